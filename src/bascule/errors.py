@@ -1,0 +1,182 @@
+"""The one exception tree.
+
+Every error carries fields, not only text; `retriable` says whether the same request may succeed
+later unchanged. Text is lower case and says what, where, found against expected, with units.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class BasculeError(Exception):
+    """Base of everything Bascule raises on purpose."""
+
+    retriable: ClassVar[bool] = False
+
+
+class ConfigError(BasculeError):
+    """A configuration value or key is wrong; the text says which and what would be right."""
+
+
+class InvalidName(BasculeError):
+    """A stream name or subject breaks a rule: `what` it is, the `value`, and `why` not."""
+
+    def __init__(self, what: str, value: str, why: str) -> None:
+        shown = value if len(value) <= 80 else value[:77] + "..."
+        super().__init__(f"{what} {shown!r} is not valid: {why}")
+        self.what = what
+        self.value = value
+        self.why = why
+
+
+class CorruptData(BasculeError):
+    """Bytes on disk are not what was written: file, byte position, expected and found."""
+
+    def __init__(self, file: str, at: int, expected: str, found: str) -> None:
+        super().__init__(f"{file} is corrupt at byte {at}: expected {expected}, found {found}")
+        self.file = file
+        self.at = at
+        self.expected = expected
+        self.found = found
+
+
+class ProtocolError(BasculeError):
+    """A peer or we broke a wire protocol."""
+
+
+class LocalProtocolError(ProtocolError):
+    """We were about to send, or were asked for, something the protocol does not allow."""
+
+
+class RemoteProtocolError(ProtocolError):
+    """The other side sent something the protocol does not allow; its connection ends."""
+
+
+class OffsetOutOfRange(BasculeError):
+    """`requested` lies outside the offsets held, [start, end)."""
+
+    def __init__(self, requested: int, start: int, end: int) -> None:
+        super().__init__(f"offset {requested} is outside [{start}, {end})")
+        self.requested = requested
+        self.start = start
+        self.end = end
+
+
+class UnknownStream(BasculeError):
+    """No stream of this name here."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"no stream is named {name!r}")
+        self.name = name
+
+
+class UnknownPartition(BasculeError):
+    """The stream exists, the partition does not."""
+
+    def __init__(self, stream: str, partition: int, partition_count: int) -> None:
+        super().__init__(
+            f"stream {stream!r} has {partition_count} partitions, asked for number {partition}"
+        )
+        self.stream = stream
+        self.partition = partition
+        self.partition_count = partition_count
+
+
+class StreamConflict(BasculeError):
+    """A stream of this name exists with another configuration; `differences` names each field."""
+
+    def __init__(self, name: str, differences: dict[str, tuple[object, object]]) -> None:
+        shown = "; ".join(f"{k} is {a!r}, asked for {b!r}" for k, (a, b) in differences.items())
+        super().__init__(f"stream {name!r} exists with another configuration: {shown}")
+        self.name = name
+        self.differences = differences
+
+
+class NotLeader(BasculeError):
+    """Another node leads the partition; `leader` is its id or None while there is none."""
+
+    retriable = True
+
+    def __init__(self, leader: int | None, epoch: int) -> None:
+        super().__init__(f"not the leader: node {leader} leads in epoch {epoch}")
+        self.leader = leader
+        self.epoch = epoch
+
+
+class FencedEpoch(BasculeError):
+    """The asker's leader epoch is older than the partition's."""
+
+    retriable = True
+
+    def __init__(self, asked: int, current: int) -> None:
+        super().__init__(f"leader epoch {asked} is fenced: the current epoch is {current}")
+        self.asked = asked
+        self.current = current
+
+
+class UnknownEpoch(BasculeError):
+    """The asker's leader epoch is newer than this node knows."""
+
+    retriable = True
+
+    def __init__(self, asked: int, current: int) -> None:
+        super().__init__(f"leader epoch {asked} is unknown here: the current epoch is {current}")
+        self.asked = asked
+        self.current = current
+
+
+class Indeterminate(BasculeError):
+    """The request may or may not have taken effect; repeat it only if that is harmless."""
+
+    retriable = True
+
+
+class CannotReplicate(BasculeError):
+    """Never appended; retry later."""
+
+    retriable = True
+
+
+class PartitionFailed(BasculeError):
+    """The partition stopped after a disk error or corruption; `cause` says which."""
+
+    def __init__(self, stream: str, partition: int, cause: str) -> None:
+        super().__init__(f"stream {stream!r} partition {partition} has stopped: {cause}")
+        self.stream = stream
+        self.partition = partition
+        self.cause = cause
+
+
+class PublishRejected(BasculeError):
+    """A publish got an error ack: JetStream's `code`, `err_code` and `description`."""
+
+    def __init__(self, code: int, err_code: int, description: str) -> None:
+        super().__init__(f"publish rejected: {description} (code {code}, err_code {err_code})")
+        self.code = code
+        self.err_code = err_code
+        self.description = description
+
+
+class LimitExceeded(BasculeError):
+    """`asked` is more than the limit `name` allows."""
+
+    def __init__(self, name: str, limit: int, asked: int) -> None:
+        super().__init__(f"{name} is {limit}, asked for {asked}")
+        self.name = name
+        self.limit = limit
+        self.asked = asked
+
+
+class DataDirectoryInUse(BasculeError):
+    """Another node holds the data directory's lock."""
+
+
+class Closed(BasculeError):
+    """We closed it."""
+
+
+class Broken(BasculeError):
+    """The world broke it; the cause is chained."""
+
+    retriable = True
