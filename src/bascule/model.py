@@ -50,3 +50,55 @@ class StreamDefinition:
     """Unix time of creation."""
     config: StreamConfig
     partition_count: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionInfo:
+    """One partition as its node sees it now; every offset is exclusive but `start_offset`."""
+
+    partition: int
+    start_offset: int
+    """First offset still held."""
+    high_watermark: int
+    """First offset not yet committed: what consumers may read ends here."""
+    synced_offset: int
+    """First offset that is not known to be on the disk."""
+    end_offset: int
+    """The offset the next record gets."""
+    leader_epoch: int
+    bytes: int
+    """Bytes of record batches held in segments."""
+    failure: str | None = None
+    """Why the partition stopped, or None while it works."""
+
+
+@dataclass(frozen=True, slots=True)
+class StreamInfo:
+    """A stream's definition and the state of its partitions."""
+
+    definition: StreamDefinition
+    partitions: tuple[PartitionInfo, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class NodeInfo:
+    """One running node: its doors, and what it runs on."""
+
+    node_id: int
+    cluster_id: str
+    version: str
+    twin: str
+    """`compiled`, `interpreted` or `mixed`: which twin of the hot modules is loaded."""
+    pid: int
+    data: str
+    """Absolute path of the data directory."""
+    nats: str
+    """URL of the NATS server the node is connected to; any NATS client may use it."""
+    nats_embedded: bool
+    client: str
+    """host:port of the client listener (Kafka wire protocol)."""
+    http: str
+    """URL of the HTTP door."""
+    uptime_ms: int = 0
+    ready: bool = True
+    """False while the node opens, drains, or has lost its NATS server."""
