@@ -5,8 +5,7 @@ Only annotations and directives are needed: an interpreted twin never runs C.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -21,7 +20,7 @@ class _CType:
         return self
 
 
-bint = char = uchar = int = uint = short = ushort = longlong = ulonglong = _CType()
+bint = char = const = void = uchar = int = uint = short = ushort = longlong = ulonglong = _CType()
 Py_ssize_t = size_t = double = float = _CType()
 
 
@@ -39,12 +38,7 @@ def cfunc(function: _F) -> _F:
     return function
 
 
-inline = nogil_function = ccall = cfunc
-
-
-@contextmanager
-def _no_gil() -> Iterator[None]:
-    yield
+inline = cfunc
 
 
 class _NoGil:

@@ -1,0 +1,403 @@
+"""Walk the records of a batch: into positions, or into Arrow buffers.
+
+Both functions are given the bytes behind a batch's header. They return a number of records, or -1
+where the bytes are no well-formed records; then `state[0]` is the byte position of the record that
+is wrong. Everything is range-checked before it is read: the bytes come from strangers.
+"""
+
+from __future__ import annotations
+
+try:
+    import cython
+except ModuleNotFoundError:
+    from bascule import _cython_stub as cython  # type: ignore[no-redef]
+
+if cython.compiled:
+    from cython.cimports.libc.string import memcpy
+
+IS_COMPILED: bool = cython.compiled
+
+TIMESTAMP_DELTA_MAX = 1 << 50
+"""About 35,000 years in milliseconds: wide for every clock, and far from overflow."""
+OFFSET_DELTA_MAX = (1 << 31) - 1
+"""The header's last offset delta is an int32."""
+
+POSITION_FIELDS = 8
+"""Numbers per record from `index_records`: offset delta, timestamp delta, key at, key length,
+value at, value length, headers at, header count. A length of -1 is a null."""
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.boundscheck(False)
+@cython.exceptval(check=False)
+@cython.returns((cython.longlong, cython.Py_ssize_t))
+def _varint(buf: cython.const[cython.uchar][::1], at: cython.Py_ssize_t, end: cython.Py_ssize_t):
+    """Read a zigzag varint of at most ten bytes: its value and the position behind it, or -1."""
+    byte: cython.ulonglong
+    raw: cython.ulonglong
+    shift: cython.int
+    negative: cython.ulonglong
+    value: cython.longlong
+    if at >= end:
+        return 0, -1
+    byte = buf[at]
+    at += 1
+    raw = byte & 0x7F
+    shift = 7
+    while byte >= 0x80:
+        if at >= end or shift > 63:
+            return 0, -1
+        byte = buf[at]
+        at += 1
+        if shift == 63 and byte > 1:
+            return 0, -1
+        raw |= (byte & 0x7F) << shift
+        shift += 7
+    negative = raw & 1
+    raw >>= 1
+    value = raw
+    if negative:
+        value = -1 - value
+    return value, at
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.boundscheck(False)
+@cython.exceptval(check=False)
+@cython.returns(cython.void)
+def _copy(
+    source: cython.const[cython.uchar][::1],
+    at: cython.Py_ssize_t,
+    length: cython.Py_ssize_t,
+    target: cython.uchar[::1],
+    to: cython.Py_ssize_t,
+):
+    """Copy `length` bytes; the caller checked both ranges."""
+    if length > 0:
+        if cython.compiled:
+            memcpy(cython.address(target[to]), cython.address(source[at]), length)
+        else:
+            target[to : to + length] = source[at : at + length]
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.boundscheck(False)
+@cython.exceptval(check=False)
+@cython.returns(cython.bint)
+def _is_subject(
+    buf: cython.const[cython.uchar][::1], at: cython.Py_ssize_t, length: cython.Py_ssize_t
+):
+    """Whether the bytes spell `subject`; the caller checked the range."""
+    return (
+        length == 7
+        and buf[at] == 115
+        and buf[at + 1] == 117
+        and buf[at + 2] == 98
+        and buf[at + 3] == 106
+        and buf[at + 4] == 101
+        and buf[at + 5] == 99
+        and buf[at + 6] == 116
+    )
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.boundscheck(False)
+@cython.exceptval(check=False)
+@cython.returns(cython.int)
+def _high_bits(
+    buf: cython.const[cython.uchar][::1], at: cython.Py_ssize_t, length: cython.Py_ssize_t
+):
+    """At least 128 where one of the bytes is not ASCII; the caller checked the range."""
+    seen: cython.int = 0
+    position: cython.Py_ssize_t
+    for position in range(at, at + length):
+        seen |= buf[position]
+    return seen
+
+
+def index_records(
+    buf: cython.const[cython.uchar][::1],
+    start: cython.Py_ssize_t,
+    end: cython.Py_ssize_t,
+    count: cython.Py_ssize_t,
+    positions: cython.longlong[::1],
+    state: cython.longlong[::1],
+) -> int:
+    """Find every field of `count` records in `buf[start:end]`, which they must fill exactly.
+
+    `positions` takes 8 numbers a record (`POSITION_FIELDS`), absolute positions in `buf`.
+    """
+    at: cython.Py_ssize_t = start
+    row: cython.Py_ssize_t
+    record_at: cython.Py_ssize_t = start
+    record_end: cython.Py_ssize_t
+    slot: cython.Py_ssize_t
+    field: cython.Py_ssize_t
+    fields: cython.Py_ssize_t
+    number: cython.longlong
+    header_count: cython.longlong
+    good: cython.bint = True
+    if start < 0 or end > buf.shape[0] or positions.shape[0] < 8 * count:
+        raise IndexError("buffers are too small for the records asked for")
+    with cython.nogil:
+        for row in range(count):
+            record_at = at
+            good = False
+            number, at = _varint(buf, at, end)
+            if at < 0 or number < 1 or number > end - at:
+                break
+            record_end = at + number
+            at += 1
+            slot = 8 * row
+            number, at = _varint(buf, at, record_end)
+            if at < 0:
+                break
+            positions[slot + 1] = number
+            number, at = _varint(buf, at, record_end)
+            if at < 0:
+                break
+            positions[slot] = number
+            number, at = _varint(buf, at, record_end)
+            if at < 0 or number < -1 or number > record_end - at:
+                break
+            positions[slot + 2] = at
+            positions[slot + 3] = number
+            if number > 0:
+                at += number
+            number, at = _varint(buf, at, record_end)
+            if at < 0 or number < -1 or number > record_end - at:
+                break
+            positions[slot + 4] = at
+            positions[slot + 5] = number
+            if number > 0:
+                at += number
+            header_count, at = _varint(buf, at, record_end)
+            if at < 0 or header_count < 0 or header_count > record_end - at:
+                break
+            positions[slot + 6] = at
+            positions[slot + 7] = header_count
+            fields = 2 * header_count
+            good = True
+            for field in range(fields):
+                number, at = _varint(buf, at, record_end)
+                if at < 0 or number > record_end - at or number < (-1 if field & 1 else 0):
+                    good = False
+                    break
+                if number > 0:
+                    at += number
+            if not good:
+                break
+            if at != record_end:
+                good = False
+                break
+        if good and at != end:
+            good = False
+            record_at = at
+    if not good:
+        state[0] = record_at
+        return -1
+    return count
+
+
+def decode_columns(
+    buf: cython.const[cython.uchar][::1],
+    start: cython.Py_ssize_t,
+    end: cython.Py_ssize_t,
+    count: cython.Py_ssize_t,
+    base_offset: cython.longlong,
+    base_timestamp: cython.longlong,
+    append_timestamp: cython.longlong,
+    offset_min: cython.longlong,
+    offset_end: cython.longlong,
+    offsets: cython.longlong[::1],
+    timestamps: cython.longlong[::1],
+    key_ends: cython.int[::1],
+    key_data: cython.uchar[::1],
+    key_valid: cython.uchar[::1],
+    value_ends: cython.int[::1],
+    value_data: cython.uchar[::1],
+    value_valid: cython.uchar[::1],
+    subject_ends: cython.int[::1],
+    subject_data: cython.uchar[::1],
+    subject_valid: cython.uchar[::1],
+    header_ends: cython.int[::1],
+    header_key_ends: cython.int[::1],
+    header_key_data: cython.uchar[::1],
+    header_value_ends: cython.int[::1],
+    header_value_data: cython.uchar[::1],
+    header_value_valid: cython.uchar[::1],
+    state: cython.longlong[::1],
+) -> int:
+    """Append the records of `buf[start:end]` with offsets in [offset_min, offset_end) to columns.
+
+    `state[1]` is the number of rows already in the columns, `state[2]` of header entries; both move
+    on. `state[3]` becomes at least 128 where a subject or header name is not ASCII, so that whoever
+    needs UTF-8 checks only then. `*_ends[i + 1]` is where row i's bytes end (`*_ends[0]` is 0, as in Arrow); `*_valid` are
+    bitmaps, zeroed by the caller. Timestamps are milliseconds times 1000. `append_timestamp` is
+    the time of all records, or -1 where each has its own. Every data buffer has room for all bytes
+    of `buf[start:end]`; the row buffers have room for `count` more rows.
+
+    Returns the number of rows added; -1 (see the module), after which the columns are unusable; or
+    -2 where the header entries do not fit: nothing counts as added, give more room and repeat.
+    """
+    at: cython.Py_ssize_t = start
+    index: cython.Py_ssize_t
+    row: cython.Py_ssize_t = state[1]
+    entry: cython.Py_ssize_t = state[2]
+    first_row: cython.Py_ssize_t = row
+    record_at: cython.Py_ssize_t = start
+    record_end: cython.Py_ssize_t
+    number: cython.longlong
+    offset: cython.longlong
+    timestamp: cython.longlong
+    key_at: cython.Py_ssize_t
+    key_length: cython.longlong
+    header_count: cython.longlong
+    header: cython.longlong
+    name_at: cython.Py_ssize_t
+    name_length: cython.longlong
+    key_to: cython.Py_ssize_t = key_ends[row]
+    value_to: cython.Py_ssize_t = value_ends[row]
+    subject_to: cython.Py_ssize_t = subject_ends[row]
+    header_key_to: cython.Py_ssize_t = header_key_ends[entry]
+    header_value_to: cython.Py_ssize_t = header_value_ends[entry]
+    size: cython.Py_ssize_t = end - start
+    room: cython.Py_ssize_t = min(
+        header_key_ends.shape[0] - 1,
+        header_value_ends.shape[0] - 1,
+        header_value_valid.shape[0] * 8,
+    )
+    later_max: cython.longlong = TIMESTAMP_DELTA_MAX
+    delta_max: cython.longlong = OFFSET_DELTA_MAX
+    full: cython.bint = False
+    text: cython.int = 0
+    good: cython.bint = True
+    if start < 0 or size < 0 or end > buf.shape[0] or count < 0:
+        raise IndexError("the range is not within the buffer")
+    if (
+        key_data.shape[0] - key_to < size
+        or value_data.shape[0] - value_to < size
+        or subject_data.shape[0] - subject_to < size
+        or header_key_data.shape[0] - header_key_to < size
+        or header_value_data.shape[0] - header_value_to < size
+        or offsets.shape[0] < row + count
+        or timestamps.shape[0] < row + count
+        or key_ends.shape[0] <= row + count
+        or value_ends.shape[0] <= row + count
+        or subject_ends.shape[0] <= row + count
+        or header_ends.shape[0] <= row + count
+        or key_valid.shape[0] * 8 < row + count
+        or value_valid.shape[0] * 8 < row + count
+        or subject_valid.shape[0] * 8 < row + count
+    ):
+        raise IndexError("columns are too small for the records asked for")
+    with cython.nogil:
+        for index in range(count):
+            record_at = at
+            good = False
+            number, at = _varint(buf, at, end)
+            if at < 0 or number < 1 or number > end - at:
+                break
+            record_end = at + number
+            at += 1
+            number, at = _varint(buf, at, record_end)
+            if at < 0 or number > later_max or number < -later_max:
+                break
+            timestamp = base_timestamp + number
+            number, at = _varint(buf, at, record_end)
+            if at < 0 or number < 0 or number > delta_max:
+                break
+            offset = base_offset + number
+            if offset < offset_min or offset >= offset_end:
+                at = record_end
+                good = True
+                continue
+            key_length, at = _varint(buf, at, record_end)
+            if at < 0 or key_length < -1 or key_length > record_end - at:
+                break
+            key_at = at
+            if key_length > 0:
+                at += key_length
+            number, at = _varint(buf, at, record_end)
+            if at < 0 or number < -1 or number > record_end - at:
+                break
+            if append_timestamp >= 0:
+                timestamp = append_timestamp
+            offsets[row] = offset
+            timestamps[row] = timestamp * 1000
+            if key_length >= 0:
+                _copy(buf, key_at, key_length, key_data, key_to)
+                key_to += key_length
+                key_valid[row >> 3] |= 1 << (row & 7)
+            key_ends[row + 1] = key_to
+            if number >= 0:
+                _copy(buf, at, number, value_data, value_to)
+                value_to += number
+                at += number
+                value_valid[row >> 3] |= 1 << (row & 7)
+            value_ends[row + 1] = value_to
+            header_count, at = _varint(buf, at, record_end)
+            if at < 0 or header_count < 0 or header_count > (record_end - at) // 2:
+                break
+            good = True
+            for header in range(header_count):
+                good = False
+                name_length, at = _varint(buf, at, record_end)
+                if at < 0 or name_length < 0 or name_length > record_end - at:
+                    break
+                name_at = at
+                at += name_length
+                number, at = _varint(buf, at, record_end)
+                if at < 0 or number < -1 or number > record_end - at:
+                    break
+                good = True
+                if header == 0 and number >= 0 and _is_subject(buf, name_at, name_length):
+                    text |= _high_bits(buf, at, number)
+                    _copy(buf, at, number, subject_data, subject_to)
+                    subject_to += number
+                    subject_valid[row >> 3] |= 1 << (row & 7)
+                else:
+                    if entry >= room:
+                        full = True
+                        good = False
+                        break
+                    text |= _high_bits(buf, name_at, name_length)
+                    _copy(buf, name_at, name_length, header_key_data, header_key_to)
+                    header_key_to += name_length
+                    header_key_ends[entry + 1] = header_key_to
+                    if number >= 0:
+                        _copy(buf, at, number, header_value_data, header_value_to)
+                        header_value_to += number
+                        header_value_valid[entry >> 3] |= 1 << (entry & 7)
+                    header_value_ends[entry + 1] = header_value_to
+                    entry += 1
+                if number > 0:
+                    at += number
+            if not good:
+                break
+            if at != record_end:
+                good = False
+                break
+            subject_ends[row + 1] = subject_to
+            header_ends[row + 1] = entry
+            row += 1
+        if good and at != end:
+            good = False
+            record_at = at
+    if full:
+        return -2
+    if not good:
+        state[0] = record_at
+        return -1
+    state[3] |= text
+    state[1] = row
+    state[2] = entry
+    return row - first_row

@@ -1,0 +1,123 @@
+"""Batches out of bytes, records out of batches: checked, and lazy until asked."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from bascule.errors import CorruptData
+from bascule.record import _hot
+from bascule.record.header import HEADER_BYTES, MAGIC, BatchHeader, check_crc, read_header
+
+
+class Record(NamedTuple):
+    """One record; `timestamp` is Unix time in milliseconds."""
+
+    offset: int
+    timestamp: int
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes | None], ...] = ()
+
+
+class LocatedBatch(NamedTuple):
+    """A complete batch inside a buffer: its header and where it starts and ends there."""
+
+    header: BatchHeader
+    start: int
+    end: int
+
+
+def scan_batches(
+    data: bytes | bytearray | memoryview, *, origin: str = "buffer", origin_position: int = 0
+) -> Iterator[LocatedBatch]:
+    """Yield every complete batch of `data`, CRC checked; a cut-off batch at the end is left out.
+
+    `origin` and `origin_position` say where the bytes came from, for the error.
+
+    Raises: CorruptData where a batch has another magic, a length that cannot be, or a wrong CRC.
+    """
+    view = memoryview(data)
+    at = 0
+    while len(view) - at >= HEADER_BYTES:
+        header = read_header(view, at)
+        if header.magic != MAGIC:
+            raise CorruptData(origin, origin_position + at + 16, "magic 2", str(header.magic))
+        if header.total_bytes < HEADER_BYTES:
+            raise CorruptData(
+                origin, origin_position + at + 8, "a batch length of at least 49",
+                str(header.batch_length),
+            )  # fmt: skip
+        end = at + header.total_bytes
+        if end > len(view):
+            return
+        if not check_crc(view[at:end]):
+            raise CorruptData(
+                origin, origin_position + at + 17, "the CRC of the batch's bytes",
+                f"{header.crc:#010x}",
+            )  # fmt: skip
+        yield LocatedBatch(header, at, end)
+        at = end
+
+
+class RecordBatch:
+    """One complete, uncompressed batch; iterating yields its records.
+
+    The caller has checked the CRC (`scan_batches` does). Raises CorruptData on iteration where the
+    records do not fill the batch exactly.
+    """
+
+    def __init__(self, data: bytes | bytearray | memoryview, *, origin: str = "buffer") -> None:
+        self._view = memoryview(data)
+        self._origin = origin
+        self.header = read_header(self._view)
+
+    def __len__(self) -> int:
+        return self.header.record_count
+
+    def __iter__(self) -> Iterator[Record]:
+        header, view = self.header, self._view
+        count = header.record_count
+        # A record takes at least 7 bytes, so a count beyond that is a lie: allocate nothing for it.
+        if count < 0 or count * 7 > len(view):
+            raise CorruptData(self._origin, 57, "a record count that fits the batch", str(count))
+        positions = array("q", bytes(8 * _hot.POSITION_FIELDS * count))
+        state = array("q", [0] * 4)
+        found = _hot.index_records(view, HEADER_BYTES, header.total_bytes, count, positions, state)
+        if found < 0:
+            raise CorruptData(self._origin, state[0], "a well-formed record", "other bytes")
+        append_time = header.max_timestamp if header.is_log_append_time else None
+        fields = _hot.POSITION_FIELDS
+        for row in range(count):
+            delta, later, key_at, key_len, value_at, value_len, headers_at, header_count = (
+                positions[row * fields : (row + 1) * fields]
+            )
+            yield Record(
+                header.base_offset + delta,
+                header.base_timestamp + later if append_time is None else append_time,
+                None if key_len < 0 else bytes(view[key_at : key_at + key_len]),
+                None if value_len < 0 else bytes(view[value_at : value_at + value_len]),
+                tuple(self._headers(headers_at, header_count)),
+            )
+
+    def _headers(self, at: int, count: int) -> Iterator[tuple[str, bytes | None]]:
+        for _ in range(count):
+            name, at = self._sized(at)
+            content, at = self._sized(at)
+            yield (name or b"").decode("utf-8", "replace"), content
+
+    def _sized(self, at: int) -> tuple[bytes | None, int]:
+        """Read a varint length and that many bytes; `index_records` has checked the ranges."""
+        raw = shift = 0
+        while True:
+            byte = self._view[at]
+            at += 1
+            raw |= (byte & 0x7F) << shift
+            shift += 7
+            if byte < 0x80:
+                break
+        length = (raw >> 1) ^ -(raw & 1)
+        if length < 0:
+            return None, at
+        return bytes(self._view[at : at + length]), at + length

@@ -1,0 +1,206 @@
+"""Fetched bytes to Arrow: the columnar way out, decoded by compiled code."""
+
+from __future__ import annotations
+
+from array import array
+from typing import Final
+
+import pyarrow as pa
+
+from bascule.errors import CorruptData
+from bascule.record import _hot
+from bascule.record.batch import LocatedBatch, scan_batches
+from bascule.record.header import HEADER_BYTES
+
+HEADERS_TYPE: Final = pa.list_(
+    pa.field("element", pa.struct([("key", pa.string()), ("value", pa.binary())]))
+)
+
+SCHEMA: Final = pa.schema(
+    [
+        pa.field("offset", pa.int64()),
+        pa.field("partition", pa.int32()),
+        pa.field("timestamp", pa.timestamp("us", tz="UTC")),
+        pa.field("key", pa.binary()),
+        pa.field("value", pa.binary()),
+        pa.field("subject", pa.string()),
+        pa.field("headers", HEADERS_TYPE),
+    ]
+)
+"""`headers` holds every record header but the subject, in order (`reply` first where present)."""
+
+_TIMESTAMP_MS_MAX: Final = 1 << 52
+"""Milliseconds beyond this overflow Arrow's microseconds when multiplied."""
+
+
+class _Columns:
+    """Growable room for one record batch, laid out as Arrow lays out its buffers."""
+
+    def __init__(self, *, rows: int, data_bytes: int, entries: int) -> None:
+        self.rows_max = rows
+        self.data_bytes = data_bytes
+        self.offsets = pa.allocate_buffer(8 * rows)
+        self.timestamps = pa.allocate_buffer(8 * rows)
+        self.key_ends = _ends(rows)
+        self.key_data = pa.allocate_buffer(data_bytes)
+        self.key_valid = bytearray(rows // 8 + 1)
+        self.value_ends = _ends(rows)
+        self.value_data = pa.allocate_buffer(data_bytes)
+        self.value_valid = bytearray(rows // 8 + 1)
+        self.subject_ends = _ends(rows)
+        self.subject_data = pa.allocate_buffer(data_bytes)
+        self.subject_valid = bytearray(rows // 8 + 1)
+        self.header_ends = _ends(rows)
+        self.header_key_ends = _ends(entries)
+        self.header_key_data = pa.allocate_buffer(data_bytes)
+        self.header_value_ends = _ends(entries)
+        self.header_value_data = pa.allocate_buffer(data_bytes)
+        self.header_value_valid = bytearray(entries // 8 + 1)
+        self.state = array("q", [0, 0, 0, 0])
+
+    def add(
+        self, view: memoryview, batch: LocatedBatch, *, offset_min: int, offset_end: int
+    ) -> int:
+        """Decode one batch behind what is already here; see `_hot.decode_columns`."""
+        header = batch.header
+        return int(
+            _hot.decode_columns(
+                view, batch.start + HEADER_BYTES, batch.end, header.record_count,
+                header.base_offset, header.base_timestamp,
+                header.max_timestamp if header.is_log_append_time else -1,
+                offset_min, offset_end,
+                _view(self.offsets, "q"), _view(self.timestamps, "q"),
+                _view(self.key_ends, "i"), _view(self.key_data), self.key_valid,
+                _view(self.value_ends, "i"), _view(self.value_data), self.value_valid,
+                _view(self.subject_ends, "i"), _view(self.subject_data), self.subject_valid,
+                _view(self.header_ends, "i"),
+                _view(self.header_key_ends, "i"), _view(self.header_key_data),
+                _view(self.header_value_ends, "i"), _view(self.header_value_data),
+                self.header_value_valid, self.state,
+            )
+        )  # fmt: skip
+
+    def finish(self, partition: int) -> pa.RecordBatch:
+        """The columns as an Arrow record batch, without copying."""
+        rows, entries = self.state[1], self.state[2]
+        text = pa.string() if self.state[3] < 128 else pa.binary()
+        names = _variable(text, entries, None, self.header_key_ends, self.header_key_data)
+        contents = _variable(
+            pa.binary(), entries, self.header_value_valid, self.header_value_ends,
+            self.header_value_data,
+        )  # fmt: skip
+        subjects = _variable(text, rows, self.subject_valid, self.subject_ends, self.subject_data)
+        if text != pa.string():
+            names, subjects = _to_utf8(names), _to_utf8(subjects)
+        pairs = pa.StructArray.from_arrays([names, contents], fields=list(HEADERS_TYPE.value_type))
+        headers = pa.Array.from_buffers(
+            HEADERS_TYPE, rows, [None, self.header_ends], null_count=0, children=[pairs]
+        )
+        stamps = pa.Array.from_buffers(
+            SCHEMA.field("timestamp").type, rows, [None, self.timestamps], null_count=0
+        )
+        return pa.RecordBatch.from_arrays(
+            [
+                pa.Array.from_buffers(pa.int64(), rows, [None, self.offsets], null_count=0),
+                pa.repeat(pa.scalar(partition, pa.int32()), rows),
+                stamps,
+                _variable(pa.binary(), rows, self.key_valid, self.key_ends, self.key_data),
+                _variable(pa.binary(), rows, self.value_valid, self.value_ends, self.value_data),
+                subjects,
+                headers,
+            ],
+            schema=SCHEMA,
+        )
+
+
+def decode_batches(
+    data: bytes | bytearray | memoryview,
+    *,
+    partition: int = 0,
+    offset_min: int = 0,
+    offset_end: int = (1 << 63) - 1,
+    origin: str = "fetched bytes",
+) -> tuple[pa.RecordBatch, int]:
+    """Decode all complete batches of `data` whose offsets lie in [offset_min, offset_end).
+
+    Returns the Arrow batch (`SCHEMA`; possibly empty) and the offset to fetch next: the end of the
+    last complete batch, or `offset_min` where there was none. Control batches are passed over; a
+    batch cut off at the end is left for the next fetch.
+
+    Raises: CorruptData for a wrong CRC, magic, length or record; it names `origin` and the byte.
+    """
+    view = memoryview(data)
+    located = list(scan_batches(view, origin=origin))
+    next_offset = max(offset_min, located[-1].header.end_offset) if located else offset_min
+    wanted = [batch for batch in located if not batch.header.is_control]
+    rows = data_bytes = 0
+    for batch in wanted:
+        _check_counts(batch, origin)
+        rows += batch.header.record_count
+        data_bytes += batch.end - batch.start
+    entries = 64
+    while True:
+        columns = _Columns(rows=rows, data_bytes=data_bytes, entries=entries)
+        if _fill(columns, view, wanted, offset_min, offset_end, origin):
+            return columns.finish(partition), min(next_offset, max(offset_end, offset_min))
+        entries = max(4 * entries, 2 * rows)
+
+
+def _fill(
+    columns: _Columns,
+    view: memoryview,
+    batches: list[LocatedBatch],
+    offset_min: int,
+    offset_end: int,
+    origin: str,
+) -> bool:
+    """Whether all batches went in; False where there was too little room for header entries."""
+    for batch in batches:
+        added = columns.add(view, batch, offset_min=offset_min, offset_end=offset_end)
+        if added == -2:
+            return False
+        if added < 0:
+            at = columns.state[0]
+            raise CorruptData(origin, at, "a well-formed record", "other bytes")
+    return True
+
+
+def _check_counts(batch: LocatedBatch, origin: str) -> None:
+    header = batch.header
+    if header.codec:
+        raise CorruptData(
+            origin, batch.start + 21, "an uncompressed batch", f"codec {header.codec}"
+        )
+    # A record takes at least 7 bytes, so a count beyond that is a lie: allocate nothing for it.
+    if not 0 <= header.record_count * 7 <= batch.end - batch.start - HEADER_BYTES:
+        raise CorruptData(
+            origin, batch.start + 57, "a record count that fits", str(header.record_count)
+        )
+    for stamp in (header.base_timestamp, header.max_timestamp):
+        if abs(stamp) > _TIMESTAMP_MS_MAX:
+            raise CorruptData(origin, batch.start + 27, "a timestamp in milliseconds", str(stamp))
+
+
+def _view(buffer: pa.Buffer, kind: str = "B") -> memoryview:
+    return memoryview(buffer).cast(kind)
+
+
+def _ends(count: int) -> pa.Buffer:
+    buffer = pa.allocate_buffer(4 * (count + 1))
+    memoryview(buffer).cast("i")[0] = 0
+    return buffer
+
+
+def _variable(
+    kind: pa.DataType, rows: int, valid: bytearray | None, ends: pa.Buffer, data: pa.Buffer
+) -> pa.Array:
+    bitmap = None if valid is None else pa.py_buffer(valid)
+    return pa.Array.from_buffers(kind, rows, [bitmap, ends, data])
+
+
+def _to_utf8(column: pa.Array) -> pa.Array:
+    """Bytes as text, what is not UTF-8 replaced, as Kafka's Java client does."""
+    return pa.array(
+        [None if item is None else item.decode("utf-8", "replace") for item in column.to_pylist()],
+        pa.string(),
+    )

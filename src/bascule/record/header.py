@@ -1,0 +1,102 @@
+"""The 61-byte header of a record batch: read it, stamp offset and epoch into it, check its CRC."""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import Final, NamedTuple
+
+from crc32c import crc32c
+
+HEADER: Final = Struct(">qiibIhiqqqhii")
+HEADER_BYTES: Final = 61
+LENGTH_PREFIX_BYTES: Final = 12
+"""`batch_length` counts what follows the base offset and itself."""
+CRC_START: Final = 21
+MAGIC: Final = 2
+
+COMPRESSION_MASK: Final = 0x07
+LOG_APPEND_TIME: Final = 0x08
+TRANSACTIONAL: Final = 0x10
+CONTROL: Final = 0x20
+
+_STAMP_OFFSET: Final = Struct(">q")
+_STAMP_EPOCH: Final = Struct(">i")
+
+
+class BatchHeader(NamedTuple):
+    """The header's fields in their order on disk (Kafka's record batch, version 2)."""
+
+    base_offset: int
+    batch_length: int
+    leader_epoch: int
+    magic: int
+    crc: int
+    attributes: int
+    last_offset_delta: int
+    base_timestamp: int
+    max_timestamp: int
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    record_count: int
+
+    @property
+    def total_bytes(self) -> int:
+        return self.batch_length + LENGTH_PREFIX_BYTES
+
+    @property
+    def end_offset(self) -> int:
+        """The first offset after this batch."""
+        return self.base_offset + self.last_offset_delta + 1
+
+    @property
+    def is_control(self) -> bool:
+        return self.attributes & CONTROL != 0
+
+    @property
+    def is_log_append_time(self) -> bool:
+        return self.attributes & LOG_APPEND_TIME != 0
+
+    @property
+    def codec(self) -> int:
+        """0 none, 1 gzip, 2 snappy, 3 lz4, 4 zstd."""
+        return self.attributes & COMPRESSION_MASK
+
+
+def read_header(buffer: bytes | bytearray | memoryview, position: int = 0) -> BatchHeader:
+    """Read the header at `position`; the caller made sure that 61 bytes are there."""
+    return BatchHeader._make(HEADER.unpack_from(buffer, position))
+
+
+def stamp(buffer: bytearray | memoryview, *, base_offset: int, leader_epoch: int) -> None:
+    """Write the offset and epoch the log gave the batch; the CRC does not cover them."""
+    _STAMP_OFFSET.pack_into(buffer, 0, base_offset)
+    _STAMP_EPOCH.pack_into(buffer, 12, leader_epoch)
+
+
+def check_crc(batch: bytes | bytearray | memoryview) -> bool:
+    """Whether the CRC-32C of a whole batch matches its header."""
+    view = memoryview(batch)
+    expected = int.from_bytes(view[17:21], "big")
+    return bool(crc32c(view[CRC_START:]) == expected)
+
+
+def seal(
+    buffer: bytearray | memoryview,
+    *,
+    record_count: int,
+    base_timestamp: int,
+    max_timestamp: int,
+    attributes: int = LOG_APPEND_TIME,
+    base_offset: int = 0,
+    leader_epoch: int = 0,
+    last_offset_delta: int | None = None,
+) -> None:
+    """Write header and CRC over the first 61 bytes of `buffer`, which is exactly one batch."""
+    last = record_count - 1 if last_offset_delta is None else last_offset_delta
+    HEADER.pack_into(
+        buffer, 0, base_offset, len(buffer) - LENGTH_PREFIX_BYTES, leader_epoch, MAGIC, 0,
+        attributes, last, base_timestamp, max_timestamp, -1, -1, -1, record_count,
+    )  # fmt: skip
+    crc = crc32c(memoryview(buffer)[CRC_START:])
+    buffer[17:21] = crc.to_bytes(4, "big")
