@@ -1,0 +1,43 @@
+"""Fixtures of every tier: the twins of the hot modules, and the tier of each test by its folder."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from twins import Twin, TwinMissing, load_twin
+
+TESTS = Path(__file__).parent
+TIER_BY_FOLDER = {"sim": "tier2", "interop": "tier3", "e2e": "tier3"}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        folder = item.path.relative_to(TESTS).parts[0]
+        if tier := TIER_BY_FOLDER.get(folder):
+            item.add_marker(getattr(pytest.mark, tier))
+
+
+@pytest.fixture(scope="session", params=["compiled", "interpreted"])
+def twin(request: pytest.FixtureRequest) -> Twin:
+    """Which twin the test runs on; a test that takes `hot` runs once on each."""
+    name: Twin = request.param
+    if name == "compiled" and os.environ.get("BASCULE_PURE") == "1":
+        pytest.skip("BASCULE_PURE=1: there is no compiled twin")
+    return name
+
+
+@pytest.fixture(scope="session")
+def hot(twin: Twin) -> Callable[[str], ModuleType]:
+    """Loader of a package's hot module: `hot("record")` is `bascule.record._hot` as `twin`."""
+
+    def load(package: str) -> ModuleType:
+        try:
+            return load_twin(package, twin)
+        except TwinMissing as missing:
+            pytest.fail(str(missing))
+
+    return load
