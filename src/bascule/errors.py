@@ -158,6 +158,41 @@ class PublishRejected(BasculeError):
         self.description = description
 
 
+class NoResponders(BasculeError):
+    """Nobody subscribes to the subject: no stream takes it, or its node is not connected."""
+
+    retriable = True
+
+    def __init__(self, subject: str) -> None:
+        super().__init__(
+            f"no stream takes subject {subject!r}: create one, or check that its node is running"
+        )
+        self.subject = subject
+
+
+class RequestFailed(BasculeError):
+    """A node refused a request for a reason that has no class of its own here."""
+
+    def __init__(self, what: str, code: str, message: str) -> None:
+        super().__init__(f"{what} failed: {message} ({code})")
+        self.code = code
+        self.message = message
+
+
+class DataLoss(BasculeError):
+    """Records that a query has yet to read are gone; `partition` is None for the whole stream."""
+
+    def __init__(self, stream: str, partition: int | None, why: str) -> None:
+        where = f"stream {stream!r}" + ("" if partition is None else f" partition {partition}")
+        super().__init__(
+            f"records of {where} are lost to this query: {why}; "
+            "with option failOnDataLoss=false it goes on with what is held"
+        )
+        self.stream = stream
+        self.partition = partition
+        self.why = why
+
+
 class LimitExceeded(BasculeError):
     """`asked` is more than the limit `name` allows."""
 
