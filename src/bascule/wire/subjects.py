@@ -1,0 +1,65 @@
+"""The grammar of NATS subjects, as far as streams and publishers need it."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from bascule.errors import InvalidName
+
+SUBJECT_BYTES_MAX: Final = 512
+"""NATS's own limit is its control line, 4096 bytes for subject, reply subject and sizes."""
+TOKENS_MAX: Final = 64
+
+
+def check_subject(subject: str, *, wildcards: bool) -> None:
+    """Return if `subject` is a NATS subject; wildcards `*` and `>` only where they are allowed.
+
+    Raises: InvalidName saying which rule is broken.
+    """
+    size = len(subject.encode("utf-8", "surrogatepass"))
+    if not subject:
+        raise InvalidName("subject", subject, "it is empty")
+    if size > SUBJECT_BYTES_MAX:
+        raise InvalidName("subject", subject, f"{size} bytes long, at most {SUBJECT_BYTES_MAX}")
+    for position, character in enumerate(subject):
+        if character.isspace() or not character.isprintable():
+            raise InvalidName(
+                "subject", subject, f"{character!r} at position {position} is not allowed"
+            )
+    tokens = subject.split(".")
+    if len(tokens) > TOKENS_MAX:
+        raise InvalidName("subject", subject, f"{len(tokens)} tokens, at most {TOKENS_MAX}")
+    for number, token in enumerate(tokens):
+        _check_token(subject, token, wildcards=wildcards, last=number == len(tokens) - 1)
+
+
+def _check_token(subject: str, token: str, *, wildcards: bool, last: bool) -> None:
+    if not token:
+        raise InvalidName("subject", subject, "it has an empty token (two dots, or one at an end)")
+    if "*" not in token and ">" not in token:
+        return
+    if not wildcards:
+        raise InvalidName("subject", subject, "wildcards cannot be published to")
+    if len(token) > 1:
+        raise InvalidName("subject", subject, f"a wildcard is a token of its own, not {token!r}")
+    if token == ">" and not last:
+        raise InvalidName("subject", subject, "'>' may only be the last token")
+
+
+def check_queue_group(group: str) -> None:
+    """Return if `group` can be a NATS queue group. Raises: InvalidName."""
+    if not group or len(group.encode("utf-8", "surrogatepass")) > SUBJECT_BYTES_MAX:
+        raise InvalidName("queue group", group, f"it must have 1 to {SUBJECT_BYTES_MAX} bytes")
+    if any(c.isspace() or not c.isprintable() for c in group):
+        raise InvalidName("queue group", group, "it must not hold blanks or control characters")
+
+
+def subject_matches(pattern: str, subject: str) -> bool:
+    """Whether a subscription to `pattern` receives what is published on `subject`."""
+    wanted, given = pattern.split("."), subject.split(".")
+    for number, token in enumerate(wanted):
+        if token == ">":
+            return len(given) > number
+        if number >= len(given) or token not in ("*", given[number]):
+            return False
+    return len(wanted) == len(given)
