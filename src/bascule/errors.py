@@ -204,7 +204,26 @@ class LimitExceeded(BasculeError):
 
 
 class DataDirectoryInUse(BasculeError):
-    """Another node holds the data directory's lock."""
+    """Another node holds the data directory's lock; `pid` is None where the lock does not say."""
+
+    def __init__(self, path: str, pid: int | None) -> None:
+        holder = "another process" if pid is None else f"process {pid}"
+        super().__init__(f"data directory {path} is in use by {holder}")
+        self.path = path
+        self.pid = pid
+
+
+class LogFailed(BasculeError):
+    """A log stopped after a disk error; nothing but opening it again makes it go on.
+
+    After a failed sync the kernel may have dropped what it could not write, so a second sync that
+    succeeds says nothing about the first one's bytes.
+    """
+
+    def __init__(self, directory: str, cause: str) -> None:
+        super().__init__(f"log {directory} has stopped: {cause}")
+        self.directory = directory
+        self.cause = cause
 
 
 class Closed(BasculeError):

@@ -1,0 +1,254 @@
+"""The machine itself: the only module that touches `os`, `time` and `random`.
+
+Calls that a signal interrupts are repeated by Python itself (PEP 475).
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import random
+import shutil
+import stat
+import time
+from typing import Final
+
+from bascule.errors import DataDirectoryInUse
+from bascule.host.api import Buffer
+
+IOV_MAX: Final = 1024
+"""Buffers one `pwritev` takes on Linux (UIO_MAXIOV)."""
+READ_BYTES_MAX: Final = 0x7FFF_F000
+"""Bytes one read returns at most on Linux (MAX_RW_COUNT)."""
+LOCK_NAME: Final = "lock"
+NOT_CACHED: Final = frozenset({errno.EAGAIN})
+NO_NOWAIT: Final = frozenset({errno.EOPNOTSUPP, errno.ENOTSUP, errno.EINVAL, errno.ENOSYS})
+
+
+class RealFile:
+    """A descriptor with its end kept at hand, so that an append is one `pwrite`.
+
+    The descriptor is closed when the last reference goes, never earlier: whoever still sends from
+    it must not find its number given to another file.
+    """
+
+    __slots__ = ("_fd", "_path", "_size")
+
+    def __init__(self, fd: int, path: str) -> None:
+        self._fd = fd
+        self._path = path
+        self._size = os.fstat(fd).st_size
+
+    @property
+    def path(self) -> str:
+        return self._path
+
+    def __repr__(self) -> str:
+        return f"RealFile({self._path!r}, fd={self._fd})"
+
+    def fileno(self) -> int:
+        return self._fd
+
+    def append(self, *data: Buffer) -> None:
+        position = self._size
+        if len(data) == 1:
+            (single,) = data
+            written = os.pwrite(self._fd, single, position)
+            self._size = position + written
+            if written == len(single):
+                return
+            self._append_rest(memoryview(single)[written:])
+            return
+        for first in range(0, len(data), IOV_MAX):
+            self._append_vector(data[first : first + IOV_MAX])
+
+    def _append_vector(self, buffers: tuple[Buffer, ...]) -> None:
+        written = os.pwritev(self._fd, buffers, self._size)
+        self._size += written
+        for buffer in buffers:
+            if written >= len(buffer):
+                written -= len(buffer)
+            else:
+                self._append_rest(memoryview(buffer)[written:])
+                written = 0
+
+    def _append_rest(self, view: memoryview) -> None:
+        """Write what a short write left over; the kernel says why with the next error."""
+        while view:
+            written = os.pwrite(self._fd, view, self._size)
+            if written == 0:
+                raise OSError(errno.EIO, "the kernel wrote nothing", self._path)
+            self._size += written
+            view = view[written:]
+
+    def read_at(self, position: int, length: int) -> bytes:
+        data = os.pread(self._fd, min(length, READ_BYTES_MAX), position)
+        if len(data) == length or not data:
+            return data
+        parts = [data]
+        got = len(data)
+        while got < length:
+            data = os.pread(self._fd, min(length - got, READ_BYTES_MAX), position + got)
+            if not data:
+                break
+            parts.append(data)
+            got += len(data)
+        return b"".join(parts)
+
+    def read_at_nowait(self, position: int, length: int) -> bytes | None:
+        if position < 0:
+            raise OSError(errno.EINVAL, "negative position", self._path)
+        buffer = bytearray(length)
+        try:
+            got = os.preadv(self._fd, [buffer], position, os.RWF_NOWAIT)
+        except OSError as error:
+            # Where the file system cannot say, the answer is that the disk might be asked.
+            if error.errno in NOT_CACHED or error.errno in NO_NOWAIT:
+                return None
+            raise
+        if got < length and position + got < os.fstat(self._fd).st_size:
+            return None  # the cache held only the beginning
+        return bytes(memoryview(buffer)[:got])
+
+    def size(self) -> int:
+        return os.fstat(self._fd).st_size
+
+    def truncate(self, size: int) -> None:
+        os.ftruncate(self._fd, size)
+        self._size = size
+
+    def sync(self) -> None:
+        os.fdatasync(self._fd)
+
+    def close(self) -> None:
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+    def __del__(self) -> None:
+        # Absent when the constructor failed: the opener closes the descriptor then.
+        fd = getattr(self, "_fd", -1)
+        if fd >= 0:
+            self._fd = -1
+            os.close(fd)
+
+
+class RealFiles:
+    """The host's file system."""
+
+    def open(self, path: str, *, create: bool = False) -> RealFile:
+        flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
+        fd = os.open(path, flags, 0o640)
+        try:
+            if not stat.S_ISREG(os.fstat(fd).st_mode):
+                raise OSError(errno.EINVAL, "not a regular file", path)
+            return RealFile(fd, path)
+        except OSError:
+            os.close(fd)
+            raise
+
+    def read_bytes(self, path: str) -> bytes:
+        with open(path, "rb") as file:
+            return file.read()
+
+    def size(self, path: str) -> int:
+        return os.stat(path).st_size
+
+    def exists(self, path: str) -> bool:
+        return os.path.lexists(path)
+
+    def list_dir(self, path: str) -> list[str]:
+        return sorted(os.listdir(path))
+
+    def make_dirs(self, path: str) -> None:
+        if os.path.isdir(path):
+            return
+        parent = os.path.dirname(path)
+        if parent and parent != path:
+            self.make_dirs(parent)
+        try:
+            os.mkdir(path, 0o750)
+        except FileExistsError:
+            if not os.path.isdir(path):
+                raise
+        self.sync_dir(parent or ".")
+
+    def remove(self, path: str) -> None:
+        os.unlink(path)
+
+    def remove_tree(self, path: str) -> None:
+        shutil.rmtree(path)
+
+    def rename(self, source: str, target: str) -> None:
+        os.rename(source, target)
+
+    def sync_dir(self, path: str) -> None:
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+
+class DirectoryLock:
+    """Holds a data directory for this process; `release` or the end of the process frees it."""
+
+    def __init__(self, path: str) -> None:
+        """Take the lock of the directory `path`, which exists.
+
+        Raises: DataDirectoryInUse naming the holder's process; OSError.
+        """
+        self._path = path
+        fd = os.open(os.path.join(path, LOCK_NAME), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+        try:
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise DataDirectoryInUse(path, _read_pid(fd)) from None
+            os.ftruncate(fd, 0)
+            os.pwrite(fd, b"%d\n" % os.getpid(), 0)
+        except BaseException:
+            os.close(fd)
+            raise
+        self._fd = fd
+
+    def release(self) -> None:
+        """Free the lock; the file stays, since removing it could free another process's lock."""
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+    def __enter__(self) -> DirectoryLock:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+
+def _read_pid(fd: int) -> int | None:
+    text = os.pread(fd, 32, 0).strip()
+    return int(text) if text.isdigit() else None
+
+
+class RealClock:
+    """The host's clocks."""
+
+    def now_ms(self) -> int:
+        return time.time_ns() // 1_000_000
+
+    def monotonic_ns(self) -> int:
+        return time.monotonic_ns()
+
+
+class RealRandom:
+    """Randomness of the host, or repeatable where a seed is given."""
+
+    def __init__(self, seed: int | None = None) -> None:
+        self._source = random.SystemRandom() if seed is None else random.Random(seed)
+
+    def bytes(self, count: int) -> bytes:
+        return self._source.randbytes(count)
+
+    def uniform(self, low: float, high: float) -> float:
+        return self._source.uniform(low, high)
