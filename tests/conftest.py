@@ -8,6 +8,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+
 from twins import Twin, TwinMissing, load_twin
 
 TESTS = Path(__file__).parent

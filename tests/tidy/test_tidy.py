@@ -58,7 +58,7 @@ BANS = (
     ban(r"(?<![\w.])random\.\w", "host.api.Random", but=("src/bascule/host/real.py",)),
     ban(r"\bos\.(open|fsync|fdatasync|rename|replace|unlink|remove|truncate)\(", "host.api.Files",
         but=("src/bascule/host/real.py",)),
-    ban(r"(?<![\w.])open\(", "host.api.Files, or Path.read_* in the CLI", but=(
+    ban(r"(?<![\w.])(?<!def )open\(", "host.api.Files, or Path.read_* in the CLI", but=(
         "src/bascule/host/real.py", "src/bascule/cli/")),
     ban(r"(?<![\w.])print\(", "a structured log line, or rich in the CLI", but=(
         "src/bascule/cli/",)),

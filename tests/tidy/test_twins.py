@@ -6,6 +6,7 @@ from collections.abc import Callable
 from types import ModuleType
 
 import pytest
+
 from twins import SOURCE_ROOT, Twin
 
 PACKAGES = sorted(path.parent.name for path in SOURCE_ROOT.glob("*/_hot.py"))

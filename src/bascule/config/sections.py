@@ -1,0 +1,186 @@
+"""The sections of the configuration: every key with its default, its limits and a sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, TypeVar
+
+from bascule.model import StreamConfig, SyncPolicy
+
+_T = TypeVar("_T")
+
+PORT_MAX: Final = 65_535
+
+
+def setting(
+    default: _T,
+    *,
+    about: str,
+    minimum: int | None = None,
+    maximum: int | None = None,
+    choices: Sequence[str] = (),
+    secret: bool = False,
+) -> _T:
+    """A configuration field: its default, one sentence for the reference, and its limits."""
+    metadata = {
+        "about": about,
+        "minimum": minimum,
+        "maximum": maximum,
+        "choices": tuple(choices),
+        "secret": secret,
+    }
+    return field(default=default, metadata=metadata, repr=not secret)
+
+
+@dataclass(frozen=True, slots=True)
+class NatsConfig:
+    """The NATS door: an embedded server, or the servers to connect to."""
+
+    urls: tuple[str, ...] = setting(
+        (), about="Servers to connect to; none means: run the embedded nats-server."
+    )
+    host: str = setting("127.0.0.1", about="Address the embedded server listens on.")
+    port: int = setting(
+        4222, about="Port of the embedded server; 0 picks a free one.", minimum=0, maximum=PORT_MAX
+    )
+    user: str = setting("", about="User name to authenticate with.")
+    password: str = setting("", about="Password to authenticate with.", secret=True)
+    token: str = setting("", about="Token to authenticate with.", secret=True)
+    tls: bool = setting(False, about="Require TLS; also turned on by tls:// in a URL.")
+    tls_ca: str = setting("", about="PEM file of the authorities to trust; empty: the system's.")
+    tls_cert: str = setting("", about="PEM file of the client certificate.")
+    tls_key: str = setting("", about="PEM file of the client certificate's key.")
+
+    @property
+    def embedded(self) -> bool:
+        return not self.urls
+
+
+@dataclass(frozen=True, slots=True)
+class ClientConfig:
+    """The client listener, which speaks the Kafka wire protocol."""
+
+    host: str = setting("127.0.0.1", about="Address to listen on.")
+    port: int = setting(
+        9092, about="Port to listen on; 0 picks a free one.", minimum=0, maximum=PORT_MAX
+    )
+    advertised: str = setting(
+        "", about="host:port given to clients as this node's address; empty: the bound address."
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class HttpConfig:
+    """The HTTP door: admin API, metrics, health."""
+
+    host: str = setting("127.0.0.1", about="Address to listen on.")
+    port: int = setting(
+        9080, about="Port to listen on; 0 picks a free one.", minimum=0, maximum=PORT_MAX
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class LoggingConfig:
+    """The node's log, written to standard error."""
+
+    level: str = setting(
+        "info", about="Least severe level written.", choices=("debug", "info", "warning", "error")
+    )
+    format: str = setting(
+        "text", about="`text` is event key=value; `json` is one object a line.",
+        choices=("text", "json"),
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class LimitsConfig:
+    """Bounds on what strangers and load may cost a node."""
+
+    connections_max: int = setting(
+        4_096, about="Connections to the client listener at a time.", minimum=1
+    )
+    request_bytes_max: int = setting(
+        1 << 20,
+        about="Largest request frame taken from a client. Only reads are served, and those are "
+        "small.",
+        minimum=1_024,
+    )
+    fetch_bytes_max: int = setting(
+        64 << 20, about="Most bytes of batches in one fetch response.", minimum=1_024
+    )
+    fetch_wait_ms_max: int = setting(60_000, about="Longest a fetch may wait for data.", minimum=0)
+    idle_ms_max: int = setting(
+        600_000,
+        about="A client connection without a request for this long is closed. Kafka's "
+        "connections.max.idle.ms.",
+        minimum=1_000,
+    )
+    ingest_buffer_bytes_max: int = setting(
+        256 << 20,
+        about="Bytes read from NATS that wait for the disk before reading stops.",
+        minimum=1 << 20,
+    )
+    http_body_bytes_max: int = setting(
+        1 << 20, about="Largest body of an HTTP request.", minimum=1_024
+    )
+    drain_ms_max: int = setting(
+        10_000, about="How long a stopping node waits for requests in flight.", minimum=0
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class StreamDefaults:
+    """What a stream gets where its creator chose nothing."""
+
+    sync: str = setting(
+        SyncPolicy.ALWAYS.value,
+        about="When an ack may leave: after the disk, by interval, or at the kernel's leisure.",
+        choices=tuple(policy.value for policy in SyncPolicy),
+    )
+    sync_interval_ms: int = setting(
+        1_000, about="Time between syncs under `interval`.", minimum=1, maximum=3_600_000
+    )
+    segment_bytes_max: int = setting(
+        256 << 20,
+        about="A segment is rolled before it grows beyond this.",
+        minimum=1 << 10,
+        maximum=(1 << 31) - 1,
+    )
+    segment_age_ms_max: int = setting(
+        7 * 24 * 3_600_000, about="A segment is rolled when its first record is older.", minimum=1
+    )
+    message_bytes_max: int = setting(
+        8 << 20, about="Largest message stored.", minimum=1, maximum=64 << 20
+    )
+
+    def config(self, subject: str, *, group: str | None = None) -> StreamConfig:
+        """A stream configuration of these defaults on `subject`."""
+        return StreamConfig(
+            subject=subject,
+            group=group,
+            sync=SyncPolicy(self.sync),
+            sync_interval_ms=self.sync_interval_ms,
+            segment_bytes_max=self.segment_bytes_max,
+            segment_age_ms_max=self.segment_age_ms_max,
+            message_bytes_max=self.message_bytes_max,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """Everything one node is told."""
+
+    data: str = setting("./bascule-data", about="Directory that holds the node's data.")
+    node_id: int = setting(1, about="The node's number in its cluster.", minimum=0)
+    ready_file: str = setting(
+        "", about="File that receives the doors as JSON once the node serves; empty: none."
+    )
+    nats: NatsConfig = NatsConfig()
+    client: ClientConfig = ClientConfig()
+    http: HttpConfig = HttpConfig()
+    log: LoggingConfig = LoggingConfig()
+    limits: LimitsConfig = LimitsConfig()
+    streams: StreamDefaults = StreamDefaults()
+    origins: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
+    """Key -> where its value came from; keys that hold their default are absent."""

@@ -1,0 +1,134 @@
+"""Layers of configuration: precedence, origins, and errors that say what would be right."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from bascule.config import (
+    KEYS,
+    Config,
+    layer_from_environment,
+    layer_from_flags,
+    layer_from_toml,
+    merge,
+)
+from bascule.errors import ConfigError
+from bascule.model import StreamConfig, SyncPolicy
+
+DOCUMENT = Path(__file__).parents[2] / "docs" / "configuration.md"
+
+
+def error_of(text: str = "", environment: dict[str, str] | None = None) -> str:
+    with pytest.raises(ConfigError) as caught:
+        merge(layer_from_toml(text, "b.toml"), layer_from_environment(environment or {}))
+    return str(caught.value)
+
+
+def test_defaults_alone() -> None:
+    config = merge()
+    assert config == Config()
+    assert config.nats.embedded
+    assert config.origins == {}
+
+
+def test_flags_win_over_environment_over_file() -> None:
+    file = layer_from_toml("[client]\nport = 1\nhost = '::1'\n[http]\nport = 1\n", "b.toml")
+    environment = layer_from_environment({"BASCULE_CLIENT_PORT": "2", "BASCULE_HTTP_PORT": "2"})
+    flags = layer_from_flags({"client.port": ("--client-port", 3), "data": ("--data", None)})
+    config = merge(file, environment, flags)
+    assert (config.client.host, config.client.port, config.http.port) == ("::1", 3, 2)
+    assert config.origins == {
+        "client.host": "client.host in b.toml",
+        "client.port": "--client-port",
+        "http.port": "BASCULE_HTTP_PORT",
+    }
+
+
+def test_environment_is_read_as_the_type_of_its_key() -> None:
+    layer = layer_from_environment(
+        {
+            "BASCULE_NATS_URLS": "nats://a:4222, nats://b:4222",
+            "BASCULE_NATS_TLS": "yes",
+            "BASCULE_LIMITS_FETCH_BYTES_MAX": "1_048_576",
+            "BASCULE_SERVER": "http://elsewhere:9080",
+            "HOME": "/root",
+        }
+    )
+    config = merge(layer)
+    assert config.nats.urls == ("nats://a:4222", "nats://b:4222")
+    assert config.nats.tls is True
+    assert config.limits.fetch_bytes_max == 1 << 20
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("[nats]\nurl = 'x'", "unknown key 'nats.url' in b.toml; did you mean nats.urls?"),
+        ("[clients]\nport = 1", "unknown section [clients] in b.toml; did you mean [client]?"),
+        ("dat = 'x'", "unknown key 'dat' in b.toml; did you mean data?"),
+        ("[log]\nport = 1", "unknown key 'log.port' in b.toml; did you mean nats.port?"),
+        ("client = 9092", "client in b.toml must be a section: write [client]"),
+        ("[client]\nport = 70000", "client.port in b.toml must be between 0 and 65535, got 70000"),
+        ("[client]\nport = '1'", "client.port in b.toml must be a whole number, got '1'"),
+        ("[client]\nport = true", "client.port in b.toml must be a whole number, got True"),
+        ("[nats]\nurls = [1]", "nats.urls in b.toml must be a list of strings, got [1]"),
+        ("[nats]\ntls = 1", "nats.tls in b.toml must be true or false, got 1"),
+        (
+            "[streams]\nsync = 'often'",
+            "streams.sync in b.toml must be one of always, interval, never, got 'often'",
+        ),
+        (
+            "[limits]\nconnections_max = 0",
+            "limits.connections_max in b.toml must be at least 1, got 0",
+        ),
+        ("[nats", "b.toml is not valid TOML: Expected ']' at the end of a table declaration"),
+    ],
+)
+def test_errors_of_a_file(text: str, expected: str) -> None:
+    assert error_of(text).startswith(expected)
+
+
+@pytest.mark.parametrize(
+    ("environment", "expected"),
+    [
+        (
+            {"BASCULE_CLIENT_PROT": "1"},
+            "unknown variable BASCULE_CLIENT_PROT in the environment; did you mean "
+            "BASCULE_CLIENT_PORT?",
+        ),
+        ({"BASCULE_CLIENT_PORT": "x"}, "BASCULE_CLIENT_PORT must be a whole number, got 'x'"),
+        ({"BASCULE_NATS_TLS": "maybe"}, "BASCULE_NATS_TLS must be true or false, got 'maybe'"),
+    ],
+)
+def test_errors_of_the_environment(environment: dict[str, str], expected: str) -> None:
+    assert error_of(environment=environment) == expected
+
+
+def test_credentials_must_agree() -> None:
+    urls = "[nats]\nurls = ['nats://a']\n"
+    assert "both set" in error_of(urls + "token = 't'\nuser = 'u'")
+    assert "nats.user is not" in error_of(urls + "password = 'p'")
+    assert "nats.tls_key is not" in error_of(urls + "tls_cert = 'c.pem'")
+    assert "nats.urls is not" in error_of("[nats]\ntoken = 't'")
+
+
+def test_secrets_are_never_shown() -> None:
+    text = "[nats]\nurls = ['nats://a']\nuser = 'u'\npassword = 'hunter2'"
+    config = merge(layer_from_toml(text, "b.toml"))
+    assert config.nats.password == "hunter2"
+    assert "hunter2" not in repr(config)
+    assert "77" not in error_of("[nats]\npassword = 77")
+
+
+def test_stream_defaults_agree_with_the_model() -> None:
+    assert Config().streams.config("a.>") == StreamConfig(subject="a.>")
+    assert KEYS["streams.sync"].choices == tuple(policy.value for policy in SyncPolicy)
+
+
+def test_every_key_is_documented() -> None:
+    text = DOCUMENT.read_text()
+    for key in KEYS.values():
+        assert f"`{key.name}`" in text, f"docs/configuration.md lacks {key.name}"
+        assert f"`{key.variable}`" in text, f"docs/configuration.md lacks {key.variable}"
