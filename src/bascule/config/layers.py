@@ -188,11 +188,12 @@ def _require_known(key: str, source: str) -> None:
 def _unknown(
     what: str, source: str, name: str, known: Sequence[str], *, wrap: str = "{}"
 ) -> ConfigError:
-    near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    near = difflib.get_close_matches(name, known, n=1, cutoff=0.8)
     if not near and "." in name:
-        # A right name in a wrong section is near, too.
+        # A right name in a wrong section is nearer than a wrong name in the right one.
         last = name.rpartition(".")[2]
         near = [other for other in known if other.rpartition(".")[2] == last][:1]
+    near = near or difflib.get_close_matches(name, known, n=1, cutoff=0.5)
     hint = f"did you mean {wrap.format(near[0])}?" if near else f"known are {', '.join(known)}"
     return ConfigError(f"unknown {what} in {source}; {hint}")
 
