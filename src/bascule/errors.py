@@ -234,3 +234,13 @@ class Broken(BasculeError):
     """The world broke it; the cause is chained."""
 
     retriable = True
+
+
+class UnsupportedFormat(BasculeError):
+    """`file` was written in a format this version does not read, most likely by a newer one."""
+
+    def __init__(self, file: str, found: int, newest: int) -> None:
+        super().__init__(f"{file} has format version {found}, this Bascule reads up to {newest}")
+        self.file = file
+        self.found = found
+        self.newest = newest

@@ -1,0 +1,100 @@
+"""The image as bytes of a file, and back; see the package for the format."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, fields
+from types import MappingProxyType
+from typing import Any, Final
+
+from crc32c import crc32c
+
+from bascule.errors import BasculeError, CorruptData, UnsupportedFormat
+from bascule.metadata.controller import STREAM_ID_BYTES, check_config, check_stream_name
+from bascule.metadata.image import Image
+from bascule.model import StreamConfig, StreamDefinition, SyncPolicy
+
+FORMAT: Final = "bascule-metadata"
+VERSION: Final = 1
+
+
+def encode_image(image: Image) -> bytes:
+    """The file's bytes; equal images encode equally."""
+    content = {
+        "streams": [
+            {
+                "name": definition.name,
+                "id": definition.id.hex(),
+                "created_ms": definition.created_ms,
+                "partition_count": definition.partition_count,
+                "config": asdict(definition.config),
+            }
+            for _, definition in sorted(image.streams.items())
+        ]
+    }
+    document = {
+        "format": FORMAT,
+        "version": VERSION,
+        "crc32c": _checksum(content),
+        "image": content,
+    }
+    return json.dumps(document, indent=1).encode() + b"\n"
+
+
+def decode_image(data: bytes, path: str) -> Image:
+    """The image in a file's bytes; `path` is for error texts.
+
+    Raises: CorruptData where the bytes are not what was written; UnsupportedFormat for a version
+    newer than this program.
+    """
+    try:
+        document = json.loads(data)
+    except ValueError as error:
+        at = error.pos if isinstance(error, json.JSONDecodeError) else 0
+        raise CorruptData(path, at, "JSON", _shown(data[at:])) from error
+    if not isinstance(document, dict) or document.get("format") != FORMAT:
+        raise CorruptData(path, 0, f'a JSON object of format "{FORMAT}"', _shown(data))
+    version = document.get("version")
+    if not isinstance(version, int) or version < 1:
+        raise CorruptData(path, 0, "a version number", repr(version))
+    if version > VERSION:
+        raise UnsupportedFormat(path, version, VERSION)
+    content: Any = document.get("image")
+    checksum = _checksum(content)
+    if document.get("crc32c") != checksum:
+        raise CorruptData(path, 0, f"crc32c {document.get('crc32c')!r}", f"{checksum!r}")
+    try:
+        definitions = [_definition(item) for item in content["streams"]]
+    except (KeyError, TypeError, ValueError, BasculeError) as error:
+        raise CorruptData(path, 0, "stream definitions", str(error)) from error
+    return Image(MappingProxyType({definition.name: definition for definition in definitions}))
+
+
+def _definition(item: Mapping[str, Any]) -> StreamDefinition:
+    known = {field.name for field in fields(StreamConfig)}
+    config: dict[str, Any] = dict(item["config"])
+    if unknown := config.keys() - known:
+        raise ValueError(f"unknown configuration {sorted(unknown)}")
+    config["sync"] = SyncPolicy(config["sync"])
+    definition = StreamDefinition(
+        name=item["name"],
+        id=bytes.fromhex(item["id"]),
+        created_ms=item["created_ms"],
+        config=StreamConfig(**config),
+        partition_count=item["partition_count"],
+    )
+    check_stream_name(definition.name)
+    check_config(definition.config)
+    if len(definition.id) != STREAM_ID_BYTES:
+        raise ValueError(f"an id of {len(definition.id)} bytes, expected {STREAM_ID_BYTES}")
+    return definition
+
+
+def _checksum(content: object) -> str:
+    canonical = json.dumps(content, sort_keys=True, separators=(",", ":")).encode()
+    return f"{crc32c(canonical):08x}"
+
+
+def _shown(data: bytes) -> str:
+    return repr(data[:24]) if data else "the end of the file"

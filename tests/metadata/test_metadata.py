@@ -1,0 +1,188 @@
+"""Decisions on streams, their application, and the file that keeps them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bascule.errors import (
+    ConfigError,
+    CorruptData,
+    InvalidName,
+    StreamConflict,
+    UnknownStream,
+    UnsupportedFormat,
+)
+from bascule.metadata.apply import apply
+from bascule.metadata.codec import decode_image, encode_image
+from bascule.metadata.commands import Command, CreateStream, DeleteStream
+from bascule.metadata.controller import Existing, check_stream_name, create_stream, delete_stream
+from bascule.metadata.image import Image
+from bascule.model import StreamConfig, StreamDefinition, SyncPolicy
+
+FLIGHTS = StreamConfig(subject="flights.>")
+EMPTY = Image()
+
+
+def created(image: Image, name: str, config: StreamConfig = FLIGHTS, *, number: int = 1) -> Image:
+    command = create_stream(image, name, config, id=bytes([number]) * 16, now_ms=1_000)
+    assert isinstance(command, CreateStream)
+    return apply(image, command)
+
+
+def test_a_new_stream_is_created_as_asked() -> None:
+    command = create_stream(EMPTY, "flights", FLIGHTS, id=b"i" * 16, now_ms=5)
+    definition = StreamDefinition(name="flights", id=b"i" * 16, created_ms=5, config=FLIGHTS)
+    assert command == CreateStream(definition)
+    assert apply(EMPTY, command).streams == {"flights": definition}
+    assert EMPTY.streams == {}
+
+
+def test_the_same_creation_again_finds_what_exists() -> None:
+    image = created(EMPTY, "flights")
+    again = create_stream(image, "flights", FLIGHTS, id=b"j" * 16, now_ms=9)
+    assert again == Existing(image.streams["flights"])
+
+
+def test_another_configuration_is_refused_with_both_shown() -> None:
+    image = created(EMPTY, "flights")
+    asked = replace(FLIGHTS, subject="other.>", sync=SyncPolicy.NEVER)
+    with pytest.raises(StreamConflict) as caught:
+        create_stream(image, "flights", asked, id=b"j" * 16, now_ms=9)
+    assert caught.value.differences == {
+        "subject": ("flights.>", "other.>"),
+        "sync": ("always", "never"),
+    }
+    assert "'flights.>', asked for 'other.>'" in str(caught.value)
+
+
+def test_deletion_and_creation_again_give_another_id() -> None:
+    image = created(EMPTY, "flights", number=1)
+    late = delete_stream(image, "flights")
+    image = created(apply(image, late), "flights", number=2)
+    assert apply(image, late) is image, "a late deletion must not hit the successor"
+    with pytest.raises(UnknownStream):
+        delete_stream(image, "nobody")
+
+
+@pytest.mark.parametrize("name", ["a", "flights", "a.b-c_d.9", "9", "x" * 200])
+def test_good_names(name: str) -> None:
+    check_stream_name(name)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "",
+        ".",
+        "..",
+        ".a",
+        "_a",
+        "-a",
+        "a/b",
+        "../a",
+        "a b",
+        "a\0",
+        "ä",
+        "a\n",
+        "x" * 201,
+        "a*",
+        ">",
+    ],
+)
+def test_bad_names(name: str) -> None:
+    with pytest.raises(InvalidName):
+        check_stream_name(name)
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({"segment_bytes_max": 0}, "segment_bytes_max must be between 1024 and 2147483647, got 0"),
+        ({"sync_interval_ms": 0}, "sync_interval_ms must be between 1 and 3600000, got 0"),
+        ({"segment_age_ms_max": 0}, "segment_age_ms_max must be at least 1, got 0"),
+        (
+            {"segment_bytes_max": 1024, "message_bytes_max": 1025},
+            "message_bytes_max must be at most segment_bytes_max (1024), got 1025",
+        ),
+    ],
+)
+def test_values_out_of_range(change: dict[str, int], expected: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        create_stream(EMPTY, "a", replace(FLIGHTS, **change), id=b"i" * 16, now_ms=0)
+    assert str(caught.value) == expected
+
+
+def test_bad_subjects_and_groups_are_refused() -> None:
+    for config in (StreamConfig(subject="a..b"), StreamConfig(subject="a", group="two words")):
+        with pytest.raises(InvalidName):
+            create_stream(EMPTY, "a", config, id=b"i" * 16, now_ms=0)
+
+
+definitions = st.builds(
+    StreamDefinition,
+    name=st.from_regex(r"\A[a-z0-9][A-Za-z0-9._-]{0,20}\Z"),
+    id=st.binary(min_size=16, max_size=16),
+    created_ms=st.integers(0, 2**53),
+    config=st.builds(
+        StreamConfig,
+        subject=st.sampled_from(["a", "a.*", "a.>", "räume.>"]),
+        group=st.none() | st.just("workers"),
+        sync=st.sampled_from(SyncPolicy),
+        sync_interval_ms=st.integers(1, 3_600_000),
+        segment_bytes_max=st.integers(8 << 20, 2**31 - 1),
+    ),
+)
+commands = st.lists(
+    st.builds(CreateStream, definitions)
+    | st.builds(lambda d: DeleteStream(name=d.name, id=d.id), definitions)
+)
+
+
+@given(commands)
+def test_the_file_holds_the_image(history: list[Command]) -> None:
+    image = EMPTY
+    for command in history:
+        image = apply(apply(image, command), command)
+    data = encode_image(image)
+    assert decode_image(data, "m.json") == image
+    assert encode_image(decode_image(data, "m.json")) == data
+
+
+@given(commands)
+def test_apply_agrees_with_a_plain_dictionary(history: list[Command]) -> None:
+    image, plain = EMPTY, {}
+    for command in history:
+        image = apply(image, command)
+        if isinstance(command, CreateStream):
+            plain.setdefault(command.definition.name, command.definition)
+        elif command.name in plain and plain[command.name].id == command.id:
+            plain.pop(command.name)
+    assert dict(image.streams) == plain
+
+
+def test_every_flipped_bit_is_seen() -> None:
+    image = created(EMPTY, "flights")
+    data = encode_image(image)
+    for position in range(len(data)):
+        damaged = bytearray(data)
+        damaged[position] ^= 0x01
+        try:
+            decoded = decode_image(bytes(damaged), "m.json")
+        except (CorruptData, UnsupportedFormat):
+            continue
+        assert decoded == image, f"byte {position} changed the image unseen"
+
+
+def test_errors_of_the_file() -> None:
+    with pytest.raises(CorruptData, match=r"m.json is corrupt at byte 0: expected JSON, found the"):
+        decode_image(b"", "m.json")
+    with pytest.raises(CorruptData, match="expected a JSON object of format"):
+        decode_image(b"[]", "m.json")
+    newer = json.loads(encode_image(EMPTY)) | {"version": 2}
+    with pytest.raises(UnsupportedFormat, match="version 2, this Bascule reads up to 1"):
+        decode_image(json.dumps(newer).encode(), "m.json")
