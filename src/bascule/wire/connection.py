@@ -1,0 +1,268 @@
+"""Both ends of a connection as pure objects: bytes in, requests or responses out.
+
+    request   int16 api key, int16 version, int32 correlation id, nullable string client id,
+              tagged fields (header v2, where the request is flexible), body
+    response  int32 correlation id, tagged fields (header v1, where flexible; never for
+              ApiVersions), body
+
+The client id is never compact, not even in header v2 (KIP-482).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from struct import Struct
+from typing import Any, Final, Literal, TypeVar
+
+from bascule.errors import LocalProtocolError, RemoteProtocolError
+from bascule.wire.codec import decode, encode
+from bascule.wire.error_codes import ErrorCode
+from bascule.wire.frame import FrameReader, frame_bytes, frame_pieces
+from bascule.wire.messages import REQUESTS
+from bascule.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from bascule.wire.primitives import (
+    Piece,
+    cut_short,
+    read_nullable_string,
+    read_tags,
+    write_nullable_string,
+)
+from bascule.wire.schema import Message, Request, Versions
+
+_REQUEST_HEAD = Struct(">hhi")
+_CORRELATION = Struct(">i")
+_CORRELATION_IDS = 2**31
+_UNSUPPORTED_VERSION = ErrorCode.UNSUPPORTED_VERSION.to_bytes(2, "big")
+ResponseT = TypeVar("ResponseT", bound=Message)
+
+
+class Need(Enum):
+    """What a connection needs before it can go on."""
+
+    DATA = "data"
+
+
+NEED_DATA: Final = Need.DATA
+
+
+@dataclass(slots=True)
+class ReceivedRequest:
+    """One request, decoded."""
+
+    api_key: int
+    version: int
+    """As sent. For ApiVersions it may be one that is not served."""
+    correlation_id: int
+    client_id: str | None
+    message: Request[Any]
+    answer_version: int
+    """The version to encode the response in."""
+
+
+@dataclass(slots=True)
+class ReceivedResponse:
+    """One response, decoded, with the request it answers."""
+
+    correlation_id: int
+    request: Request[Any]
+    message: Message
+
+
+class ServerConnection:
+    """The serving end: requests out of bytes, frames out of responses.
+
+    `served` maps API keys to the versions that are answered; anything else is a protocol error,
+    but for ApiVersions, which arrives with `answer_version` 0 (KIP-511).
+    """
+
+    __slots__ = ("_failure", "_frames", "_served")
+
+    def __init__(self, *, served: Mapping[int, Versions], frame_bytes_max: int) -> None:
+        self._served = served
+        self._frames = FrameReader(frame_bytes_max=frame_bytes_max)
+        self._failure: RemoteProtocolError | None = None
+
+    @property
+    def buffered_bytes(self) -> int:
+        """Bytes received that no request was made of yet."""
+        return self._frames.buffered_bytes
+
+    def get_buffer(self) -> memoryview:
+        """Room for the bytes that come next."""
+        return self._frames.get_buffer()
+
+    def received(self, count: int) -> None:
+        """`count` bytes of the room were filled."""
+        self._frames.received(count)
+
+    def feed(self, data: bytes | bytearray | memoryview) -> None:
+        """Take bytes that were received elsewhere."""
+        self._frames.feed(data)
+
+    def next_event(self) -> ReceivedRequest | Literal[Need.DATA]:
+        """The next request, or NEED_DATA.
+
+        Raises: RemoteProtocolError saying what is wrong where; the connection is then over, and
+        every later call raises the same.
+        """
+        if self._failure is not None:
+            raise self._failure
+        try:
+            frame = self._frames.next_frame()
+            return NEED_DATA if frame is None else self._decode(frame)
+        except RemoteProtocolError as failure:
+            self._failure = failure
+            raise
+
+    def _decode(self, frame: memoryview) -> ReceivedRequest:
+        end = len(frame)
+        if end < _REQUEST_HEAD.size:
+            raise cut_short("request header", 0, _REQUEST_HEAD.size, end)
+        api_key, version, correlation_id = _REQUEST_HEAD.unpack_from(frame)
+        kind = REQUESTS.get(api_key)
+        versions = self._served.get(api_key)
+        if kind is None or versions is None:
+            raise RemoteProtocolError(f"request header at byte 0: api key {api_key} is not served")
+        answer_version = version
+        if version not in versions:
+            if api_key != ApiVersionsRequest.API_KEY:
+                raise RemoteProtocolError(
+                    f"request header at byte 2: {kind.__name__} version {version} is not served, "
+                    f"versions {versions} are"
+                )
+            return ReceivedRequest(api_key, version, correlation_id, None, ApiVersionsRequest(), 0)
+        client_id, position = read_nullable_string(
+            frame, _REQUEST_HEAD.size, end, "request header client id"
+        )
+        if version in kind.FLEXIBLE:
+            _, position = read_tags(frame, position, end, "request header")
+        message = decode(kind, version, frame, position)
+        return ReceivedRequest(api_key, version, correlation_id, client_id, message, answer_version)
+
+    def send(self, request: ReceivedRequest, response: Message) -> list[Piece]:
+        """The frame that answers `request`: bytes, with each `SizedPiece` in its place."""
+        assert type(response) is request.message.RESPONSE
+        version = request.answer_version
+        parts: list[Piece] = [_CORRELATION.pack(request.correlation_id)]
+        if _has_response_tags(type(response), version):
+            parts.append(b"\0")
+        encode(response, version, parts)
+        return frame_pieces(parts)
+
+
+class ClientConnection:
+    """The asking end: frames out of requests, responses out of bytes, in the order asked.
+
+    Versions are the highest both sides know once `negotiate` has been told; before that only
+    ApiVersions, or a request with its version given, can be sent.
+    """
+
+    __slots__ = ("_client_id", "_correlation_id", "_failure", "_frames", "_pending", "_versions")
+
+    def __init__(self, *, client_id: str, frame_bytes_max: int) -> None:
+        self._client_id = client_id
+        self._frames = FrameReader(frame_bytes_max=frame_bytes_max, eager_bytes=frame_bytes_max)
+        self._failure: RemoteProtocolError | None = None
+        self._correlation_id = 0
+        self._pending: deque[tuple[int, Request[Any], int]] = deque()
+        self._versions: dict[int, int] = {}
+
+    @property
+    def in_flight(self) -> int:
+        """Requests sent and not yet answered."""
+        return len(self._pending)
+
+    def negotiate(self, response: ApiVersionsResponse) -> None:
+        """Take the versions the other side serves."""
+        for api in response.api_keys:
+            known = REQUESTS.get(api.api_key)
+            if known is None:
+                continue
+            highest = min(api.max_version, known.VERSIONS.last)
+            if highest >= max(api.min_version, known.VERSIONS.first):
+                self._versions[api.api_key] = highest
+
+    def version_of(self, request: type[Request[Any]]) -> int:
+        """The version that `send` uses.
+
+        Raises: LocalProtocolError where the other side serves none that we know.
+        """
+        if request is ApiVersionsRequest:
+            return self._versions.get(request.API_KEY, ApiVersionsRequest.VERSIONS.last)
+        version = self._versions.get(request.API_KEY)
+        if version is None:
+            raise LocalProtocolError(
+                f"the other side serves no version of {request.__name__} that is known here "
+                f"({request.VERSIONS})"
+            )
+        return version
+
+    def send(self, request: Request[Any], *, version: int | None = None) -> bytes:
+        """The frame that asks `request`; its response comes out of `next_event` in turn."""
+        if version is None:
+            version = self.version_of(type(request))
+        correlation_id = self._correlation_id
+        parts: list[Piece] = [_REQUEST_HEAD.pack(request.API_KEY, version, correlation_id)]
+        write_nullable_string(parts.append, self._client_id, "client id")
+        if version in request.FLEXIBLE:
+            parts.append(b"\0")
+        encode(request, version, parts)
+        data = frame_bytes(parts)
+        self._correlation_id = (correlation_id + 1) % _CORRELATION_IDS
+        self._pending.append((correlation_id, request, version))
+        return data
+
+    def get_buffer(self) -> memoryview:
+        """Room for the bytes that come next: the rest of a large response once it has begun."""
+        return self._frames.get_buffer()
+
+    def received(self, count: int) -> None:
+        """`count` bytes of the room were filled."""
+        self._frames.received(count)
+
+    def feed(self, data: bytes | bytearray | memoryview) -> None:
+        """Take bytes that were received elsewhere."""
+        self._frames.feed(data)
+
+    def next_event(self) -> ReceivedResponse | Literal[Need.DATA]:
+        """The next response, or NEED_DATA; record batches in it are views that stay valid.
+
+        Raises: RemoteProtocolError, and the same again on every later call.
+        """
+        if self._failure is not None:
+            raise self._failure
+        try:
+            frame = self._frames.next_frame()
+            return NEED_DATA if frame is None else self._decode(frame)
+        except RemoteProtocolError as failure:
+            self._failure = failure
+            raise
+
+    def _decode(self, frame: memoryview) -> ReceivedResponse:
+        end = len(frame)
+        if end < _CORRELATION.size:
+            raise cut_short("response header", 0, _CORRELATION.size, end)
+        (correlation_id,) = _CORRELATION.unpack_from(frame)
+        if not self._pending:
+            raise RemoteProtocolError(
+                f"response header at byte 0: correlation id {correlation_id}, nothing was asked"
+            )
+        expected, request, version = self._pending.popleft()
+        if correlation_id != expected:
+            raise RemoteProtocolError(
+                f"response header at byte 0: correlation id {correlation_id}, expected {expected}"
+            )
+        position = _CORRELATION.size
+        kind = request.RESPONSE
+        if _has_response_tags(kind, version):
+            _, position = read_tags(frame, position, end, "response header")
+        if kind is ApiVersionsResponse and frame[position : position + 2] == _UNSUPPORTED_VERSION:
+            version = 0
+        return ReceivedResponse(correlation_id, request, decode(kind, version, frame, position))
+
+
+def _has_response_tags(kind: type[Message], version: int) -> bool:
+    return version in kind.FLEXIBLE and kind is not ApiVersionsResponse

@@ -1,0 +1,80 @@
+"""The one table between our errors and the protocol's error codes."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Final
+
+from bascule import errors
+
+
+class ErrorCode(IntEnum):
+    """Codes we send or act upon. Source: `org.apache.kafka.common.protocol.Errors`."""
+
+    UNKNOWN_SERVER_ERROR = -1
+    NONE = 0
+    OFFSET_OUT_OF_RANGE = 1
+    CORRUPT_MESSAGE = 2
+    UNKNOWN_TOPIC_OR_PARTITION = 3
+    LEADER_NOT_AVAILABLE = 5
+    NOT_LEADER_OR_FOLLOWER = 6
+    REQUEST_TIMED_OUT = 7
+    COORDINATOR_NOT_AVAILABLE = 15
+    INVALID_TOPIC = 17
+    UNSUPPORTED_VERSION = 35
+    INVALID_REQUEST = 42
+    POLICY_VIOLATION = 44
+    KAFKA_STORAGE_ERROR = 56
+    FENCED_LEADER_EPOCH = 74
+    UNKNOWN_LEADER_EPOCH = 75
+    OFFSET_NOT_AVAILABLE = 78
+    UNKNOWN_TOPIC_ID = 100
+
+
+_CODES: Final[tuple[tuple[type[errors.BasculeError], ErrorCode], ...]] = (
+    (errors.OffsetOutOfRange, ErrorCode.OFFSET_OUT_OF_RANGE),
+    (errors.UnknownStream, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+    (errors.UnknownPartition, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+    (errors.InvalidName, ErrorCode.INVALID_TOPIC),
+    (errors.NotLeader, ErrorCode.NOT_LEADER_OR_FOLLOWER),
+    (errors.FencedEpoch, ErrorCode.FENCED_LEADER_EPOCH),
+    (errors.UnknownEpoch, ErrorCode.UNKNOWN_LEADER_EPOCH),
+    (errors.PartitionFailed, ErrorCode.KAFKA_STORAGE_ERROR),
+    (errors.CorruptData, ErrorCode.KAFKA_STORAGE_ERROR),
+    (errors.LimitExceeded, ErrorCode.POLICY_VIOLATION),
+    (errors.LocalProtocolError, ErrorCode.UNSUPPORTED_VERSION),
+    (errors.RemoteProtocolError, ErrorCode.INVALID_REQUEST),
+)
+"""First row that fits wins, both ways."""
+
+_CLASSES: Final[dict[int, type[errors.BasculeError]]] = {
+    code: kind for kind, code in reversed(_CODES)
+} | {
+    ErrorCode.UNKNOWN_TOPIC_ID: errors.UnknownStream,
+    ErrorCode.LEADER_NOT_AVAILABLE: errors.NotLeader,
+    ErrorCode.REQUEST_TIMED_OUT: errors.Indeterminate,
+    ErrorCode.OFFSET_NOT_AVAILABLE: errors.CannotReplicate,
+}
+
+
+def code_of(error: BaseException) -> ErrorCode:
+    """The code that tells a client about `error`; an OSError is the disk's."""
+    for kind, code in _CODES:
+        if isinstance(error, kind):
+            return code
+    if isinstance(error, OSError):
+        return ErrorCode.KAFKA_STORAGE_ERROR
+    return ErrorCode.UNKNOWN_SERVER_ERROR
+
+
+def error_class_of(code: int) -> type[errors.BasculeError]:
+    """The class for a code that a server sent; `BasculeError` itself for one not in the table."""
+    return _CLASSES.get(code, errors.BasculeError)
+
+
+def code_name(code: int) -> str:
+    """`OFFSET_OUT_OF_RANGE (1)`; `error (9999)` for one not in the table."""
+    try:
+        return f"{ErrorCode(code).name} ({code})"
+    except ValueError:
+        return f"error ({code})"

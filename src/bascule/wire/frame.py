@@ -1,0 +1,134 @@
+"""Frames: an int32 size, then that many bytes.
+
+    +--------------+----------------------+
+    | int32 size   | size bytes of frame  |   and so on, back to back
+    +--------------+----------------------+
+
+No input or output here: the owner receives into `get_buffer()` and says how much came. What was
+handed out stays valid for ever: a buffer is filled once, and never moved or written again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from struct import Struct
+from typing import Final
+
+from bascule.errors import LocalProtocolError, RemoteProtocolError
+from bascule.wire.primitives import INT32_MAX, Piece, size_of
+
+SIZE_BYTES: Final = 4
+CHUNK_BYTES: Final = 16 << 10
+"""Room for frames of unknown size: some hundred ordinary requests, cheap for an idle connection."""
+_SIZE = Struct(">i")
+
+
+class FrameReader:
+    """Cuts a stream of bytes into frames.
+
+    `frame_bytes_max` bounds a frame and is checked as soon as its size has arrived. Frames up to
+    `eager_bytes` get their whole buffer at once; a larger one gets room as its bytes come, so a
+    size alone never costs memory.
+    """
+
+    __slots__ = ("_buffer", "_eager_bytes", "_frame_bytes_max", "_size", "_start", "_stop")
+
+    def __init__(self, *, frame_bytes_max: int, eager_bytes: int = 64 << 10) -> None:
+        self._frame_bytes_max = frame_bytes_max
+        self._eager_bytes = eager_bytes
+        self._buffer = bytearray()
+        self._start = 0
+        """Where the first frame not yet taken begins."""
+        self._stop = 0
+        """Where the bytes received end."""
+        self._size = -1
+        """Size of the frame at `_start`, -1 while it is not known."""
+
+    @property
+    def buffered_bytes(self) -> int:
+        """Bytes received and not yet taken as frames."""
+        return self._stop - self._start
+
+    def get_buffer(self) -> memoryview:
+        """Room for what comes next, at least one byte; `received` says how much of it was used."""
+        if self._stop == len(self._buffer):
+            self._make_room()
+        return memoryview(self._buffer)[self._stop :]
+
+    def received(self, count: int) -> None:
+        """The first `count` bytes of the room from `get_buffer` were filled."""
+        assert 0 <= count <= len(self._buffer) - self._stop
+        self._stop += count
+
+    def feed(self, data: bytes | bytearray | memoryview) -> None:
+        """Take bytes that were received elsewhere; copies them."""
+        view = memoryview(data)
+        while len(view):
+            room = self.get_buffer()
+            taken = min(len(room), len(view))
+            room[:taken] = view[:taken]
+            self.received(taken)
+            view = view[taken:]
+
+    def next_frame(self) -> memoryview | None:
+        """The next whole frame without its size, or None where more bytes are needed.
+
+        Raises: RemoteProtocolError where the size is negative or above the bound.
+        """
+        if self._size < 0:
+            if self._stop - self._start < SIZE_BYTES:
+                return None
+            self._size = self._read_size()
+        start = self._start + SIZE_BYTES
+        stop = start + self._size
+        if stop > self._stop:
+            return None
+        self._start = stop
+        self._size = -1
+        return memoryview(self._buffer)[start:stop]
+
+    def _read_size(self) -> int:
+        size: int = _SIZE.unpack_from(self._buffer, self._start)[0]
+        if 0 <= size <= self._frame_bytes_max:
+            return size
+        head = bytes(self._buffer[self._start : self._start + SIZE_BYTES])
+        raise RemoteProtocolError(
+            f"frame size is {size} bytes (first bytes {head!r}), "
+            f"expected 0 to {self._frame_bytes_max}"
+        )
+
+    def _make_room(self) -> None:
+        have = self._stop - self._start
+        want = CHUNK_BYTES
+        if self._size >= 0:
+            whole = SIZE_BYTES + self._size
+            want = max(want, min(whole, max(self._eager_bytes, 2 * have)))
+        fresh = bytearray(max(want, have + SIZE_BYTES))
+        fresh[:have] = memoryview(self._buffer)[self._start : self._stop]
+        self._buffer, self._start, self._stop = fresh, 0, have
+
+
+def frame_pieces(parts: Sequence[Piece]) -> list[Piece]:
+    """One frame around `parts`: neighbouring bytes joined, each `SizedPiece` kept as it is."""
+    total = sum(map(size_of, parts))
+    if total > INT32_MAX:
+        raise LocalProtocolError(f"a frame of {total} bytes, at most {INT32_MAX} are allowed")
+    pieces: list[Piece] = []
+    run: list[bytes | bytearray | memoryview] = [_SIZE.pack(total)]
+    for part in parts:
+        if isinstance(part, (bytes, bytearray, memoryview)):
+            run.append(part)
+        else:
+            pieces.append(b"".join(run))
+            pieces.append(part)
+            run = []
+    if run:
+        pieces.append(b"".join(run))
+    return pieces
+
+
+def frame_bytes(parts: Sequence[Piece]) -> bytes:
+    """One frame around `parts`, none of which may be a `SizedPiece`."""
+    (piece,) = frame_pieces(parts)
+    assert isinstance(piece, bytes)
+    return piece
