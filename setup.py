@@ -17,7 +17,7 @@ def hot_extensions() -> list[Extension]:
     from Cython.Build import cythonize
 
     root = Path(__file__).parent
-    sources = sorted(p.relative_to(root) for p in (root / "src").glob("bascule/*/_hot.py"))
+    sources = sorted(p.relative_to(root) for p in (root / "src").glob("bascule/**/_hot.py"))
     extensions = [
         Extension(
             ".".join(source.with_suffix("").parts[1:]),

@@ -240,8 +240,8 @@ def decode_columns(
 
     `state[1]` is the number of rows already in the columns, `state[2]` of header entries; both move
     on. `state[3]` becomes at least 128 where a subject or header name is not ASCII, so that whoever
-    needs UTF-8 checks only then. `*_ends[i + 1]` is where row i's bytes end (`*_ends[0]` is 0, as in Arrow); `*_valid` are
-    bitmaps, zeroed by the caller. Timestamps are milliseconds times 1000. `append_timestamp` is
+    needs UTF-8 checks only then. `*_ends[i + 1]` is where row i's bytes end (`*_ends[0]` is 0, as
+    in Arrow); `*_valid` are bitmaps, zeroed by the caller. Timestamps are milliseconds times 1000. `append_timestamp` is
     the time of all records, or -1 where each has its own. Every data buffer has room for all bytes
     of `buf[start:end]`; the row buffers have room for `count` more rows.
 

@@ -1,6 +1,14 @@
-"""Walk what a NATS server sends: messages into numbers, everything else handed back.
+"""The NATS protocol per message: what a server sends, and acks going back.
 
 Bytes come from strangers, so every position is checked against the end before it is read.
+
+An *answer entry* remembers whom to ack; `bascule.ingest` writes them, `format_acks` reads them::
+
+    kind 0: 0 | record index u32 | length u16, reply subject
+    kind 1: 1 | record index u32 | length u16, ack inbox | length u16, correlation id
+              | ack policy u8 | length u16, message subject
+
+Numbers are little-endian. Kind 0 is answered with JSON, kind 1 with a Liftbridge Ack envelope.
 """
 
 from __future__ import annotations
@@ -9,6 +17,9 @@ try:
     import cython
 except ModuleNotFoundError:
     from bascule import _cython_stub as cython  # type: ignore[no-redef]
+
+if cython.compiled:
+    from cython.cimports.libc.string import memcpy
 
 IS_COMPILED: bool = cython.compiled
 
@@ -70,8 +81,8 @@ def parse_messages(
 ) -> int:
     """Parse MSG and HMSG operations from `buf[start:end]` and return how many were found.
 
-    `messages` takes 8 numbers each (`MESSAGE_FIELDS`), positions absolute in `buf`. Parsing stops at
-    what is not a complete message; then `state` holds
+    `messages` takes 8 numbers each (`MESSAGE_FIELDS`), positions absolute in `buf`. Parsing stops
+    at what is not a complete message; then `state` holds
 
     0. the position up to which everything is consumed;
     1. why: NEED_DATA, MESSAGES_FULL, CONTROL_LINE (PING, INFO, -ERR ...: the line is
@@ -238,3 +249,238 @@ def parse_messages(
     state[1] = reason
     state[2] = needed
     return count
+
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.boundscheck(False)
+@cython.exceptval(check=False)
+@cython.returns(cython.Py_ssize_t)
+def _put(
+    source: cython.const[cython.uchar][::1],
+    at: cython.Py_ssize_t,
+    length: cython.Py_ssize_t,
+    out: cython.uchar[::1],
+    to: cython.Py_ssize_t,
+):
+    """Copy `length` bytes and return the position behind them; the caller checked both ranges."""
+    if length > 0:
+        if cython.compiled:
+            memcpy(cython.address(out[to]), cython.address(source[at]), length)
+        else:
+            out[to : to + length] = source[at : at + length]
+        return to + length
+    return to
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.boundscheck(False)
+@cython.exceptval(check=False)
+@cython.returns(cython.Py_ssize_t)
+def _put_number(out: cython.uchar[::1], to: cython.Py_ssize_t, value: cython.longlong):
+    """Write a number from 0 up in decimal; the caller made room."""
+    digits: cython.Py_ssize_t = 1
+    left: cython.longlong = value
+    position: cython.Py_ssize_t
+    while left >= 10:
+        left //= 10
+        digits += 1
+    position = to + digits
+    while position > to:
+        position -= 1
+        out[position] = 48 + value % 10
+        value //= 10
+    return to + digits
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+@cython.returns(cython.Py_ssize_t)
+def _number_bytes(value: cython.longlong):
+    digits: cython.Py_ssize_t = 1
+    while value >= 10:
+        value //= 10
+        digits += 1
+    return digits
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.boundscheck(False)
+@cython.exceptval(check=False)
+@cython.returns(cython.Py_ssize_t)
+def _put_base128(out: cython.uchar[::1], to: cython.Py_ssize_t, value: cython.ulonglong):
+    while value >= 128:
+        out[to] = (value & 127) | 128
+        value >>= 7
+        to += 1
+    out[to] = value
+    return to + 1
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.boundscheck(False)
+@cython.exceptval(check=False)
+@cython.returns(cython.Py_ssize_t)
+def _put_field(
+    out: cython.uchar[::1],
+    to: cython.Py_ssize_t,
+    tag: cython.uchar,
+    source: cython.const[cython.uchar][::1],
+    at: cython.Py_ssize_t,
+    length: cython.Py_ssize_t,
+):
+    """Write a length-delimited protobuf field; an empty one is left out, as proto3 does."""
+    if length <= 0:
+        return to
+    out[to] = tag
+    to = _put_base128(out, to + 1, length)
+    return _put(source, at, length, out, to)
+
+
+def format_acks(
+    entries: cython.const[cython.uchar][::1],
+    head: cython.const[cython.uchar][::1],
+    middle: cython.const[cython.uchar][::1],
+    tail: cython.const[cython.uchar][::1],
+    stream: cython.const[cython.uchar][::1],
+    stream_subject: cython.const[cython.uchar][::1],
+    base_offset: cython.longlong,
+    received_ns: cython.longlong,
+    committed_ns: cython.longlong,
+    error: cython.int,
+    out: cython.uchar[::1],
+) -> int:
+    """Write a PUB for every answer entry and return how many bytes they take.
+
+    JSON is `head`, sequence (offset + 1), `middle`, offset, `tail`; with `error` > 0 it is `head`
+    alone, and a Liftbridge Ack carries `error` and no offset. Record i has offset base_offset + i.
+    `out` needs 200 bytes, twice the entry's own, and the lengths of head, middle, tail, stream and
+    stream subject per entry.
+    """
+    at: cython.Py_ssize_t = 0
+    end: cython.Py_ssize_t = entries.shape[0]
+    to: cython.Py_ssize_t = 0
+    kind: cython.int
+    number: cython.longlong
+    offset: cython.longlong
+    inbox_at: cython.Py_ssize_t
+    inbox: cython.Py_ssize_t
+    correlation_at: cython.Py_ssize_t = 0
+    correlation: cython.Py_ssize_t = 0
+    subject_at: cython.Py_ssize_t = 0
+    subject: cython.Py_ssize_t = 0
+    policy: cython.int = 0
+    size: cython.longlong
+    fixed: cython.Py_ssize_t
+    body: cython.Py_ssize_t
+    digit: cython.int
+    bad: cython.bint = False
+    fixed = head.shape[0] + middle.shape[0] + tail.shape[0]
+    fixed += stream.shape[0] + stream_subject.shape[0] + 200
+    with cython.nogil:
+        while at < end:
+            if end - at < 7:
+                bad = True
+                break
+            kind = entries[at]
+            number = entries[at + 1]
+            number |= (entries[at + 2] << 8) | (entries[at + 3] << 16)
+            size = entries[at + 4]
+            number |= size << 24
+            inbox = entries[at + 5] | (entries[at + 6] << 8)
+            inbox_at = at + 7
+            at = inbox_at + inbox
+            if kind == 1:
+                if end - at < 5:
+                    bad = True
+                    break
+                correlation = entries[at] | (entries[at + 1] << 8)
+                correlation_at = at + 2
+                at = correlation_at + correlation
+                if end - at < 3:
+                    bad = True
+                    break
+                policy = entries[at]
+                subject = entries[at + 1] | (entries[at + 2] << 8)
+                subject_at = at + 3
+                at = subject_at + subject
+            if at > end or out.shape[0] - to < fixed + 2 * (at - inbox_at):
+                bad = True
+                break
+            offset = base_offset + number
+            out[to] = 80
+            out[to + 1] = 85
+            out[to + 2] = 66
+            out[to + 3] = 32
+            to = _put(entries, inbox_at, inbox, out, to + 4)
+            out[to] = 32
+            to += 1
+            if kind == 0:
+                size = head.shape[0]
+                if error == 0:
+                    size += middle.shape[0] + tail.shape[0]
+                    size += _number_bytes(offset + 1) + _number_bytes(offset)
+                to = _put_number(out, to, size)
+                out[to] = 13
+                out[to + 1] = 10
+                to = _put(head, 0, head.shape[0], out, to + 2)
+                if error == 0:
+                    to = _put_number(out, to, offset + 1)
+                    to = _put(middle, 0, middle.shape[0], out, to)
+                    to = _put_number(out, to, offset)
+                    to = _put(tail, 0, tail.shape[0], out, to)
+            else:
+                # The size stands before the body and is known after it: five digits are kept.
+                body = to + 7
+                out[body] = 0xB9
+                out[body + 1] = 0x0E
+                out[body + 2] = 0x43
+                out[body + 3] = 0xB4
+                out[body + 4] = 0
+                out[body + 5] = 8
+                out[body + 6] = 0
+                out[body + 7] = 1
+                size = body
+                body = _put_field(out, body + 8, 10, stream, 0, stream.shape[0])
+                body = _put_field(out, body, 18, stream_subject, 0, stream_subject.shape[0])
+                body = _put_field(out, body, 26, entries, subject_at, subject)
+                if error == 0 and offset > 0:
+                    out[body] = 32
+                    body = _put_base128(out, body + 1, offset)
+                body = _put_field(out, body, 42, entries, inbox_at, inbox)
+                body = _put_field(out, body, 50, entries, correlation_at, correlation)
+                if policy > 0:
+                    out[body] = 56
+                    body = _put_base128(out, body + 1, policy)
+                if received_ns > 0:
+                    out[body] = 64
+                    body = _put_base128(out, body + 1, received_ns)
+                if error == 0 and committed_ns > 0:
+                    out[body] = 72
+                    body = _put_base128(out, body + 1, committed_ns)
+                if error > 0:
+                    out[body] = 80
+                    body = _put_base128(out, body + 1, error)
+                size = body - size
+                for digit in range(5):
+                    out[to + 4 - digit] = 48 + size % 10
+                    size //= 10
+                out[to + 5] = 13
+                out[to + 6] = 10
+                to = body
+            out[to] = 13
+            out[to + 1] = 10
+            to += 2
+    if bad:
+        raise IndexError("an answer entry is cut short, or there is no room for its ack")
+    return to

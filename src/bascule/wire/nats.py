@@ -186,9 +186,9 @@ class Step(Enum):
 class NatsHandshake:
     """From the first byte of a server to its first PONG; bytes in, bytes out, no socket.
 
-    Feed what arrives to `receive` and send what `to_send` returns after every step. At START_TLS the
-    caller wraps the connection, then calls `tls_started`. At READY `info` is known, the credentials
-    are accepted and `rest` holds what came behind the PONG.
+    Feed what arrives to `receive` and send what `to_send` returns after every step. At START_TLS
+    the caller wraps the connection, then calls `tls_started`. At READY `info` is known, the
+    credentials are accepted and `rest` holds what came behind the PONG.
     """
 
     def __init__(self, options: ConnectOptions, address: ServerAddress, *, version: str) -> None:

@@ -29,20 +29,20 @@ def check_subject(subject: str, *, wildcards: bool) -> None:
     tokens = subject.split(".")
     if len(tokens) > TOKENS_MAX:
         raise InvalidName("subject", subject, f"{len(tokens)} tokens, at most {TOKENS_MAX}")
-    for number, token in enumerate(tokens):
-        _check_token(subject, token, wildcards=wildcards, last=number == len(tokens) - 1)
+    for number, part in enumerate(tokens):
+        _check_part(subject, part, wildcards=wildcards, last=number == len(tokens) - 1)
 
 
-def _check_token(subject: str, token: str, *, wildcards: bool, last: bool) -> None:
-    if not token:
+def _check_part(subject: str, part: str, *, wildcards: bool, last: bool) -> None:
+    if not part:
         raise InvalidName("subject", subject, "it has an empty token (two dots, or one at an end)")
-    if "*" not in token and ">" not in token:
+    if "*" not in part and ">" not in part:
         return
     if not wildcards:
         raise InvalidName("subject", subject, "wildcards cannot be published to")
-    if len(token) > 1:
-        raise InvalidName("subject", subject, f"a wildcard is a token of its own, not {token!r}")
-    if token == ">" and not last:
+    if len(part) > 1:
+        raise InvalidName("subject", subject, f"a wildcard is a token of its own, not {part!r}")
+    if part == ">" and not last:
         raise InvalidName("subject", subject, "'>' may only be the last token")
 
 
@@ -57,9 +57,9 @@ def check_queue_group(group: str) -> None:
 def subject_matches(pattern: str, subject: str) -> bool:
     """Whether a subscription to `pattern` receives what is published on `subject`."""
     wanted, given = pattern.split("."), subject.split(".")
-    for number, token in enumerate(wanted):
-        if token == ">":
+    for number, part in enumerate(wanted):
+        if part == ">":
             return len(given) > number
-        if number >= len(given) or token not in ("*", given[number]):
+        if number >= len(given) or part not in ("*", given[number]):
             return False
     return len(wanted) == len(given)

@@ -1,0 +1,529 @@
+"""Turn parsed NATS messages into the records of a batch, and note whom to answer.
+
+The bytes of messages come from strangers: what they say of lengths is checked before it is used.
+Answer entries are laid out in `bascule.wire._hot`; that of a refused message has the message's size
+in place of the record index.
+"""
+
+from __future__ import annotations
+
+try:
+    import cython
+except ModuleNotFoundError:
+    from bascule import _cython_stub as cython  # type: ignore[no-redef]
+
+if cython.compiled:
+    from cython.cimports.libc.string import memcpy
+
+IS_COMPILED: bool = cython.compiled
+
+ENTRY_BYTES_MAX = 24
+"""An answer entry takes at most this and the bytes of its message."""
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.boundscheck(False)
+@cython.exceptval(check=False)
+@cython.returns(cython.Py_ssize_t)
+def _put(
+    source: cython.const[cython.uchar][::1],
+    at: cython.Py_ssize_t,
+    length: cython.Py_ssize_t,
+    out: cython.uchar[::1],
+    to: cython.Py_ssize_t,
+):
+    """Copy `length` bytes and return the position behind them; the caller checked both ranges."""
+    if length > 0:
+        if cython.compiled:
+            memcpy(cython.address(out[to]), cython.address(source[at]), length)
+        else:
+            out[to : to + length] = source[at : at + length]
+        return to + length
+    return to
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.boundscheck(False)
+@cython.exceptval(check=False)
+@cython.returns(cython.Py_ssize_t)
+def _put_varint(out: cython.uchar[::1], to: cython.Py_ssize_t, value: cython.longlong):
+    """Write a zigzag varint of a number from -1 up; the caller made room."""
+    raw: cython.ulonglong
+    if value < 0:
+        raw = 1
+    else:
+        raw = 2 * value
+    while raw >= 128:
+        out[to] = (raw & 127) | 128
+        raw >>= 7
+        to += 1
+    out[to] = raw
+    return to + 1
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+@cython.returns(cython.Py_ssize_t)
+def _varint_bytes(value: cython.longlong):
+    """How many bytes `_put_varint` takes for a number from -1 up."""
+    size: cython.Py_ssize_t = 1
+    while value >= 64:
+        value >>= 7
+        size += 1
+    return size
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.boundscheck(False)
+@cython.exceptval(check=False)
+@cython.returns(cython.bint)
+def _is_key_header(
+    buf: cython.const[cython.uchar][::1], at: cython.Py_ssize_t, length: cython.Py_ssize_t
+):
+    """Whether the name is `Bascule-Key`, in any case; the caller checked the range."""
+    return (
+        length == 11
+        and (buf[at] | 32) == 98
+        and (buf[at + 1] | 32) == 97
+        and (buf[at + 2] | 32) == 115
+        and (buf[at + 3] | 32) == 99
+        and (buf[at + 4] | 32) == 117
+        and (buf[at + 5] | 32) == 108
+        and (buf[at + 6] | 32) == 101
+        and buf[at + 7] == 45
+        and (buf[at + 8] | 32) == 107
+        and (buf[at + 9] | 32) == 101
+        and (buf[at + 10] | 32) == 121
+    )
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.boundscheck(False)
+@cython.exceptval(check=False)
+@cython.returns(cython.bint)
+def _is_reply_header(
+    buf: cython.const[cython.uchar][::1], at: cython.Py_ssize_t, length: cython.Py_ssize_t
+):
+    """Whether the name is exactly `reply`; the caller checked the range."""
+    return (
+        length == 5
+        and buf[at] == 114
+        and buf[at + 1] == 101
+        and buf[at + 2] == 112
+        and buf[at + 3] == 108
+        and buf[at + 4] == 121
+    )
+
+
+@cython.cfunc
+@cython.nogil
+@cython.boundscheck(False)
+@cython.exceptval(check=False)
+@cython.returns(cython.bint)
+def _walk_headers(
+    buf: cython.const[cython.uchar][::1],
+    at: cython.Py_ssize_t,
+    length: cython.Py_ssize_t,
+    out: cython.uchar[::1],
+    to: cython.Py_ssize_t,
+    found: cython.longlong[::1],
+):
+    """Walk a NATS header block; with `to` >= 0 also write it as record headers from there.
+
+    `found` becomes: 0 header count, 1 their encoded bytes, 2 and 3 position and length of the key
+    (-1 if none), 4 whether the first header left is called `reply`. False: the block is malformed.
+    """
+    end: cython.Py_ssize_t = at + length
+    name_at: cython.Py_ssize_t
+    name_end: cython.Py_ssize_t
+    value_at: cython.Py_ssize_t
+    value_end: cython.Py_ssize_t
+    line_end: cython.Py_ssize_t
+    count: cython.longlong = 0
+    size: cython.longlong = 0
+    byte: cython.uchar
+    found[2] = -1
+    found[3] = -1
+    found[4] = 0
+    # "NATS/1.0" CR LF, nothing between: a status line is no header block of a publisher.
+    if (
+        length < 12
+        or buf[at] != 78
+        or buf[at + 1] != 65
+        or buf[at + 2] != 84
+        or buf[at + 3] != 83
+        or buf[at + 4] != 47
+        or buf[at + 5] != 49
+        or buf[at + 6] != 46
+        or buf[at + 7] != 48
+        or buf[at + 8] != 13
+        or buf[at + 9] != 10
+    ):
+        return False
+    at += 10
+    while True:
+        if end - at < 2:
+            return False
+        if buf[at] == 13 and buf[at + 1] == 10:
+            break
+        name_at = at
+        name_end = -1
+        line_end = -1
+        while at < end - 1:
+            byte = buf[at]
+            if byte == 13 and buf[at + 1] == 10:
+                line_end = at
+                break
+            if byte == 58 and name_end < 0:
+                name_end = at
+            # Names are ASCII without control characters, as Kafka clients want strings for them.
+            if name_end < 0 and (byte < 33 or byte > 126):
+                return False
+            at += 1
+        if line_end < 0 or name_end <= name_at:
+            return False
+        at = line_end + 2
+        value_at = name_end + 1
+        value_end = line_end
+        while value_at < value_end and (buf[value_at] == 32 or buf[value_at] == 9):
+            value_at += 1
+        while value_end > value_at and (buf[value_end - 1] == 32 or buf[value_end - 1] == 9):
+            value_end -= 1
+        if found[2] < 0 and _is_key_header(buf, name_at, name_end - name_at):
+            found[2] = value_at
+            found[3] = value_end - value_at
+            continue
+        if count == 0 and _is_reply_header(buf, name_at, name_end - name_at):
+            found[4] = 1
+        count += 1
+        size += _varint_bytes(name_end - name_at) + (name_end - name_at)
+        size += _varint_bytes(value_end - value_at) + (value_end - value_at)
+        if to >= 0:
+            to = _put_varint(out, to, name_end - name_at)
+            to = _put(buf, name_at, name_end - name_at, out, to)
+            to = _put_varint(out, to, value_end - value_at)
+            to = _put(buf, value_at, value_end - value_at, out, to)
+    found[0] = count
+    found[1] = size
+    return at + 2 == end
+
+
+@cython.cfunc
+@cython.nogil
+@cython.boundscheck(False)
+@cython.exceptval(check=False)
+@cython.returns(cython.Py_ssize_t)
+def _put_raw_block(
+    buf: cython.const[cython.uchar][::1],
+    at: cython.Py_ssize_t,
+    length: cython.Py_ssize_t,
+    out: cython.uchar[::1],
+    to: cython.Py_ssize_t,
+):
+    """Write a malformed header block whole, as the record header `Nats-Header-Block`."""
+    name: cython.p_char = b"Nats-Header-Block"
+    position: cython.int
+    out[to] = 34
+    for position in range(17):
+        out[to + 1 + position] = name[position]
+    to = _put_varint(out, to + 18, length)
+    return _put(buf, at, length, out, to)
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.boundscheck(False)
+@cython.exceptval(check=False)
+@cython.returns(cython.Py_ssize_t)
+def _put_u16(out: cython.uchar[::1], to: cython.Py_ssize_t, value: cython.Py_ssize_t):
+    out[to] = value & 255
+    out[to + 1] = (value >> 8) & 255
+    return to + 2
+
+
+@cython.cfunc
+@cython.nogil
+@cython.boundscheck(False)
+@cython.exceptval(check=False)
+@cython.returns(cython.Py_ssize_t)
+def _put_entry(
+    buf: cython.const[cython.uchar][::1],
+    kind: cython.int,
+    number: cython.longlong,
+    reply_at: cython.Py_ssize_t,
+    reply_bytes: cython.Py_ssize_t,
+    subject_at: cython.Py_ssize_t,
+    subject_bytes: cython.Py_ssize_t,
+    envelopes: cython.const[cython.longlong][::1],
+    row: cython.Py_ssize_t,
+    out: cython.uchar[::1],
+    to: cython.Py_ssize_t,
+):
+    """Write one answer entry (see the module); kind -1 writes none."""
+    if kind < 0:
+        return to
+    out[to] = kind
+    to = _put_u16(out, to + 1, number & 65535)
+    to = _put_u16(out, to, (number >> 16) & 65535)
+    if kind == 0:
+        to = _put_u16(out, to, reply_bytes)
+        return _put(buf, reply_at, reply_bytes, out, to)
+    to = _put_u16(out, to, envelopes[row + 7])
+    to = _put(buf, envelopes[row + 6], envelopes[row + 7], out, to)
+    if envelopes[row + 9] > 0:
+        to = _put_u16(out, to, envelopes[row + 9])
+        to = _put(buf, envelopes[row + 8], envelopes[row + 9], out, to)
+    else:
+        to = _put_u16(out, to, 0)
+    out[to] = envelopes[row + 10]
+    to = _put_u16(out, to + 1, subject_bytes)
+    return _put(buf, subject_at, subject_bytes, out, to)
+
+
+def group_by_sid(
+    messages: cython.const[cython.int][::1],
+    count: cython.Py_ssize_t,
+    heads: cython.int[::1],
+    nexts: cython.int[::1],
+    touched: cython.int[::1],
+) -> int:
+    """Chain the messages of each subscription in order and return how many subscriptions there are.
+
+    `heads[sid]` is -1 on entry and becomes the sid's first message, `nexts[i]` the one after message
+    i or -1, `touched` the sids found. Messages whose sid is beyond `heads` are left out.
+    """
+    index: cython.Py_ssize_t = count
+    found: cython.Py_ssize_t = 0
+    sid: cython.int
+    if messages.shape[0] < 8 * count or nexts.shape[0] < count or touched.shape[0] < count:
+        raise IndexError("arrays are too small for the messages")
+    with cython.nogil:
+        while index > 0:
+            index -= 1
+            sid = messages[8 * index]
+            if sid < 0 or sid >= heads.shape[0]:
+                continue
+            if heads[sid] < 0:
+                touched[found] = sid
+                found += 1
+            nexts[index] = heads[sid]
+            heads[sid] = index
+    return found
+
+
+def build_records(
+    buf: cython.const[cython.uchar][::1],
+    messages: cython.const[cython.int][::1],
+    nexts: cython.const[cython.int][::1],
+    first: cython.Py_ssize_t,
+    message_bytes_max: cython.longlong,
+    batch_bytes_max: cython.longlong,
+    envelopes: cython.const[cython.longlong][::1],
+    envelope_headers: cython.const[cython.uchar][::1],
+    out: cython.uchar[::1],
+    start: cython.Py_ssize_t,
+    answers: cython.uchar[::1],
+    refused: cython.uchar[::1],
+    found: cython.longlong[::1],
+    state: cython.longlong[::1],
+) -> int:
+    """Write the chain of messages that begins at `first` as records to `out` from `start` on.
+
+    Stops before a record that would take the records beyond `batch_bytes_max` (the first is always
+    taken). `out`, `answers` and `refused` need room for the bytes of the messages' operations and
+    64 a message more (see `bascule.record` for what a record holds of a message).
+
+    `state` becomes: 0 where the records end, 1 where the answer entries end, 2 where the refused
+    entries end, 3 the message to go on with or -1; and is added to: 4 envelopes, 5 header blocks
+    kept whole because they are malformed, 6 messages refused for their size. `found` is scratch
+    for 5 numbers. `envelopes` and `envelope_headers` are what `wire.parse_envelopes` found, or
+    empty. Returns the number of records.
+    """
+    index: cython.Py_ssize_t = first
+    slot: cython.Py_ssize_t
+    at: cython.Py_ssize_t = start
+    to: cython.Py_ssize_t
+    answer_at: cython.Py_ssize_t = 0
+    refused_at: cython.Py_ssize_t = 0
+    count: cython.longlong = 0
+    header_count: cython.longlong
+    header_size: cython.longlong
+    subject_at: cython.Py_ssize_t
+    subject_bytes: cython.Py_ssize_t
+    reply_at: cython.Py_ssize_t
+    reply_bytes: cython.Py_ssize_t
+    block_bytes: cython.Py_ssize_t
+    body_at: cython.Py_ssize_t
+    key_at: cython.Py_ssize_t
+    key_bytes: cython.longlong
+    value_at: cython.Py_ssize_t
+    value_bytes: cython.longlong
+    row: cython.Py_ssize_t
+    is_envelope: cython.bint
+    has_block: cython.bint
+    is_raw_block: cython.bint
+    is_marked: cython.bint
+    size: cython.longlong
+    wire_bytes: cython.longlong
+    kind: cython.int
+    no_room: cython.bint = False
+    if start < 0 or state.shape[0] < 7:
+        raise IndexError("nowhere to write to")
+    with cython.nogil:
+        while index >= 0:
+            slot = 8 * index
+            subject_at = messages[slot + 1]
+            subject_bytes = messages[slot + 2]
+            reply_at = messages[slot + 3]
+            reply_bytes = messages[slot + 4]
+            block_bytes = messages[slot + 5]
+            body_at = messages[slot + 6]
+            wire_bytes = messages[slot + 7]
+            if (
+                subject_at < 0
+                or subject_bytes < 0
+                or reply_at < 0
+                or reply_bytes < 0
+                or block_bytes < 0
+                or body_at < 0
+                or wire_bytes < block_bytes
+                or subject_at + subject_bytes > buf.shape[0]
+                or reply_at + reply_bytes > buf.shape[0]
+                or body_at + wire_bytes > buf.shape[0]
+                or out.shape[0] - at < wire_bytes + subject_bytes + reply_bytes + 64
+                or answers.shape[0] - answer_at < wire_bytes + subject_bytes + reply_bytes + 24
+                or refused.shape[0] - refused_at < wire_bytes + subject_bytes + reply_bytes + 24
+            ):
+                no_room = True
+                break
+            key_at = 0
+            key_bytes = -1
+            value_at = body_at + block_bytes
+            value_bytes = wire_bytes - block_bytes
+            header_count = 1
+            header_size = 9 + subject_bytes + (0 if subject_bytes < 64 else 1)
+            if subject_bytes >= 8192:
+                header_size += 1
+            has_block = False
+            is_raw_block = False
+            is_marked = False
+            if block_bytes > 0:
+                if _walk_headers(buf, body_at, block_bytes, out, -1, found):
+                    has_block = True
+                    header_count += found[0]
+                    header_size += found[1]
+                    key_at = found[2]
+                    key_bytes = found[3]
+                    is_marked = reply_bytes == 0 and found[4] != 0
+                else:
+                    is_raw_block = True
+                    header_count += 1
+                    header_size += 18 + _varint_bytes(block_bytes) + block_bytes
+            row = 12 * index
+            is_envelope = row < envelopes.shape[0] and envelopes[row] >= 0
+            if is_envelope:
+                if envelopes[row + 2] >= 0:
+                    key_at = envelopes[row + 2]
+                    key_bytes = envelopes[row + 3]
+                header_count += envelopes[row]
+                header_size += envelopes[row + 11]
+            if reply_bytes > 0:
+                header_count += 1
+                header_size += 6 + _varint_bytes(reply_bytes) + reply_bytes
+            elif is_marked:
+                header_count += 1
+                header_size += 7
+            kind = 0
+            if is_envelope and envelopes[row + 10] == 2:
+                kind = -1
+            elif is_envelope and envelopes[row + 7] > 0:
+                kind = 1
+            elif reply_bytes == 0:
+                kind = -1
+            if wire_bytes > message_bytes_max:
+                refused_at = _put_entry(
+                    buf, kind, wire_bytes, reply_at, reply_bytes, subject_at, subject_bytes,
+                    envelopes, row, refused, refused_at,
+                )  # fmt: skip
+                state[6] += 1
+                index = nexts[index]
+                continue
+            if is_envelope:
+                value_at = envelopes[row + 4]
+                value_bytes = envelopes[row + 5]
+            size = 2 + _varint_bytes(count) + _varint_bytes(key_bytes) + _varint_bytes(value_bytes)
+            size += _varint_bytes(header_count) + header_size
+            if key_bytes > 0:
+                size += key_bytes
+            if value_bytes > 0:
+                size += value_bytes
+            to = at + size + _varint_bytes(size)
+            if to - start > batch_bytes_max and count > 0:
+                break
+            if to > out.shape[0]:
+                no_room = True
+                break
+            at = _put_varint(out, at, size)
+            out[at] = 0
+            out[at + 1] = 0
+            at = _put_varint(out, at + 2, count)
+            at = _put_varint(out, at, key_bytes)
+            at = _put(buf, key_at, key_bytes, out, at)
+            at = _put_varint(out, at, value_bytes)
+            at = _put(buf, value_at, value_bytes, out, at)
+            at = _put_varint(out, at, header_count)
+            # The header name `subject`, its length before it.
+            out[at] = 14
+            out[at + 1] = 115
+            out[at + 2] = 117
+            out[at + 3] = 98
+            out[at + 4] = 106
+            out[at + 5] = 101
+            out[at + 6] = 99
+            out[at + 7] = 116
+            at = _put_varint(out, at + 8, subject_bytes)
+            at = _put(buf, subject_at, subject_bytes, out, at)
+            if reply_bytes > 0 or is_marked:
+                # The header name `reply`, its length before it.
+                out[at] = 10
+                out[at + 1] = 114
+                out[at + 2] = 101
+                out[at + 3] = 112
+                out[at + 4] = 108
+                out[at + 5] = 121
+                at = _put_varint(out, at + 6, -1 if is_marked else reply_bytes)
+                at = _put(buf, reply_at, reply_bytes, out, at)
+            if has_block:
+                _walk_headers(buf, body_at, block_bytes, out, at, found)
+                at += found[1]
+            elif is_raw_block:
+                at = _put_raw_block(buf, body_at, block_bytes, out, at)
+                state[5] += 1
+            if is_envelope:
+                at = _put(envelope_headers, envelopes[row + 1], envelopes[row + 11], out, at)
+                state[4] += 1
+            if kind >= 0:
+                answer_at = _put_entry(
+                    buf, kind, count, reply_at, reply_bytes, subject_at, subject_bytes,
+                    envelopes, row, answers, answer_at,
+                )  # fmt: skip
+            count += 1
+            index = nexts[index]
+    if no_room:
+        raise IndexError("a message lies outside the buffer, or there is no room for its record")
+    state[0] = at
+    state[1] = answer_at
+    state[2] = refused_at
+    state[3] = index
+    return count
