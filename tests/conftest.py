@@ -8,11 +8,26 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from twins import Twin, TwinMissing, load_twin
 
 TESTS = Path(__file__).parent
 TIER_BY_FOLDER = {"sim": "tier2", "interop": "tier3", "e2e": "tier3"}
+
+# No test asserts a wall time, so no deadline. The usual run repeats itself exactly; `make fuzz`
+# rolls new dice and prints how to repeat a failure.
+settings.register_profile(
+    "usual", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.register_profile(
+    "exhaustive",
+    deadline=None,
+    max_examples=5_000,
+    print_blob=True,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.load_profile("usual")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

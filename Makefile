@@ -1,0 +1,100 @@
+# The developer's menu. `make` alone shows it. Every target does the set-up it needs, once.
+
+VENV   := .venv
+BIN    := $(VENV)/bin
+PYTEST := $(BIN)/pytest
+HOT    := $(wildcard src/bascule/*/_hot.py)
+MODE   := $(if $(filter 1,$(BASCULE_PURE)),pure,compiled)
+
+# Where `make demo` leaves its Parquet files and its picture.
+OUTPUT ?= demo-output
+# Seeds of `make torture` and `make fuzz`; a failing run prints the one to repeat.
+SEED   ?=
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+
+.PHONY: help
+help: ## this menu
+	@printf 'Bascule: durable streams on NATS subjects\n\n'
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  \033[1mmake %-10s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@printf '\nBASCULE_PURE=1 leaves the compiled parts out. PYTHON=python3.13 picks the Python of a new .venv.\n'
+
+# -- set-up -----------------------------------------------------------------------------------
+
+.PHONY: setup
+setup: $(VENV)/.installed $(VENV)/.system build ## everything a clone needs: .venv, pinned packages, compiled parts, Java
+
+$(VENV)/.created: tools/setup.sh
+	@$(BIN)/python -m pip --version >/dev/null 2>&1 || tools/setup.sh venv $(VENV)
+	@touch $@
+
+$(VENV)/.packages: requirements.lock | $(VENV)/.created
+	@echo "installing the packages of requirements.lock (Spark alone is 450 MB; a few minutes)"
+	@$(BIN)/pip install --quiet --disable-pip-version-check -r requirements.lock
+	@touch $@
+
+$(VENV)/.installed: pyproject.toml setup.py $(VENV)/.packages
+	@echo "installing bascule itself, editable"
+	@$(BIN)/pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps -e .
+	@$(BIN)/pip check >/dev/null
+	@touch $@
+
+$(VENV)/.system: tools/setup.sh | $(VENV)/.created
+	@tools/setup.sh system
+	@touch $@
+
+.PHONY: build
+build: build/.$(MODE) ## compile the hot modules that changed
+
+build/.compiled: $(HOT) setup.py $(VENV)/.installed
+	@mkdir -p build && rm -f build/.pure
+	@echo "compiling $(words $(HOT)) hot modules"
+	@$(BIN)/python setup.py -q build_ext --inplace
+	@touch $@
+
+build/.pure: $(VENV)/.installed
+	@mkdir -p build && rm -f build/.compiled src/bascule/*/_hot*.so
+	@touch $@
+
+# -- checks -----------------------------------------------------------------------------------
+
+.PHONY: check
+check: $(VENV)/.installed build ## lint, format, types, floors, house rules
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(PYTEST) -q tests/tidy
+
+.PHONY: test
+test: setup ## every test, real servers and clients and Spark included (under 15 minutes on 2 cores)
+	$(PYTEST)
+
+.PHONY: test-fast
+test-fast: $(VENV)/.installed build ## tier 1: no socket, no sleep, under a minute
+	$(PYTEST) -m "not tier2 and not tier3"
+
+# -- things to watch --------------------------------------------------------------------------
+
+.PHONY: demo
+demo: setup ## 336,776 real flights: NATS -> log -> Kafka client -> Spark -> Parquet and a picture
+	$(BIN)/bascule demo --output $(OUTPUT)
+
+.PHONY: bench
+bench: setup ## the figures, as ratios within one run; results go to bench/results
+	$(BIN)/python -m bench
+
+.PHONY: torture
+torture: setup ## kill -9 under load with random timing, again and again
+	$(PYTEST) -q tests/e2e -k "kill" --torture $(if $(SEED),--seed $(SEED))
+
+.PHONY: fuzz
+fuzz: $(VENV)/.installed build ## hostile bytes and property tests with many more examples
+	$(PYTEST) -q -m "not tier3" --hypothesis-profile=exhaustive $(if $(SEED),--hypothesis-seed=$(SEED))
+
+.PHONY: clean
+clean: ## remove everything that was built, .venv too
+	rm -rf $(VENV) build dist demo-output *.egg-info src/*.egg-info src/bascule/*/_hot*.so
+	rm -rf .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
