@@ -3,7 +3,7 @@
 VENV   := .venv
 BIN    := $(VENV)/bin
 PYTEST := $(BIN)/pytest
-HOT    := $(wildcard src/bascule/*/_hot.py)
+HOT    := $(shell find src -name _hot.py)
 MODE   := $(if $(filter 1,$(BASCULE_PURE)),pure,compiled)
 
 # Where `make demo` leaves its Parquet files and its picture.
@@ -54,7 +54,7 @@ build/.compiled: $(HOT) setup.py $(VENV)/.installed
 	@touch $@
 
 build/.pure: $(VENV)/.installed
-	@mkdir -p build && rm -f build/.compiled src/bascule/*/_hot*.so
+	@mkdir -p build && rm -f build/.compiled && find src -name '_hot*.so' -delete
 	@touch $@
 
 # -- checks -----------------------------------------------------------------------------------
@@ -95,6 +95,7 @@ fuzz: $(VENV)/.installed build ## hostile bytes and property tests with many mor
 
 .PHONY: clean
 clean: ## remove everything that was built, .venv too
-	rm -rf $(VENV) build dist demo-output *.egg-info src/*.egg-info src/bascule/*/_hot*.so
+	rm -rf $(VENV) build dist demo-output *.egg-info src/*.egg-info
+	find src -name '_hot*.so' -delete
 	rm -rf .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

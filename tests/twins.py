@@ -30,12 +30,14 @@ def extension_path(package: str) -> Path | None:
 
 @cache
 def load_twin(package: str, twin: Twin) -> ModuleType:
-    """`bascule.<package>._hot`, compiled or interpreted, whatever the program itself has loaded.
+    """`_hot` of `bascule.<package>` (slashes for nested ones) as `twin`.
+
+    The twin the program itself has loaded is left as it is.
 
     Raises: TwinMissing when the extension was not built, or its source changed since.
     """
     source = SOURCE_ROOT / package / "_hot.py"
-    name = f"bascule.{package}._hot"
+    name = f"bascule.{package.replace('/', '.')}._hot"
     if twin == "interpreted":
         # Another name, so that the twin the program uses stays what it is.
         loader = SourceFileLoader(f"{name}_interpreted", str(source))

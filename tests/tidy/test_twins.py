@@ -9,7 +9,9 @@ import pytest
 
 from twins import SOURCE_ROOT, Twin
 
-PACKAGES = sorted(path.parent.name for path in SOURCE_ROOT.glob("*/_hot.py"))
+PACKAGES = sorted(
+    path.parent.relative_to(SOURCE_ROOT).as_posix() for path in SOURCE_ROOT.rglob("_hot.py")
+)
 
 
 @pytest.mark.parametrize("package", PACKAGES)
