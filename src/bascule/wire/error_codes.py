@@ -25,6 +25,7 @@ class ErrorCode(IntEnum):
     INVALID_REQUEST = 42
     POLICY_VIOLATION = 44
     KAFKA_STORAGE_ERROR = 56
+    FETCH_SESSION_ID_NOT_FOUND = 70
     FENCED_LEADER_EPOCH = 74
     UNKNOWN_LEADER_EPOCH = 75
     OFFSET_NOT_AVAILABLE = 78
@@ -41,6 +42,7 @@ _CODES: Final[tuple[tuple[type[errors.BasculeError], ErrorCode], ...]] = (
     (errors.UnknownEpoch, ErrorCode.UNKNOWN_LEADER_EPOCH),
     (errors.PartitionFailed, ErrorCode.KAFKA_STORAGE_ERROR),
     (errors.CorruptData, ErrorCode.KAFKA_STORAGE_ERROR),
+    (errors.LogFailed, ErrorCode.KAFKA_STORAGE_ERROR),
     (errors.LimitExceeded, ErrorCode.POLICY_VIOLATION),
     (errors.LocalProtocolError, ErrorCode.UNSUPPORTED_VERSION),
     (errors.RemoteProtocolError, ErrorCode.INVALID_REQUEST),
@@ -48,13 +50,12 @@ _CODES: Final[tuple[tuple[type[errors.BasculeError], ErrorCode], ...]] = (
 """First row that fits wins, both ways."""
 
 _CLASSES: Final[dict[int, type[errors.BasculeError]]] = {
-    code: kind for kind, code in reversed(_CODES)
-} | {
-    ErrorCode.UNKNOWN_TOPIC_ID: errors.UnknownStream,
-    ErrorCode.LEADER_NOT_AVAILABLE: errors.NotLeader,
-    ErrorCode.REQUEST_TIMED_OUT: errors.Indeterminate,
-    ErrorCode.OFFSET_NOT_AVAILABLE: errors.CannotReplicate,
+    int(code): kind for kind, code in reversed(_CODES)
 }
+_CLASSES[ErrorCode.UNKNOWN_TOPIC_ID] = errors.UnknownStream
+_CLASSES[ErrorCode.LEADER_NOT_AVAILABLE] = errors.NotLeader
+_CLASSES[ErrorCode.REQUEST_TIMED_OUT] = errors.Indeterminate
+_CLASSES[ErrorCode.OFFSET_NOT_AVAILABLE] = errors.CannotReplicate
 
 
 def code_of(error: BaseException) -> ErrorCode:
