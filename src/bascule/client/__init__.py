@@ -1,0 +1,42 @@
+"""The Python client: admin over HTTP, publishing over NATS, reading over the log protocol.
+
+    async with bascule.connect() as client:
+        await client.create_stream("flights", "flights.>")
+        ack = await client.publish("flights.JFK.B6", b"...", key="N593JB")
+        async for message in client.read("flights", follow=True):
+            ...
+
+What it promises. A message that was acked is stored as the ack says; a message without ack may be
+stored, once or more. A read yields every record of its range exactly once and in order, across
+lost connections, or raises: nothing is skipped in silence, a batch with a wrong CRC is refused.
+
+    client, sync    the two faces: asynchronous, and blocking
+    admin           HTTP
+    nats            the NATS connection; reconnects by itself
+    messages        what goes out, encoded as PUB and HPUB; acks; what is read
+    publisher, run  acks: one at a time, and windows of many
+    connection      blocking sockets to client listeners; who leads a partition
+    fetcher         the thread that fetches ahead
+    consumer        ranges, Arrow batches, messages
+
+It never creates a stream unasked, and never keeps a consumer's position: that is the reader's.
+"""
+
+from __future__ import annotations
+
+from bascule.client.client import Client, connect
+from bascule.client.consumer import BatchReader
+from bascule.client.messages import Ack, Acks, Message, Outgoing
+from bascule.client.sync import SyncClient, connect_sync
+
+__all__ = [
+    "Ack",
+    "Acks",
+    "BatchReader",
+    "Client",
+    "Message",
+    "Outgoing",
+    "SyncClient",
+    "connect",
+    "connect_sync",
+]

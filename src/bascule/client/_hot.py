@@ -1,0 +1,281 @@
+"""Read the acks of many publishes out of what the NATS connection received.
+
+An ack is a JSON object on `<inbox>.<run>.<index>`. The usual one - the six known fields, plain
+values - is read here; everything else (errors, no responders, unknown fields, escapes) is left to
+the caller, row by row. Everything is range-checked: the bytes come from strangers.
+"""
+
+from __future__ import annotations
+
+try:
+    import cython
+except ModuleNotFoundError:
+    from bascule import _cython_stub as cython  # type: ignore[no-redef]
+
+IS_COMPILED: bool = cython.compiled
+
+SYNCED = 32768
+"""Bit of `details` beside the number of replicas."""
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.boundscheck(False)
+@cython.exceptval(check=False)
+@cython.returns((cython.longlong, cython.Py_ssize_t))
+def _number(buf: cython.const[cython.uchar][::1], at: cython.Py_ssize_t, end: cython.Py_ssize_t):
+    """The decimal number at `at` and the position behind it; a number of -1 where there is none."""
+    value: cython.longlong = 0
+    digit: cython.int
+    first: cython.Py_ssize_t = at
+    while at < end and at - first < 18:
+        digit = buf[at] - 48
+        if digit < 0 or digit > 9:
+            break
+        value = value * 10 + digit
+        at += 1
+    if at == first:
+        return -1, at
+    return value, at
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.boundscheck(False)
+@cython.exceptval(check=False)
+@cython.returns(cython.Py_ssize_t)
+def _blanks(buf: cython.const[cython.uchar][::1], at: cython.Py_ssize_t, end: cython.Py_ssize_t):
+    """The first position from `at` that holds no blank."""
+    while at < end and buf[at] == 32:
+        at += 1
+    return at
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.boundscheck(False)
+@cython.exceptval(check=False)
+@cython.returns(cython.Py_ssize_t)
+def _string(buf: cython.const[cython.uchar][::1], at: cython.Py_ssize_t, end: cython.Py_ssize_t):
+    """The position of the quote that ends the plain string opened at `at`, or -1."""
+    if at >= end or buf[at] != 34:
+        return -1
+    at += 1
+    while at < end:
+        if buf[at] == 34:
+            return at
+        if buf[at] == 92 or buf[at] < 32:
+            return -1
+        at += 1
+    return -1
+
+
+def collect_acks(
+    buf: cython.const[cython.uchar][::1],
+    positions: cython.int[::1],
+    count: cython.Py_ssize_t,
+    inbox_bytes: cython.Py_ssize_t,
+    run: cython.longlong,
+    stream: cython.const[cython.uchar][::1],
+    offsets: cython.longlong[::1],
+    partitions: cython.int[::1],
+    details: cython.ushort[::1],
+    leftover: cython.int[::1],
+    state: cython.longlong[::1],
+) -> int:
+    """Put the acks of publish run `run` from `stream` into its columns, at their indexes.
+
+    `positions` is what `wire._hot.parse_messages` found; `inbox_bytes` the length of the inbox with
+    its final dot. An index that has an offset (>= 0) keeps its first ack. Numbers of messages that
+    are no usual ack of this run go to `leftover`, `state[0]` counts them. Returns how many indexes
+    got their ack.
+    """
+    row: cython.Py_ssize_t
+    slot: cython.Py_ssize_t
+    at: cython.Py_ssize_t
+    end: cython.Py_ssize_t
+    key_at: cython.Py_ssize_t
+    key_end: cython.Py_ssize_t
+    position: cython.Py_ssize_t
+    number: cython.longlong
+    index: cython.longlong
+    offset: cython.longlong
+    partition: cython.longlong
+    replicas: cython.longlong
+    synced: cython.longlong
+    fields: cython.int
+    letter: cython.uchar
+    added: cython.Py_ssize_t = 0
+    left: cython.Py_ssize_t = 0
+    good: cython.bint
+    size: cython.Py_ssize_t = buf.shape[0]
+    total: cython.Py_ssize_t = offsets.shape[0]
+    name_bytes: cython.Py_ssize_t = stream.shape[0]
+    if (
+        count < 0
+        or positions.shape[0] < 8 * count
+        or leftover.shape[0] < count
+        or partitions.shape[0] < total
+        or details.shape[0] < total
+        or inbox_bytes < 0
+    ):
+        raise IndexError("buffers are too small for the messages given")
+    with cython.nogil:
+        for row in range(count):
+            slot = 8 * row
+            good = False
+            index = -1
+            offset = -1
+            partition = 0
+            replicas = 1
+            synced = -1
+            fields = 0
+            at = positions[slot + 1]
+            end = at + positions[slot + 2]
+            if at >= 0 and end <= size and positions[slot + 5] == 0:
+                at += inbox_bytes
+                number, at = _number(buf, at, end)
+                if number == run and at < end and buf[at] == 46:
+                    index, at = _number(buf, at + 1, end)
+                    if at != end or index >= total:
+                        index = -1
+            if index >= 0:
+                at = positions[slot + 6]
+                end = at + positions[slot + 7]
+                if at >= 0 and end <= size and at < end and buf[at] == 123:
+                    good = True
+                    at += 1
+            while good:
+                # One `"key": value` and the comma or brace behind it.
+                good = False
+                at = _blanks(buf, at, end)
+                key_end = _string(buf, at, end)
+                if key_end < 0:
+                    break
+                key_at = at + 1
+                at = _blanks(buf, key_end + 1, end)
+                if at >= end or buf[at] != 58:
+                    break
+                at = _blanks(buf, at + 1, end)
+                if at >= end or key_end - key_at < 3:
+                    break
+                letter = buf[key_at + 1]
+                if buf[at] == 34:
+                    # "stream"; any other text field ("domain") changes nothing.
+                    position = _string(buf, at, end)
+                    if position < 0:
+                        break
+                    if key_end - key_at == 6 and buf[key_at] == 115 and letter == 116:
+                        if position - at - 1 != name_bytes:
+                            break
+                        at += 1
+                        while at < position and buf[at] == stream[at - position + name_bytes]:
+                            at += 1
+                        if at != position:
+                            break
+                        fields |= 1
+                    at = position + 1
+                elif buf[at] == 116 or buf[at] == 102:
+                    if key_end - key_at != 6 or letter != 121:
+                        break
+                    synced = 1 if buf[at] == 116 else 0
+                    while at < end and buf[at] >= 97 and buf[at] <= 122:
+                        at += 1
+                else:
+                    number, at = _number(buf, at, end)
+                    if number < 0:
+                        break
+                    if key_end - key_at == 6 and letter == 102:
+                        offset = number
+                        fields |= 2
+                    elif key_end - key_at == 3 and letter == 101:
+                        fields |= 4
+                    elif key_end - key_at == 9 and letter == 97:
+                        partition = number
+                    elif key_end - key_at == 8 and letter == 101:
+                        replicas = number
+                    else:
+                        break
+                at = _blanks(buf, at, end)
+                if at >= end:
+                    break
+                if buf[at] == 125:
+                    good = (
+                        at == end - 1
+                        and fields == 7
+                        and synced >= 0
+                        and partition <= 2147483647
+                        and replicas < 32768
+                    )
+                    break
+                if buf[at] != 44:
+                    break
+                at += 1
+                good = True
+            if not good:
+                leftover[left] = row
+                left += 1
+            elif offsets[index] < 0:
+                offsets[index] = offset
+                partitions[index] = partition
+                details[index] = replicas + 32768 * synced
+                added += 1
+    state[0] = left
+    return added
+
+
+def first_unacked(
+    offsets: cython.longlong[::1], start: cython.Py_ssize_t, end: cython.Py_ssize_t
+) -> int:
+    """The first index in [start, end) without an offset, or `end`."""
+    index: cython.Py_ssize_t = start
+    if start < 0 or end > offsets.shape[0]:
+        raise IndexError("the range is not within the column")
+    while index < end and offsets[index] >= 0:
+        index += 1
+    return index
+
+
+def walk_batches(
+    buf: cython.const[cython.uchar][::1],
+    start: cython.Py_ssize_t,
+    end: cython.Py_ssize_t,
+    state: cython.longlong[::1],
+) -> int:
+    """Step over the complete record batches of `buf[start:end]` by their headers alone.
+
+    Returns how many there are; `state[0]` is the first offset behind the last of them and
+    `state[1]` the position where what is left begins. No CRC is checked: this only decides what to
+    fetch next, before the bytes are decoded.
+    """
+    at: cython.Py_ssize_t = start
+    count: cython.Py_ssize_t = 0
+    base: cython.longlong
+    length: cython.longlong
+    delta: cython.longlong
+    byte: cython.Py_ssize_t
+    if start < 0 or end > buf.shape[0] or state.shape[0] < 2:
+        raise IndexError("the range is not within the buffer")
+    with cython.nogil:
+        while end - at >= 61:
+            base = 0
+            for byte in range(8):
+                base = base * 256 + buf[at + byte]
+            length = 0
+            for byte in range(4):
+                length = length * 256 + buf[at + 8 + byte]
+            if length < 49 or length > end - at - 12:
+                break
+            delta = 0
+            for byte in range(4):
+                delta = delta * 256 + buf[at + 23 + byte]
+            if base < 0 or delta > 2147483647:
+                break
+            state[0] = base + delta + 1
+            at += 12 + length
+            count += 1
+    state[1] = at
+    return count

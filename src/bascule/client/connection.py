@@ -1,0 +1,294 @@
+"""Blocking connections to client listeners, made for moving record batches fast.
+
+A response is received into a buffer that the caller owns and uses again: one system call for
+most of it, no copy, and the interpreter lock is free meanwhile. Timeouts are the kernel's
+(SO_RCVTIMEO), because Python's own would turn the socket non-blocking and cut every receive into
+small ones. `PartitionDoor` finds the listener that a partition is read from.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections import deque
+from dataclasses import dataclass
+from struct import Struct
+from typing import Any, Final, TypeVar, cast
+
+from bascule.errors import (
+    BasculeError,
+    Broken,
+    FencedEpoch,
+    NotLeader,
+    PartitionFailed,
+    RemoteProtocolError,
+    UnknownEpoch,
+    UnknownPartition,
+    UnknownStream,
+)
+from bascule.wire.codec import decode, encode
+from bascule.wire.connection import ClientConnection
+from bascule.wire.error_codes import ErrorCode, code_name, error_class_of
+from bascule.wire.frame import SIZE_BYTES, frame_bytes
+from bascule.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from bascule.wire.messages.list_offsets import (
+    TIMESTAMP_EARLIEST,
+    TIMESTAMP_LATEST,
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsTopic,
+)
+from bascule.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
+from bascule.wire.primitives import Piece, read_tags, write_nullable_string
+from bascule.wire.schema import Message, Request
+
+CLIENT_ID: Final = "bascule-python"
+FRAME_BYTES_MAX: Final = 1 << 30
+"""A larger answer was not asked for: fetches are bounded far below."""
+API_VERSIONS_VERSION: Final = 2
+"""The first thing asked, in the highest version that is not flexible: every server answers it."""
+
+ASK_TIMEOUT_S: Final = 10.0
+"""For answers that come out of memory."""
+
+_SIZE: Final = Struct(">i")
+_REQUEST_HEAD: Final = Struct(">hhi")
+_CORRELATION: Final = Struct(">i")
+_TIMEVAL: Final = Struct("@ll")
+
+ResponseT = TypeVar("ResponseT", bound=Message)
+
+
+class ReceiveBuffer:
+    """Memory for one response after another; grows to the largest, never shrinks."""
+
+    __slots__ = ("_data",)
+
+    def __init__(self, size: int = 64 << 10) -> None:
+        self._data = memoryview(bytearray(size))
+
+    def room(self, size: int) -> memoryview:
+        """`size` writable bytes; what an earlier call handed out is overwritten."""
+        if size > len(self._data):
+            self._data = memoryview(bytearray(size + size // 8))
+        return self._data[:size]
+
+
+class LogConnection:
+    """Requests out, responses in, answered in the order asked. One thread at a time, but `abort`.
+
+    Raises: Broken from every method where the connection fails or stays silent for the timeout,
+    RemoteProtocolError where the other side speaks something else.
+    """
+
+    def __init__(self, host: str, port: int, *, timeout: float) -> None:
+        self.address = f"{host}:{port}"
+        self._pending: deque[tuple[int, type[Message], int]] = deque()
+        self._correlation_id = 0
+        self._versions = ClientConnection(client_id=CLIENT_ID, frame_bytes_max=0)
+        self._timeout = timeout
+        try:
+            self._socket = socket.create_connection((host, port), timeout=timeout)
+        except OSError as error:
+            raise Broken(f"cannot connect to {self.address}: {error}") from error
+        try:
+            self._socket.settimeout(None)
+            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self.set_timeout(timeout)
+            self._negotiate()
+        except BaseException:
+            self._socket.close()
+            raise
+
+    def set_timeout(self, timeout: float) -> None:
+        """From now on a receive or send that stands still for `timeout` seconds is Broken."""
+        self._timeout = timeout
+        whole = int(timeout)
+        value = _TIMEVAL.pack(whole, int((timeout - whole) * 1e6))
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, value)
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, value)
+
+    def send(self, request: Request[Any], *, version: int | None = None) -> None:
+        """Send a request; `receive` returns its response in turn."""
+        if version is None:
+            version = self._versions.version_of(type(request))
+        parts: list[Piece] = [_REQUEST_HEAD.pack(request.API_KEY, version, self._correlation_id)]
+        write_nullable_string(parts.append, CLIENT_ID, "client id")
+        if version in request.FLEXIBLE:
+            parts.append(b"\0")
+        encode(request, version, parts)
+        try:
+            self._socket.sendall(frame_bytes(parts))
+        except OSError as error:
+            raise self._broken(error) from error
+        self._pending.append((self._correlation_id, request.RESPONSE, version))
+        self._correlation_id = (self._correlation_id + 1) & 0x7FFFFFFF
+
+    def receive(self, buffer: ReceiveBuffer) -> Message:
+        """The response to the oldest request without one; record batches in it view `buffer`."""
+        correlation_id, kind, version = self._pending.popleft()
+        head = bytearray(SIZE_BYTES)
+        self._receive_into(memoryview(head))
+        (size,) = _SIZE.unpack(head)
+        if not _CORRELATION.size <= size <= FRAME_BYTES_MAX:
+            raise RemoteProtocolError(
+                f"{self.address} sent a frame size of {size} bytes, expected {_CORRELATION.size} "
+                f"to {FRAME_BYTES_MAX}; is it a client listener?"
+            )
+        frame = buffer.room(size)
+        self._receive_into(frame)
+        (found,) = _CORRELATION.unpack_from(frame)
+        if found != correlation_id:
+            raise RemoteProtocolError(
+                f"{self.address} answered request {found}, expected {correlation_id}"
+            )
+        position = _CORRELATION.size
+        if version in kind.FLEXIBLE and kind is not ApiVersionsResponse:
+            _, position = read_tags(frame, position, size, "response header")
+        return decode(kind, version, frame, position)
+
+    def request(self, request: Request[ResponseT]) -> ResponseT:
+        """Ask and wait. The response holds no view of shared memory."""
+        assert not self._pending, "a response is still under way"
+        self.send(request)
+        return cast(ResponseT, self.receive(ReceiveBuffer()))
+
+    def abort(self) -> None:
+        """End the connection from any thread; a receive under way fails at once."""
+        try:
+            self._socket.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            pass
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def _negotiate(self) -> None:
+        self.send(ApiVersionsRequest(), version=API_VERSIONS_VERSION)
+        answer = self.receive(ReceiveBuffer())
+        assert isinstance(answer, ApiVersionsResponse)
+        if answer.error_code:
+            raise RemoteProtocolError(
+                f"{self.address} refused ApiVersions with code {answer.error_code}"
+            )
+        self._versions.negotiate(answer)
+
+    def _receive_into(self, view: memoryview) -> None:
+        at, size = 0, len(view)
+        while at < size:
+            try:
+                count = self._socket.recv_into(view[at:], size - at, socket.MSG_WAITALL)
+            except OSError as error:
+                raise self._broken(error) from error
+            if count == 0:
+                raise Broken(f"{self.address} closed the connection")
+            at += count
+
+    def _broken(self, error: OSError) -> Broken:
+        if isinstance(error, BlockingIOError):
+            return Broken(f"{self.address} was silent for {self._timeout} s")
+        return Broken(f"the connection to {self.address} failed: {error}")
+
+
+@dataclass(frozen=True, slots=True)
+class Leader:
+    """Where a partition is led, as the cluster said when asked."""
+
+    host: str
+    port: int
+    topic_id: bytes
+    epoch: int
+
+
+class Moved(Broken):
+    """The partition is led elsewhere, or by nobody yet: ask again where."""
+
+
+def error_of(code: int, stream: str, partition: int, *, address: str) -> BasculeError:
+    """What an error code of a partition means to its reader, OFFSET_OUT_OF_RANGE aside."""
+    kind = error_class_of(code)
+    if kind is UnknownStream:
+        return UnknownStream(stream)
+    if kind is PartitionFailed or code == ErrorCode.CORRUPT_MESSAGE:
+        return PartitionFailed(stream, partition, f"{address} says {code_name(code)}; see its log")
+    text = f"stream {stream!r} partition {partition}: {address} says {code_name(code)}"
+    if kind in (NotLeader, FencedEpoch, UnknownEpoch) or kind.retriable:
+        return Moved(text)
+    return Broken(text)
+
+
+class PartitionDoor:
+    """Opens connections to the leader of one partition, starting from any node's listener."""
+
+    def __init__(self, bootstrap: str, stream: str, partition: int) -> None:
+        self.stream = stream
+        self.partition = partition
+        self._bootstrap = bootstrap
+
+    def open(self) -> tuple[LogConnection, Leader]:
+        """Connect to the leader.
+
+        Raises: UnknownStream, UnknownPartition, Moved (no leader now), Broken.
+        """
+        host, _, port = self._bootstrap.rpartition(":")
+        connection = LogConnection(host.strip("[]"), int(port), timeout=ASK_TIMEOUT_S)
+        try:
+            leader = self._leader(connection)
+        except BaseException:
+            connection.close()
+            raise
+        if f"{leader.host}:{leader.port}" == connection.address:
+            return connection, leader
+        connection.close()
+        return LogConnection(leader.host, leader.port, timeout=ASK_TIMEOUT_S), leader
+
+    def _leader(self, connection: LogConnection) -> Leader:
+        answer = connection.request(
+            MetadataRequest(
+                topics=[MetadataRequestTopic(name=self.stream)], allow_auto_topic_creation=False
+            )
+        )
+        topic = answer.topics[0]
+        if topic.error_code:
+            raise error_of(
+                topic.error_code, self.stream, self.partition, address=connection.address
+            )
+        for found in topic.partitions:
+            if found.partition_index == self.partition:
+                break
+        else:
+            raise UnknownPartition(self.stream, self.partition, len(topic.partitions))
+        for node in answer.brokers:
+            if node.node_id == found.leader_id:
+                return Leader(node.host, node.port, topic.topic_id, found.leader_epoch)
+        raise Moved(f"stream {self.stream!r} partition {self.partition} has no leader now")
+
+    def find_offset(self, connection: LogConnection, timestamp: int) -> int:
+        """The first offset with a timestamp (ms) of at least `timestamp`, -1 where there is none.
+
+        TIMESTAMP_EARLIEST and TIMESTAMP_LATEST give the ends.
+        """
+        answer = connection.request(
+            ListOffsetsRequest(
+                topics=[
+                    ListOffsetsTopic(
+                        name=self.stream,
+                        partitions=[
+                            ListOffsetsPartition(
+                                partition_index=self.partition, timestamp=timestamp
+                            )
+                        ],
+                    )
+                ]
+            )
+        )
+        found = answer.topics[0].partitions[0]
+        if found.error_code:
+            raise error_of(
+                found.error_code, self.stream, self.partition, address=connection.address
+            )
+        return found.offset
+
+    def extent(self, connection: LogConnection) -> tuple[int, int]:
+        """The first offset held and the end of what may be read."""
+        start = self.find_offset(connection, TIMESTAMP_EARLIEST)
+        return start, self.find_offset(connection, TIMESTAMP_LATEST)

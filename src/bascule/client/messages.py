@@ -1,0 +1,222 @@
+"""Messages on their way out, encoded as NATS operations; their acks; messages read back. Pure."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Final, NamedTuple, TypeAlias, overload
+
+from bascule.wire.nats import HEADER_VERSION
+from bascule.wire.subjects import check_subject
+
+Headers: TypeAlias = Mapping[str, str | bytes] | Iterable[tuple[str, str | bytes]]
+"""Message headers on their way out; order and repeated names are kept where pairs are given."""
+
+KEY_HEADER: Final = "Bascule-Key"
+SUBJECTS_CACHED_MAX: Final = 65_536
+"""Checked subjects remembered; a few MB at most."""
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class Outgoing(NamedTuple):
+    """One message to publish. A plain tuple of two to four of these fields serves as well."""
+
+    subject: str
+    value: bytes
+    key: bytes | str | None = None
+    headers: Headers | None = None
+
+
+class Ack(NamedTuple):
+    """What a stream promised about one published message."""
+
+    stream: str
+    seq: int
+    """JetStream's 1-based number: offset + 1."""
+    offset: int
+    partition: int
+    replicas: int
+    """How many replicas hold the message."""
+    synced: bool
+    """Whether it was on the disk of each of them when the ack left."""
+
+
+class Message(NamedTuple):
+    """One record of a stream, as a consumer sees it."""
+
+    offset: int
+    partition: int
+    timestamp_ms: int
+    """Unix time in milliseconds at which the node appended it; never falls within a partition."""
+    key: bytes | None
+    value: bytes | None
+    subject: str | None
+    """The NATS subject it was published on."""
+    reply: str | None
+    """The reply subject it was published with."""
+    headers: tuple[tuple[str, bytes | None], ...]
+    """Its NATS headers in their order."""
+
+    @property
+    def timestamp(self) -> datetime:
+        """`timestamp_ms` as an aware UTC datetime."""
+        return _EPOCH + timedelta(milliseconds=self.timestamp_ms)
+
+    def header(self, name: str) -> bytes | None:
+        """The first header of this exact name, or None."""
+        for key, value in self.headers:
+            if key == name:
+                return value
+        return None
+
+
+class Acks(Sequence[Ack]):
+    """The acks of one `publish_many`, in publish order, held in columns (about 20 B a message)."""
+
+    __slots__ = ("details", "names", "offsets", "partitions", "streams")
+
+    SYNCED: Final = 1 << 15
+
+    def __init__(self) -> None:
+        self.offsets = array("q")
+        """Offset of each message; -1 while it has no ack."""
+        self.partitions = array("i")
+        self.details = array("H")
+        """Number of replicas, and SYNCED."""
+        self.streams = array("H")
+        """Index into `names`."""
+        self.names: list[str] = []
+
+    def __len__(self) -> int:
+        return len(self.offsets)
+
+    @overload
+    def __getitem__(self, index: int) -> Ack: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Ack]: ...
+    def __getitem__(self, index: int | slice) -> Ack | list[Ack]:
+        if isinstance(index, slice):
+            return [self._at(i) for i in range(*index.indices(len(self.offsets)))]
+        return self._at(index)
+
+    def __iter__(self) -> Iterator[Ack]:
+        return (self._at(i) for i in range(len(self.offsets)))
+
+    def __repr__(self) -> str:
+        return f"<Acks of {len(self)} messages to {', '.join(self.names) or 'no stream'}>"
+
+    def _at(self, index: int) -> Ack:
+        offset, details = self.offsets[index], self.details[index]
+        return Ack(
+            stream=self.names[self.streams[index]],
+            seq=offset + 1,
+            offset=offset,
+            partition=self.partitions[index],
+            replicas=details & ~self.SYNCED,
+            synced=details & self.SYNCED != 0,
+        )
+
+    def make_room(self, count: int) -> None:
+        """Have `count` messages more than there are, all without ack."""
+        self.offsets.extend([-1] * count)
+        self.partitions.frombytes(bytes(4 * count))
+        self.details.frombytes(bytes(2 * count))
+        self.streams.frombytes(bytes(2 * count))
+
+    def cut(self, count: int) -> None:
+        """Keep the first `count` messages."""
+        for column in (self.offsets, self.partitions, self.details, self.streams):
+            del column[count:]
+
+    def put(self, index: int, ack: Ack) -> bool:
+        """Record `ack` for message `index`; False where it had one already."""
+        if self.offsets[index] >= 0:
+            return False
+        if ack.stream not in self.names:
+            self.names.append(ack.stream)
+        self.partitions[index] = ack.partition
+        self.details[index] = ack.replicas | (self.SYNCED if ack.synced else 0)
+        self.streams[index] = self.names.index(ack.stream)
+        self.offsets[index] = ack.offset
+        return True
+
+
+Fields: TypeAlias = (
+    tuple[str, bytes]
+    | tuple[str, bytes, bytes | str | None]
+    | tuple[str, bytes, bytes | str | None, Headers | None]
+)
+"""What `publish_many` takes: an `Outgoing`, or a plain tuple of its first two to four fields."""
+
+
+class Encoder:
+    """Turns messages into PUB and HPUB; remembers the subjects it has checked."""
+
+    def __init__(self) -> None:
+        self._subjects: dict[str, bytes] = {}
+
+    def subject(self, subject: str) -> bytes:
+        """The subject's bytes. Raises: InvalidName; wildcards cannot be published to."""
+        known = self._subjects.get(subject)
+        if known is None:
+            check_subject(subject, wildcards=False)
+            if len(self._subjects) >= SUBJECTS_CACHED_MAX:
+                self._subjects.clear()
+            known = self._subjects[subject] = subject.encode()
+        return known
+
+    def encode(
+        self,
+        reply: bytes,
+        subject: str,
+        value: bytes,
+        key: bytes | str | None = None,
+        headers: Headers | None = None,
+    ) -> bytes:
+        """One whole operation; `reply` is empty where no ack is wanted.
+
+        Raises: InvalidName, ValueError where a header would break its block.
+        """
+        name = self._subjects.get(subject) or self.subject(subject)
+        if key is None and not headers:
+            if reply:
+                return b"PUB %b %b %d\r\n%b\r\n" % (name, reply, len(value), value)
+            return b"PUB %b %d\r\n%b\r\n" % (name, len(value), value)
+        block = encode_block(key, headers)
+        size = len(block)
+        return b"HPUB %b %b %d %d\r\n%b%b\r\n" % (
+            name, reply, size, size + len(value), block, value,
+        )  # fmt: skip
+
+
+def encode_block(key: bytes | str | None, headers: Headers | None) -> bytes:
+    """The header block: the key first, then the headers in their order.
+
+    Raises: ValueError where a name or value cannot be carried (a NATS header is one line of text,
+    and blanks at the ends of a value do not survive).
+    """
+    pairs: Iterable[tuple[str, str | bytes]] = ()
+    if headers:
+        pairs = headers.items() if isinstance(headers, Mapping) else headers
+    block = bytearray(HEADER_VERSION)
+    if key is not None:
+        block += b"%b: %b\r\n" % (KEY_HEADER.encode(), _value("key", key))
+    for name, value in pairs:
+        if not name or not name.isascii() or not name.isprintable() or ":" in name or " " in name:
+            raise ValueError(f"header name {name!r}: expected printable ASCII without colon, blank")
+        if name == KEY_HEADER:
+            raise ValueError(f"header {KEY_HEADER!r} is the message's key: give it as `key`")
+        block += b"%b: %b\r\n" % (name.encode(), _value(f"header {name!r}", value))
+    block += b"\r\n"
+    return bytes(block)
+
+
+def _value(what: str, value: str | bytes) -> bytes:
+    data = value.encode() if isinstance(value, str) else bytes(value)
+    if b"\r" in data or b"\n" in data:
+        raise ValueError(f"{what} holds a line break, which a NATS header cannot carry: {data!r}")
+    if data.strip(b" \t") != data:
+        raise ValueError(f"{what} begins or ends with a blank, which would be lost: {data!r}")
+    return data

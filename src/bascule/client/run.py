@@ -1,0 +1,255 @@
+"""One `publish_many` under way: what is sent, what is acked, what has to be sent again."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from array import array
+from collections import deque
+from collections.abc import AsyncIterable, Callable, Iterable
+from typing import Final
+
+from bascule.client import _hot
+from bascule.client.messages import Ack, Acks, Encoder, Fields
+from bascule.client.nats import NatsConnection
+from bascule.errors import BasculeError, Indeterminate, NoResponders
+
+CHUNK_MESSAGES_MAX: Final = 1_000
+CHUNK_BYTES_MAX: Final = 256 << 10
+"""A chunk is what goes out between two looks at what came in."""
+ACK_WAIT_S: Final = 5.0
+"""Patience before everything late is sent again; it doubles as long as that brings nothing."""
+TICK_S: Final = 0.5
+REFUSED_WAIT_S: Final = 0.25
+REFUSALS_MAX: Final = 3
+"""Nobody took the first message so often: no stream is there, rather than one restarting."""
+
+
+class PublishRun:
+    """Frames of messages without ack, oldest first, and the columns their acks go to.
+
+    Invariant: `_frames[i]` is message `_first + i`; everything before `_first` is acked.
+    """
+
+    def __init__(
+        self,
+        nats: NatsConnection,
+        encoder: Encoder,
+        *,
+        id: int,
+        window: int,
+        stream: str | None,
+        timeout: float,
+        on_progress: Callable[[int], None] | None,
+    ) -> None:
+        if window < 1:
+            raise ValueError(f"window is {window}: expected at least 1")
+        self._nats = nats
+        self._encoder = encoder
+        self._id = id
+        self._window = window
+        self._chunk = max(1, min(CHUNK_MESSAGES_MAX, window // 4))
+        self._timeout = timeout
+        self._on_progress = on_progress
+        self._prefix = f"{nats.inbox}.{id}.".encode()
+        self._acks = Acks()
+        self._only = stream
+        if stream is not None:
+            self._acks.names.append(stream)
+        self._frames: list[bytes] = []
+        self._first = 0
+        self._count = 0
+        """Messages taken so far, acked or not."""
+        self._acked = 0
+        self._reported = 0
+        self._unsent: list[bytes] = []
+        self._unsent_bytes = 0
+        self._sent: deque[tuple[int, float]] = deque()
+        """(end index, time first sent) of each chunk with messages without ack."""
+        self._resent_at = 0.0
+        self._ack_wait = ACK_WAIT_S
+        self._refused: set[int] = set()
+        self._refusals = 0
+        self._failure: BasculeError | None = None
+        self._wanted = 0
+        """Wake `_settle` once no more than this many messages are without ack."""
+        self._moved = asyncio.Event()
+
+    async def publish_all(self, messages: Iterable[Fields] | AsyncIterable[Fields]) -> Acks:
+        """Publish everything in order and return once all of it is acked."""
+        try:
+            if isinstance(messages, AsyncIterable):
+                async for fields in messages:
+                    if self._take(fields):
+                        await self._flush()
+            else:
+                for fields in messages:
+                    if self._take(fields):
+                        await self._flush()
+            await self._flush()
+            await self._settle(0)
+        except BasculeError as error:
+            error.add_note(f"{self._acked} of {self._count} messages were acked")
+            raise
+        self._acks.cut(self._count)
+        return self._acks
+
+    def _take(self, fields: Fields) -> bool:
+        """Encode one message; whether the chunk is full."""
+        index = self._count
+        frame = self._encoder.encode(b"%b%d" % (self._prefix, index), *fields)
+        if len(frame) > self._nats.info.max_payload:
+            self._nats.check_payload(len(fields[1]))
+        if not self._unsent:
+            # A source that waits for something lets what it gave so far go out meanwhile.
+            asyncio.get_running_loop().call_soon(self._send_chunk)
+        if len(self._acks) <= index:
+            self._acks.make_room(max(self._window, index // 4))
+        self._frames.append(frame)
+        self._unsent.append(frame)
+        self._unsent_bytes += len(frame)
+        self._count = index + 1
+        return len(self._unsent) >= self._chunk or self._unsent_bytes >= CHUNK_BYTES_MAX
+
+    async def _flush(self) -> None:
+        """Send the chunk, and wait where the window or the socket is full."""
+        self._send_chunk()
+        await self._nats.drain()
+        if self._count - self._acked > self._window - self._chunk:
+            await self._settle(self._window - self._chunk)
+        else:
+            await asyncio.sleep(0)
+        if self._failure is not None:
+            raise self._failure
+
+    def _send_chunk(self) -> None:
+        if not self._unsent:
+            return
+        self._nats.send(b"".join(self._unsent))
+        self._unsent.clear()
+        self._unsent_bytes = 0
+        self._sent.append((self._count, asyncio.get_running_loop().time()))
+
+    async def _settle(self, wanted: int) -> None:
+        """Wait until at most `wanted` messages are without ack; send late ones again meanwhile."""
+        self._wanted = wanted
+        while self._count - self._acked > wanted:
+            self._moved.clear()
+            try:
+                async with asyncio.timeout(TICK_S):
+                    await self._moved.wait()
+            except TimeoutError:
+                self._check_late()
+            if self._failure is not None:
+                raise self._failure
+
+    def _check_late(self) -> None:
+        self._nats.check_open()
+        now = asyncio.get_running_loop().time()
+        if not self._sent:
+            return
+        first_sent = self._sent[0][1]
+        if now - first_sent > self._timeout:
+            raise self._silence()
+        if now - max(first_sent, self._resent_at) > self._ack_wait:
+            late = next(
+                (end for end, at in reversed(self._sent) if now - at > self._ack_wait), self._first
+            )
+            self._resent_at = now
+            self._ack_wait *= 2
+            self._resend(range(self._first, late))
+
+    def _silence(self) -> BasculeError:
+        subject = self.subject_of(self._first)
+        if self._first in self._refused:
+            return NoResponders(subject)
+        said = self._nats.last_error
+        return Indeterminate(
+            f"no ack within {self._timeout} s for message {self._first} on {subject!r}: "
+            "it may or may not be stored" + (f"; the NATS server said: {said}" if said else "")
+        )
+
+    def collect(
+        self,
+        data: bytes,
+        positions: array[int],
+        count: int,
+        inbox_bytes: int,
+        leftover: array[int],
+        state: array[int],
+    ) -> Iterable[int]:
+        """Take this run's usual acks out of a chunk; the rows that are something else are left."""
+        acks = self._acks
+        name = acks.names[0].encode() if acks.names else b""
+        self._acked += _hot.collect_acks(
+            data, positions, count, inbox_bytes, self._id, name,
+            acks.offsets, acks.partitions, acks.details, leftover, state,
+        )  # fmt: skip
+        return itertools.islice(leftover, state[0])
+
+    def on_answer(self, index: int, answer: Ack | BasculeError) -> None:
+        """Take one answer that `collect` did not."""
+        if index >= self._count or self._acks.offsets[index] >= 0:
+            return
+        if isinstance(answer, Ack):
+            if self._only is None or answer.stream == self._only:
+                self._acked += self._acks.put(index, answer)
+        elif isinstance(answer, NoResponders):
+            if not self._refused:
+                asyncio.get_running_loop().call_later(REFUSED_WAIT_S, self._retry_refused)
+            self._refused.add(index)
+        else:
+            answer.add_note(f"it was message {index} on {self.subject_of(index)!r}")
+            self.fail(answer)
+
+    def moved(self) -> None:
+        """Forget what is acked; called after every chunk of answers."""
+        first = _hot.first_unacked(self._acks.offsets, self._first, self._count)
+        if first > self._first:
+            del self._frames[: first - self._first]
+            self._first = first
+            self._ack_wait = ACK_WAIT_S
+            while self._sent and self._sent[0][0] <= first:
+                self._sent.popleft()
+        if self._on_progress is not None and self._acked > self._reported:
+            self._reported = self._acked
+            self._on_progress(self._acked)
+        if self._count - self._acked <= self._wanted:
+            self._moved.set()
+
+    def subject_of(self, index: int) -> str:
+        """The subject of a message without ack."""
+        if not 0 <= index - self._first < len(self._frames):
+            return "?"
+        return self._frames[index - self._first].split(b" ", 2)[1].decode()
+
+    def resend_all(self) -> None:
+        """The connection is new: whatever was under way is lost, so send all of it again."""
+        self._unsent.clear()
+        self._unsent_bytes = 0
+        self._resent_at = asyncio.get_running_loop().time()
+        if not self._sent or self._sent[-1][0] < self._count:
+            self._sent.append((self._count, self._resent_at))
+        self._resend(range(self._first, self._count))
+
+    def fail(self, error: BasculeError) -> None:
+        """End the run; what is under way stays undecided."""
+        if self._failure is None:
+            self._failure = error
+        self._moved.set()
+
+    def _retry_refused(self) -> None:
+        refused = sorted(i for i in self._refused if i >= self._first)
+        self._refused.clear()
+        if self._acked == 0:
+            self._refusals += 1
+            if self._refusals >= REFUSALS_MAX and refused:
+                self.fail(NoResponders(self.subject_of(refused[0])))
+        if self._failure is None:
+            self._resend(refused)
+
+    def _resend(self, indexes: Iterable[int]) -> None:
+        offsets = self._acks.offsets
+        frames = [self._frames[i - self._first] for i in indexes if offsets[i] < 0]
+        if frames:
+            self._nats.send(b"".join(frames))

@@ -1,0 +1,247 @@
+"""The synchronous face: the same methods, for scripts, notebooks and Spark's workers.
+
+An event loop on a thread of its own runs the asynchronous client. Reading does not pass through
+it: batches come from the fetching thread and are decoded on the caller's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+import threading
+from collections.abc import Callable, Coroutine, Iterable, Iterator
+from types import TracebackType
+from typing import Any, TypeVar
+
+from bascule.client.client import (
+    DEPTH,
+    FETCH_BYTES,
+    PUBLISH_TIMEOUT_S,
+    READ_TIMEOUT_S,
+    RUN_TIMEOUT_S,
+    WINDOW,
+    Client,
+)
+from bascule.client.consumer import BatchReader, End, Start, messages_of
+from bascule.client.fetcher import FetchOptions
+from bascule.client.messages import Ack, Acks, Fields, Headers, Message
+from bascule.errors import Closed
+from bascule.model import NodeInfo, StreamInfo, SyncPolicy
+
+T = TypeVar("T")
+
+
+class SyncClient:
+    """`with bascule.connect_sync() as client: ...`; usable from several threads."""
+
+    def __init__(self, client_of_loop: Callable[[], Client]) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(
+            target=self._loop.run_forever, name="bascule-client", daemon=True
+        )
+        self._thread.start()
+        self._closed = False
+
+        async def start() -> Client:
+            return await client_of_loop().open()
+
+        try:
+            self._client = self._run(start())
+        except BaseException:
+            self._stop()
+            raise
+
+    def close(self) -> None:
+        """Send what was handed over and close every connection; idempotent."""
+        if not self._closed:
+            try:
+                self._run(self._client.close())
+            finally:
+                self._stop()
+
+    def __enter__(self) -> SyncClient:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def node(self) -> NodeInfo:
+        """See `Client.node`."""
+        return self._run(self._client.node())
+
+    def streams(self) -> list[StreamInfo]:
+        """See `Client.streams`."""
+        return self._run(self._client.streams())
+
+    def stream(self, name: str) -> StreamInfo:
+        """See `Client.stream`."""
+        return self._run(self._client.stream(name))
+
+    def create_stream(
+        self,
+        name: str,
+        subject: str,
+        *,
+        group: str | None = None,
+        sync: SyncPolicy | str | None = None,
+        sync_interval_ms: int | None = None,
+        segment_bytes_max: int | None = None,
+        segment_age_ms_max: int | None = None,
+        message_bytes_max: int | None = None,
+    ) -> tuple[StreamInfo, bool]:
+        """See `Client.create_stream`."""
+        return self._run(
+            self._client.create_stream(
+                name,
+                subject,
+                group=group,
+                sync=sync,
+                sync_interval_ms=sync_interval_ms,
+                segment_bytes_max=segment_bytes_max,
+                segment_age_ms_max=segment_age_ms_max,
+                message_bytes_max=message_bytes_max,
+            )
+        )
+
+    def delete_stream(self, name: str) -> None:
+        """See `Client.delete_stream`."""
+        self._run(self._client.delete_stream(name))
+
+    def publish(
+        self,
+        subject: str,
+        value: bytes,
+        *,
+        key: bytes | str | None = None,
+        headers: Headers | None = None,
+        stream: str | None = None,
+        timeout: float = PUBLISH_TIMEOUT_S,
+    ) -> Ack:
+        """See `Client.publish`."""
+        return self._run(
+            self._client.publish(
+                subject, value, key=key, headers=headers, stream=stream, timeout=timeout
+            )
+        )
+
+    def publish_many(
+        self,
+        messages: Iterable[Fields],
+        *,
+        window: int = WINDOW,
+        stream: str | None = None,
+        timeout: float = RUN_TIMEOUT_S,
+        on_progress: Callable[[int], None] | None = None,
+    ) -> Acks:
+        """See `Client.publish_many`. `messages` and `on_progress` are called on another thread."""
+        return self._run(
+            self._client.publish_many(
+                messages, window=window, stream=stream, timeout=timeout, on_progress=on_progress
+            )
+        )
+
+    def publish_nowait(
+        self,
+        subject: str,
+        value: bytes,
+        *,
+        key: bytes | str | None = None,
+        headers: Headers | None = None,
+    ) -> None:
+        """See `Client.publish_nowait`."""
+        self._run(self._client.publish_nowait(subject, value, key=key, headers=headers))
+
+    def flush(self, timeout: float = PUBLISH_TIMEOUT_S) -> None:
+        """See `Client.flush`."""
+        self._run(self._client.flush(timeout))
+
+    def read_batches(
+        self,
+        stream: str,
+        *,
+        start: Start = "earliest",
+        end: End = None,
+        partition: int = 0,
+        follow: bool = False,
+        fetch_bytes: int = FETCH_BYTES,
+        depth: int = DEPTH,
+        timeout: float = READ_TIMEOUT_S,
+    ) -> BatchReader:
+        """See `Client.read_batches`. The reader is an iterator, and a context manager to stop."""
+        return self._client.open_reader(
+            stream,
+            start=start,
+            end=end,
+            partition=partition,
+            follow=follow,
+            options=FetchOptions(fetch_bytes=fetch_bytes, depth=depth, timeout=timeout),
+        )
+
+    def read(
+        self,
+        stream: str,
+        *,
+        start: Start = "earliest",
+        end: End = None,
+        partition: int = 0,
+        follow: bool = False,
+        timeout: float = READ_TIMEOUT_S,
+    ) -> Iterator[Message]:
+        """See `Client.read`."""
+        with self.read_batches(
+            stream, start=start, end=end, partition=partition, follow=follow, timeout=timeout
+        ) as batches:
+            for batch in batches:
+                yield from messages_of(batch)
+
+    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run `work` on the loop's thread; an interrupt of the caller cancels it there."""
+        if self._closed:
+            work.close()
+            raise Closed("the client is closed")
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+    def _stop(self) -> None:
+        self._closed = True
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(timeout=5)
+        if not self._loop.is_running():
+            self._loop.close()
+
+
+def connect_sync(
+    server: str | None = None,
+    *,
+    nats: str | None = None,
+    user: str | None = None,
+    password: str | None = None,
+    token: str | None = None,
+    tls: ssl.SSLContext | None = None,
+    name: str = "bascule-client",
+    timeout: float = 10.0,
+) -> SyncClient:
+    """Connect, and use the node without asyncio; the arguments are those of `Client`."""
+
+    def create() -> Client:
+        return Client(
+            server,
+            nats=nats,
+            user=user,
+            password=password,
+            token=token,
+            tls=tls,
+            name=name,
+            timeout=timeout,
+        )
+
+    return SyncClient(create)
