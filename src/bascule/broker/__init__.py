@@ -1,7 +1,12 @@
-"""One node's shell: sockets, threads and tasks around the pure packages below.
+"""The shell of a node: asyncio, threads and doors live here; decisions come from below.
 
-    door/        the client door: streams over the Kafka wire protocol
-    handlers/    one module per request of it
-    delayed      requests that wait for partitions to move
-    http/        administration and metrics
+::
+
+    event loop        client door (handlers), HTTP door, watchers, timers
+    nats-reader       socket -> messages -> batches in the ingest buffer
+    appender          batches get offset, time and CRC, and are written in order
+    sync-0..3         grouped syncs; the high watermark moves; acks leave
+    cold readers      what is not in the page cache is read here before the loop sends it
+
+No thread but the event loop's ever runs a handler, and the event loop never waits for a disk.
 """

@@ -298,10 +298,10 @@ def group_by_sid(
     nexts: cython.int[::1],
     touched: cython.int[::1],
 ) -> int:
-    """Chain the messages of each subscription in order and return how many subscriptions there are.
+    """Chain the messages of each subscription in order; how many subscriptions there are.
 
-    `heads[sid]` is -1 on entry and becomes the sid's first message, `nexts[i]` the one after message
-    i or -1, `touched` the sids found. Messages whose sid is beyond `heads` are left out.
+    `heads[sid]` is -1 on entry and becomes the sid's first message, `nexts[i]` the one after
+    message i or -1, `touched` the sids found. Messages whose sid is beyond `heads` are left out.
     """
     index: cython.Py_ssize_t = count
     found: cython.Py_ssize_t = 0

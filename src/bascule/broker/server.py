@@ -1,0 +1,250 @@
+"""One node: wiring, the order of start and stop, and what the HTTP door asks of it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import resource
+import signal
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from bascule import __version__
+from bascule.broker.door import ClientDoor, DoorLimits, NodeIdentity
+from bascule.broker.embedded_nats import EmbeddedNats
+from bascule.broker.http.app import create_app
+from bascule.broker.http.door import HttpDoor
+from bascule.broker.ingest_task import IngestTask
+from bascule.broker.partitions import Partitions
+from bascule.broker.streams import Streams
+from bascule.broker.upkeep import keep_checkpoints, verify_all
+from bascule.config import Config
+from bascule.errors import ConfigError, CorruptData
+from bascule.host.real import DirectoryLock, RealClock, RealFiles, RealRandom
+from bascule.host.twins import twin_of_all
+from bascule.model import NodeInfo, StreamConfig, StreamDefinition, StreamInfo
+from bascule.storage.checkpoint import replace_file
+
+log = logging.getLogger("bascule.broker")
+
+
+async def serve(config: Config, *, on_ready: Callable[[NodeInfo], None]) -> None:
+    """Run one node until SIGTERM or SIGINT; then drain, sync, close and return.
+
+    `on_ready` is called once every door is open and every stream is subscribed.
+
+    Raises: DataDirectoryInUse, ConfigError, CorruptData, NatsRefused, Broken, OSError.
+    """
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    _allow_descriptors()
+    data = _data_directory(config)
+    with DirectoryLock(str(data)):
+        node = Node(config, data)
+        try:
+            await node.start()
+            on_ready(node.node_info())
+            await stop.wait()
+            log.info("stopping")
+        finally:
+            await node.close()
+    log.info("stopped")
+
+
+class Node:
+    """The parts of a node. `close` undoes whatever of `start` has happened."""
+
+    def __init__(self, config: Config, data: Path) -> None:
+        self._config = config
+        self._data = data
+        self._clock = RealClock()
+        self._random = RealRandom()
+        self._files = RealFiles()
+        self._started_ns = self._clock.monotonic_ns()
+        self._partitions = Partitions()
+        self._streams = Streams(
+            str(data),
+            self._partitions,
+            files=self._files,
+            clock=self._clock,
+            random=self._random,
+        )
+        self._nats: EmbeddedNats | None = None
+        self._ingest: IngestTask | None = None
+        self._client_door: ClientDoor | None = None
+        self._http_door: HttpDoor | None = None
+        self._upkeep: list[asyncio.Task[None]] = []
+        self._cluster_id = ""
+        self._urls: list[str] = list(config.nats.urls)
+        self._client_address = ("", 0)
+        self._http_address = ("", 0)
+        self._ready = False
+
+    async def start(self) -> None:
+        config = self._config
+        self._partitions.bind(asyncio.get_running_loop())
+        self._cluster_id = await asyncio.to_thread(self._load_cluster_id)
+        await self._streams.open()
+        if config.nats.embedded:
+            self._nats = EmbeddedNats(
+                self._data / "nats", host=config.nats.host, port=config.nats.port
+            )
+            self._urls = [await self._nats.start()]
+        self._ingest = IngestTask(
+            config, self._urls, clock=self._clock, random=self._random, version=__version__
+        )
+        await self._ingest.start()
+        await self._streams.attach(self._ingest)
+        await self._open_doors()
+        self._upkeep = [
+            asyncio.create_task(keep_checkpoints(self._partitions, self._ingest.syncers)),
+            asyncio.create_task(verify_all(self._partitions)),
+        ]
+        self._ready = True
+
+    async def close(self) -> None:
+        """Drain: what was delivered is stored and acknowledged, then the doors close."""
+        self._ready = False
+        for task in self._upkeep:
+            task.cancel()
+        if self._ingest is not None:
+            await self._ingest.drain()
+        if self._client_door is not None:
+            await self._client_door.close()
+        if self._http_door is not None:
+            await self._http_door.close()
+        if self._ingest is not None:
+            await self._ingest.close()
+        await asyncio.to_thread(self._streams.close)
+        if self._nats is not None:
+            await self._nats.stop()
+
+    async def create_stream(self, name: str, config: StreamConfig) -> tuple[StreamDefinition, bool]:
+        return await self._streams.create(name, config)
+
+    async def delete_stream(self, name: str) -> None:
+        await self._streams.delete(name)
+
+    def stream_infos(self) -> list[StreamInfo]:
+        return self._streams.infos()
+
+    def stream_info(self, name: str) -> StreamInfo:
+        return self._streams.info(name)
+
+    def node_info(self) -> NodeInfo:
+        host, port = self._http_address
+        connected = self._ingest is not None and self._ingest.connected
+        return NodeInfo(
+            node_id=self._config.node_id,
+            cluster_id=self._cluster_id,
+            version=__version__,
+            twin=twin_of_all(),
+            pid=os.getpid(),
+            data=str(self._data),
+            nats=_without_credentials(self._urls[0]) if self._urls else "",
+            nats_embedded=self._config.nats.embedded,
+            client="{}:{}".format(*self._client_address),
+            http=f"http://{host}:{port}",
+            uptime_ms=(self._clock.monotonic_ns() - self._started_ns) // 1_000_000,
+            ready=self._ready and connected,
+        )
+
+    def statistics(self) -> dict[str, Any]:
+        door = {} if self._client_door is None else asdict(self._client_door.statistics())
+        partitions = {
+            name: {
+                key: sum(getattr(p.counts, key) for p in ps)
+                for key in ("records", "bytes", "batches", "syncs", "records_not_stored")
+            }
+            for name, ps in self._partitions.streams().items()
+        }
+        by_key = {
+            key: {"by_stream": {name: counts[key] for name, counts in partitions.items()}}
+            for key in ("records", "bytes", "batches", "syncs", "records_not_stored")
+        }
+        ingest = {} if self._ingest is None else self._ingest.statistics()
+        return {**ingest, "stream": by_key, "client_door": door}
+
+    async def _open_doors(self) -> None:
+        config, limits = self._config, self._config.limits
+        self._client_door = ClientDoor(
+            partitions=self._partitions,
+            node=NodeIdentity(node_id=config.node_id, cluster_id=self._cluster_id),
+            limits=DoorLimits(
+                connections_max=limits.connections_max,
+                request_bytes_max=limits.request_bytes_max,
+                idle_ms_max=limits.idle_ms_max,
+                fetch_wait_ms_max=limits.fetch_wait_ms_max,
+                fetch_bytes_max=limits.fetch_bytes_max,
+                drain_ms_max=limits.drain_ms_max,
+            ),
+            advertised=_host_and_port(config.client.advertised),
+        )
+        self._client_address = await _bound(
+            "client listener", config.client.port, self._client_door.start(
+                config.client.host, config.client.port
+            ),
+        )  # fmt: skip
+        app = create_app(self, defaults=config.streams, body_bytes_max=limits.http_body_bytes_max)
+        self._http_door = HttpDoor(app)
+        self._http_address = await _bound(
+            "HTTP", config.http.port, self._http_door.start(config.http.host, config.http.port)
+        )
+
+    def _load_cluster_id(self) -> str:
+        """The id drawn at the first start of this data directory."""
+        path = str(self._data / "node.json")
+        if not self._files.exists(path):
+            cluster_id = self._random.bytes(12).hex()
+            replace_file(self._files, path, msgspec.json.encode({"cluster_id": cluster_id}))
+            return cluster_id
+        data = self._files.read_bytes(path)
+        try:
+            return str(msgspec.json.decode(data, type=dict[str, str])["cluster_id"])
+        except (msgspec.DecodeError, KeyError) as error:
+            raise CorruptData(path, 0, 'JSON with "cluster_id"', str(error)) from None
+
+
+def _data_directory(config: Config) -> Path:
+    data = Path(config.data).absolute()
+    data.mkdir(parents=True, exist_ok=True)
+    return data
+
+
+async def _bound(door: str, port: int, starting: Any) -> tuple[str, int]:
+    try:
+        host, bound = await starting
+    except OSError as error:
+        raise ConfigError(
+            f"the {door} door cannot listen on port {port}: {error.strerror}; "
+            "choose another port, or 0 for a free one"
+        ) from error
+    return host, bound
+
+
+def _host_and_port(text: str) -> tuple[str, int] | None:
+    if not text:
+        return None
+    host, _, port = text.rpartition(":")
+    if not host or not port.isdigit():
+        raise ConfigError(f"client.advertised is {text!r}, expected host:port")
+    return host, int(port)
+
+
+def _without_credentials(url: str) -> str:
+    scheme, separator, rest = url.rpartition("://")
+    return f"{scheme}{separator}{rest.rpartition('@')[2]}"
+
+
+def _allow_descriptors() -> None:
+    """Raise the soft limit of open files to the hard one: each active segment takes one."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

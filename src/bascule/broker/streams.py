@@ -1,0 +1,218 @@
+"""The streams of this node: the image on disk, opened logs, creation and deletion."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Final
+
+from bascule.broker.ingest_task import IngestTask
+from bascule.broker.partitions import Partition, Partitions
+from bascule.errors import BasculeError, ConfigError, PartitionFailed, UnknownStream
+from bascule.host.api import Clock, Files, Random
+from bascule.metadata import codec, controller
+from bascule.metadata.apply import apply
+from bascule.metadata.commands import Command
+from bascule.metadata.controller import STREAM_ID_BYTES, Existing
+from bascule.metadata.image import Image
+from bascule.model import StreamConfig, StreamDefinition, StreamInfo
+from bascule.storage.checkpoint import replace_file
+from bascule.storage.partition_log import LogConfig, PartitionLog
+
+log = logging.getLogger("bascule.broker")
+
+OPENING_AT_A_TIME: Final = 8
+"""Logs opened beside each other at start: enough to keep a disk busy."""
+
+
+class Streams:
+    """Decides nothing: `metadata` does. Keeps image, directories and partitions in step."""
+
+    def __init__(
+        self,
+        directory: str,
+        partitions: Partitions,
+        *,
+        files: Files,
+        clock: Clock,
+        random: Random,
+    ) -> None:
+        self._streams_dir = f"{directory}/streams"
+        self._removed_dir = f"{directory}/removed"
+        self._image_path = f"{directory}/metadata.json"
+        self._partitions = partitions
+        self._files = files
+        self._clock = clock
+        self._random = random
+        self._image = Image()
+        self._changing = asyncio.Lock()
+        self._ingest: IngestTask | None = None
+
+    async def open(self) -> None:
+        """Read the image and open every partition's log.
+
+        A log that is corrupt stops its partition, not the node. Raises: CorruptData for the image.
+        """
+        await asyncio.to_thread(self._load)
+        gate = asyncio.Semaphore(OPENING_AT_A_TIME)
+
+        async def open_one(definition: StreamDefinition) -> tuple[Partition, ...]:
+            async with gate:
+                return await asyncio.to_thread(self._open_partitions, definition)
+
+        for opened in await asyncio.gather(*map(open_one, self._image.streams.values())):
+            self._partitions.add(opened)
+
+    async def attach(self, ingest: IngestTask) -> None:
+        """Subscribe for every stream. Raises: NatsRefused, Broken."""
+        self._ingest = ingest
+        await ingest.attach([p for ps in self._partitions.streams().values() for p in ps])
+
+    async def create(self, name: str, config: StreamConfig) -> tuple[StreamDefinition, bool]:
+        """Create a stream; once this returns, what is published on its subject is stored.
+
+        Raises: InvalidName, ConfigError, StreamConflict, NatsRefused, Broken, OSError.
+        """
+        assert self._ingest is not None
+        async with self._changing:
+            decision = controller.create_stream(
+                self._image,
+                name,
+                config,
+                id=self._random.bytes(STREAM_ID_BYTES),
+                now_ms=self._clock.now_ms(),
+            )
+            if isinstance(decision, Existing):
+                return decision.definition, False
+            definition = decision.definition
+            if await asyncio.to_thread(self._files.exists, self._directory(definition)):
+                raise ConfigError(
+                    f"directory {self._directory(definition)} holds a stream that the metadata "
+                    "does not know; move it away to create a stream of that name"
+                )
+            await self._commit(decision)
+            partitions = await asyncio.to_thread(self._open_partitions, definition)
+            self._partitions.add(partitions)
+            try:
+                await self._ingest.attach(list(partitions))
+            except BasculeError:
+                await self._remove(name)
+                raise
+        log.info("stream created", extra={"stream": name, "subject": config.subject})
+        return definition, True
+
+    async def delete(self, name: str) -> None:
+        """Delete a stream and its data. Raises: UnknownStream, Broken, OSError."""
+        async with self._changing:
+            controller.delete_stream(self._image, name)
+            await self._remove(name)
+        log.info("stream deleted", extra={"stream": name})
+
+    def info(self, name: str) -> StreamInfo:
+        """Raises: UnknownStream."""
+        partitions = self._partitions.stream(name)
+        if partitions is None:
+            raise UnknownStream(name)
+        return _info(partitions)
+
+    def infos(self) -> list[StreamInfo]:
+        return [_info(partitions) for partitions in self._partitions.streams().values()]
+
+    def close(self) -> None:
+        """Close every log with a clean checkpoint; a failure is logged and the rest goes on."""
+        for partitions in self._partitions.streams().values():
+            for partition in partitions:
+                _close(partition)
+
+    async def _remove(self, name: str) -> None:
+        assert self._ingest is not None
+        partitions = self._partitions.remove(name)
+        await self._commit(controller.delete_stream(self._image, name))
+        for partition in partitions:
+            await self._ingest.detach(partition)
+        await asyncio.to_thread(self._remove_data, partitions)
+
+    async def _commit(self, command: Command) -> None:
+        """Make a decision true: on the disk first, then here."""
+        image = apply(self._image, command)
+        await asyncio.to_thread(
+            replace_file, self._files, self._image_path, codec.encode_image(image)
+        )
+        self._image = image
+
+    def _load(self) -> None:
+        files = self._files
+        if files.exists(self._image_path):
+            data = files.read_bytes(self._image_path)
+            self._image = codec.decode_image(data, self._image_path)
+        files.make_dirs(self._streams_dir)
+        files.make_dirs(self._removed_dir)
+        # Only deletions that were decided put anything there.
+        for leftover in files.list_dir(self._removed_dir):
+            files.remove_tree(f"{self._removed_dir}/{leftover}")
+        for found in files.list_dir(self._streams_dir):
+            if found not in self._image.streams:
+                log.warning(
+                    "a directory of no known stream is left alone",
+                    extra={"directory": f"{self._streams_dir}/{found}"},
+                )
+
+    def _directory(self, definition: StreamDefinition) -> str:
+        return f"{self._streams_dir}/{definition.name}"
+
+    def _open_partitions(self, definition: StreamDefinition) -> tuple[Partition, ...]:
+        return tuple(
+            self._open_partition(definition, index) for index in range(definition.partition_count)
+        )
+
+    def _open_partition(self, definition: StreamDefinition, index: int) -> Partition:
+        config = LogConfig(
+            segment_bytes_max=definition.config.segment_bytes_max,
+            segment_age_ms_max=definition.config.segment_age_ms_max,
+        )
+        directory = f"{self._directory(definition)}/{index}"
+        store: PartitionLog | None = None
+        failure: PartitionFailed | None = None
+        try:
+            store = PartitionLog.open(self._files, directory, config, self._clock)
+        except (OSError, BasculeError) as error:
+            failure = PartitionFailed(definition.name, index, str(error))
+            log.error(
+                "partition cannot be opened; the other streams go on",
+                extra={"stream": definition.name, "partition": index, "error": str(error)},
+            )
+        return Partition(
+            definition,
+            index,
+            log=store,
+            failure=failure,
+            clock=self._clock,
+            moved=self._partitions.notify,
+        )
+
+    def _remove_data(self, partitions: tuple[Partition, ...]) -> None:
+        """Move the stream's directory out of the way in one step, then delete it."""
+        definition = partitions[0].definition
+        for partition in partitions:
+            _close(partition)
+        target = f"{self._removed_dir}/{definition.id.hex()}"
+        if self._files.exists(self._directory(definition)):
+            self._files.rename(self._directory(definition), target)
+            self._files.sync_dir(self._streams_dir)
+            self._files.remove_tree(target)
+
+
+def _info(partitions: tuple[Partition, ...]) -> StreamInfo:
+    return StreamInfo(partitions[0].definition, tuple(p.info() for p in partitions))
+
+
+def _close(partition: Partition) -> None:
+    if partition.log is None:
+        return
+    try:
+        partition.log.close()
+    except (OSError, BasculeError) as error:
+        log.error(
+            "closing a log failed",
+            extra={"stream": partition.definition.name, "error": str(error)},
+        )

@@ -1,0 +1,161 @@
+"""Answers to publishers: what they say, and when they may leave.
+
+A message with a reply subject gets JSON in the shape of a JetStream PubAck, so that `js.publish()`
+of any NATS client is satisfied; a message in a Liftbridge envelope gets that system's Ack.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+
+from bascule.wire import _hot
+from bascule.wire.liftbridge import ERROR_TOO_LARGE, ERROR_UNKNOWN
+
+_NS_PER_MS: Final = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class AckError:
+    """Why a message was not stored. Codes are JetStream's where it has one for the case."""
+
+    code: int
+    err_code: int
+    description: str
+    liftbridge: int = ERROR_UNKNOWN
+
+
+def too_large(message_bytes_max: int) -> AckError:
+    return AckError(
+        400, 10054, f"message exceeds the stream's limit of {message_bytes_max} bytes",
+        ERROR_TOO_LARGE,
+    )  # fmt: skip
+
+
+def store_failed(cause: str) -> AckError:
+    return AckError(503, 10077, f"message was not stored: {cause}")
+
+
+class AckFormat:
+    """Formats the acks of one partition."""
+
+    def __init__(
+        self, *, stream: str, subject: str, partition: int, replicas: int, synced: bool
+    ) -> None:
+        """`synced` is what the ack promises: on the disk, or with the kernel."""
+        name = msgspec.json.encode(stream)
+        self._head = b'{"stream":' + name + b',"seq":'
+        self._middle = b',"partition":%d,"offset":' % partition
+        promise = b"true" if synced else b"false"
+        self._tail = b',"replicas":%d,"synced":%s}' % (replicas, promise)
+        self._stream = stream.encode()
+        self._subject = subject.encode()
+        self._stream_name = stream
+
+    def acks(
+        self, entries: bytes, *, count: int, base_offset: int, received_ms: int, committed_ms: int
+    ) -> bytes:
+        """NATS PUB operations for at most `count` answer entries; record i has offset base + i."""
+        return self._format(
+            entries, self._head, self._middle, self._tail, count, base_offset,
+            received_ms * _NS_PER_MS, committed_ms * _NS_PER_MS, 0,
+        )  # fmt: skip
+
+    def errors(self, entries: bytes, error: AckError, *, count: int) -> bytes:
+        """NATS PUB operations that tell at most `count` publishers why nothing was stored."""
+        body = msgspec.json.encode(
+            {
+                "error": {
+                    "code": error.code,
+                    "err_code": error.err_code,
+                    "description": error.description,
+                },
+                "stream": self._stream_name,
+                "seq": 0,
+            }
+        )
+        return self._format(entries, body, b"", b"", count, 0, 0, 0, error.liftbridge)
+
+    def _format(
+        self,
+        entries: bytes,
+        head: bytes,
+        middle: bytes,
+        tail: bytes,
+        count: int,
+        base_offset: int,
+        received_ns: int,
+        committed_ns: int,
+        error: int,
+    ) -> bytes:
+        fixed = len(head) + len(middle) + len(tail) + len(self._stream) + len(self._subject) + 200
+        out = bytearray(count * fixed + 2 * len(entries))
+        size = _hot.format_acks(
+            entries, head, middle, tail, self._stream, self._subject,
+            base_offset, received_ns, committed_ns, error, out,
+        )  # fmt: skip
+        return bytes(memoryview(out)[:size])
+
+
+@dataclass(slots=True)
+class _Waiting:
+    end_offset: int
+    base_offset: int
+    answers: bytes
+    count: int
+    received_ms: int
+
+
+class PendingAcks:
+    """Answers of one partition that wait for the high watermark.
+
+    `add` is called by the thread that appends, in offset order; `release` and `fail` by whoever
+    moves the high watermark, one at a time.
+    """
+
+    def __init__(self, form: AckFormat) -> None:
+        self._form = form
+        self._waiting: deque[_Waiting] = deque()
+
+    def __len__(self) -> int:
+        """Batches with unanswered publishers."""
+        return len(self._waiting)
+
+    def add(self, *, base_offset: int, count: int, answers: bytes, received_ms: int) -> None:
+        if answers:
+            self._waiting.append(
+                _Waiting(base_offset + count, base_offset, answers, count, received_ms)
+            )
+
+    def take_back(self, base_offset: int) -> None:
+        """Forget the batch added last, which the log did not take after all."""
+        if self._waiting and self._waiting[-1].base_offset == base_offset:
+            self._waiting.pop()
+
+    def release(self, high_watermark: int, *, committed_ms: int) -> bytes:
+        """NATS operations for every batch that lies wholly below the high watermark."""
+        waiting = self._waiting
+        ready: list[bytes] = []
+        while waiting and waiting[0].end_offset <= high_watermark:
+            batch = waiting.popleft()
+            ready.append(
+                self._form.acks(
+                    batch.answers,
+                    count=batch.count,
+                    base_offset=batch.base_offset,
+                    received_ms=batch.received_ms,
+                    committed_ms=committed_ms,
+                )
+            )
+        return ready[0] if len(ready) == 1 else b"".join(ready)
+
+    def fail(self, error: AckError) -> bytes:
+        """NATS operations that tell everybody still waiting why there will be no ack."""
+        failed: list[bytes] = []
+        while self._waiting:
+            batch = self._waiting.popleft()
+            failed.append(self._form.errors(batch.answers, error, count=batch.count))
+        return b"".join(failed)

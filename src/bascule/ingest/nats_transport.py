@@ -1,0 +1,237 @@
+"""The socket of a NATS connection: blocking reads by one thread, writes by any, TLS underneath."""
+
+from __future__ import annotations
+
+import select
+import socket
+import ssl
+import threading
+from collections import deque
+from typing import Final
+
+from bascule.errors import Broken
+from bascule.wire.nats import ConnectOptions, NatsHandshake, ServerAddress, ServerInfo, Step
+
+_TLS_CHUNK_BYTES: Final = 256 << 10
+_IOV_MAX: Final = 512
+"""Buffers per sendmsg; the kernel takes 1024."""
+
+
+class Transport:
+    """One connected, accepted NATS connection.
+
+    `receive_into` belongs to one thread. `send` never blocks: what the kernel does not take stays
+    in a bounded queue that a thread of the transport's own empties.
+    """
+
+    def __init__(
+        self, sock: socket.socket, tls: _TlsLayer | None, *, outgoing_bytes_max: int
+    ) -> None:
+        self._sock = sock
+        self._tls = tls
+        self._lock = threading.Lock()
+        self._queued = threading.Condition(self._lock)
+        self._queue: deque[memoryview] = deque()
+        self._queued_bytes = 0
+        self._outgoing_bytes_max = outgoing_bytes_max
+        self._closed = False
+        self._writer: threading.Thread | None = None
+
+    def receive_into(self, view: memoryview) -> int:
+        """Wait for bytes; 0 at the end of the connection. Raises: OSError."""
+        if self._tls is not None:
+            return self._receive_tls(view)
+        return self._sock.recv_into(view)
+
+    def send(self, data: bytes) -> bool:
+        """Send or queue; False where the queue is full and nothing was taken. Raises: OSError."""
+        with self._lock:
+            if self._closed:
+                raise BrokenPipeError("the NATS connection is closed")
+            if self._queued_bytes + len(data) > self._outgoing_bytes_max:
+                return False
+            rest = memoryview(data if self._tls is None else self._tls.encrypt(data))
+            if not self._queue:
+                rest = rest[self._send_now(rest) :]
+            if rest:
+                self._enqueue(rest)
+        return True
+
+    def wait_sent(self, timeout: float) -> bool:
+        """Wait until the queue is empty; whether it is."""
+        with self._queued:
+            return self._queued.wait_for(lambda: not self._queue or self._closed, timeout)
+
+    def close(self) -> None:
+        """End the connection; a blocked `receive_into` returns."""
+        with self._queued:
+            self._closed = True
+            self._queue.clear()
+            self._queued.notify_all()
+        try:
+            self._sock.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            pass
+        self._sock.close()
+
+    def _send_now(self, data: memoryview) -> int:
+        try:
+            return self._sock.send(data, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return 0
+
+    def _enqueue(self, rest: memoryview) -> None:
+        self._queue.append(rest)
+        self._queued_bytes += len(rest)
+        self._queued.notify_all()
+        if self._writer is None:
+            self._writer = threading.Thread(
+                target=self._write_queued, name="nats-writer", daemon=True
+            )
+            self._writer.start()
+
+    def _write_queued(self) -> None:
+        writable = select.poll()
+        writable.register(self._sock.fileno(), select.POLLOUT)
+        while True:
+            with self._queued:
+                self._queued.wait_for(lambda: self._queue or self._closed)
+                if self._closed:
+                    return
+            writable.poll(1000)
+            with self._queued:
+                try:
+                    self._drain_once()
+                except OSError:
+                    return  # The reader sees the same end and reconnects.
+
+    def _drain_once(self) -> None:
+        buffers = [self._queue[n] for n in range(min(len(self._queue), _IOV_MAX))]
+        if not buffers:
+            return
+        try:
+            sent = self._sock.sendmsg(buffers, (), socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return
+        self._queued_bytes -= sent
+        while sent:
+            first = self._queue[0]
+            if sent < len(first):
+                self._queue[0] = first[sent:]
+                break
+            sent -= len(self._queue.popleft())
+        if not self._queue:
+            self._queued.notify_all()
+
+    def _receive_tls(self, view: memoryview) -> int:
+        assert self._tls is not None
+        while True:
+            with self._lock:
+                read, answer = self._tls.decrypt_into(view)
+            if answer:
+                self._sock.sendall(answer)
+            if read is not None:
+                return read
+            data = self._sock.recv(_TLS_CHUNK_BYTES)
+            with self._lock:
+                self._tls.feed(data)
+
+
+class _TlsLayer:
+    """TLS over memory buffers, so that a blocked read never holds what a write needs."""
+
+    def __init__(self, context: ssl.SSLContext, host: str) -> None:
+        self._incoming = ssl.MemoryBIO()
+        self._outgoing = ssl.MemoryBIO()
+        self._object = context.wrap_bio(self._incoming, self._outgoing, server_hostname=host)
+
+    def handshake(self, sock: socket.socket) -> None:
+        while True:
+            try:
+                self._object.do_handshake()
+                sock.sendall(self._outgoing.read())
+                return
+            except ssl.SSLWantReadError:
+                sock.sendall(self._outgoing.read())
+                self.feed(sock.recv(_TLS_CHUNK_BYTES))
+
+    def feed(self, data: bytes) -> None:
+        if data:
+            self._incoming.write(data)
+        else:
+            self._incoming.write_eof()
+
+    def encrypt(self, data: bytes) -> bytes:
+        self._object.write(data)
+        return self._outgoing.read()
+
+    def decrypt_into(self, view: memoryview) -> tuple[int | None, bytes]:
+        """Bytes read, or None where more must be received first; and what must be sent."""
+        try:
+            # SSLObject.read takes the buffer second; typeshed knows bytearray only.
+            read = self._object.read(len(view), view)
+            return int(read), self._outgoing.read()
+        except ssl.SSLWantReadError:
+            return None, self._outgoing.read()
+        except (ssl.SSLZeroReturnError, ssl.SSLEOFError):
+            return 0, b""
+
+
+def connect(
+    address: ServerAddress,
+    options: ConnectOptions,
+    *,
+    tls_context: ssl.SSLContext | None,
+    version: str,
+    timeout: float,
+    outgoing_bytes_max: int,
+) -> tuple[Transport, ServerInfo, bytes]:
+    """Connect, upgrade to TLS where asked, present the credentials, wait for the first PONG.
+
+    Returns the transport, what the server said of itself, and bytes that came behind the PONG.
+
+    Raises: OSError (network, TLS), NatsRefused (credentials), RemoteProtocolError, Broken.
+    """
+    sock = socket.create_connection((address.host, address.port), timeout=timeout)
+    try:
+        _tune(sock)
+        handshake = NatsHandshake(options, address, version=version)
+        tls: _TlsLayer | None = None
+        chunk = memoryview(bytearray(_TLS_CHUNK_BYTES))
+        transport = Transport(sock, None, outgoing_bytes_max=outgoing_bytes_max)
+        step = Step.NEED_DATA
+        data = b""
+        while step is not Step.READY:
+            step = handshake.receive(data)
+            if step is Step.START_TLS:
+                tls = _TlsLayer(tls_context or ssl.create_default_context(), address.host)
+                tls.handshake(sock)
+                transport = Transport(sock, tls, outgoing_bytes_max=outgoing_bytes_max)
+                handshake.tls_started()
+                data = b""
+            outgoing = handshake.to_send()
+            if outgoing:
+                transport.send(outgoing)
+            if step is Step.NEED_DATA:
+                count = transport.receive_into(chunk)
+                if count == 0:
+                    raise Broken(f"{address} closed the connection during the handshake")
+                data = bytes(chunk[:count])
+        sock.settimeout(None)
+        assert handshake.info is not None
+        return transport, handshake.info, handshake.rest
+    except BaseException:
+        sock.close()
+        raise
+
+
+def _tune(sock: socket.socket) -> None:
+    """No Nagle; notice a dead peer in about 20 s even while nothing is sent."""
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in (("TCP_KEEPIDLE", 10), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 2)):
+        option = getattr(socket, name, None)
+        if option is not None:
+            sock.setsockopt(socket.IPPROTO_TCP, option, value)
+    if hasattr(socket, "TCP_USER_TIMEOUT"):
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 20_000)

@@ -1,0 +1,196 @@
+"""Messages of a NATS connection to batches without offsets: one per subscription and chunk."""
+
+from __future__ import annotations
+
+from array import array
+from dataclasses import dataclass, field
+from typing import Final, Protocol
+
+from bascule.ingest import _hot
+from bascule.record.header import HEADER_BYTES
+from bascule.wire.liftbridge import CRC32C_TABLE
+from bascule.wire.liftbridge import _hot as envelope_hot
+
+MESSAGES_MAX: Final = 8192
+"""Messages parsed at a time; the arrays for them stay in the processor's cache."""
+
+MESSAGE_OVERHEAD_BYTES: Final = 64
+"""A record takes at most this more than the operation that carried its message."""
+
+
+class Slab(Protocol):
+    """Room for batches; returned to where it came from once all of them are written."""
+
+    view: memoryview
+
+
+@dataclass(slots=True)
+class Draft:
+    """One batch that has everything but offset, timestamp and CRC.
+
+    `batch` is the whole batch within its slab, the first 61 bytes still to be written.
+    """
+
+    sid: int
+    batch: memoryview
+    record_count: int
+    answers: bytes
+    """Answer entries (`wire._hot`) of the records whose publishers wait for an ack."""
+    refused: bytes
+    """Answer entries of messages beyond the stream's size limit; they have no record."""
+    refused_count: int
+    slab: Slab
+
+
+@dataclass(slots=True)
+class SequencerCounts:
+    """What went through, for metrics. Counts only grow."""
+
+    messages: int = 0
+    batches: int = 0
+    envelopes: int = 0
+    header_blocks_malformed: int = 0
+    messages_refused: int = 0
+    messages_unrouted: int = 0
+    """Delivered for a subscription that was ended meanwhile."""
+
+
+@dataclass(slots=True)
+class _Scratch:
+    """Reused between chunks; grows to the largest."""
+
+    answers: bytearray = field(default_factory=bytearray)
+    refused: bytearray = field(default_factory=bytearray)
+    envelope_headers: bytearray = field(default_factory=bytearray)
+    nexts: array[int] = field(default_factory=lambda: array("i", bytes(4 * MESSAGES_MAX)))
+    touched: array[int] = field(default_factory=lambda: array("i", bytes(4 * MESSAGES_MAX)))
+    envelopes: array[int] = field(
+        default_factory=lambda: array("q", bytes(8 * envelope_hot.ENVELOPE_FIELDS * MESSAGES_MAX))
+    )
+    found: array[int] = field(default_factory=lambda: array("q", bytes(8 * 5)))
+    state: array[int] = field(default_factory=lambda: array("q", bytes(8 * 7)))
+
+    def grow(self, size: int) -> None:
+        if len(self.answers) < size:
+            self.answers = bytearray(size)
+            self.refused = bytearray(size)
+
+
+class Sequencer:
+    """Sorts parsed messages by subscription and writes each one's records; one thread uses it."""
+
+    def __init__(self, *, batch_bytes_max: int) -> None:
+        """`batch_bytes_max` bounds the records of a batch; a larger message is a batch alone."""
+        self._batch_bytes_max = batch_bytes_max
+        self._heads = array("i", [-1])
+        self._message_bytes_max: list[int | None] = [None]
+        self._scratch = _Scratch()
+        self.counts = SequencerCounts()
+
+    def add_route(self, sid: int, *, message_bytes_max: int) -> None:
+        """Take messages of `sid` from now on; larger ones than `message_bytes_max` are refused."""
+        while len(self._message_bytes_max) <= sid:
+            self._message_bytes_max.append(None)
+        self._message_bytes_max[sid] = message_bytes_max
+        if len(self._heads) <= sid:
+            # A new array: a chunk being sequenced on another thread keeps the old one.
+            self._heads = array("i", [-1] * (2 * sid + 16))
+
+    def remove_route(self, sid: int) -> None:
+        self._message_bytes_max[sid] = None
+
+    @staticmethod
+    def room_bytes(wire_bytes: int, count: int) -> int:
+        """Room that `count` messages in `wire_bytes` bytes of operations need, batches' headers
+        included."""
+        return wire_bytes + count * (MESSAGE_OVERHEAD_BYTES + HEADER_BYTES)
+
+    def sequence(
+        self,
+        buf: bytearray,
+        messages: array[int],
+        count: int,
+        *,
+        wire_bytes: int,
+        slab: Slab,
+        start: int,
+    ) -> tuple[list[Draft], int]:
+        """Write the batches of `count` parsed messages to `slab` from `start`.
+
+        Returns the drafts, in the order in which the subscriptions first appear, and where they
+        end. The slab has at least `room_bytes` from `start` on.
+        """
+        scratch = self._scratch
+        scratch.grow(wire_bytes + count * MESSAGE_OVERHEAD_BYTES)
+        envelopes, envelope_headers = self._find_envelopes(buf, messages, count, wire_bytes)
+        heads = self._heads
+        found = _hot.group_by_sid(messages, count, heads, scratch.nexts, scratch.touched)
+        self.counts.messages += count
+        drafts: list[Draft] = []
+        at = start
+        # `touched` was filled from the last message to the first.
+        for sid in reversed(scratch.touched[:found]):
+            first = heads[sid]
+            heads[sid] = -1
+            limit = self._message_bytes_max[sid] if sid < len(self._message_bytes_max) else None
+            while first >= 0 and limit is not None:
+                draft, at, first = self._draft(
+                    buf, messages, first, sid, limit, envelopes, envelope_headers, slab, at
+                )
+                drafts.append(draft)
+        taken = sum(draft.record_count + draft.refused_count for draft in drafts)
+        self.counts.messages_unrouted += count - taken
+        self.counts.batches += len(drafts)
+        return drafts, at
+
+    def _find_envelopes(
+        self, buf: bytearray, messages: array[int], count: int, wire_bytes: int
+    ) -> tuple[array[int], bytearray]:
+        scratch = self._scratch
+        if buf.find(b"\xb9\x0eC\xb4") < 0:
+            return _NO_ENVELOPES, _NO_HEADERS
+        if len(scratch.envelope_headers) < 2 * wire_bytes:
+            scratch.envelope_headers = bytearray(2 * wire_bytes)
+        if envelope_hot.parse_envelopes(
+            buf, messages, count, CRC32C_TABLE, scratch.envelopes, scratch.envelope_headers
+        ):
+            return scratch.envelopes, scratch.envelope_headers
+        return _NO_ENVELOPES, _NO_HEADERS
+
+    def _draft(
+        self,
+        buf: bytearray,
+        messages: array[int],
+        first: int,
+        sid: int,
+        limit: int,
+        envelopes: array[int],
+        envelope_headers: bytearray,
+        slab: Slab,
+        at: int,
+    ) -> tuple[Draft, int, int]:
+        scratch, state, counts = self._scratch, self._scratch.state, self.counts
+        state[4] = state[5] = state[6] = 0
+        records = _hot.build_records(
+            buf, messages, scratch.nexts, first, limit, self._batch_bytes_max,
+            envelopes, envelope_headers, slab.view, at + HEADER_BYTES,
+            scratch.answers, scratch.refused, scratch.found, state,
+        )  # fmt: skip
+        end, answers_end, refused_end, following, found, malformed, refused = state
+        counts.envelopes += found
+        counts.header_blocks_malformed += malformed
+        counts.messages_refused += refused
+        draft = Draft(
+            sid=sid,
+            batch=slab.view[at:end] if records else slab.view[at:at],
+            record_count=records,
+            answers=bytes(memoryview(scratch.answers)[:answers_end]),
+            refused=bytes(memoryview(scratch.refused)[:refused_end]),
+            refused_count=refused,
+            slab=slab,
+        )
+        return draft, end if records else at, following
+
+
+_NO_ENVELOPES: Final = array("q")
+_NO_HEADERS: Final = bytearray()
