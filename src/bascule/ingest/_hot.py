@@ -306,13 +306,13 @@ def group_by_sid(
     index: cython.Py_ssize_t = count
     found: cython.Py_ssize_t = 0
     sid: cython.int
-    if messages.shape[0] < 8 * count or nexts.shape[0] < count or touched.shape[0] < count:
+    if len(messages) < 8 * count or len(nexts) < count or len(touched) < count:
         raise IndexError("arrays are too small for the messages")
     with cython.nogil:
         while index > 0:
             index -= 1
             sid = messages[8 * index]
-            if sid < 0 or sid >= heads.shape[0]:
+            if sid < 0 or sid >= len(heads):
                 continue
             if heads[sid] < 0:
                 touched[found] = sid
@@ -378,7 +378,7 @@ def build_records(
     wire_bytes: cython.longlong
     kind: cython.int
     no_room: cython.bint = False
-    if start < 0 or state.shape[0] < 7:
+    if start < 0 or len(state) < 7:
         raise IndexError("nowhere to write to")
     with cython.nogil:
         while index >= 0:
@@ -398,12 +398,12 @@ def build_records(
                 or block_bytes < 0
                 or body_at < 0
                 or wire_bytes < block_bytes
-                or subject_at + subject_bytes > buf.shape[0]
-                or reply_at + reply_bytes > buf.shape[0]
-                or body_at + wire_bytes > buf.shape[0]
-                or out.shape[0] - at < wire_bytes + subject_bytes + reply_bytes + 64
-                or answers.shape[0] - answer_at < wire_bytes + subject_bytes + reply_bytes + 24
-                or refused.shape[0] - refused_at < wire_bytes + subject_bytes + reply_bytes + 24
+                or subject_at + subject_bytes > len(buf)
+                or reply_at + reply_bytes > len(buf)
+                or body_at + wire_bytes > len(buf)
+                or len(out) - at < wire_bytes + subject_bytes + reply_bytes + 64
+                or len(answers) - answer_at < wire_bytes + subject_bytes + reply_bytes + 24
+                or len(refused) - refused_at < wire_bytes + subject_bytes + reply_bytes + 24
             ):
                 no_room = True
                 break
@@ -431,7 +431,7 @@ def build_records(
                     header_count += 1
                     header_size += 18 + _varint_bytes(block_bytes) + block_bytes
             row = 12 * index
-            is_envelope = row < envelopes.shape[0] and envelopes[row] >= 0
+            is_envelope = row < len(envelopes) and envelopes[row] >= 0
             if is_envelope:
                 if envelopes[row + 2] >= 0:
                     key_at = envelopes[row + 2]
@@ -471,7 +471,7 @@ def build_records(
             to = at + size + _varint_bytes(size)
             if to - start > batch_bytes_max and count > 0:
                 break
-            if to > out.shape[0]:
+            if to > len(out):
                 no_room = True
                 break
             at = _put_varint(out, at, size)

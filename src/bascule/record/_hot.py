@@ -145,7 +145,7 @@ def index_records(
     number: cython.longlong
     header_count: cython.longlong
     good: cython.bint = True
-    if start < 0 or end > buf.shape[0] or positions.shape[0] < 8 * count:
+    if start < 0 or end > len(buf) or len(positions) < 8 * count:
         raise IndexError("buffers are too small for the records asked for")
     with cython.nogil:
         for row in range(count):
@@ -271,32 +271,32 @@ def decode_columns(
     header_value_to: cython.Py_ssize_t = header_value_ends[entry]
     size: cython.Py_ssize_t = end - start
     room: cython.Py_ssize_t = min(
-        header_key_ends.shape[0] - 1,
-        header_value_ends.shape[0] - 1,
-        header_value_valid.shape[0] * 8,
+        len(header_key_ends) - 1,
+        len(header_value_ends) - 1,
+        len(header_value_valid) * 8,
     )
     later_max: cython.longlong = TIMESTAMP_DELTA_MAX
     delta_max: cython.longlong = OFFSET_DELTA_MAX
     full: cython.bint = False
     text: cython.int = 0
     good: cython.bint = True
-    if start < 0 or size < 0 or end > buf.shape[0] or count < 0:
+    if start < 0 or size < 0 or end > len(buf) or count < 0:
         raise IndexError("the range is not within the buffer")
     if (
-        key_data.shape[0] - key_to < size
-        or value_data.shape[0] - value_to < size
-        or subject_data.shape[0] - subject_to < size
-        or header_key_data.shape[0] - header_key_to < size
-        or header_value_data.shape[0] - header_value_to < size
-        or offsets.shape[0] < row + count
-        or timestamps.shape[0] < row + count
-        or key_ends.shape[0] <= row + count
-        or value_ends.shape[0] <= row + count
-        or subject_ends.shape[0] <= row + count
-        or header_ends.shape[0] <= row + count
-        or key_valid.shape[0] * 8 < row + count
-        or value_valid.shape[0] * 8 < row + count
-        or subject_valid.shape[0] * 8 < row + count
+        len(key_data) - key_to < size
+        or len(value_data) - value_to < size
+        or len(subject_data) - subject_to < size
+        or len(header_key_data) - header_key_to < size
+        or len(header_value_data) - header_value_to < size
+        or len(offsets) < row + count
+        or len(timestamps) < row + count
+        or len(key_ends) <= row + count
+        or len(value_ends) <= row + count
+        or len(subject_ends) <= row + count
+        or len(header_ends) <= row + count
+        or len(key_valid) * 8 < row + count
+        or len(value_valid) * 8 < row + count
+        or len(subject_valid) * 8 < row + count
     ):
         raise IndexError("columns are too small for the records asked for")
     with cython.nogil:

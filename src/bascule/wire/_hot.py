@@ -94,7 +94,7 @@ def parse_messages(
     at: cython.Py_ssize_t = start
     op: cython.Py_ssize_t = start
     count: cython.Py_ssize_t = 0
-    room: cython.Py_ssize_t = messages.shape[0] // 8
+    room: cython.Py_ssize_t = len(messages) // 8
     slot: cython.Py_ssize_t
     line_end: cython.Py_ssize_t
     byte: cython.uchar
@@ -117,7 +117,7 @@ def parse_messages(
     body_bytes: cython.longlong
     reason: cython.int = 0
     needed: cython.Py_ssize_t = 0
-    if start < 0 or end > buf.shape[0] or start > end or end > 2147483647:
+    if start < 0 or end > len(buf) or start > end or end > 2147483647:
         raise IndexError("the range is not within the buffer")
     with cython.nogil:
         while True:
@@ -251,7 +251,6 @@ def parse_messages(
     return count
 
 
-
 @cython.cfunc
 @cython.inline
 @cython.nogil
@@ -368,7 +367,7 @@ def format_acks(
     stream subject per entry.
     """
     at: cython.Py_ssize_t = 0
-    end: cython.Py_ssize_t = entries.shape[0]
+    end: cython.Py_ssize_t = len(entries)
     to: cython.Py_ssize_t = 0
     kind: cython.int
     number: cython.longlong
@@ -385,8 +384,8 @@ def format_acks(
     body: cython.Py_ssize_t
     digit: cython.int
     bad: cython.bint = False
-    fixed = head.shape[0] + middle.shape[0] + tail.shape[0]
-    fixed += stream.shape[0] + stream_subject.shape[0] + 200
+    fixed = len(head) + len(middle) + len(tail)
+    fixed += len(stream) + len(stream_subject) + 200
     with cython.nogil:
         while at < end:
             if end - at < 7:
@@ -414,7 +413,7 @@ def format_acks(
                 subject = entries[at + 1] | (entries[at + 2] << 8)
                 subject_at = at + 3
                 at = subject_at + subject
-            if at > end or out.shape[0] - to < fixed + 2 * (at - inbox_at):
+            if at > end or len(out) - to < fixed + 2 * (at - inbox_at):
                 bad = True
                 break
             offset = base_offset + number
@@ -426,19 +425,19 @@ def format_acks(
             out[to] = 32
             to += 1
             if kind == 0:
-                size = head.shape[0]
+                size = len(head)
                 if error == 0:
-                    size += middle.shape[0] + tail.shape[0]
+                    size += len(middle) + len(tail)
                     size += _number_bytes(offset + 1) + _number_bytes(offset)
                 to = _put_number(out, to, size)
                 out[to] = 13
                 out[to + 1] = 10
-                to = _put(head, 0, head.shape[0], out, to + 2)
+                to = _put(head, 0, len(head), out, to + 2)
                 if error == 0:
                     to = _put_number(out, to, offset + 1)
-                    to = _put(middle, 0, middle.shape[0], out, to)
+                    to = _put(middle, 0, len(middle), out, to)
                     to = _put_number(out, to, offset)
-                    to = _put(tail, 0, tail.shape[0], out, to)
+                    to = _put(tail, 0, len(tail), out, to)
             else:
                 # The size stands before the body and is known after it: five digits are kept.
                 body = to + 7
@@ -451,8 +450,8 @@ def format_acks(
                 out[body + 6] = 0
                 out[body + 7] = 1
                 size = body
-                body = _put_field(out, body + 8, 10, stream, 0, stream.shape[0])
-                body = _put_field(out, body, 18, stream_subject, 0, stream_subject.shape[0])
+                body = _put_field(out, body + 8, 10, stream, 0, len(stream))
+                body = _put_field(out, body, 18, stream_subject, 0, len(stream_subject))
                 body = _put_field(out, body, 26, entries, subject_at, subject)
                 if error == 0 and offset > 0:
                     out[body] = 32

@@ -302,18 +302,18 @@ def parse_envelopes(
     next_to: cython.Py_ssize_t
     envelopes: cython.Py_ssize_t = 0
     bad: cython.bint = False
-    if messages.shape[0] < 8 * count or rows.shape[0] < 12 * count or crc_table.shape[0] < 256:
+    if len(messages) < 8 * count or len(rows) < 12 * count or len(crc_table) < 256:
         raise IndexError("arrays are too small for the messages")
     with cython.nogil:
         for index in range(count):
             slot = 8 * index
             at = messages[slot + 6] + messages[slot + 5]
             size = messages[slot + 7] - messages[slot + 5]
-            if at < 0 or size < 0 or at + size > buf.shape[0]:
+            if at < 0 or size < 0 or at + size > len(buf):
                 bad = True
                 break
             if size >= 8 and buf[at] == 0xB9:
-                if headers.shape[0] - to < 2 * size:
+                if len(headers) - to < 2 * size:
                     bad = True
                     break
                 next_to = _walk_envelope(buf, at, size, crc_table, headers, to, rows, 12 * index)
