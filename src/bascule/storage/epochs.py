@@ -1,0 +1,107 @@
+"""Leader epoch -> the offset it started at, kept in one small file (KIP-101, KIP-279)."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from operator import itemgetter
+from struct import Struct
+from typing import Final, NamedTuple
+
+from crc32c import crc32c
+
+from bascule.errors import CorruptData
+
+FILE_NAME: Final = "leader-epochs"
+MAGIC: Final = b"BscEpoc1"
+_HEADER: Final = Struct(">8sII")
+_ENTRY: Final = Struct(">iq")
+
+
+class Epoch(NamedTuple):
+    """Leader `number` wrote from offset `start` on."""
+
+    number: int
+    start: int
+
+
+class LeaderEpochs:
+    """The epochs of one log in order. Immutable: changes give a new one."""
+
+    __slots__ = ("entries",)
+
+    def __init__(self, entries: tuple[Epoch, ...] = ()) -> None:
+        self.entries = entries
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, LeaderEpochs) and self.entries == other.entries
+
+    def __hash__(self) -> int:
+        return hash(self.entries)
+
+    def __repr__(self) -> str:
+        return f"LeaderEpochs({self.entries})"
+
+    @property
+    def latest(self) -> int:
+        """The newest epoch, -1 where there is none."""
+        return self.entries[-1].number if self.entries else -1
+
+    def started(self, number: int, start: int) -> LeaderEpochs:
+        """With epoch `number` starting at offset `start`.
+
+        An epoch that started at the same offset wrote nothing, so it makes room.
+        """
+        assert number > self.latest, f"epoch {number} starts after epoch {self.latest}"
+        kept = tuple(entry for entry in self.entries if entry.start < start)
+        return LeaderEpochs((*kept, Epoch(number, start)))
+
+    def cut(self, end: int) -> LeaderEpochs:
+        """Without the epochs that started beyond offset `end`."""
+        kept = tuple(entry for entry in self.entries if entry.start <= end)
+        return self if len(kept) == len(self.entries) else LeaderEpochs(kept)
+
+    def at(self, offset: int) -> int:
+        """The epoch that wrote `offset`, -1 where none is known."""
+        at = bisect_right(self.entries, offset, key=itemgetter(1)) - 1
+        return self.entries[at].number if at >= 0 else -1
+
+    def end_of(self, number: int, *, end_offset: int) -> tuple[int, int]:
+        """The largest epoch up to `number` and the offset it ends at; (-1, -1) where none is.
+
+        `end_offset` ends the newest epoch. Source: KIP-101, OffsetsForLeaderEpoch.
+        """
+        at = bisect_right(self.entries, number, key=itemgetter(0)) - 1
+        if at < 0:
+            return -1, -1
+        following = at + 1
+        end = self.entries[following].start if following < len(self.entries) else end_offset
+        return self.entries[at].number, min(end, end_offset)
+
+
+def encode_epochs(epochs: LeaderEpochs) -> bytes:
+    body = b"".join(_ENTRY.pack(*entry) for entry in epochs.entries)
+    return _HEADER.pack(MAGIC, crc32c(body), len(epochs.entries)) + body
+
+
+def decode_epochs(data: bytes, *, path: str) -> LeaderEpochs:
+    """Read a whole file.
+
+    Raises: CorruptData.
+    """
+    if len(data) < _HEADER.size:
+        raise CorruptData(path, len(data), f"a header of {_HEADER.size} bytes", "the end")
+    magic, crc, count = _HEADER.unpack_from(data)
+    if magic != MAGIC:
+        raise CorruptData(path, 0, MAGIC.decode(), repr(magic))
+    body = memoryview(data)[_HEADER.size :]
+    if len(body) != count * _ENTRY.size:
+        raise CorruptData(path, 12, f"{len(body) / _ENTRY.size:g} entries", str(count))
+    if crc32c(body) != crc:
+        raise CorruptData(path, 8, f"CRC {crc32c(body):#010x}", f"{crc:#010x}")
+    entries = tuple(Epoch._make(fields) for fields in _ENTRY.iter_unpack(body))
+    for row in range(1, len(entries)):
+        before, entry = entries[row - 1], entries[row]
+        if entry.number <= before.number or entry.start <= before.start:
+            at = _HEADER.size + row * _ENTRY.size
+            raise CorruptData(path, at, f"an epoch after {before}", str(entry))
+    return LeaderEpochs(entries)

@@ -1,0 +1,32 @@
+"""Offset -> position of a batch in a segment, one entry for about every 4 KiB of log."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from typing import ClassVar
+
+from bascule.storage.sparse_index import SparseIndex
+
+
+class OffsetIndex(SparseIndex):
+    """Entries (base offset of a batch, its position).
+
+    The batch that holds an offset starts less than an index interval after the last entry at or
+    below that offset, so one small read finds it.
+    """
+
+    __slots__ = ()
+    MAGIC: ClassVar[bytes] = b"BscOffI1"
+    SUFFIX: ClassVar[str] = ".index"
+
+    def entry_at(self, offset: int) -> tuple[int, bool]:
+        """The position to look for `offset` from, and whether the batch there begins with it."""
+        keys, values, count = self._view
+        at = bisect_right(keys, offset, 0, count) - 1
+        return (values[at], keys[at] == offset) if at >= 0 else (0, False)
+
+    def entry_after(self, position: int) -> int | None:
+        """The position of the first entry beyond `position`: a batch boundary above it."""
+        _, values, count = self._view
+        at = self.count_below(position + 1)
+        return values[at] if at < count else None

@@ -1,0 +1,161 @@
+"""Walking over the batches of one segment file: headers alone, or every byte with its CRC."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from bascule.errors import CorruptData
+from bascule.host.api import File
+from bascule.record.header import (
+    HEADER_BYTES,
+    LENGTH_PREFIX_BYTES,
+    MAGIC,
+    BatchHeader,
+    check_crc,
+    read_header,
+)
+
+SCAN_BYTES: Final = 1 << 20
+"""Read at a time while every byte is wanted."""
+WALK_BYTES: Final = 4096 + HEADER_BYTES
+"""Read at a time while headers are wanted: from an index entry, the one batch looked for starts
+less than an index interval later."""
+BATCH_LENGTH_MIN: Final = HEADER_BYTES - LENGTH_PREFIX_BYTES
+MAGIC_POSITION: Final = 16
+
+
+def check_header_present(path: str, position: int, length: int) -> None:
+    """Raises: CorruptData where fewer than a header's bytes are left."""
+    if length < HEADER_BYTES:
+        raise CorruptData(
+            path, position, f"a batch header of {HEADER_BYTES} bytes", f"{length} bytes"
+        )
+
+
+def check_header(header: BatchHeader, path: str, position: int, limit: int) -> None:
+    """Check what a header says of itself; `limit` is where the file's batches end.
+
+    Raises: CorruptData at the byte of the first field that cannot be.
+    """
+    if header.magic != MAGIC:
+        raise CorruptData(path, position + MAGIC_POSITION, f"magic {MAGIC}", str(header.magic))
+    if header.batch_length < BATCH_LENGTH_MIN:
+        raise CorruptData(
+            path, position + 8, f"a batch length of at least {BATCH_LENGTH_MIN} bytes",
+            str(header.batch_length),
+        )  # fmt: skip
+    if position + header.total_bytes > limit:
+        raise CorruptData(
+            path, position, f"a batch of {header.total_bytes} bytes",
+            f"the end after {limit - position} bytes",
+        )  # fmt: skip
+    if header.last_offset_delta < 0:
+        raise CorruptData(
+            path, position + 23, "a last offset delta of at least 0", str(header.last_offset_delta)
+        )
+
+
+def check_offset(
+    header: BatchHeader, path: str, position: int, *, offset: int, gaps_allowed: bool
+) -> None:
+    """Check that a batch continues at `offset`; compaction leaves gaps, nothing else does.
+
+    Raises: CorruptData.
+    """
+    found = header.base_offset
+    if found == offset or (gaps_allowed and found > offset):
+        return
+    least = "at least " if gaps_allowed else ""
+    raise CorruptData(path, position, f"{least}base offset {offset}", str(found))
+
+
+def check_epoch(header: BatchHeader, path: str, position: int, *, epoch: int) -> None:
+    """Check that a batch carries the leader epoch that wrote its offset.
+
+    Raises: CorruptData.
+    """
+    if header.leader_epoch != epoch:
+        raise CorruptData(path, position + 12, f"leader epoch {epoch}", str(header.leader_epoch))
+
+
+def scan_batches(file: File, *, start: int, end: int) -> Iterator[tuple[int, BatchHeader]]:
+    """Yield (position, header) of every batch in bytes [start, end), each with its CRC checked.
+
+    `start` is a batch boundary. The CRC does not cover base offset and leader epoch: those are the
+    caller's to check.
+
+    Raises: CorruptData at the first batch that is cut short or not what was written, OSError.
+    """
+    path = file.path
+    window, window_at = memoryview(b""), start
+    position = start
+    while position < end:
+        at = position - window_at
+        if len(window) - at < HEADER_BYTES:
+            window = memoryview(file.read_at(position, min(SCAN_BYTES, end - position)))
+            window_at, at = position, 0
+            check_header_present(path, position, len(window))
+        header = read_header(window, at)
+        check_header(header, path, position, end)
+        total = header.total_bytes
+        if len(window) - at < total:
+            window = memoryview(file.read_at(position, max(SCAN_BYTES, total)))
+            window_at, at = position, 0
+        if not check_crc(window[at : at + total]):
+            raise CorruptData(path, position + 17, "the CRC of the batch", f"{header.crc:#010x}")
+        yield position, header
+        position += total
+
+
+def walk_headers(file: File, *, start: int, end: int) -> Iterator[tuple[int, BatchHeader]]:
+    """Yield (position, header) of the batches in bytes [start, end) without reading their records.
+
+    Raises: CorruptData where a header cannot be, OSError.
+    """
+    window, window_at = b"", start
+    position = start
+    while position < end:
+        if position + HEADER_BYTES > window_at + len(window):
+            window, window_at = file.read_at(position, WALK_BYTES), position
+            check_header_present(file.path, position, len(window))
+        header = read_header(window, position - window_at)
+        check_header(header, file.path, position, end)
+        yield position, header
+        position += header.total_bytes
+
+
+def find_batch(
+    file: File, *, start: int, end: int, offset: int, offset_max: int
+) -> tuple[int, BatchHeader] | None:
+    """Find a whole valid batch anywhere in bytes [start, end), at any byte.
+
+    Only a batch with a base offset in [offset, offset_max] counts: one that continues the log.
+    """
+    position = start
+    while end - position >= HEADER_BYTES:
+        data = file.read_at(position, min(SCAN_BYTES + HEADER_BYTES, end - position))
+        at = data.find(MAGIC, MAGIC_POSITION)
+        while at >= 0:
+            batch_at = at - MAGIC_POSITION
+            if len(data) - batch_at < HEADER_BYTES:
+                break
+            header = read_header(data, batch_at)
+            if _continues(header, end - position - batch_at, offset, offset_max):
+                batch = file.read_at(position + batch_at, header.total_bytes)
+                if check_crc(batch):
+                    return position + batch_at, header
+            at = data.find(MAGIC, at + 1)
+        if len(data) <= SCAN_BYTES:
+            return None
+        position += SCAN_BYTES
+    return None
+
+
+def _continues(header: BatchHeader, room: int, offset: int, offset_max: int) -> bool:
+    return (
+        header.batch_length >= BATCH_LENGTH_MIN
+        and header.total_bytes <= room
+        and offset <= header.base_offset <= offset_max
+        and header.last_offset_delta >= 0
+    )

@@ -1,0 +1,197 @@
+"""One segment: a file of batches and its two sparse indexes, in memory while they are in use."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from bascule.errors import CorruptData
+from bascule.host.api import File, Files
+from bascule.storage.offset_index import OffsetIndex
+from bascule.storage.scan import check_offset, scan_batches
+from bascule.storage.sparse_index import Covered, Decoded, IndexT
+from bascule.storage.time_index import TimeIndex
+
+LOG_SUFFIX: Final = ".log"
+NAME_DIGITS: Final = 20
+
+
+def segment_path(directory: str, base_offset: int, suffix: str = LOG_SUFFIX) -> str:
+    return f"{directory}/{base_offset:0{NAME_DIGITS}d}{suffix}"
+
+
+def base_offset_of(name: str) -> int | None:
+    """The base offset a segment file is named for, or None where the name is another file's."""
+    digits, dot, suffix = name.partition(".")
+    if dot + suffix != LOG_SUFFIX or len(digits) != NAME_DIGITS:
+        return None
+    return int(digits) if digits.isascii() and digits.isdigit() else None
+
+
+class LogPosition(NamedTuple):
+    """A batch boundary in a log; later positions compare greater."""
+
+    offset: int
+    """The offset the next batch there has, or would have."""
+    segment_base: int
+    """Base offset of the segment that holds it."""
+    position: int
+    """Byte position in that segment's file."""
+
+
+class Contents:
+    """An open segment: its file, its indexes and what they cover.
+
+    The appending thread alone calls `note_batch`, the checkpointing thread alone `save_indexes`.
+    """
+
+    __slots__ = (
+        "_next_entry_at", "_saved", "file", "index_interval_bytes", "offsets", "times",
+        "timestamp_max", "used",
+    )  # fmt: skip
+
+    def __init__(self, file: File, index_interval_bytes: int) -> None:
+        self.file = file
+        self.index_interval_bytes = index_interval_bytes
+        self.offsets = OffsetIndex()
+        self.times = TimeIndex()
+        self.timestamp_max = -1
+        """Largest timestamp of a batch noted so far."""
+        self.used = True
+        """Set by readers, cleared by whoever looks for segments to put away."""
+        self._next_entry_at = 0
+        self._saved: Covered | None = None
+        """What the index files hold; None where they have to be written anew."""
+
+    def note_batch(self, position: int, base_offset: int, timestamp_max: int) -> None:
+        """Take a batch that was written at `position` into the indexes."""
+        if position >= self._next_entry_at:
+            self.offsets.add(base_offset, position)
+            if position > 0:
+                self.times.add(self.timestamp_max, base_offset)
+            self._next_entry_at = position + self.index_interval_bytes
+        if timestamp_max > self.timestamp_max:
+            self.timestamp_max = timestamp_max
+
+    def scan(
+        self, *, start: int, end: int, offset: int, gaps_allowed: bool = False
+    ) -> tuple[int, int]:
+        """Check and index the batches of bytes [start, end); return where the valid ones end.
+
+        The result is (position, offset) and equals `end` unless CorruptData was raised.
+
+        Raises: CorruptData, OSError.
+        """
+        position = start
+        for position, header in scan_batches(self.file, start=start, end=end):
+            check_offset(header, self.file.path, position, offset=offset, gaps_allowed=gaps_allowed)
+            self.note_batch(position, header.base_offset, header.max_timestamp)
+            position += header.total_bytes
+            offset = header.end_offset
+        return position, offset
+
+    def load_indexes(
+        self, files: Files, directory: str, base_offset: int, *, limit: Covered | None
+    ) -> Covered:
+        """Take over the index files as far as they are sound and go no further than `limit`.
+
+        Returns how far that is. Files that are missing or damaged end where the damage begins: the
+        log is the truth.
+
+        Raises: OSError.
+        """
+        offsets = _read_index(files, directory, base_offset, OffsetIndex)
+        times = _read_index(files, directory, base_offset, TimeIndex)
+        ends = [offsets.covered, times.covered]
+        covered = min(ends if limit is None else [*ends, limit])
+        if offsets.pairs.entries()[:1] != [(base_offset, 0)]:
+            covered = Covered(0, base_offset, -1)
+        self.offsets = offsets.pairs.truncated(offsets.pairs.count_below(covered.position))
+        self.times = times.pairs.truncated(times.pairs.count_below(covered.offset))
+        self.timestamp_max = covered.timestamp_max
+        last = self.offsets.last_value()
+        self._next_entry_at = 0 if last is None else last + self.index_interval_bytes
+        as_saved = ends == [covered, covered] and offsets.damage is None and times.damage is None
+        self._saved = covered if as_saved else None
+        return covered
+
+    def save_indexes(
+        self, files: Files, directory: str, base_offset: int, covered: Covered, *, sync: bool
+    ) -> None:
+        """Bring the index files up to `covered`, which must be on the disk itself.
+
+        Raises: OSError; the next call then writes the files anew.
+        """
+        before, self._saved = self._saved, None
+        if (before != covered or sync) and covered.position > 0:
+            for index, by_offset in ((self.offsets, False), (self.times, True)):
+                file = files.open(segment_path(directory, base_offset, index.SUFFIX), create=True)
+                start = 0
+                if before is None:
+                    file.truncate(0)
+                    file.append(index.encode_header(base_offset))
+                else:
+                    start = index.count_below(before.offset if by_offset else before.position)
+                if before != covered:
+                    end = index.count_below(covered.offset if by_offset else covered.position)
+                    file.append(index.encode_block(covered, start=start, end=end))
+                if sync:
+                    file.sync()
+                file.close()
+        self._saved = covered
+
+    def is_saved(self, position: int) -> bool:
+        """Whether the index files cover bytes [0, position)."""
+        return self._saved is not None and self._saved.position == position
+
+
+class Segment:
+    """A segment of a log, open or put away."""
+
+    __slots__ = ("base_offset", "contents", "size")
+
+    def __init__(self, base_offset: int, size: int, contents: Contents | None) -> None:
+        self.base_offset = base_offset
+        self.size = size
+        """Bytes of whole batches. Final once a later segment exists."""
+        self.contents = contents
+
+    def load(
+        self,
+        files: Files,
+        directory: str,
+        *,
+        index_interval_bytes: int,
+        next_base_offset: int,
+        gaps_allowed: bool,
+    ) -> Contents:
+        """Open a segment that is no longer written, rebuilding indexes that cannot be trusted.
+
+        Raises: CorruptData where the file is not what was written, OSError.
+        """
+        path = segment_path(directory, self.base_offset)
+        contents = Contents(files.open(path), index_interval_bytes)
+        covered = contents.load_indexes(files, directory, self.base_offset, limit=None)
+        size = contents.file.size()
+        if size != self.size or covered.position > size:
+            expected = max(self.size, covered.position)
+            raise CorruptData(path, min(size, expected), f"{expected} bytes", f"{size} bytes")
+        _, end_offset = contents.scan(
+            start=covered.position, end=size, offset=covered.offset, gaps_allowed=gaps_allowed
+        )
+        if end_offset > next_base_offset or (end_offset < next_base_offset and not gaps_allowed):
+            raise CorruptData(
+                path, size, f"the last batch to end at offset {next_base_offset}", str(end_offset)
+            )
+        self.contents = contents
+        return contents
+
+
+def _read_index(
+    files: Files, directory: str, base_offset: int, kind: type[IndexT]
+) -> Decoded[IndexT]:
+    path = segment_path(directory, base_offset, kind.SUFFIX)
+    try:
+        data = files.read_bytes(path)
+    except FileNotFoundError:
+        data = b""
+    return kind.decode(data, path=path, base_offset=base_offset)
