@@ -275,7 +275,9 @@ def _walk_envelope(
         for position in range(found[base + 6], found[base + 6] + found[base + 7]):
             if buf[position] < 33 or buf[position] == 127:
                 return -1
-    return to if to >= 0 else 0
+    found[base + 11] = to - found[base + 1]
+    return to
+
 
 def parse_envelopes(
     buf: cython.const[cython.uchar][::1],

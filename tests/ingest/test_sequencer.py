@@ -1,0 +1,232 @@
+"""From the bytes of a NATS connection to records: the sequencer on both twins."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable
+from types import ModuleType
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bascule.ingest import sequencer as sequencer_module
+from bascule.ingest.sequencer import Draft, Sequencer
+from bascule.record import header as batch_header
+from bascule.record.batch import Record, RecordBatch
+from bascule.wire import _hot as wire_hot
+
+Load = Callable[[str], ModuleType]
+
+
+class Room:
+    def __init__(self, size: int) -> None:
+        self.view = memoryview(bytearray(size))
+
+
+def sequence(
+    data: bytes, *, sids: tuple[int, ...] = (1,), limit: int = 1 << 20, batch_max: int = 1 << 20
+) -> tuple[Sequencer, list[Draft]]:
+    sequencer = Sequencer(batch_bytes_max=batch_max)
+    for sid in sids:
+        sequencer.add_route(sid, message_bytes_max=limit)
+    messages, state = array("i", bytes(4 * 8 * 512)), array("q", bytes(32))
+    buf = bytearray(data)
+    count = wire_hot.parse_messages(buf, 0, len(buf), 1 << 24, 4096, messages, state)
+    assert state[0] == len(buf)
+    room = Room(sequencer.room_bytes(len(buf), count) + 50)
+    drafts, end = sequencer.sequence(buf, messages, count, wire_bytes=len(buf), slab=room, start=50)
+    assert end <= len(room.view)
+    return sequencer, drafts
+
+
+def records(draft: Draft) -> list[Record]:
+    batch_header.seal(
+        draft.batch, record_count=draft.record_count, base_timestamp=5, max_timestamp=5
+    )
+    return list(RecordBatch(draft.batch))
+
+
+def msg(
+    subject: str, payload: bytes, *, sid: int = 1, reply: str = "", block: bytes = b""
+) -> bytes:
+    answer = f" {reply}" if reply else ""
+    if block:
+        line = f"HMSG {subject} {sid}{answer} {len(block)} {len(block) + len(payload)}\r\n"
+    else:
+        line = f"MSG {subject} {sid}{answer} {len(payload)}\r\n"
+    return line.encode() + block + payload + b"\r\n"
+
+
+@pytest.fixture(autouse=True)
+def on_twin(hot: Load, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sequencer_module, "_hot", hot("ingest"))
+    monkeypatch.setattr(sequencer_module, "envelope_hot", hot("wire/liftbridge"))
+
+
+def test_each_message_is_one_record() -> None:
+    block = b"NATS/1.0\r\nA: 1\r\nbascule-key:  the key \r\nB:two words\t\r\nA: 3\r\nE:\r\n\r\n"
+    _, (draft,) = sequence(
+        msg("a.b", b"plain")
+        + msg("a.c", b"", reply="in.box")
+        + msg("a.d", b"with", block=block, reply="r")
+    )
+    assert records(draft) == [
+        Record(0, 5, None, b"plain", (("subject", b"a.b"),)),
+        Record(1, 5, None, b"", (("subject", b"a.c"), ("reply", b"in.box"))),
+        Record(
+            2, 5, b"the key", b"with",
+            (
+                ("subject", b"a.d"), ("reply", b"r"), ("A", b"1"), ("B", b"two words"),
+                ("A", b"3"), ("E", b""),
+            ),
+        ),
+    ]  # fmt: skip
+    assert draft.answers == (
+        b"\0" + (1).to_bytes(4, "little") + b"\6\0in.box" + b"\0\2\0\0\0" + b"\1\0r"
+    )
+
+
+def test_a_header_called_reply_cannot_pass_for_the_reply_subject() -> None:
+    block = b"NATS/1.0\r\nreply: fake\r\n\r\n"
+    _, (draft,) = sequence(msg("a", b"x", block=block) + msg("a", b"y", block=block, reply="real"))
+    first, second = records(draft)
+    assert first.headers == (("subject", b"a"), ("reply", None), ("reply", b"fake"))
+    assert second.headers == (("subject", b"a"), ("reply", b"real"), ("reply", b"fake"))
+
+
+@pytest.mark.parametrize(
+    "block",
+    [
+        b"NATS/1.0 503\r\n\r\n",
+        b"NATS/1.0\r\nno colon\r\n\r\n",
+        b"NATS/1.0\r\n: no name\r\n\r\n",
+        b"NATS/1.0\r\nn\xc3\xa4me: x\r\n\r\n",
+        b"NATS/1.0\r\nA: 1\r\n",
+        b"NATS/1.0\r\nA: 1\r\n\r\nrest",
+        b"XATS/1.0\r\nA: 1\r\n\r\n",
+    ],
+)
+def test_a_malformed_header_block_is_kept_whole(block: bytes) -> None:
+    sequencer, (draft,) = sequence(msg("a", b"x", block=block))
+    (record,) = records(draft)
+    assert record.headers == (("subject", b"a"), ("Nats-Header-Block", block))
+    assert record.value == b"x"
+    assert sequencer.counts.header_blocks_malformed == 1
+
+
+def test_subscriptions_get_batches_of_their_own_in_order() -> None:
+    data = b"".join(msg("s", b"%d" % n, sid=n % 3 + 1) for n in range(30)) + msg("s", b"x", sid=9)
+    sequencer, drafts = sequence(data, sids=(1, 2, 3))
+    assert sorted(d.sid for d in drafts) == [1, 2, 3]
+    for draft in drafts:
+        values = [int(r.value or b"") for r in records(draft)]
+        assert values == list(range(draft.sid - 1, 30, 3))
+    assert sequencer.counts.messages == 31
+    assert sequencer.counts.messages_unrouted == 1
+
+
+def test_a_route_that_ended_takes_nothing() -> None:
+    sequencer = Sequencer(batch_bytes_max=1 << 20)
+    sequencer.add_route(1, message_bytes_max=10)
+    sequencer.remove_route(1)
+    data = bytearray(msg("s", b"x"))
+    messages, state = array("i", bytes(4 * 8 * 4)), array("q", bytes(32))
+    count = wire_hot.parse_messages(data, 0, len(data), 99, 99, messages, state)
+    drafts, _ = sequencer.sequence(
+        data, messages, count, wire_bytes=len(data), slab=Room(500), start=0
+    )
+    assert drafts == []
+    assert sequencer.counts.messages_unrouted == 1
+
+
+def test_a_message_over_the_limit_is_refused_and_the_rest_is_kept() -> None:
+    data = msg("a", b"x" * 11, reply="big") + msg("a", b"x" * 10, reply="fits")
+    sequencer, (draft,) = sequence(data, limit=10)
+    assert draft.record_count == 1
+    assert draft.refused_count == sequencer.counts.messages_refused == 1
+    assert draft.refused == b"\0" + (11).to_bytes(4, "little") + b"\3\0big"
+    _, (alone,) = sequence(msg("a", b"x" * 11), limit=10)
+    assert (alone.record_count, len(alone.batch), alone.refused) == (0, 0, b"")
+
+
+def test_batches_are_bounded() -> None:
+    data = b"".join(msg("a", b"x" * 100) for _ in range(50)) + msg("a", b"y" * 5000)
+    _, drafts = sequence(data, batch_max=1000)
+    assert sum(d.record_count for d in drafts) == 51
+    assert all(len(d.batch) <= 1000 + 61 for d in drafts[:-1])
+    assert drafts[-1].record_count == 1
+
+
+def test_an_envelope_is_unpacked_and_its_policy_kept() -> None:
+    def envelope(fields: bytes) -> bytes:
+        return b"\xb9\x0e\x43\xb4\0\x08\0\0" + fields
+
+    full = b"\x12\x01k\x1a\x01v\x4a\x08\x0a\x02h1\x12\x02v1\x52\x02in\x5a\x02id"
+    none = b"\x12\x01k\x52\x02in\x60\x02"
+    broken = envelope(b"\x12\x09k")
+    data = (
+        msg("a", envelope(full), reply="ignored")
+        + msg("a", envelope(none))
+        + msg("a", envelope(b"\x1a\x01w"), reply="r")
+        + msg("a", broken, reply="s")
+    )
+    sequencer, (draft,) = sequence(data)
+    found = records(draft)
+    assert found[0] == Record(
+        0, 5, b"k", b"v", (("subject", b"a"), ("reply", b"ignored"), ("h1", b"v1"))
+    )
+    assert found[1] == Record(1, 5, b"k", None, (("subject", b"a"),))
+    assert found[2] == Record(2, 5, None, b"w", (("subject", b"a"), ("reply", b"r")))
+    assert found[3].value == broken
+    assert sequencer.counts.envelopes == 3
+    assert draft.answers == (
+        b"\1\0\0\0\0" + b"\2\0in" + b"\2\0id" + b"\0" + b"\1\0a"
+        + b"\0\2\0\0\0" + b"\1\0r" + b"\0\3\0\0\0" + b"\1\0s"
+    )  # fmt: skip
+
+
+def test_any_message_comes_out_as_it_went_in() -> None:
+    names = st.text(
+        st.characters(min_codepoint=33, max_codepoint=126, exclude_characters=":"),
+        min_size=1, max_size=70,
+    ).filter(lambda n: n.lower() != "bascule-key")  # fmt: skip
+    values = st.text(st.characters(min_codepoint=32, max_codepoint=0x17F), max_size=70).map(
+        lambda v: v.strip(" \t").encode()
+    )
+    subjects = st.text("ab.*X", min_size=1, max_size=130)
+    message = st.tuples(
+        subjects, st.binary(max_size=9000), st.just("") | subjects,
+        st.none() | st.lists(st.tuples(names, values), max_size=5), st.none() | values,
+    )  # fmt: skip
+
+    @given(st.lists(message, min_size=1, max_size=6))
+    def check(
+        drawn: list[tuple[str, bytes, str, list[tuple[str, bytes]] | None, bytes | None]],
+    ) -> None:
+        data, wanted = b"", []
+        for number, (subject, payload, reply, headers, key) in enumerate(drawn):
+            block = b""
+            if headers is not None:
+                lines = [n.encode() + b": " + v for n, v in headers]
+                if key is not None:
+                    lines.insert(len(lines) // 2, b"Bascule-Key: " + key)
+                block = b"\r\n".join([b"NATS/1.0", *lines, b"", b""])
+            data += msg(subject, payload, reply=reply, block=block)
+            kept = list(headers or [])
+            marked = not reply and bool(kept) and kept[0][0] == "reply"
+            wanted.append(
+                Record(
+                    number, 5, key if headers is not None else None, payload,
+                    (
+                        ("subject", subject.encode()),
+                        *([("reply", reply.encode())] if reply else []),
+                        *([("reply", None)] if marked else []),
+                        *kept,
+                    ),
+                )
+            )  # fmt: skip
+        _, (draft,) = sequence(data)
+        assert records(draft) == wanted
+
+    check()
