@@ -244,3 +244,14 @@ class UnsupportedFormat(BasculeError):
         self.file = file
         self.found = found
         self.newest = newest
+
+
+class MissingExtra(BasculeError):
+    """Something needs a package that this installation was made without."""
+
+    def __init__(self, what: str, package: str, extra: str) -> None:
+        super().__init__(
+            f"{what} needs {package}, which is not installed: pip install 'bascule[{extra}]'"
+        )
+        self.package = package
+        self.extra = extra

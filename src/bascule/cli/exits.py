@@ -1,0 +1,69 @@
+"""Exit codes, and what to do next for each kind of error: the only such table."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from bascule.errors import (
+    BasculeError,
+    Broken,
+    ConfigError,
+    CorruptData,
+    DataDirectoryInUse,
+    Indeterminate,
+    InvalidName,
+    LimitExceeded,
+    MissingExtra,
+    OffsetOutOfRange,
+    PublishRejected,
+    StreamConflict,
+    UnknownStream,
+)
+
+OK: Final = 0
+FAILED: Final = 1
+USAGE: Final = 2
+UNKNOWN: Final = 3
+CONFLICT: Final = 4
+UNREACHABLE: Final = 5
+CORRUPT: Final = 6
+REJECTED: Final = 7
+INTERRUPTED: Final = 130
+"""128 + SIGINT, as shells do."""
+
+EXPLAINED: Final = (
+    (0, "done"),
+    (1, "failed for a reason of its own, told on standard error"),
+    (2, "wrong usage, configuration, name or offset"),
+    (3, "no such stream"),
+    (4, "the stream exists with another configuration, or the data directory is in use"),
+    (5, "the node or the NATS server cannot be reached"),
+    (6, "data is corrupt, or a check of the demo failed"),
+    (7, "the stream rejected a message, or its fate is unknown"),
+    (130, "interrupted"),
+)
+
+_TABLE: Final[tuple[tuple[type[BasculeError], int, str], ...]] = (
+    (UnknownStream, UNKNOWN, "`bascule stream list` shows what exists"),
+    (
+        StreamConflict,
+        CONFLICT,
+        "use another name, ask for the same configuration, or `bascule stream delete` it first",
+    ),
+    (DataDirectoryInUse, CONFLICT, "stop the other node, or give this one its own --data"),
+    (ConfigError, USAGE, ""),
+    (InvalidName, USAGE, ""),
+    (LimitExceeded, USAGE, ""),
+    (OffsetOutOfRange, USAGE, "`bascule stream info` shows the offsets that are held"),
+    (MissingExtra, USAGE, ""),
+    (CorruptData, CORRUPT, "`bascule inspect FILE` shows what is left around it"),
+    (PublishRejected, REJECTED, ""),
+    (Indeterminate, REJECTED, "read the stream before publishing again"),
+    (Broken, UNREACHABLE, ""),
+    (BasculeError, FAILED, ""),
+)
+
+
+def explain(error: BasculeError) -> tuple[int, str]:
+    """The exit code for `error`, and what to do next (or nothing)."""
+    return next((code, hint) for cls, code, hint in _TABLE if isinstance(error, cls))

@@ -1,0 +1,93 @@
+"""The door of the command line: commands are registered, errors become sentences and exit codes."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import click
+import typer
+
+from bascule import __version__
+from bascule.cli import exits
+from bascule.cli.output import err
+from bascule.cli.publish import publish
+from bascule.cli.read import read
+from bascule.cli.serve import serve
+from bascule.cli.streams import streams
+from bascule.errors import BasculeError
+from bascule.host.twins import loaded_twins, twin_of_all
+
+EXIT_CODES = "Exit codes: " + "; ".join(f"{code} {what}" for code, what in exits.EXPLAINED) + "."
+
+app = typer.Typer(
+    name="bascule",
+    help="Durable streams on NATS subjects, read over the Kafka wire protocol and by PySpark.",
+    epilog=EXIT_CODES,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command()(serve)
+app.add_typer(streams, name="stream")
+app.command()(publish)
+app.command()(read)
+
+
+def _print_version(wanted: bool) -> None:
+    if not wanted:
+        return
+    sys.stdout.write(f"bascule {__version__} ({twin_of_all()})\n")
+    for package, twin in loaded_twins().items():
+        sys.stdout.write(f"  {package:<16}{twin}\n")
+    raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version",
+            callback=_print_version,
+            is_eager=True,
+            help="Print the version, and which twin of each hot module is loaded.",
+        ),
+    ] = False,
+) -> None:
+    pass
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run one command; returns its exit code."""
+    try:
+        result = app(args=arguments, standalone_mode=False)
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except (KeyboardInterrupt, click.Abort):
+        err.print("interrupted", style="yellow")
+        return exits.INTERRUPTED
+    except BrokenPipeError:
+        # The reader of our output has seen enough, as `head` does.
+        sys.stderr.close()
+        return exits.OK
+    except BasculeError as error:
+        code, hint = exits.explain(error)
+        err.print(f"[red]error:[/red] {_plain(str(error))}")
+        if hint:
+            err.print(f"[dim]{_plain(hint)}[/dim]")
+        return code
+    except OSError as error:
+        err.print(f"[red]error:[/red] {_plain(str(error))}")
+        return exits.FAILED
+    return result if isinstance(result, int) else exits.OK
+
+
+def _plain(text: str) -> str:
+    """Text in which nothing is markup."""
+    return text.replace("[", r"\[")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

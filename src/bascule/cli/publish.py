@@ -1,0 +1,208 @@
+"""`bascule publish`: messages from the command line or standard input, each acknowledged."""
+
+from __future__ import annotations
+
+import asyncio
+import json as json_text
+import os
+import sys
+import threading
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from bascule.cli.output import JsonOption, ServerOption, err, out, print_json
+from bascule.errors import ConfigError
+
+if TYPE_CHECKING:
+    from bascule.client import Acks, Client, Outgoing
+
+STDIN_CHUNK_BYTES: Final = 1 << 16
+STDIN_CHUNKS_AHEAD: Final = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Template:
+    """What all messages of one command share."""
+
+    subject: str
+    key: str | None
+    headers: tuple[tuple[str, str], ...]
+    key_separator: str | None = None
+
+    def message(self, value: bytes) -> Outgoing:
+        from bascule.client import Outgoing
+
+        key: bytes | str | None = self.key
+        if self.key_separator is not None:
+            before, found, after = value.partition(self.key_separator.encode())
+            key, value = (before, after) if found else (self.key, value)
+        return Outgoing(self.subject, value, key, self.headers or None)
+
+
+def publish(
+    subject: Annotated[str, typer.Argument(metavar="SUBJECT", help="NATS subject to publish on.")],
+    value: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[VALUE]",
+            help="The message. Without it (or with -), each line of standard input is one.",
+        ),
+    ] = None,
+    key: Annotated[str | None, typer.Option("--key", "-k", help="Key of the message.")] = None,
+    key_separator: Annotated[
+        str | None,
+        typer.Option(help="Lines are KEY, this separator, VALUE; without it in a line, no key."),
+    ] = None,
+    header: Annotated[
+        list[str] | None,
+        typer.Option("--header", "-H", metavar="'NAME: TEXT'", help="A header; may be repeated."),
+    ] = None,
+    count: Annotated[int, typer.Option("--count", "-n", min=1, help="Publish VALUE so often.")] = 1,
+    window: Annotated[int, typer.Option(min=1, help="Messages without ack at a time.")] = 5_000,
+    stream: Annotated[
+        str | None, typer.Option(help="Whose ack counts, where several streams take the subject.")
+    ] = None,
+    nats: Annotated[
+        str | None, typer.Option(help="NATS server to publish to, if not the one the node names.")
+    ] = None,
+    user: Annotated[str | None, typer.Option(envvar="BASCULE_NATS_USER")] = None,
+    password: Annotated[str | None, typer.Option(envvar="BASCULE_NATS_PASSWORD")] = None,
+    token: Annotated[str | None, typer.Option(envvar="BASCULE_NATS_TOKEN")] = None,
+    server: ServerOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Publish messages to a subject, and wait until a stream has stored each of them."""
+    import bascule
+
+    template = Template(subject, key, _headers(header or []), key_separator)
+    from_stdin = value is None or value == "-"
+    if from_stdin and count != 1:
+        raise ConfigError("--count repeats a VALUE: give one")
+
+    async def run() -> Acks:
+        client = bascule.connect(server, nats=nats, user=user, password=password, token=token)
+        async with client:
+            if from_stdin:
+                return await _publish_lines(client, template, window=window, stream=stream)
+            assert value is not None
+            message = template.message(value.encode())
+            return await _publish_count(client, message, count, window=window, stream=stream)
+
+    acks = asyncio.run(run())
+    _report(acks, json=json)
+
+
+def _headers(given: list[str]) -> tuple[tuple[str, str], ...]:
+    pairs = []
+    for text in given:
+        name, colon, rest = text.partition(":")
+        if not colon or not name.strip():
+            raise ConfigError(f"header {text!r} is not of the form 'Name: text'")
+        pairs.append((name.strip(), rest.strip()))
+    return tuple(pairs)
+
+
+async def _publish_count(
+    client: Client, message: Outgoing, count: int, *, window: int, stream: str | None
+) -> Acks:
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
+
+    def repeated() -> Iterator[Outgoing]:
+        for _ in range(count):
+            yield message
+
+    bar = Progress(
+        BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), console=err, transient=True,
+        disable=count == 1 or not err.is_terminal,
+    )  # fmt: skip
+    with bar:
+        task = bar.add_task("", total=count)
+        return await client.publish_many(
+            repeated(),
+            window=window,
+            stream=stream,
+            on_progress=lambda done: bar.update(task, completed=done),
+        )
+
+
+async def _publish_lines(
+    client: Client, template: Template, *, window: int, stream: str | None
+) -> Acks:
+    from rich.progress import Progress, SpinnerColumn, TextColumn
+
+    async def messages() -> AsyncIterator[Outgoing]:
+        async for line in stdin_lines():
+            yield template.message(line)
+
+    bar = Progress(
+        SpinnerColumn(), TextColumn("{task.completed:,} acknowledged"), console=err,
+        transient=True, disable=not err.is_terminal or sys.stdin.isatty(),
+    )  # fmt: skip
+    with bar:
+        task = bar.add_task("", total=None)
+        return await client.publish_many(
+            messages(),
+            window=window,
+            stream=stream,
+            on_progress=lambda done: bar.update(task, completed=done),
+        )
+
+
+async def stdin_lines() -> AsyncIterator[bytes]:
+    """The lines of standard input as they come, without their ends; the last needs none.
+
+    A daemon thread reads: a terminal or pipe may never end, and Ctrl-C must not wait for it.
+    """
+    loop = asyncio.get_running_loop()
+    chunks: asyncio.Queue[bytes] = asyncio.Queue()
+    room = threading.Semaphore(STDIN_CHUNKS_AHEAD)
+
+    def read() -> None:
+        while True:
+            room.acquire()
+            chunk = os.read(0, STDIN_CHUNK_BYTES)
+            try:
+                loop.call_soon_threadsafe(chunks.put_nowait, chunk)
+            except RuntimeError:  # the loop has gone: nobody reads on
+                return
+            if not chunk:
+                return
+
+    threading.Thread(target=read, name="stdin", daemon=True).start()
+    rest = b""
+    while chunk := await chunks.get():
+        room.release()
+        *lines, rest = (rest + chunk).split(b"\n")
+        for line in lines:
+            yield line.removesuffix(b"\r")
+    if rest:
+        yield rest
+
+
+def _report(acks: Acks, *, json: bool) -> None:
+    if json and len(acks) == 1:
+        print_json(_ack_as_json(acks, 0))
+    elif json:
+        for index in range(len(acks)):
+            sys.stdout.write(json_text.dumps(_ack_as_json(acks, index)) + "\n")
+    elif len(acks) == 1:
+        ack = acks[0]
+        promise = "synced" if ack.synced else "not synced yet"
+        out.print(
+            f"[green]✓[/green] {ack.stream} partition {ack.partition} offset {ack.offset}"
+            f"  [dim]{promise}, replicas {ack.replicas}[/dim]"
+        )
+    elif len(acks):
+        out.print(
+            f"[green]✓[/green] {len(acks):,} messages acknowledged, offsets "
+            f"{min(acks.offsets):,} to {max(acks.offsets):,}"
+        )
+    else:
+        err.print("nothing to publish: standard input was empty")
+
+
+def _ack_as_json(acks: Acks, index: int) -> dict[str, object]:
+    return acks[index]._asdict()

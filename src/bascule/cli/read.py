@@ -1,0 +1,119 @@
+"""`bascule read`: the messages of a stream, from a place, once or for ever."""
+
+from __future__ import annotations
+
+import base64
+import json as json_text
+import sys
+from collections.abc import Callable
+from datetime import datetime
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from bascule.cli.output import JsonOption, ServerOption
+from bascule.errors import ConfigError
+
+if TYPE_CHECKING:
+    from bascule.client import Message
+    from bascule.client.consumer import Start
+
+
+def read(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the stream.")],
+    start: Annotated[
+        str,
+        typer.Option(
+            "--from",
+            metavar="earliest|latest|OFFSET|TIME",
+            help="Where to begin; TIME is ISO 8601, local unless it names a zone.",
+        ),
+    ] = "earliest",
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Wait for more at the end.")
+    ] = False,
+    limit: Annotated[
+        int | None, typer.Option("--limit", "-n", min=0, help="Stop after so many messages.")
+    ] = None,
+    values: Annotated[
+        bool, typer.Option("--values", help="Print the values alone, one a line.")
+    ] = False,
+    partition: Annotated[int, typer.Option(min=0, help="Partition to read.")] = 0,
+    server: ServerOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Print the messages of a stream."""
+    import bascule
+
+    where = parse_start(start)
+    show: Callable[[Message], bytes] = as_json if json else as_value if values else as_text
+    write = sys.stdout.buffer.write
+    left = limit
+    with bascule.connect_sync(server) as client:
+        if left == 0:
+            return
+        for message in client.read(name, start=where, follow=follow, partition=partition):
+            write(show(message))
+            if follow:
+                sys.stdout.buffer.flush()
+            if left is not None:
+                left -= 1
+                if left == 0:
+                    break
+    sys.stdout.buffer.flush()
+
+
+def parse_start(text: str) -> Start:
+    """`earliest`, `latest`, an offset or a time. Raises: ConfigError."""
+    if text in ("earliest", "latest"):
+        return text  # type: ignore[return-value]
+    if text.isdecimal():
+        return int(text)
+    try:
+        return datetime.fromisoformat(text).astimezone()
+    except ValueError:
+        raise ConfigError(
+            f"--from {text!r} is not a place: expected earliest, latest, an offset as 42, or a "
+            "time as 2026-01-31T12:00:00Z"
+        ) from None
+
+
+def as_value(message: Message) -> bytes:
+    return (message.value or b"") + b"\n"
+
+
+def as_text(message: Message) -> bytes:
+    """`offset  time  subject  [key]  value` in one line; what is no text is shown escaped."""
+    key = "" if message.key is None else f" [{_shown(message.key)}]"
+    when = message.timestamp.strftime("%Y-%m-%dT%H:%M:%S.") + f"{message.timestamp_ms % 1_000:03d}Z"
+    value = "(null)" if message.value is None else _shown(message.value)
+    return f"{message.offset:>8} {when} {message.subject}{key} {value}\n".encode()
+
+
+def as_json(message: Message) -> bytes:
+    """One JSON object in one line; bytes that are no UTF-8 text stand as `{"base64": ...}`."""
+    body = {
+        "partition": message.partition,
+        "offset": message.offset,
+        "timestamp_ms": message.timestamp_ms,
+        "subject": message.subject,
+        "reply": message.reply,
+        "key": _jsonable(message.key),
+        "value": _jsonable(message.value),
+        "headers": [[name, _jsonable(value)] for name, value in message.headers],
+    }
+    return json_text.dumps(body, ensure_ascii=False).encode() + b"\n"
+
+
+def _shown(data: bytes) -> str:
+    text = data.decode("utf-8", "backslashreplace")
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def _jsonable(data: bytes | None) -> str | dict[str, str] | None:
+    if data is None:
+        return None
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return {"base64": base64.b64encode(data).decode()}

@@ -1,0 +1,148 @@
+"""`bascule serve`: one node, from its configuration to its last sync."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from bascule.config import Config, layer_from_environment, layer_from_flags, layer_from_toml, merge
+from bascule.errors import ConfigError
+from bascule.model import NodeInfo
+
+CONFIG_VARIABLE = "BASCULE_CONFIG"
+
+
+def serve(
+    data: Annotated[
+        str | None, typer.Option("--data", metavar="DIR", help="Data directory.")
+    ] = None,
+    nats: Annotated[
+        str | None,
+        typer.Option(
+            "--nats",
+            metavar="URL,...",
+            help="NATS servers to connect to; without it an embedded one runs.",
+        ),
+    ] = None,
+    config: Annotated[
+        Path | None, typer.Option("--config", metavar="FILE", help="TOML file; flags win over it.")
+    ] = None,
+    client_port: Annotated[
+        int | None,
+        typer.Option("--client-port", metavar="N", help="Kafka wire protocol; 0 picks a free one."),
+    ] = None,
+    http_port: Annotated[
+        int | None, typer.Option("--http-port", metavar="N", help="HTTP; 0 picks a free one.")
+    ] = None,
+    nats_port: Annotated[
+        int | None,
+        typer.Option("--nats-port", metavar="N", help="Embedded NATS; 0 picks a free one."),
+    ] = None,
+    ready_file: Annotated[
+        str | None,
+        typer.Option(
+            "--ready-file", metavar="FILE", help="Receives the doors as JSON once the node serves."
+        ),
+    ] = None,
+    log_level: Annotated[
+        str | None, typer.Option("--log-level", help="debug, info, warning or error.")
+    ] = None,
+    log_format: Annotated[str | None, typer.Option("--log-format", help="text or json.")] = None,
+) -> None:
+    """Run one node until Ctrl-C or SIGTERM; then drain, sync and exit 0."""
+    flags = {
+        "data": ("--data", data),
+        "nats.urls": ("--nats", nats.split(",") if nats else None),
+        "client.port": ("--client-port", client_port),
+        "http.port": ("--http-port", http_port),
+        "nats.port": ("--nats-port", nats_port),
+        "ready_file": ("--ready-file", ready_file),
+        "log.level": ("--log-level", log_level),
+        "log.format": ("--log-format", log_format),
+    }
+    run_node(load_config(config, os.environ, flags))
+
+
+def load_config(
+    path: Path | None, environment: Mapping[str, str], flags: Mapping[str, tuple[str, object]]
+) -> Config:
+    """The configuration of defaults, file, environment and flags.
+
+    `path` falls back to BASCULE_CONFIG. Raises: ConfigError, also for a file that cannot be read.
+    """
+    path = path or (
+        Path(environment[CONFIG_VARIABLE]) if environment.get(CONFIG_VARIABLE) else None
+    )
+    layers = []
+    if path is not None:
+        try:
+            layers.append(layer_from_toml(path.read_text(), str(path)))
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(f"configuration file {path} cannot be read: {error}") from error
+    return merge(*layers, layer_from_environment(environment), layer_from_flags(flags))
+
+
+def run_node(config: Config) -> None:
+    """Serve until a signal asks to stop. Raises: BasculeError where the node cannot start."""
+    from bascule.broker.server import serve as serve_node
+    from bascule.cli.logs import set_up_logging
+
+    if not __debug__:
+        raise ConfigError(
+            "the node does not run under python -O: its assertions are part of its safety"
+        )
+    set_up_logging(config.log)
+    ready_file = Path(config.ready_file) if config.ready_file else None
+    if ready_file is not None:
+        # What an earlier node left there would announce doors that are shut.
+        ready_file.unlink(missing_ok=True)
+
+    def on_ready(node: NodeInfo) -> None:
+        show_banner(config, node)
+        if ready_file is not None:
+            write_ready_file(ready_file, node)
+
+    try:
+        asyncio.run(serve_node(config, on_ready=on_ready))
+    finally:
+        if ready_file is not None:
+            ready_file.unlink(missing_ok=True)
+
+
+def write_ready_file(path: Path, node: NodeInfo) -> None:
+    """The doors as JSON; whoever watches sees the whole file or none."""
+    doors = {"pid": node.pid, "nats": node.nats, "client": node.client, "http": node.http}
+    unfinished = path.with_name(f".{path.name}.{node.pid}")
+    unfinished.write_text(json.dumps(doors) + "\n")
+    unfinished.replace(path)
+
+
+def show_banner(config: Config, node: NodeInfo) -> None:
+    """What serves where, on standard error; people's text only where the log is people's too."""
+    if config.log.format == "json":
+        return
+    from rich.panel import Panel
+    from rich.table import Table
+
+    from bascule.cli.output import err
+
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="bold")
+    table.add_column()
+    nats = "embedded nats-server" if node.nats_embedded else "connected"
+    table.add_row("NATS", f"{node.nats}  [dim]{nats}; publish here[/dim]")
+    table.add_row("clients", f"{node.client}  [dim]Kafka wire protocol[/dim]")
+    table.add_row("HTTP", f"{node.http}  [dim]API, /docs, /metrics[/dim]")
+    table.add_row("data", node.data)
+    style = "green" if node.twin == "compiled" else "yellow"
+    slow = "" if node.twin == "compiled" else "  [dim]slow: `make build` compiles[/dim]"
+    version = ".".join(map(str, sys.version_info[:3]))
+    table.add_row("code", f"[{style}]{node.twin}[/{style}], Python {version}{slow}")
+    err.print(Panel(table, title=f"bascule {node.version}", border_style="cyan", expand=False))
