@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 RESULTS = Path(__file__).parent / "results"
+SERVE = (str(Path(sys.executable).parent / "bascule"), "serve")
 
 
 @dataclass
@@ -118,7 +119,7 @@ def node(directory: Path, *, nats: str | None = None) -> Iterator[Node]:
     """A node on free ports, connected to `nats` or with its embedded server."""
     ready = directory / "ready.json"
     command = [
-        str(Path(sys.executable).parent / "bascule"), "serve", "--data", str(directory / "data"),
+        *SERVE, "--data", str(directory / "data"),
         "--client-port", "0", "--http-port", "0", "--ready-file", str(ready),
         *(["--nats", nats] if nats else ["--nats-port", "0"]),
     ]  # fmt: skip

@@ -21,6 +21,10 @@ log = logging.getLogger("bascule.ingest")
 
 SLAB_BYTES: Final = 2 << 20
 """Holds what a few receives of 256 KiB become, and is soon reused while it is in a cache."""
+FREE_SLABS_MAX: Final = 32
+"""Kept for the next burst: fresh memory costs as much as the copy into it."""
+STALL_LOG_NS: Final = 10_000_000_000
+"""A disk that stays slow is logged this often; the counters have every stall."""
 
 
 class RoomSlab:
@@ -55,6 +59,7 @@ class IngestBuffer:
         self._clock = clock
         self._freed = threading.Condition()
         self._current = RoomSlab(SLAB_BYTES)
+        self._stall_logged_ns = -STALL_LOG_NS
         self._free: deque[RoomSlab] = deque()
         self.queue: SimpleQueue[list[Draft] | threading.Event | None] = SimpleQueue()
         """What is to be written, in order; an event is set when its turn comes, None stops."""
@@ -99,7 +104,7 @@ class IngestBuffer:
         done.wait()
 
     def _retire(self, slab: RoomSlab) -> None:
-        if len(slab.view) == SLAB_BYTES and len(self._free) < 8:
+        if len(slab.view) == SLAB_BYTES and len(self._free) < FREE_SLABS_MAX:
             slab.used = 0
             self._free.append(slab)
         else:
@@ -134,10 +139,12 @@ class IngestBuffer:
     def _wait_for_room(self, wanted: int) -> None:
         self.counts.stalls += 1
         began = self._clock.monotonic_ns()
-        log.warning(
-            "ingest stalled: the disk is slower than the wire",
-            extra={"waiting_bytes": self.counts.allocated_bytes},
-        )
+        if began - self._stall_logged_ns > STALL_LOG_NS:
+            self._stall_logged_ns = began
+            log.warning(
+                "ingest stalled: the disk is slower than the wire",
+                extra={"waiting_bytes": self.counts.allocated_bytes, "stalls": self.counts.stalls},
+            )
         while not self._fits(wanted):
             if wanted <= SLAB_BYTES and self._free:
                 break
@@ -146,6 +153,4 @@ class IngestBuffer:
                 self.counts.allocated_bytes -= SLAB_BYTES
                 continue
             self._freed.wait()
-        waited = self._clock.monotonic_ns() - began
-        self.counts.stalled_ns += waited
-        log.info("ingest goes on", extra={"after_ms": waited // 1_000_000})
+        self.counts.stalled_ns += self._clock.monotonic_ns() - began

@@ -292,21 +292,22 @@ def parse_envelopes(
     Each message has 12 numbers in `rows`: 0 its header count, or -1 where it is no envelope; 1 where
     its headers, encoded as record headers, start in `headers`; 2-3 key, 4-5 value, 6-7 ack inbox,
     8-9 correlation id (position in `buf` and length, -1 if absent); 10 ack policy; 11 bytes of
-    headers. `headers` needs room for all bytes of the bodies. With no envelope at all `rows` is left
-    as it was. Source: Liftbridge envelope protocol; api.proto, message Message.
+    headers. `headers` needs room for all bytes of the bodies. Where the result is 0, `rows` is not
+    to be read. Source: Liftbridge envelope protocol; api.proto, message Message.
     """
     index: cython.Py_ssize_t
-    other: cython.Py_ssize_t
     slot: cython.Py_ssize_t
     at: cython.Py_ssize_t
     size: cython.Py_ssize_t
     to: cython.Py_ssize_t = 0
     next_to: cython.Py_ssize_t
     envelopes: cython.Py_ssize_t = 0
+    rows_wanted: cython.bint = False
     bad: cython.bint = False
     if len(messages) < 8 * count or len(rows) < 12 * count or len(crc_table) < 256:
         raise IndexError("arrays are too small for the messages")
     with cython.nogil:
+        # Nearly always there is none, and then nothing is written.
         for index in range(count):
             slot = 8 * index
             at = messages[slot + 6] + messages[slot + 5]
@@ -314,20 +315,21 @@ def parse_envelopes(
             if at < 0 or size < 0 or at + size > len(buf):
                 bad = True
                 break
+            rows_wanted |= size >= 8 and buf[at] == 0xB9
+        for index in range(count if rows_wanted and not bad else 0):
+            slot = 8 * index
+            at = messages[slot + 6] + messages[slot + 5]
+            size = messages[slot + 7] - messages[slot + 5]
             if size >= 8 and buf[at] == 0xB9:
                 if len(headers) - to < 2 * size:
                     bad = True
                     break
                 next_to = _walk_envelope(buf, at, size, crc_table, headers, to, rows, 12 * index)
                 if next_to >= 0:
-                    if envelopes == 0:
-                        for other in range(index):
-                            rows[12 * other] = -1
                     envelopes += 1
                     to = next_to
                     continue
-            if envelopes > 0 or size >= 8:
-                rows[12 * index] = -1
+            rows[12 * index] = -1
     if bad:
         raise IndexError("a message lies outside the buffer, or there is no room for its headers")
     return envelopes
