@@ -97,11 +97,6 @@ def check_config(config: StreamConfig) -> None:
         if (low is not None and value < low) or (high is not None and value > high):
             allowed = f"at least {low}" if high is None else f"between {low} and {high}"
             raise ConfigError(f"{item.name} must be {allowed}, got {value}")
-    if config.message_bytes_max > config.segment_bytes_max:
-        raise ConfigError(
-            f"message_bytes_max must be at most segment_bytes_max ({config.segment_bytes_max}), "
-            f"got {config.message_bytes_max}"
-        )
 
 
 def differences(present: StreamConfig, asked: StreamConfig) -> dict[str, tuple[object, object]]:

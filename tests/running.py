@@ -1,0 +1,239 @@
+"""Real processes for tests of tier 3: `nats-server` and `bascule serve` on free loopback ports."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+START_SECONDS_MAX = 30.0
+BIN = Path(sys.executable).parent
+
+
+@dataclass
+class NatsServer:
+    """A `nats-server` that can be stopped and started again on its port."""
+
+    directory: Path
+    options: Sequence[str] = ()
+    port: int = 0
+    process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        return f"nats://127.0.0.1:{self.port}"
+
+    def start(self) -> None:
+        for stale in self.directory.glob("*.ports"):
+            stale.unlink()
+        with (self.directory / "nats.log").open("ab") as output:
+            self.process = subprocess.Popen(
+                [
+                    str(BIN / "nats-server"), "-a", "127.0.0.1", "-p", str(self.port or -1),
+                    "--ports_file_dir", str(self.directory), *self.options,
+                ],
+                stdout=output,
+                stderr=subprocess.STDOUT,
+            )  # fmt: skip
+        text = wait_for(lambda: _ports(self.directory), self.process, self.directory / "nats.log")
+        self.port = int(json.loads(text)["nats"][0].rsplit(":", 1)[1])
+
+    def stop(self, number: int = signal.SIGTERM) -> None:
+        if self.process is not None and self.process.poll() is None:
+            self.process.send_signal(number)
+            self.process.wait(20)
+
+
+def _ports(directory: Path) -> str | None:
+    for path in directory.glob("*.ports"):
+        text = path.read_text()
+        if text.rstrip().endswith("}"):
+            return text
+    return None
+
+
+def wait_for(look: Any, process: subprocess.Popen[bytes] | None, log: Path) -> Any:
+    """What `look` finds, once it finds something; fails when the process ends or time is up."""
+    deadline = time.monotonic() + START_SECONDS_MAX
+    while (found := look()) is None:
+        if process is not None and process.poll() is not None:
+            raise AssertionError(f"ended with {process.returncode}: {log.read_text()}")
+        if time.monotonic() > deadline:
+            raise AssertionError(f"nothing within {START_SECONDS_MAX} s: {log.read_text()}")
+        time.sleep(0.01)
+    return found
+
+
+@dataclass
+class Node:
+    """A `bascule serve` process over one data directory; it can be killed and started again."""
+
+    directory: Path
+    nats: str | None = None
+    options: Sequence[str] = ()
+    environment: dict[str, str] = field(default_factory=dict)
+    process: subprocess.Popen[bytes] | None = None
+    doors: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def log(self) -> Path:
+        return self.directory / "node.log"
+
+    def start(self) -> None:
+        ready = self.directory / "ready.json"
+        ready.unlink(missing_ok=True)
+        self.spawn(ready)
+        self.doors = json.loads(
+            wait_for(lambda: ready.read_text() if ready.exists() else None, self.process, self.log)
+        )
+
+    def spawn(self, ready: Path) -> None:
+        with self.log.open("ab") as output:
+            self.process = subprocess.Popen(
+                [
+                    str(BIN / "bascule"), "serve", "--data", str(self.directory / "data"),
+                    "--client-port", "0", "--http-port", "0", "--ready-file", str(ready),
+                    *(["--nats", self.nats] if self.nats else ["--nats-port", "0"]),
+                    *self.options,
+                ],
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, **self.environment},
+            )  # fmt: skip
+
+    def stop(self, number: int = signal.SIGTERM) -> int:
+        assert self.process is not None
+        if self.process.poll() is None:
+            self.process.send_signal(number)
+        return self.process.wait(60)
+
+    def call(self, method: str, path: str, body: object = None) -> Any:
+        """Raises urllib.error.HTTPError for an error status."""
+        request = urllib.request.Request(
+            self.doors["http"] + path,
+            data=None if body is None else json.dumps(body).encode(),
+            method=method,
+            headers={"content-type": "application/json"},
+        )
+        try:
+            with urllib.request.urlopen(request, timeout=30) as response:
+                text = response.read()
+        except urllib.error.HTTPError as error:
+            error.add_note(error.read().decode())
+            raise
+        return json.loads(text) if text else None
+
+    def create(self, name: str, subject: str, **config: object) -> Any:
+        return self.call("POST", "/v1/streams", {"name": name, "subject": subject, **config})
+
+    def partition(self, name: str) -> dict[str, Any]:
+        found: dict[str, Any] = self.call("GET", f"/v1/streams/{name}")["partitions"][0]
+        return found
+
+    def wait_stored(self, name: str, count: int) -> None:
+        def look() -> bool | None:
+            return True if self.partition(name)["high_watermark"] >= count else None
+
+        wait_for(look, self.process, self.log)
+
+
+@contextlib.contextmanager
+def running_nats(directory: Path, *options: str) -> Iterator[NatsServer]:
+    directory.mkdir(parents=True, exist_ok=True)
+    server = NatsServer(directory, options)
+    server.start()
+    try:
+        yield server
+    finally:
+        server.stop()
+
+
+@contextlib.contextmanager
+def running_node(
+    directory: Path,
+    *,
+    nats: str | None = None,
+    options: Sequence[str] = (),
+    environment: dict[str, str] | None = None,
+) -> Iterator[Node]:
+    directory.mkdir(parents=True, exist_ok=True)
+    node = Node(directory, nats, options, environment or {})
+    node.start()
+    try:
+        yield node
+    finally:
+        node.stop()
+
+
+class RawNats:
+    """A NATS connection of blocking reads and no protocol help, for publishing at speed."""
+
+    def __init__(self, port: int) -> None:
+        self.received = b""
+        self.socket = socket.create_connection(("127.0.0.1", port), timeout=20)
+        while b"\r\n" not in self.received:
+            self._receive()
+        self.received = b""
+        self.socket.sendall(b'CONNECT {"verbose":false,"headers":true}\r\n')
+        self.flush()
+
+    def send(self, data: bytes) -> None:
+        self.socket.sendall(data)
+
+    def flush(self) -> None:
+        """Return once the server has seen everything sent."""
+        self.socket.sendall(b"PING\r\n")
+        while b"PONG\r\n" not in self.received:
+            self._receive()
+        self.received = self.received.replace(b"PONG\r\n", b"", 1)
+
+    def messages(self) -> list[tuple[bytes, bytes]]:
+        """(subject, payload) of every whole message received, after one read where there is none."""
+        found = self._take()
+        if not found:
+            self._receive()
+            found = self._take()
+        return found
+
+    def _receive(self) -> None:
+        """Raises: ConnectionResetError at the end of the connection."""
+        data = self.socket.recv(1 << 16)
+        if not data:
+            raise ConnectionResetError("the NATS server closed the connection")
+        self.received += data
+
+    def _take(self) -> list[tuple[bytes, bytes]]:
+        found = []
+        while True:
+            line, separator, rest = self.received.partition(b"\r\n")
+            if not separator:
+                return found
+            if line == b"PING":
+                self.socket.sendall(b"PONG\r\n")
+                self.received = rest
+                continue
+            words = line.split()
+            assert words[0] == b"MSG", line
+            size = int(words[-1])
+            if len(rest) < size + 2:
+                return found
+            found.append((words[1], rest[:size]))
+            self.received = rest[size + 2 :]
+
+    def close(self) -> None:
+        self.socket.close()
+
+    def __del__(self) -> None:
+        if hasattr(self, "socket"):
+            self.close()
