@@ -92,10 +92,11 @@ class IngestTask:
         """End all subscriptions; return once all that was delivered is appended, synced, acked."""
         for timer in self._timers.values():
             timer.cancel()
-        try:
-            await _confirmed([self._source.drain()])
-        except Broken as error:
-            log.warning("drain without the nats server", extra={"error": str(error)})
+        if self._source.connected:
+            try:
+                await _confirmed([self._source.drain()])
+            except Broken as error:
+                log.warning("drain without the nats server", extra={"error": str(error)})
         await asyncio.to_thread(self._appender.stop)
         for partition in self._sids:
             if partition.is_dirty:
