@@ -15,6 +15,7 @@ from typing import Final
 
 from bascule.broker.ingest_buffer import IngestBuffer
 from bascule.broker.partitions import Partition
+from bascule.host.api import Clock
 from bascule.ingest.sequencer import Draft
 from bascule.model import SyncPolicy
 
@@ -22,16 +23,23 @@ log = logging.getLogger("bascule.broker")
 
 SYNC_THREADS: Final = 4
 """Syncs in flight at a time; one journal commit of the file system serves them all."""
+PACE_NS: Final = 5_000_000
+"""Time between two syncs of a partition whose records nobody waits for."""
 
 
 class Syncers:
     """A few threads that sync whatever partition asks."""
 
-    def __init__(self, send: Callable[[bytes], None], *, threads: int = SYNC_THREADS) -> None:
+    def __init__(
+        self, send: Callable[[bytes], None], *, clock: Clock, threads: int = SYNC_THREADS
+    ) -> None:
         """`send` takes ready acks, from any of the threads."""
         self._send = send
         self._queue: SimpleQueue[Partition | None] = SimpleQueue()
         self._idle = threading.Condition()
+        self._hurried = threading.Condition()
+        self._stopping = False
+        self._clock = clock
         self._threads = [
             threading.Thread(target=self._run, name=f"sync-{n}", daemon=True)
             for n in range(threads)
@@ -43,6 +51,7 @@ class Syncers:
 
     def stop(self) -> None:
         """Return once everything asked for is synced."""
+        self._stopping = True
         for _ in self._threads:
             self._queue.put(None)
         for thread in self._threads:
@@ -55,11 +64,28 @@ class Syncers:
         """
         with partition.sync_lock:
             partition.checkpoint_wanted |= checkpoint
-            if partition.sync_queued:
+            queued = partition.sync_queued
+            if queued:
                 partition.sync_wanted_again = True
-                return
             partition.sync_queued = True
-        self._queue.put(partition)
+        if not queued:
+            self._queue.put(partition)
+        elif partition.is_awaited:
+            with self._hurried:
+                self._hurried.notify_all()
+
+    def _pace(self, partition: Partition) -> None:
+        """Let more be appended before a sync that neither publisher nor reader waits for.
+
+        A batch somebody waits for ends the pause (`hurry`), and other partitions' syncs forbid it.
+        """
+        while self._queue.empty() and not partition.is_awaited:
+            pause = partition.synced_at_ns + PACE_NS - self._clock.monotonic_ns()
+            if pause <= 0 or self._stopping:
+                return
+            with self._hurried:
+                if not partition.is_awaited:
+                    self._hurried.wait(pause / 1e9)
 
     def wait_idle(self, partition: Partition) -> None:
         """Return once no sync of the partition runs or is queued."""
@@ -73,6 +99,7 @@ class Syncers:
                 return
             again = True
             while again:
+                self._pace(partition)
                 with partition.sync_lock:
                     partition.sync_wanted_again = False
                     checkpoint = partition.checkpoint_wanted

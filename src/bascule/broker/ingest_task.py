@@ -53,7 +53,7 @@ class IngestTask:
             version=version,
             tls_context=_tls_context(config),
         )
-        self.syncers = Syncers(self._source.publish)
+        self.syncers = Syncers(self._source.publish, clock=clock)
         self._appender = Appender(self._buffer, self.syncers, self._source.publish)
         self._sids: dict[Partition, int] = {}
         self._timers: dict[Partition, asyncio.Task[None]] = {}

@@ -70,6 +70,8 @@ class Partition:
         self.sync_queued = False
         self.sync_wanted_again = False
         self.checkpoint_wanted = False
+        self.synced_at_ns = 0
+        """When the last sync ended, on the monotonic clock."""
         self.checkpointed_bytes = 0
         """`counts.bytes` at the last checkpoint: what a recovery would have to scan."""
         self._clock = clock
@@ -97,6 +99,11 @@ class Partition:
     def is_dirty(self) -> bool:
         """Whether something is appended and not synced."""
         return self.log is not None and self.log.synced != self.log.end
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether a publisher or a reader waits for what is not synced yet."""
+        return len(self._pending) > 0 or bool(self.watchers)
 
     def append(self, draft: Draft) -> bytes:
         """Give the draft its offset and time and append it; acks and error acks to send now.
@@ -145,6 +152,7 @@ class Partition:
             # The kernel may have dropped the pages: a second sync would lie (fsyncgate).
             return self.fail(str(error))
         self.counts.syncs += 1
+        self.synced_at_ns = self._clock.monotonic_ns()
         return self._release() if self._watermark.on_synced(synced) else b""
 
     def checkpoint(self) -> None:

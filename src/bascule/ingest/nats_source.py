@@ -32,6 +32,11 @@ log = logging.getLogger("bascule.ingest")
 
 RECEIVE_BYTES: Final = 256 << 10
 """Asked of the socket at a time: several of the server's writes, yet within a core's cache."""
+BURST_BYTES_MIN: Final = 32 << 10
+"""A receive of this much is part of a burst."""
+BURST_PAUSE_SECONDS: Final = 0.0005
+"""Pause in a burst nobody awaits answers to: the kernel's buffer goes on filling, the reader wakes
+hundreds of times a second instead of thousands, and the NATS server gets the processor."""
 BACKOFF_SECONDS_MAX: Final = 2.0
 CONNECT_TIMEOUT_SECONDS: Final = 5.0
 
@@ -349,13 +354,21 @@ class NatsSource:
             if not confirmed.done():
                 confirmed.set_exception(error)
 
-    def deliver(self, buf: bytearray, messages: array[int], count: int, wire_bytes: int) -> None:
-        """Sequence parsed messages into the sink; waits where its room is used up."""
+    def deliver(self, buf: bytearray, messages: array[int], count: int, wire_bytes: int) -> bool:
+        """Sequence parsed messages into the sink; waits where its room is used up.
+
+        Whether a publisher waits for an answer to one of them.
+        """
         slab, start = self._sink.reserve(self._sequencer.room_bytes(wire_bytes, count))
         drafts, end = self._sequencer.sequence(
             buf, messages, count, wire_bytes=wire_bytes, slab=slab, start=start
         )
         self._sink.submit(slab, end, drafts)
+        return any(draft.answers for draft in drafts)
+
+    def pause(self, seconds: float) -> None:
+        """Sleep, unless the connection is being closed."""
+        self._stopping.wait(seconds)
 
     @property
     def body_bytes_max(self) -> int:
@@ -374,6 +387,7 @@ class _ChunkReader:
         self._end = len(rest)
         self._messages = array("i", bytes(4 * _hot.MESSAGE_FIELDS * MESSAGES_MAX))
         self._state = array("q", bytes(8 * 4))
+        self._answers_wanted = False
         self._consume()
 
     def read_once(self) -> bool:
@@ -390,7 +404,10 @@ class _ChunkReader:
             return False
         self._source.counts.bytes_received += count
         self._end += count
+        self._answers_wanted = False
         self._consume()
+        if BURST_BYTES_MIN <= count < RECEIVE_BYTES and not self._answers_wanted:
+            self._source.pause(BURST_PAUSE_SECONDS)
         return True
 
     def _consume(self) -> None:
@@ -404,7 +421,9 @@ class _ChunkReader:
             consumed, reason, needed, _ = state
             self._start = consumed
             if count:
-                source.deliver(self._buffer, self._messages, count, consumed - begin)
+                self._answers_wanted |= source.deliver(
+                    self._buffer, self._messages, count, consumed - begin
+                )
             if reason == _hot.CONTROL_LINE:
                 source.on_control_line(bytes(self._buffer[consumed:needed]))
                 self._start = needed + 2
