@@ -8,7 +8,7 @@ import os
 import resource
 import signal
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -157,7 +157,11 @@ class Node:
         )
 
     def statistics(self) -> dict[str, Any]:
-        door = {} if self._client_door is None else asdict(self._client_door.statistics())
+        door: dict[str, Any] = {}
+        if self._client_door is not None:
+            counts = self._client_door.statistics()
+            # Not asdict: it would count the pairs of the counter of requests.
+            door = {item.name: getattr(counts, item.name) for item in fields(counts)}
         partitions = {
             name: {
                 key: sum(getattr(p.counts, key) for p in ps)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
@@ -24,13 +24,101 @@ PARTITION_GAUGES: Final[Mapping[str, str]] = {
     "bytes": "Bytes of record batches held in segments.",
 }
 
-GAUGE_WORDS: Final = frozenset(
-    {"open", "current", "pending", "buffered", "waiting", "capacity", "age", "lag", "in_flight"}
-)
-"""A statistic whose last word is one of these, or whose name starts with one, goes up and down."""
 
-LABELLED: Final[Mapping[str, str]] = {"by_api": "api", "by_error": "error", "by_stream": "stream"}
-"""A group of statistics with one of these names becomes one metric with a label."""
+@dataclass(frozen=True, slots=True)
+class Described:
+    """How one statistic of the node becomes a metric."""
+
+    name: str
+    """Without prefix, and without the `_total` that every counter gets."""
+    about: str
+    counter: bool = True
+    label: str | None = None
+    """The statistic is a mapping, and this is what its keys are."""
+    scale: float = 1.0
+    """Into the base unit: seconds, bytes."""
+
+
+def _gauge(name: str, about: str) -> Described:
+    return Described(name, about, counter=False)
+
+
+STATISTICS: Final[Mapping[str, Described]] = {
+    "nats.bytes_received": Described("nats_received_bytes", "Bytes read from NATS."),
+    "nats.connects": Described("nats_connects", "Connections made to a NATS server."),
+    "nats.disconnects": Described("nats_disconnects", "Connections to a NATS server lost."),
+    "nats.slow_consumer_disconnects": Described(
+        "nats_slow_consumer_disconnects",
+        "Times the NATS server dropped the node for reading too slowly: messages were lost.",
+    ),
+    "nats.server_errors": Described("nats_server_errors", "-ERR lines of the NATS server."),
+    "nats.acks_bytes_sent": Described("acks_sent_bytes", "Bytes of acks sent to publishers."),
+    "nats.acks_bytes_dropped": Described(
+        "acks_dropped_bytes", "Bytes of acks that could not be sent: no connection took them."
+    ),
+    "nats.connected": _gauge("nats_connected", "Whether a NATS server is connected: 1 or 0."),
+    "ingest.messages": Described("ingest_messages", "Messages taken from NATS for a stream."),
+    "ingest.batches": Described("ingest_batches", "Record batches made of them."),
+    "ingest.envelopes": Described("ingest_envelopes", "Messages unpacked from an envelope."),
+    "ingest.header_blocks_malformed": Described(
+        "ingest_malformed_headers", "Messages whose headers could not be parsed."
+    ),
+    "ingest.messages_refused": Described(
+        "ingest_refused_messages", "Messages larger than their stream takes."
+    ),
+    "ingest.messages_unrouted": Described(
+        "ingest_unrouted_messages", "Messages of a subscription that was ended meanwhile."
+    ),
+    "buffer.stalls": Described(
+        "ingest_stalls", "Times reading NATS waited because the buffer to the disk was full."
+    ),
+    "buffer.stalled_ns": Described(
+        "ingest_stalled_seconds", "Time reading NATS waited for the disk.", scale=1e-9
+    ),
+    "buffer.allocated_bytes": _gauge("ingest_buffer_bytes", "Memory of the ingest buffer."),
+    "buffer.allocated_bytes_max": _gauge(
+        "ingest_buffer_bytes_max", "Most memory the ingest buffer ever had."
+    ),
+    "stream.records": Described("stream_records", "Records appended.", label="stream"),
+    "stream.bytes": Described("stream_appended_bytes", "Bytes appended.", label="stream"),
+    "stream.batches": Described("stream_batches", "Batches appended.", label="stream"),
+    "stream.syncs": Described("stream_syncs", "Times the log was synced.", label="stream"),
+    "stream.messages_refused": Described(
+        "stream_refused_messages", "Messages larger than the stream takes.", label="stream"
+    ),
+    "stream.records_not_stored": Described(
+        "stream_records_not_stored",
+        "Messages the log could not take; who asked for an ack got an error.",
+        label="stream",
+    ),
+    "client_door.connections": _gauge("client_connections", "Client connections open now."),
+    "client_door.waiting": _gauge("client_waiting_requests", "Requests waiting for data now."),
+    "client_door.connections_accepted": Described(
+        "client_connections_accepted", "Client connections accepted."
+    ),
+    "client_door.connections_refused": Described(
+        "client_connections_refused", "Client connections refused: too many."
+    ),
+    "client_door.connections_expired": Described(
+        "client_connections_expired", "Client connections closed for idling or not reading."
+    ),
+    "client_door.protocol_errors": Described(
+        "client_protocol_errors", "Client connections closed for breaking the protocol."
+    ),
+    "client_door.handler_errors": Described(
+        "client_handler_errors", "Requests that failed for an unexpected reason."
+    ),
+    "client_door.requests": Described("client_requests", "Requests answered.", label="api"),
+    "client_door.bytes_in": Described("client_received_bytes", "Bytes of requests."),
+    "client_door.bytes_out": Described("client_sent_bytes", "Bytes of responses."),
+    "client_door.bytes_sendfile": Described(
+        "client_sendfile_bytes", "Bytes of responses that the kernel moved from file to socket."
+    ),
+    "client_door.cold_reads": Described(
+        "client_cold_reads", "Ranges a thread had to bring into the page cache first."
+    ),
+}
+"""Path in `StreamAdmin.statistics()` -> metric. `docs/metrics.md` is held to it by a test."""
 
 
 class NodeCollector(Collector):
@@ -85,49 +173,27 @@ class NodeCollector(Collector):
 
 
 def statistics_metrics(statistics: Mapping[str, Any]) -> Iterator[Metric]:
-    """Nested counters as metrics: `{"ingest": {"messages": 5}}` is `bascule_ingest_messages_total`.
-
-    Times in `_ms` become seconds; texts and None are left out.
-    """
-    yield from _walk((PREFIX,), statistics)
-
-
-def _walk(path: tuple[str, ...], group: Mapping[str, Any]) -> Iterator[Metric]:
-    for key, value in group.items():
+    """The described ones of nested counters; what is not described is left out."""
+    for path, described in STATISTICS.items():
+        value: Any = statistics
+        for part in path.split("."):
+            value = value.get(part) if isinstance(value, Mapping) else None
         if isinstance(value, Mapping):
-            label = LABELLED.get(key)
-            if label is None:
-                yield from _walk((*path, key), value)
-            else:
-                family = CounterMetricFamily(
-                    _metric_name(path), f"{_sentence(path)}, by {label}.", labels=(label,)
-                )
-                for name, number in value.items():
-                    family.add_metric((str(name),), number)
-                yield family
-        elif isinstance(value, int | float):
-            yield _leaf((*path, key), value)
+            # A group by one label may stand one level deeper, under `by_<label>`.
+            value = value.get(f"by_{described.label}", value)
+        if value is not None:
+            yield _metric(described, value)
 
 
-def _leaf(path: tuple[str, ...], value: float) -> Metric:
-    last = path[-1]
-    if last.endswith("_ms"):
-        path, value = (*path[:-1], last.removesuffix("_ms") + "_seconds"), value / 1_000
-    elif last.endswith("_ns"):
-        path, value = (*path[:-1], last.removesuffix("_ns") + "_seconds"), value / 1e9
-    name, about = _metric_name(path), _sentence(path) + "."
-    words = last.split("_")
-    if isinstance(value, bool) or GAUGE_WORDS & {words[0], words[-1], last} or "max" in words:
-        return GaugeMetricFamily(name, about, value=float(value))
-    return CounterMetricFamily(name, about, value=value)
-
-
-def _metric_name(path: tuple[str, ...]) -> str:
-    return re.sub(r"[^a-zA-Z0-9_]", "_", "_".join(path))
-
-
-def _sentence(path: tuple[str, ...]) -> str:
-    return " ".join(path[1:]).replace("_", " ").capitalize()
+def _metric(described: Described, value: Any) -> Metric:
+    family = CounterMetricFamily if described.counter else GaugeMetricFamily
+    name = f"{PREFIX}_{described.name}"
+    if described.label is None:
+        return family(name, described.about, value=float(value) * described.scale)
+    labelled = family(name, described.about, labels=(described.label,))
+    for key, number in value.items():
+        labelled.add_metric((str(key),), float(number) * described.scale)
+    return labelled
 
 
 def render(node: NodeInfo, statistics: Mapping[str, Any], streams: Sequence[StreamInfo]) -> bytes:
