@@ -257,9 +257,11 @@ def _emit_tags_write(out: _Writer) -> None:
         inner = _Writer(out.structure, out.version, out.flexible)
         _emit_write(inner, spec, "value", "a")
         encode = out.constant(inner.build("def run(value, a):"))
-        default = out.constant(spec.default)
+        differs = f"m.{spec.name} != {out.constant(spec.default)}"
+        if spec.kind is Kind.ARRAY:
+            differs = f"m.{spec.name}"  # an empty list is not equal to the default, a tuple
         out.lines += [
-            f"if m.{spec.name} != {default}:",
+            f"if {differs}:",
             f"    parts = []; {encode}(m.{spec.name}, parts.append)",
             f"    tags.append(({spec.tag}, b''.join(parts)))",
         ]

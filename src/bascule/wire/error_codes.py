@@ -36,6 +36,7 @@ _CODES: Final[tuple[tuple[type[errors.BasculeError], ErrorCode], ...]] = (
     (errors.OffsetOutOfRange, ErrorCode.OFFSET_OUT_OF_RANGE),
     (errors.UnknownStream, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
     (errors.UnknownPartition, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+    (errors.Closed, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
     (errors.InvalidName, ErrorCode.INVALID_TOPIC),
     (errors.NotLeader, ErrorCode.NOT_LEADER_OR_FOLLOWER),
     (errors.FencedEpoch, ErrorCode.FENCED_LEADER_EPOCH),

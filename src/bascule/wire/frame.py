@@ -103,7 +103,7 @@ class FrameReader:
         if self._size >= 0:
             whole = SIZE_BYTES + self._size
             want = max(want, min(whole, max(self._eager_bytes, 2 * have)))
-        fresh = bytearray(max(want, have + SIZE_BYTES))
+        fresh = bytearray(max(want, 2 * have) if have >= want else want)
         fresh[:have] = memoryview(self._buffer)[self._start : self._stop]
         self._buffer, self._start, self._stop = fresh, 0, have
 

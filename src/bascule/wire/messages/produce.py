@@ -29,7 +29,7 @@ from bascule.wire.schema import (
 @dataclass(slots=True)
 class ProduceRecordError(Structure):
     batch_index: Int32 = 0
-    message: NullableString = None
+    batch_index_error_message: NullableString = None
 
 
 @dataclass(slots=True)

@@ -1,0 +1,173 @@
+"""Whatever a stranger sends: only RemoteProtocolError comes out, and memory follows the bytes."""
+
+from __future__ import annotations
+
+import json
+import struct
+import tracemalloc
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bascule.errors import RemoteProtocolError
+from bascule.wire.codec import decode
+from bascule.wire.connection import NEED_DATA, ClientConnection, ServerConnection
+from bascule.wire.messages import REQUESTS
+from bascule.wire.messages.api_versions import ApiVersionsRequest
+from bascule.wire.messages.fetch import FetchRequest, FetchResponse
+from bascule.wire.messages.metadata import MetadataRequest
+from bascule.wire.schema import Message
+
+SERVED = {key: kind.VERSIONS for key, kind in REQUESTS.items()}
+KINDS: dict[str, type[Message]] = {
+    kind.__name__: kind for request in REQUESTS.values() for kind in (request, request.RESPONSE)
+}
+VECTORS = [
+    (KINDS[v["message"]], v["version"], bytes.fromhex(v["bytes"]))
+    for v in map(
+        json.loads,
+        (Path(__file__).parents[1] / "vectors" / "messages.jsonl").read_text().splitlines(),
+    )
+]
+FRAME_BYTES_MAX = 1 << 20
+
+
+def server() -> ServerConnection:
+    return ServerConnection(served=SERVED, frame_bytes_max=FRAME_BYTES_MAX)
+
+
+def drain(connection: ServerConnection | ClientConnection, data: bytes) -> int:
+    """Feed `data`, take every event; the number of events before the protocol was broken."""
+    events = 0
+    connection.feed(data)
+    try:
+        while connection.next_event() is not NEED_DATA:
+            events += 1
+    except RemoteProtocolError:
+        with pytest.raises(RemoteProtocolError):
+            connection.next_event()
+    return events
+
+
+@given(st.binary(max_size=400))
+def test_garbage_to_a_server(data: bytes) -> None:
+    drain(server(), data)
+
+
+@given(
+    st.sampled_from(sorted(REQUESTS)) | st.integers(-(2**15), 2**15 - 1),
+    st.integers(-2, 20),
+    st.binary(max_size=300),
+)
+def test_garbage_behind_a_good_header(key: int, version: int, body: bytes) -> None:
+    frame = struct.pack(">hhih", key, version, 7, -1) + body
+    drain(server(), struct.pack(">i", len(frame)) + frame)
+
+
+@given(st.sampled_from(VECTORS), st.data())
+def test_damaged_messages(vector: tuple[type[Message], int, bytes], data: st.DataObject) -> None:
+    kind, version, good = vector
+    bad = bytearray(good)
+    for _ in range(data.draw(st.integers(1, 4))):
+        if bad:
+            bad[data.draw(st.integers(0, len(bad) - 1))] = data.draw(st.integers(0, 255))
+    cut = data.draw(st.integers(0, len(bad)))
+    for damaged in (bytes(bad), bytes(bad[:cut]), bytes(bad) + b"\0"):
+        with suppress(RemoteProtocolError):
+            decode(kind, version, memoryview(damaged))
+
+
+@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
+def test_every_cut_is_noticed(kind: type[Message]) -> None:
+    for vector_kind, version, good in VECTORS:
+        if vector_kind is kind:
+            for cut in range(len(good)):
+                with pytest.raises(RemoteProtocolError, match=r"cut short|claims|bytes"):
+                    decode(kind, version, memoryview(good)[:cut])
+
+
+@given(st.binary(max_size=200), st.booleans())
+def test_garbage_to_a_client(data: bytes, framed: bool) -> None:
+    connection = ClientConnection(client_id="c", frame_bytes_max=FRAME_BYTES_MAX)
+    connection.send(ApiVersionsRequest())
+    connection.send(FetchRequest(), version=12)
+    if framed:
+        data = struct.pack(">ii", len(data) + 4, 0) + data
+    drain(connection, data)
+
+
+@given(st.lists(st.integers(1, 40), max_size=30))
+def test_any_chunking_gives_the_same_requests(cuts: list[int]) -> None:
+    client = ClientConnection(client_id="chunks", frame_bytes_max=FRAME_BYTES_MAX)
+    sent = [
+        client.send(ApiVersionsRequest("x", "1"), version=3),
+        client.send(MetadataRequest(None), version=12),
+        client.send(FetchRequest(max_wait_ms=9), version=17),
+    ]
+    data, connection, seen = b"".join(sent), server(), []
+    position = 0
+    for cut in [*cuts, len(data)]:
+        connection.feed(data[position : position + cut])
+        position += cut
+        while (event := connection.next_event()) is not NEED_DATA:
+            seen.append((event.api_key, event.version, event.correlation_id, event.client_id))
+    assert seen == [(18, 3, 0, "chunks"), (3, 12, 1, "chunks"), (1, 17, 2, "chunks")]
+
+
+@pytest.mark.parametrize("size", [-1, -(2**31), FRAME_BYTES_MAX + 1, 2**31 - 1, 0x47455420])
+def test_a_bad_size_is_refused_from_its_four_bytes(size: int) -> None:
+    connection = server()
+    connection.feed(struct.pack(">i", size))
+    with pytest.raises(RemoteProtocolError, match=rf"frame size is {size} bytes"):
+        connection.next_event()
+
+
+def test_a_large_size_alone_costs_little_memory() -> None:
+    tracemalloc.start()
+    connections = [ServerConnection(served=SERVED, frame_bytes_max=1 << 30) for _ in range(20)]
+    for connection in connections:
+        connection.feed(struct.pack(">i", 1 << 30))
+        assert connection.next_event() is NEED_DATA
+        connection.feed(b"\0" * 100)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 20 * (256 << 10)
+
+
+COUNT_MAX = b"\x7f\xff\xff\xff"
+COMPACT_COUNT_MAX = b"\xff\xff\xff\xff\x0f"
+
+
+@pytest.mark.parametrize(
+    ("version", "body"),
+    [
+        (4, struct.pack(">iiiib", -1, 0, 0, 0, 0) + COUNT_MAX),
+        (4, struct.pack(">iiiibi", -1, 0, 0, 0, 0, 1) + b"\0\1t" + COUNT_MAX),
+        (12, struct.pack(">iiiibii", -1, 0, 0, 0, 0, 0, 0) + COMPACT_COUNT_MAX),
+        (12, struct.pack(">iiiibii", -1, 0, 0, 0, 0, 0, 0) + b"\1\2\2t" + COMPACT_COUNT_MAX),
+    ],
+)
+def test_a_huge_count_allocates_nothing(version: int, body: bytes) -> None:
+    tracemalloc.start()
+    with pytest.raises(RemoteProtocolError, match=r"claims \d+ items|cut short"):
+        decode(FetchRequest, version, memoryview(body + b"\0" * 64))
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 1 << 20
+
+
+def test_tags_that_lie() -> None:
+    head = struct.pack(">ihi", 0, 0, 0)
+    for tags in (b"\xff\xff\xff\xff\x0f", b"\1\0\xff\xff\xff\xff\x0f", b"\2\5\0\5\0", b"\1\0\2\1"):
+        with pytest.raises(RemoteProtocolError):
+            decode(FetchResponse, 16, memoryview(head + b"\1" + tags))
+    unknown = decode(FetchResponse, 16, memoryview(head + b"\1" + b"\1\x63\3abc"))
+    assert unknown == FetchResponse(responses=[])
+
+
+def test_leftover_bytes_are_an_error() -> None:
+    with pytest.raises(RemoteProtocolError, match="ends at byte 4, 3 bytes early"):
+        decode(MetadataRequest, 1, memoryview(b"\0\0\0\0abc"))
