@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import importlib
 
-NAMES = ("ingest",)
+NAMES = ("decode", "sendfile", "latency", "ingest", "acked", "reading", "idle")
 
 
 def main() -> None:

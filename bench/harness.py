@@ -194,7 +194,9 @@ def report(name: str, rows: list[dict[str, Any]]) -> None:
         bar = row.get("bar")
         kept = "" if bar is None else f"  bar {bar}: {'kept' if row['kept'] else 'MISSED'}"
         print(f"{row['figure']}: {row['ratio'] if 'ratio' in row else row['value']}{kept}")
-        print("   ", json.dumps({k: v for k, v in row.items() if k not in ("figure", "bar", "kept")}))
+        print(
+            "   ", json.dumps({k: v for k, v in row.items() if k not in ("figure", "bar", "kept")})
+        )
     RESULTS.mkdir(exist_ok=True)
     now = datetime.now(UTC)
     result = {

@@ -112,19 +112,22 @@ def run(*, quick: bool = False) -> None:
     messages = MESSAGES // 10 if quick else MESSAGES
     rounds = 3 if quick else 5
     rows: list[dict[str, Any]] = []
-    with work_directory() as directory, nats_server(directory) as server:
-        with node(directory, nats=server.url) as running:
-            for size, bar in ((16, 0.90), (128, 0.90), (1024, 0.50)):
-                bare_rate(server.port, size, messages // 10)
-                stored_rate(running, server.port, size, messages // 10)
-                ours, others, cpu = [], [], []
-                for _ in range(rounds):
-                    others.append(bare_rate(server.port, size, messages))
-                    rate, spent = stored_rate(running, server.port, size, messages)
-                    ours.append(rate)
-                    cpu.append(round(spent, 2))
-                measured = {**median_ratio(ours, others), "node_cpu_s": cpu, "messages": messages}
-                if size == 1024:
-                    measured["disk_mb_s"] = round(disk_rate(directory, 2 << 30) / 1e6)
-                rows.append(row(f"ingest without acks, {size} B", measured, at_least=bar))
+    with (
+        work_directory() as directory,
+        nats_server(directory) as server,
+        node(directory, nats=server.url) as running,
+    ):
+        for size, bar in ((16, 0.90), (128, 0.90), (1024, 0.50)):
+            bare_rate(server.port, size, messages // 10)
+            stored_rate(running, server.port, size, messages // 10)
+            ours, others, cpu = [], [], []
+            for _ in range(rounds):
+                others.append(bare_rate(server.port, size, messages))
+                rate, spent = stored_rate(running, server.port, size, messages)
+                ours.append(rate)
+                cpu.append(round(spent, 2))
+            measured = {**median_ratio(ours, others), "node_cpu_s": cpu, "messages": messages}
+            if size == 1024:
+                measured["disk_mb_s"] = round(disk_rate(directory, 2 << 30) / 1e6)
+            rows.append(row(f"ingest without acks, {size} B", measured, at_least=bar))
     report("ingest", rows)

@@ -1,0 +1,138 @@
+"""Server CPU per GiB served at 1 MiB fetches: sendfile over reading and sending."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from bascule.broker.door import ClientDoor, NodeIdentity, connection, sending
+from bascule.broker.partitions import Partition, Partitions
+from bascule.host.api import File
+from bascule.host.real import RealClock, RealFiles
+from bascule.model import StreamConfig, StreamDefinition
+from bascule.record.batch import Record
+from bascule.record.builder import build_batch
+from bascule.record.header import stamp
+from bascule.storage.partition_log import LogConfig, PartitionLog
+from bascule.wire.connection import NEED_DATA, ClientConnection
+from bascule.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from bench.harness import in_child, median_ratio, reap, report, row, work_directory
+
+LOG_BYTES = 256 << 20
+FETCH_BYTES = 1 << 20
+
+
+class ReadingSender(sending.Sender):
+    """What the door would do without sendfile: read a stretch, send it."""
+
+    __slots__ = ()
+
+    async def _send_file(self, file: File, position: int, end: int) -> None:
+        while position < end:
+            data = os.pread(file.fileno(), min(end - position, sending.STRETCH_BYTES), position)
+            await self._send_bytes(data, 0)
+            self._progress()
+            position += len(data)
+
+
+def make_log(directory: Path) -> PartitionLog:
+    log = PartitionLog.open(RealFiles(), str(directory), LogConfig(1 << 30), RealClock())
+    records = [Record(i, 1, None, b"x" * 128, (("subject", b"s"),)) for i in range(1_600)]
+    batch = build_batch(records, base_offset=0, log_append_time=True)
+    while log.end.position < LOG_BYTES:
+        base = log.end.offset
+        stamp(batch, base_offset=base, leader_epoch=0)
+        log.append(
+            batch, base_offset=base, end_offset=base + len(records), timestamp_max=1, leader_epoch=0
+        )
+    log.sync()
+    return log
+
+
+async def serve(log: PartitionLog, ready: Callable[[int], None], stop: asyncio.Event) -> None:
+    definition = StreamDefinition("s", b"i" * 16, 0, StreamConfig("s"))
+    partitions = Partitions()
+    partitions.bind(asyncio.get_running_loop())
+    partition = Partition(
+        definition, 0, log=log, failure=None, clock=RealClock(), moved=partitions.notify
+    )
+    partitions.add((partition,))
+    door = ClientDoor(partitions=partitions, node=NodeIdentity(node_id=1, cluster_id="bench"))
+    _, port = await door.start("127.0.0.1", 0)
+    ready(port)
+    await stop.wait()
+    await door.close()
+
+
+def drain(port: int, total: int) -> None:
+    """Fetch `total` bytes in requests of 1 MiB from the log's beginning, and look at none."""
+    sock = socket.create_connection(("127.0.0.1", port))
+    client = ClientConnection(client_id="drain", frame_bytes_max=64 << 20)
+    received = 0
+    offset = 0
+    while received < total:
+        partition = FetchPartition(
+            partition=0, fetch_offset=offset, partition_max_bytes=FETCH_BYTES
+        )
+        request = FetchRequest(
+            max_wait_ms=100, min_bytes=1, max_bytes=FETCH_BYTES,
+            topics=[FetchTopic(topic="s", partitions=[partition])],
+        )  # fmt: skip
+        sock.sendall(client.send(request, version=12))
+        while (event := client.next_event()) is NEED_DATA:
+            client.received(sock.recv_into(client.get_buffer()))
+        answer = event.message.responses[0].partitions[0]
+        assert answer.error_code == 0, answer
+        received += len(answer.records)
+        offset = offset + 3_200 if offset + 6_400 < answer.high_watermark else 0
+    sock.close()
+
+
+def cpu_of(log: PartitionLog, sender: type[sending.Sender], total: int) -> float:
+    """CPU seconds of the serving process for `total` bytes."""
+    says, say = os.pipe()
+    results, result = os.pipe()
+
+    def work() -> None:
+        connection.Sender = sender  # type: ignore[misc]
+
+        async def main() -> None:
+            stop = asyncio.Event()
+            task = asyncio.create_task(
+                serve(log, lambda port: (os.write(say, b"%d" % port), None)[1], stop)
+            )
+            loop = asyncio.get_running_loop()
+            loop.add_signal_handler(15, stop.set)
+            await stop.wait()
+            os.write(result, b"%.6f" % (time.process_time() - began))
+            await task
+
+        began = time.process_time()
+        asyncio.run(main())
+
+    child = in_child(work)
+    port = int(os.read(says, 16))
+    drain(port, total)
+    os.kill(child, 15)
+    seconds = float(os.read(results, 32))
+    reap(child)
+    for fd in (says, say, results, result):
+        os.close(fd)
+    return seconds
+
+
+def run(*, quick: bool = False) -> None:
+    total = (1 << 30) if quick else (4 << 30)
+    ours, others = [], []
+    with work_directory() as directory:
+        log = make_log(directory)
+        for _ in range(3 if quick else 5):
+            ours.append(cpu_of(log, sending.Sender, total) * (1 << 30) / total)
+            others.append(cpu_of(log, ReadingSender, total) * (1 << 30) / total)
+        log.close()
+    measured = {**median_ratio(ours, others), "unit": "CPU s per GiB"}
+    report("sendfile", [row("sendfile over read-and-send", measured, at_most=0.7)])
