@@ -50,7 +50,12 @@ class File(Protocol):
 class Files(Protocol):
     """A file system. Paths are absolute strings."""
 
-    def open(self, path: str, *, create: bool = False) -> File: ...
+    def open(self, path: str, *, create: bool = False, write: bool = True) -> File:
+        """Open a regular file; `create` makes a missing one, without `write` it is read only.
+
+        Raises: FileNotFoundError, OSError.
+        """
+        ...
 
     def read_bytes(self, path: str) -> bytes: ...
 

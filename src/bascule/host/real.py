@@ -137,8 +137,10 @@ class RealFile:
 class RealFiles:
     """The host's file system."""
 
-    def open(self, path: str, *, create: bool = False) -> RealFile:
-        flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
+    def open(self, path: str, *, create: bool = False, write: bool = True) -> RealFile:
+        flags = (os.O_RDWR if write else os.O_RDONLY) | os.O_CLOEXEC
+        if create:
+            flags |= os.O_CREAT
         fd = os.open(path, flags, 0o640)
         try:
             if not stat.S_ISREG(os.fstat(fd).st_mode):

@@ -1,0 +1,249 @@
+"""`bascule inspect`: what a file of a log holds, and where it stops being what was written."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+from rich.table import Table
+
+from bascule.cli import exits
+from bascule.cli.output import JsonOption, err, out, print_json
+from bascule.errors import CorruptData
+from bascule.host.api import File
+from bascule.host.real import RealFiles
+from bascule.record.batch import RecordBatch
+from bascule.record.header import BatchHeader
+from bascule.storage import checkpoint as checkpoint_file
+from bascule.storage import epochs as epochs_file
+from bascule.storage.checkpoint import decode_checkpoint
+from bascule.storage.epochs import decode_epochs
+from bascule.storage.offset_index import OffsetIndex
+from bascule.storage.scan import check_offset, find_batch, scan_batches
+from bascule.storage.segment import LOG_SUFFIX, base_offset_of
+from bascule.storage.sparse_index import SparseIndex
+from bascule.storage.time_index import TimeIndex
+
+Row = dict[str, Any]
+
+ROWS_SHOWN: Final = 50
+"""Rows of a table unless `--limit` says otherwise: about a screen."""
+TEXT_SHOWN: Final = 60
+CODECS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
+
+
+def inspect(
+    file: Annotated[
+        Path,
+        typer.Argument(
+            metavar="FILE",
+            help="A file of a log: .log, .index, .timeindex, leader-epochs or checkpoint.",
+            exists=True,
+            dir_okay=False,
+        ),
+    ],
+    json: JsonOption = False,
+    records: Annotated[
+        bool, typer.Option("--records", help="Show the records of a segment, not its batches.")
+    ] = False,
+    limit: Annotated[
+        int | None,
+        typer.Option(
+            "--limit",
+            min=0,
+            help="Rows to show; the whole file is checked even so.",
+            show_default=f"{ROWS_SHOWN}, all with --json",
+        ),
+    ] = None,
+) -> None:
+    """Show a file of a log and check all of it.
+
+    Works on the file alone, beside a running node too: its last batch may then be half written.
+    Exits with 6 where a byte is not what was written, after what came before it.
+    """
+    rows = _rows_of(str(file.absolute()), records)
+    damage = _print_lines(rows, limit) if json else _print_table(rows, limit, file.name)
+    if damage is None:
+        return
+    if json:
+        print_json({"damage": _damage_row(damage)}, indent=False)
+    else:
+        err.print(f"[red]corrupt:[/red] {damage}")
+    raise typer.Exit(exits.CORRUPT)
+
+
+def _rows_of(path: str, records: bool) -> Iterator[Row]:
+    """The rows of a file. Raises CorruptData behind the last sound one."""
+    name = path.rpartition("/")[2]
+    kinds: dict[str, Callable[[], Iterator[Row]]] = {
+        LOG_SUFFIX: lambda: _segment_rows(path, records),
+        OffsetIndex.SUFFIX: lambda: _index_rows(path, OffsetIndex, ("offset", "position")),
+        TimeIndex.SUFFIX: lambda: _index_rows(path, TimeIndex, ("timestamp", "offset")),
+        epochs_file.FILE_NAME: lambda: _epoch_rows(path),
+        checkpoint_file.FILE_NAME: lambda: _checkpoint_rows(path),
+    }
+    kind = kinds.get(name) or kinds.get(Path(name).suffix)
+    if kind is None:
+        raise typer.BadParameter(f"{name} is none of: *{', *'.join(list(kinds)[:3])}, "
+                                 f"{', '.join(list(kinds)[3:])}")  # fmt: skip
+    return kind()
+
+
+def _segment_rows(path: str, records: bool) -> Iterator[Row]:
+    file = RealFiles().open(path, write=False)
+    # A renamed copy says nothing about its base offset: its first batch does.
+    offset = base_offset_of(path.rpartition("/")[2])
+    position, size = 0, file.size()
+    try:
+        for at, header in scan_batches(file, start=0, end=size):
+            if offset is not None:
+                check_offset(header, path, at, offset=offset, gaps_allowed=at > 0)
+            if records:
+                yield from _record_rows(file, at, header)
+            else:
+                yield _batch_row(at, header)
+            position = at + header.total_bytes
+            offset = header.end_offset
+    except CorruptData as damage:
+        raise _with_what_follows(damage, file, position, size, offset or 0) from None
+
+
+def _with_what_follows(
+    damage: CorruptData, file: File, position: int, size: int, offset: int
+) -> CorruptData:
+    """Whether the damage is a torn tail or lies in the middle of the log."""
+    behind = find_batch(file, start=position + 1, end=size, offset=offset, offset_max=offset + size)
+    if behind is None:
+        what = f"; no valid batch follows in the {size - position} bytes from byte {position} on"
+    else:
+        what = f"; a valid batch with offset {behind[1].base_offset} follows at byte {behind[0]}"
+    return CorruptData(damage.file, damage.at, damage.expected, damage.found + what)
+
+
+def _batch_row(position: int, header: BatchHeader) -> Row:
+    return {
+        "position": position,
+        "bytes": header.total_bytes,
+        "offset": header.base_offset,
+        "end": header.end_offset,
+        "records": header.record_count,
+        "epoch": header.leader_epoch,
+        "timestamp": header.max_timestamp,
+        "time": "append" if header.is_log_append_time else "create",
+        "codec": CODECS[header.codec] if header.codec < len(CODECS) else str(header.codec),
+        "crc": f"{header.crc:#010x}",
+    }
+
+
+def _record_rows(file: File, position: int, header: BatchHeader) -> Iterator[Row]:
+    if header.codec:
+        yield {"offset": header.base_offset, "timestamp": header.max_timestamp, "key": None,
+               "value": f"{header.record_count} records, {CODECS[header.codec % 5]} compressed",
+               "headers": []}  # fmt: skip
+        return
+    data = file.read_at(position, header.total_bytes)
+    try:
+        for record in RecordBatch(data, origin=file.path):
+            yield {
+                "offset": record.offset,
+                "timestamp": record.timestamp,
+                "key": _jsonable(record.key),
+                "value": _jsonable(record.value),
+                "headers": [[name, _jsonable(value)] for name, value in record.headers],
+            }
+    except CorruptData as damage:
+        raise CorruptData(file.path, position + damage.at, damage.expected, damage.found) from None
+
+
+def _index_rows(path: str, kind: type[SparseIndex], names: tuple[str, str]) -> Iterator[Row]:
+    name = path.rpartition("/")[2]
+    digits = name.partition(".")[0]
+    base_offset = int(digits) if digits.isdigit() else 0
+    decoded = kind.decode(RealFiles().read_bytes(path), path=path, base_offset=base_offset)
+    for pair in decoded.pairs.entries():
+        yield dict(zip(names, pair, strict=True))
+    if decoded.damage is not None:
+        raise decoded.damage
+
+
+def _epoch_rows(path: str) -> Iterator[Row]:
+    for entry in decode_epochs(RealFiles().read_bytes(path), path=path).entries:
+        yield {"epoch": entry.number, "start": entry.start}
+
+
+def _checkpoint_rows(path: str) -> Iterator[Row]:
+    yield decode_checkpoint(RealFiles().read_bytes(path), path=path)._asdict()
+
+
+def _print_lines(rows: Iterator[Row], limit: int | None) -> CorruptData | None:
+    try:
+        for count, row in enumerate(rows):
+            if limit is None or count < limit:
+                print_json(row, indent=False)
+    except CorruptData as damage:
+        return damage
+    return None
+
+
+def _print_table(rows: Iterator[Row], limit: int | None, name: str) -> CorruptData | None:
+    shown = ROWS_SHOWN if limit is None else limit
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    count = 0
+    damage = None
+    try:
+        for row in rows:
+            if count == 0:
+                for title, value in row.items():
+                    table.add_column(title, justify="right" if _is_number(value) else "left")
+            if count < shown:
+                table.add_row(*(_shown(value) for value in row.values()))
+            count += 1
+    except CorruptData as error:
+        damage = error
+    if count:
+        out.print(table)
+    if count > shown:
+        out.print(f"... and {count - shown:,} more", style="dim")
+    if damage is None:
+        rest = "is empty" if count == 0 else f"is sound: {count:,} row{'s' if count > 1 else ''}"
+        out.print(f"[green]{name} {rest}[/green]")
+    return damage
+
+
+def _damage_row(damage: CorruptData) -> Row:
+    return {
+        "file": damage.file,
+        "at": damage.at,
+        "expected": damage.expected,
+        "found": damage.found,
+    }
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _shown(value: object) -> str:
+    """A cell: control characters escaped, cut to a readable width, no markup of rich."""
+    if value is None:
+        return "-"
+    if isinstance(value, list):
+        value = "; ".join(f"{name}={_shown(content)}" for name, content in value)
+    elif isinstance(value, dict):
+        value = "base64:" + value["base64"]
+    text = "".join(c if c.isprintable() else repr(c)[1:-1] for c in str(value))
+    text = text if len(text) <= TEXT_SHOWN else text[: TEXT_SHOWN - 1] + "…"
+    return text.replace("[", r"\[")
+
+
+def _jsonable(data: bytes | None) -> str | dict[str, str] | None:
+    """Text where it is UTF-8, else the bytes marked as base64."""
+    if data is None:
+        return None
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return {"base64": base64.b64encode(data).decode()}
