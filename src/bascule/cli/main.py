@@ -10,6 +10,8 @@ import typer
 
 from bascule import __version__
 from bascule.cli import exits
+from bascule.cli.demo.command import demo
+from bascule.cli.inspect import inspect
 from bascule.cli.output import err
 from bascule.cli.publish import publish
 from bascule.cli.read import read
@@ -32,6 +34,8 @@ app.command()(serve)
 app.add_typer(streams, name="stream")
 app.command()(publish)
 app.command()(read)
+app.command()(inspect)
+app.command()(demo)
 
 
 def _print_version(wanted: bool) -> None:

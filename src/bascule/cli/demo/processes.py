@@ -1,0 +1,157 @@
+"""Programs that run beside the demo, each in a session of its own; none outlives it.
+
+A session of its own keeps Ctrl-C from reaching them: the demo stops them, in order. Whatever a
+program started (a NATS server, a Java machine, Python workers) stays in its session, even in
+process groups of its own, so the session is what is emptied in the end.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import IO, Final
+
+from bascule.errors import Broken
+
+STOP_SECONDS_MAX: Final = 15.0
+LOG_LINES_SHOWN: Final = 12
+_PROC: Final = Path("/proc")
+
+
+class Program:
+    """One running program. As a context manager it is stopped at the end, whatever happens."""
+
+    def __init__(
+        self,
+        name: str,
+        arguments: Sequence[str],
+        *,
+        log: Path,
+        environment: Mapping[str, str] | None = None,
+        without: str | None = None,
+        piped: bool = False,
+    ) -> None:
+        """Start it; standard error goes to `log`, standard output too unless it is `piped`.
+
+        It gets this process's environment and `environment`, less variables that begin with
+        `without`.
+        """
+        self.name = name
+        inherited = {
+            key: value
+            for key, value in os.environ.items()
+            if without is None or not key.startswith(without)
+        }
+        self.log = log
+        with log.open("ab") as file:
+            self._process = subprocess.Popen(
+                arguments,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE if piped else file,
+                stderr=file,
+                env={**inherited, **(environment or {})},
+                start_new_session=True,
+            )
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def output(self) -> IO[bytes]:
+        assert self._process.stdout is not None, f"{self.name} was not started with piped=True"
+        return self._process.stdout
+
+    def has_ended(self) -> bool:
+        return self._process.poll() is not None
+
+    def wait(self, seconds: float) -> int:
+        """Its exit code. Raises: Broken if it does not end in time."""
+        try:
+            return self._process.wait(seconds)
+        except subprocess.TimeoutExpired as error:
+            raise Broken(f"{self.name} did not end within {seconds:.0f} s") from error
+
+    def failure(self) -> Broken:
+        """An error that tells how it ended, with the last lines of its log."""
+        code = self._process.poll()
+        lines = self.log.read_text(errors="replace").splitlines()[-LOG_LINES_SHOWN:]
+        how = "hangs" if code is None else f"ended with exit code {code}"
+        return Broken("\n  ".join([f"{self.name} {how}; the end of {self.log}:", *lines]))
+
+    def stop(self) -> None:
+        """SIGTERM, time to end in order, then SIGKILL for all that is left of its session."""
+        with signals_held():
+            if not self.has_ended():
+                self._process.terminate()
+                try:
+                    self._process.wait(STOP_SECONDS_MAX)
+                except subprocess.TimeoutExpired:
+                    self._process.kill()
+                    self._process.wait()
+            for pid in members_of_session(self.pid):
+                try:
+                    os.kill(pid, signal.SIGKILL)
+                except ProcessLookupError:
+                    pass
+            if self._process.stdout is not None:
+                self._process.stdout.close()
+
+    def __enter__(self) -> Program:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+
+def members_of_session(session: int) -> list[int]:
+    """The processes of a session, without those that ended and wait to be reaped."""
+    found = []
+    for entry in _PROC.iterdir() if _PROC.is_dir() else ():
+        if not entry.name.isdecimal():
+            continue
+        try:
+            # After the command's name in parentheses: state, parent, group, session.
+            fields = (entry / "stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            continue  # it ended meanwhile
+        if int(fields[3]) == session and fields[0] not in "ZX":
+            found.append(int(entry.name))
+    return found
+
+
+@contextmanager
+def signals_held() -> Iterator[None]:
+    """Ignore Ctrl-C and friends: what stops processes must not be stopped itself."""
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def interrupted_by_all_signals() -> Iterator[None]:
+    """SIGTERM and SIGHUP end the demo as Ctrl-C does: by way of every clean-up."""
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = {n: signal.signal(n, interrupt) for n in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

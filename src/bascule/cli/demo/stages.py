@@ -1,0 +1,235 @@
+"""The stages between the CSV and the picture: each does its work, measures it and checks it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from array import array
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+import bascule
+from bascule.cli.demo.flights import Flights
+from bascule.cli.demo.processes import Program
+from bascule.errors import BasculeError, Broken, ConfigError
+
+STREAM: Final = "flights"
+SUBJECT: Final = "flights.>"
+NODE_START_SECONDS_MAX: Final = 60.0
+SILENCE_SECONDS_MAX: Final = 30.0
+CONSUME_COUNT: Final = 10_000
+PARTITION_EOF: Final = -191
+"""librdkafka's code for the end of a partition."""
+JAVA_MIN: Final = 17
+
+OnProgress = Callable[[int], None]
+
+
+class CheckFailed(BasculeError):
+    """A count is not what the CSV says."""
+
+
+@dataclass(frozen=True, slots=True)
+class Doors:
+    """Where the demo's node listens, as its ready file says."""
+
+    nats: str
+    client: str
+    http: str
+
+
+class Distance(msgspec.Struct):
+    """The one field of a flight that is summed."""
+
+    distance: int
+
+
+def require(holds: bool, what: str) -> None:
+    if not holds:
+        raise CheckFailed(what)
+
+
+def start_node(folder: Path) -> Program:
+    """A node of its own on free ports, with the embedded NATS server."""
+    arguments = [sys.executable, "-m", "bascule.cli.main", "serve", "--data", str(folder / "data")]
+    for port in ("--client-port", "--http-port", "--nats-port"):
+        arguments += [port, "0"]
+    arguments += ["--ready-file", str(folder / "ready.json")]
+    # What configures the user's own node is not meant for this one.
+    return Program("the node", arguments, log=folder / "node.log", without="BASCULE_")
+
+
+def wait_for_doors(node: Program, folder: Path) -> Doors:
+    """The doors, once the node serves. Raises: Broken if it ends or takes too long."""
+    ready = folder / "ready.json"
+    deadline = time.monotonic() + NODE_START_SECONDS_MAX
+    while not ready.exists():
+        if node.has_ended() or time.monotonic() > deadline:
+            raise node.failure()
+        time.sleep(0.05)
+    doors = json.loads(ready.read_text())
+    return Doors(nats=doors["nats"], client=doors["client"], http=doors["http"])
+
+
+def publish(doors: Doors, flights: Flights, on_progress: OnProgress) -> str:
+    """Publish all flights in order; each is acknowledged after its batch is on the disk."""
+    with bascule.connect_sync(doors.http) as client:
+        client.create_stream(STREAM, SUBJECT)
+        acks = client.publish_many(flights.messages, on_progress=on_progress)
+    count = len(flights.messages)
+    require(len(acks) == count, f"{len(acks)} acks for {count} messages")
+    require(
+        acks.offsets == array("q", range(count)),
+        f"the acked offsets are not 0 to {count - 1} in order",
+    )
+    require(all(ack.synced for ack in acks), "an ack says that its message was not synced")
+    return f"offsets 0..{count - 1}"
+
+
+def read_back(doors: Doors, flights: Flights, on_progress: OnProgress) -> str:
+    """Read the stream through confluent-kafka, and compare it with what was published."""
+    from confluent_kafka import Consumer, TopicPartition
+
+    consumer = Consumer(
+        {
+            "bootstrap.servers": doors.client,
+            "group.id": "bascule-demo",
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+        }
+    )
+    try:
+        consumer.assign([TopicPartition(STREAM, 0, 0)])
+        distance_sum = _compare(consumer, flights, on_progress)
+    finally:
+        consumer.close()
+    require(
+        distance_sum == flights.distance_sum,
+        f"the distances add up to {distance_sum}, in the CSV to {flights.distance_sum}",
+    )
+    return f"Σ distance {distance_sum:,}"
+
+
+def _compare(consumer: Any, flights: Flights, on_progress: OnProgress) -> int:
+    """Compare message by message until the end of the stream; returns the sum of distances."""
+    decode = msgspec.json.Decoder(Distance).decode
+    distance_sum = position = 0
+    heard = time.monotonic()
+    while True:
+        messages = consumer.consume(CONSUME_COUNT, 1.0)
+        if messages:
+            heard = time.monotonic()
+        elif time.monotonic() - heard > SILENCE_SECONDS_MAX:
+            raise Broken(f"confluent-kafka heard nothing for {SILENCE_SECONDS_MAX:.0f} s")
+        for message in messages:
+            if message.error() is not None:
+                if message.error().code() != PARTITION_EOF:
+                    raise Broken(f"confluent-kafka: {message.error()}")
+                require(
+                    position == len(flights.messages),
+                    f"the stream ends at offset {position}, expected {len(flights.messages)}",
+                )
+                return distance_sum
+            require(position < len(flights.messages), "the stream holds more than was published")
+            sent = flights.messages[position]
+            key = None if message.key() is None else message.key().decode()
+            require(
+                message.offset() == position and message.value() == sent.value and key == sent.key,
+                f"what was read at offset {message.offset()} is not flight {position}",
+            )
+            distance_sum += decode(message.value()).distance
+            position += 1
+        on_progress(position)
+
+
+def read_columns(doors: Doors, flights: Flights, on_progress: OnProgress) -> str:
+    """Read the stream through the Python client, as Arrow batches."""
+    count = value_bytes = 0
+    with (
+        bascule.connect_sync(doors.http) as client,
+        client.read_batches(STREAM) as batches,
+    ):
+        for batch in batches:
+            count += batch.num_rows
+            offsets = batch.column("value").buffers()[1]
+            ends = memoryview(offsets).cast("i")
+            start = batch.column("value").offset
+            value_bytes += ends[start + batch.num_rows] - ends[start]
+            on_progress(count)
+    require(count == len(flights.messages), f"{count} rows, expected {len(flights.messages)}")
+    require(
+        value_bytes == flights.value_bytes,
+        f"{value_bytes} bytes of values, expected {flights.value_bytes}",
+    )
+    return "count and bytes"
+
+
+class SparkQuery:
+    """The query of `bascule.pipeline.flights` in a process of its own, event by event."""
+
+    def __init__(self, doors: Doors, folder: Path) -> None:
+        require_java()
+        arguments = [sys.executable, "-m", "bascule.pipeline.flights", "--server", doors.http]
+        arguments += ["--stream", STREAM, "--output", str(folder)]
+        environment = {
+            "PYSPARK_PYTHON": sys.executable,
+            "PYSPARK_DRIVER_PYTHON": sys.executable,
+            "SPARK_LOCAL_IP": "127.0.0.1",
+            "PYTHONWARNINGS": "ignore",
+        }
+        self.program = Program(
+            "Spark", arguments, log=folder / "spark.log", environment=environment, piped=True
+        )
+
+    def wait_for(self, event: str, on_progress: OnProgress | None = None) -> dict[str, Any]:
+        """The facts of the next `event`. Raises: Broken if Spark ends before it."""
+        for line in self.program.output:
+            facts: dict[str, Any] = json.loads(line)
+            if facts["event"] == event:
+                return facts
+            if on_progress is not None and facts["event"] == "progress":
+                on_progress(facts["rows"])
+        self.program.wait(SILENCE_SECONDS_MAX)
+        raise self.program.failure()
+
+
+def check_summary(summary: dict[str, Any], flights: Flights) -> str:
+    """Compare what the Parquet files hold with the CSV."""
+    count = len(flights.messages)
+    expected = {
+        "rows": count,
+        "offsets": count,
+        "first": 0,
+        "last": count - 1,
+        "keys_matching": count,
+        "distance_sum": flights.distance_sum,
+    }
+    found = {name: summary[name] for name in expected}
+    require(found == expected, f"the Parquet files hold {found}, expected {expected}")
+    return f"Σ distance {flights.distance_sum:,}"
+
+
+def require_java() -> None:
+    """Raises: ConfigError naming what to install where Spark would find no Java."""
+    home = os.environ.get("JAVA_HOME")
+    java = shutil.which("java", path=f"{home}/bin" if home else None)
+    found = "none"
+    if java is not None:
+        # `openjdk version "17.0.15" 2025-04-15`, on standard error.
+        said = subprocess.run([java, "-version"], capture_output=True, text=True, check=False)
+        found = said.stderr.partition('"')[2].partition('"')[0] or "unknown"
+        major = found.partition(".")[0]
+        if not major.isdecimal() or int(major) >= JAVA_MIN:
+            return
+    raise ConfigError(
+        f"Spark needs Java {JAVA_MIN} or newer, found {found}: apt-get install "
+        "openjdk-17-jre-headless (Debian), or set JAVA_HOME"
+    )
