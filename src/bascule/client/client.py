@@ -85,7 +85,7 @@ class Client:
     async def close(self) -> None:
         """Send what was handed over, end reads under way, close every connection; idempotent."""
         for reader in list(self._readers):
-            reader.close()
+            reader.close(wait=False)
         if self._nats is not None:
             await self._nats.close()
         if self._admin is not None:
@@ -267,7 +267,7 @@ class Client:
                 yield batch
         finally:
             if reader is not None:
-                reader.close()
+                reader.close(wait=False)
             executor.shutdown(wait=False, cancel_futures=True)
 
     async def read(

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from datetime import datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal, TypeAlias
+from weakref import finalize
 
 from bascule.client.connection import LogConnection, PartitionDoor
 from bascule.client.fetcher import OFFSET_MAX, Fetcher, FetchOptions
@@ -94,6 +95,8 @@ class BatchReader(Iterator["pa.RecordBatch"]):
         self._fetcher = Fetcher(
             door, connection, leader, start=first, end=last, follow=follow, options=options
         )
+        # A reader that is dropped half-way must not leave its thread waiting for buffers.
+        finalize(self, Fetcher.close, self._fetcher, wait=False)
 
     def __next__(self) -> pa.RecordBatch:
         while True:
@@ -115,9 +118,9 @@ class BatchReader(Iterator["pa.RecordBatch"]):
             if batch.num_rows:
                 return batch
 
-    def close(self) -> None:
-        """End the reading; idempotent, from any thread."""
-        self._fetcher.close()
+    def close(self, *, wait: bool = True) -> None:
+        """End the reading; idempotent, from any thread. `wait` for its thread to end, too."""
+        self._fetcher.close(wait=wait)
 
     def __enter__(self) -> BatchReader:
         return self

@@ -39,6 +39,7 @@ from bascule.wire.messages.fetch import (
 OFFSET_MAX: Final = (1 << 63) - 1
 WAIT_MS: Final = 1_000
 """How long a node may hold a Fetch that finds nothing new."""
+CLOSE_TIMEOUT_S: Final = 5.0
 BACKOFF_S_MIN: Final = 0.05
 BACKOFF_S_MAX: Final = 2.0
 _CLOCK: Final = RealClock()
@@ -116,16 +117,19 @@ class Fetcher:
         """Give a decoded answer's memory back; its data may not be touched after."""
         self._free.put(fetched.buffer)
 
-    def close(self) -> None:
-        """Stop the thread and end the connection; idempotent, from any thread."""
+    def close(self, *, wait: bool = True) -> None:
+        """Stop the thread and end the connection; idempotent, from any thread.
+
+        With `wait` the thread has ended on return, unless it is just connecting somewhere.
+        """
         self._stop.set()
         self._free.put(None)
         self._ready.put(Closed("the read was closed"))
         connection = self._connection
         if connection is not None:
             connection.abort()
-        if threading.current_thread() is not self._thread:
-            self._thread.join(timeout=5)
+        if wait:
+            self._thread.join(timeout=CLOSE_TIMEOUT_S)
 
     def _run(self) -> None:
         outcome: BasculeError | None = Broken("the fetching thread failed; see its traceback")

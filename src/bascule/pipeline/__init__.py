@@ -14,6 +14,9 @@ position of record is Spark's checkpoint, never anything the node keeps:
 always in this key order, because Spark compares offsets as strings. The stream's id is in it so
 that a deleted and re-created stream of the same name is not mistaken for the old one.
 
+Where Bascule is installed Spark finds the source by itself (`pyspark_bascule`), if its Python
+workers run the same Python: set `PYSPARK_PYTHON` to `sys.executable`.
+
 Nothing here imports pyspark before `BasculeDataSource` is asked for; it comes with the extra
 `spark`.
 """

@@ -7,9 +7,11 @@ each process, and Spark reuses its Python workers from task to task.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, MutableMapping, Sequence
+from collections.abc import Callable, Iterator, MutableMapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from threading import Event
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from pyspark.sql.datasource import (
     DataSource,
@@ -17,7 +19,6 @@ from pyspark.sql.datasource import (
     DataSourceStreamReader,
     InputPartition,
 )
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
     ReadLimit,
@@ -26,8 +27,9 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from bascule.client import SyncClient, connect_sync
-from bascule.errors import DataLoss, OffsetOutOfRange
+from bascule.client import BatchReader, SyncClient, connect_sync
+from bascule.errors import Broken, DataLoss, OffsetOutOfRange
+from bascule.model import StreamInfo
 from bascule.pipeline.offsets import (
     Extent,
     Range,
@@ -43,15 +45,18 @@ from bascule.pipeline.options import EARLIEST, LATEST, SourceOptions
 if TYPE_CHECKING:
     import pyarrow as pa
 
-SCHEMA = (
+SCHEMA: Final = (
     "offset bigint, partition int, timestamp timestamp, key binary, value binary, "
     "subject string, headers array<struct<key:string,value:binary>>"
 )
-ROWS_PER_BATCH_MAX = 65_536
+ROWS_PER_BATCH_MAX: Final = 65_536
 """Rows of one Arrow batch handed to Spark; larger and smaller ones measured slower."""
-FETCH_BYTES = 8 << 20
+FETCH_BYTES: Final = 8 << 20
 """About ROWS_PER_BATCH_MAX records of 128 B."""
+RETRY_PAUSES_S: Final = (0.1, 0.3, 1.0, 3.0, 5.0, 10.0)
+"""A node that restarts is back in seconds; Spark in local mode gives a task no second try."""
 
+T = TypeVar("T")
 _clients: dict[str, SyncClient] = {}
 
 
@@ -63,9 +68,28 @@ def client_of(server: str) -> SyncClient:
     return client
 
 
+def patiently(attempt: Callable[[], T]) -> T:
+    """What `attempt` returns; a node that cannot be reached is given a while to come back."""
+    for pause in RETRY_PAUSES_S:
+        try:
+            return attempt()
+        except Broken:
+            Event().wait(pause)
+    return attempt()
+
+
 def extent_of(options: SourceOptions) -> Extent:
-    """What the stream holds now. Raises: UnknownStream, or Broken where the node is not there."""
-    info = client_of(options.server).stream(options.stream)
+    """What the stream holds now.
+
+    Raises: UnknownStream; Broken at once where the node was never there, later where it stays away.
+    """
+    known = options.server in _clients
+    client = client_of(options.server)
+
+    def ask() -> StreamInfo:
+        return client.stream(options.stream)
+
+    info = patiently(ask) if known else ask()
     return Extent(
         stream=options.stream,
         id=info.definition.id.hex(),
@@ -92,27 +116,25 @@ def read_range(options: SourceOptions, task: InputPartition) -> Iterator[pa.Reco
     Raises: DataLoss where some of them are gone, or, without failOnDataLoss, reads what is left.
     """
     assert isinstance(task, OffsetRange)
-    client = client_of(options.server)
-    start = task.start
-    while start < task.end:
-        batches = client.read_batches(
-            options.stream,
-            start=start,
-            end=task.end,
-            partition=task.partition,
-            fetch_bytes=FETCH_BYTES,
-        )
+    start, end = task.start, task.end
+    while start < end:
         try:
-            for batch in batches:
-                for at in range(0, batch.num_rows, ROWS_PER_BATCH_MAX):
-                    yield batch.slice(at, ROWS_PER_BATCH_MAX)
+            with patiently(partial(_open, options, task.partition, start, end)) as batches:
+                for batch in batches:
+                    for at in range(0, batch.num_rows, ROWS_PER_BATCH_MAX):
+                        yield batch.slice(at, ROWS_PER_BATCH_MAX)
+                    start = batch.column(0)[-1].as_py() + 1
             return
         except OffsetOutOfRange as gone:
             if options.fail_on_data_loss:
                 raise DataLoss(options.stream, task.partition, str(gone)) from gone
-            start = max(start, gone.start)
-            if gone.end < task.end:
-                task = OffsetRange(task.partition, start, gone.end)
+            start, end = max(start, gone.start), min(end, gone.end)
+
+
+def _open(options: SourceOptions, partition: int, start: int, end: int) -> BatchReader:
+    return client_of(options.server).read_batches(
+        options.stream, start=start, end=end, partition=partition, fetch_bytes=FETCH_BYTES
+    )
 
 
 class BasculeReader(DataSourceReader):
@@ -246,12 +268,3 @@ class BasculeDataSource(DataSource):
 
     def streamReader(self, schema: StructType) -> BasculeStreamReader:  # noqa: N802
         return BasculeStreamReader(SourceOptions.parse(self.options).for_stream())
-
-
-def arrow_schema() -> pa.Schema:
-    """The schema Spark demands of every batch: it compares for equality."""
-    from pyspark.sql.types import _parse_datatype_string
-
-    parsed = _parse_datatype_string(SCHEMA)
-    assert isinstance(parsed, StructType)
-    return to_arrow_schema(parsed, timezone="UTC")
