@@ -1,0 +1,376 @@
+"""A disk in memory that crashes: what was synced survives, the rest survives by dice.
+
+Learnt from Pebble's crashable file system. A crash decides for every 4 KiB page written since the
+file's last sync whether the new page is there, the old one, or the first sectors of the new one; it
+decides how much of a change of size is there, and which unsynced creations, renames and removals
+of a directory are. A page that got lost below a size that survived reads as zeros.
+
+A failed sync is what Linux makes of it: some pages were written, none is dirty any more, and the
+next sync succeeds without them.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final, NoReturn
+
+from bascule.host.api import Buffer, Random
+
+PAGE_BYTES: Final = 4096
+SECTOR_BYTES: Final = 512
+SHORT: Final = -1
+"""Instead of an errno: an append writes a part of its bytes and then reports ENOSPC."""
+
+
+@dataclass(slots=True, eq=False)
+class Inode:
+    """A file's bytes as they are in memory and as they are on the disk."""
+
+    data: bytearray = field(default_factory=bytearray)
+    disk: bytearray = field(default_factory=bytearray)
+    dirty: set[int] = field(default_factory=set)
+    """Pages written since the last sync."""
+
+    def touch(self, start: int, end: int) -> None:
+        self.dirty.update(range(start // PAGE_BYTES, (max(end, start + 1) - 1) // PAGE_BYTES + 1))
+
+    def write_back(self) -> None:
+        """Put every dirty page and the size on the disk."""
+        if len(self.disk) > len(self.data):
+            del self.disk[len(self.data) :]
+        self.disk.extend(bytes(len(self.data) - len(self.disk)))
+        for page in self.dirty:
+            part = slice(page * PAGE_BYTES, (page + 1) * PAGE_BYTES)
+            self.disk[part] = self.data[part]
+        self.dirty.clear()
+
+    def write_back_by_dice(self, dice: Dice) -> None:
+        """Put some of what is dirty on the disk; nothing is dirty afterwards."""
+        size = self._size_by_dice(dice)
+        del self.disk[size:]
+        self.disk.extend(bytes(size - len(self.disk)))
+        for page in sorted(self.dirty):
+            start = page * PAGE_BYTES
+            new = self.data[start : start + PAGE_BYTES]
+            kept = dice.pick((len(new), 0, dice.below(PAGE_BYTES // SECTOR_BYTES) * SECTOR_BYTES))
+            end = min(start + min(kept, len(new)), size)
+            if end > start:
+                self.disk[start:end] = new[: end - start]
+        self.dirty.clear()
+
+    def _size_by_dice(self, dice: Dice) -> int:
+        low, high = sorted((len(self.disk), len(self.data)))
+        inside = low + dice.below(high - low + 1)
+        at_page = min(max(-(-inside // PAGE_BYTES) * PAGE_BYTES, low), high)
+        return dice.pick((len(self.disk), len(self.data), inside, at_page))
+
+
+@dataclass(slots=True, eq=False)
+class Directory:
+    """Names as they are now, as they are on the disk, and what was done in between."""
+
+    names: dict[str, Inode | Directory] = field(default_factory=dict)
+    disk: dict[str, Inode | Directory] = field(default_factory=dict)
+    changes: list[Callable[[dict[str, Inode | Directory]], None]] = field(default_factory=list)
+
+    def change(self, change: Callable[[dict[str, Inode | Directory]], None]) -> None:
+        change(self.names)
+        self.changes.append(change)
+
+    def write_back(self) -> None:
+        self.disk = dict(self.names)
+        self.changes.clear()
+
+
+class Dice:
+    """Choices out of a `Random`."""
+
+    def __init__(self, random: Random) -> None:
+        self._random = random
+
+    def below(self, limit: int) -> int:
+        return min(int(self._random.uniform(0, limit)), limit - 1) if limit > 1 else 0
+
+    def pick(self, choices: tuple[int, ...]) -> int:
+        return choices[self.below(len(choices))]
+
+    def happens(self) -> bool:
+        return self._random.uniform(0, 1) < 0.5
+
+
+class SimFile:
+    """A file of `SimFiles`; of no use after a crash, like the process that held it."""
+
+    def __init__(self, files: SimFiles, path: str, inode: Inode, *, write: bool) -> None:
+        self._files = files
+        self._path = path
+        self._inode = inode
+        self._write = write
+        self._boots = files.boots
+
+    @property
+    def path(self) -> str:
+        return self._path
+
+    def fileno(self) -> int:
+        raise OSError(errno.EOPNOTSUPP, "a file in memory has no descriptor", self._path)
+
+    def append(self, *data: Buffer) -> None:
+        inode, position = self._inode, len(self._inode.data)
+        joined = b"".join(data)
+        try:
+            self._begin(f"append {{}} {len(joined)} at {position}", changes=True)
+        except ShortWrite as error:
+            joined = joined[: self._files.dice.below(len(joined) + 1)]
+            inode.data += joined
+            inode.touch(position, len(inode.data))
+            raise OSError(errno.ENOSPC, "no space left on device", self._path) from error
+        inode.data += joined
+        if joined:
+            inode.touch(position, len(inode.data))
+
+    def read_at(self, position: int, length: int) -> bytes:
+        self._begin(f"read {{}} {length} at {position}")
+        return self._read(position, length)
+
+    def read_at_nowait(self, position: int, length: int) -> bytes | None:
+        self._begin(f"read-nowait {{}} {length} at {position}")
+        return None if self._files.cold else self._read(position, length)
+
+    def _read(self, position: int, length: int) -> bytes:
+        if position < 0:
+            raise OSError(errno.EINVAL, "negative position", self._path)
+        return bytes(self._inode.data[position : position + length])
+
+    def size(self) -> int:
+        self._begin("size {}")
+        return len(self._inode.data)
+
+    def truncate(self, size: int) -> None:
+        self._begin(f"truncate {{}} to {size}", changes=True)
+        data = self._inode.data
+        if size < len(data):
+            del data[size:]
+            self._inode.touch(size, size + 1)
+        elif size > len(data):
+            self._inode.touch(len(data), size)
+            data.extend(bytes(size - len(data)))
+
+    def sync(self) -> None:
+        try:
+            self._begin("sync {}")
+        except OSError:
+            if self._boots == self._files.boots:
+                self._inode.write_back_by_dice(self._files.dice)
+            raise
+        self._inode.write_back()
+
+    def close(self) -> None:
+        self._boots = -1
+
+    def _begin(self, what: str, *, changes: bool = False) -> None:
+        if self._boots != self._files.boots:
+            raise OSError(errno.EBADF, "bad file descriptor", self._path)
+        if changes and not self._write:
+            raise OSError(errno.EBADF, "opened for reading", self._path)
+        self._files.begin(what, self._path)
+
+
+class ShortWrite(OSError):
+    """An append is to be cut short; never leaves this module."""
+
+
+class SimFiles:
+    """A file system in memory, with faults on request and a log of what was asked of it."""
+
+    def __init__(self, random: Random) -> None:
+        self.dice = Dice(random)
+        self.root = Directory()
+        self.boots = 0
+        self.cold = False
+        """Whether nothing is in the page cache: reads without waiting find nothing."""
+        self.operations: list[str] = []
+        """What was asked, in order, paths shortened to their last part."""
+        self._faults: dict[int, int] = {}
+
+    def fail(self, operation: int, error: int) -> None:
+        """Let operation number `operation` from now (1 is the next) fail with errno `error`.
+
+        With `SHORT`, an append is cut short; any other operation reports ENOSPC.
+        """
+        self._faults[len(self.operations) + operation] = error
+
+    def fault_pending(self) -> bool:
+        """Whether a fault was asked for that no operation has reached."""
+        return bool(self._faults)
+
+    def forget_faults(self) -> None:
+        self._faults.clear()
+
+    def begin(self, what: str, path: str) -> None:
+        """Log one operation and let it fail if its number is due."""
+        self.operations.append(what.format(path.rpartition("/")[2] or "/"))
+        error = self._faults.pop(len(self.operations), None)
+        if error is None:
+            return
+        self.operations[-1] += f" -> {errno.errorcode[error] if error > 0 else 'short'}"
+        if error == SHORT:
+            raise ShortWrite(errno.ENOSPC, "no space left on device", path)
+        raise OSError(error, errno.errorcode[error], path)
+
+    def crash(self) -> None:
+        """Lose power: keep what was synced and, by dice, some of the rest."""
+        self.boots += 1
+        self._faults.clear()
+        self._crash(self.root, set())
+
+    def _crash(self, directory: Directory, seen: set[Inode]) -> None:
+        names = dict(directory.disk)
+        for change in directory.changes:
+            if self.dice.happens():
+                change(names)
+        directory.names = names
+        directory.write_back()
+        for entry in names.values():
+            if isinstance(entry, Directory):
+                self._crash(entry, seen)
+            elif entry not in seen:
+                seen.add(entry)
+                entry.write_back_by_dice(self.dice)
+                entry.data = bytearray(entry.disk)
+
+    def open(self, path: str, *, create: bool = False, write: bool = True) -> SimFile:
+        directory, name = self._parent(path)
+        entry = directory.names.get(name)
+        missing = create and entry is None
+        self.begin("create {}" if missing else "open {}", path)
+        if missing:
+            entry = Inode()
+            _link(directory, name, entry)
+        if entry is None:
+            _missing(path)
+        if isinstance(entry, Directory):
+            raise IsADirectoryError(errno.EISDIR, "is a directory", path)
+        return SimFile(self, path, entry, write=write)
+
+    def read_bytes(self, path: str) -> bytes:
+        self.begin("read {}", path)
+        return bytes(self._inode(path).data)
+
+    def size(self, path: str) -> int:
+        self.begin("size {}", path)
+        return len(self._inode(path).data)
+
+    def exists(self, path: str) -> bool:
+        self.begin("exists {}", path)
+        try:
+            directory, name = self._parent(path)
+        except FileNotFoundError:
+            return False
+        return name in directory.names
+
+    def list_dir(self, path: str) -> list[str]:
+        self.begin("list {}", path)
+        return sorted(self._directory(path).names)
+
+    def make_dirs(self, path: str) -> None:
+        directory = self.root
+        walked = ""
+        for name in path.strip("/").split("/"):
+            walked += f"/{name}"
+            entry = directory.names.get(name)
+            if entry is None:
+                self.begin("mkdir {}", walked)
+                entry = Directory()
+                _link(directory, name, entry)
+                self.begin("sync-dir {}", walked.rpartition("/")[0])
+                directory.write_back()
+            if not isinstance(entry, Directory):
+                raise FileExistsError(errno.EEXIST, "not a directory", walked)
+            directory = entry
+
+    def remove(self, path: str) -> None:
+        self.begin("remove {}", path)
+        directory, name = self._parent(path)
+        if isinstance(directory.names.get(name), Directory):
+            raise IsADirectoryError(errno.EISDIR, "is a directory", path)
+        if name not in directory.names:
+            _missing(path)
+        directory.change(lambda names: _drop(names, name))
+
+    def remove_tree(self, path: str) -> None:
+        self.begin("remove-tree {}", path)
+        self._directory(path)
+        directory, name = self._parent(path)
+        directory.change(lambda names: _drop(names, name))
+
+    def rename(self, source: str, target: str) -> None:
+        self.begin(f"rename {{}} to {target.rpartition('/')[2]}", source)
+        directory, name = self._parent(source)
+        other, new_name = self._parent(target)
+        if directory is not other:
+            raise OSError(errno.EXDEV, "another directory", target)
+        if name not in directory.names:
+            _missing(source)
+        directory.change(lambda names: _move(names, name, new_name))
+
+    def sync_dir(self, path: str) -> None:
+        self.begin("sync-dir {}", path)
+        self._directory(path).write_back()
+
+    def _directory(self, path: str) -> Directory:
+        directory = self.root
+        for name in path.strip("/").split("/"):
+            entry = directory.names.get(name) if name else directory
+            if entry is None:
+                _missing(path)
+            if not isinstance(entry, Directory):
+                raise NotADirectoryError(errno.ENOTDIR, "not a directory", path)
+            directory = entry
+        return directory
+
+    def _parent(self, path: str) -> tuple[Directory, str]:
+        parent, _, name = path.rpartition("/")
+        return self._directory(parent), name
+
+    def _inode(self, path: str) -> Inode:
+        directory, name = self._parent(path)
+        entry = directory.names.get(name)
+        if entry is None:
+            _missing(path)
+        if isinstance(entry, Directory):
+            raise IsADirectoryError(errno.EISDIR, "is a directory", path)
+        return entry
+
+
+def _missing(path: str) -> NoReturn:
+    raise FileNotFoundError(errno.ENOENT, "no such file or directory", path)
+
+
+def _link(directory: Directory, name: str, entry: Inode | Directory) -> None:
+    directory.change(lambda names: names.update({name: entry}))
+
+
+def _drop(names: dict[str, Inode | Directory], name: str) -> None:
+    names.pop(name, None)
+
+
+def _move(names: dict[str, Inode | Directory], name: str, new_name: str) -> None:
+    """A rename whose source the crash forgot leaves the target as it was."""
+    if name in names:
+        names[new_name] = names.pop(name)
+
+
+class SimClock:
+    """A clock that stands still until it is moved."""
+
+    def __init__(self, now_ms: int = 0) -> None:
+        self.ms = now_ms
+
+    def now_ms(self) -> int:
+        return self.ms
+
+    def monotonic_ns(self) -> int:
+        return self.ms * 1_000_000
