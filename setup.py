@@ -22,7 +22,7 @@ def hot_extensions() -> list[Extension]:
         Extension(
             ".".join(source.with_suffix("").parts[1:]),
             [str(source)],
-            extra_compile_args=["-O3"],
+            extra_compile_args=["-O3", "-DCYTHON_INLINE=inline __attribute__((always_inline))"],
         )
         for source in sources
     ]

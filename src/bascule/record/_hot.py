@@ -1,6 +1,6 @@
 """Walk the records of a batch: into positions, or into Arrow buffers.
 
-Both functions are given the bytes behind a batch's header. They return a number of records, or -1
+Both functions are given where the records of a batch are. They return a number of records, or -1
 where the bytes are no well-formed records; then `state[0]` is the byte position of the record that
 is wrong. Everything is range-checked before it is read: the bytes come from strangers.
 """
@@ -25,6 +25,9 @@ OFFSET_DELTA_MAX = (1 << 31) - 1
 POSITION_FIELDS = 8
 """Numbers per record from `index_records`: offset delta, timestamp delta, key at, key length,
 value at, value length, headers at, header count. A length of -1 is a null."""
+
+BATCH_FIELDS = 6
+"""Numbers per batch for `decode_columns`."""
 
 
 @cython.cfunc
@@ -207,14 +210,12 @@ def index_records(
     return count
 
 
+# Reads go through helpers that check them; every capacity is checked before the loop.
+@cython.boundscheck(False)
 def decode_columns(
     buf: cython.const[cython.uchar][::1],
-    start: cython.Py_ssize_t,
-    end: cython.Py_ssize_t,
-    count: cython.Py_ssize_t,
-    base_offset: cython.longlong,
-    base_timestamp: cython.longlong,
-    append_timestamp: cython.longlong,
+    batches: cython.const[cython.longlong][::1],
+    batch_count: cython.Py_ssize_t,
     offset_min: cython.longlong,
     offset_end: cython.longlong,
     offsets: cython.longlong[::1],
@@ -236,24 +237,31 @@ def decode_columns(
     header_value_valid: cython.uchar[::1],
     state: cython.longlong[::1],
 ) -> int:
-    """Append the records of `buf[start:end]` with offsets in [offset_min, offset_end) to columns.
+    """Decode the records of some batches with offsets in [offset_min, offset_end) to columns.
 
-    `state[1]` is the number of rows already in the columns, `state[2]` of header entries; both move
-    on. `state[3]` becomes at least 128 where a subject or header name is not ASCII, so that whoever
-    needs UTF-8 checks only then. `*_ends[i + 1]` is where row i's bytes end (`*_ends[0]` is 0, as
-    in Arrow); `*_valid` are bitmaps, zeroed by the caller. Timestamps are milliseconds times 1000. `append_timestamp` is
-    the time of all records, or -1 where each has its own. Every data buffer has room for all bytes
-    of `buf[start:end]`; the row buffers have room for `count` more rows.
+    `batches` has 6 numbers a batch (`BATCH_FIELDS`): where its records start and end in `buf`, how
+    many there are, base offset, base timestamp, and the timestamp of all records or -1 where each
+    has its own. `*_ends[i + 1]` is where row i's bytes end (`*_ends[0]` is 0, as in Arrow);
+    `*_valid` are bitmaps, zeroed by the caller. Timestamps are milliseconds times 1000. Every data
+    buffer has room for the bytes of all batches, the row buffers for all their records.
 
-    Returns the number of rows added; -1 (see the module), after which the columns are unusable; or
-    -2 where the header entries do not fit: nothing counts as added, give more room and repeat.
+    Returns the number of rows; -1 (see the module); or -2 where the header entries do not fit:
+    give more room and repeat. `state` becomes 1 the rows, 2 the header entries, 3 at least 128
+    where a subject or header name is not ASCII, so that whoever needs UTF-8 checks only then.
     """
-    at: cython.Py_ssize_t = start
+    at: cython.Py_ssize_t = 0
+    end: cython.Py_ssize_t
+    batch: cython.Py_ssize_t
+    count: cython.longlong
+    base_offset: cython.longlong
+    base_timestamp: cython.longlong
+    append_timestamp: cython.longlong
     index: cython.Py_ssize_t
-    row: cython.Py_ssize_t = state[1]
-    entry: cython.Py_ssize_t = state[2]
-    first_row: cython.Py_ssize_t = row
-    record_at: cython.Py_ssize_t = start
+    row: cython.Py_ssize_t = 0
+    entry: cython.Py_ssize_t = 0
+    rows: cython.longlong = 0
+    size: cython.Py_ssize_t = 0
+    record_at: cython.Py_ssize_t = 0
     record_end: cython.Py_ssize_t
     number: cython.longlong
     offset: cython.longlong
@@ -264,12 +272,11 @@ def decode_columns(
     header: cython.longlong
     name_at: cython.Py_ssize_t
     name_length: cython.longlong
-    key_to: cython.Py_ssize_t = key_ends[row]
-    value_to: cython.Py_ssize_t = value_ends[row]
-    subject_to: cython.Py_ssize_t = subject_ends[row]
-    header_key_to: cython.Py_ssize_t = header_key_ends[entry]
-    header_value_to: cython.Py_ssize_t = header_value_ends[entry]
-    size: cython.Py_ssize_t = end - start
+    key_to: cython.Py_ssize_t = 0
+    value_to: cython.Py_ssize_t = 0
+    subject_to: cython.Py_ssize_t = 0
+    header_key_to: cython.Py_ssize_t = 0
+    header_value_to: cython.Py_ssize_t = 0
     room: cython.Py_ssize_t = min(
         len(header_key_ends) - 1,
         len(header_value_ends) - 1,
@@ -280,124 +287,148 @@ def decode_columns(
     full: cython.bint = False
     text: cython.int = 0
     good: cython.bint = True
-    if start < 0 or size < 0 or end > len(buf) or count < 0:
-        raise IndexError("the range is not within the buffer")
+    if len(batches) < 6 * batch_count:
+        raise IndexError("fewer batches than said")
+    for batch in range(batch_count):
+        at = batches[6 * batch]
+        end = batches[6 * batch + 1]
+        count = batches[6 * batch + 2]
+        if at < 0 or end < at or end > len(buf) or count < 0 or count > end - at:
+            raise IndexError("a batch is not within the buffer")
+        rows += count
+        size += end - at
     if (
-        len(key_data) - key_to < size
-        or len(value_data) - value_to < size
-        or len(subject_data) - subject_to < size
-        or len(header_key_data) - header_key_to < size
-        or len(header_value_data) - header_value_to < size
-        or len(offsets) < row + count
-        or len(timestamps) < row + count
-        or len(key_ends) <= row + count
-        or len(value_ends) <= row + count
-        or len(subject_ends) <= row + count
-        or len(header_ends) <= row + count
-        or len(key_valid) * 8 < row + count
-        or len(value_valid) * 8 < row + count
-        or len(subject_valid) * 8 < row + count
+        len(key_data) < size
+        or len(value_data) < size
+        or len(subject_data) < size
+        or len(header_key_data) < size
+        or len(header_value_data) < size
+        or len(offsets) < rows
+        or len(timestamps) < rows
+        or len(key_ends) <= rows
+        or len(value_ends) <= rows
+        or len(subject_ends) <= rows
+        or len(header_ends) <= rows
+        or len(key_valid) * 8 < rows
+        or len(value_valid) * 8 < rows
+        or len(subject_valid) * 8 < rows
+        or room < 0
     ):
         raise IndexError("columns are too small for the records asked for")
+    key_ends[0] = 0
+    value_ends[0] = 0
+    subject_ends[0] = 0
+    header_ends[0] = 0
+    header_key_ends[0] = 0
+    header_value_ends[0] = 0
     with cython.nogil:
-        for index in range(count):
-            record_at = at
-            good = False
-            number, at = _varint(buf, at, end)
-            if at < 0 or number < 1 or number > end - at:
-                break
-            record_end = at + number
-            at += 1
-            number, at = _varint(buf, at, record_end)
-            if at < 0 or number > later_max or number < -later_max:
-                break
-            timestamp = base_timestamp + number
-            number, at = _varint(buf, at, record_end)
-            if at < 0 or number < 0 or number > delta_max:
-                break
-            offset = base_offset + number
-            if offset < offset_min or offset >= offset_end:
-                at = record_end
-                good = True
-                continue
-            key_length, at = _varint(buf, at, record_end)
-            if at < 0 or key_length < -1 or key_length > record_end - at:
-                break
-            key_at = at
-            if key_length > 0:
-                at += key_length
-            number, at = _varint(buf, at, record_end)
-            if at < 0 or number < -1 or number > record_end - at:
-                break
-            if append_timestamp >= 0:
-                timestamp = append_timestamp
-            offsets[row] = offset
-            timestamps[row] = timestamp * 1000
-            if key_length >= 0:
-                _copy(buf, key_at, key_length, key_data, key_to)
-                key_to += key_length
-                key_valid[row >> 3] |= 1 << (row & 7)
-            key_ends[row + 1] = key_to
-            if number >= 0:
-                _copy(buf, at, number, value_data, value_to)
-                value_to += number
-                at += number
-                value_valid[row >> 3] |= 1 << (row & 7)
-            value_ends[row + 1] = value_to
-            header_count, at = _varint(buf, at, record_end)
-            if at < 0 or header_count < 0 or header_count > (record_end - at) // 2:
-                break
-            good = True
-            for header in range(header_count):
+        for batch in range(batch_count):
+            at = batches[6 * batch]
+            end = batches[6 * batch + 1]
+            count = batches[6 * batch + 2]
+            base_offset = batches[6 * batch + 3]
+            base_timestamp = batches[6 * batch + 4]
+            append_timestamp = batches[6 * batch + 5]
+            for index in range(count):
+                record_at = at
                 good = False
-                name_length, at = _varint(buf, at, record_end)
-                if at < 0 or name_length < 0 or name_length > record_end - at:
+                number, at = _varint(buf, at, end)
+                if at < 0 or number < 1 or number > end - at:
                     break
-                name_at = at
-                at += name_length
+                record_end = at + number
+                at += 1
+                number, at = _varint(buf, at, record_end)
+                if at < 0 or number > later_max or number < -later_max:
+                    break
+                timestamp = base_timestamp + number
+                number, at = _varint(buf, at, record_end)
+                if at < 0 or number < 0 or number > delta_max:
+                    break
+                offset = base_offset + number
+                if offset < offset_min or offset >= offset_end:
+                    at = record_end
+                    good = True
+                    continue
+                key_length, at = _varint(buf, at, record_end)
+                if at < 0 or key_length < -1 or key_length > record_end - at:
+                    break
+                key_at = at
+                if key_length > 0:
+                    at += key_length
                 number, at = _varint(buf, at, record_end)
                 if at < 0 or number < -1 or number > record_end - at:
                     break
-                good = True
-                if header == 0 and number >= 0 and _is_subject(buf, name_at, name_length):
-                    text |= _high_bits(buf, at, number)
-                    _copy(buf, at, number, subject_data, subject_to)
-                    subject_to += number
-                    subject_valid[row >> 3] |= 1 << (row & 7)
-                else:
-                    if entry >= room:
-                        full = True
-                        good = False
-                        break
-                    text |= _high_bits(buf, name_at, name_length)
-                    _copy(buf, name_at, name_length, header_key_data, header_key_to)
-                    header_key_to += name_length
-                    header_key_ends[entry + 1] = header_key_to
-                    if number >= 0:
-                        _copy(buf, at, number, header_value_data, header_value_to)
-                        header_value_to += number
-                        header_value_valid[entry >> 3] |= 1 << (entry & 7)
-                    header_value_ends[entry + 1] = header_value_to
-                    entry += 1
-                if number > 0:
+                if append_timestamp >= 0:
+                    timestamp = append_timestamp
+                offsets[row] = offset
+                timestamps[row] = timestamp * 1000
+                if key_length >= 0:
+                    _copy(buf, key_at, key_length, key_data, key_to)
+                    key_to += key_length
+                    key_valid[row >> 3] |= 1 << (row & 7)
+                key_ends[row + 1] = key_to
+                if number >= 0:
+                    _copy(buf, at, number, value_data, value_to)
+                    value_to += number
                     at += number
+                    value_valid[row >> 3] |= 1 << (row & 7)
+                value_ends[row + 1] = value_to
+                header_count, at = _varint(buf, at, record_end)
+                if at < 0 or header_count < 0 or header_count > (record_end - at) // 2:
+                    break
+                good = True
+                for header in range(header_count):
+                    good = False
+                    name_length, at = _varint(buf, at, record_end)
+                    if at < 0 or name_length < 0 or name_length > record_end - at:
+                        break
+                    name_at = at
+                    at += name_length
+                    number, at = _varint(buf, at, record_end)
+                    if at < 0 or number < -1 or number > record_end - at:
+                        break
+                    good = True
+                    if header == 0 and number >= 0 and _is_subject(buf, name_at, name_length):
+                        text |= _high_bits(buf, at, number)
+                        _copy(buf, at, number, subject_data, subject_to)
+                        subject_to += number
+                        subject_valid[row >> 3] |= 1 << (row & 7)
+                    else:
+                        if entry >= room:
+                            full = True
+                            good = False
+                            break
+                        text |= _high_bits(buf, name_at, name_length)
+                        _copy(buf, name_at, name_length, header_key_data, header_key_to)
+                        header_key_to += name_length
+                        header_key_ends[entry + 1] = header_key_to
+                        if number >= 0:
+                            _copy(buf, at, number, header_value_data, header_value_to)
+                            header_value_to += number
+                            header_value_valid[entry >> 3] |= 1 << (entry & 7)
+                        header_value_ends[entry + 1] = header_value_to
+                        entry += 1
+                    if number > 0:
+                        at += number
+                if not good:
+                    break
+                if at != record_end:
+                    good = False
+                    break
+                subject_ends[row + 1] = subject_to
+                header_ends[row + 1] = entry
+                row += 1
+            if good and at != end:
+                good = False
+                record_at = at
             if not good:
                 break
-            if at != record_end:
-                good = False
-                break
-            subject_ends[row + 1] = subject_to
-            header_ends[row + 1] = entry
-            row += 1
-        if good and at != end:
-            good = False
-            record_at = at
     if full:
         return -2
     if not good:
         state[0] = record_at
         return -1
-    state[3] |= text
     state[1] = row
     state[2] = entry
-    return row - first_row
+    state[3] = text
+    return row

@@ -9,8 +9,8 @@ import pyarrow as pa
 
 from bascule.errors import CorruptData
 from bascule.record import _hot
-from bascule.record.batch import LocatedBatch, scan_batches
-from bascule.record.header import HEADER_BYTES
+from bascule.record.batch import scan_batches
+from bascule.record.header import HEADER_BYTES, BatchHeader
 
 HEADERS_TYPE: Final = pa.list_(
     pa.field("element", pa.struct([("key", pa.string()), ("value", pa.binary())]))
@@ -58,17 +58,13 @@ class _Columns:
         self.header_value_valid = bytearray(entries // 8 + 1)
         self.state = array("q", [0, 0, 0, 0])
 
-    def add(
-        self, view: memoryview, batch: LocatedBatch, *, offset_min: int, offset_end: int
+    def fill(
+        self, view: memoryview, batches: array[int], *, offset_min: int, offset_end: int
     ) -> int:
-        """Decode one batch behind what is already here; see `_hot.decode_columns`."""
-        header = batch.header
+        """Decode the batches; see `_hot.decode_columns` for them and for what is returned."""
         return int(
             _hot.decode_columns(
-                view, batch.start + HEADER_BYTES, batch.end, header.record_count,
-                header.base_offset, header.base_timestamp,
-                header.max_timestamp if header.is_log_append_time else -1,
-                offset_min, offset_end,
+                view, batches, len(batches) // _hot.BATCH_FIELDS, offset_min, offset_end,
                 _view(self.offsets, "q"), _view(self.timestamps, "q"),
                 _view(self.key_ends, "i"), _view(self.key_data), self.key_valid,
                 _view(self.value_ends, "i"), _view(self.value_data), self.value_valid,
@@ -130,55 +126,44 @@ def decode_batches(
     Raises: CorruptData for a wrong CRC, magic, length or record; it names `origin` and the byte.
     """
     view = memoryview(data)
-    located = list(scan_batches(view, origin=origin))
-    next_offset = max(offset_min, located[-1].header.end_offset) if located else offset_min
-    wanted = [batch for batch in located if not batch.header.is_control]
+    next_offset = offset_min
+    batches = array("q")
     rows = data_bytes = 0
-    for batch in wanted:
-        _check_counts(batch, origin)
-        rows += batch.header.record_count
-        data_bytes += batch.end - batch.start
+    for header, start, end in scan_batches(view, origin=origin):
+        next_offset = max(next_offset, header.end_offset)
+        if header.is_control:
+            continue
+        _check_header(header, start, end, origin)
+        append_time = header.max_timestamp if header.is_log_append_time else -1
+        batches.extend(
+            (
+                start + HEADER_BYTES, end, header.record_count,
+                header.base_offset, header.base_timestamp, append_time,
+            )
+        )  # fmt: skip
+        rows += header.record_count
+        data_bytes += end - start
     entries = 64
     while True:
         columns = _Columns(rows=rows, data_bytes=data_bytes, entries=entries)
-        if _fill(columns, view, wanted, offset_min, offset_end, origin):
+        found = columns.fill(view, batches, offset_min=offset_min, offset_end=offset_end)
+        if found >= 0:
             return columns.finish(partition), min(next_offset, max(offset_end, offset_min))
+        if found == -1:
+            raise CorruptData(origin, columns.state[0], "a well-formed record", "other bytes")
         entries = max(4 * entries, 2 * rows)
 
 
-def _fill(
-    columns: _Columns,
-    view: memoryview,
-    batches: list[LocatedBatch],
-    offset_min: int,
-    offset_end: int,
-    origin: str,
-) -> bool:
-    """Whether all batches went in; False where there was too little room for header entries."""
-    for batch in batches:
-        added = columns.add(view, batch, offset_min=offset_min, offset_end=offset_end)
-        if added == -2:
-            return False
-        if added < 0:
-            at = columns.state[0]
-            raise CorruptData(origin, at, "a well-formed record", "other bytes")
-    return True
-
-
-def _check_counts(batch: LocatedBatch, origin: str) -> None:
-    header = batch.header
+def _check_header(header: BatchHeader, start: int, end: int, origin: str) -> None:
+    """Raises: CorruptData for a codec, count or time that cannot be decoded."""
     if header.codec:
-        raise CorruptData(
-            origin, batch.start + 21, "an uncompressed batch", f"codec {header.codec}"
-        )
+        raise CorruptData(origin, start + 21, "an uncompressed batch", f"codec {header.codec}")
     # A record takes at least 7 bytes, so a count beyond that is a lie: allocate nothing for it.
-    if not 0 <= header.record_count * 7 <= batch.end - batch.start - HEADER_BYTES:
-        raise CorruptData(
-            origin, batch.start + 57, "a record count that fits", str(header.record_count)
-        )
+    if not 0 <= header.record_count * 7 <= end - start - HEADER_BYTES:
+        raise CorruptData(origin, start + 57, "a record count that fits", str(header.record_count))
     for stamp in (header.base_timestamp, header.max_timestamp):
         if abs(stamp) > _TIMESTAMP_MS_MAX:
-            raise CorruptData(origin, batch.start + 27, "a timestamp in milliseconds", str(stamp))
+            raise CorruptData(origin, start + 27, "a timestamp in milliseconds", str(stamp))
 
 
 def _view(buffer: pa.Buffer, kind: str = "B") -> memoryview:
@@ -186,9 +171,7 @@ def _view(buffer: pa.Buffer, kind: str = "B") -> memoryview:
 
 
 def _ends(count: int) -> pa.Buffer:
-    buffer = pa.allocate_buffer(4 * (count + 1))
-    memoryview(buffer).cast("i")[0] = 0
-    return buffer
+    return pa.allocate_buffer(4 * (count + 1))
 
 
 def _variable(
