@@ -19,6 +19,7 @@ from bascule.broker.handlers.context import (
     readable_log,
 )
 from bascule.storage.partition_log import FileSlice, LogPosition, PartitionLog
+from bascule.storage.segment import segment_path
 from bascule.wire.error_codes import ErrorCode, code_of
 from bascule.wire.messages.fetch import (
     FetchPartition,
@@ -128,7 +129,7 @@ async def _plan_partition(
         limit = min(asked.partition_max_bytes, plan.bytes_left)
         if limit > 0 or plan.bytes_planned == 0:
             piece = await _plan_read(records, asked.fetch_offset, limit, mark, context)
-            _take(piece, limit, mark, answer, plan)
+            _take(piece, limit, records, mark, answer, plan)
         else:
             plan.at_once = True
         return answer
@@ -158,6 +159,7 @@ async def _plan_read(
 def _take(
     piece: FileSlice | None,
     limit: int,
+    records: PartitionLog,
     mark: LogPosition,
     answer: FetchPartitionResponse,
     plan: _Plan,
@@ -171,5 +173,12 @@ def _take(
     answer.records = piece
     plan.bytes_planned += piece.length
     plan.bytes_left -= piece.length
-    if piece.position + piece.length != mark.position:
+    if not _reaches(piece, records, mark):
         plan.at_once = True  # a limit or the end of a segment cut it; more is there already
+
+
+def _reaches(piece: FileSlice, records: PartitionLog, mark: LogPosition) -> bool:
+    """Whether the slice ends at `mark`; another segment may well end at the same position."""
+    return piece.position + piece.length == mark.position and piece.file.path == segment_path(
+        records.directory, mark.segment_base
+    )

@@ -31,7 +31,13 @@ def _answer(topic: EpochTopic, asked: EpochPartition, context: Context) -> Epoch
         return EpochPartitionResponse(code, asked.partition)
     try:
         partition, records = readable_log(stream, asked.partition, asked.current_leader_epoch)
-        epoch, end = records.epoch_end(asked.leader_epoch, end=partition.high_watermark)
     except ReadErrors as error:
         return EpochPartitionResponse(code_of(error), asked.partition)
+    high_watermark = partition.high_watermark
+    epoch, end = -1, -1
+    if asked.leader_epoch == partition.leader_epoch:
+        # The log knows of an epoch only once a batch was written in it.
+        epoch, end = asked.leader_epoch, high_watermark.offset
+    elif asked.leader_epoch < partition.leader_epoch:
+        epoch, end = records.epoch_end(asked.leader_epoch, end=high_watermark)
     return EpochPartitionResponse(partition=asked.partition, leader_epoch=epoch, end_offset=end)
