@@ -111,15 +111,15 @@ def collect_acks(
     added: cython.Py_ssize_t = 0
     left: cython.Py_ssize_t = 0
     good: cython.bint
-    size: cython.Py_ssize_t = buf.shape[0]
-    total: cython.Py_ssize_t = offsets.shape[0]
-    name_bytes: cython.Py_ssize_t = stream.shape[0]
+    size: cython.Py_ssize_t = len(buf)
+    total: cython.Py_ssize_t = len(offsets)
+    name_bytes: cython.Py_ssize_t = len(stream)
     if (
         count < 0
-        or positions.shape[0] < 8 * count
-        or leftover.shape[0] < count
-        or partitions.shape[0] < total
-        or details.shape[0] < total
+        or len(positions) < 8 * count
+        or len(leftover) < count
+        or len(partitions) < total
+        or len(details) < total
         or inbox_bytes < 0
     ):
         raise IndexError("buffers are too small for the messages given")
@@ -232,7 +232,7 @@ def first_unacked(
 ) -> int:
     """The first index in [start, end) without an offset, or `end`."""
     index: cython.Py_ssize_t = start
-    if start < 0 or end > offsets.shape[0]:
+    if start < 0 or end > len(offsets):
         raise IndexError("the range is not within the column")
     while index < end and offsets[index] >= 0:
         index += 1
@@ -257,7 +257,7 @@ def walk_batches(
     length: cython.longlong
     delta: cython.longlong
     byte: cython.Py_ssize_t
-    if start < 0 or end > buf.shape[0] or state.shape[0] < 2:
+    if start < 0 or end > len(buf) or len(state) < 2:
         raise IndexError("the range is not within the buffer")
     with cython.nogil:
         while end - at >= 61:

@@ -121,7 +121,7 @@ def split(ranges: list[Range], *, pieces_min: int = 1) -> list[Range]:
     total = sum(r.end - r.start for r in ranges if r.end > r.start)
     if total == 0:
         return []
-    piece = min(RECORDS_PER_TASK_MAX, max(1, -(-total // pieces_min)))
+    piece = min(RECORDS_PER_TASK_MAX, max(1, total // pieces_min))
     pieces = []
     for r in ranges:
         count = -(-(r.end - r.start) // piece) if r.end > r.start else 0
