@@ -36,12 +36,24 @@ class File(Protocol):
         """As `read_at`, from the page cache only: None where the disk would have to be asked."""
         ...
 
+    def is_cached(self, start: int, end: int) -> bool:
+        """Whether [start, end) can be read without waiting for the disk; does not wait itself."""
+        ...
+
     def size(self) -> int: ...
 
     def truncate(self, size: int) -> None: ...
 
     def sync(self) -> None:
         """Return once every byte appended before the call is on the disk (fdatasync)."""
+        ...
+
+    def write_again(self, position: int, length: int) -> None:
+        """Write the bytes held there once more, so that the next sync is about them.
+
+        After a failed sync the kernel takes what it could not write for written, and a later sync,
+        also by another process, would confirm bytes that are in memory alone.
+        """
         ...
 
     def close(self) -> None: ...

@@ -15,12 +15,14 @@ import time
 from typing import Final
 
 from bascule.errors import DataDirectoryInUse
+from bascule.host import page_cache
 from bascule.host.api import Buffer
 
 IOV_MAX: Final = 1024
 """Buffers one `pwritev` takes on Linux (UIO_MAXIOV)."""
 READ_BYTES_MAX: Final = 0x7FFF_F000
 """Bytes one read returns at most on Linux (MAX_RW_COUNT)."""
+COPY_BYTES: Final = 1 << 20
 LOCK_NAME: Final = "lock"
 NOT_CACHED: Final = frozenset({errno.EAGAIN})
 NO_NOWAIT: Final = frozenset({errno.EOPNOTSUPP, errno.ENOTSUP, errno.EINVAL, errno.ENOSYS})
@@ -111,6 +113,9 @@ class RealFile:
             return None  # the cache held only the beginning
         return bytes(memoryview(buffer)[:got])
 
+    def is_cached(self, start: int, end: int) -> bool:
+        return page_cache.is_cached(self._fd, start, end)
+
     def size(self) -> int:
         return os.fstat(self._fd).st_size
 
@@ -120,6 +125,18 @@ class RealFile:
 
     def sync(self) -> None:
         os.fdatasync(self._fd)
+
+    def write_again(self, position: int, length: int) -> None:
+        end = position + length
+        while position < end:
+            data = self.read_at(position, min(COPY_BYTES, end - position))
+            if not data:
+                return
+            view = memoryview(data)
+            while view:
+                written = os.pwrite(self._fd, view, position)
+                position += written
+                view = view[written:]
 
     def close(self) -> None:
         fd, self._fd = self._fd, -1

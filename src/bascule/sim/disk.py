@@ -139,6 +139,9 @@ class SimFile:
         self._begin(f"read-nowait {{}} {length} at {position}")
         return None if self._files.cold else self._read(position, length)
 
+    def is_cached(self, start: int, end: int) -> bool:
+        return end <= self.size()
+
     def _read(self, position: int, length: int) -> bytes:
         if position < 0:
             raise OSError(errno.EINVAL, "negative position", self._path)
@@ -166,6 +169,12 @@ class SimFile:
                 self._inode.write_back_by_dice(self._files.dice)
             raise
         self._inode.write_back()
+
+    def write_again(self, position: int, length: int) -> None:
+        self._begin(f"write-again {{}} {length} at {position}", changes=True)
+        end = min(position + length, len(self._inode.data))
+        if end > position:
+            self._inode.touch(position, end)
 
     def close(self) -> None:
         self._boots = -1
