@@ -18,6 +18,8 @@ from pathlib import Path
 from typing import Any
 
 START_SECONDS_MAX = 30.0
+STARTED: list[subprocess.Popen[bytes]] = []
+"""Every process started here, for `end_leftovers`."""
 BIN = Path(sys.executable).parent
 
 
@@ -46,6 +48,7 @@ class NatsServer:
                 stdout=output,
                 stderr=subprocess.STDOUT,
             )  # fmt: skip
+        STARTED.append(self.process)
         text = wait_for(lambda: _ports(self.directory), self.process, self.directory / "nats.log")
         self.port = int(json.loads(text)["nats"][0].rsplit(":", 1)[1])
 
@@ -53,6 +56,15 @@ class NatsServer:
         if self.process is not None and self.process.poll() is None:
             self.process.send_signal(number)
             self.process.wait(20)
+
+
+def end_leftovers() -> None:
+    """End what a failed test left running."""
+    for process in STARTED:
+        if process.poll() is None:
+            process.kill()
+        process.wait()
+    STARTED.clear()
 
 
 def _ports(directory: Path) -> str | None:
@@ -111,6 +123,7 @@ class Node:
                 stderr=subprocess.STDOUT,
                 env={**os.environ, **self.environment},
             )  # fmt: skip
+        STARTED.append(self.process)
 
     def stop(self, number: int = signal.SIGTERM) -> int:
         assert self.process is not None

@@ -1,0 +1,15 @@
+"""What tests with real processes share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from running import end_leftovers
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_process_stays() -> Iterator[None]:
+    yield
+    end_leftovers()
