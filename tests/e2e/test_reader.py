@@ -1,0 +1,168 @@
+"""The reader against a real client door over logs made by hand: corrupt, strange, huge."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bascule.broker.partitions import Partition, Partitions
+from bascule.client.consumer import BatchReader, messages_of
+from bascule.client.fetcher import FetchOptions
+from bascule.errors import Broken, CorruptData, OffsetOutOfRange, PartitionFailed
+from bascule.record.batch import Record
+from bascule.record.builder import build_batch
+from bascule.record.header import CONTROL, read_header, seal
+from served_stream import TIMESTAMP, DoorThread, append, make_records, open_stream, serving
+
+
+@pytest.fixture
+def partitions() -> Partitions:
+    return Partitions()
+
+
+@pytest.fixture
+def partition(partitions: Partitions, tmp_path: Path) -> Partition:
+    """Stream `flights`, empty."""
+    return open_stream(tmp_path, partitions, segment_bytes_max=40_000)
+
+
+def read(door: DoorThread, *, fetch_bytes: int = 1 << 20, **options: Any) -> BatchReader:
+    asked = {"start": "earliest", "end": None, "partition": 0, "follow": False, **options}
+    return BatchReader(
+        door.address, "flights", options=FetchOptions(fetch_bytes=fetch_bytes), **asked
+    )
+
+
+def offsets(reader: BatchReader) -> list[int]:
+    with reader:
+        return [offset for batch in reader for offset in batch.column(0).to_pylist()]
+
+
+def append_raw(partition: Partition, batch: bytearray) -> None:
+    """Store and commit a batch as it is, past what a node would make of it."""
+    assert partition.log is not None
+    header = read_header(batch)
+    partition.log.append(
+        batch,
+        base_offset=header.base_offset,
+        end_offset=header.end_offset,
+        timestamp_max=header.max_timestamp,
+        leader_epoch=0,
+    )
+    partition.sync()
+
+
+def flip(path: Path, position: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[position] ^= 0x55
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize("fetch_bytes", [1, 700, 4_096, 1 << 20])
+def test_any_fetch_size_gives_the_same(
+    partition: Partition, partitions: Partitions, fetch_bytes: int
+) -> None:
+    records = [record for n in range(0, 400, 20) for record in make_records(n, 20)]
+    for n in range(0, 400, 20):
+        append(partition, records[n : n + 20])
+    with serving(partitions) as door:
+        for start, end in ((0, 400), (19, 21), (5, 6), (395, 400)):
+            with read(door, fetch_bytes=fetch_bytes, start=start, end=end) as reader:
+                found = [m for batch in reader for m in messages_of(batch)]
+            assert [m.offset for m in found] == list(range(start, end))
+            assert [m.value for m in found] == [r.value for r in records[start:end]]
+            assert [m.key for m in found] == [r.key for r in records[start:end]]
+
+
+def test_a_batch_with_a_wrong_crc_is_refused_and_named(
+    partition: Partition, partitions: Partitions, tmp_path: Path
+) -> None:
+    for n in range(0, 30, 10):
+        append(partition, make_records(n, 10))
+    assert partition.log is not None
+    (path,) = (tmp_path / "flights").glob("*.log")
+    size = len(build_batch(make_records(0, 10), base_offset=0))
+    flip(path, size + 200)
+    with serving(partitions) as door:
+        assert offsets(read(door, start=0, end=10, fetch_bytes=1)) == list(range(10))
+        with pytest.raises(CorruptData) as corrupt:
+            offsets(read(door, start=3))
+        assert "stream 'flights' partition 0 from offset 3" in str(corrupt.value)
+        assert corrupt.value.at == size + 17
+        assert "CRC" in corrupt.value.expected
+
+
+def test_control_batches_are_passed_over(partition: Partition, partitions: Partitions) -> None:
+    append(partition, make_records(0, 5))
+    control = build_batch([Record(5, TIMESTAMP, b"\0\0\0\1", b"")], base_offset=5)
+    seal(
+        control, record_count=1, base_timestamp=TIMESTAMP, max_timestamp=TIMESTAMP,
+        attributes=CONTROL, base_offset=5, leader_epoch=0,
+    )  # fmt: skip
+    append_raw(partition, control)
+    append(partition, make_records(6, 4))
+    with serving(partitions) as door:
+        assert offsets(read(door)) == [0, 1, 2, 3, 4, 6, 7, 8, 9]
+        assert offsets(read(door, start=5, end=6)) == []
+
+
+def test_offsets_missing_within_a_batch_are_missing(
+    partition: Partition, partitions: Partitions
+) -> None:
+    records = make_records(0, 10)
+    append_raw(partition, build_batch([records[n] for n in (0, 3, 9)], base_offset=0))
+    with serving(partitions) as door:
+        assert offsets(read(door)) == [0, 3, 9]
+        assert offsets(read(door, start=1, end=9)) == [3]
+
+
+def test_a_record_of_many_megabytes(partition: Partition, partitions: Partitions) -> None:
+    value = bytes(range(256)) * (20 << 12)
+    append(partition, [Record(0, TIMESTAMP, None, value, (("subject", b"big"),))])
+    append(partition, make_records(1, 5))
+    with serving(partitions) as door, read(door, fetch_bytes=1_000) as reader:
+        found = [m for batch in reader for m in messages_of(batch)]
+    assert found[0].value == value
+    assert [m.offset for m in found] == list(range(6))
+
+
+def test_what_is_not_committed_is_waited_for(partition: Partition, partitions: Partitions) -> None:
+    append(partition, make_records(0, 5))
+    append(partition, make_records(5, 5), commit=False)
+    with serving(partitions) as door:
+        assert offsets(read(door)) == list(range(5))
+        with pytest.raises(OffsetOutOfRange):
+            read(door, end=10)
+        reader = read(door, end=10, follow=True)
+        assert next(reader).num_rows == 5
+        threading.Timer(0.2, door.call, [partition.sync]).start()
+        assert offsets(reader) == [5, 6, 7, 8, 9]
+
+
+def test_a_partition_that_stops_is_told(partition: Partition, partitions: Partitions) -> None:
+    append(partition, make_records(0, 5))
+    with serving(partitions) as door:
+        reader = read(door, follow=True)
+        assert next(reader).num_rows == 5
+        door.call(lambda: partition.fail("the disk is gone"))
+        with pytest.raises(PartitionFailed, match="see its log"):
+            next(reader)
+        reader.close()
+
+
+def test_a_door_that_goes_away_is_come_back_to(
+    partition: Partition, partitions: Partitions
+) -> None:
+    """The second door has another port: only the patience with the first is looked at."""
+    append(partition, make_records(0, 5))
+    options = FetchOptions(timeout=0.5)
+    with serving(partitions) as door:
+        reader = BatchReader(
+            door.address, "flights", start=0, end=None, partition=0, follow=True, options=options
+        )
+        assert next(reader).num_rows == 5
+    with pytest.raises(Broken, match=r"failed at offset 5 for 0\.5 s"):
+        next(reader)
