@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+import time
 from pathlib import Path
 from typing import Any, Final
 
@@ -29,6 +30,7 @@ FLIGHT: Final = (
 )
 RECORDS_PER_TRIGGER: Final = 50_000
 """Small enough that progress shows, large enough that planning a batch costs little."""
+THREADS: Final = 2
 POLL_SECONDS: Final = 1
 
 
@@ -41,11 +43,13 @@ def session(folder: Path) -> SparkSession:
     """A local Spark of two threads that leaves nothing outside `folder`."""
     builder: SparkSession.Builder = SparkSession.builder
     settings = {
-        "spark.master": "local[2]",
+        "spark.master": f"local[{THREADS}]",
         "spark.app.name": "bascule-demo",
         "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
+        # A short run is mostly warm-up, which the small compiler gets over sooner.
         "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
         "spark.local.dir": str(folder / "spark"),
         "spark.sql.warehouse.dir": str(folder / "spark" / "warehouse"),
@@ -65,6 +69,7 @@ def flights_of(spark: SparkSession, *, server: str, stream: str) -> DataFrame:
         .option("stream", stream)
         .option("startingOffsets", "earliest")
         .option("maxOffsetsPerTrigger", RECORDS_PER_TRIGGER)
+        .option("minPartitions", THREADS)
         .load()
     )
     flight = f.from_json(f.col("value").cast("string"), FLIGHT).alias("flight")
@@ -122,7 +127,9 @@ def main() -> None:
         spark.dataSource.register(BasculeDataSource)
         say("started", version=spark.version)
         flights = flights_of(spark, server=arguments.server, stream=arguments.stream)
-        say("written", rows=write_parquet(flights, arguments.output))
+        started = time.perf_counter()
+        rows = write_parquet(flights, arguments.output)
+        say("written", rows=rows, seconds=time.perf_counter() - started)
         say("summary", **summarise(spark, arguments.output))
     finally:
         spark.stop()

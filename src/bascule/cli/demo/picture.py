@@ -45,9 +45,13 @@ def draw(by_hour: Sequence[Mapping[str, Any]], names: Mapping[str, str], path: P
         )
         labels = [f"{names.get(c, c)}  {totals[c]:,}" for c in carriers]
         busy = PowerNorm(0.5, vmin=0, vmax=float(np.nanmax(departures)))
-        _heat(figure, left, departures, hours, labels, "YlGnBu", busy, "Departures in the year")
-        late = TwoSlopeNorm(0, vmin=-10, vmax=60)
-        _heat(figure, right, delays, hours, labels, "RdBu_r", late, "Mean departure delay, minutes")
+        title = "Departures in the year"
+        bar = _heat(figure, left, departures, hours, labels, "YlGnBu", busy, title)
+        bar.set_ticks([0, 500, 2_000, 5_000])
+        late = TwoSlopeNorm(0, vmin=-15, vmax=45)
+        title = "Mean departure delay, minutes"
+        bar = _heat(figure, right, delays, hours, labels, "RdBu_r", late, title)
+        bar.set_ticks([-15, 0, 15, 30, 45])
         _write_around(figure, sum(totals.values()), totals_delay(flown))
         figure.savefig(path, dpi=150, facecolor=PAPER)
         plt.close(figure)
@@ -69,8 +73,8 @@ def _heat(
     colours: str,
     norm: Any,
     title: str,
-) -> None:
-    """One panel: a cell for each carrier and hour, with its number."""
+) -> Any:
+    """One panel: a cell for each carrier and hour, with its number. Returns its colour bar."""
     image = axes.imshow(values, cmap=colours, norm=norm, aspect="auto")
     axes.set_facecolor("#efede6")
     axes.set_title(title, loc="left", fontsize=13, fontweight="bold", color=INK, pad=10)
@@ -91,7 +95,7 @@ def _heat(
                 continue
             red, green, blue, _ = image.cmap(norm(value))
             bright = 0.299 * red + 0.587 * green + 0.114 * blue > 0.55
-            text = f"{value / 1000:.1f}k" if value >= 1000 else f"{value:.0f}"
+            text = f"{value / 1000:.1f}k" if value >= 1000 else f"{round(value)}"
             axes.text(
                 column, row, text.replace("-", "\N{MINUS SIGN}"), ha="center", va="center",
                 fontsize=7.5, color=INK if bright else "white",
@@ -101,6 +105,7 @@ def _heat(
     )
     bar.outline.set_visible(False)
     bar.ax.tick_params(length=0, labelsize=8, labelcolor=SOFT)
+    return bar
 
 
 def _write_around(figure: Any, departures: int, delay_mean: float) -> None:

@@ -38,6 +38,14 @@ class CheckFailed(BasculeError):
 
 
 @dataclass(frozen=True, slots=True)
+class Measured:
+    """How long a stage's own work took, without its checks, and what they found."""
+
+    seconds: float
+    check: str
+
+
+@dataclass(frozen=True, slots=True)
 class Doors:
     """Where the demo's node listens, as its ready file says."""
 
@@ -79,11 +87,13 @@ def wait_for_doors(node: Program, folder: Path) -> Doors:
     return Doors(nats=doors["nats"], client=doors["client"], http=doors["http"])
 
 
-def publish(doors: Doors, flights: Flights, on_progress: OnProgress) -> str:
+def publish(doors: Doors, flights: Flights, on_progress: OnProgress) -> Measured:
     """Publish all flights in order; each is acknowledged after its batch is on the disk."""
     with bascule.connect_sync(doors.http) as client:
         client.create_stream(STREAM, SUBJECT)
+        started = time.perf_counter()
         acks = client.publish_many(flights.messages, on_progress=on_progress)
+        seconds = time.perf_counter() - started
     count = len(flights.messages)
     require(len(acks) == count, f"{len(acks)} acks for {count} messages")
     require(
@@ -91,11 +101,14 @@ def publish(doors: Doors, flights: Flights, on_progress: OnProgress) -> str:
         f"the acked offsets are not 0 to {count - 1} in order",
     )
     require(all(ack.synced for ack in acks), "an ack says that its message was not synced")
-    return f"offsets 0..{count - 1}"
+    return Measured(seconds, f"offsets 0..{count - 1}")
 
 
-def read_back(doors: Doors, flights: Flights, on_progress: OnProgress) -> str:
-    """Read the stream through confluent-kafka, and compare it with what was published."""
+def read_back(doors: Doors, flights: Flights, on_progress: OnProgress) -> Measured:
+    """Read the stream through confluent-kafka, and compare it with what was published.
+
+    Comparing as it goes, so its time is in the figure.
+    """
     from confluent_kafka import Consumer, TopicPartition
 
     consumer = Consumer(
@@ -107,15 +120,17 @@ def read_back(doors: Doors, flights: Flights, on_progress: OnProgress) -> str:
         }
     )
     try:
+        started = time.perf_counter()
         consumer.assign([TopicPartition(STREAM, 0, 0)])
         distance_sum = _compare(consumer, flights, on_progress)
+        seconds = time.perf_counter() - started
     finally:
         consumer.close()
     require(
         distance_sum == flights.distance_sum,
         f"the distances add up to {distance_sum}, in the CSV to {flights.distance_sum}",
     )
-    return f"Σ distance {distance_sum:,}"
+    return Measured(seconds, f"Σ miles {distance_sum:,}")
 
 
 def _compare(consumer: Any, flights: Flights, on_progress: OnProgress) -> int:
@@ -150,26 +165,24 @@ def _compare(consumer: Any, flights: Flights, on_progress: OnProgress) -> int:
         on_progress(position)
 
 
-def read_columns(doors: Doors, flights: Flights, on_progress: OnProgress) -> str:
+def read_columns(doors: Doors, flights: Flights, on_progress: OnProgress) -> Measured:
     """Read the stream through the Python client, as Arrow batches."""
+    import pyarrow.compute as pc
+
     count = value_bytes = 0
-    with (
-        bascule.connect_sync(doors.http) as client,
-        client.read_batches(STREAM) as batches,
-    ):
-        for batch in batches:
+    with bascule.connect_sync(doors.http) as client:
+        started = time.perf_counter()
+        for batch in client.read_batches(STREAM):
             count += batch.num_rows
-            offsets = batch.column("value").buffers()[1]
-            ends = memoryview(offsets).cast("i")
-            start = batch.column("value").offset
-            value_bytes += ends[start + batch.num_rows] - ends[start]
+            value_bytes += pc.sum(pc.binary_length(batch.column("value"))).as_py()
             on_progress(count)
+        seconds = time.perf_counter() - started
     require(count == len(flights.messages), f"{count} rows, expected {len(flights.messages)}")
     require(
         value_bytes == flights.value_bytes,
         f"{value_bytes} bytes of values, expected {flights.value_bytes}",
     )
-    return "count and bytes"
+    return Measured(seconds, "count and bytes")
 
 
 class SparkQuery:
@@ -188,6 +201,11 @@ class SparkQuery:
         self.program = Program(
             "Spark", arguments, log=folder / "spark.log", environment=environment, piped=True
         )
+
+    def write(self, on_progress: OnProgress) -> Measured:
+        """Wait while the stream goes to Parquet."""
+        written = self.wait_for("written", on_progress)
+        return Measured(written["seconds"], f"{written['rows']:,} rows")
 
     def wait_for(self, event: str, on_progress: OnProgress | None = None) -> dict[str, Any]:
         """The facts of the next `event`. Raises: Broken if Spark ends before it."""
@@ -214,7 +232,7 @@ def check_summary(summary: dict[str, Any], flights: Flights) -> str:
     }
     found = {name: summary[name] for name in expected}
     require(found == expected, f"the Parquet files hold {found}, expected {expected}")
-    return f"Σ distance {flights.distance_sum:,}"
+    return f"Σ miles {flights.distance_sum:,}"
 
 
 def require_java() -> None:
