@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from typing import Annotated
 
-import click
 import typer
 
 from bascule import __version__
@@ -65,17 +64,14 @@ def _options(
 def main(arguments: list[str] | None = None) -> int:
     """Run one command; returns its exit code."""
     try:
-        result = app(args=arguments, standalone_mode=False)
-    except click.ClickException as error:
-        error.show()
-        return error.exit_code
-    except (KeyboardInterrupt, click.Abort):
-        err.print("interrupted", style="yellow")
-        return exits.INTERRUPTED
-    except BrokenPipeError:
-        # The reader of our output has seen enough, as `head` does.
-        sys.stderr.close()
+        app(args=arguments)
         return exits.OK
+    except SystemExit as end:
+        # How Typer ends: with 0, with 2 after it has told what is wrong with the usage, with the
+        # code a command chose, or with 130 after Ctrl-C.
+        if end.code == exits.INTERRUPTED:
+            err.print("interrupted", style="yellow")
+        return end.code if isinstance(end.code, int) else exits.OK
     except BasculeError as error:
         code, hint = exits.explain(error)
         err.print(f"[red]error:[/red] {_plain(str(error))}")
@@ -85,7 +81,6 @@ def main(arguments: list[str] | None = None) -> int:
     except OSError as error:
         err.print(f"[red]error:[/red] {_plain(str(error))}")
         return exits.FAILED
-    return result if isinstance(result, int) else exits.OK
 
 
 def _plain(text: str) -> str:
