@@ -77,13 +77,14 @@ def _ports(directory: Path) -> str | None:
 
 def wait_for(look: Any, process: subprocess.Popen[bytes] | None, log: Path) -> Any:
     """What `look` finds, once it finds something; fails when the process ends or time is up."""
+    assert process is not None
     deadline = time.monotonic() + START_SECONDS_MAX
     while (found := look()) is None:
-        if process is not None and process.poll() is not None:
-            raise AssertionError(f"ended with {process.returncode}: {log.read_text()}")
         if time.monotonic() > deadline:
             raise AssertionError(f"nothing within {START_SECONDS_MAX} s: {log.read_text()}")
-        time.sleep(0.01)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            code = process.wait(0.01)
+            raise AssertionError(f"ended with {code}: {log.read_text()}")
     return found
 
 
@@ -212,7 +213,7 @@ class RawNats:
         self.received = self.received.replace(b"PONG\r\n", b"", 1)
 
     def messages(self) -> list[tuple[bytes, bytes]]:
-        """(subject, payload) of every whole message received, after one read where there is none."""
+        """(subject, payload) of each whole message; reads once where there is none."""
         found = self._take()
         if not found:
             self._receive()

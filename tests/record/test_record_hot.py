@@ -42,7 +42,8 @@ RECORDS = st.lists(
 def made(drawn: list[tuple[object, ...]], base_offset: int = 0) -> list[Record]:
     records = []
     for number, (key, value, headers, timestamp, has_subject) in enumerate(drawn):
-        own = ((("subject", b"a.b"),) if has_subject else ()) + tuple(headers)  # type: ignore[arg-type]
+        subject = (("subject", b"a.b"),) if has_subject else ()
+        own = (*subject, *headers)  # type: ignore[misc]
         records.append(Record(base_offset + number, timestamp, key, value, own))  # type: ignore[arg-type]
     return records
 

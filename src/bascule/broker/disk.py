@@ -110,7 +110,7 @@ class Syncers:
                         self._send(answers)
                     if checkpoint:
                         partition.checkpoint()
-                except Exception as error:
+                except Exception as error:  # door: a bug stops one partition, not the thread
                     log.exception("sync thread failed")
                     partition.fail(f"internal error while syncing: {error!r}")
                 with partition.sync_lock:
@@ -157,7 +157,7 @@ class Appender:
             for draft in drafts:
                 try:
                     self._append(draft)
-                except Exception:
+                except Exception:  # door: a bug stops one partition, not the thread
                     log.exception("append thread failed")
                     partition = self._routes[draft.sid]
                     if partition is not None:

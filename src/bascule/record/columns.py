@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from typing import Final
+from typing import Final, Literal
 
 import pyarrow as pa
 
@@ -166,8 +166,9 @@ def _check_header(header: BatchHeader, start: int, end: int, origin: str) -> Non
             raise CorruptData(origin, start + 27, "a timestamp in milliseconds", str(stamp))
 
 
-def _view(buffer: pa.Buffer, kind: str = "B") -> memoryview:
-    return memoryview(buffer).cast(kind)
+def _view(buffer: pa.Buffer, kind: Literal["B", "i", "q"] = "B") -> memoryview:
+    view: memoryview = memoryview(buffer).cast(kind)
+    return view
 
 
 def _ends(count: int) -> pa.Buffer:
