@@ -64,7 +64,7 @@ def _options(
 def main(arguments: list[str] | None = None) -> int:
     """Run one command; returns its exit code."""
     try:
-        app(args=arguments)
+        app(args=arguments, prog_name="bascule")
         return exits.OK
     except SystemExit as end:
         # How Typer ends: with 0, with 2 after it has told what is wrong with the usage, with the

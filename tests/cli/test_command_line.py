@@ -1,0 +1,222 @@
+"""The command line without a node: usage, errors and their exit codes, what is printed."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from bascule import __version__
+from bascule.cli import exits
+from bascule.cli.demo.folder import MARK, fresh_folder
+from bascule.cli.logs import set_up_logging
+from bascule.cli.main import main
+from bascule.cli.output import bytes_text, duration_text
+from bascule.cli.read import as_json, as_text, parse_start
+from bascule.cli.serve import load_config, write_ready_file
+from bascule.client import Message
+from bascule.config import LoggingConfig
+from bascule.errors import (
+    BasculeError,
+    ConfigError,
+    PublishRejected,
+    StreamConflict,
+    UnknownStream,
+)
+from bascule.host.twins import loaded_twins
+from bascule.model import NodeInfo
+
+NODE = NodeInfo(
+    node_id=1, cluster_id="c", version=__version__, twin="compiled", pid=7, data="/data",
+    nats="nats://127.0.0.1:4222", nats_embedded=True, client="127.0.0.1:9092",
+    http="http://127.0.0.1:9080",
+)  # fmt: skip
+
+
+def test_version_names_the_twin_of_each_package(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"]) == exits.OK
+    first, *lines = capsys.readouterr().out.splitlines()
+    assert first.startswith(f"bascule {__version__} (")
+    assert [line.split() for line in lines] == [list(pair) for pair in loaded_twins().items()]
+
+
+def test_help_lists_commands_and_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--help"]) == exits.OK
+    text = " ".join(capsys.readouterr().out.split())
+    for word in ("serve", "stream", "publish", "read", "inspect", "demo", "130 interrupted"):
+        assert word in text
+
+
+@pytest.mark.parametrize("arguments", [["strem"], ["serve", "--client-port", "x"], ["read"]])
+def test_wrong_usage_is_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(arguments) == exits.USAGE
+    assert "Try 'bascule" in capsys.readouterr().err
+
+
+def test_wrong_configuration_is_2_and_says_why(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "b.toml"
+    file.write_text("[client]\nprot = 1\n")
+    assert main(["serve", "--config", str(file)]) == exits.USAGE
+    error = capsys.readouterr().err
+    assert "unknown key 'client.prot'" in error
+    assert "did you mean client.port?" in error
+    assert main(["serve", "--http-port", "70000"]) == exits.USAGE
+    assert "--http-port must be between 0 and 65535" in capsys.readouterr().err
+
+
+def test_the_file_can_be_named_by_the_environment(tmp_path: Path) -> None:
+    file = tmp_path / "b.toml"
+    file.write_text("[http]\nport = 7\n[client]\nport = 7\n")
+    flags = {"client.port": ("--client-port", 8)}
+    config = load_config(None, {"BASCULE_CONFIG": str(file)}, flags)
+    assert (config.http.port, config.client.port) == (7, 8)
+    with pytest.raises(ConfigError, match="cannot be read"):
+        load_config(tmp_path / "none.toml", {}, {})
+
+
+def test_assertions_are_not_optional(tmp_path: Path) -> None:
+    command = [sys.executable, "-O", "-m", "bascule.cli.main", "serve", "--data", str(tmp_path)]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert ended.returncode == exits.USAGE
+    assert "python -O" in ended.stderr
+
+
+def test_a_node_loads_neither_arrow_nor_spark() -> None:
+    """What an idle node imports decides what it weighs."""
+    code = (
+        "import sys, bascule.cli.main, bascule.broker.server; "
+        "print([m for m in ('pyarrow', 'numpy', 'pandas', 'pyspark', 'httpx', 'matplotlib') "
+        "if m in sys.modules])"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ended.stdout.strip() == "[]"
+
+
+def test_exit_codes_by_error() -> None:
+    assert exits.explain(UnknownStream("a"))[0] == exits.UNKNOWN
+    assert exits.explain(StreamConflict("a", {}))[0] == exits.CONFLICT
+    assert exits.explain(PublishRejected(503, 1, "full"))[0] == exits.REJECTED
+    assert exits.explain(BasculeError("x")) == (exits.FAILED, "")
+    assert {code for code, _ in exits.EXPLAINED} >= {
+        code for name, code in vars(exits).items() if name.isupper() and isinstance(code, int)
+    }
+
+
+def test_the_ready_file_appears_whole(tmp_path: Path) -> None:
+    path = tmp_path / "ready.json"
+    write_ready_file(path, NODE)
+    assert json.loads(path.read_text()) == {
+        "pid": 7,
+        "nats": "nats://127.0.0.1:4222",
+        "client": "127.0.0.1:9092",
+        "http": "http://127.0.0.1:9080",
+    }
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.fixture
+def quiet_root() -> logging.Logger:
+    root = logging.getLogger()
+    before = root.handlers[:], root.level
+    yield root
+    root.handlers[:], _ = before
+    root.setLevel(before[1])
+
+
+def test_text_logs(quiet_root: logging.Logger) -> None:
+    stream = io.StringIO()
+    set_up_logging(LoggingConfig(level="info", format="text"), stream)
+    log = logging.getLogger("bascule.test")
+    log.info("opened stream", extra={"stream": "flights", "why": "it was asked for", "ms": 3})
+    log.debug("not shown")
+    line = stream.getvalue()
+    assert line.endswith(
+        'Z info    bascule.test opened stream stream=flights why="it was asked for" ms=3\n'
+    )
+
+
+def test_json_logs_hold_fields_and_exceptions(quiet_root: logging.Logger) -> None:
+    stream = io.StringIO()
+    set_up_logging(LoggingConfig(format="json"), stream)
+    try:
+        raise OSError("disk full")
+    except OSError:
+        logging.getLogger("bascule.test").exception("failed", extra={"event": 1, "path": Path("a")})
+    line = json.loads(stream.getvalue())
+    assert (line["level"], line["event"], line["event_"]) == ("error", "failed", 1)
+    assert line["path"] == "a"
+    assert "disk full" in line["exception"]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("earliest", "earliest"), ("latest", "latest"), ("42", 42), ("0", 0)],
+)
+def test_places_to_read_from(text: str, expected: object) -> None:
+    assert parse_start(text) == expected
+
+
+def test_times_to_read_from() -> None:
+    moment = parse_start("2026-01-31T12:00:00Z")
+    assert not isinstance(moment, int | str)
+    assert moment.timestamp() == 1_769_860_800
+    local = parse_start("2026-01-31T12:00:00")
+    assert not isinstance(local, int | str)
+    assert local.tzinfo is not None
+    for wrong in ("yesterday", "-1", "1.5", ""):
+        with pytest.raises(ConfigError, match="expected earliest, latest"):
+            parse_start(wrong)
+
+
+MESSAGE = Message(
+    offset=7, partition=0, timestamp_ms=1_769_860_800_123, key=b"\xff", value=b"a\tb\x1b[2J",
+    subject="s.t", reply=None, headers=(("A", b"1"), ("B", None)),
+)  # fmt: skip
+
+
+def test_messages_as_text_are_harmless_to_a_terminal() -> None:
+    assert as_text(MESSAGE) == (b"       7 2026-01-31T12:00:00.123Z s.t [\\xff] a\\tb\\x1b[2J\n")
+
+
+def test_messages_as_json() -> None:
+    assert json.loads(as_json(MESSAGE)) == {
+        "partition": 0,
+        "offset": 7,
+        "timestamp_ms": 1_769_860_800_123,
+        "subject": "s.t",
+        "reply": None,
+        "key": {"base64": "/w=="},
+        "value": "a\tb\x1b[2J",
+        "headers": [["A", "1"], ["B", None]],
+    }
+
+
+def test_sizes_and_durations() -> None:
+    assert [bytes_text(n) for n in (0, 1_023, 1_536, 256 << 20, 3 << 40)] == [
+        "0 B", "1023 B", "1.5 KiB", "256.0 MiB", "3.0 TiB",
+    ]  # fmt: skip
+    assert [duration_text(n) for n in (250, 90_000, 60_000, 604_800_000)] == [
+        "250 ms", "90 s", "1 min", "7 d",
+    ]  # fmt: skip
+
+
+def test_a_demo_empties_only_what_a_demo_left(tmp_path: Path) -> None:
+    folder = tmp_path / "out"
+    with fresh_folder(folder) as path:
+        (path / "data").mkdir()
+        (path / "data" / "x").write_text("x")
+        with pytest.raises(ConfigError, match="another demo is running"), fresh_folder(folder):
+            pass
+    with fresh_folder(folder) as path:
+        assert [entry.name for entry in path.iterdir()] == [MARK]
+    (tmp_path / "mine.txt").write_text("mine")
+    with pytest.raises(ConfigError, match="was not made by a demo"), fresh_folder(tmp_path):
+        pass
+    assert (tmp_path / "mine.txt").exists()

@@ -1,0 +1,170 @@
+"""The command line against a real node."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from running import BIN, Node, running_node
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
+    with running_node(tmp_path_factory.mktemp("cli")) as node:
+        yield node
+
+
+def bascule(
+    node: Node, *arguments: str, input: bytes = b"", code: int = 0
+) -> subprocess.CompletedProcess[bytes]:
+    ended = subprocess.run(
+        [str(BIN / "bascule"), *arguments],
+        input=input,
+        capture_output=True,
+        timeout=60,
+        check=False,
+        env={**os.environ, "BASCULE_SERVER": node.doors["http"], "COLUMNS": "120"},
+    )
+    assert ended.returncode == code, ended.stderr.decode()
+    return ended
+
+
+def test_a_stream_by_hand(node: Node) -> None:
+    made = bascule(node, "stream", "create", "hand", "--subject", "hand.>", "--json")
+    assert json.loads(made.stdout)["created"] is True
+    again = bascule(node, "stream", "create", "hand", "--subject", "hand.>", "--json")
+    assert json.loads(again.stdout)["created"] is False
+    refused = bascule(
+        node, "stream", "create", "hand", "--subject", "other", "--sync", "never", code=4
+    )
+    assert b"subject is 'hand.>', asked for 'other'" in refused.stderr
+    listed = json.loads(bascule(node, "stream", "list", "--json").stdout)
+    assert "hand" in [stream["name"] for stream in listed]
+    assert b"queue group    none" in bascule(node, "stream", "info", "hand").stdout
+    bascule(node, "stream", "delete", "hand", "--yes")
+    gone = bascule(node, "stream", "info", "hand", code=3)
+    assert b"`bascule stream list` shows what exists" in gone.stderr
+
+
+def test_publish_and_read(node: Node) -> None:
+    bascule(node, "stream", "create", "pub", "--subject", "pub.>")
+    one = bascule(
+        node, "publish", "pub.one", "hello", "--key", "k", "-H", "A: b", "-H", "C: d", "--json"
+    )
+    ack = json.loads(one.stdout)
+    assert (ack["stream"], ack["offset"], ack["seq"], ack["synced"]) == ("pub", 0, 1, True)
+    lines = bascule(
+        node, "publish", "pub.lines", "--key-separator", "=", input=b"a=1\n2\r\nc=3", code=0
+    )
+    assert b"3 messages acknowledged, offsets 1 to 3" in lines.stdout
+    bascule(node, "publish", "pub.many", "x", "--count", "1000")
+
+    read = bascule(node, "read", "pub", "--limit", "4", "--json").stdout.splitlines()
+    messages = [json.loads(line) for line in read]
+    assert [m["offset"] for m in messages] == [0, 1, 2, 3]
+    assert [m["key"] for m in messages] == ["k", "a", None, "c"]
+    assert [m["value"] for m in messages] == ["hello", "1", "2", "3"]
+    assert messages[0]["headers"] == [["A", "b"], ["C", "d"]]
+    assert messages[0]["subject"] == "pub.one"
+    values = bascule(node, "read", "pub", "--from", "4", "--values").stdout
+    assert values == b"x\n" * 1_000
+    assert bascule(node, "read", "pub", "--from", "latest").stdout == b""
+    beyond = bascule(node, "read", "pub", "--from", "2000", code=2)
+    assert b"offset 2000 is outside [0, 1004)" in beyond.stderr
+    later = bascule(node, "read", "pub", "--from", "2100-01-01T00:00:00Z")
+    assert later.stdout == b""
+
+
+def test_nobody_listens(node: Node) -> None:
+    refused = bascule(node, "publish", "nobody.listens", "x", code=3)
+    assert b"nobody.listens" in refused.stderr
+    assert b"Traceback" not in refused.stderr
+
+
+def test_follow_sees_what_comes_and_ends_on_ctrl_c(node: Node) -> None:
+    bascule(node, "stream", "create", "tail", "--subject", "tail")
+    with subprocess.Popen(
+        [str(BIN / "bascule"), "read", "tail", "--follow", "--values"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "BASCULE_SERVER": node.doors["http"]},
+    ) as follower:
+        assert follower.stdout is not None
+        for text in ("one", "two"):
+            bascule(node, "publish", "tail", text)
+            assert follower.stdout.readline() == text.encode() + b"\n"
+        follower.send_signal(signal.SIGINT)
+        _, error = follower.communicate(timeout=30)
+    assert follower.returncode == 130
+    assert b"Traceback" not in error
+
+
+def test_a_reader_that_has_seen_enough(node: Node) -> None:
+    bascule(node, "stream", "create", "head", "--subject", "head")
+    bascule(node, "publish", "head", "x" * 1_000, "--count", "2000")
+    command = f"{BIN / 'bascule'} read head --values | head -n 1"
+    ended = subprocess.run(
+        ["bash", "-c", command],
+        capture_output=True,
+        timeout=60,
+        check=True,
+        env={**os.environ, "BASCULE_SERVER": node.doors["http"]},
+    )
+    assert ended.stdout == b"x" * 1_000 + b"\n"
+    assert ended.stderr == b""
+
+
+def test_no_node_says_what_to_do(tmp_path: Path) -> None:
+    ended = subprocess.run(
+        [str(BIN / "bascule"), "stream", "list", "--server", "127.0.0.1:1"],
+        capture_output=True,
+        timeout=60,
+        check=False,
+    )
+    assert ended.returncode == 5
+    assert b"bascule serve" in ended.stderr
+
+
+def test_a_second_node_on_the_same_data_is_refused(node: Node) -> None:
+    ended = subprocess.run(
+        [
+            str(BIN / "bascule"), "serve", "--data", str(node.directory / "data"),
+            "--client-port", "0", "--http-port", "0", "--nats-port", "0",
+        ],
+        capture_output=True,
+        timeout=60,
+        check=False,
+    )  # fmt: skip
+    assert ended.returncode == 4
+    assert b"is in use by" in ended.stderr
+    assert b"--data" in ended.stderr
+
+
+def test_metrics_and_docs_of_a_real_node(node: Node) -> None:
+    names = {line.split("{")[0].split(" ")[0] for line in fetch(node, "/metrics").splitlines()}
+    assert {"bascule_ready", "bascule_ingest_messages_total", "bascule_client_connections"} <= names
+    assert "process_resident_memory_bytes" in names
+    assert "<h1>Bascule HTTP API</h1>" in fetch(node, "/docs")
+
+
+def fetch(node: Node, path: str) -> str:
+    with urllib.request.urlopen(node.doors["http"] + path, timeout=30) as response:
+        text: str = response.read().decode()
+        return text
+
+
+def test_json_logs_and_the_ready_file(tmp_path: Path) -> None:
+    with running_node(tmp_path, options=("--log-format", "json")) as node:
+        assert node.process is not None
+        assert node.doors["pid"] == node.process.pid
+    lines = [json.loads(line) for line in node.log.read_text().splitlines()]
+    assert all({"time", "level", "logger", "event"} <= line.keys() for line in lines)
+    assert node.process.returncode == 0
+    assert not (tmp_path / "ready.json").exists()
