@@ -54,6 +54,6 @@ def handle(request: ReceivedRequest, context: Context) -> Message | Awaitable[Me
         case ProduceRequest():
             return handle_produce(message, version, context)
         case FindCoordinatorRequest():
-            return handle_find_coordinator(message, version)
+            return handle_find_coordinator(message, version, context)
         case _:
             raise RemoteProtocolError(f"api key {request.api_key} has no handler")

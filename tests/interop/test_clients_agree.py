@@ -1,0 +1,239 @@
+"""One stream, read by clients that nobody here wrote; all see the same bytes."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import subprocess
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import aiokafka
+import confluent_kafka
+import pytest
+
+from bascule.broker.partitions import Partition, Partitions
+from bascule.record.batch import RecordBatch, scan_batches
+from served_stream import (
+    TIMESTAMP,
+    DoorThread,
+    StepClock,
+    append,
+    make_records,
+    open_stream,
+    serving,
+    stored_bytes,
+)
+
+with warnings.catch_warnings():
+    # It reads its own schema files in a way that Python 3.11 deprecates.
+    warnings.simplefilter("ignore", DeprecationWarning)
+    import kafka
+
+RECORD_COUNT = 5_000
+BATCH_RECORDS = 50
+HEADERS = list[tuple[str, bytes | None]]
+
+
+class Seen(NamedTuple):
+    """One record, as a client gave it."""
+
+    offset: int
+    timestamp: int
+    key: bytes | None
+    value: bytes | None
+    headers: HEADERS
+
+
+class Scene(NamedTuple):
+    door: DoorThread
+    flights: Partition
+    expected: list[Seen]
+
+
+@pytest.fixture(scope="module")
+def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
+    partitions, clock = Partitions(), StepClock()
+    flights = open_stream(
+        tmp_path_factory.mktemp("streams"), partitions, segment_bytes_max=200_000, clock=clock
+    )
+    for first in range(0, RECORD_COUNT, BATCH_RECORDS):
+        append(flights, make_records(first, BATCH_RECORDS))
+        clock.wall_ms += 1000
+    with serving(partitions) as door:
+        yield Scene(door, flights, decoded(stored_bytes(flights)))
+
+
+def decoded(data: bytes) -> list[Seen]:
+    """The records as they lie on the disk."""
+    return [
+        Seen(r.offset, r.timestamp, r.key, r.value, list(r.headers))
+        for batch in scan_batches(memoryview(data))
+        for r in RecordBatch(memoryview(data)[batch.start : batch.end])
+    ]
+
+
+def read_confluent(address: str) -> list[Seen]:
+    problems: list[Any] = []
+    consumer = confluent_kafka.Consumer(
+        {
+            "bootstrap.servers": address,
+            "group.id": "never joined",
+            "check.crcs": True,
+            "error_cb": problems.append,
+        }
+    )
+    consumer.assign([confluent_kafka.TopicPartition("flights", 0, 0)])
+    seen = []
+    while len(seen) < RECORD_COUNT:
+        for m in consumer.consume(1_000, timeout=1.0):
+            assert m.error() is None, m.error()
+            headers = list(m.headers() or [])
+            seen.append(Seen(m.offset(), m.timestamp()[1], m.key(), m.value(), headers))
+    consumer.close()
+    assert problems == [], "an application sees no error event"
+    return seen
+
+
+def read_kafka_python(address: str) -> list[Seen]:
+    consumer = kafka.KafkaConsumer(
+        bootstrap_servers=address, group_id="never joined", check_crcs=True
+    )
+    partition = kafka.TopicPartition("flights", 0)
+    consumer.assign([partition])
+    consumer.seek_to_beginning()
+    seen = []
+    while len(seen) < RECORD_COUNT:
+        for r in consumer.poll(1000).get(partition, ()):
+            seen.append(Seen(r.offset, r.timestamp, r.key, r.value, list(r.headers)))
+    consumer.close()
+    return seen
+
+
+def read_aiokafka(address: str) -> list[Seen]:
+    async def read() -> list[Seen]:
+        consumer = aiokafka.AIOKafkaConsumer(
+            bootstrap_servers=address, group_id="never joined", check_crcs=True
+        )
+        await consumer.start()
+        partition = aiokafka.TopicPartition("flights", 0)
+        consumer.assign([partition])
+        await consumer.seek_to_beginning()
+        seen = []
+        while len(seen) < RECORD_COUNT:
+            got = await consumer.getmany(timeout_ms=1000)
+            for r in got.get(partition, ()):
+                seen.append(Seen(r.offset, r.timestamp, r.key, r.value, list(r.headers)))
+        await consumer.stop()
+        return seen
+
+    return asyncio.run(read())
+
+
+READERS = {
+    "confluent-kafka": read_confluent,
+    "kafka-python": read_kafka_python,
+    "aiokafka": read_aiokafka,
+}
+
+
+def run_kcat(*arguments: str) -> bytes:
+    kcat = shutil.which("kcat")
+    if kcat is None:
+        pytest.skip("kcat is not installed (Debian package kcat)")
+    return subprocess.run([kcat, *arguments], check=True, capture_output=True, timeout=60).stdout
+
+
+@pytest.mark.parametrize("read", READERS.values(), ids=READERS)
+def test_every_record_byte_for_byte(scene: Scene, read: Callable[[str], list[Seen]]) -> None:
+    assert [s.offset for s in scene.expected] == list(range(RECORD_COUNT))
+    assert read(scene.door.address) == scene.expected
+
+
+def test_every_record_through_kcat(scene: Scene) -> None:
+    output = run_kcat(
+        "-b", scene.door.address, "-C", "-t", "flights", "-o", "beginning", "-e", "-q",
+        "-X", "check.crcs=true", "-f", "%o %T %K %k %S %s %h\\n",
+    )  # fmt: skip
+
+    def line(record: Seen) -> bytes:
+        key_size = -1 if record.key is None else len(record.key)
+        value_size = -1 if record.value is None else len(record.value)
+        parts = [b"%d %d %d" % (record.offset, record.timestamp, key_size), record.key or b""]
+        parts += [b"%d" % value_size, record.value or b""]
+        parts.append(b",".join(n.encode() + b"=" + (v or b"") for n, v in record.headers))
+        return b" ".join(parts)
+
+    lines = [text.replace(b"none=NULL", b"none=") for text in output.splitlines()]
+    assert lines == [line(record) for record in scene.expected]
+
+
+def test_kcat_lists_the_node(scene: Scene) -> None:
+    listing = run_kcat("-b", scene.door.address, "-L").decode()
+    assert f"broker 7 at {scene.door.address}" in listing
+    assert 'topic "flights" with 1 partitions' in listing
+
+
+def test_offsets_by_time_and_ends(scene: Scene) -> None:
+    partition = confluent_kafka.TopicPartition("flights", 0, TIMESTAMP + 3_500)
+    consumer = confluent_kafka.Consumer(
+        {"bootstrap.servers": scene.door.address, "group.id": "never joined"}
+    )
+    assert consumer.get_watermark_offsets(partition, timeout=10) == (0, RECORD_COUNT)
+    (found,) = consumer.offsets_for_times([partition], timeout=10)
+    assert found.offset == 4 * BATCH_RECORDS
+    consumer.close()
+    other = kafka.KafkaConsumer(bootstrap_servers=scene.door.address)
+    flights = kafka.TopicPartition("flights", 0)
+    assert other.end_offsets([flights]) == {flights: RECORD_COUNT}
+    assert other.beginning_offsets([flights]) == {flights: 0}
+    assert other.offsets_for_times({flights: TIMESTAMP + 1})[flights].offset == BATCH_RECORDS
+    other.close()
+
+
+def test_a_producer_is_told_where_to_publish(scene: Scene) -> None:
+    told: list[Any] = []
+    producer = confluent_kafka.Producer({"bootstrap.servers": scene.door.address})
+    producer.produce("flights", b"x", on_delivery=lambda error, _: told.append(error))
+    assert producer.flush(20) == 0
+    (error,) = told
+    assert error.code() == confluent_kafka.KafkaError.POLICY_VIOLATION
+    assert not error.retriable()
+
+
+def test_subscribing_fails_at_once_and_says_why(scene: Scene) -> None:
+    consumer = confluent_kafka.Consumer(
+        {"bootstrap.servers": scene.door.address, "group.id": "hopeful"}
+    )
+    consumer.subscribe(["flights"])
+    while (message := consumer.poll(10)) is None:
+        pass
+    assert "JoinGroup" in message.error().str()
+    consumer.close()
+    other = kafka.KafkaConsumer("flights", bootstrap_servers=scene.door.address, group_id="g")
+    with pytest.raises(kafka.errors.IncompatibleBrokerVersion, match="JoinGroup"):
+        other.poll(10_000)
+    other.close()
+
+
+def test_new_records_reach_a_reader_that_waits(tmp_path: Path) -> None:
+    partitions = Partitions()
+    live = open_stream(tmp_path, partitions)
+    with serving(partitions) as door:
+        consumer = confluent_kafka.Consumer(
+            {"bootstrap.servers": door.address, "group.id": "g", "fetch.wait.max.ms": 20_000}
+        )
+        consumer.assign([confluent_kafka.TopicPartition("flights", 0, 0)])
+        offsets = []
+        for first in range(0, 100, 10):
+            while not door.call(lambda: bool(live.watchers)):
+                assert consumer.poll(0.01) is None
+            append(live, make_records(first, 10))
+            while len(offsets) < first + 10:
+                if (message := consumer.poll(5)) is not None:
+                    assert message.error() is None
+                    offsets.append(message.offset())
+        consumer.close()
+        assert offsets == list(range(100))
