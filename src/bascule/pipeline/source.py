@@ -107,7 +107,9 @@ class OffsetRange(InputPartition):
 
 
 def _tasks(ranges: list[Range], pieces_min: int) -> list[OffsetRange]:
-    return [OffsetRange(r.partition, r.start, r.end) for r in split(ranges, pieces_min=pieces_min)]
+    """At least one task: for none at all Spark would make one up, without a range."""
+    pieces = split(ranges, pieces_min=pieces_min) or [Range(0, 0, 0)]
+    return [OffsetRange(r.partition, r.start, r.end) for r in pieces]
 
 
 def read_range(options: SourceOptions, task: InputPartition) -> Iterator[pa.RecordBatch]:
