@@ -30,6 +30,29 @@ settings.register_profile(
 settings.load_profile("usual")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--rewrite",
+        action="store_true",
+        help="write the transcripts in tests/transcripts anew instead of comparing with them",
+    )
+
+
+@pytest.fixture
+def transcript(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
+    """`transcript(name, text)` holds `text` against tests/transcripts/<name>.txt."""
+
+    def check(name: str, text: str) -> None:
+        path = TESTS / "transcripts" / f"{name}.txt"
+        if request.config.getoption("--rewrite"):
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(text)
+        assert path.exists(), f"no transcript {path.name} yet: run pytest with --rewrite"
+        assert text == path.read_text(), f"{path.name} differs; if it should, use --rewrite"
+
+    return check
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         folder = item.path.relative_to(TESTS).parts[0]

@@ -89,6 +89,10 @@ class _Recovery:
                 path = segment_path(self.directory, self.point.segment_base)
                 raise CorruptData(path, 0, f"{self.point.position} bytes", "no such file")
             bases = [self._create()]
+        start_offset = bases[0] if checkpoint is None else checkpoint.start_offset
+        if bases[0] > start_offset:
+            path = segment_path(self.directory, bases[0])
+            raise CorruptData(path, 0, f"offset {start_offset}", f"offset {bases[0]}")
         put_away = [
             Segment(base, self.files.size(segment_path(self.directory, base)), None)
             for base in bases
@@ -105,7 +109,6 @@ class _Recovery:
         if epochs != known:
             path = f"{self.directory}/{epochs_file.FILE_NAME}"
             replace_file(self.files, path, encode_epochs(epochs))
-        start_offset = bases[0] if checkpoint is None else checkpoint.start_offset
         return Recovered(segments, end, self.timestamp_max, epochs, start_offset, checkpoint)
 
     def _find_segments(self) -> list[int]:
@@ -233,16 +236,24 @@ class _Recovery:
                 position, header = found
                 raise CorruptData(
                     damage.file, damage.at, damage.expected,
-                    f"{damage.found}, and behind it at byte {position} of {file.path} "
-                    f"a valid batch with offset {header.base_offset}",
+                    f"{damage.found}, and behind it at byte {position} of {file.path} a valid "
+                    f"batch with offset {header.base_offset}; the log is whole up to byte "
+                    f"{end.position}",
                 )  # fmt: skip
 
     def _sync(self, opened: list[Segment], end: LogPosition) -> None:
-        """What was found above the recovery point may be in the page cache alone."""
+        """Put what was found above the recovery point on the disk, whatever became of it before.
+
+        It may be in the page cache alone, even taken for written after a sync that failed.
+        """
         if end == self.point and not self.changed:
             return
         for segment in opened:
             assert segment.contents is not None
+            first = segment.base_offset == self.point.segment_base
+            start = self.point.position if first else 0
+            if segment.size > start:
+                segment.contents.file.write_again(start, segment.size - start)
             segment.contents.file.sync()
         self.files.sync_dir(self.directory)
 
@@ -253,6 +264,8 @@ class _Recovery:
         """
         epochs = LeaderEpochs()
         for segment in segments:
+            if segment.size == 0:
+                continue
             path = segment_path(self.directory, segment.base_offset)
             file = self.files.open(path)
             for position, header in scan_batches(file, start=0, end=segment.size):

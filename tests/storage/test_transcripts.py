@@ -1,0 +1,121 @@
+"""The file operations of each call, in order, as reviewed text: what is synced before what."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable
+
+import pytest
+
+from bascule.errors import CorruptData, LogFailed
+from bascule.host.real import RealRandom
+from bascule.sim.disk import SHORT, SimFiles
+from bascule.storage.partition_log import LogConfig
+from stored_batches import DIRECTORY, append, make_batch, open_log
+
+Check = Callable[[str, str], None]
+CONFIG = LogConfig(segment_bytes_max=500)
+
+
+class Scribe:
+    """Writes down what was called, what the disk was asked for, and what came back."""
+
+    def __init__(self) -> None:
+        self.files = SimFiles(RealRandom(1))
+        self.lines: list[str] = []
+
+    def __call__(self, title: str, call: Callable[[], object]) -> object:
+        before = len(self.files.operations)
+        try:
+            result = call()
+        except (OSError, LogFailed, CorruptData) as error:
+            result = f"{type(error).__name__}: {error}"
+        self.lines.append(title)
+        self.lines += [f"  {line}" for line in self.files.operations[before:]]
+        if isinstance(result, (str, tuple)):
+            self.lines.append(f"= {result}")
+        self.lines.append("")
+        return result
+
+    @property
+    def text(self) -> str:
+        return "\n".join(self.lines)
+
+
+@pytest.fixture
+def scribe() -> Scribe:
+    return Scribe()
+
+
+def test_life_of_a_log(scribe: Scribe, transcript: Check) -> None:
+    log = open_log(scribe.files, CONFIG)
+    scribe.lines += ["open a new log", *(f"  {line}" for line in scribe.files.operations), ""]
+    scribe("append, first batch of epoch 0", lambda: append(log, 3) and log.end)
+    scribe("append", lambda: append(log, 3) and log.end)
+    scribe("sync", log.sync)
+    scribe("sync with nothing new", log.sync)
+    scribe("checkpoint", lambda: log.checkpoint(high_watermark=6))
+    scribe("append, rolls", lambda: append(log, 5, size=60) and log.end)
+    scribe("append, rolls", lambda: append(log, 5, size=60, leader_epoch=1) and log.end)
+    scribe("sync", log.sync)
+    scribe("append", lambda: append(log, 1, leader_epoch=1) and log.end)
+    scribe("checkpoint", lambda: log.checkpoint(high_watermark=16))
+    scribe("checkpoint with nothing new", lambda: log.checkpoint(high_watermark=16))
+    scribe("close", log.close)
+    again = open_log(scribe.files, CONFIG)
+    scribe("open again", lambda: open_log(scribe.files, CONFIG).end)
+    scribe(
+        "read a segment put away",
+        lambda: f"{again.plan_read(1, bytes_max=100, end=again.end)!r}".partition(",")[2],
+    )
+    transcript("storage_life", scribe.text)
+
+
+def test_failures(scribe: Scribe, transcript: Check) -> None:
+    files = scribe.files
+    log = open_log(files, CONFIG)
+    append(log, 3)
+    files.fail(1, SHORT)
+    scribe("append on a full disk", lambda: append(log, 3))
+    scribe("append", lambda: append(log, 3) and log.end)
+    files.fail(1, errno.ENOSPC)
+    scribe("append, cannot roll", lambda: append(log, 3, size=100))
+    scribe("append, rolls", lambda: append(log, 3, size=100) and log.end)
+    scribe("sync", log.sync)
+    files.fail(3, errno.ENOSPC)
+    scribe("checkpoint on a full disk", lambda: log.checkpoint(high_watermark=9))
+    scribe("checkpoint", lambda: log.checkpoint(high_watermark=9))
+    append(log)
+    files.fail(1, errno.EIO)
+    scribe("sync fails", log.sync)
+    scribe("append after that", lambda: append(log))
+    scribe("close after that", log.close)
+    scribe("open after that", lambda: open_log(files, CONFIG).end)
+    transcript("storage_failures", scribe.text)
+
+
+def test_recovery(scribe: Scribe, transcript: Check) -> None:
+    files = scribe.files
+    log = open_log(files, CONFIG)
+    for _ in range(4):
+        append(log, 3, size=50)
+        log.sync()
+    scribe("open after a kill, no checkpoint", lambda: open_log(files, CONFIG).end)
+    log = open_log(files, CONFIG)
+    log.checkpoint(high_watermark=12)
+    files.open(log._active.file.path).append(make_batch(12, 3)[:70])
+    scribe("open after a kill in the middle of an append", lambda: open_log(files, CONFIG).end)
+    log = open_log(files, CONFIG)
+    append(log, 3, size=150)
+    append(log, 3, size=150)
+    files._inode(f"{DIRECTORY}/{12:020d}.log").data[-1:] = b""
+    files._inode(f"{DIRECTORY}/{15:020d}.log").data[:] = bytes(100)
+    scribe(
+        "open after a power loss, zeros in the last segment", lambda: open_log(files, CONFIG).end
+    )
+    log = open_log(files, CONFIG)
+    append(log, 1)
+    append(log, 1)
+    files._inode(log._active.file.path).data[40] ^= 1
+    scribe("open with a damaged batch before a sound one", lambda: open_log(files, CONFIG).end)
+    transcript("storage_recovery", scribe.text)
