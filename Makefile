@@ -8,7 +8,8 @@ MODE   := $(if $(filter 1,$(BASCULE_PURE)),pure,compiled)
 
 # Where `make demo` leaves its Parquet files and its picture.
 OUTPUT ?= demo-output
-# Seeds of `make torture` and `make fuzz`; a failing run prints the one to repeat.
+# Rounds of `make torture`; seed of `make fuzz`, which a failing run prints.
+ROUNDS ?= 20
 SEED   ?=
 
 .DEFAULT_GOAL := help
@@ -86,8 +87,11 @@ bench: setup ## the figures, as ratios within one run; results go to bench/resul
 	$(BIN)/python -m bench
 
 .PHONY: torture
-torture: setup ## kill -9 under load with random timing, again and again
-	$(PYTEST) -q tests/e2e -k "kill" --torture $(if $(SEED),--seed $(SEED))
+torture: setup ## kill -9 under load with random timing, ROUNDS=20 times
+	@for round in $$(seq $(ROUNDS)); do \
+		echo "round $$round of $(ROUNDS)"; \
+		$(PYTEST) -q tests/e2e/test_durability.py || exit 1; \
+	done
 
 .PHONY: fuzz
 fuzz: $(VENV)/.installed build ## hostile bytes and property tests with many more examples
