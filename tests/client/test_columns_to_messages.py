@@ -26,7 +26,7 @@ def test_agree(rows: list[tuple[bytes | None, bytes | None, Headers]], cut: int)
         for n, (key, value, more) in enumerate(rows)
     ]
     batch, _ = decode_batches(bytes(build_batch(records, base_offset=0)), partition=3)
-    found = messages_of(batch.slice(cut))
+    found = list(messages_of(batch.slice(cut)))
     assert len(found) == max(0, len(rows) - cut)
     for message, record in zip(found, records[cut:], strict=True):
         more = list(record.headers[1:])

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import ssl
+import subprocess
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -29,6 +31,7 @@ from bascule.errors import (
     UnknownStream,
 )
 from bascule.record.columns import SCHEMA
+from bascule.wire.nats import NatsRefused
 from running import Node, running_nats, running_node
 
 Scene = Callable[[Client], Coroutine[Any, Any, None]]
@@ -453,3 +456,63 @@ def test_reading_survives_a_restart_of_the_node(tmp_path: Path) -> None:
                 assert found == list(range(2_000))
         finally:
             node.stop()
+
+
+# Who may connect
+
+
+def test_credentials(tmp_path: Path) -> None:
+    with (
+        running_nats(tmp_path / "nats", "--user", "u", "--pass", "p:@w") as server,
+        running_node(
+            tmp_path / "node", nats=server.url.replace("nats://", "nats://u:p%3A%40w@")
+        ) as node,
+    ):
+
+        async def scene(client: Client) -> None:
+            await client.create_stream("s", "s")
+            for options in (
+                {"user": "u", "password": "p:@w"},
+                {"nats": server.url.replace("nats://", "nats://u:p%3A%40w@")},
+                {"nats": f"nats://127.0.0.1:9,{server.url}", "user": "u", "password": "p:@w"},
+            ):
+                async with bascule.connect(node.doors["http"], **options) as other:
+                    assert (await other.publish("s", b"")).stream == "s"
+            for options in ({}, {"user": "u", "password": "wrong"}, {"token": "t"}):
+                async with bascule.connect(node.doors["http"], **options) as other:
+                    with pytest.raises(NatsRefused, match="Authorization Violation"):
+                        await other.publish("s", b"")
+            async with bascule.connect(node.doors["http"], nats="nats://127.0.0.1:9") as other:
+                with pytest.raises(Broken, match="cannot connect to NATS"):
+                    await other.publish("s", b"")
+
+        play(node, scene)
+
+
+def test_tls(tmp_path: Path) -> None:
+    key, certificate = str(tmp_path / "key.pem"), str(tmp_path / "cert.pem")
+    subprocess.run(
+        [
+            "openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2",
+            "-keyout", key, "-out", certificate, "-subj", "/CN=localhost",
+            "-addext", "subjectAltName=DNS:localhost",
+        ],
+        check=True,
+        capture_output=True,
+    )  # fmt: skip
+    tls = ("--tls", "--tlscert", certificate, "--tlskey", key)
+    with running_nats(tmp_path / "nats", *tls) as server:
+        url = f"tls://localhost:{server.port}"
+        trust = {"BASCULE_NATS_TLS_CA": certificate}
+        with running_node(tmp_path / "node", nats=url, environment=trust) as node:
+
+            async def scene(client: Client) -> None:
+                await client.create_stream("s", "s")
+                acks = await client.publish_many([("s", bytes(10_000))] * 200)
+                assert list(acks.offsets) == list(range(200))
+                async with bascule.connect(node.doors["http"], nats=url) as other:
+                    with pytest.raises(Broken, match="certificate verify failed"):
+                        await other.publish("s", b"")
+
+            context = ssl.create_default_context(cafile=certificate)
+            play(node, scene, nats=url, tls=context)

@@ -15,8 +15,8 @@ import logging
 import ssl
 from array import array
 from collections import deque
-from collections.abc import Callable, Sequence
-from typing import Final, cast
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, Final, cast
 
 from bascule import __version__
 from bascule.errors import Broken, Closed, ConfigError, LimitExceeded, RemoteProtocolError
@@ -148,9 +148,6 @@ class _Link(asyncio.Protocol):
 
     def fail(self, error: BaseException) -> None:
         """End this connection; its owner hears why."""
-        if not self.step.done():
-            self.step.set_exception(error)
-            self.step.exception()
         if self.transport is not None:
             self.transport.abort()
         self._lost(error)
@@ -192,7 +189,6 @@ class NatsConnection:
         self.on_chunk: Chunk = lambda _data, _positions, _count: None
         self.on_reconnect: Callable[[], None] = lambda: None
         self.on_failed: Callable[[Exception], None] = lambda _error: None
-        self.reconnects = 0
         self.last_error = ""
         """What the server last complained about with -ERR, for error texts."""
         self._servers = list(servers)
@@ -218,8 +214,7 @@ class NatsConnection:
         Raises: Broken where none does within `timeout` seconds, NatsRefused for bad credentials.
         """
         try:
-            async with asyncio.timeout(timeout):
-                await self._connect_any()
+            await asyncio.wait_for(self._connect_any(), timeout)
         except TimeoutError:
             raise Broken(f"no NATS server answered within {timeout} s: {self._where()}") from None
         self._spawn(self._keep_alive())
@@ -246,8 +241,7 @@ class NatsConnection:
             return
         self.check_open()
         try:
-            async with asyncio.timeout(max(timeout, 0)):
-                await self._up.wait()
+            await asyncio.wait_for(self._up.wait(), timeout)
         except TimeoutError:
             raise Broken(f"not connected to a NATS server: {self._where()}") from None
         self.check_open()
@@ -268,11 +262,13 @@ class NatsConnection:
         except TimeoutError:
             raise Broken(f"the NATS server sent no PONG within {timeout} s") from None
 
-    def check_payload(self, size: int) -> None:
-        """Raises: LimitExceeded where the server would refuse a message of `size` bytes."""
+    def check_payload(self, frame: bytes) -> None:
+        """Raises: LimitExceeded where the server would refuse this PUB or HPUB as too large."""
         limit = self.info.max_payload
-        if size > limit:
-            raise LimitExceeded("max_payload of the NATS server", limit, size)
+        if len(frame) > limit:
+            size = len(frame) - frame.index(b"\r\n") - 4
+            if size > limit:
+                raise LimitExceeded("max_payload of the NATS server", limit, size)
 
     def check_open(self) -> None:
         """Raises: Closed after `close`, or what ended the connection for good."""
@@ -315,21 +311,19 @@ class NatsConnection:
         self._spawn(self._reconnect())
 
     def _write(self) -> None:
-        if not self._outgoing:
-            return
         data = b"".join(self._outgoing)
         self._outgoing.clear()
         self._outgoing_bytes = 0
-        if self._link is not None and self._link.transport is not None:
-            self._link.transport.write(data)
+        link = self._link
+        if data and link is not None and link.transport is not None:
+            link.transport.write(data)
 
     def _where(self) -> str:
         shown = ", ".join(str(server) for server in self._servers)
         return f"{shown} ({self.last_error})" if self.last_error else shown
 
-    def _spawn(self, work: object) -> None:
-        task = asyncio.ensure_future(cast("asyncio.Future[None]", work))
-        assert isinstance(task, asyncio.Task)
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -354,12 +348,8 @@ class NatsConnection:
         )
         try:
             if await link.step is Step.START_TLS:
-                secure = await loop.start_tls(
-                    transport,
-                    link,
-                    self._tls or ssl.create_default_context(),
-                    server_hostname=server.host,
-                )
+                context = self._tls or ssl.create_default_context()
+                secure = await loop.start_tls(transport, link, context, server_hostname=server.host)
                 assert secure is not None
                 link.tls_started(secure)
                 await link.step
@@ -391,7 +381,6 @@ class NatsConnection:
                 await asyncio.sleep(delay_ms / 1000)
                 delay_ms = min(2 * delay_ms, BACKOFF_MS_MAX)
             else:
-                self.reconnects += 1
                 self.on_reconnect()
                 return
 

@@ -116,10 +116,10 @@ class Publisher:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout
         await self._nats.wait_connected(timeout)
-        self._nats.check_payload(len(value))
         index = next(self._indexes)
         reply = f"{self._nats.inbox}.0.{index}".encode()
         frame = self._encoder.encode(reply, subject, value, key, headers)
+        self._nats.check_payload(frame)
         single = self._singles[index] = _Single(subject, frame, stream)
         try:
             return await self._until_acked(single, deadline, timeout)
@@ -194,18 +194,17 @@ class Publisher:
     ) -> None:
         """Hand a message to the connection and forget it; see `Client.publish_nowait`."""
         self._nats.check_open()
-        self._nats.check_payload(len(value))
-        self._nats.send(self._encoder.encode(b"", subject, value, key, headers))
+        frame = self._encoder.encode(b"", subject, value, key, headers)
+        self._nats.check_payload(frame)
+        self._nats.send(frame)
 
     def _on_chunk(self, data: bytes, positions: array[int], count: int) -> None:
         """Take the answers of one chunk: the usual acks in compiled code, the rest one by one."""
         inbox_bytes = len(self._nats.inbox) + 1
-        leftover = self._leftover
-        if len(self._runs) == 1:
-            (run,) = self._runs.values()
-            rows = run.collect(data, positions, count, inbox_bytes, leftover, self._state)
-        else:
-            rows = range(count)
+        rows: Iterable[int] = range(count)
+        for number, run in enumerate(self._runs.values()):
+            left = run.collect(data, positions, count, inbox_bytes, self._leftover, self._state)
+            rows = left if number == 0 else sorted({*rows} & {*left})
         for row in rows:
             self._on_answer(data, positions[row * MESSAGE_FIELDS : (row + 1) * MESSAGE_FIELDS])
         for run in self._runs.values():

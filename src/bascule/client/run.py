@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 from array import array
 from collections import deque
 from collections.abc import AsyncIterable, Callable, Iterable
@@ -98,8 +97,7 @@ class PublishRun:
         """Encode one message; whether the chunk is full."""
         index = self._count
         frame = self._encoder.encode(b"%b%d" % (self._prefix, index), *fields)
-        if len(frame) > self._nats.info.max_payload:
-            self._nats.check_payload(len(fields[1]))
+        self._nats.check_payload(frame)
         if not self._unsent:
             # A source that waits for something lets what it gave so far go out meanwhile.
             asyncio.get_running_loop().call_soon(self._send_chunk)
@@ -177,7 +175,7 @@ class PublishRun:
         inbox_bytes: int,
         leftover: array[int],
         state: array[int],
-    ) -> Iterable[int]:
+    ) -> list[int]:
         """Take this run's usual acks out of a chunk; the rows that are something else are left."""
         acks = self._acks
         name = acks.names[0].encode() if acks.names else b""
@@ -185,7 +183,7 @@ class PublishRun:
             data, positions, count, inbox_bytes, self._id, name,
             acks.offsets, acks.partitions, acks.details, leftover, state,
         )  # fmt: skip
-        return itertools.islice(leftover, state[0])
+        return leftover[: state[0]].tolist()
 
     def on_answer(self, index: int, answer: Ack | BasculeError) -> None:
         """Take one answer that `collect` did not."""
