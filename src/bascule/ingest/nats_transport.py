@@ -13,6 +13,10 @@ from bascule.errors import Broken
 from bascule.wire.nats import ConnectOptions, NatsHandshake, ServerAddress, ServerInfo, Step
 
 _TLS_CHUNK_BYTES: Final = 256 << 10
+_KERNEL_BYTES: Final = 4 << 20
+"""Receive buffer asked of the kernel: some 20 ms at the speed of a NATS server."""
+_SO_RCVBUFFORCE: Final = 33
+"""From asm-generic/socket.h; Python's socket module has no name for it."""
 _IOV_MAX: Final = 512
 """Buffers per sendmsg; the kernel takes 1024."""
 
@@ -192,9 +196,8 @@ def connect(
 
     Raises: OSError (network, TLS), NatsRefused (credentials), RemoteProtocolError, Broken.
     """
-    sock = socket.create_connection((address.host, address.port), timeout=timeout)
+    sock = _connected_socket(address, timeout)
     try:
-        _tune(sock)
         handshake = NatsHandshake(options, address, version=version)
         tls: _TlsLayer | None = None
         chunk = memoryview(bytearray(_TLS_CHUNK_BYTES))
@@ -225,13 +228,52 @@ def connect(
         raise
 
 
+def _connected_socket(address: ServerAddress, timeout: float) -> socket.socket:
+    """A socket connected to the first address of the host that answers. Raises: OSError."""
+    refused: OSError | None = None
+    found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
+    for family, kind, protocol, _, target in found:
+        sock = socket.socket(family, kind, protocol)
+        try:
+            # The window is agreed on with the connection, so the buffer comes first.
+            _tune(sock)
+            sock.settimeout(timeout)
+            sock.connect(target)
+        except OSError as error:
+            sock.close()
+            refused = error
+        else:
+            return sock
+    raise refused or OSError(f"{address.host} has no address")
+
+
 def _tune(sock: socket.socket) -> None:
-    """No Nagle; notice a dead peer in about 20 s even while nothing is sent."""
+    """No Nagle; room in the kernel; notice a dead peer in about 20 s even while nothing is sent."""
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    _widen(sock)
     for name, value in (("TCP_KEEPIDLE", 10), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 2)):
         option = getattr(socket, name, None)
         if option is not None:
             sock.setsockopt(socket.IPPROTO_TCP, option, value)
     if hasattr(socket, "TCP_USER_TIMEOUT"):
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 20_000)
+
+
+def _widen(sock: socket.socket) -> None:
+    """Let the server go on sending while a chunk is worked on.
+
+    Left to itself the kernel's window stays near 64 KiB on fast networks: it grows by what is read
+    in a round trip, and a round trip is short there. A buffer that is asked for no longer grows, so
+    it is asked for only where it is given: by privilege, or within net.core.rmem_max.
+    """
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, _KERNEL_BYTES)
+    except OSError:
+        try:
+            with open("/proc/sys/net/core/rmem_max", encoding="ascii") as limit:  # noqa: PTH123
+                allowed = int(limit.read())
+        except (OSError, ValueError):
+            return
+        if allowed >= _KERNEL_BYTES // 4:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, min(allowed, _KERNEL_BYTES))
