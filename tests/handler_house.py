@@ -1,0 +1,93 @@
+"""Handlers over real logs, without sockets: what the tests of requests share."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from bascule.broker.delayed import Delays
+from bascule.broker.handlers import handle
+from bascule.broker.handlers.context import Context
+from bascule.broker.partitions import Partition, Partitions
+from bascule.storage.partition_log import FileSlice
+from bascule.wire.connection import ReceivedRequest
+from bascule.wire.messages.fetch import (
+    FetchPartition,
+    FetchPartitionResponse,
+    FetchRequest,
+    FetchTopic,
+)
+from bascule.wire.schema import Message, Request
+from served_stream import NODE, StepClock, append, make_records, open_stream
+
+FLIGHTS_ID = b"flights#########"
+NOBODY = b"nobody's id 0000"
+LONG_MS = 30_000
+
+
+@dataclass
+class House:
+    """Two streams of this node, and a third whose log could not be opened."""
+
+    partitions: Partitions
+    clock: StepClock
+    flights: Partition
+    context: Context
+    delays: Delays = field(default_factory=Delays)
+
+    def ask(self, request: Request[Any], version: int) -> Any:
+        return asyncio.run(self.answer(request, version))
+
+    async def answer(self, request: Request[Any], version: int) -> Any:
+        self.partitions.bind(asyncio.get_running_loop())
+        received = ReceivedRequest(request.API_KEY, version, 1, "test", request, version)
+        response = handle(received, self.context)
+        return response if isinstance(response, Message) else await response
+
+    def fetch(self, version: int = 12, **partition: Any) -> FetchPartitionResponse:
+        request = fetch_request("flights", **partition)
+        answer: FetchPartitionResponse = self.ask(request, version).responses[0].partitions[0]
+        return answer
+
+
+async def on_thread(function: Any) -> Any:
+    return await asyncio.get_running_loop().run_in_executor(None, function)
+
+
+def fetch_request(name: str, *, wait_ms: int = 0, bytes_min: int = 1, **asked: Any) -> FetchRequest:
+    asked.setdefault("partition_max_bytes", 1 << 20)
+    topic = FetchTopic(name, partitions=[FetchPartition(**asked)])
+    return FetchRequest(max_wait_ms=wait_ms, min_bytes=bytes_min, topics=[topic])
+
+
+def length(answer: FetchPartitionResponse) -> int:
+    return answer.records.length if isinstance(answer.records, FileSlice) else 0
+
+
+def open_house(tmp_path: Path) -> Iterator[House]:
+    partitions, clock = Partitions(), StepClock()
+    flights = open_stream(tmp_path, partitions, clock=clock, segment_bytes_max=8_000)
+    flights.leader_epoch = 3
+    for batch in range(20):
+        append(flights, make_records(batch * 10, 10))
+        clock.wall_ms += 1000
+    open_stream(tmp_path, partitions, "empty")
+    open_stream(tmp_path, partitions, "broken", failure="bad sector")
+    delays = Delays()
+    context = Context(
+        partitions=partitions,
+        node=NODE,
+        host="here",
+        port=9092,
+        fetch_bytes_max=1 << 20,
+        fetch_wait_ms_max=60_000,
+        delays=delays,
+        on_thread=on_thread,
+    )
+    yield House(partitions, clock, flights, context, delays)
+    for stream in partitions.streams().values():
+        if stream[0].log is not None:
+            stream[0].log.close()
