@@ -270,10 +270,9 @@ def _widen(sock: socket.socket) -> None:
     try:
         sock.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, _KERNEL_BYTES)
     except OSError:
-        try:
-            with open("/proc/sys/net/core/rmem_max", encoding="ascii") as limit:  # noqa: PTH123
-                allowed = int(limit.read())
-        except (OSError, ValueError):
-            return
-        if allowed >= _KERNEL_BYTES // 4:
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, min(allowed, _KERNEL_BYTES))
+        # What is given is seen on another socket first.
+        with socket.socket(sock.family, socket.SOCK_STREAM) as trial:
+            trial.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _KERNEL_BYTES)
+            given = trial.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF)
+        if given >= _KERNEL_BYTES // 2:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _KERNEL_BYTES)
