@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
+from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from bascule.cli import exits
@@ -32,6 +34,7 @@ Row = dict[str, Any]
 ROWS_SHOWN: Final = 50
 """Rows of a table unless `--limit` says otherwise: about a screen."""
 TEXT_SHOWN: Final = 60
+TABLE_WIDTH: Final = 200
 CODECS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
 
 
@@ -190,27 +193,42 @@ def _print_lines(rows: Iterator[Row], limit: int | None) -> CorruptData | None:
 
 def _print_table(rows: Iterator[Row], limit: int | None, name: str) -> CorruptData | None:
     shown = ROWS_SHOWN if limit is None else limit
-    table = Table(box=None, pad_edge=False, header_style="bold")
+    kept: list[Row] = []
     count = 0
     damage = None
     try:
         for row in rows:
-            if count == 0:
-                for title, value in row.items():
-                    table.add_column(title, justify="right" if _is_number(value) else "left")
             if count < shown:
-                table.add_row(*(_shown(value) for value in row.values()))
+                kept.append(row)
             count += 1
     except CorruptData as error:
         damage = error
-    if count:
-        out.print(table)
-    if count > shown:
-        out.print(f"... and {count - shown:,} more", style="dim")
+    if kept:
+        table = _facts(kept[0]) if name == checkpoint_file.FILE_NAME else _table(kept)
+        # No column is cut for the sake of a narrow terminal: lines wrap, and pipes get all.
+        Console(width=max(out.width, TABLE_WIDTH), highlight=False).print(table)
+    if count > len(kept):
+        out.print(f"... and {count - len(kept):,} more", style="dim")
     if damage is None:
         rest = "is empty" if count == 0 else f"is sound: {count:,} row{'s' if count > 1 else ''}"
         out.print(f"[green]{name} {rest}[/green]")
     return damage
+
+
+def _table(rows: list[Row]) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for title, value in rows[0].items():
+        table.add_column(title, justify="right" if _is_number(value) else "left", no_wrap=True)
+    for row in rows:
+        table.add_row(*(_shown(value) for value in row.values()))
+    return table
+
+
+def _facts(row: Row) -> Table:
+    table = Table(box=None, pad_edge=False, show_header=False)
+    for name, value in row.items():
+        table.add_row(name, _shown(value))
+    return table
 
 
 def _damage_row(damage: CorruptData) -> Row:
@@ -227,16 +245,17 @@ def _is_number(value: object) -> bool:
 
 
 def _shown(value: object) -> str:
-    """A cell: control characters escaped, cut to a readable width, no markup of rich."""
+    """A cell: one line of printable text, cut to a readable width, no markup of rich."""
+    if isinstance(value, list):
+        value = "; ".join(f"{name}={_plain(content)}" for name, content in value)
+    text = "".join(c if c.isprintable() else repr(c)[1:-1] for c in _plain(value))
+    return escape(text if len(text) <= TEXT_SHOWN else text[: TEXT_SHOWN - 1] + "…")
+
+
+def _plain(value: object) -> str:
     if value is None:
         return "-"
-    if isinstance(value, list):
-        value = "; ".join(f"{name}={_shown(content)}" for name, content in value)
-    elif isinstance(value, dict):
-        value = "base64:" + value["base64"]
-    text = "".join(c if c.isprintable() else repr(c)[1:-1] for c in str(value))
-    text = text if len(text) <= TEXT_SHOWN else text[: TEXT_SHOWN - 1] + "…"
-    return text.replace("[", r"\[")
+    return f"base64:{value['base64']}" if isinstance(value, dict) else str(value)
 
 
 def _jsonable(data: bytes | None) -> str | dict[str, str] | None:
