@@ -37,6 +37,8 @@ def hot_extensions() -> list[Extension]:
                 "cdivision": True,
                 "initializedcheck": False,
                 "freethreading_compatible": True,
+                # Bounds are checked on purpose: the bytes come from strangers.
+                "show_performance_hints": False,
             },
         )
     )
