@@ -373,10 +373,11 @@ class PartitionLog:
         self._saved = saved
         self.checkpointed_high_watermark = high_watermark
 
-    def close(self) -> None:
+    def close(self, *, high_watermark: int | None = None) -> None:
         """Sync, write a checkpoint that says so, and let go of the files. Twice is harmless.
 
-        A log that has stopped is let go of as it is.
+        `high_watermark` goes into the checkpoint; without it, the last checkpoint's does. A log
+        that has stopped is let go of as it is.
 
         Raises: LogFailed, OSError; the log is closed even so.
         """
@@ -385,7 +386,9 @@ class PartitionLog:
         try:
             if self._stopped is None:
                 self.sync()
-                self._save(self.checkpointed_high_watermark, clean=True)
+                if high_watermark is None:
+                    high_watermark = self.checkpointed_high_watermark
+                self._save(high_watermark, clean=True)
         finally:
             self._closed = True
             self._stopped = "closed"

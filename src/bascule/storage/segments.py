@@ -112,9 +112,12 @@ class Segments:
         """
         while True:
             segment, following = self.at(offset)
-            if nowait and segment.contents is None:
-                return None
-            contents = self.open(segment, following)
+            contents = segment.contents
+            if contents is None:
+                if nowait:
+                    return None
+                contents = self.open(segment, following)
+            contents.used = True
             limit = limit_of(segment, end)
             if offset >= end.offset:
                 return contents.file, Place(limit, limit), limit
