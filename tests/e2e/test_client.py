@@ -289,7 +289,7 @@ def test_ranges(sync_client: SyncClient, stream: str) -> None:
     assert read(start=1_234, end=1_240) == list(range(1_234, 1_240))
     assert read(start=4_999) == [4_999]
     assert read(start=5_000) == read(start="latest") == read(start=7, end=7) == []
-    assert read(end="latest", depth=1) == list(range(5_000))
+    assert read(end="latest", batch_bytes=1_000) == list(range(5_000))
     assert read(start=10, end=5_000, follow=True) == list(range(10, 5_000))
     for options in ({"start": 5_001}, {"start": -1}, {"end": 5_001}):
         with pytest.raises(OffsetOutOfRange, match=r"\[0, 5000\)"):

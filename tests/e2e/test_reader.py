@@ -95,6 +95,20 @@ def test_a_batch_with_a_wrong_crc_is_refused_and_named(
         assert "CRC" in corrupt.value.expected
 
 
+@pytest.mark.parametrize("at", [8, 9, 10, 11, 16])
+def test_a_batch_header_that_lies_ends_the_reading(
+    partition: Partition, partitions: Partitions, tmp_path: Path, at: int
+) -> None:
+    for n in range(0, 30, 10):
+        append(partition, make_records(n, 10))
+    (path,) = (tmp_path / "flights").glob("*.log")
+    flip(path, len(build_batch(make_records(0, 10), base_offset=0)) + at)
+    with serving(partitions) as door:
+        reader = read(door)
+        with pytest.raises((CorruptData, PartitionFailed)):
+            offsets(reader)
+
+
 def test_control_batches_are_passed_over(partition: Partition, partitions: Partitions) -> None:
     append(partition, make_records(0, 5))
     control = build_batch([Record(5, TIMESTAMP, b"\0\0\0\1", b"")], base_offset=5)

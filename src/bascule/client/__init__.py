@@ -16,7 +16,8 @@ lost connections, or raises: nothing is skipped in silence, a batch with a wrong
     messages        what goes out, encoded as PUB and HPUB; acks; what is read
     publisher, run  acks: one at a time, and windows of many
     connection      blocking sockets to client listeners; who leads a partition
-    fetcher         the thread that fetches ahead
+    fetch_answer    the head of a Fetch response, before its batches have come
+    fetcher         one partition, fetched and decoded a piece at a time
     consumer        ranges, Arrow batches, messages
 
 It never creates a stream unasked, and never keeps a consumer's position: that is the reader's.

@@ -30,7 +30,7 @@ PUBLISH_TIMEOUT_S: Final = 10.0
 RUN_TIMEOUT_S: Final = 60.0
 WINDOW: Final = 5_000
 FETCH_BYTES: Final = FetchOptions().fetch_bytes
-DEPTH: Final = FetchOptions().depth
+BATCH_BYTES: Final = FetchOptions().batch_bytes
 READ_TIMEOUT_S: Final = FetchOptions().timeout
 
 
@@ -85,7 +85,7 @@ class Client:
     async def close(self) -> None:
         """Send what was handed over, end reads under way, close every connection; idempotent."""
         for reader in list(self._readers):
-            reader.close(wait=False)
+            reader.close()
         if self._nats is not None:
             await self._nats.close()
         if self._admin is not None:
@@ -232,22 +232,24 @@ class Client:
         partition: int = 0,
         follow: bool = False,
         fetch_bytes: int = FETCH_BYTES,
-        depth: int = DEPTH,
+        batch_bytes: int = BATCH_BYTES,
         timeout: float = READ_TIMEOUT_S,
     ) -> AsyncGenerator[pa.RecordBatch, None]:
         """Read [start, end) as Arrow batches (`bascule.record.columns.SCHEMA`): the fastest way.
 
         `start` is earliest, latest, an offset, or a time for the first record at or after it.
         `end` None is what is committed now; with `follow` there is no end and the iteration waits
-        for what comes. `fetch_bytes` are asked for at a time, `depth` answers ahead of the decoder.
+        for what comes. `fetch_bytes` are asked for at a time, and decoded `batch_bytes` at a
+        time on a thread, one Arrow batch ahead.
 
         Raises: OffsetOutOfRange, UnknownStream, UnknownPartition, CorruptData, PartitionFailed,
         Broken where reconnecting brought nothing for `timeout` seconds.
         """
         loop = asyncio.get_running_loop()
         bootstrap = self._bootstrap()
-        options = FetchOptions(fetch_bytes=fetch_bytes, depth=depth, timeout=timeout)
+        options = FetchOptions(fetch_bytes, batch_bytes, timeout)
         reader: BatchReader | None = None
+        coming: asyncio.Future[pa.RecordBatch | None] | None = None
         executor = ThreadPoolExecutor(1, thread_name_prefix=f"bascule-read-{stream}")
         try:
             reader = await loop.run_in_executor(
@@ -263,12 +265,16 @@ class Client:
                 ),
             )
             self._readers.add(reader)
-            while (batch := await loop.run_in_executor(executor, next, reader, None)) is not None:
+            coming = loop.run_in_executor(executor, next, reader, None)
+            while (batch := await coming) is not None:
+                coming = loop.run_in_executor(executor, next, reader, None)
                 yield batch
         finally:
+            if coming is not None:
+                coming.cancel()
             if reader is not None:
-                reader.close(wait=False)
-            executor.shutdown(wait=False, cancel_futures=True)
+                reader.close()
+            executor.shutdown(wait=False)
 
     async def read(
         self,

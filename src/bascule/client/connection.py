@@ -1,7 +1,7 @@
 """Blocking connections to client listeners, made for moving record batches fast.
 
-A response is received into a buffer that the caller owns and uses again: one system call for
-most of it, no copy, and the interpreter lock is free meanwhile. Timeouts are the kernel's
+Bytes are received into memory that the caller owns and uses again: one system call for most of
+them, no copy, and the interpreter lock is free meanwhile. Timeouts are the kernel's
 (SO_RCVTIMEO), because Python's own would turn the socket non-blocking and cut every receive into
 small ones. `PartitionDoor` finds the listener that a partition is read from.
 """
@@ -58,21 +58,6 @@ _TIMEVAL: Final = Struct("@ll")
 ResponseT = TypeVar("ResponseT", bound=Message)
 
 
-class ReceiveBuffer:
-    """Memory for one response after another; grows to the largest, never shrinks."""
-
-    __slots__ = ("_data",)
-
-    def __init__(self, size: int = 64 << 10) -> None:
-        self._data = memoryview(bytearray(size))
-
-    def room(self, size: int) -> memoryview:
-        """`size` writable bytes; what an earlier call handed out is overwritten."""
-        if size > len(self._data):
-            self._data = memoryview(bytearray(size + size // 8))
-        return self._data[:size]
-
-
 class LogConnection:
     """Requests out, responses in, answered in the order asked. One thread at a time, but `abort`.
 
@@ -123,19 +108,24 @@ class LogConnection:
         self._pending.append((self._correlation_id, request.RESPONSE, version))
         self._correlation_id = (self._correlation_id + 1) & 0x7FFFFFFF
 
-    def receive(self, buffer: ReceiveBuffer) -> Message:
-        """The response to the oldest request without one; record batches in it view `buffer`."""
-        correlation_id, kind, version = self._pending.popleft()
-        head = bytearray(SIZE_BYTES)
-        self._receive_into(memoryview(head))
+    def receive_size(self) -> tuple[int, int]:
+        """Begin with the response to the oldest request: its version, and its size in bytes.
+
+        The caller then takes exactly so many bytes with `receive_into`.
+        """
+        head = memoryview(bytearray(SIZE_BYTES))
+        self.receive_into(head)
         (size,) = _SIZE.unpack(head)
         if not _CORRELATION.size <= size <= FRAME_BYTES_MAX:
             raise RemoteProtocolError(
                 f"{self.address} sent a frame size of {size} bytes, expected {_CORRELATION.size} "
                 f"to {FRAME_BYTES_MAX}; is it a client listener?"
             )
-        frame = buffer.room(size)
-        self._receive_into(frame)
+        return self._pending[0][2], size
+
+    def check_head(self, frame: memoryview) -> int:
+        """Check that `frame` begins the oldest response; where its body begins."""
+        correlation_id, kind, version = self._pending.popleft()
         (found,) = _CORRELATION.unpack_from(frame)
         if found != correlation_id:
             raise RemoteProtocolError(
@@ -143,14 +133,34 @@ class LogConnection:
             )
         position = _CORRELATION.size
         if version in kind.FLEXIBLE and kind is not ApiVersionsResponse:
-            _, position = read_tags(frame, position, size, "response header")
-        return decode(kind, version, frame, position)
+            _, position = read_tags(frame, position, len(frame), "response header")
+        return position
+
+    def receive(self) -> Message:
+        """The whole response to the oldest request."""
+        kind = self._pending[0][1]
+        version, size = self.receive_size()
+        frame = memoryview(bytearray(size))
+        self.receive_into(frame)
+        return decode(kind, version, frame, self.check_head(frame))
+
+    def receive_into(self, view: memoryview) -> None:
+        """Fill `view`: mostly one system call."""
+        at, size = 0, len(view)
+        while at < size:
+            try:
+                count = self._socket.recv_into(view[at:], size - at, socket.MSG_WAITALL)
+            except OSError as error:
+                raise self._broken(error) from error
+            if count == 0:
+                raise Broken(f"{self.address} closed the connection")
+            at += count
 
     def request(self, request: Request[ResponseT]) -> ResponseT:
-        """Ask and wait. The response holds no view of shared memory."""
+        """Ask and wait."""
         assert not self._pending, "a response is still under way"
         self.send(request)
-        return cast(ResponseT, self.receive(ReceiveBuffer()))
+        return cast(ResponseT, self.receive())
 
     def abort(self) -> None:
         """End the connection from any thread; a receive under way fails at once."""
@@ -164,24 +174,13 @@ class LogConnection:
 
     def _negotiate(self) -> None:
         self.send(ApiVersionsRequest(), version=API_VERSIONS_VERSION)
-        answer = self.receive(ReceiveBuffer())
+        answer = self.receive()
         assert isinstance(answer, ApiVersionsResponse)
         if answer.error_code:
             raise RemoteProtocolError(
                 f"{self.address} refused ApiVersions with code {answer.error_code}"
             )
         self._versions.negotiate(answer)
-
-    def _receive_into(self, view: memoryview) -> None:
-        at, size = 0, len(view)
-        while at < size:
-            try:
-                count = self._socket.recv_into(view[at:], size - at, socket.MSG_WAITALL)
-            except OSError as error:
-                raise self._broken(error) from error
-            if count == 0:
-                raise Broken(f"{self.address} closed the connection")
-            at += count
 
     def _broken(self, error: OSError) -> Broken:
         if isinstance(error, BlockingIOError):

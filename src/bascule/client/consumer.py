@@ -13,7 +13,6 @@ from bascule.client.connection import LogConnection, PartitionDoor
 from bascule.client.fetcher import OFFSET_MAX, Fetcher, FetchOptions
 from bascule.client.messages import Message
 from bascule.errors import OffsetOutOfRange
-from bascule.record.columns import decode_batches
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -97,36 +96,21 @@ class BatchReader(Iterator["pa.RecordBatch"]):
         """The offset that reading begins at."""
         self.end = last
         """The offset that reading ends before; OFFSET_MAX where it has no end."""
-        self._partition = partition
         self._fetcher = Fetcher(
             door, connection, leader, start=first, end=last, follow=follow, options=options
         )
-        # A reader that is dropped half-way must not leave its thread waiting for buffers.
-        finalize(self, Fetcher.close, self._fetcher, wait=False)
+        # One that is dropped half-way lets its connection go at once.
+        finalize(self, self._fetcher.close)
 
     def __next__(self) -> pa.RecordBatch:
-        while True:
-            fetched = self._fetcher.next()
-            if fetched is None:
-                raise StopIteration
-            try:
-                batch, _ = decode_batches(
-                    fetched.data,
-                    partition=self._partition,
-                    offset_min=fetched.offset,
-                    offset_end=self.end,
-                    origin=fetched.origin,
-                )
-            except BaseException:
-                self.close()
-                raise
-            self._fetcher.recycle(fetched)
-            if batch.num_rows:
-                return batch
+        batch = self._fetcher.next()
+        if batch is None:
+            raise StopIteration
+        return batch
 
-    def close(self, *, wait: bool = True) -> None:
-        """End the reading; idempotent, from any thread. `wait` for its thread to end, too."""
-        self._fetcher.close(wait=wait)
+    def close(self) -> None:
+        """End the reading; idempotent, from any thread."""
+        self._fetcher.close()
 
     def __enter__(self) -> BatchReader:
         return self

@@ -1,7 +1,7 @@
 """The synchronous face: the same methods, for scripts, notebooks and Spark's workers.
 
 An event loop on a thread of its own runs the asynchronous client. Reading does not pass through
-it: batches come from the fetching thread and are decoded on the caller's.
+it: the caller's thread fetches and decodes.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from bascule.client.client import (
-    DEPTH,
+    BATCH_BYTES,
     FETCH_BYTES,
     PUBLISH_TIMEOUT_S,
     READ_TIMEOUT_S,
@@ -169,7 +169,7 @@ class SyncClient:
         partition: int = 0,
         follow: bool = False,
         fetch_bytes: int = FETCH_BYTES,
-        depth: int = DEPTH,
+        batch_bytes: int = BATCH_BYTES,
         timeout: float = READ_TIMEOUT_S,
     ) -> BatchReader:
         """See `Client.read_batches`. The reader is an iterator, and a context manager to stop."""
@@ -179,7 +179,7 @@ class SyncClient:
             end=end,
             partition=partition,
             follow=follow,
-            options=FetchOptions(fetch_bytes=fetch_bytes, depth=depth, timeout=timeout),
+            options=FetchOptions(fetch_bytes, batch_bytes, timeout),
         )
 
     def read(

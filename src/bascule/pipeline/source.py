@@ -51,7 +51,7 @@ SCHEMA: Final = (
 )
 ROWS_PER_BATCH_MAX: Final = 65_536
 """Rows of one Arrow batch handed to Spark; larger and smaller ones measured slower."""
-FETCH_BYTES: Final = 8 << 20
+BATCH_BYTES: Final = 8 << 20
 """About ROWS_PER_BATCH_MAX records of 128 B."""
 RETRY_PAUSES_S: Final = (0.1, 0.3, 1.0, 3.0, 5.0, 10.0)
 """A node that restarts is back in seconds; Spark in local mode gives a task no second try."""
@@ -135,7 +135,7 @@ def read_range(options: SourceOptions, task: InputPartition) -> Iterator[pa.Reco
 
 def _open(options: SourceOptions, partition: int, start: int, end: int) -> BatchReader:
     return client_of(options.server).read_batches(
-        options.stream, start=start, end=end, partition=partition, fetch_bytes=FETCH_BYTES
+        options.stream, start=start, end=end, partition=partition, batch_bytes=BATCH_BYTES
     )
 
 
