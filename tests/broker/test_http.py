@@ -73,7 +73,7 @@ class ImageAdmin:
             "ingest": {"messages": 7, "note": "x"},
             "buffer": {"stalled_ns": 250_000_000},
             "stream": {"records": {"by_stream": {"a": 5}}},
-            "client_door": {"connections": 2, "requests": Counter(Fetch=5)},
+            "client_door": {"connections": 2, "requests": Counter(FetchRequest=5)},
         }
 
 

@@ -20,7 +20,7 @@ from bascule.broker.embedded_nats import EmbeddedNats
 from bascule.broker.http.app import create_app
 from bascule.broker.http.door import HttpDoor
 from bascule.broker.ingest_task import IngestTask
-from bascule.broker.partitions import Partitions
+from bascule.broker.partitions import PartitionCounts, Partitions
 from bascule.broker.streams import Streams
 from bascule.broker.upkeep import keep_checkpoints, verify_all
 from bascule.config import Config
@@ -162,16 +162,14 @@ class Node:
             counts = self._client_door.statistics()
             # Not asdict: it would count the pairs of the counter of requests.
             door = {item.name: getattr(counts, item.name) for item in fields(counts)}
-        partitions = {
-            name: {
-                key: sum(getattr(p.counts, key) for p in ps)
-                for key in ("records", "bytes", "batches", "syncs", "records_not_stored")
-            }
-            for name, ps in self._partitions.streams().items()
-        }
+        streams = self._partitions.streams()
         by_key = {
-            key: {"by_stream": {name: counts[key] for name, counts in partitions.items()}}
-            for key in ("records", "bytes", "batches", "syncs", "records_not_stored")
+            key: {
+                "by_stream": {
+                    name: sum(getattr(p.counts, key) for p in ps) for name, ps in streams.items()
+                }
+            }
+            for key in (item.name for item in fields(PartitionCounts))
         }
         ingest = {} if self._ingest is None else self._ingest.statistics()
         return {**ingest, "stream": by_key, "client_door": door}

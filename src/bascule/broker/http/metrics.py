@@ -192,7 +192,7 @@ def _metric(described: Described, value: Any) -> Metric:
         return family(name, described.about, value=float(value) * described.scale)
     labelled = family(name, described.about, labels=(described.label,))
     for key, number in value.items():
-        labelled.add_metric((str(key),), float(number) * described.scale)
+        labelled.add_metric((str(key).removesuffix("Request"),), float(number) * described.scale)
     return labelled
 
 
