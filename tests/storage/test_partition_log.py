@@ -195,6 +195,19 @@ def test_timestamps_are_found(files: SimFiles) -> None:
     assert log.find_timestamp_max(end=log.end) == (498 * 3, 1_249)
 
 
+def test_a_known_segment_is_not_opened_for_its_timestamps(files: SimFiles) -> None:
+    log = open_log(files, SMALL)
+    for n in range(30):
+        append(log, 1, size=700, timestamp=1_000 + n)
+    log.close()
+    log = open_log(files, SMALL)
+    assert log.find_timestamp(1_029, end=log.end) == (29, 1_029)
+    before = len(files.operations)
+    assert log.find_timestamp(1_029, end=log.end) == (29, 1_029)
+    assert log.find_timestamp_max(end=log.end) == (29, 1_029)
+    assert not [line for line in files.operations[before:] if line.startswith("open")]
+
+
 def test_timestamps_below_an_end(files: SimFiles) -> None:
     log = open_log(files, LogConfig(segment_bytes_max=20_000))
     ends = []

@@ -12,6 +12,7 @@ from crc32c import crc32c
 from bascule.errors import CorruptData
 
 FILE_NAME: Final = "leader-epochs"
+OFFSET_END: Final = (1 << 63) - 1
 MAGIC: Final = b"BscEpoc1"
 _HEADER: Final = Struct(">8sII")
 _ENTRY: Final = Struct(">iq")
@@ -64,6 +65,12 @@ class LeaderEpochs:
         """The epoch that wrote `offset`, -1 where none is known."""
         at = bisect_right(self.entries, offset, key=itemgetter(1)) - 1
         return self.entries[at].number if at >= 0 else -1
+
+    def span(self, offset: int) -> tuple[int, int]:
+        """The epoch that wrote `offset` and where that ends; -1 and no end where none is known."""
+        at = bisect_right(self.entries, offset, key=itemgetter(1))
+        end = self.entries[at].start if at < len(self.entries) else OFFSET_END
+        return (self.entries[at - 1].number if at else -1), end
 
     def end_of(self, number: int, *, end_offset: int) -> tuple[int, int]:
         """The largest epoch up to `number` and the offset it ends at; (-1, -1) where none is.

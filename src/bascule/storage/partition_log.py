@@ -12,7 +12,6 @@ from bascule.storage import epochs as epochs_file
 from bascule.storage.checkpoint import Checkpoint, encode_checkpoint, replace_file
 from bascule.storage.epochs import LeaderEpochs, encode_epochs
 from bascule.storage.recovery import Recovered, recover
-from bascule.storage.scan import check_epoch, check_offset, scan_batches
 from bascule.storage.segment import Contents, LogPosition, Segment, segment_path
 from bascule.storage.segments import Segments, first_timestamp, whole_batch
 from bascule.storage.sparse_index import Covered
@@ -317,15 +316,16 @@ class PartitionLog:
         segment, following = self._segments.at(start.segment_base)
         contents = self._segments.open(segment, following)
         limit = synced.position if segment.base_offset == synced.segment_base else segment.size
-        offset, position = start.offset, start.position
-        path, gaps_allowed = contents.file.path, self._config.gaps_allowed
-        for at, header in scan_batches(contents.file, start=position, end=limit):
-            check_offset(header, path, at, offset=offset, gaps_allowed=gaps_allowed)
-            check_epoch(header, path, at, epoch=self._epochs.at(header.base_offset))
-            offset = header.end_offset
-            position = at + header.total_bytes
-            if position - start.position >= VERIFY_BYTES:
-                break
+        position, offset, damage = Contents(contents.file, limit + 1).scan(
+            start=start.position,
+            end=limit,
+            offset=start.offset,
+            epochs=self._epochs,
+            gaps_allowed=self._config.gaps_allowed,
+            bytes_max=VERIFY_BYTES,
+        )
+        if damage is not None:
+            raise damage
         if position < limit:
             return LogPosition(offset, segment.base_offset, position)
         if following is None or following.base_offset > synced.segment_base:

@@ -27,7 +27,7 @@ from bascule.storage import epochs as epochs_file
 from bascule.storage.checkpoint import Checkpoint, decode_checkpoint, replace_file
 from bascule.storage.epochs import LeaderEpochs, decode_epochs, encode_epochs
 from bascule.storage.offset_index import OffsetIndex
-from bascule.storage.scan import check_epoch, check_offset, find_batch, scan_batches
+from bascule.storage.scan import find_batch, scan_batches
 from bascule.storage.segment import (
     LOG_SUFFIX,
     Contents,
@@ -176,27 +176,18 @@ class _Recovery:
             known = Covered(checked, self.point.offset, self.timestamp_max)
             covered = contents.load_indexes(self.files, self.directory, base, limit=known)
             position, offset = covered.position, covered.offset
-        batches = scan_batches(contents.file, start=position, end=size)
-        while True:
-            try:
-                item = next(batches, None)
-            except CorruptData as damage:
-                if position < checked:
-                    raise
-                return LogPosition(offset, base, position), damage
-            if item is None:
-                break
-            position, header = item
-            path = contents.file.path
-            check_offset(header, path, position, offset=offset, gaps_allowed=self.gaps_allowed)
-            # An epoch is in its file before its first batch is written, so each batch agrees.
-            if self.epochs is not None:
-                check_epoch(header, path, position, epoch=self.epochs.at(header.base_offset))
-            contents.note_batch(position, header.base_offset, header.max_timestamp)
-            self.timestamp_max = max(self.timestamp_max, header.max_timestamp)
-            position += header.total_bytes
-            offset = header.end_offset
-        return LogPosition(offset, base, position), None
+        # An epoch is in its file before its first batch is written, so each batch agrees with it.
+        position, offset, damage = contents.scan(
+            start=position,
+            end=size,
+            offset=offset,
+            epochs=self.epochs,
+            gaps_allowed=self.gaps_allowed,
+        )
+        if damage is not None and position < checked:
+            raise damage
+        self.timestamp_max = max(self.timestamp_max, contents.timestamp_max)
+        return LogPosition(offset, base, position), damage
 
     def _cut(
         self, damage: CorruptData, segment: Segment, end: LogPosition, later: list[int]

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from array import array
 from typing import Final, NamedTuple
 
 from bascule.errors import CorruptData
 from bascule.host.api import File, Files
+from bascule.storage import _hot
+from bascule.storage.epochs import LeaderEpochs
 from bascule.storage.offset_index import OffsetIndex
-from bascule.storage.scan import check_offset, scan_batches
+from bascule.storage.scan import SCAN_BYTES, check_epoch, check_offset, scan_batches
 from bascule.storage.sparse_index import Covered, Decoded, IndexT
 from bascule.storage.time_index import TimeIndex
 
 LOG_SUFFIX: Final = ".log"
 NAME_DIGITS: Final = 20
+ENTRIES_MAX: Final = 3 * 4_096
+"""Numbers taken from compiled code at a time; more entries than fit cost another call."""
 
 
 def segment_path(directory: str, base_offset: int, suffix: str = LOG_SUFFIX) -> str:
@@ -36,6 +41,22 @@ class LogPosition(NamedTuple):
     """Base offset of the segment that holds it."""
     position: int
     """Byte position in that segment's file."""
+
+
+class Scanned(NamedTuple):
+    """Where the whole batches end, and what is wrong with the next one, if anything."""
+
+    position: int
+    offset: int
+    damage: CorruptData | None
+
+
+class TornBatch(Exception):
+    """The next batch is cut short or not what was written; never leaves this module."""
+
+    def __init__(self, damage: CorruptData) -> None:
+        super().__init__(str(damage))
+        self.damage = damage
 
 
 class Contents:
@@ -65,29 +86,78 @@ class Contents:
     def note_batch(self, position: int, base_offset: int, timestamp_max: int) -> None:
         """Take a batch that was written at `position` into the indexes."""
         if position >= self._next_entry_at:
-            self.offsets.add(base_offset, position)
-            if position > 0:
-                self.times.add(self.timestamp_max, base_offset)
+            self._add_entry(base_offset, position, self.timestamp_max)
             self._next_entry_at = position + self.index_interval_bytes
         if timestamp_max > self.timestamp_max:
             self.timestamp_max = timestamp_max
 
+    def _add_entry(self, base_offset: int, position: int, timestamp_before: int) -> None:
+        self.offsets.add(base_offset, position)
+        if position > 0:
+            self.times.add(timestamp_before, base_offset)
+
     def scan(
-        self, *, start: int, end: int, offset: int, gaps_allowed: bool = False
-    ) -> tuple[int, int]:
-        """Check and index the batches of bytes [start, end); return where the valid ones end.
+        self,
+        *,
+        start: int,
+        end: int,
+        offset: int,
+        epochs: LeaderEpochs | None,
+        gaps_allowed: bool,
+        bytes_max: int | None = None,
+    ) -> Scanned:
+        """Check and index the batches of bytes [start, end), as far as they are whole.
 
-        The result is (position, offset) and equals `end` unless CorruptData was raised.
+        Their offsets continue from `offset` and their leader epochs are those of `epochs`, where
+        that is known. Stops behind the batch with which `bytes_max` bytes are reached.
 
-        Raises: CorruptData, OSError.
+        Raises: CorruptData where a whole batch has another offset or epoch, OSError.
         """
         position = start
-        for position, header in scan_batches(self.file, start=start, end=end):
-            check_offset(header, self.file.path, position, offset=offset, gaps_allowed=gaps_allowed)
-            self.note_batch(position, header.base_offset, header.max_timestamp)
-            position += header.total_bytes
-            offset = header.end_offset
-        return position, offset
+        stop = end if bytes_max is None else min(end, start + bytes_max)
+        while position < stop:
+            reached, offset = self._scan_window(position, end, offset, epochs, gaps_allowed)
+            if reached == position:
+                try:
+                    reached, offset = self._scan_one(position, end, offset, epochs, gaps_allowed)
+                except TornBatch as torn:
+                    return Scanned(position, offset, torn.damage)
+            position = reached
+        return Scanned(position, offset, None)
+
+    def _scan_window(
+        self, position: int, end: int, offset: int, epochs: LeaderEpochs | None, gaps_allowed: bool
+    ) -> tuple[int, int]:
+        """Take what compiled code vouches for out of one read; maybe nothing."""
+        data = memoryview(self.file.read_at(position, min(SCAN_BYTES, end - position)))
+        epoch, epoch_end = (-2, 0) if epochs is None else epochs.span(offset)
+        room = _hot.ENTRY_FIELDS * (len(data) // self.index_interval_bytes + 2)
+        entries = array("q", bytes(8 * min(room, ENTRIES_MAX)))
+        state = array("q", (0, 0, self.timestamp_max, 0, self._next_entry_at))
+        _hot.check_batches(
+            data, position, offset, epoch, epoch_end, gaps_allowed, self.index_interval_bytes,
+            entries, state,
+        )  # fmt: skip
+        reached, offset, self.timestamp_max, count, self._next_entry_at = state
+        for row in range(0, count * _hot.ENTRY_FIELDS, _hot.ENTRY_FIELDS):
+            base_offset, at, timestamp_before = entries[row : row + _hot.ENTRY_FIELDS]
+            self._add_entry(base_offset, at, timestamp_before)
+        return position + reached, offset
+
+    def _scan_one(
+        self, position: int, end: int, offset: int, epochs: LeaderEpochs | None, gaps_allowed: bool
+    ) -> tuple[int, int]:
+        """Take one batch, or say exactly why not. Raises TornBatch, CorruptData, OSError."""
+        try:
+            _, header = next(scan_batches(self.file, start=position, end=end))
+        except CorruptData as damage:
+            raise TornBatch(damage) from None
+        path = self.file.path
+        check_offset(header, path, position, offset=offset, gaps_allowed=gaps_allowed)
+        if epochs is not None:
+            check_epoch(header, path, position, epoch=epochs.at(header.base_offset))
+        self.note_batch(position, header.base_offset, header.max_timestamp)
+        return position + header.total_bytes, header.end_offset
 
     def load_indexes(
         self, files: Files, directory: str, base_offset: int, *, limit: Covered | None
@@ -147,13 +217,15 @@ class Contents:
 class Segment:
     """A segment of a log, open or put away."""
 
-    __slots__ = ("base_offset", "contents", "size")
+    __slots__ = ("base_offset", "contents", "size", "timestamp_max")
 
     def __init__(self, base_offset: int, size: int, contents: Contents | None) -> None:
         self.base_offset = base_offset
         self.size = size
         """Bytes of whole batches. Final once a later segment exists."""
         self.contents = contents
+        self.timestamp_max: int | None = None
+        """Largest timestamp, known once a segment that is no longer written was open."""
 
     def load(
         self,
@@ -175,15 +247,27 @@ class Segment:
         if size != self.size or covered.position > size:
             expected = max(self.size, covered.position)
             raise CorruptData(path, min(size, expected), f"{expected} bytes", f"{size} bytes")
-        _, end_offset = contents.scan(
-            start=covered.position, end=size, offset=covered.offset, gaps_allowed=gaps_allowed
+        _, end_offset, damage = contents.scan(
+            start=covered.position,
+            end=size,
+            offset=covered.offset,
+            epochs=None,
+            gaps_allowed=gaps_allowed,
         )
+        if damage is not None:
+            raise damage
         if end_offset > next_base_offset or (end_offset < next_base_offset and not gaps_allowed):
             raise CorruptData(
                 path, size, f"the last batch to end at offset {next_base_offset}", str(end_offset)
             )
+        self.timestamp_max = contents.timestamp_max
         self.contents = contents
         return contents
+
+    def put_away(self, contents: Contents) -> None:
+        """Let go of a segment that is no longer written; readers keep what they hold."""
+        self.timestamp_max = contents.timestamp_max
+        self.contents = None
 
 
 def _read_index(

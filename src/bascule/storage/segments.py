@@ -9,6 +9,7 @@ from typing import Final, NamedTuple
 from bascule.host.api import File, Files
 from bascule.record.batch import RecordBatch
 from bascule.record.header import HEADER_BYTES, BatchHeader, read_header
+from bascule.storage import _hot
 from bascule.storage.scan import (
     WALK_BYTES,
     check_header,
@@ -96,7 +97,7 @@ class Segments:
             if contents is None or segment.base_offset >= synced.segment_base:
                 continue
             if not contents.used and contents.is_saved(segment.size):
-                segment.contents = None
+                segment.put_away(contents)
             contents.used = False
         self._loaded = tuple(s for s in self._loaded if s.contents is not None)
 
@@ -142,6 +143,8 @@ class Segments:
                 continue
             if segment.base_offset > end.segment_base:
                 break
+            if segment.timestamp_max is not None and segment.timestamp_max < timestamp:
+                continue
             contents = self.open(segment, following)
             if contents.timestamp_max < timestamp:
                 continue
@@ -166,6 +169,9 @@ class Segments:
         for row, segment in enumerate(everything):
             if segment.base_offset > end.segment_base:
                 break
+            if segment.base_offset < end.segment_base and segment.timestamp_max is not None:
+                largest = max(largest, segment.timestamp_max)
+                continue
             following = everything[row + 1] if row + 1 < len(everything) else None
             contents = self.open(segment, following)
             if segment.base_offset < end.segment_base:
@@ -208,6 +214,10 @@ def locate(contents: Contents, offset: int, limit: int, nowait: bool) -> Place |
                 return None
             window, window_at = data, position
             check_header_present(file.path, position, len(window))
+        # Compiled code passes the small batches in one go; the next one is looked at in full.
+        position = window_at + _hot.skip_batches(window, position - window_at, offset)
+        if position + HEADER_BYTES > window_at + len(window):
+            continue
         header = read_header(window, position - window_at)
         check_header(header, file.path, position, limit)
         if header.end_offset > offset:
