@@ -436,6 +436,42 @@ def test_publishing_survives_a_restart_of_nats(tmp_path: Path) -> None:
         play(node, scene)
 
 
+def test_publishing_survives_a_killed_node(tmp_path: Path) -> None:
+    """NATS stays: it answers for the node that is gone that nobody is there."""
+    with running_nats(tmp_path / "nats") as server:
+        node = Node(tmp_path / "node", server.url)
+        node.directory.mkdir()
+        node.start()
+        ports = [node.doors[d].rsplit(":", 1)[1] for d in ("client", "http")]
+        node.options = ["--client-port", ports[0], "--http-port", ports[1]]
+
+        async def scene(client: Client) -> None:
+            await client.create_stream("s", "s.>")
+            half = asyncio.Event()
+
+            async def source() -> AsyncIterator[tuple[str, bytes]]:
+                for n in range(20_000):
+                    if n == 10_000:
+                        half.set()
+                    if n % 100 == 0:
+                        await asyncio.sleep(0.005)
+                    yield "s.x", b"%d" % n
+
+            run = asyncio.create_task(client.publish_many(source(), window=2_000))
+            await half.wait()
+            await asyncio.to_thread(node.stop, 9)
+            await asyncio.to_thread(node.start)
+            acks = await run
+            stored = {m.offset: m.value async for m in client.read("s")}
+            assert sorted(stored) == list(range(len(stored)))
+            assert all(stored[offset] == b"%d" % n for n, offset in enumerate(acks.offsets))
+
+        try:
+            play(node, scene)
+        finally:
+            node.stop()
+
+
 def test_reading_survives_a_restart_of_the_node(tmp_path: Path) -> None:
     with running_nats(tmp_path / "nats") as server:
         node = Node(tmp_path / "node", server.url)
