@@ -116,7 +116,7 @@ def _is_subject(
 @cython.exceptval(check=False)
 @cython.returns(cython.int)
 def _high_bits(
-    buf: cython.const[cython.uchar][::1], at: cython.Py_ssize_t, length: cython.Py_ssize_t
+    buf: cython.uchar[::1], at: cython.Py_ssize_t, length: cython.Py_ssize_t
 ):
     """At least 128 where one of the bytes is not ASCII; the caller checked the range."""
     seen: cython.int = 0
@@ -389,7 +389,6 @@ def decode_columns(
                         break
                     good = True
                     if header == 0 and number >= 0 and _is_subject(buf, name_at, name_length):
-                        text |= _high_bits(buf, at, number)
                         _copy(buf, at, number, subject_data, subject_to)
                         subject_to += number
                         subject_valid[row >> 3] |= 1 << (row & 7)
@@ -398,7 +397,6 @@ def decode_columns(
                             full = True
                             good = False
                             break
-                        text |= _high_bits(buf, name_at, name_length)
                         _copy(buf, name_at, name_length, header_key_data, header_key_to)
                         header_key_to += name_length
                         header_key_ends[entry + 1] = header_key_to
@@ -423,6 +421,8 @@ def decode_columns(
                 record_at = at
             if not good:
                 break
+        text = _high_bits(subject_data, 0, subject_to)
+        text |= _high_bits(header_key_data, 0, header_key_to)
     if full:
         return -2
     if not good:
