@@ -115,9 +115,7 @@ def _is_subject(
 @cython.boundscheck(False)
 @cython.exceptval(check=False)
 @cython.returns(cython.int)
-def _high_bits(
-    buf: cython.uchar[::1], at: cython.Py_ssize_t, length: cython.Py_ssize_t
-):
+def _high_bits(buf: cython.uchar[::1], at: cython.Py_ssize_t, length: cython.Py_ssize_t):
     """At least 128 where one of the bytes is not ASCII; the caller checked the range."""
     seen: cython.int = 0
     position: cython.Py_ssize_t
