@@ -17,9 +17,6 @@ if cython.compiled:
 
 IS_COMPILED: bool = cython.compiled
 
-ENTRY_BYTES_MAX = 24
-"""An answer entry takes at most this and the bytes of its message."""
-
 
 @cython.cfunc
 @cython.inline

@@ -37,8 +37,6 @@ class _Columns:
     """Growable room for one record batch, laid out as Arrow lays out its buffers."""
 
     def __init__(self, *, rows: int, data_bytes: int, entries: int) -> None:
-        self.rows_max = rows
-        self.data_bytes = data_bytes
         self.offsets = pa.allocate_buffer(8 * rows)
         self.timestamps = pa.allocate_buffer(8 * rows)
         self.key_ends = _ends(rows)

@@ -16,7 +16,6 @@ MAGIC: Final = 2
 
 COMPRESSION_MASK: Final = 0x07
 LOG_APPEND_TIME: Final = 0x08
-TRANSACTIONAL: Final = 0x10
 CONTROL: Final = 0x20
 
 _STAMP_OFFSET: Final = Struct(">q")

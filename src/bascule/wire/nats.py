@@ -6,7 +6,6 @@ Source: the NATS client protocol (INFO, CONNECT, PUB, HPUB, SUB, UNSUB, MSG, HMS
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final
@@ -130,36 +129,6 @@ def encode_sub(subject: str, sid: int, *, group: str | None = None) -> bytes:
 
 def encode_unsub(sid: int) -> bytes:
     return b"UNSUB %d\r\n" % sid
-
-
-def encode_pub(subject: str, payload: bytes, *, reply: str | None = None) -> bytes:
-    answer = f" {reply}" if reply else ""
-    return f"PUB {subject}{answer} {len(payload)}\r\n".encode() + payload + b"\r\n"
-
-
-def encode_headers(headers: Iterable[tuple[str, str]]) -> bytes:
-    """A header block, `NATS/1.0` line and closing blank line included.
-
-    Raises: ValueError where a name or value would break the block.
-    """
-    lines = [HEADER_VERSION]
-    for name, value in headers:
-        if not name or any(c in name for c in ":\r\n") or not name.isprintable():
-            raise ValueError(f"header name {name!r} is not valid: no colon, CR, LF or control")
-        if "\r" in value or "\n" in value:
-            raise ValueError(f"header {name!r} has a line break in its value")
-        lines.append(f"{name}: {value}\r\n".encode())
-    lines.append(b"\r\n")
-    return b"".join(lines)
-
-
-def encode_hpub(
-    subject: str, payload: bytes, headers: Iterable[tuple[str, str]], *, reply: str | None = None
-) -> bytes:
-    block = encode_headers(headers)
-    answer = f" {reply}" if reply else ""
-    sizes = f"{len(block)} {len(block) + len(payload)}"
-    return f"HPUB {subject}{answer} {sizes}\r\n".encode() + block + payload + b"\r\n"
 
 
 def decode_info(line: bytes) -> ServerInfo:

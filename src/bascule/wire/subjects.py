@@ -52,14 +52,3 @@ def check_queue_group(group: str) -> None:
         raise InvalidName("queue group", group, f"it must have 1 to {SUBJECT_BYTES_MAX} bytes")
     if any(c.isspace() or not c.isprintable() for c in group):
         raise InvalidName("queue group", group, "it must not hold blanks or control characters")
-
-
-def subject_matches(pattern: str, subject: str) -> bool:
-    """Whether a subscription to `pattern` receives what is published on `subject`."""
-    wanted, given = pattern.split("."), subject.split(".")
-    for number, part in enumerate(wanted):
-        if part == ">":
-            return len(given) > number
-        if number >= len(given) or part not in ("*", given[number]):
-            return False
-    return len(wanted) == len(given)
