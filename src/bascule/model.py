@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
-PARTITION_COUNT_MAX: Final = 1
-"""One partition a stream for now; the layout on disk and every protocol carry the number."""
+PARTITION_COUNT_MAX: Final = 1024
+"""Partitions of one stream: each costs files, and a connection's worth of bookkeeping."""
 
 
 class SyncPolicy(StrEnum):
@@ -21,9 +21,60 @@ class SyncPolicy(StrEnum):
     """After the batch is with the kernel; the kernel decides when it reaches the disk."""
 
 
+class PartitionBy(StrEnum):
+    """How the messages of a stream find their partition."""
+
+    GROUP = "group"
+    """Each partition is a member of one NATS queue group; NATS spreads messages at random."""
+    SUBJECT = "subject"
+    """By a hash of the message's subject: the order of a subject is kept."""
+    KEY = "key"
+    """By a hash of the record's key, as Kafka's Java client does it; without a key by subject."""
+
+
+class KeyFrom(StrEnum):
+    """Where a record's key comes from when no Liftbridge envelope names it."""
+
+    HEADER = "header"
+    """The NATS header `Bascule-Key`."""
+    SUBJECT = "subject"
+    """That header or else the message's subject, as in NATS's key-value buckets."""
+
+
+class Compression(StrEnum):
+    """How record batches are compressed; the names are Kafka's."""
+
+    NONE = "none"
+    GZIP = "gzip"
+    SNAPPY = "snappy"
+    LZ4 = "lz4"
+    ZSTD = "zstd"
+
+
+class Cleanup(StrEnum):
+    """What may remove records of a stream."""
+
+    DELETE = "delete"
+    """Retention: the oldest segments go."""
+    COMPACT = "compact"
+    """Compaction: older records of a key go."""
+
+
+class Discard(StrEnum):
+    """What a stream does at its limit of bytes or messages; the words are JetStream's."""
+
+    OLD = "old"
+    """Drop the oldest segments."""
+    NEW = "new"
+    """Refuse new messages."""
+
+
 @dataclass(frozen=True, slots=True)
 class StreamConfig:
-    """What an operator chose for a stream. Equality decides whether a repeated creation agrees."""
+    """What an operator chose for a stream. Equality decides whether a repeated creation agrees.
+
+    A limit of 0 is no limit. Limits hold for each partition.
+    """
 
     subject: str
     """NATS subject, wildcards allowed."""
@@ -37,11 +88,42 @@ class StreamConfig:
     """A segment is rolled when its first record is older. From Kafka's segment.ms."""
     message_bytes_max: int = 8 << 20
     """Largest message stored; larger ones get an error ack. From NATS's advice of 8 MiB."""
+    partitions: int = 1
+    """May grow later, never shrink."""
+    partition_by: PartitionBy = PartitionBy.GROUP
+    key_from: KeyFrom = KeyFrom.HEADER
+    compression: Compression = Compression.NONE
+    cleanup: tuple[Cleanup, ...] = (Cleanup.DELETE,)
+    retention_ms_max: int = 0
+    """Segments whose newest record is older go."""
+    retention_bytes_max: int = 0
+    retention_messages_max: int = 0
+    retention_after: str = ""
+    """Name of an archive; retention keeps what it has not stored yet."""
+    discard: Discard = Discard.OLD
+    tombstone_retention_ms: int = 24 * 3_600_000
+    """How long a compacted tombstone stays to be seen. From Kafka's delete.retention.ms."""
+    min_compaction_lag_ms: int = 0
+    """Records younger than this are not compacted."""
+    max_compaction_lag_ms: int = 0
+    """Records older than this are compacted whatever the dirty share is."""
+    dirty_percent_min: int = 50
+    """Share of the log that has to be dirty. From Kafka's min.cleanable.dirty.ratio of 0.5."""
+    dedupe_window_ms: int = 120_000
+    """How long a `Nats-Msg-Id` is remembered; 0 turns it off. From JetStream's two minutes."""
+    dedupe_messages_max: int = 1_000_000
+    """How many are remembered at most."""
+    rate_messages_max: int = 0
+    """Messages taken a second."""
+    rate_bytes_max: int = 0
+    """Bytes of messages taken a second."""
+    read_only: bool = False
+    """Takes no messages; whoever asked for an ack is told so."""
 
 
 @dataclass(frozen=True, slots=True)
 class StreamDefinition:
-    """One stream as the cluster knows it; never changes after creation."""
+    """One stream as the cluster knows it; altering it gives another definition of the same id."""
 
     name: str
     id: bytes = field(repr=False)
@@ -49,7 +131,12 @@ class StreamDefinition:
     created_ms: int
     """Unix time of creation."""
     config: StreamConfig
-    partition_count: int = 1
+    paused: bool = False
+    """Takes no messages for now; whoever asked for an ack is told so."""
+
+    @property
+    def partition_count(self) -> int:
+        return self.config.partitions
 
 
 @dataclass(frozen=True, slots=True)

@@ -179,7 +179,7 @@ def stream_info_of(body: Any) -> StreamInfo:
                 id=bytes.fromhex(body["id"]),
                 created_ms=body["created_ms"],
                 config=_convert(body["config"], StreamConfig),
-                partition_count=len(body["partitions"]),
+                paused=body["paused"],
             ),
             partitions=tuple(_convert(item, PartitionInfo) for item in body["partitions"]),
         )

@@ -23,6 +23,7 @@ from bascule.config.sections import (
     LoggingConfig,
     NatsConfig,
     StreamDefaults,
+    stream_config,
 )
 
 __all__ = [
@@ -41,4 +42,5 @@ __all__ = [
     "layer_from_flags",
     "layer_from_toml",
     "merge",
+    "stream_config",
 ]

@@ -229,6 +229,8 @@ def _checked(key: Key, value: Value) -> object:
         parts = [raw] if isinstance(raw, str) else raw
         if not isinstance(parts, list | tuple) or not all(isinstance(p, str) for p in parts):
             raise ConfigError(f"{origin} must be {_TYPE_NAMES[tuple]}, got {shown}")
+        if wrong := [part for part in parts if key.choices and part not in key.choices]:
+            raise ConfigError(f"{origin} may hold {', '.join(key.choices)}, got {wrong[0]!r}")
         return tuple(parts)
     if type(raw) is not key.type:
         raise ConfigError(f"{origin} must be {_TYPE_NAMES[key.type]}, got {shown}")

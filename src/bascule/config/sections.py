@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Final, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from enum import StrEnum
+from typing import Any, Final, TypeVar
 
-from bascule.model import StreamConfig, SyncPolicy
+from bascule.model import (
+    PARTITION_COUNT_MAX,
+    Cleanup,
+    Compression,
+    Discard,
+    KeyFrom,
+    PartitionBy,
+    StreamConfig,
+    SyncPolicy,
+)
 
 _T = TypeVar("_T")
 
@@ -153,18 +163,108 @@ class StreamDefaults:
     message_bytes_max: int = setting(
         8 << 20, about="Largest message stored.", minimum=1, maximum=64 << 20
     )
+    partitions: int = setting(
+        1, about="Partitions of a stream.", minimum=1, maximum=PARTITION_COUNT_MAX
+    )
+    partition_by: str = setting(
+        PartitionBy.GROUP.value,
+        about="How messages find their partition: members of a NATS queue group (at random), a "
+        "hash of the subject, or a hash of the key as Kafka's Java client does it.",
+        choices=tuple(by.value for by in PartitionBy),
+    )
+    key_from: str = setting(
+        KeyFrom.HEADER.value,
+        about="A record's key: the header Bascule-Key, or the subject where there is none.",
+        choices=tuple(source.value for source in KeyFrom),
+    )
+    compression: str = setting(
+        Compression.NONE.value,
+        about="How record batches are compressed.",
+        choices=tuple(codec.value for codec in Compression),
+    )
+    cleanup: tuple[str, ...] = setting(
+        (Cleanup.DELETE.value,),
+        about="What removes records: retention (delete), key compaction (compact), or both.",
+        choices=tuple(cleanup.value for cleanup in Cleanup),
+    )
+    retention_ms_max: int = setting(
+        0, about="Segments whose newest record is older go; 0: no limit.", minimum=0
+    )
+    retention_bytes_max: int = setting(
+        0, about="Bytes kept in each partition; 0: no limit.", minimum=0
+    )
+    retention_messages_max: int = setting(
+        0, about="Messages kept in each partition; 0: no limit.", minimum=0
+    )
+    retention_after: str = setting(
+        "", about="Archive without whose copy nothing goes; empty: none."
+    )
+    discard: str = setting(
+        Discard.OLD.value,
+        about="At the limit of bytes or messages: drop oldest segments, or refuse new messages.",
+        choices=tuple(discard.value for discard in Discard),
+    )
+    tombstone_retention_ms: int = setting(
+        24 * 3_600_000, about="How long a compacted tombstone stays to be seen.", minimum=0
+    )
+    min_compaction_lag_ms: int = setting(
+        0, about="Records younger than this are not compacted.", minimum=0
+    )
+    max_compaction_lag_ms: int = setting(
+        0,
+        about="Records older than this are compacted whatever the dirty share is; 0: never.",
+        minimum=0,
+    )
+    dirty_percent_min: int = setting(
+        50, about="Share of a log that must be dirty to compact it.", minimum=0, maximum=100
+    )
+    dedupe_window_ms: int = setting(
+        120_000, about="How long a Nats-Msg-Id is remembered; 0: not at all.", minimum=0
+    )
+    dedupe_messages_max: int = setting(
+        1_000_000,
+        about="How many message ids each partition remembers at most.",
+        minimum=1,
+        maximum=1 << 26,
+    )
+    rate_messages_max: int = setting(
+        0, about="Messages a second each partition takes; 0: no limit.", minimum=0
+    )
+    rate_bytes_max: int = setting(
+        0, about="Bytes of messages a second each partition takes; 0: no limit.", minimum=0
+    )
+    read_only: bool = setting(False, about="Take no messages.")
 
     def config(self, subject: str, *, group: str | None = None) -> StreamConfig:
         """A stream configuration of these defaults on `subject`."""
-        return StreamConfig(
+        return stream_config(
+            {item.name: getattr(self, item.name) for item in fields(self)},
             subject=subject,
             group=group,
-            sync=SyncPolicy(self.sync),
-            sync_interval_ms=self.sync_interval_ms,
-            segment_bytes_max=self.segment_bytes_max,
-            segment_age_ms_max=self.segment_age_ms_max,
-            message_bytes_max=self.message_bytes_max,
         )
+
+
+_ENUMS: Final[Mapping[str, Callable[[str], StrEnum]]] = {
+    "sync": SyncPolicy,
+    "partition_by": PartitionBy,
+    "key_from": KeyFrom,
+    "compression": Compression,
+    "discard": Discard,
+}
+
+
+def stream_config(plain: Mapping[str, Any], *, subject: str, group: str | None) -> StreamConfig:
+    """A stream configuration of plain values, as TOML and JSON hold them; `check_config` follows.
+
+    Raises: ValueError for a word that is none of a field's choices, TypeError for an unknown field.
+    """
+    values = dict(plain)
+    for name, kind in _ENUMS.items():
+        if name in values:
+            values[name] = kind(values[name])
+    if "cleanup" in values:
+        values["cleanup"] = tuple(Cleanup(word) for word in values["cleanup"])
+    return StreamConfig(subject=subject, group=group, **values)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,5 +11,5 @@ The file is JSON, so that an operator can read it. `crc32c` covers `image` in ca
 (keys sorted, no blanks, ASCII):
 
     {"format": "bascule-metadata", "version": 1, "crc32c": "0123abcd",
-     "image": {"streams": [{"name", "id", "created_ms", "partition_count", "config": {...}}]}}
+     "image": {"streams": [{"name", "id", "created_ms", "paused", "config": {...}}]}}
 """

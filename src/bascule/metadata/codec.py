@@ -10,10 +10,11 @@ from typing import Any, Final
 
 from crc32c import crc32c
 
+from bascule.config import stream_config
 from bascule.errors import BasculeError, CorruptData, UnsupportedFormat
 from bascule.metadata.controller import STREAM_ID_BYTES, check_config, check_stream_name
 from bascule.metadata.image import Image
-from bascule.model import StreamConfig, StreamDefinition, SyncPolicy
+from bascule.model import StreamConfig, StreamDefinition
 
 FORMAT: Final = "bascule-metadata"
 VERSION: Final = 1
@@ -27,7 +28,7 @@ def encode_image(image: Image) -> bytes:
                 "name": definition.name,
                 "id": definition.id.hex(),
                 "created_ms": definition.created_ms,
-                "partition_count": definition.partition_count,
+                "paused": definition.paused,
                 "config": asdict(definition.config),
             }
             for _, definition in sorted(image.streams.items())
@@ -76,13 +77,12 @@ def _definition(item: Mapping[str, Any]) -> StreamDefinition:
     config: dict[str, Any] = dict(item["config"])
     if unknown := config.keys() - known:
         raise ValueError(f"unknown configuration {sorted(unknown)}")
-    config["sync"] = SyncPolicy(config["sync"])
     definition = StreamDefinition(
         name=item["name"],
         id=bytes.fromhex(item["id"]),
         created_ms=item["created_ms"],
-        config=StreamConfig(**config),
-        partition_count=item["partition_count"],
+        config=stream_config(config, subject=config.pop("subject"), group=config.pop("group")),
+        paused=item["paused"],
     )
     check_stream_name(definition.name)
     check_config(definition.config)

@@ -6,18 +6,24 @@ The OpenAPI document is made from these types, so what is described is what is s
 from __future__ import annotations
 
 import difflib
+from dataclasses import asdict
 from typing import Annotated, Any, Literal, TypeVar, get_args
 
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from bascule.config import StreamDefaults
+from bascule.config import StreamDefaults, stream_config
 from bascule.errors import BasculeError
-from bascule.model import NodeInfo, PartitionInfo, StreamConfig, StreamInfo, SyncPolicy
+from bascule.model import NodeInfo, PartitionInfo, StreamConfig, StreamInfo
 
 _T = TypeVar("_T")
 
 Sync = Literal["always", "interval", "never"]
+PartitionBy = Literal["group", "subject", "key"]
+KeyFrom = Literal["header", "subject"]
+Compression = Literal["none", "gzip", "snappy", "lz4", "zstd"]
+Cleanup = Literal["delete", "compact"]
+Discard = Literal["old", "new"]
 
 
 class MalformedRequest(BasculeError):
@@ -43,26 +49,37 @@ class CreateStreamRequest(Struct, kw_only=True, forbid_unknown_fields=True):
     segment_bytes_max: int | UnsetType = UNSET
     segment_age_ms_max: int | UnsetType = UNSET
     message_bytes_max: int | UnsetType = UNSET
+    partitions: int | UnsetType = UNSET
+    partition_by: PartitionBy | UnsetType = UNSET
+    key_from: KeyFrom | UnsetType = UNSET
+    compression: Compression | UnsetType = UNSET
+    cleanup: list[Cleanup] | UnsetType = UNSET
+    retention_ms_max: int | UnsetType = UNSET
+    retention_bytes_max: int | UnsetType = UNSET
+    retention_messages_max: int | UnsetType = UNSET
+    retention_after: str | UnsetType = UNSET
+    discard: Discard | UnsetType = UNSET
+    tombstone_retention_ms: int | UnsetType = UNSET
+    min_compaction_lag_ms: int | UnsetType = UNSET
+    max_compaction_lag_ms: int | UnsetType = UNSET
+    dirty_percent_min: int | UnsetType = UNSET
+    dedupe_window_ms: int | UnsetType = UNSET
+    dedupe_messages_max: int | UnsetType = UNSET
+    rate_messages_max: int | UnsetType = UNSET
+    rate_bytes_max: int | UnsetType = UNSET
+    read_only: bool | UnsetType = UNSET
 
     def config(self, defaults: StreamDefaults) -> StreamConfig:
         """The configuration asked for, completed by `defaults`."""
-
-        def chosen(value: _T | UnsetType, default: _T) -> _T:
-            return default if isinstance(value, UnsetType) else value
-
-        return StreamConfig(
-            subject=self.subject,
-            group=self.group,
-            sync=SyncPolicy(chosen(self.sync, defaults.sync)),
-            sync_interval_ms=chosen(self.sync_interval_ms, defaults.sync_interval_ms),
-            segment_bytes_max=chosen(self.segment_bytes_max, defaults.segment_bytes_max),
-            segment_age_ms_max=chosen(self.segment_age_ms_max, defaults.segment_age_ms_max),
-            message_bytes_max=chosen(self.message_bytes_max, defaults.message_bytes_max),
-        )
+        plain = asdict(defaults)
+        for name in plain:
+            if (value := getattr(self, name)) is not UNSET:
+                plain[name] = value
+        return stream_config(plain, subject=self.subject, group=self.group)
 
 
 class StreamConfiguration(Struct, kw_only=True):
-    """What a stream was created with."""
+    """What a stream was created with, or altered to. A limit of 0 is none."""
 
     subject: str
     group: str | None
@@ -71,6 +88,25 @@ class StreamConfiguration(Struct, kw_only=True):
     segment_bytes_max: int
     segment_age_ms_max: int
     message_bytes_max: int
+    partitions: int
+    partition_by: PartitionBy
+    key_from: KeyFrom
+    compression: Compression
+    cleanup: list[Cleanup]
+    retention_ms_max: int
+    retention_bytes_max: int
+    retention_messages_max: int
+    retention_after: str
+    discard: Discard
+    tombstone_retention_ms: int
+    min_compaction_lag_ms: int
+    max_compaction_lag_ms: int
+    dirty_percent_min: int
+    dedupe_window_ms: int
+    dedupe_messages_max: int
+    rate_messages_max: int
+    rate_bytes_max: int
+    read_only: bool
 
 
 class Partition(Struct, kw_only=True):
@@ -92,6 +128,7 @@ class Stream(Struct, kw_only=True):
     name: str
     id: Annotated[str, Meta(description="32 hex digits; another after re-creation.")]
     created_ms: Annotated[int, Meta(description="Unix time of creation, milliseconds.")]
+    paused: bool
     config: StreamConfiguration
     partitions: list[Partition]
 
@@ -183,15 +220,8 @@ def stream_of(info: StreamInfo) -> Stream:
         name=definition.name,
         id=definition.id.hex(),
         created_ms=definition.created_ms,
-        config=StreamConfiguration(
-            subject=config.subject,
-            group=config.group,
-            sync=config.sync.value,
-            sync_interval_ms=config.sync_interval_ms,
-            segment_bytes_max=config.segment_bytes_max,
-            segment_age_ms_max=config.segment_age_ms_max,
-            message_bytes_max=config.message_bytes_max,
-        ),
+        paused=definition.paused,
+        config=msgspec.convert(asdict(config), StreamConfiguration),
         partitions=[partition_of(partition) for partition in info.partitions],
     )
 
