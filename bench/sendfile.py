@@ -15,7 +15,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from bascule.broker.door import ClientDoor, NodeIdentity, connection, sending
-from bascule.broker.partitions import Partition, Partitions
+from bascule.broker.partition import Partition
+from bascule.broker.partitions import Partitions
 from bascule.host.api import File
 from bascule.host.real import RealClock, RealFiles
 from bascule.model import StreamConfig, StreamDefinition

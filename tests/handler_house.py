@@ -11,7 +11,8 @@ from typing import Any
 from bascule.broker.delayed import Delays
 from bascule.broker.handlers import handle
 from bascule.broker.handlers.context import Context
-from bascule.broker.partitions import Partition, Partitions
+from bascule.broker.partition import Partition
+from bascule.broker.partitions import Partitions
 from bascule.storage.partition_log import FileSlice
 from bascule.wire.connection import ReceivedRequest
 from bascule.wire.messages.fetch import (

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from bascule.broker.door import ClientDoor, DoorLimits, DoorStatistics, NodeIdentity
-from bascule.broker.partitions import Partition, Partitions
+from bascule.broker.partition import Partition
+from bascule.broker.partitions import Partitions
 from bascule.errors import PartitionFailed
 from bascule.host.real import RealClock, RealFiles
 from bascule.ingest.sequencer import Draft

@@ -18,7 +18,7 @@ from bascule.broker.door.limits import DoorStatistics
 from bascule.broker.http import create_app
 from bascule.broker.http.metrics import PARTITION_GAUGES, STATISTICS
 from bascule.broker.ingest_buffer import BufferCounts
-from bascule.broker.partitions import PartitionCounts
+from bascule.broker.partition import PartitionCounts
 from bascule.config import StreamDefaults
 from bascule.errors import PartitionFailed
 from bascule.ingest.nats_source import SourceCounts

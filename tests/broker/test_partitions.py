@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bascule.broker.partitions import Partition
+from bascule.broker.partition import Partition
 from bascule.host.real import RealRandom
 from bascule.ingest.sequencer import Draft
 from bascule.model import StreamConfig, StreamDefinition, SyncPolicy

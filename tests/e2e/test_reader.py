@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from bascule.broker.partitions import Partition, Partitions
+from bascule.broker.partition import Partition
+from bascule.broker.partitions import Partitions
 from bascule.client.consumer import BatchReader, messages_of
 from bascule.client.fetcher import FetchOptions
 from bascule.errors import Broken, CorruptData, OffsetOutOfRange, PartitionFailed

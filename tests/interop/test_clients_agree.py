@@ -14,7 +14,8 @@ import aiokafka
 import confluent_kafka
 import pytest
 
-from bascule.broker.partitions import Partition, Partitions
+from bascule.broker.partition import Partition
+from bascule.broker.partitions import Partitions
 from bascule.record.batch import RecordBatch, scan_batches
 from served_stream import (
     TIMESTAMP,

@@ -12,7 +12,8 @@ from typing import NamedTuple
 import pytest
 
 from bascule.broker.door import DoorLimits
-from bascule.broker.partitions import Partition, Partitions
+from bascule.broker.partition import Partition
+from bascule.broker.partitions import Partitions
 from bascule.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from bascule.wire.messages.metadata import MetadataRequest
 from bascule.wire.messages.produce import ProducePartition, ProduceRequest, ProduceTopic

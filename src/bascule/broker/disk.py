@@ -14,7 +14,7 @@ from queue import SimpleQueue
 from typing import Final
 
 from bascule.broker.ingest_buffer import IngestBuffer
-from bascule.broker.partitions import Partition
+from bascule.broker.partition import Partition
 from bascule.host.api import Clock
 from bascule.ingest.sequencer import Draft
 from bascule.model import SyncPolicy

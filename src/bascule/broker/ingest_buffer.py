@@ -88,8 +88,14 @@ class IngestBuffer:
             self._current.outstanding += len(drafts)
         self.queue.put(drafts)
 
-    def release(self, slab: Slab, count: int) -> None:
+    def submit_own(self, draft: Draft) -> None:
+        """Queue a draft with memory of its own; any thread may, and nothing bounds it here."""
+        self.queue.put([draft])
+
+    def release(self, slab: Slab | None, count: int) -> None:
         """`count` batches of the slab are written (or given up)."""
+        if slab is None:
+            return
         assert isinstance(slab, RoomSlab)
         with self._freed:
             slab.outstanding -= count

@@ -5,18 +5,19 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
+from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import asdict
 from typing import Any, Final
 
 from bascule.broker.disk import Appender, Syncers
 from bascule.broker.ingest_buffer import IngestBuffer
-from bascule.broker.partitions import Partition
+from bascule.broker.partition import Partition
 from bascule.config import Config
-from bascule.errors import Broken
+from bascule.errors import Broken, UnknownStream
 from bascule.host.api import Clock, Random
 from bascule.ingest.nats_source import NatsSource
-from bascule.ingest.sequencer import Sequencer
+from bascule.ingest.sequencer import Draft, Sequencer
 from bascule.model import SyncPolicy
 from bascule.wire.nats import ConnectOptions, parse_server_url
 
@@ -87,6 +88,13 @@ class IngestTask:
         await asyncio.to_thread(self._buffer.wait_written)
         await asyncio.to_thread(self.syncers.wait_idle, partition)
         self._appender.route(sid, None)
+
+    def submit_own(self, partition: Partition, draft: Callable[[int], Draft]) -> None:
+        """Queue what `draft` makes of the partition's lane, among what NATS delivers."""
+        sid = self._sids.get(partition)
+        if sid is None:
+            raise UnknownStream(partition.definition.name)
+        self._buffer.submit_own(draft(sid))
 
     async def drain(self) -> None:
         """End all subscriptions; return once all that was delivered is appended, synced, acked."""

@@ -20,9 +20,10 @@ from bascule.broker.embedded_nats import EmbeddedNats
 from bascule.broker.http.app import create_app
 from bascule.broker.http.door import HttpDoor
 from bascule.broker.ingest_task import IngestTask
-from bascule.broker.partitions import PartitionCounts, Partitions
+from bascule.broker.partition import PartitionCounts
+from bascule.broker.partitions import Partitions
 from bascule.broker.streams import Streams
-from bascule.broker.upkeep import keep_checkpoints, verify_all
+from bascule.broker.upkeep.checkpoints import keep_checkpoints, verify_all
 from bascule.config import Config
 from bascule.errors import ConfigError, CorruptData
 from bascule.host.real import DirectoryLock, RealClock, RealFiles, RealRandom

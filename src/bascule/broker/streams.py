@@ -7,7 +7,8 @@ import logging
 from typing import Final
 
 from bascule.broker.ingest_task import IngestTask
-from bascule.broker.partitions import Partition, Partitions
+from bascule.broker.partition import Partition
+from bascule.broker.partitions import Partitions
 from bascule.errors import BasculeError, ConfigError, PartitionFailed, UnknownStream
 from bascule.host.api import Clock, Files, Random
 from bascule.metadata import codec, controller

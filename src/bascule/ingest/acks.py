@@ -7,8 +7,9 @@ of any NATS client is satisfied; a message in a Liftbridge envelope gets that sy
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeAlias
 
 import msgspec
 
@@ -100,6 +101,10 @@ class AckFormat:
         return bytes(memoryview(out)[:size])
 
 
+Stored: TypeAlias = Callable[[int, AckError | None], None]
+"""Told the base offset of a batch once it is committed, or why it never will be."""
+
+
 @dataclass(slots=True)
 class _Waiting:
     end_offset: int
@@ -107,6 +112,7 @@ class _Waiting:
     answers: bytes
     count: int
     received_ms: int
+    stored: Stored | None
 
 
 class PendingAcks:
@@ -124,10 +130,18 @@ class PendingAcks:
         """Batches with unanswered publishers."""
         return len(self._waiting)
 
-    def add(self, *, base_offset: int, count: int, answers: bytes, received_ms: int) -> None:
-        if answers:
+    def add(
+        self,
+        *,
+        base_offset: int,
+        count: int,
+        answers: bytes,
+        received_ms: int,
+        stored: Stored | None = None,
+    ) -> None:
+        if answers or stored is not None:
             self._waiting.append(
-                _Waiting(base_offset + count, base_offset, answers, count, received_ms)
+                _Waiting(base_offset + count, base_offset, answers, count, received_ms, stored)
             )
 
     def take_back(self, base_offset: int) -> None:
@@ -141,6 +155,10 @@ class PendingAcks:
         ready: list[bytes] = []
         while waiting and waiting[0].end_offset <= high_watermark:
             batch = waiting.popleft()
+            if batch.stored is not None:
+                batch.stored(batch.base_offset, None)
+            if not batch.answers:
+                continue
             ready.append(
                 self._form.acks(
                     batch.answers,
@@ -157,5 +175,7 @@ class PendingAcks:
         failed: list[bytes] = []
         while self._waiting:
             batch = self._waiting.popleft()
+            if batch.stored is not None:
+                batch.stored(batch.base_offset, error)
             failed.append(self._form.errors(batch.answers, error, count=batch.count))
         return b"".join(failed)

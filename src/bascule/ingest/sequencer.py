@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from bascule.ingest import _hot
+from bascule.ingest.acks import Stored
 from bascule.record.header import HEADER_BYTES
 from bascule.wire.liftbridge import CRC32C_TABLE
 from bascule.wire.liftbridge import _hot as envelope_hot
@@ -39,7 +40,9 @@ class Draft:
     refused: bytes
     """Answer entries of messages beyond the stream's size limit; they have no record."""
     refused_count: int
-    slab: Slab
+    slab: Slab | None
+    """Where the batch lies until it is written; None where it has memory of its own."""
+    stored: Stored | None = None
 
 
 @dataclass(slots=True)

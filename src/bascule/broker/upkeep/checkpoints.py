@@ -7,7 +7,8 @@ import logging
 from typing import Final
 
 from bascule.broker.disk import Syncers
-from bascule.broker.partitions import Partition, Partitions
+from bascule.broker.partition import Partition
+from bascule.broker.partitions import Partitions
 from bascule.errors import BasculeError, CorruptData
 from bascule.storage.partition_log import VERIFY_BYTES
 
