@@ -16,7 +16,14 @@ class BasculeError(Exception):
 
 
 class ConfigError(BasculeError):
-    """A configuration value or key is wrong; the text says which and what would be right."""
+    """A configuration value or key is wrong; the text says which and what would be right.
+
+    `field` is the setting of a stream that it is about, where it is about one.
+    """
+
+    def __init__(self, message: str, *, field: str | None = None) -> None:
+        super().__init__(message)
+        self.field = field
 
 
 class InvalidName(BasculeError):
@@ -91,6 +98,29 @@ class StreamConflict(BasculeError):
         super().__init__(f"stream {name!r} exists with another configuration: {shown}")
         self.name = name
         self.differences = differences
+
+
+class CannotAlter(BasculeError):
+    """A stream has `present` for `field` and cannot get `asked`; the text says what to do."""
+
+    def __init__(
+        self, name: str, field: str, *, present: object, asked: object, instead: str
+    ) -> None:
+        super().__init__(
+            f"{field} of stream {name!r} is {present!r} and cannot become {asked!r}: {instead}"
+        )
+        self.name = name
+        self.field = field
+        self.present = present
+        self.asked = asked
+
+
+class InternalStream(BasculeError):
+    """The stream belongs to the node itself, which alone may change it."""
+
+    def __init__(self, name: str, what: str) -> None:
+        super().__init__(f"stream {name!r} is kept by the node itself and cannot be {what}")
+        self.name = name
 
 
 class NotLeader(BasculeError):

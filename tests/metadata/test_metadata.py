@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import pytest
+from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -19,10 +20,32 @@ from bascule.errors import (
 )
 from bascule.metadata.apply import apply
 from bascule.metadata.codec import decode_image, encode_image
-from bascule.metadata.commands import Command, CreateStream, DeleteStream
-from bascule.metadata.controller import Existing, check_stream_name, create_stream, delete_stream
+from bascule.metadata.commands import (
+    AlterStream,
+    Command,
+    CreateStream,
+    DeleteStream,
+    PauseStream,
+    ResumeStream,
+)
+from bascule.metadata.controller import (
+    Existing,
+    check_config,
+    check_stream_name,
+    create_stream,
+    delete_stream,
+)
 from bascule.metadata.image import Image
-from bascule.model import StreamConfig, StreamDefinition, SyncPolicy
+from bascule.model import (
+    Cleanup,
+    Compression,
+    Discard,
+    KeyFrom,
+    PartitionBy,
+    StreamConfig,
+    StreamDefinition,
+    SyncPolicy,
+)
 
 FLIGHTS = StreamConfig(subject="flights.>")
 EMPTY = Image()
@@ -119,23 +142,69 @@ def test_bad_subjects_and_groups_are_refused() -> None:
             create_stream(EMPTY, "a", config, id=b"i" * 16, now_ms=0)
 
 
+FIELDS = [item.name for item in fields(StreamConfig)]
+configs = st.builds(
+    StreamConfig,
+    subject=st.sampled_from(["a", "a.*", "a.>", "räume.>"]),
+    group=st.none() | st.just("workers"),
+    sync=st.sampled_from(SyncPolicy),
+    sync_interval_ms=st.integers(1, 3_600_000),
+    segment_bytes_max=st.integers(1 << 10, 2**31 - 1),
+    partitions=st.integers(1, 1024),
+    partition_by=st.sampled_from(PartitionBy),
+    key_from=st.sampled_from(KeyFrom),
+    compression=st.sampled_from(Compression),
+    cleanup=st.sampled_from(
+        [(Cleanup.DELETE,), (Cleanup.COMPACT,), (Cleanup.DELETE, Cleanup.COMPACT)]
+    ),
+    retention_ms_max=st.just(0) | st.integers(0, 2**53 - 1),
+    retention_bytes_max=st.just(0) | st.integers(0, 2**53 - 1),
+    retention_messages_max=st.just(0) | st.integers(0, 2**53 - 1),
+    retention_after=st.sampled_from(["", "lake"]),
+    discard=st.sampled_from(Discard),
+    min_compaction_lag_ms=st.integers(0, 100),
+    max_compaction_lag_ms=st.integers(0, 100),
+    dirty_percent_min=st.integers(0, 100),
+    dedupe_window_ms=st.integers(0, 1 << 40),
+    rate_messages_max=st.integers(0, 1 << 40),
+    read_only=st.booleans(),
+)
+
+
+def is_sound(config: StreamConfig) -> bool:
+    try:
+        check_config(config)
+    except ConfigError:
+        return False
+    return True
+
+
+sound_configs = configs.filter(is_sound)
 definitions = st.builds(
     StreamDefinition,
-    name=st.from_regex(r"\A[a-z0-9][A-Za-z0-9._-]{0,20}\Z"),
+    name=st.from_regex(r"\A[a-z0-9_][A-Za-z0-9._-]{0,20}\Z"),
     id=st.binary(min_size=16, max_size=16),
     created_ms=st.integers(0, 2**53),
-    config=st.builds(
-        StreamConfig,
-        subject=st.sampled_from(["a", "a.*", "a.>", "räume.>"]),
-        group=st.none() | st.just("workers"),
-        sync=st.sampled_from(SyncPolicy),
-        sync_interval_ms=st.integers(1, 3_600_000),
-        segment_bytes_max=st.integers(8 << 20, 2**31 - 1),
-    ),
+    config=sound_configs,
+    paused=st.booleans(),
 )
-commands = st.lists(
-    st.builds(CreateStream, definitions)
-    | st.builds(lambda d: DeleteStream(name=d.name, id=d.id), definitions)
+commands = st.lists(definitions, max_size=4).flatmap(
+    lambda known: st.lists(
+        st.builds(CreateStream, definitions)
+        if not known
+        else st.builds(CreateStream, st.sampled_from(known))
+        | st.builds(
+            lambda kind, d: kind(name=d.name, id=d.id),
+            st.sampled_from([DeleteStream, PauseStream, ResumeStream]),
+            st.sampled_from(known),
+        )
+        | st.builds(
+            lambda d, c: AlterStream(name=d.name, id=d.id, config=c),
+            st.sampled_from(known),
+            sound_configs,
+        ),
+        max_size=12,
+    )
 )
 
 
@@ -156,8 +225,15 @@ def test_apply_agrees_with_a_plain_dictionary(history: list[Command]) -> None:
         image = apply(image, command)
         if isinstance(command, CreateStream):
             plain.setdefault(command.definition.name, command.definition)
-        elif command.name in plain and plain[command.name].id == command.id:
+        elif command.name not in plain or plain[command.name].id != command.id:
+            continue
+        elif isinstance(command, DeleteStream):
             plain.pop(command.name)
+        elif isinstance(command, AlterStream):
+            plain[command.name] = replace(plain[command.name], config=command.config)
+        else:
+            paused = isinstance(command, PauseStream)
+            plain[command.name] = replace(plain[command.name], paused=paused)
     assert dict(image.streams) == plain
 
 
@@ -182,3 +258,15 @@ def test_errors_of_the_file() -> None:
     newer = json.loads(encode_image(EMPTY)) | {"version": 2}
     with pytest.raises(UnsupportedFormat, match="version 2, this Bascule reads up to 1"):
         decode_image(json.dumps(newer).encode(), "m.json")
+
+
+def test_a_file_without_the_newer_settings_gets_their_defaults() -> None:
+    image = created(EMPTY, "flights")
+    document = json.loads(encode_image(image))
+    stream = document["image"]["streams"][0]
+    del stream["paused"]
+    for name in FIELDS[7:]:
+        del stream["config"][name]
+    canonical = json.dumps(document["image"], sort_keys=True, separators=(",", ":")).encode()
+    document["crc32c"] = f"{crc32c(canonical):08x}"
+    assert decode_image(json.dumps(document).encode(), "m.json") == image

@@ -5,9 +5,8 @@ knows where it came from, so that an error names the file's key, the variable or
 `docs/configuration.md` lists every key; a test holds the two together.
 """
 
+from bascule.config.keys import KEYS, Key
 from bascule.config.layers import (
-    KEYS,
-    Key,
     Layer,
     Value,
     layer_from_environment,
@@ -25,6 +24,7 @@ from bascule.config.sections import (
     StreamDefaults,
     stream_config,
 )
+from bascule.config.stream_rules import check_stream_config, check_stream_values
 
 __all__ = [
     "KEYS",
@@ -38,6 +38,8 @@ __all__ = [
     "NatsConfig",
     "StreamDefaults",
     "Value",
+    "check_stream_config",
+    "check_stream_values",
     "layer_from_environment",
     "layer_from_flags",
     "layer_from_toml",

@@ -4,72 +4,17 @@ from __future__ import annotations
 
 import difflib
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import MISSING, dataclass, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
-from bascule.config.sections import (
-    ClientConfig,
-    Config,
-    HttpConfig,
-    LimitsConfig,
-    LoggingConfig,
-    NatsConfig,
-    StreamDefaults,
-)
+from bascule.config.keys import ENVIRONMENT_PREFIX, KEYS, SECTIONS, Key
+from bascule.config.sections import Config
+from bascule.config.stream_rules import check_stream_values, contradictions
 from bascule.errors import ConfigError
 
-ENVIRONMENT_PREFIX: Final = "BASCULE_"
 ENVIRONMENT_RESERVED: Final = frozenset({"BASCULE_SERVER", "BASCULE_PURE", "BASCULE_CONFIG"})
 """Variables of the CLI and the build, which are no keys of a node."""
-
-SECTIONS: Final[Mapping[str, type]] = {
-    "nats": NatsConfig,
-    "client": ClientConfig,
-    "http": HttpConfig,
-    "log": LoggingConfig,
-    "limits": LimitsConfig,
-    "streams": StreamDefaults,
-}
-
-
-@dataclass(frozen=True, slots=True)
-class Key:
-    """One thing that can be set: its dotted name and what is allowed."""
-
-    name: str
-    type: type
-    default: Any
-    about: str
-    minimum: int | None
-    maximum: int | None
-    choices: tuple[str, ...]
-    secret: bool
-
-    @property
-    def variable(self) -> str:
-        """The environment variable: `nats.tls_ca` is BASCULE_NATS_TLS_CA."""
-        return ENVIRONMENT_PREFIX + self.name.replace(".", "_").upper()
-
-
-def _keys_of(section: str, cls: type) -> Iterator[Key]:
-    for item in fields(cls):
-        if "about" not in item.metadata:
-            continue
-        assert item.default is not MISSING, f"{cls.__name__}.{item.name} has no default"
-        yield Key(
-            name=f"{section}.{item.name}" if section else item.name,
-            type=type(item.default),
-            default=item.default,
-            **item.metadata,
-        )
-
-
-KEYS: Final[Mapping[str, Key]] = {
-    key.name: key
-    for section, cls in [("", Config), *SECTIONS.items()]
-    for key in _keys_of(section, cls)
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +100,7 @@ def merge(*layers: Layer) -> Config:
 
 def _check_together(config: Config) -> None:
     """Rules that span keys."""
+    _check_stream_defaults(config)
     nats = config.nats
     if nats.token and (nats.user or nats.password):
         raise ConfigError(
@@ -173,6 +119,19 @@ def _check_together(config: Config) -> None:
                     f"{_where(config, f'nats.{key}')} is set, but nats.urls is not: the embedded "
                     "server takes connections of this machine without it"
                 )
+
+
+def _check_stream_defaults(config: Config) -> None:
+    """What every stream would be refused for is refused before the first is created."""
+    defaults = config.streams.config(subject=">")
+    try:
+        check_stream_values(defaults)
+    except ConfigError as error:
+        raise ConfigError(f"{_where(config, f'streams.{error.field}')}: {error}") from None
+    for names, message in contradictions(defaults):
+        set_by = [config.origins[key] for name in names if (key := f"streams.{name}") in
+                  config.origins]  # fmt: skip
+        raise ConfigError(f"[streams] cannot hold together: {message} (set by {', '.join(set_by)})")
 
 
 def _where(config: Config, *keys: str) -> str:

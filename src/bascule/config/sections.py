@@ -263,7 +263,9 @@ def stream_config(plain: Mapping[str, Any], *, subject: str, group: str | None) 
         if name in values:
             values[name] = kind(values[name])
     if "cleanup" in values:
-        values["cleanup"] = tuple(Cleanup(word) for word in values["cleanup"])
+        # In one order, so that the same choice written another way is equal.
+        values["cleanup"] = tuple(sorted((Cleanup(word) for word in values["cleanup"]),
+                                         key=list(Cleanup).index))  # fmt: skip
     return StreamConfig(subject=subject, group=group, **values)
 
 

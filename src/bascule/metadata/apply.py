@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import MappingProxyType
 
-from bascule.metadata.commands import Command, CreateStream
+from bascule.metadata.commands import AlterStream, Command, CreateStream, DeleteStream, PauseStream
 from bascule.metadata.image import Image
 
 
@@ -16,9 +17,14 @@ def apply(image: Image, command: Command) -> Image:
     streams = dict(image.streams)
     if isinstance(command, CreateStream):
         streams.setdefault(command.definition.name, command.definition)
-    else:
-        present = streams.get(command.name)
-        if present is None or present.id != command.id:
-            return image
+        return Image(MappingProxyType(streams))
+    present = streams.get(command.name)
+    if present is None or present.id != command.id:
+        return image
+    if isinstance(command, DeleteStream):
         del streams[command.name]
+    elif isinstance(command, AlterStream):
+        streams[command.name] = replace(present, config=command.config)
+    else:
+        streams[command.name] = replace(present, paused=isinstance(command, PauseStream))
     return Image(MappingProxyType(streams))

@@ -12,7 +12,11 @@ from crc32c import crc32c
 
 from bascule.config import stream_config
 from bascule.errors import BasculeError, CorruptData, UnsupportedFormat
-from bascule.metadata.controller import STREAM_ID_BYTES, check_config, check_stream_name
+from bascule.metadata.controller import (
+    STREAM_ID_BYTES,
+    check_stored_config,
+    check_stream_name,
+)
 from bascule.metadata.image import Image
 from bascule.model import StreamConfig, StreamDefinition
 
@@ -82,10 +86,10 @@ def _definition(item: Mapping[str, Any]) -> StreamDefinition:
         id=bytes.fromhex(item["id"]),
         created_ms=item["created_ms"],
         config=stream_config(config, subject=config.pop("subject"), group=config.pop("group")),
-        paused=item["paused"],
+        paused=item.get("paused", False),
     )
-    check_stream_name(definition.name)
-    check_config(definition.config)
+    check_stream_name(definition.name, internal=True)
+    check_stored_config(definition.config)
     if len(definition.id) != STREAM_ID_BYTES:
         raise ValueError(f"an id of {len(definition.id)} bytes, expected {STREAM_ID_BYTES}")
     return definition

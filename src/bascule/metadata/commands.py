@@ -1,11 +1,15 @@
-"""What can happen to the image. Commands are facts once decided: applying one cannot fail."""
+"""What can happen to the image. Commands are facts once decided: applying one cannot fail.
+
+A stream's id in a command keeps a late one from hitting a stream that was created again under the
+name.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from bascule.model import StreamDefinition
+from bascule.model import StreamConfig, StreamDefinition
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,14 +20,36 @@ class CreateStream:
 
 
 @dataclass(frozen=True, slots=True)
-class DeleteStream:
-    """The stream of this name and id no longer exists.
+class AlterStream:
+    """The stream of this name and id now has this configuration."""
 
-    The id keeps a late command from deleting a stream that was created again under the name.
-    """
+    name: str
+    id: bytes
+    config: StreamConfig
+
+
+@dataclass(frozen=True, slots=True)
+class PauseStream:
+    """The stream of this name and id takes no messages until it is resumed."""
 
     name: str
     id: bytes
 
 
-Command: TypeAlias = CreateStream | DeleteStream
+@dataclass(frozen=True, slots=True)
+class ResumeStream:
+    """The stream of this name and id takes messages again."""
+
+    name: str
+    id: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteStream:
+    """The stream of this name and id no longer exists."""
+
+    name: str
+    id: bytes
+
+
+Command: TypeAlias = CreateStream | AlterStream | PauseStream | ResumeStream | DeleteStream

@@ -1,0 +1,107 @@
+"""What a stream's settings may be, one by one and together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import fields
+from typing import Final
+
+from bascule.config.keys import KEYS
+from bascule.errors import ConfigError
+from bascule.model import Cleanup, Discard, StreamConfig
+
+NUMBER_MAX: Final = (1 << 53) - 1
+"""Largest number of any setting: what JSON and its readers keep exactly."""
+
+ARCHIVE_NAME_LENGTH_MAX: Final = 200
+
+_RETENTION_LIMITS: Final = ("retention_ms_max", "retention_bytes_max", "retention_messages_max")
+
+
+def check_stream_config(config: StreamConfig) -> None:
+    """Return if every setting is usable, and all of them together.
+
+    Raises: ConfigError whose `field` is the setting to change. Subject and group are the caller's.
+    """
+    check_stream_values(config)
+    for names, message in contradictions(config):
+        raise ConfigError(message, field=names[0])
+
+
+def check_stream_values(config: StreamConfig) -> None:
+    """Return if each setting alone is within its limits. Raises: ConfigError."""
+    for item in fields(config):
+        key = KEYS.get(f"streams.{item.name}")
+        if key is None or key.type is not int:
+            continue
+        value, low, high = getattr(config, item.name), key.minimum, key.maximum
+        if low is not None and high is not None and not low <= value <= high:
+            allowed = f"between {low} and {high}"
+        elif low is not None and value < low:
+            allowed = f"at least {low}"
+        elif value > NUMBER_MAX:
+            allowed = f"at most {NUMBER_MAX}"
+        else:
+            continue
+        raise ConfigError(f"{item.name} must be {allowed}, got {value}", field=item.name)
+    _check_cleanup(config)
+    _check_archive_name(config.retention_after)
+
+
+def contradictions(config: StreamConfig) -> Iterator[tuple[tuple[str, ...], str]]:
+    """The settings that cannot hold together, and a sentence on what to do; the worst first."""
+    deletes = Cleanup.DELETE in config.cleanup
+    low, high = config.min_compaction_lag_ms, config.max_compaction_lag_ms
+    if high and high < low:
+        yield (
+            ("max_compaction_lag_ms", "min_compaction_lag_ms"),
+            f"max_compaction_lag_ms is {high}, less than min_compaction_lag_ms of {low}: records "
+            "would have to be compacted before they may be; raise it, or set it to 0",
+        )
+    if not deletes:
+        yield from _limits_without_delete(config)
+    size, segment = config.retention_bytes_max, config.segment_bytes_max
+    if deletes and config.discard is Discard.OLD and 0 < size < segment:
+        yield (
+            ("retention_bytes_max", "segment_bytes_max"),
+            f"retention_bytes_max is {size}, less than one segment (segment_bytes_max is "
+            f"{segment}): only whole segments go, so more would be kept; set segment_bytes_max to "
+            f"at most {max(size // 4, 1024)}, or raise retention_bytes_max",
+        )
+
+
+def _limits_without_delete(config: StreamConfig) -> Iterator[tuple[tuple[str, ...], str]]:
+    """Limits that nothing enforces; under `discard = new` size and number refuse all the same."""
+    enforced = () if config.discard is Discard.OLD else _RETENTION_LIMITS[1:]
+    for name in (*_RETENTION_LIMITS, "retention_after"):
+        value = getattr(config, name)
+        if value and name not in enforced:
+            unset = "leave it empty" if name == "retention_after" else "set it to 0"
+            yield (
+                (name, "cleanup"),
+                f"{name} is {value!r}, but cleanup is compact alone, which removes by key only: "
+                f"add delete to cleanup, or {unset}",
+            )
+
+
+def _check_cleanup(config: StreamConfig) -> None:
+    words = [cleanup.value for cleanup in config.cleanup]
+    if not words:
+        raise ConfigError("cleanup is empty: choose delete, compact or both", field="cleanup")
+    if len(set(words)) < len(words):
+        raise ConfigError(f"cleanup names {words[0]} twice", field="cleanup")
+
+
+def _check_archive_name(name: str) -> None:
+    if len(name) > ARCHIVE_NAME_LENGTH_MAX:
+        raise ConfigError(
+            f"retention_after is {len(name)} characters long, at most {ARCHIVE_NAME_LENGTH_MAX}",
+            field="retention_after",
+        )
+    for position, character in enumerate(name):
+        if not (character.isascii() and (character.isalnum() or character in "._-")):
+            raise ConfigError(
+                f"retention_after holds {character!r} at position {position}: a name is made of "
+                "A-Z a-z 0-9 . _ -",
+                field="retention_after",
+            )
