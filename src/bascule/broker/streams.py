@@ -128,7 +128,7 @@ class Streams:
     async def _remove(self, name: str) -> None:
         assert self._ingest is not None
         partitions = self._partitions.remove(name)
-        await self._commit(controller.delete_stream(self._image, name))
+        await self._commit(controller.delete_stream(self._image, name, internal=True))
         for partition in partitions:
             await self._ingest.detach(partition)
         await asyncio.to_thread(self._remove_data, partitions)
