@@ -142,11 +142,6 @@ def _batch_row(position: int, header: BatchHeader) -> Row:
 
 
 def _record_rows(file: File, position: int, header: BatchHeader) -> Iterator[Row]:
-    if header.codec:
-        yield {"offset": header.base_offset, "timestamp": header.max_timestamp, "key": None,
-               "value": f"{header.record_count} records, {CODECS[header.codec % 5]} compressed",
-               "headers": []}  # fmt: skip
-        return
     data = file.read_at(position, header.total_bytes)
     try:
         for record in RecordBatch(data, origin=file.path):

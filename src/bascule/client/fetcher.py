@@ -196,12 +196,8 @@ class Fetcher:
                     self._ask_for_more(self._batch_end(0, have))
                 connection.send(self._request(position))
             if count:
-                batch = self._decode(walked)
+                yield from self._decode(walked, min(position, self._end))
                 self._position = position
-                if batch.num_rows:
-                    yield batch
-                # Let it go before the next one is made: its memory is warm.
-                del batch
             if is_last:
                 self._discard(connection, left)
                 return
@@ -229,16 +225,23 @@ class Fetcher:
             )
         self._fetch_bytes = size
 
-    def _decode(self, size: int) -> pa.RecordBatch:
-        """Decode the whole batches in `size` bytes at the buffer's front."""
-        batch, _ = decode_batches(
-            self._buffer[:size],
-            partition=self._door.partition,
-            offset_min=self._position,
-            offset_end=self._end,
-            origin=f"{self._origin} from offset {self._position}",
-        )
-        return batch
+    def _decode(self, size: int, end: int) -> Iterator[pa.RecordBatch]:
+        """Decode the whole batches in `size` bytes at the buffer's front, up to offset `end`.
+
+        They make one Arrow batch, or more where they are compressed so well that it would be huge.
+        """
+        while self._position < end:
+            batch, self._position = decode_batches(
+                self._buffer[:size],
+                partition=self._door.partition,
+                offset_min=self._position,
+                offset_end=self._end,
+                origin=f"{self._origin} from offset {self._position}",
+            )
+            if batch.num_rows:
+                yield batch
+            # Let it go before the next one is made: its memory is warm.
+            del batch
 
     def _batch_end(self, at: int, have: int) -> int:
         """Where the batch that begins at `at` ends, or 0 while too little of it is there."""

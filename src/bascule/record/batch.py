@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from bascule.errors import CorruptData
 from bascule.record import _hot
+from bascule.record.compression import decompress_batch
 from bascule.record.header import HEADER_BYTES, MAGIC, BatchHeader, check_crc, read_header
 
 
@@ -62,29 +63,31 @@ def scan_batches(
 
 
 class RecordBatch:
-    """One complete, uncompressed batch; iterating yields its records.
+    """One complete batch; iterating yields its records, decompressed where they are compressed.
 
     The caller has checked the CRC (`scan_batches` does). Raises CorruptData on iteration where the
-    records do not fill the batch exactly.
+    records do not fill the batch exactly; its byte counts from the plain batch's beginning.
     """
 
     def __init__(self, data: bytes | bytearray | memoryview, *, origin: str = "buffer") -> None:
-        self._view = memoryview(data)
+        view = memoryview(data)
+        self.header = read_header(view)
+        self._view = view[: self.header.total_bytes]
         self._origin = origin
-        self.header = read_header(self._view)
 
     def __len__(self) -> int:
         return self.header.record_count
 
     def __iter__(self) -> Iterator[Record]:
-        header, view = self.header, self._view
+        self._view = view = memoryview(decompress_batch(self._view, origin=self._origin))
+        header = self.header
         count = header.record_count
         # A record takes at least 7 bytes, so a count beyond that is a lie: allocate nothing for it.
         if count < 0 or count * 7 > len(view):
             raise CorruptData(self._origin, 57, "a record count that fits the batch", str(count))
         positions = array("q", bytes(8 * _hot.POSITION_FIELDS * count))
         state = array("q", [0] * 4)
-        found = _hot.index_records(view, HEADER_BYTES, header.total_bytes, count, positions, state)
+        found = _hot.index_records(view, HEADER_BYTES, len(view), count, positions, state)
         if found < 0:
             raise CorruptData(self._origin, state[0], "a well-formed record", "other bytes")
         append_time = header.max_timestamp if header.is_log_append_time else None

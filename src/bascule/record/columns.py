@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from array import array
+from bisect import bisect_right
+from operator import itemgetter
 from typing import Final, Literal
 
 import pyarrow as pa
@@ -10,6 +12,7 @@ import pyarrow as pa
 from bascule.errors import CorruptData
 from bascule.record import _hot
 from bascule.record.batch import scan_batches
+from bascule.record.compression import decompress_records
 from bascule.record.header import HEADER_BYTES, BatchHeader
 
 HEADERS_TYPE: Final = pa.list_(
@@ -28,6 +31,10 @@ SCHEMA: Final = pa.schema(
     ]
 )
 """`headers` holds every record header but the subject, in order (`reply` first where present)."""
+
+DECODED_BYTES_MAX: Final = 256 << 20
+"""Decompressed records decoded at a time, short of the last batch. Arrow counts a column's bytes in
+32 bits, and a few fetched bytes may stand for very many."""
 
 _TIMESTAMP_MS_MAX: Final = 1 << 52
 """Milliseconds beyond this overflow Arrow's microseconds when multiplied."""
@@ -118,46 +125,106 @@ def decode_batches(
     """Decode all complete batches of `data` whose offsets lie in [offset_min, offset_end).
 
     Returns the Arrow batch (`SCHEMA`; possibly empty) and the offset to fetch next: the end of the
-    last complete batch, or `offset_min` where there was none. Control batches are passed over; a
-    batch cut off at the end is left for the next fetch.
+    last batch looked at, or `offset_min` where there was none. Control batches are passed over; a
+    batch cut off at the end is left for the next fetch. Compressed batches are decompressed until
+    they make `DECODED_BYTES_MAX`; what follows then is left: decode again from that offset.
 
-    Raises: CorruptData for a wrong CRC, magic, length or record; it names `origin` and the byte.
+    Raises: CorruptData for a wrong CRC, magic, codec, length or record; it names `origin` and byte.
     """
     view = memoryview(data)
     next_offset = offset_min
-    batches = array("q")
-    rows = data_bytes = 0
+    plain = _PlainRecords(view, origin)
     for header, start, end in scan_batches(view, origin=origin):
+        if header.end_offset > offset_min and not header.is_control:
+            if plain.is_full:
+                break
+            plain.add(header, start, end)
         next_offset = max(next_offset, header.end_offset)
-        if header.is_control:
-            continue
-        _check_header(header, start, end, origin)
-        append_time = header.max_timestamp if header.is_log_append_time else -1
-        batches.extend(
-            (
-                start + HEADER_BYTES, end, header.record_count,
-                header.base_offset, header.base_timestamp, append_time,
-            )
-        )  # fmt: skip
-        rows += header.record_count
-        data_bytes += end - start
+    view = plain.joined()
     entries = 64
     while True:
-        columns = _Columns(rows=rows, data_bytes=data_bytes, entries=entries)
-        found = columns.fill(view, batches, offset_min=offset_min, offset_end=offset_end)
+        columns = _Columns(rows=plain.rows, data_bytes=plain.bytes, entries=entries)
+        found = columns.fill(view, plain.batches, offset_min=offset_min, offset_end=offset_end)
         if found >= 0:
             return columns.finish(partition), min(next_offset, max(offset_end, offset_min))
         if found == -1:
-            raise CorruptData(origin, columns.state[0], "a well-formed record", "other bytes")
-        entries = max(4 * entries, 2 * rows)
+            raise plain.malformed(columns.state[0])
+        entries = max(4 * entries, 2 * plain.rows)
 
 
-def _check_header(header: BatchHeader, start: int, end: int, origin: str) -> None:
-    """Raises: CorruptData for a codec, count or time that cannot be decoded."""
-    if header.codec:
-        raise CorruptData(origin, start + 21, "an uncompressed batch", f"codec {header.codec}")
+class _PlainRecords:
+    """Where the records of some batches are: in the fetched bytes, or decompressed beside them.
+
+    From the first compressed batch on all records are copied into one buffer, since the compiled
+    decoder takes one.
+    """
+
+    def __init__(self, view: memoryview, origin: str) -> None:
+        self._view = view
+        self._origin = origin
+        self._pieces: list[bytes | memoryview] = []
+        self._places: list[tuple[int, int, bool]] = []
+        """Of each batch: where its records are in `joined`, in the fetched bytes, if compressed."""
+        self._is_copied = False
+        self.batches = array("q")
+        """`BATCH_FIELDS` numbers a batch; positions in `joined`."""
+        self.rows = 0
+        self.bytes = 0
+
+    @property
+    def is_full(self) -> bool:
+        return self._is_copied and self.bytes >= DECODED_BYTES_MAX
+
+    def add(self, header: BatchHeader, start: int, end: int) -> None:
+        """Take the batch in [start, end). Raises: CorruptData."""
+        at = start + HEADER_BYTES
+        records: bytes | memoryview = self._view[at:end]
+        if header.codec:
+            records = decompress_records(
+                header.codec, records, origin=self._origin, position=start + HEADER_BYTES
+            )
+            self._is_copied = True
+        _check_header(header, start, len(records), self._origin)
+        append_time = header.max_timestamp if header.is_log_append_time else -1
+        self._pieces.append(records)
+        self._places.append((self.bytes, at, header.codec != 0))
+        self.batches.extend(
+            (
+                at, end, header.record_count,
+                header.base_offset, header.base_timestamp, append_time,
+            )
+        )  # fmt: skip
+        self.rows += header.record_count
+        self.bytes += len(records)
+
+    def joined(self) -> memoryview:
+        """The buffer that the positions of `batches` are in; nothing is added after this."""
+        if not self._is_copied:
+            return self._view
+        for index, (at, _, _) in enumerate(self._places):
+            self.batches[_hot.BATCH_FIELDS * index] = at
+            self.batches[_hot.BATCH_FIELDS * index + 1] = at + len(self._pieces[index])
+        return memoryview(b"".join(self._pieces))
+
+    def malformed(self, at: int) -> CorruptData:
+        """The error for the record at `at` of `joined`; a compressed one is named by its batch."""
+        expected = "a well-formed record"
+        if self._is_copied:
+            joined_at, fetched_at, compressed = self._places[
+                bisect_right(self._places, at, key=itemgetter(0)) - 1
+            ]
+            if compressed:
+                expected += f" at byte {at - joined_at} of the decompressed records"
+                at = fetched_at
+            else:
+                at += fetched_at - joined_at
+        return CorruptData(self._origin, at, expected, "other bytes")
+
+
+def _check_header(header: BatchHeader, start: int, records_bytes: int, origin: str) -> None:
+    """Raises: CorruptData for a count or time that cannot be decoded."""
     # A record takes at least 7 bytes, so a count beyond that is a lie: allocate nothing for it.
-    if not 0 <= header.record_count * 7 <= end - start - HEADER_BYTES:
+    if not 0 <= header.record_count * 7 <= records_bytes:
         raise CorruptData(origin, start + 57, "a record count that fits", str(header.record_count))
     for stamp in (header.base_timestamp, header.max_timestamp):
         if abs(stamp) > _TIMESTAMP_MS_MAX:

@@ -80,6 +80,11 @@ def check_crc(batch: bytes | bytearray | memoryview) -> bool:
     return bool(crc32c(view[CRC_START:]) == expected)
 
 
+def batch_crc(batch: bytes | bytearray | memoryview) -> int:
+    """The CRC-32C that belongs into a whole batch's header."""
+    return int(crc32c(memoryview(batch)[CRC_START:]))
+
+
 def seal(
     buffer: bytearray | memoryview,
     *,
@@ -90,12 +95,18 @@ def seal(
     base_offset: int = 0,
     leader_epoch: int = 0,
     last_offset_delta: int | None = None,
+    keep_codec: bool = False,
 ) -> None:
-    """Write header and CRC over the first 61 bytes of `buffer`, which is exactly one batch."""
+    """Write header and CRC over the first 61 bytes of `buffer`, which is exactly one batch.
+
+    With `keep_codec` the codec that `compression.compress_batch` wrote there stays; other batches
+    have bytes of anything before they are sealed.
+    """
     last = record_count - 1 if last_offset_delta is None else last_offset_delta
+    if keep_codec:
+        attributes |= buffer[22] & COMPRESSION_MASK
     HEADER.pack_into(
         buffer, 0, base_offset, len(buffer) - LENGTH_PREFIX_BYTES, leader_epoch, MAGIC, 0,
         attributes, last, base_timestamp, max_timestamp, -1, -1, -1, record_count,
     )  # fmt: skip
-    crc = crc32c(memoryview(buffer)[CRC_START:])
-    buffer[17:21] = crc.to_bytes(4, "big")
+    buffer[17:21] = batch_crc(buffer).to_bytes(4, "big")
