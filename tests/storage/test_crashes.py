@@ -11,7 +11,7 @@ import pytest
 
 from bascule.errors import CorruptData
 from bascule.host.real import RealRandom
-from bascule.sim.disk import Dice, SimFiles
+from bascule.sim.disk import Dice, SimClock, SimFiles
 from bascule.storage.partition_log import LogConfig, PartitionLog
 from stored_batches import Witness, make_batch, open_log
 
@@ -47,7 +47,7 @@ class Round:
             confirmed = log.synced
             self.files.crash()
             try:
-                PartitionLog.open(self.files, log.directory, self.config, log._clock)
+                PartitionLog.open(self.files, log.directory, self.config, SimClock(5_000))
             except CorruptData as damage:
                 self.judge(damage, confirmed.segment_base, confirmed.position)
                 return

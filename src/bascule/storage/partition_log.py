@@ -2,65 +2,53 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Final, NamedTuple
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Final, TypeVar
 
 from bascule.errors import Closed, CorruptData, LogFailed, OffsetOutOfRange
 from bascule.host.api import Buffer, Clock, File, Files
-from bascule.storage import checkpoint as checkpoint_file
 from bascule.storage import epochs as epochs_file
-from bascule.storage.checkpoint import Checkpoint, encode_checkpoint, replace_file
+from bascule.storage.checkpoint import replace_file
 from bascule.storage.epochs import LeaderEpochs, encode_epochs
 from bascule.storage.recovery import Recovered, recover
-from bascule.storage.segment import Contents, LogPosition, Segment, segment_path
-from bascule.storage.segments import Segments, first_timestamp, whole_batch
-from bascule.storage.sparse_index import Covered
+from bascule.storage.segment import (
+    Contents,
+    FileSlice,
+    LogConfig,
+    LogPosition,
+    Segment,
+    SegmentInfo,
+    Tail,
+    segment_path,
+)
+from bascule.storage.segments import SegmentGone, Segments
+from bascule.storage.upkeep import Removed, Upkeep
 
-__all__ = ["FileSlice", "LogConfig", "LogPosition", "PartitionLog"]
+__all__ = ["FileSlice", "LogConfig", "LogPosition", "PartitionLog", "Removed", "SegmentInfo"]
 
-INDEX_INTERVAL_BYTES: Final = 4096
-"""From Kafka's index.interval.bytes."""
 VERIFY_BYTES: Final = 8 << 20
 """Log read by one step of `verify`, so that a caller can pause between steps."""
 
 
-@dataclass(frozen=True, slots=True)
-class LogConfig:
-    """How a log cuts itself into segments."""
-
-    segment_bytes_max: int = 256 << 20
-    segment_age_ms_max: int = 7 * 24 * 3_600_000
-    index_interval_bytes: int = INDEX_INTERVAL_BYTES
-    gaps_allowed: bool = False
-    """Whether offsets may be missing between batches, as compaction leaves them."""
-
-
-@dataclass(frozen=True, slots=True)
-class FileSlice:
-    """Bytes of one segment, ready for sendfile."""
-
-    file: File
-    position: int
-    length: int
-
-
-class _Tail(NamedTuple):
-    """The end of the log with what is true up to there, published as one value."""
-
-    end: LogPosition
-    timestamp_max: int
-    segment_timestamp_max: int
+UNGUARDED: Final[AbstractContextManager[object]] = nullcontext()
+_Found = TypeVar("_Found")
 
 
 class PartitionLog:
     """See the package's docstring for threads and promises."""
 
     def __init__(
-        self, files: Files, directory: str, config: LogConfig, clock: Clock, found: Recovered
+        self,
+        files: Files,
+        directory: str,
+        config: LogConfig,
+        clock: Clock,
+        found: Recovered,
+        guard: AbstractContextManager[object],
     ) -> None:
         """Use `open`."""
         self._files = files
-        self._clock = clock
         self._config = config
         self.directory = directory
         self._segments = Segments(
@@ -69,30 +57,39 @@ class PartitionLog:
             found.segments,
             index_interval_bytes=config.index_interval_bytes,
             gaps_allowed=config.gaps_allowed,
+            guard=guard,
         )
         contents = found.segments[-1].contents
         assert contents is not None, "recovery leaves the last segment open"
         self._active: Contents = contents
-        self._tail = _Tail(found.end, found.timestamp_max, contents.timestamp_max)
+        self._tail = Tail(found.end, found.timestamp_max, contents.timestamp_max)
         self._synced = self._tail
         self._epochs = found.epochs
         self._leader_epoch = found.epochs.latest
-        self._saved = found.checkpoint
-        self._roll_at = first_timestamp(contents, found.end.position) + config.segment_age_ms_max
+        self._upkeep = Upkeep(
+            files, directory, clock, self._segments,
+            saved=found.checkpoint, start_offset=found.start_offset,
+        )  # fmt: skip
+        self._begun = contents.first_timestamp(found.end.position)
+        """Timestamp of the active segment's first batch."""
         self._stopped: str | None = None
         """Why no call may go on; None while all may."""
         self._closed = False
-        self.start_offset = found.start_offset
-        """The first offset readers may ask for."""
-        known = found.start_offset if found.checkpoint is None else found.checkpoint.high_watermark
-        self.checkpointed_high_watermark = max(min(known, found.end.offset), found.start_offset)
-        """The high watermark of the last checkpoint, within the log."""
 
     @classmethod
-    def open(cls, files: Files, directory: str, config: LogConfig, clock: Clock) -> PartitionLog:
+    def open(
+        cls,
+        files: Files,
+        directory: str,
+        config: LogConfig,
+        clock: Clock,
+        *,
+        guard: AbstractContextManager[object] = UNGUARDED,
+    ) -> PartitionLog:
         """Open the log in `directory`, creating it where there is none.
 
-        Everything in it is on the disk when this returns: `synced` equals `end`.
+        Everything in it is on the disk when this returns: `synced` equals `end`. `guard`, a lock
+        where several threads change the log, is held for a few lines at a time.
 
         Raises: CorruptData naming file and byte, OSError.
         """
@@ -102,7 +99,17 @@ class PartitionLog:
             index_interval_bytes=config.index_interval_bytes,
             gaps_allowed=config.gaps_allowed,
         )
-        return cls(files, directory, config, clock, found)
+        return cls(files, directory, config, clock, found, guard)
+
+    @property
+    def start_offset(self) -> int:
+        """The first offset readers may ask for."""
+        return self._upkeep.start_offset
+
+    @property
+    def checkpointed_high_watermark(self) -> int:
+        """The high watermark of the last checkpoint, within the log."""
+        return max(min(self._upkeep.high_watermark, self.end.offset), self.start_offset)
 
     @property
     def end(self) -> LogPosition:
@@ -129,11 +136,28 @@ class PartitionLog:
         return None if self._closed else self._stopped
 
     def size_bytes(self) -> int:
-        """Bytes of all batches."""
-        end = self._tail.end
-        return sum(s.size for s in self._segments.all if s.base_offset < end.segment_base) + (
-            end.position
-        )
+        """Bytes of all batches in the log's files, those of the first segment that lie below
+        `start_offset` included."""
+        return self._segments.bytes_before_last + self._tail.end.position
+
+    def segments_info(self) -> tuple[SegmentInfo, ...]:
+        """Every segment, oldest first; nothing is read for it."""
+        return self._segments.infos(self._tail)
+
+    def learn_times(self, below: int) -> None:
+        """Look up the largest timestamp of each segment from the oldest on, so that
+        `segments_info` knows it, up to the first segment with one of at least `below`.
+
+        Raises: CorruptData, LogFailed, Closed, OSError.
+        """
+        if self._stopped is not None:
+            raise self._refusal()
+        self._look(lambda _: self._segments.learn_times(self._tail, below))
+
+    def configure(self, config: LogConfig) -> None:
+        """Go on with another segment size, segment age or leave for gaps. From any thread."""
+        self._segments.gaps_allowed = config.gaps_allowed
+        self._config = config
 
     def append(
         self,
@@ -163,11 +187,14 @@ class PartitionLog:
         position = end.position
         segment_timestamp_max = tail.segment_timestamp_max
         if position == 0:
-            self._roll_at = timestamp_max + self._config.segment_age_ms_max
-        elif position + size > self._config.segment_bytes_max or timestamp_max >= self._roll_at:
+            self._begun = timestamp_max
+        elif (
+            position + size > self._config.segment_bytes_max
+            or timestamp_max - self._begun >= self._config.segment_age_ms_max
+        ):
             end = self._roll(tail)
             position, segment_timestamp_max = 0, -1
-            self._roll_at = timestamp_max + self._config.segment_age_ms_max
+            self._begun = timestamp_max
         active = self._active
         try:
             active.file.append(batch)
@@ -176,7 +203,7 @@ class PartitionLog:
             raise
         active.note_batch(position, base_offset, timestamp_max)
         end = LogPosition(end_offset, end.segment_base, position + size)
-        self._tail = _Tail(
+        self._tail = Tail(
             end,
             max(timestamp_max, tail.timestamp_max),
             max(timestamp_max, segment_timestamp_max),
@@ -191,18 +218,29 @@ class PartitionLog:
         self._epochs = epochs
         self._leader_epoch = leader_epoch
 
-    def _roll(self, tail: _Tail) -> LogPosition:
+    def roll(self) -> LogPosition:
+        """End the active segment now, whatever its size and age; return the log's end.
+
+        Called by the appending thread. An empty active segment stays.
+
+        Raises: OSError, the log then being what it was before; CorruptData, LogFailed, Closed.
+        """
+        if self._stopped is not None:
+            raise self._refusal()
+        tail = self._tail
+        return tail.end if tail.end.position == 0 else self._roll(tail)
+
+    def _roll(self, tail: Tail) -> LogPosition:
         """Start a new segment at the end. Neither is synced here: `sync` does both, in order."""
         end = tail.end
         path = segment_path(self.directory, end.offset)
         contents = Contents(self._files.open(path, create=True), self._config.index_interval_bytes)
         if (found := contents.file.size()) > 0:
             raise CorruptData(path, 0, "no such file", f"{found} bytes")
-        self._segments.all[-1].size = end.position
-        self._segments.add(Segment(end.offset, 0, contents))
+        self._segments.roll(end.position, Segment(end.offset, 0, contents))
         self._active = contents
         rolled = LogPosition(end.offset, end.offset, 0)
-        self._tail = _Tail(rolled, tail.timestamp_max, -1)
+        self._tail = Tail(rolled, tail.timestamp_max, -1)
         return rolled
 
     def _take_back(self, file: File, position: int, error: OSError) -> None:
@@ -236,11 +274,7 @@ class PartitionLog:
         if tail.end == synced.end:
             return synced.end
         try:
-            for segment in self._segments.between(synced.end, tail.end):
-                assert segment.contents is not None, "segments stay open until they are synced"
-                segment.contents.file.sync()
-            if tail.end.segment_base != synced.end.segment_base:
-                self._files.sync_dir(self.directory)
+            self._segments.sync(synced.end, tail.end)
         except OSError as error:
             raise self._stop(f"sync failed: {error}") from error
         self._synced = tail
@@ -262,17 +296,11 @@ class PartitionLog:
             raise self._refusal()
         if not self.start_offset <= offset <= end.offset:
             raise OffsetOutOfRange(offset, self.start_offset, end.offset)
-        found = self._segments.find(offset, end=end, nowait=nowait)
-        if found is None:
-            return None
-        file, place, limit = found
-        length = min(bytes_max, limit - place.position)
-        if place.position + length < place.end:
-            whole = whole_batch(file, place.position, limit, length, nowait)
-            if whole is None:
-                return None
-            length = whole
-        return FileSlice(file, place.position, length)
+        piece = self._segments.slice(offset, bytes_max=bytes_max, end=end, nowait=nowait)
+        if offset < self.start_offset:
+            # The start has passed by, and what was found may be another segment's beginning.
+            raise OffsetOutOfRange(offset, self.start_offset, end.offset)
+        return piece
 
     def find_timestamp(self, timestamp: int, *, end: LogPosition) -> tuple[int, int] | None:
         """(offset, timestamp) of the first record below `end` of at least `timestamp`, in ms.
@@ -281,7 +309,9 @@ class PartitionLog:
         """
         if self._stopped is not None:
             raise self._refusal()
-        return self._segments.first_at(timestamp, start_offset=self.start_offset, end=end)
+        return self._look(
+            lambda start: self._segments.first_at(timestamp, start_offset=start, end=end)
+        )
 
     def find_timestamp_max(self, *, end: LogPosition) -> tuple[int, int] | None:
         """(offset, timestamp) of the first of the latest records below `end`; None: no record.
@@ -290,10 +320,15 @@ class PartitionLog:
         """
         if self._stopped is not None:
             raise self._refusal()
-        if end.offset <= self.start_offset:
-            return None
-        largest = self._segments.timestamp_max(end=end)
-        return self._segments.first_at(largest, start_offset=self.start_offset, end=end)
+        return self._look(lambda start: self._segments.last_peak(start_offset=start, end=end))
+
+    def _look(self, look: Callable[[int], _Found]) -> _Found:
+        """Look something up from the log's start on, again where segments go meanwhile."""
+        while True:
+            try:
+                return look(self.start_offset)
+            except SegmentGone:
+                continue
 
     def epoch_end(self, epoch: int, *, end: LogPosition) -> tuple[int, int]:
         """(largest epoch up to `epoch`, the offset it ends at), (-1, -1) where none is: KIP-101."""
@@ -309,69 +344,37 @@ class PartitionLog:
         """
         if self._stopped is not None:
             raise self._refusal()
-        synced = self._synced.end
-        if start is None:
-            base = self._segments.all[0].base_offset
-            start = LogPosition(base, base, 0)
-        segment, following = self._segments.at(start.segment_base)
-        contents = self._segments.open(segment, following)
-        limit = synced.position if segment.base_offset == synced.segment_base else segment.size
-        position, offset, damage = Contents(contents.file, limit + 1).scan(
-            start=start.position,
-            end=limit,
-            offset=start.offset,
-            epochs=self._epochs,
-            gaps_allowed=self._config.gaps_allowed,
-            bytes_max=VERIFY_BYTES,
+        return self._look(
+            lambda _: self._segments.verify(
+                start, synced=self._synced.end, epochs=self._epochs, bytes_max=VERIFY_BYTES
+            )
         )
-        if damage is not None:
-            raise damage
-        if position < limit:
-            return LogPosition(offset, segment.base_offset, position)
-        if following is None or following.base_offset > synced.segment_base:
-            return None
-        return LogPosition(following.base_offset, following.base_offset, 0)
 
     def checkpoint(self, *, high_watermark: int) -> None:
         """Bring index files and checkpoint file up to what is synced; recovery starts there.
 
-        Does nothing where nothing has changed. Runs on the syncing thread.
+        Does nothing where nothing has changed. Never beside `advance_start` or another checkpoint.
 
         Raises: OSError, the log going on with its older checkpoint; LogFailed, Closed.
         """
         if self._stopped is not None:
             raise self._refusal()
-        self._save(high_watermark, clean=False)
+        self._upkeep.save(self._synced, high_watermark=high_watermark, clean=False)
         self._segments.put_away(self._synced.end)
 
-    def _save(self, high_watermark: int, *, clean: bool) -> None:
-        synced = self._synced
-        end = synced.end
-        segments = self._segments.all
-        for segment, following in zip(segments, (*segments[1:], None), strict=True):
-            contents = segment.contents
-            if contents is None or segment.base_offset > end.segment_base:
-                continue
-            if segment.base_offset == end.segment_base:
-                covered = Covered(end.position, end.offset, synced.segment_timestamp_max)
-            else:
-                assert following is not None, "the segment synced last is not the first"
-                covered = Covered(segment.size, following.base_offset, contents.timestamp_max)
-            if not contents.is_saved(covered.position):
-                final = segment.base_offset < end.segment_base
-                contents.save_indexes(
-                    self._files, self.directory, segment.base_offset, covered, sync=final or clean
-                )
-        saved = Checkpoint(
-            clean, high_watermark, end.offset, end.segment_base, end.position,
-            self.start_offset, synced.timestamp_max, self._clock.now_ms(),
-        )  # fmt: skip
-        if self._saved is not None and self._saved._replace(written_ms=saved.written_ms) == saved:
-            return
-        path = f"{self.directory}/{checkpoint_file.FILE_NAME}"
-        replace_file(self._files, path, encode_checkpoint(saved))
-        self._saved = saved
-        self.checkpointed_high_watermark = high_watermark
+    def advance_start(self, offset: int, *, high_watermark: int) -> Removed:
+        """Let the log begin at `offset`, or at what is synced and committed where that is less.
+
+        On return the new start is on the disk, and the files of whole segments below it are gone;
+        after a crash before that, the log begins where it began or there. Never goes back. Readers
+        keep the slices they hold. Never beside `checkpoint` or another `advance_start`.
+
+        Raises: OSError, where the log begins as before or the rest of the files goes with the next
+        call; LogFailed, Closed.
+        """
+        if self._stopped is not None:
+            raise self._refusal()
+        return self._upkeep.advance_start(offset, self._synced, high_watermark=high_watermark)
 
     def close(self, *, high_watermark: int | None = None) -> None:
         """Sync, write a checkpoint that says so, and let go of the files. Twice is harmless.
@@ -388,7 +391,7 @@ class PartitionLog:
                 self.sync()
                 if high_watermark is None:
                     high_watermark = self.checkpointed_high_watermark
-                self._save(high_watermark, clean=True)
+                self._upkeep.save(self._synced, high_watermark=high_watermark, clean=True)
         finally:
             self._closed = True
             self._stopped = "closed"

@@ -18,7 +18,7 @@ taken for a torn tail. Checkpoints every few seconds keep that window small.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from bascule.errors import CorruptData
 from bascule.host.api import Files
@@ -38,6 +38,8 @@ from bascule.storage.segment import (
 )
 from bascule.storage.sparse_index import Covered
 from bascule.storage.time_index import TimeIndex
+
+SEGMENT_SUFFIXES: Final = (OffsetIndex.SUFFIX, TimeIndex.SUFFIX, LOG_SUFFIX)
 
 
 class Recovered(NamedTuple):
@@ -74,7 +76,8 @@ class _Recovery:
         """Whether anything was cut, and so has to be synced."""
 
     def run(self) -> Recovered:
-        bases = self._find_segments()
+        names = self._list()
+        bases = sorted(base for name in names if (base := base_offset_of(name)) is not None)
         checkpoint = self._read_checkpoint()
         if checkpoint is None:
             self.point = LogPosition(bases[0], bases[0], 0) if bases else LogPosition(0, 0, 0)
@@ -93,6 +96,7 @@ class _Recovery:
         if bases[0] > start_offset:
             path = segment_path(self.directory, bases[0])
             raise CorruptData(path, 0, f"offset {start_offset}", f"offset {bases[0]}")
+        bases = self._remove_leftovers(names, bases, start_offset)
         put_away = [
             Segment(base, self.files.size(segment_path(self.directory, base)), None)
             for base in bases
@@ -111,13 +115,27 @@ class _Recovery:
             replace_file(self.files, path, encode_epochs(epochs))
         return Recovered(segments, end, self.timestamp_max, epochs, start_offset, checkpoint)
 
-    def _find_segments(self) -> list[int]:
+    def _list(self) -> list[str]:
         self.files.make_dirs(self.directory)
         names = self.files.list_dir(self.directory)
         for name in names:
             if name.endswith(checkpoint_file.NEW_SUFFIX):
                 self.files.remove(f"{self.directory}/{name}")
-        return sorted(base for name in names if (base := base_offset_of(name)) is not None)
+        return names
+
+    def _remove_leftovers(self, names: list[str], bases: list[int], start_offset: int) -> list[int]:
+        """Finish what a crash broke off: files of segments wholly below the log's start.
+
+        Some of them may be gone already, any of them: their removal is not synced.
+        """
+        first = min(self.point.segment_base, max(b for b in bases if b <= start_offset))
+        for name in names:
+            stem, dot, suffix = name.partition(".")
+            if dot + suffix in SEGMENT_SUFFIXES:
+                base = base_offset_of(stem + LOG_SUFFIX)
+                if base is not None and base < first:
+                    self.files.remove(f"{self.directory}/{name}")
+        return [base for base in bases if base >= first]
 
     def _create(self) -> int:
         self.files.open(segment_path(self.directory, 0), create=True)
@@ -200,7 +218,7 @@ class _Recovery:
         file = segment.contents.file
         self._refuse_batch_behind(damage, segment, end, later)
         for base in reversed(later):
-            for suffix in (OffsetIndex.SUFFIX, TimeIndex.SUFFIX, LOG_SUFFIX):
+            for suffix in SEGMENT_SUFFIXES:
                 path = segment_path(self.directory, base, suffix)
                 if self.files.exists(path):
                     self.files.remove(path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from bascule.errors import CorruptData
@@ -10,12 +11,14 @@ from bascule.host.api import File, Files
 from bascule.storage import _hot
 from bascule.storage.epochs import LeaderEpochs
 from bascule.storage.offset_index import OffsetIndex
-from bascule.storage.scan import SCAN_BYTES, check_epoch, check_offset, scan_batches
+from bascule.storage.scan import SCAN_BYTES, check_epoch, check_offset, scan_batches, walk_headers
 from bascule.storage.sparse_index import Covered, Decoded, IndexT
 from bascule.storage.time_index import TimeIndex
 
 LOG_SUFFIX: Final = ".log"
 NAME_DIGITS: Final = 20
+INDEX_INTERVAL_BYTES: Final = 4096
+"""From Kafka's index.interval.bytes."""
 ENTRIES_MAX: Final = 3 * 4_096
 """Numbers taken from compiled code at a time; more entries than fit cost another call."""
 
@@ -32,6 +35,26 @@ def base_offset_of(name: str) -> int | None:
     return int(digits) if digits.isascii() and digits.isdigit() else None
 
 
+@dataclass(frozen=True, slots=True)
+class LogConfig:
+    """How a log cuts itself into segments."""
+
+    segment_bytes_max: int = 256 << 20
+    segment_age_ms_max: int = 7 * 24 * 3_600_000
+    index_interval_bytes: int = INDEX_INTERVAL_BYTES
+    gaps_allowed: bool = False
+    """Whether offsets may be missing between batches, as compaction leaves them."""
+
+
+@dataclass(frozen=True, slots=True)
+class FileSlice:
+    """Bytes of one segment, ready for sendfile."""
+
+    file: File
+    position: int
+    length: int
+
+
 class LogPosition(NamedTuple):
     """A batch boundary in a log; later positions compare greater."""
 
@@ -41,6 +64,26 @@ class LogPosition(NamedTuple):
     """Base offset of the segment that holds it."""
     position: int
     """Byte position in that segment's file."""
+
+
+class Tail(NamedTuple):
+    """The end of a log with what is true up to there, published as one value."""
+
+    end: LogPosition
+    timestamp_max: int
+    segment_timestamp_max: int
+
+
+class SegmentInfo(NamedTuple):
+    """One segment as it is now."""
+
+    base_offset: int
+    end_offset: int
+    bytes: int
+    timestamp_max: int | None
+    """None where nobody has looked since the log was opened; see `PartitionLog.learn_times`."""
+    is_active: bool
+    """Whether the next batch may go there."""
 
 
 class Scanned(NamedTuple):
@@ -209,6 +252,12 @@ class Contents:
                 file.close()
         self._saved = covered
 
+    def first_timestamp(self, end: int) -> int:
+        """The timestamp of the first batch, 0 where bytes [0, end) hold none."""
+        for _, header in walk_headers(self.file, start=0, end=end):
+            return header.max_timestamp
+        return 0
+
     def is_saved(self, position: int) -> bool:
         """Whether the index files cover bytes [0, position)."""
         return self._saved is not None and self._saved.position == position
@@ -268,6 +317,31 @@ class Segment:
         """Let go of a segment that is no longer written; readers keep what they hold."""
         self.timestamp_max = contents.timestamp_max
         self.contents = None
+
+
+def remove_segment(files: Files, directory: str, base_offset: int) -> None:
+    """Remove a segment's files, as far as they are there.
+
+    Raises: OSError.
+    """
+    remove_indexes(files, directory, base_offset)
+    _remove_present(files, segment_path(directory, base_offset))
+
+
+def remove_indexes(files: Files, directory: str, base_offset: int) -> None:
+    """Remove a segment's index files, as far as they are there.
+
+    Raises: OSError.
+    """
+    for kind in (OffsetIndex, TimeIndex):
+        _remove_present(files, segment_path(directory, base_offset, kind.SUFFIX))
+
+
+def _remove_present(files: Files, path: str) -> None:
+    try:
+        files.remove(path)
+    except FileNotFoundError:
+        pass
 
 
 def _read_index(

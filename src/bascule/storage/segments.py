@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from operator import attrgetter
 from typing import Final, NamedTuple
 
+from bascule.errors import CorruptData
 from bascule.host.api import File, Files
 from bascule.record.batch import RecordBatch
 from bascule.record.header import HEADER_BYTES, BatchHeader, read_header
 from bascule.storage import _hot
-from bascule.storage.scan import (
-    WALK_BYTES,
-    check_header,
-    check_header_present,
-    walk_headers,
-)
-from bascule.storage.segment import Contents, LogPosition, Segment
+from bascule.storage.epochs import LeaderEpochs
+from bascule.storage.scan import WALK_BYTES, check_header, check_header_present, walk_headers
+from bascule.storage.segment import Contents, FileSlice, LogPosition, Segment, SegmentInfo, Tail
 
 OPEN_SEGMENTS_MAX: Final = 4
 """Segments of one log kept open for readers besides those that still have to be saved."""
@@ -30,8 +29,12 @@ class Place(NamedTuple):
     end: int
 
 
+class SegmentGone(Exception):
+    """A segment was removed or replaced while it was being opened: look again. Stays in storage."""
+
+
 class Segments:
-    """An ordered, growing sequence of segments. Any thread may look things up."""
+    """An ordered sequence of segments. Any thread may look things up, whoever changes it."""
 
     def __init__(
         self,
@@ -41,21 +44,79 @@ class Segments:
         *,
         index_interval_bytes: int,
         gaps_allowed: bool,
+        guard: AbstractContextManager[object],
     ) -> None:
+        """`guard` is held for the few lines that replace what other threads replace, too."""
         self._files = files
         self._directory = directory
         self._index_interval_bytes = index_interval_bytes
-        self._gaps_allowed = gaps_allowed
+        self._guard = guard
         self._loaded: tuple[Segment, ...] = ()
+        self.gaps_allowed = gaps_allowed
         self.all = all_
+        self.bytes_before_last = sum(segment.size for segment in all_[:-1])
+        """Bytes of all segments that are no longer written."""
 
-    def add(self, segment: Segment) -> None:
-        """Add a segment at the end; the appending thread alone does."""
-        self.all = (*self.all, segment)
+    def roll(self, size: int, segment: Segment) -> None:
+        """End the last segment at `size` and add another one; the appending thread alone does."""
+        with self._guard:
+            self.all[-1].size = size
+            self.all = (*self.all, segment)
+            self.bytes_before_last += size
 
-    def between(self, first: LogPosition, last: LogPosition) -> list[Segment]:
-        """The segments from the one `first` lies in to the one `last` lies in."""
-        return [s for s in self.all if first.segment_base <= s.base_offset <= last.segment_base]
+    def replace(self, removed: Sequence[Segment], added: Sequence[Segment] = ()) -> None:
+        """Put `added` in the place of `removed`, neighbours that are no longer written.
+
+        Files are the caller's to bring in and to take away; a reader that found a removed segment
+        before keeps its open file, or looks again.
+        """
+        gone = set(removed)
+        with self._guard:
+            first = self.all.index(removed[0])
+            kept = [s for s in self.all if s not in gone]
+            self.all = (*kept[:first], *added, *kept[first:])
+            self.bytes_before_last += sum(s.size for s in added) - sum(s.size for s in removed)
+            self._loaded = tuple(s for s in self._loaded if s not in gone)
+
+    def holds(self, segment: Segment) -> bool:
+        """Whether the segment is still one of the log."""
+        return self.at(segment.base_offset)[0] is segment
+
+    def sync(self, first: LogPosition, last: LogPosition) -> None:
+        """Put the bytes in [first, last) on the disk, oldest segment first. Raises: OSError."""
+        for segment in self.all:
+            if first.segment_base <= segment.base_offset <= last.segment_base:
+                assert segment.contents is not None, "segments stay open until they are synced"
+                segment.contents.file.sync()
+        if last.segment_base != first.segment_base:
+            self._files.sync_dir(self._directory)
+
+    def infos(self, tail: Tail) -> tuple[SegmentInfo, ...]:
+        """Every segment of a log that ends at `tail`."""
+        infos = []
+        everything = self.all
+        for segment, following in zip(everything, (*everything[1:], None), strict=True):
+            if segment.base_offset > tail.end.segment_base:
+                break
+            known: int | None
+            if following is None or segment.base_offset == tail.end.segment_base:
+                end, size, known = tail.end.offset, tail.end.position, tail.segment_timestamp_max
+            else:
+                contents = segment.contents
+                end, size = following.base_offset, segment.size
+                known = segment.timestamp_max if contents is None else contents.timestamp_max
+            infos.append(SegmentInfo(segment.base_offset, end, size, known, following is None))
+        return tuple(infos)
+
+    def learn_times(self, tail: Tail, below: int) -> None:
+        """See `PartitionLog.learn_times`. Raises: SegmentGone, CorruptData, OSError."""
+        for info in self.infos(tail):
+            known = info.timestamp_max
+            if known is None:
+                segment, following = self.at(info.base_offset)
+                known = self.open(segment, following).timestamp_max
+            if known >= below or info.is_active:
+                return
 
     def at(self, offset: int) -> tuple[Segment, Segment | None]:
         """The segment that holds `offset` and the one after it."""
@@ -66,18 +127,32 @@ class Segments:
     def open(self, segment: Segment, following: Segment | None) -> Contents:
         """The contents of a segment, loaded where it was put away.
 
-        Raises: CorruptData, OSError.
+        Raises: SegmentGone, CorruptData, OSError.
         """
         contents = segment.contents
         if contents is None:
             assert following is not None, "the last segment is always open"
-            contents = segment.load(
-                self._files,
-                self._directory,
-                index_interval_bytes=self._index_interval_bytes,
-                next_base_offset=following.base_offset,
-                gaps_allowed=self._gaps_allowed,
-            )
+            try:
+                contents = segment.load(
+                    self._files,
+                    self._directory,
+                    index_interval_bytes=self._index_interval_bytes,
+                    next_base_offset=following.base_offset,
+                    gaps_allowed=self.gaps_allowed,
+                )
+            except (CorruptData, FileNotFoundError):
+                if self.holds(segment):
+                    raise
+                raise SegmentGone from None
+            self._note_loaded(segment)
+        contents.used = True
+        return contents
+
+    def _note_loaded(self, segment: Segment) -> None:
+        """Keep a loaded segment open and let go of another one where there are too many."""
+        with self._guard:
+            if not self.holds(segment):
+                raise SegmentGone
             loaded = (*self._loaded, segment)
             if len(loaded) > OPEN_SEGMENTS_MAX:
                 oldest = next((s for s in loaded if s.contents and not s.contents.used), loaded[0])
@@ -87,8 +162,6 @@ class Segments:
                         other.contents.used = False
                 oldest.contents = None
             self._loaded = loaded
-        contents.used = True
-        return contents
 
     def put_away(self, synced: LogPosition) -> None:
         """Let go of segments that are wholly saved and that nobody has read of late."""
@@ -99,9 +172,26 @@ class Segments:
             if not contents.used and contents.is_saved(segment.size):
                 segment.put_away(contents)
             contents.used = False
-        self._loaded = tuple(s for s in self._loaded if s.contents is not None)
+        with self._guard:
+            self._loaded = tuple(s for s in self._loaded if s.contents is not None)
 
-    def find(
+    def slice(
+        self, offset: int, *, bytes_max: int, end: LogPosition, nowait: bool
+    ) -> FileSlice | None:
+        """See `PartitionLog.plan_read`. Raises: CorruptData, OSError."""
+        found = self._find(offset, end=end, nowait=nowait)
+        if found is None:
+            return None
+        file, place, limit = found
+        length = min(bytes_max, limit - place.position)
+        if place.position + length < place.end:
+            whole = whole_batch(file, place.position, limit, length, nowait)
+            if whole is None:
+                return None
+            length = whole
+        return FileSlice(file, place.position, length)
+
+    def _find(
         self, offset: int, *, end: LogPosition, nowait: bool
     ) -> tuple[File, Place, int] | None:
         """Find the batch that holds `offset`, or the first one behind it where compaction left a
@@ -117,7 +207,10 @@ class Segments:
             if contents is None:
                 if nowait:
                     return None
-                contents = self.open(segment, following)
+                try:
+                    contents = self.open(segment, following)
+                except SegmentGone:
+                    continue
             contents.used = True
             limit = limit_of(segment, end)
             if offset >= end.offset:
@@ -134,7 +227,7 @@ class Segments:
     ) -> tuple[int, int] | None:
         """(offset, timestamp) of the first record of at least `timestamp`, in [start_offset, end).
 
-        Raises: CorruptData, OSError.
+        Raises: SegmentGone, CorruptData, OSError.
         """
         everything = self.all
         for row, segment in enumerate(everything):
@@ -159,30 +252,78 @@ class Segments:
                     return found
         return None
 
-    def timestamp_max(self, *, end: LogPosition) -> int:
-        """The largest timestamp below `end`, -1 where there is none.
+    def last_peak(self, *, start_offset: int, end: LogPosition) -> tuple[int, int] | None:
+        """See `PartitionLog.find_timestamp_max`. Raises: SegmentGone, CorruptData, OSError."""
+        if end.offset <= start_offset:
+            return None
+        largest = self._timestamp_max(start_offset=start_offset, end=end)
+        return self.first_at(largest, start_offset=start_offset, end=end)
 
-        Raises: CorruptData, OSError.
+    def _timestamp_max(self, *, start_offset: int, end: LogPosition) -> int:
+        """The largest timestamp of the batches in [start_offset, end), -1 where there is none.
+
+        Raises: SegmentGone, CorruptData, OSError.
         """
         largest = -1
         everything = self.all
         for row, segment in enumerate(everything):
+            following = everything[row + 1] if row + 1 < len(everything) else None
+            if following is not None and following.base_offset <= start_offset:
+                continue
             if segment.base_offset > end.segment_base:
                 break
-            if segment.base_offset < end.segment_base and segment.timestamp_max is not None:
+            whole = segment.base_offset >= start_offset and segment.base_offset < end.segment_base
+            if whole and segment.timestamp_max is not None:
                 largest = max(largest, segment.timestamp_max)
                 continue
-            following = everything[row + 1] if row + 1 < len(everything) else None
             contents = self.open(segment, following)
-            if segment.base_offset < end.segment_base:
+            if whole:
                 largest = max(largest, contents.timestamp_max)
                 continue
-            timestamp, offset = contents.times.entry_before(end.offset)
-            position = 0 if offset is None else contents.offsets.entry_at(offset)[0]
-            largest = max(largest, timestamp)
-            for _, header in walk_headers(contents.file, start=position, end=end.position):
-                largest = max(largest, header.max_timestamp)
+            position = 0
+            if segment.base_offset < start_offset:
+                position = contents.offsets.entry_at(start_offset)[0]
+            else:
+                largest_before, offset = contents.times.entry_before(end.offset)
+                largest = max(largest, largest_before)
+                position = 0 if offset is None else contents.offsets.entry_at(offset)[0]
+            limit = limit_of(segment, end)
+            for _, header in walk_headers(contents.file, start=position, end=limit):
+                if header.end_offset > start_offset:
+                    largest = max(largest, header.max_timestamp)
         return largest
+
+    def verify(
+        self,
+        start: LogPosition | None,
+        *,
+        synced: LogPosition,
+        epochs: LeaderEpochs,
+        bytes_max: int,
+    ) -> LogPosition | None:
+        """See `PartitionLog.verify`. Raises: SegmentGone, CorruptData, OSError."""
+        segment, following = self.at(0 if start is None else start.segment_base)
+        base = segment.base_offset
+        if start is None or start.segment_base != base:
+            # The segment that was to be checked next is gone: on with the one in its place.
+            start = LogPosition(base, base, 0)
+        contents = self.open(segment, following)
+        limit = synced.position if base == synced.segment_base else segment.size
+        position, offset, damage = Contents(contents.file, limit + 1).scan(
+            start=start.position,
+            end=limit,
+            offset=start.offset,
+            epochs=epochs,
+            gaps_allowed=self.gaps_allowed,
+            bytes_max=bytes_max,
+        )
+        if damage is not None:
+            raise damage
+        if position < limit:
+            return LogPosition(offset, base, position)
+        if following is None or following.base_offset > synced.segment_base:
+            return None
+        return LogPosition(following.base_offset, following.base_offset, 0)
 
 
 def limit_of(segment: Segment, end: LogPosition) -> int:
@@ -252,10 +393,3 @@ def whole_batch(file: File, position: int, limit: int, length: int, nowait: bool
     header = read_header(data)
     check_header(header, file.path, position, limit)
     return max(length, header.total_bytes)
-
-
-def first_timestamp(contents: Contents, end: int) -> int:
-    """The timestamp of a segment's first batch, 0 where bytes [0, end) hold none."""
-    for _, header in walk_headers(contents.file, start=0, end=end):
-        return header.max_timestamp
-    return 0
