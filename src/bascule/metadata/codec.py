@@ -55,6 +55,8 @@ def decode_image(data: bytes, path: str) -> Image:
     """
     try:
         document = json.loads(data)
+    except RecursionError:
+        raise CorruptData(path, 0, "JSON", "brackets nested too deeply") from None
     except ValueError as error:
         at = error.pos if isinstance(error, json.JSONDecodeError) else 0
         raise CorruptData(path, at, "JSON", _shown(data[at:])) from error

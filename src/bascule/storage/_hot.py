@@ -18,6 +18,7 @@ IS_COMPILED: bool = cython.compiled
 
 HEADER_BYTES: cython.Py_ssize_t = 61
 CRC_START: cython.Py_ssize_t = 21
+OFFSET_MAX: cython.longlong = 9223372036854775807
 
 ENTRY_FIELDS = 3
 """Numbers per index entry: base offset, position in the file, largest timestamp before."""
@@ -76,7 +77,8 @@ def skip_batches(
             break
         length = _int32(buf, at + 8)
         delta = _int32(buf, at + 23)
-        if length < 49 or delta < 0 or _int64(buf, at) + delta >= offset:
+        # Subtracted, since a damaged base offset could take the sum beyond 64 bits.
+        if length < 49 or delta < 0 or _int64(buf, at) >= offset - delta:
             break
         at += 12 + length
     return at
@@ -132,6 +134,8 @@ def check_batches(
         if buf[at + 16] != 2 or length < 49 or length > size - at - 12 or delta < 0:
             break
         if base != offset and (base < offset or not gaps_allowed):
+            break
+        if base > OFFSET_MAX - delta - 1:
             break
         if epoch != -2 and (base >= epoch_end or _int32(buf, at + 12) != epoch):
             break
