@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Final
+from typing import Final, Literal
 
 PARTITION_COUNT_MAX: Final = 1024
 """Partitions of one stream: each costs files, and a connection's worth of bookkeeping."""
@@ -189,3 +189,36 @@ class NodeInfo:
     uptime_ms: int = 0
     ready: bool = True
     """False while the node opens, drains, or has lost its NATS server."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartHealth:
+    """How one part of a node does."""
+
+    part: str
+    state: Literal["ok", "degraded", "down"]
+    reason: str
+    """What is wrong, or how it is; for people."""
+
+
+@dataclass(frozen=True, slots=True)
+class CommittedOffset:
+    """How far a consumer has come in one partition."""
+
+    consumer: str
+    stream: str
+    partition: int
+    offset: int
+    """The first offset it has not yet done."""
+    leader_epoch: int
+    """As the consumer said; -1 where it did not."""
+    metadata: str
+    committed_ms: int
+    start_offset: int | None
+    """First offset the partition still holds; None where there is no such partition."""
+    high_watermark: int | None
+
+    @property
+    def lag(self) -> int | None:
+        """Offsets committed in the partition that the consumer has not done."""
+        return None if self.high_watermark is None else max(0, self.high_watermark - self.offset)

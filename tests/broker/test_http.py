@@ -6,7 +6,7 @@ import asyncio
 import json
 import re
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -20,13 +20,29 @@ from bascule.broker.http.metrics import PARTITION_GAUGES, STATISTICS
 from bascule.broker.ingest_buffer import BufferCounts
 from bascule.broker.partition import PartitionCounts
 from bascule.config import StreamDefaults
-from bascule.errors import PartitionFailed
+from bascule.errors import OffsetOutOfRange, PartitionFailed, UnknownPartition, UnknownStream
 from bascule.ingest.nats_source import SourceCounts
 from bascule.ingest.sequencer import SequencerCounts
 from bascule.metadata.apply import apply
-from bascule.metadata.controller import Existing, create_stream, delete_stream
+from bascule.metadata.commands import Command
+from bascule.metadata.controller import (
+    Existing,
+    alter_stream,
+    check_purge,
+    create_stream,
+    delete_stream,
+    pause_stream,
+    resume_stream,
+)
 from bascule.metadata.image import Image
-from bascule.model import NodeInfo, PartitionInfo, StreamConfig, StreamDefinition, StreamInfo
+from bascule.model import (
+    NodeInfo,
+    PartHealth,
+    PartitionInfo,
+    StreamConfig,
+    StreamDefinition,
+    StreamInfo,
+)
 
 SERVER = "http://127.0.0.1:9080"
 
@@ -39,13 +55,41 @@ class ImageAdmin:
         self.ready = True
         self.failure: str | None = None
         self.broken: Exception | None = None
+        self.start_offset = 5
+        self.purged: list[int | None] = []
 
     async def create_stream(self, name: str, config: StreamConfig) -> tuple[StreamDefinition, bool]:
         id = bytes([len(self.image.streams)]) * 16
         decided = create_stream(self.image, name, config, id=id, now_ms=1_700_000_000_000)
+        self._carry_out(decided)
+        return self.image.streams[name], not isinstance(decided, Existing)
+
+    async def alter_stream(self, name: str, changes: Mapping[str, Any]) -> StreamDefinition:
+        self._carry_out(alter_stream(self.image, name, changes))
+        return self.image.streams[name]
+
+    async def set_paused(self, name: str, paused: bool) -> StreamDefinition:
+        self._carry_out((pause_stream if paused else resume_stream)(self.image, name))
+        return self.image.streams[name]
+
+    async def purge_stream(
+        self, name: str, *, to_offset: int | None, before_ms: int | None, partition: int | None
+    ) -> StreamInfo:
+        """Empty partitions have one thing to purge: where they start."""
+        check_purge(self.image, name)
+        assert before_ms is None or to_offset is None
+        target = 40 if to_offset is None else to_offset
+        if not 0 <= target <= 40:
+            raise OffsetOutOfRange(target, self.start_offset, 40)
+        if partition is not None and partition >= self.image.streams[name].partition_count:
+            raise UnknownPartition(name, partition, self.image.streams[name].partition_count)
+        self.purged.append(partition)
+        self.start_offset = max(self.start_offset, target)
+        return self.stream_info(name)
+
+    def _carry_out(self, decided: Command | Existing) -> None:
         if not isinstance(decided, Existing):
             self.image = apply(self.image, decided)
-        return decided.definition, not isinstance(decided, Existing)
 
     async def delete_stream(self, name: str) -> None:
         if self.broken is not None:
@@ -56,10 +100,28 @@ class ImageAdmin:
         return [self.stream_info(name) for name in self.image.streams]
 
     def stream_info(self, name: str) -> StreamInfo:
-        id = delete_stream(self.image, name).id
-        assert len(id) == 16
-        partition = PartitionInfo(0, 5, 40, 41, 42, 1, 2_048, self.failure)
-        return StreamInfo(self.image.streams[name], (partition,))
+        if name not in self.image.streams:
+            raise UnknownStream(name)
+        definition = self.image.streams[name]
+        return StreamInfo(
+            definition,
+            tuple(
+                PartitionInfo(index, self.start_offset, 40, 41, 42, 1, 2_048, self.failure)
+                for index in range(definition.partition_count)
+            ),
+        )
+
+    def liveness(self) -> tuple[PartHealth, ...]:
+        state = "down" if isinstance(self.broken, SystemError) else "ok"
+        return (PartHealth("threads", state, str(self.broken or "all run")),)
+
+    def readiness(self) -> tuple[PartHealth, ...]:
+        return (
+            PartHealth("nats", "ok" if self.ready else "down", "connected to nats://a:4222"),
+            PartHealth(
+                "partitions", "degraded" if self.failure else "ok", self.failure or "1 of 1"
+            ),
+        )
 
     def node_info(self) -> NodeInfo:
         return NodeInfo(
@@ -154,7 +216,7 @@ def test_a_conflict_shows_both_sides(call: Call) -> None:
         (
             {"name": "a", "subject": "a", "sync_interval_ms": 0},
             "invalid_config",
-            None,
+            "sync_interval_ms",
             "between 1 and",
         ),
         ([], "malformed_request", None, "must be a JSON object"),
@@ -196,11 +258,108 @@ def test_a_stranger_s_host_name_is_refused(call: Call) -> None:
 
 def test_node_and_health(call: Call, admin: ImageAdmin) -> None:
     assert call("GET", "/v1/node").json()["client"] == "127.0.0.1:9092"
-    assert call("GET", "/healthz").json() == {"status": "ok"}
-    assert call("GET", "/readyz").status_code == 200
+    ready = call("GET", "/readyz")
+    assert (ready.status_code, ready.json()["status"]) == (200, "ok")
+    admin.failure = "a/0: disk failed"
+    limping = call("GET", "/readyz")
+    assert (limping.status_code, limping.json()["status"]) == (200, "degraded")
+    assert limping.json()["parts"][1] == {
+        "part": "partitions", "state": "degraded", "reason": "a/0: disk failed"
+    }  # fmt: skip
     admin.ready = False
-    assert call("GET", "/readyz").status_code == 503
+    refused = call("GET", "/readyz")
+    assert (refused.status_code, refused.json()["status"]) == (503, "not_ready")
     assert call("GET", "/healthz").status_code == 200
+    admin.broken = SystemError("appender has ended")
+    dead = call("GET", "/healthz")
+    assert dead.status_code == 503
+    assert dead.json()["parts"][0]["reason"] == "appender has ended"
+
+
+def test_altering_a_stream(call: Call) -> None:
+    call("POST", "/v1/streams", json={"name": "a", "subject": "a.>"})
+    changes = {"retention_ms_max": 5, "cleanup": ["compact", "delete"], "partitions": 2}
+    altered = call("PATCH", "/v1/streams/a", json=changes)
+    assert altered.status_code == 200
+    config = altered.json()["config"]
+    assert (config["retention_ms_max"], config["partitions"]) == (5, 2)
+    assert config["cleanup"] == ["delete", "compact"]
+    assert config["sync"] == "interval", "what was left out stays"
+    assert call("GET", "/v1/streams/a").json() == altered.json()
+    assert call("PATCH", "/v1/streams/a", json={}).json() == altered.json()
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "code", "field", "says"),
+    [
+        ({"subject": "b"}, 409, "cannot_alter", "subject", "create another stream"),
+        ({"group": "g"}, 409, "cannot_alter", "group", "is None and cannot become 'g'"),
+        ({"partition_by": "key"}, 409, "cannot_alter", "partition_by", "another stream"),
+        ({"partitions": 1, "key_from": "subject"}, 409, "cannot_alter", "key_from", "two things"),
+        ({"cleanup": []}, 400, "invalid_config", "cleanup", "choose delete, compact or both"),
+        ({"cleanup": ["x"]}, 400, "malformed_request", "cleanup[0]", "one of delete, compact"),
+        ({"discard": "x"}, 400, "malformed_request", "discard", "expected one of old, new"),
+        ({"name": "b"}, 400, "malformed_request", "name", "unknown field 'name'"),
+        ({"retention_ms_max": -1}, 400, "invalid_config", "retention_ms_max", "at least 0"),
+        ({"partitions": None}, 400, "malformed_request", "partitions", "Expected 'int'"),
+    ],
+)
+def test_refused_alterations(
+    call: Call, body: Any, status: int, code: str, field: str, says: str
+) -> None:
+    call("POST", "/v1/streams", json={"name": "a", "subject": "a.>"})
+    refused = call("PATCH", "/v1/streams/a", json=body)
+    error = error_of(refused)
+    assert (refused.status_code, error["code"], error["field"]) == (status, code, field)
+    assert says in error["message"]
+
+
+def test_pausing_and_resuming(call: Call) -> None:
+    call("POST", "/v1/streams", json={"name": "a", "subject": "a.>"})
+    for _ in range(2):
+        assert call("POST", "/v1/streams/a/pause", json={}).json()["paused"] is True
+    json_type = {"content-type": "application/json"}
+    resumed = call("POST", "/v1/streams/a/resume", content=b"", headers=json_type)
+    assert resumed.json()["paused"] is False
+    from_a_form = call("POST", "/v1/streams/a/pause", data={"a": "b"})
+    assert (from_a_form.status_code, call("GET", "/v1/streams/a").json()["paused"]) == (415, False)
+    assert error_of(call("POST", "/v1/streams/b/pause", json={}))["code"] == "unknown_stream"
+
+
+def test_purging(call: Call, admin: ImageAdmin) -> None:
+    call("POST", "/v1/streams", json={"name": "a", "subject": "a.>"})
+    purged = call("POST", "/v1/streams/a/purge", json={"to_offset": 20})
+    assert purged.json() == {
+        "name": "a",
+        "partitions": [
+            {
+                "partition": 0, "start_offset_before": 5, "start_offset": 20,
+                "high_watermark": 40, "bytes_before": 2_048, "bytes": 2_048,
+            }
+        ],
+    }  # fmt: skip
+    call("PATCH", "/v1/streams/a", json={"partitions": 3})
+    call("POST", "/v1/streams/a/purge", json={"before_ms": 1_000})
+    call("POST", "/v1/streams/a/purge", json={"to_offset": 40, "partition": 2})
+    assert admin.purged == [None, None, 2]
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "code", "says"),
+    [
+        ({"to_offset": 1, "before_ms": 1}, 400, "malformed_request", "choose one"),
+        ({"to_offset": -1}, 400, "malformed_request", "to_offset must be at least 0, got -1"),
+        ({"to_offset": 1}, 400, "malformed_request", "has 2 partitions, each with offsets of"),
+        ({"to_offset": 41, "partition": 0}, 400, "offset_out_of_range", "outside [5, 40)"),
+        ({"partition": 2}, 404, "unknown_partition", "has 2 partitions, asked for number 2"),
+        ({"to_ofset": 1}, 400, "malformed_request", "did you mean 'to_offset'?"),
+    ],
+)
+def test_refused_purges(call: Call, body: Any, status: int, code: str, says: str) -> None:
+    call("POST", "/v1/streams", json={"name": "a", "subject": "a.>", "partitions": 2})
+    refused = call("POST", "/v1/streams/a/purge", json=body)
+    assert (refused.status_code, error_of(refused)["code"]) == (status, code)
+    assert says in error_of(refused)["message"]
 
 
 def test_failures_of_the_node_have_the_same_shape(call: Call, admin: ImageAdmin) -> None:
@@ -264,6 +423,14 @@ def test_the_openapi_document_is_whole(call: Call) -> None:
     assert len(identifiers) == len(set(identifiers))
     conflict = document["paths"]["/v1/streams"]["post"]["responses"]["409"]
     assert "stream_conflict" in conflict["description"]
+    for name in ("CreateStreamRequest", "AlterStreamRequest", "StreamConfiguration"):
+        undescribed = [
+            field
+            for field, described in schemas[name]["properties"].items()
+            if "description" not in described and field not in ("subject", "group")
+        ]
+        assert not undescribed, f"{name}: {undescribed}"
+    assert schemas["AlterStreamRequest"]["properties"]["partitions"]["maximum"] == 1_024
 
 
 def test_what_is_described_is_what_is_served(call: Call) -> None:
@@ -271,8 +438,13 @@ def test_what_is_described_is_what_is_served(call: Call) -> None:
     call("POST", "/v1/streams", json={"name": "a", "subject": "a.>"})
     document = call("GET", "/v1/openapi.json").json()
     schemas = document["components"]["schemas"]
-    for path, name in (("/v1/node", "Node"), ("/v1/streams/a", "Stream")):
-        body = call("GET", path).json()
+    for method, path, name in (
+        ("GET", "/v1/node", "Node"),
+        ("GET", "/v1/streams/a", "Stream"),
+        ("GET", "/readyz", "Health"),
+        ("POST", "/v1/streams/a/purge", "Purged"),
+    ):
+        body = call(method, path, json={}).json()
         assert body.keys() == schemas[name]["properties"].keys()
         assert set(schemas[name]["required"]) <= body.keys()
 

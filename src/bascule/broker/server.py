@@ -7,7 +7,7 @@ import logging
 import os
 import resource
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from bascule.broker.embedded_nats import EmbeddedNats
 from bascule.broker.http.app import create_app
 from bascule.broker.http.door import HttpDoor
 from bascule.broker.ingest_task import IngestTask
+from bascule.broker.measures import health
 from bascule.broker.partition import PartitionCounts
 from bascule.broker.partitions import Partitions
 from bascule.broker.streams import Streams
@@ -28,7 +29,7 @@ from bascule.config import Config
 from bascule.errors import ConfigError, CorruptData
 from bascule.host.real import DirectoryLock, RealClock, RealFiles, RealRandom
 from bascule.host.twins import twin_of_all
-from bascule.model import NodeInfo, StreamConfig, StreamDefinition, StreamInfo
+from bascule.model import NodeInfo, PartHealth, StreamConfig, StreamDefinition, StreamInfo
 from bascule.storage.checkpoint import replace_file
 
 log = logging.getLogger("bascule.broker")
@@ -87,6 +88,7 @@ class Node:
         self._client_address = ("", 0)
         self._http_address = ("", 0)
         self._ready = False
+        self._closing = False
 
     async def start(self) -> None:
         config = self._config
@@ -113,6 +115,7 @@ class Node:
     async def close(self) -> None:
         """Drain: what was delivered is stored and acknowledged, then the doors close."""
         self._ready = False
+        self._closing = True
         for task in self._upkeep:
             task.cancel()
         if self._ingest is not None:
@@ -129,6 +132,19 @@ class Node:
 
     async def create_stream(self, name: str, config: StreamConfig) -> tuple[StreamDefinition, bool]:
         return await self._streams.create(name, config)
+
+    async def alter_stream(self, name: str, changes: Mapping[str, Any]) -> StreamDefinition:
+        return await self._streams.alter(name, changes)
+
+    async def set_paused(self, name: str, paused: bool) -> StreamDefinition:
+        return await self._streams.set_paused(name, paused)
+
+    async def purge_stream(
+        self, name: str, *, to_offset: int | None, before_ms: int | None, partition: int | None
+    ) -> StreamInfo:
+        return await self._streams.purge(
+            name, to_offset=to_offset, before_ms=before_ms, partition=partition
+        )
 
     async def delete_stream(self, name: str) -> None:
         await self._streams.delete(name)
@@ -149,12 +165,31 @@ class Node:
             twin=twin_of_all(),
             pid=os.getpid(),
             data=str(self._data),
-            nats=_without_credentials(self._urls[0]) if self._urls else "",
+            nats=self._nats_server(),
             nats_embedded=self._config.nats.embedded,
             client="{}:{}".format(*self._client_address),
             http=f"http://{host}:{port}",
             uptime_ms=(self._clock.monotonic_ns() - self._started_ns) // 1_000_000,
             ready=self._ready and connected,
+        )
+
+    def _nats_server(self) -> str:
+        return _without_credentials(self._urls[0]) if self._urls else ""
+
+    def liveness(self) -> tuple[PartHealth, ...]:
+        serving = self._ready and not self._closing
+        return (health.threads_health(),) if serving else ()
+
+    def readiness(self) -> tuple[PartHealth, ...]:
+        connected = self._ingest is not None and self._ingest.connected
+        every = [p for ps in self._partitions.streams().values() for p in ps]
+        free_bytes, total_bytes = self._files.room(str(self._data))
+        return (
+            health.node_health(opened=self._ready, closing=self._closing),
+            health.nats_health(connected=connected, server=self._nats_server()),
+            *self.liveness(),
+            health.partitions_health(every),
+            health.disk_health(free_bytes=free_bytes, total_bytes=total_bytes),
         )
 
     def statistics(self) -> dict[str, Any]:

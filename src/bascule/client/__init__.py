@@ -25,6 +25,7 @@ It never creates a stream unasked, and never keeps a consumer's position: that i
 
 from __future__ import annotations
 
+from bascule.client.admin import PurgedPartition
 from bascule.client.client import Client, connect
 from bascule.client.consumer import BatchReader
 from bascule.client.messages import Ack, Acks, Message, Outgoing
@@ -37,6 +38,7 @@ __all__ = [
     "Client",
     "Message",
     "Outgoing",
+    "PurgedPartition",
     "SyncClient",
     "connect",
     "connect_sync",

@@ -13,14 +13,14 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Final
 from weakref import WeakSet
 
-from bascule.client.admin import Admin, server_url
+from bascule.client.admin import Admin, AdminFace, server_url
 from bascule.client.consumer import BatchReader, End, Start, messages_of
 from bascule.client.fetcher import FetchOptions
 from bascule.client.messages import Ack, Acks, Fields, Headers, Message
 from bascule.client.nats import NatsConnection
 from bascule.client.publisher import Publisher
 from bascule.errors import Closed, ConfigError
-from bascule.model import NodeInfo, StreamInfo, SyncPolicy
+from bascule.model import NodeInfo
 from bascule.wire.nats import ConnectOptions, parse_server_url
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ BATCH_BYTES: Final = FetchOptions().batch_bytes
 READ_TIMEOUT_S: Final = FetchOptions().timeout
 
 
-class Client:
+class Client(AdminFace):
     """One node's streams: `async with bascule.connect() as client: ...`
 
     Admin goes over HTTP, publishing over a NATS connection opened by the first publish, reading
@@ -102,52 +102,6 @@ class Client:
         trace: TracebackType | None,
     ) -> None:
         await self.close()
-
-    # Admin
-
-    async def node(self) -> NodeInfo:
-        """The node: its doors, version, state."""
-        return await self._opened().node()
-
-    async def streams(self) -> list[StreamInfo]:
-        """All streams, by name."""
-        return await self._opened().streams()
-
-    async def stream(self, name: str) -> StreamInfo:
-        """One stream and its partitions now. Raises: UnknownStream."""
-        return await self._opened().stream(name)
-
-    async def create_stream(
-        self,
-        name: str,
-        subject: str,
-        *,
-        group: str | None = None,
-        sync: SyncPolicy | str | None = None,
-        sync_interval_ms: int | None = None,
-        segment_bytes_max: int | None = None,
-        segment_age_ms_max: int | None = None,
-        message_bytes_max: int | None = None,
-    ) -> tuple[StreamInfo, bool]:
-        """Make a subject durable; what is left out is the node's default. Idempotent.
-
-        Returns the stream and whether this call created it. Raises: StreamConflict where the name
-        is taken by another configuration, InvalidName.
-        """
-        return await self._opened().create_stream(
-            name,
-            subject,
-            group=group,
-            sync=sync,
-            sync_interval_ms=sync_interval_ms,
-            segment_bytes_max=segment_bytes_max,
-            segment_age_ms_max=segment_age_ms_max,
-            message_bytes_max=message_bytes_max,
-        )
-
-    async def delete_stream(self, name: str) -> None:
-        """Delete a stream and everything in it. Raises: UnknownStream."""
-        await self._opened().delete_stream(name)
 
     # Publishing
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Coroutine, Iterable, Iterator
 from types import TracebackType
 from typing import Any, TypeVar
 
+from bascule.client.admin import SyncAdminFace
 from bascule.client.client import (
     BATCH_BYTES,
     FETCH_BYTES,
@@ -26,12 +27,11 @@ from bascule.client.consumer import BatchReader, End, Start, messages_of
 from bascule.client.fetcher import FetchOptions
 from bascule.client.messages import Ack, Acks, Fields, Headers, Message
 from bascule.errors import Closed
-from bascule.model import NodeInfo, StreamInfo, SyncPolicy
 
 T = TypeVar("T")
 
 
-class SyncClient:
+class SyncClient(SyncAdminFace):
     """`with bascule.connect_sync() as client: ...`; usable from several threads."""
 
     def __init__(self, client_of_loop: Callable[[], Client]) -> None:
@@ -47,6 +47,7 @@ class SyncClient:
 
         try:
             self._client = self._run(start())
+            self._face = self._client
         except BaseException:
             self._stop()
             raise
@@ -69,48 +70,6 @@ class SyncClient:
         trace: TracebackType | None,
     ) -> None:
         self.close()
-
-    def node(self) -> NodeInfo:
-        """See `Client.node`."""
-        return self._run(self._client.node())
-
-    def streams(self) -> list[StreamInfo]:
-        """See `Client.streams`."""
-        return self._run(self._client.streams())
-
-    def stream(self, name: str) -> StreamInfo:
-        """See `Client.stream`."""
-        return self._run(self._client.stream(name))
-
-    def create_stream(
-        self,
-        name: str,
-        subject: str,
-        *,
-        group: str | None = None,
-        sync: SyncPolicy | str | None = None,
-        sync_interval_ms: int | None = None,
-        segment_bytes_max: int | None = None,
-        segment_age_ms_max: int | None = None,
-        message_bytes_max: int | None = None,
-    ) -> tuple[StreamInfo, bool]:
-        """See `Client.create_stream`."""
-        return self._run(
-            self._client.create_stream(
-                name,
-                subject,
-                group=group,
-                sync=sync,
-                sync_interval_ms=sync_interval_ms,
-                segment_bytes_max=segment_bytes_max,
-                segment_age_ms_max=segment_age_ms_max,
-                message_bytes_max=message_bytes_max,
-            )
-        )
-
-    def delete_stream(self, name: str) -> None:
-        """See `Client.delete_stream`."""
-        self._run(self._client.delete_stream(name))
 
     def publish(
         self,

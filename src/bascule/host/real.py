@@ -202,6 +202,11 @@ class RealFiles:
     def rename(self, source: str, target: str) -> None:
         os.rename(source, target)
 
+    def room(self, path: str) -> tuple[int, int]:
+        """Free bytes (for this process) and all bytes of the file system that holds `path`."""
+        found = os.statvfs(path)
+        return found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize
+
     def sync_dir(self, path: str) -> None:
         fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:

@@ -10,17 +10,22 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from bascule.broker.http.shapes import ErrorBody, ErrorDetail, MalformedRequest
+from bascule.broker.http.requests import MalformedRequest
+from bascule.broker.http.shapes import ErrorBody, ErrorDetail
 from bascule.errors import (
     BasculeError,
     Broken,
+    CannotAlter,
     Closed,
     ConfigError,
     Indeterminate,
+    InternalStream,
     InvalidName,
     LimitExceeded,
+    OffsetOutOfRange,
     PartitionFailed,
     StreamConflict,
+    UnknownPartition,
     UnknownStream,
 )
 
@@ -30,8 +35,12 @@ ERRORS: Final[tuple[tuple[type[BasculeError], int, str], ...]] = (
     (MalformedRequest, 400, "malformed_request"),
     (InvalidName, 400, "invalid_name"),
     (ConfigError, 400, "invalid_config"),
+    (OffsetOutOfRange, 400, "offset_out_of_range"),
     (UnknownStream, 404, "unknown_stream"),
+    (UnknownPartition, 404, "unknown_partition"),
     (StreamConflict, 409, "stream_conflict"),
+    (CannotAlter, 409, "cannot_alter"),
+    (InternalStream, 409, "internal_stream"),
     (LimitExceeded, 413, "limit_exceeded"),
     (PartitionFailed, 500, "partition_failed"),
     (Indeterminate, 503, "indeterminate"),
@@ -66,7 +75,9 @@ def error_response(error: BasculeError) -> Response:
     detail = ErrorDetail(code=code, message=str(error), retriable=error.retriable)
     if isinstance(error, StreamConflict):
         detail.differences = {key: list(pair) for key, pair in error.differences.items()}
-    elif isinstance(error, MalformedRequest):
+    elif isinstance(error, CannotAlter):
+        detail.field, detail.present = error.field, error.present
+    elif isinstance(error, MalformedRequest | ConfigError):
         detail.field = error.field
     elif isinstance(error, InvalidName):
         detail.field = FIELDS.get(error.what)

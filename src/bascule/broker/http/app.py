@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 from starlette.applications import Starlette
@@ -21,18 +22,18 @@ from bascule.broker.http.answers import (
 )
 from bascule.broker.http.door import LoopbackGuard
 from bascule.broker.http.openapi import docs_page, openapi_document
-from bascule.broker.http.routes import OPERATIONS
-from bascule.broker.http.shapes import (
+from bascule.broker.http.requests import (
+    AlterStreamRequest,
     CreateStreamRequest,
-    Health,
-    StreamList,
+    NothingToSay,
+    PurgeRequest,
     decode_body,
-    node_of,
-    stream_of,
 )
+from bascule.broker.http.routes import OPERATIONS
+from bascule.broker.http.shapes import StreamList, health_of, node_of, purged_of, stream_of
 from bascule.config import StreamDefaults
 from bascule.errors import BasculeError, LimitExceeded
-from bascule.model import NodeInfo, StreamConfig, StreamDefinition, StreamInfo
+from bascule.model import NodeInfo, PartHealth, StreamConfig, StreamDefinition, StreamInfo
 
 
 class StreamAdmin(Protocol):
@@ -45,8 +46,22 @@ class StreamAdmin(Protocol):
         """
         ...
 
+    async def alter_stream(self, name: str, changes: Mapping[str, Any]) -> StreamDefinition:
+        """Raises: UnknownStream, InternalStream, CannotAlter, ConfigError."""
+        ...
+
+    async def set_paused(self, name: str, paused: bool) -> StreamDefinition:
+        """Raises: UnknownStream, InternalStream."""
+        ...
+
+    async def purge_stream(
+        self, name: str, *, to_offset: int | None, before_ms: int | None, partition: int | None
+    ) -> StreamInfo:
+        """Raises: UnknownStream, InternalStream, UnknownPartition, OffsetOutOfRange."""
+        ...
+
     async def delete_stream(self, name: str) -> None:
-        """Raises: UnknownStream."""
+        """Raises: UnknownStream, InternalStream."""
         ...
 
     def stream_infos(self) -> list[StreamInfo]: ...
@@ -56,6 +71,14 @@ class StreamAdmin(Protocol):
         ...
 
     def node_info(self) -> NodeInfo: ...
+
+    def liveness(self) -> tuple[PartHealth, ...]:
+        """What only a restart mends."""
+        ...
+
+    def readiness(self) -> tuple[PartHealth, ...]:
+        """Every part that serving needs."""
+        ...
 
     def statistics(self) -> dict[str, Any]: ...
 
@@ -89,6 +112,35 @@ class AdminApi:
     async def handle_stream(self, request: Request) -> Response:
         return json_response(stream_of(self._admin.stream_info(request.path_params["name"])))
 
+    async def handle_alter_stream(self, request: Request) -> Response:
+        asked = decode_body(await self._body(request), AlterStreamRequest)
+        definition = await self._admin.alter_stream(request.path_params["name"], asked.chosen())
+        return json_response(stream_of(self._admin.stream_info(definition.name)))
+
+    async def handle_pause_stream(self, request: Request) -> Response:
+        return await self._set_paused(request, paused=True)
+
+    async def handle_resume_stream(self, request: Request) -> Response:
+        return await self._set_paused(request, paused=False)
+
+    async def _set_paused(self, request: Request, *, paused: bool) -> Response:
+        # The body says nothing, but its type keeps other sites' pages out; see `_body`.
+        decode_body(await self._body(request) or b"{}", NothingToSay)
+        definition = await self._admin.set_paused(request.path_params["name"], paused)
+        return json_response(stream_of(self._admin.stream_info(definition.name)))
+
+    async def handle_purge_stream(self, request: Request) -> Response:
+        asked = decode_body(await self._body(request), PurgeRequest)
+        before = self._admin.stream_info(request.path_params["name"])
+        asked.check(partitions=len(before.partitions))
+        after = await self._admin.purge_stream(
+            before.definition.name,
+            to_offset=asked.to_offset,
+            before_ms=asked.before_ms,
+            partition=asked.partition,
+        )
+        return json_response(purged_of(before, after))
+
     async def handle_delete_stream(self, request: Request) -> Response:
         await self._admin.delete_stream(request.path_params["name"])
         return Response(status_code=204)
@@ -100,12 +152,10 @@ class AdminApi:
         return Response(text, headers={"content-type": metrics.CONTENT_TYPE})
 
     async def handle_health(self, request: Request) -> Response:
-        return json_response(Health(status="ok"))
+        return _health_response(self._admin.liveness())
 
     async def handle_ready(self, request: Request) -> Response:
-        if self._admin.node_info().ready:
-            return json_response(Health(status="ok"))
-        return json_response(Health(status="not_ready"), 503)
+        return _health_response(self._admin.readiness())
 
     async def handle_openapi(self, request: Request) -> Response:
         operations = list(OPERATIONS.values())
@@ -129,6 +179,11 @@ class AdminApi:
             if len(body) > self._body_bytes_max:
                 raise LimitExceeded("limits.http_body_bytes_max", self._body_bytes_max, len(body))
         return bytes(body)
+
+
+def _health_response(parts: tuple[PartHealth, ...]) -> Response:
+    health = health_of(parts)
+    return json_response(health, 503 if health.status == "not_ready" else 200)
 
 
 def create_app(

@@ -11,6 +11,7 @@ from typing import Any, Final
 import msgspec
 
 from bascule.broker.http.shapes import ErrorBody
+from bascule.config import KEYS
 
 OPENAPI_VERSION: Final = "3.1.0"
 
@@ -44,6 +45,7 @@ def openapi_document(operations: Sequence[Operation], *, version: str) -> dict[s
     references, components = msgspec.json.schema_components(
         unique, ref_template="#/components/schemas/{name}"
     )
+    _describe_settings(components)
     schemas = dict(zip(unique, references, strict=True))
     paths: dict[str, dict[str, Any]] = {}
     for operation in operations:
@@ -60,6 +62,19 @@ def openapi_document(operations: Sequence[Operation], *, version: str) -> dict[s
         "paths": paths,
         "components": {"schemas": components},
     }
+
+
+def _describe_settings(components: dict[str, Any]) -> None:
+    """Give each setting of a stream its sentence, and in requests its limits and default."""
+    for name, schema in components.items():
+        for field_name, described in schema.get("properties", {}).items():
+            key = KEYS.get(f"streams.{field_name}")
+            if key is None or "Stream" not in name or name == "Stream":
+                continue
+            described.setdefault("description", key.about)
+            if described.get("type") == "integer" and name.endswith("Request"):
+                limits = {"minimum": key.minimum, "maximum": key.maximum}
+                described.update({word: at for word, at in limits.items() if at is not None})
 
 
 def _operation(operation: Operation, schemas: dict[type, dict[str, Any]]) -> dict[str, Any]:

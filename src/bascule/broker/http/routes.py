@@ -6,7 +6,22 @@ from collections.abc import Mapping
 from typing import Final
 
 from bascule.broker.http.openapi import Operation
-from bascule.broker.http.shapes import CreateStreamRequest, Health, Node, Stream, StreamList
+from bascule.broker.http.requests import (
+    AlterStreamRequest,
+    CreateStreamRequest,
+    NothingToSay,
+    PurgeRequest,
+)
+from bascule.broker.http.shapes import Health, Node, Purged, Stream, StreamList
+
+_BODY: Final = (
+    (400, "malformed_request"),
+    (413, "limit_exceeded"),
+    (415, "unsupported_media_type"),
+)
+"""What every operation with a body may answer."""
+_CHANGE: Final = ((404, "unknown_stream"), (409, "internal_stream"))
+"""What every operation that changes a stream may answer."""
 
 OPERATIONS: Final[Mapping[str, Operation]] = {
     "node": Operation(
@@ -33,12 +48,10 @@ OPERATIONS: Final[Mapping[str, Operation]] = {
         },
         request=CreateStreamRequest,
         errors=(
-            (400, "malformed_request"),
+            *_BODY,
             (400, "invalid_name"),
             (400, "invalid_config"),
             (409, "stream_conflict"),
-            (413, "limit_exceeded"),
-            (415, "unsupported_media_type"),
         ),
         example='curl --json \'{"name": "flights", "subject": "flights.>"}\' $SERVER/v1/streams',
     ),
@@ -50,12 +63,56 @@ OPERATIONS: Final[Mapping[str, Operation]] = {
         errors=((404, "unknown_stream"),),
         example="curl $SERVER/v1/streams/flights",
     ),
+    "alter_stream": Operation(
+        "PATCH",
+        "/v1/streams/{name}",
+        "Change settings of a stream; what is left out stays",
+        {200: ("The stream, altered.", Stream)},
+        request=AlterStreamRequest,
+        errors=(*_BODY, *_CHANGE, (400, "invalid_config"), (409, "cannot_alter")),
+        example="curl -X PATCH --json '{\"retention_ms_max\": 604800000}' "
+        "$SERVER/v1/streams/flights",
+    ),
+    "pause_stream": Operation(
+        "POST",
+        "/v1/streams/{name}/pause",
+        "Take no messages for now; whoever asks for an ack is told so",
+        {200: ("The stream is paused.", Stream)},
+        request=NothingToSay,
+        errors=(*_BODY, *_CHANGE),
+        example="curl --json '{}' $SERVER/v1/streams/flights/pause",
+    ),
+    "resume_stream": Operation(
+        "POST",
+        "/v1/streams/{name}/resume",
+        "Take messages again",
+        {200: ("The stream takes messages.", Stream)},
+        request=NothingToSay,
+        errors=(*_BODY, *_CHANGE),
+        example="curl --json '{}' $SERVER/v1/streams/flights/resume",
+    ),
+    "purge_stream": Operation(
+        "POST",
+        "/v1/streams/{name}/purge",
+        "Remove the oldest records, for good",
+        {200: ("What went, and where each partition starts now.", Purged)},
+        request=PurgeRequest,
+        errors=(
+            *_BODY,
+            *_CHANGE,
+            (400, "offset_out_of_range"),
+            (404, "unknown_partition"),
+            (500, "partition_failed"),
+        ),
+        example='curl --json \'{"to_offset": 1000, "partition": 0}\' '
+        "$SERVER/v1/streams/flights/purge",
+    ),
     "delete_stream": Operation(
         "DELETE",
         "/v1/streams/{name}",
         "Delete a stream and all its records",
         {204: ("Deleted.", None)},
-        errors=((404, "unknown_stream"),),
+        errors=_CHANGE,
         example="curl -X DELETE $SERVER/v1/streams/flights",
     ),
     "metrics": Operation(
@@ -69,16 +126,19 @@ OPERATIONS: Final[Mapping[str, Operation]] = {
     "health": Operation(
         "GET",
         "/healthz",
-        "Whether the node lives",
-        {200: ("It does.", Health)},
+        "Whether the node lives; `parts` says which does not",
+        {
+            200: ("It does.", Health),
+            503: ("A thread it needs has ended: restart the node.", Health),
+        },
         example="curl $SERVER/healthz",
     ),
     "ready": Operation(
         "GET",
         "/readyz",
-        "Whether the node serves",
+        "Whether the node serves; `parts` says which does not, and why",
         {
-            200: ("It does.", Health),
+            200: ("It does, though `degraded` says that some partition does not.", Health),
             503: ("It opens, drains, or has lost its NATS server.", Health),
         },
         example="curl $SERVER/readyz",

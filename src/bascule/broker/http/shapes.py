@@ -1,22 +1,17 @@
-"""The shapes of the HTTP API: what its JSON looks like, and how the model becomes it.
+"""The shapes of the HTTP API's answers: what the JSON looks like, and how the model becomes it.
 
 The OpenAPI document is made from these types, so what is described is what is served.
 """
 
 from __future__ import annotations
 
-import difflib
 from dataclasses import asdict
-from typing import Annotated, Any, Literal, TypeVar, get_args
+from typing import Annotated, Any, Literal
 
 import msgspec
-from msgspec import UNSET, Meta, Struct, UnsetType
+from msgspec import Meta, Struct
 
-from bascule.config import StreamDefaults, stream_config
-from bascule.errors import BasculeError
-from bascule.model import NodeInfo, PartitionInfo, StreamConfig, StreamInfo
-
-_T = TypeVar("_T")
+from bascule.model import NodeInfo, PartHealth, PartitionInfo, StreamInfo
 
 Sync = Literal["always", "interval", "never"]
 PartitionBy = Literal["group", "subject", "key"]
@@ -24,58 +19,6 @@ KeyFrom = Literal["header", "subject"]
 Compression = Literal["none", "gzip", "snappy", "lz4", "zstd"]
 Cleanup = Literal["delete", "compact"]
 Discard = Literal["old", "new"]
-
-
-class MalformedRequest(BasculeError):
-    """A request body is not what the API takes; `field` is the path of the wrong part."""
-
-    def __init__(self, message: str, *, field: str | None = None) -> None:
-        super().__init__(message)
-        self.field = field
-
-
-class CreateStreamRequest(Struct, kw_only=True, forbid_unknown_fields=True):
-    """A stream to create. What is left out gets the node's default (`[streams]`)."""
-
-    name: Annotated[
-        str, Meta(description="1 to 200 of A-Z a-z 0-9 . _ -, led by a letter or digit.")
-    ]
-    subject: Annotated[str, Meta(description="NATS subject; wildcards * and > are allowed.")]
-    group: Annotated[
-        str | None, Meta(description="NATS queue group to subscribe in, so that groups share.")
-    ] = None
-    sync: Annotated[Sync | UnsetType, Meta(description="When an ack may leave.")] = UNSET
-    sync_interval_ms: int | UnsetType = UNSET
-    segment_bytes_max: int | UnsetType = UNSET
-    segment_age_ms_max: int | UnsetType = UNSET
-    message_bytes_max: int | UnsetType = UNSET
-    partitions: int | UnsetType = UNSET
-    partition_by: PartitionBy | UnsetType = UNSET
-    key_from: KeyFrom | UnsetType = UNSET
-    compression: Compression | UnsetType = UNSET
-    cleanup: list[Cleanup] | UnsetType = UNSET
-    retention_ms_max: int | UnsetType = UNSET
-    retention_bytes_max: int | UnsetType = UNSET
-    retention_messages_max: int | UnsetType = UNSET
-    retention_after: str | UnsetType = UNSET
-    discard: Discard | UnsetType = UNSET
-    tombstone_retention_ms: int | UnsetType = UNSET
-    min_compaction_lag_ms: int | UnsetType = UNSET
-    max_compaction_lag_ms: int | UnsetType = UNSET
-    dirty_percent_min: int | UnsetType = UNSET
-    dedupe_window_ms: int | UnsetType = UNSET
-    dedupe_messages_max: int | UnsetType = UNSET
-    rate_messages_max: int | UnsetType = UNSET
-    rate_bytes_max: int | UnsetType = UNSET
-    read_only: bool | UnsetType = UNSET
-
-    def config(self, defaults: StreamDefaults) -> StreamConfig:
-        """The configuration asked for, completed by `defaults`."""
-        plain = asdict(defaults)
-        for name in plain:
-            if (value := getattr(self, name)) is not UNSET:
-                plain[name] = value
-        return stream_config(plain, subject=self.subject, group=self.group)
 
 
 class StreamConfiguration(Struct, kw_only=True):
@@ -158,10 +101,42 @@ class Node(Struct, kw_only=True):
     ready: bool
 
 
-class Health(Struct, kw_only=True):
-    """Whether the node lives (`/healthz`) or serves (`/readyz`)."""
+class PurgedPartition(Struct, kw_only=True):
+    """A partition whose oldest records went; what did not change, did not go."""
 
-    status: Literal["ok", "not_ready"]
+    partition: int
+    start_offset_before: Annotated[int, Meta(description="First offset held before.")]
+    start_offset: Annotated[int, Meta(description="First offset held now.")]
+    high_watermark: int
+    bytes_before: int
+    bytes: Annotated[int, Meta(description="Bytes held now: only whole segments leave the disk.")]
+
+
+class Purged(Struct, kw_only=True):
+    """What a purge did, by partition."""
+
+    name: str
+    partitions: list[PurgedPartition]
+
+
+class Part(Struct, kw_only=True):
+    """One part of the node, as its health goes."""
+
+    part: Annotated[str, Meta(description="node, nats, threads, partitions or disk.")]
+    state: Annotated[
+        Literal["ok", "degraded", "down"],
+        Meta(description="degraded: it works for some, or not as well as it should."),
+    ]
+    reason: Annotated[str, Meta(description="What is wrong, or how it is.")]
+
+
+class Health(Struct, kw_only=True):
+    """Whether the node lives (`/healthz`) or serves (`/readyz`), and which part says so."""
+
+    status: Annotated[
+        Literal["ok", "degraded", "not_ready"], Meta(description="The worst of its parts.")
+    ]
+    parts: list[Part]
 
 
 class ErrorDetail(Struct, kw_only=True, omit_defaults=True):
@@ -173,6 +148,7 @@ class ErrorDetail(Struct, kw_only=True, omit_defaults=True):
         bool, Meta(description="Whether the same request may succeed later unchanged.")
     ] = False
     field: Annotated[str | None, Meta(description="The part of the request that is wrong.")] = None
+    present: Annotated[Any, Meta(description="cannot_alter: what the field holds.")] = None
     differences: Annotated[
         dict[str, list[Any]] | None,
         Meta(description="stream_conflict: field -> [what exists, what was asked for]."),
@@ -185,34 +161,6 @@ class ErrorBody(Struct, kw_only=True):
     error: ErrorDetail
 
 
-def decode_body(data: bytes, type_: type[_T]) -> _T:
-    """A request body as `type_`, strictly: no unknown field, no coerced type.
-
-    Raises: MalformedRequest naming the field, and the nearest known one for an unknown.
-    """
-    try:
-        raw = msgspec.json.decode(data)
-    except msgspec.DecodeError as error:
-        raise MalformedRequest(f"the body is not valid JSON: {error}") from error
-    if not isinstance(raw, dict):
-        raise MalformedRequest(f"the body must be a JSON object, got {type(raw).__name__}")
-    known = [field.encode_name for field in msgspec.structs.fields(type_)]  # type: ignore[arg-type]
-    for name in raw:
-        if name not in known:
-            near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-            hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(known)}"
-            raise MalformedRequest(f"unknown field {name!r}; {hint}", field=name)
-    try:
-        return msgspec.convert(raw, type_, strict=True)
-    except msgspec.ValidationError as error:
-        message, _, path = str(error).partition(" - at ")
-        field = path.strip("`").removeprefix("$.") or None
-        if message.startswith("Invalid enum value"):
-            message += f"; expected one of {', '.join(get_args(Sync))}"
-        where = f"{field}: " if field else ""
-        raise MalformedRequest(where + message.replace("`", "'"), field=field) from error
-
-
 def stream_of(info: StreamInfo) -> Stream:
     definition = info.definition
     config = definition.config
@@ -223,6 +171,37 @@ def stream_of(info: StreamInfo) -> Stream:
         paused=definition.paused,
         config=msgspec.convert(asdict(config), StreamConfiguration),
         partitions=[partition_of(partition) for partition in info.partitions],
+    )
+
+
+def purged_of(before: StreamInfo, after: StreamInfo) -> Purged:
+    """What went between two looks at a stream."""
+    held = {partition.partition: partition for partition in before.partitions}
+    return Purged(
+        name=after.definition.name,
+        partitions=[
+            PurgedPartition(
+                partition=now.partition,
+                start_offset_before=held[now.partition].start_offset,
+                start_offset=now.start_offset,
+                high_watermark=now.high_watermark,
+                bytes_before=held[now.partition].bytes,
+                bytes=now.bytes,
+            )
+            for now in after.partitions
+            if now.partition in held
+        ],
+    )
+
+
+def health_of(parts: tuple[PartHealth, ...]) -> Health:
+    states = {part.state for part in parts}
+    worst: Literal["ok", "degraded", "not_ready"] = "degraded" if "degraded" in states else "ok"
+    if "down" in states:
+        worst = "not_ready"
+    return Health(
+        status=worst,
+        parts=[Part(part=part.part, state=part.state, reason=part.reason) for part in parts],
     )
 
 

@@ -3,35 +3,42 @@
 from __future__ import annotations
 
 import os
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar, Unpack
 from urllib.parse import quote
 
 import httpx
 import msgspec
 
+from bascule.client.admin.settings import AlterableSettings, StreamSettings
 from bascule.errors import (
     BasculeError,
     Broken,
+    CannotAlter,
     ConfigError,
+    InternalStream,
     InvalidName,
     RemoteProtocolError,
     RequestFailed,
     StreamConflict,
     UnknownStream,
 )
-from bascule.model import (
-    NodeInfo,
-    PartitionInfo,
-    StreamConfig,
-    StreamDefinition,
-    StreamInfo,
-    SyncPolicy,
-)
+from bascule.model import NodeInfo, PartitionInfo, StreamConfig, StreamDefinition, StreamInfo
 
 T = TypeVar("T")
 
 SERVER_VARIABLE: Final = "BASCULE_SERVER"
 SERVER_DEFAULT: Final = "http://127.0.0.1:9080"
+
+
+class PurgedPartition(NamedTuple):
+    """What a purge did to a partition: where it started and starts, what it held and holds."""
+
+    partition: int
+    start_offset_before: int
+    start_offset: int
+    high_watermark: int
+    bytes_before: int
+    bytes: int
 
 
 def server_url(server: str | None) -> str:
@@ -73,38 +80,50 @@ class Admin:
         return stream_info_of(body)
 
     async def create_stream(
-        self,
-        name: str,
-        subject: str,
-        *,
-        group: str | None = None,
-        sync: SyncPolicy | str | None = None,
-        sync_interval_ms: int | None = None,
-        segment_bytes_max: int | None = None,
-        segment_age_ms_max: int | None = None,
-        message_bytes_max: int | None = None,
+        self, name: str, subject: str, **settings: Unpack[StreamSettings]
     ) -> tuple[StreamInfo, bool]:
         """Create a stream on a subject; what is left out is the node's default.
 
         Returns the stream and whether this call created it. Raises: StreamConflict where the name
-        is taken by another configuration, InvalidName.
+        is taken by another configuration, InvalidName, ConfigError.
         """
-        wanted = {
-            "name": name,
-            "subject": subject,
-            "group": group,
-            "sync": None if sync is None else SyncPolicy(sync).value,
-            "sync_interval_ms": sync_interval_ms,
-            "segment_bytes_max": segment_bytes_max,
-            "segment_age_ms_max": segment_age_ms_max,
-            "message_bytes_max": message_bytes_max,
-        }
-        body = {key: value for key, value in wanted.items() if value is not None}
+        body = {"name": name, "subject": subject, **_given(settings)}
         status, answer = await self._ask("POST", "/v1/streams", body=body, name=name)
         return stream_info_of(answer), status == 201
 
+    async def alter_stream(self, name: str, **settings: Unpack[AlterableSettings]) -> StreamInfo:
+        """Change settings; what is left out stays. Raises: UnknownStream, CannotAlter, ConfigError,
+        InternalStream.
+        """
+        _, answer = await self._ask("PATCH", _path(name), body=_given(settings), name=name)
+        return stream_info_of(answer)
+
+    async def pause_stream(self, name: str) -> StreamInfo:
+        """Take no messages for now. Raises: UnknownStream, InternalStream."""
+        _, answer = await self._ask("POST", f"{_path(name)}/pause", body={}, name=name)
+        return stream_info_of(answer)
+
+    async def resume_stream(self, name: str) -> StreamInfo:
+        """Take messages again. Raises: UnknownStream, InternalStream."""
+        _, answer = await self._ask("POST", f"{_path(name)}/resume", body={}, name=name)
+        return stream_info_of(answer)
+
+    async def purge_stream(
+        self,
+        name: str,
+        *,
+        to_offset: int | None = None,
+        before_ms: int | None = None,
+        partition: int | None = None,
+    ) -> list[PurgedPartition]:
+        """Remove records before an offset or a Unix time (ms), or all; see `AdminFace`."""
+        wanted = {"to_offset": to_offset, "before_ms": before_ms, "partition": partition}
+        body = {key: value for key, value in wanted.items() if value is not None}
+        _, answer = await self._ask("POST", f"{_path(name)}/purge", body=body, name=name)
+        return [_convert(item, PurgedPartition) for item in answer["partitions"]]
+
     async def delete_stream(self, name: str) -> None:
-        """Delete a stream and everything in it. Raises: UnknownStream."""
+        """Delete a stream and everything in it. Raises: UnknownStream, InternalStream."""
         await self._ask("DELETE", _path(name), name=name)
 
     async def _ask(
@@ -133,6 +152,12 @@ class Admin:
         raise error_of(answer, what=f"{method} {path}", name=name)
 
 
+def _given(settings: StreamSettings | AlterableSettings) -> dict[str, Any]:
+    """The settings that were chosen, as the API writes them."""
+    return {name: list(value) if isinstance(value, tuple) else value
+            for name, value in settings.items() if value is not None}  # fmt: skip
+
+
 def _path(name: str) -> str:
     return f"/v1/streams/{quote(name, safe='')}"
 
@@ -150,8 +175,14 @@ def error_of(answer: Any, *, what: str, name: str) -> BasculeError:
         return StreamConflict(name, {key: (pair[0], pair[1]) for key, pair in pairs.items()})
     if code == "invalid_name":
         return _worded(InvalidName("name", name, "refused"), message)
+    if code == "cannot_alter":
+        field = str(detail.get("field"))
+        refused = CannotAlter(name, field, present=detail.get("present"), asked=None, instead="")
+        return _worded(refused, message)
+    if code == "internal_stream":
+        return _worded(InternalStream(name, "changed"), message)
     if code == "invalid_config":
-        return ConfigError(message)
+        return ConfigError(message, field=detail.get("field"))
     if code in ("unavailable", "closing"):
         return Broken(message)
     return RequestFailed(what, code, message)

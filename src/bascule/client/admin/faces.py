@@ -1,0 +1,141 @@
+"""The methods of administration, as the two clients offer them."""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine
+from typing import Any, TypeVar, Unpack
+
+from bascule.client.admin.api import Admin, PurgedPartition
+from bascule.client.admin.settings import AlterableSettings, StreamSettings
+from bascule.model import NodeInfo, StreamInfo
+
+T = TypeVar("T")
+
+
+class AdminFace:
+    """Streams and the node, as the asynchronous client offers them."""
+
+    def _opened(self) -> Admin:
+        raise NotImplementedError
+
+    async def node(self) -> NodeInfo:
+        """The node: its doors, version, state."""
+        return await self._opened().node()
+
+    async def streams(self) -> list[StreamInfo]:
+        """All streams, by name; a leading underscore marks the node's own."""
+        return await self._opened().streams()
+
+    async def stream(self, name: str) -> StreamInfo:
+        """One stream and its partitions now. Raises: UnknownStream."""
+        return await self._opened().stream(name)
+
+    async def create_stream(
+        self, name: str, subject: str, **settings: Unpack[StreamSettings]
+    ) -> tuple[StreamInfo, bool]:
+        """Make a subject durable; what is left out is the node's default. Idempotent.
+
+        Returns the stream and whether this call created it. Raises: StreamConflict where the name
+        is taken by another configuration, InvalidName, ConfigError.
+        """
+        return await self._opened().create_stream(name, subject, **settings)
+
+    async def alter_stream(self, name: str, **settings: Unpack[AlterableSettings]) -> StreamInfo:
+        """Change settings of a stream; what is left out stays. Partitions can only be added.
+
+        Raises: UnknownStream, CannotAlter, ConfigError, InternalStream.
+        """
+        return await self._opened().alter_stream(name, **settings)
+
+    async def pause_stream(self, name: str) -> StreamInfo:
+        """Have a stream refuse messages until it is resumed; reading goes on. Idempotent.
+
+        Raises: UnknownStream, InternalStream.
+        """
+        return await self._opened().pause_stream(name)
+
+    async def resume_stream(self, name: str) -> StreamInfo:
+        """Have a stream take messages again. Idempotent. Raises: UnknownStream, InternalStream."""
+        return await self._opened().resume_stream(name)
+
+    async def purge_stream(
+        self,
+        name: str,
+        *,
+        to_offset: int | None = None,
+        before_ms: int | None = None,
+        partition: int | None = None,
+    ) -> list[PurgedPartition]:
+        """Remove a stream's oldest records for good: those before an offset, those older than a
+        Unix time in milliseconds, or, with neither, all that are committed.
+
+        `partition` None is every partition; an offset needs one where there are several. Returns
+        what each partition starts with now, which readers see at once.
+
+        Raises: UnknownStream, InternalStream, RequestFailed for an offset that is not held.
+        """
+        return await self._opened().purge_stream(
+            name, to_offset=to_offset, before_ms=before_ms, partition=partition
+        )
+
+    async def delete_stream(self, name: str) -> None:
+        """Delete a stream and everything in it. Raises: UnknownStream, InternalStream."""
+        await self._opened().delete_stream(name)
+
+
+class SyncAdminFace:
+    """The same for the blocking client."""
+
+    _face: AdminFace
+
+    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        raise NotImplementedError
+
+    def node(self) -> NodeInfo:
+        """See `AdminFace.node`."""
+        return self._run(self._face.node())
+
+    def streams(self) -> list[StreamInfo]:
+        """See `AdminFace.streams`."""
+        return self._run(self._face.streams())
+
+    def stream(self, name: str) -> StreamInfo:
+        """See `AdminFace.stream`."""
+        return self._run(self._face.stream(name))
+
+    def create_stream(
+        self, name: str, subject: str, **settings: Unpack[StreamSettings]
+    ) -> tuple[StreamInfo, bool]:
+        """See `AdminFace.create_stream`."""
+        return self._run(self._face.create_stream(name, subject, **settings))
+
+    def alter_stream(self, name: str, **settings: Unpack[AlterableSettings]) -> StreamInfo:
+        """See `AdminFace.alter_stream`."""
+        return self._run(self._face.alter_stream(name, **settings))
+
+    def pause_stream(self, name: str) -> StreamInfo:
+        """See `AdminFace.pause_stream`."""
+        return self._run(self._face.pause_stream(name))
+
+    def resume_stream(self, name: str) -> StreamInfo:
+        """See `AdminFace.resume_stream`."""
+        return self._run(self._face.resume_stream(name))
+
+    def purge_stream(
+        self,
+        name: str,
+        *,
+        to_offset: int | None = None,
+        before_ms: int | None = None,
+        partition: int | None = None,
+    ) -> list[PurgedPartition]:
+        """See `AdminFace.purge_stream`."""
+        return self._run(
+            self._face.purge_stream(
+                name, to_offset=to_offset, before_ms=before_ms, partition=partition
+            )
+        )
+
+    def delete_stream(self, name: str) -> None:
+        """See `AdminFace.delete_stream`."""
+        self._run(self._face.delete_stream(name))

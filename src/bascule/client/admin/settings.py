@@ -1,0 +1,43 @@
+"""The settings of a stream, as keywords of the client's methods."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypedDict
+
+from bascule.model import Cleanup, Compression, Discard, KeyFrom, PartitionBy, SyncPolicy
+
+
+class AlterableSettings(TypedDict, total=False):
+    """What `alter_stream` may change; see `StreamConfig`. What is left out, or None, stays."""
+
+    sync: SyncPolicy | str | None
+    sync_interval_ms: int | None
+    segment_bytes_max: int | None
+    segment_age_ms_max: int | None
+    message_bytes_max: int | None
+    partitions: int | None
+    compression: Compression | str | None
+    cleanup: Sequence[Cleanup | str] | None
+    retention_ms_max: int | None
+    retention_bytes_max: int | None
+    retention_messages_max: int | None
+    retention_after: str | None
+    discard: Discard | str | None
+    tombstone_retention_ms: int | None
+    min_compaction_lag_ms: int | None
+    max_compaction_lag_ms: int | None
+    dirty_percent_min: int | None
+    dedupe_window_ms: int | None
+    dedupe_messages_max: int | None
+    rate_messages_max: int | None
+    rate_bytes_max: int | None
+    read_only: bool | None
+
+
+class StreamSettings(AlterableSettings, total=False):
+    """What `create_stream` may choose; what is left out, or None, is the node's default."""
+
+    group: str | None
+    partition_by: PartitionBy | str | None
+    key_from: KeyFrom | str | None
