@@ -272,8 +272,8 @@ def walk_batches(
             delta = 0
             for byte in range(4):
                 delta = delta * 256 + buf[at + 23 + byte]
-            # An end beyond 64 bits is no offset, and would wrap.
-            if base < 0 or delta > 2147483647 or base > 9223372036854775807 - 2147483648:
+            # Offsets beyond 62 bits are none; their end could wrap.
+            if base < 0 or base >> 62 or delta > 2147483647:
                 break
             state[0] = base + delta + 1
             at += 12 + length
