@@ -16,16 +16,19 @@ from bascule.broker.partition import Partition
 from bascule.config import Config
 from bascule.errors import Broken, UnknownStream
 from bascule.host.api import Clock, Random
+from bascule.host.credential_files import client_tls
 from bascule.ingest.nats_source import NatsSource
 from bascule.ingest.sequencer import Draft, Sequencer
 from bascule.model import SyncPolicy
-from bascule.wire.nats import ConnectOptions, parse_server_url
+from bascule.wire.nats import ConnectOptions, NatsRefused, parse_server_url
 
 log = logging.getLogger("bascule.ingest")
 
 BATCH_BYTES_MAX: Final = 1 << 20
 """Records of one batch; what Kafka clients fetch of one partition at a time by default."""
 CONFIRM_SECONDS_MAX: Final = 10.0
+RETRY_SECONDS: Final = 10.0
+"""How often a subscription that was refused is asked for again: permissions and limits change."""
 
 
 class IngestTask:
@@ -39,35 +42,40 @@ class IngestTask:
         self._sequencer = Sequencer(batch_bytes_max=BATCH_BYTES_MAX)
         self._source = NatsSource(
             [parse_server_url(url) for url in urls],
-            ConnectOptions(
-                name=f"bascule-{config.node_id}",
-                user=nats.user or None,
-                password=nats.password or None,
-                token=nats.token or None,
-                # A stream on `>` must not store the acks this node publishes.
-                echo=False,
-            ),
+            _connect_options(config),
             sink=self._buffer,
             sequencer=self._sequencer,
             clock=clock,
             random=random,
             version=version,
             tls_context=_tls_context(config),
+            discover=nats.discover,
         )
         self.syncers = Syncers(self._source.publish, clock=clock)
         self._appender = Appender(self._buffer, self.syncers, self._source.publish)
         self._sids: dict[Partition, int] = {}
         self._timers: dict[Partition, asyncio.Task[None]] = {}
+        self._retrying: asyncio.Task[None] | None = None
 
     @property
     def connected(self) -> bool:
         return self._source.connected
+
+    @property
+    def server(self) -> str:
+        """The NATS server connected now, without credentials; empty: none."""
+        return str(self._source.address) if self._source.connected else ""
+
+    def refusals(self) -> dict[str, str]:
+        """Stream -> why the NATS server does not deliver its messages."""
+        return self._source.refusals()
 
     async def start(self) -> None:
         """Connect and begin. Raises: Broken, NatsRefused."""
         self.syncers.start()
         self._appender.start()
         await asyncio.to_thread(self._source.start)
+        self._retrying = asyncio.create_task(self._retry_refused())
 
     async def attach(self, partitions: list[Partition]) -> None:
         """Subscribe for the partitions; return once the server will deliver to all of them.
@@ -77,6 +85,15 @@ class IngestTask:
         confirmations = [self._subscribe(partition) for partition in partitions]
         if confirmations:
             await _confirmed(confirmations)
+
+    async def attach_all(self, partitions: list[Partition]) -> None:
+        """As `attach`, but what the server refuses stops only the stream concerned.
+
+        It is asked for again every RETRY_SECONDS, and `refusals` says why.
+        """
+        confirmations = [self._subscribe(partition) for partition in partitions]
+        if confirmations:
+            await _confirmed(confirmations, allow_refusals=True)
 
     async def detach(self, partition: Partition) -> None:
         """Unsubscribe; return once nothing more comes for the partition and what came is done."""
@@ -88,6 +105,8 @@ class IngestTask:
         await asyncio.to_thread(self._buffer.wait_written)
         await asyncio.to_thread(self.syncers.wait_idle, partition)
         self._appender.route(sid, None)
+        self._sequencer.remove_route(sid)
+        self._source.release_sid(sid)
 
     def submit_own(self, partition: Partition, draft: Callable[[int], Draft]) -> None:
         """Queue what `draft` makes of the partition's lane, among what NATS delivers."""
@@ -98,7 +117,7 @@ class IngestTask:
 
     async def drain(self) -> None:
         """End all subscriptions; return once all that was delivered is appended, synced, acked."""
-        for timer in self._timers.values():
+        for timer in [*self._timers.values(), *([self._retrying] if self._retrying else [])]:
             timer.cancel()
         if self._source.connected:
             try:
@@ -120,7 +139,9 @@ class IngestTask:
         await asyncio.to_thread(self._source.close)
 
     def statistics(self) -> dict[str, Any]:
+        refused = self._source.refusals()
         return {
+            "subscription": {"refused": {s: int(s in refused) for s in self._source.streams()}},
             "nats": {**asdict(self._source.counts), "connected": self._source.connected},
             "ingest": asdict(self._sequencer.counts),
             "buffer": asdict(self._buffer.counts),
@@ -134,9 +155,15 @@ class IngestTask:
         if config.sync is SyncPolicy.INTERVAL:
             interval = config.sync_interval_ms / 1000
             self._timers[partition] = asyncio.create_task(self._sync_every(partition, interval))
+        self._sequencer.add_route(sid, message_bytes_max=config.message_bytes_max)
         return self._source.subscribe(
-            sid, config.subject, group=config.group, message_bytes_max=config.message_bytes_max
+            sid, config.subject, group=config.group, stream=partition.definition.name
         )
+
+    async def _retry_refused(self) -> None:
+        while True:
+            await asyncio.sleep(RETRY_SECONDS)
+            self._source.retry_refused()
 
     async def _sync_every(self, partition: Partition, seconds: float) -> None:
         while True:
@@ -145,20 +172,42 @@ class IngestTask:
                 self.syncers.request(partition)
 
 
-async def _confirmed(confirmations: list[Future[None]]) -> None:
+async def _confirmed(confirmations: list[Future[None]], *, allow_refusals: bool = False) -> None:
     """Wait for the server's word. Raises: Broken after a time-out, or what the server said."""
-    waiting = asyncio.gather(*(asyncio.wrap_future(future) for future in confirmations))
+    waiting = asyncio.gather(
+        *(asyncio.wrap_future(future) for future in confirmations),
+        return_exceptions=allow_refusals,
+    )
     try:
-        await asyncio.wait_for(waiting, CONFIRM_SECONDS_MAX)
+        outcomes = await asyncio.wait_for(waiting, CONFIRM_SECONDS_MAX)
     except TimeoutError:
         raise Broken(f"the NATS server did not answer within {CONFIRM_SECONDS_MAX:.0f} s") from None
+    for outcome in outcomes:
+        if isinstance(outcome, BaseException) and not isinstance(outcome, NatsRefused):
+            raise outcome
+
+
+def _connect_options(config: Config) -> ConnectOptions:
+    nats = config.nats
+    return ConnectOptions(
+        name=f"bascule-{config.node_id}",
+        user=nats.user or None,
+        password=nats.password or None,
+        token=nats.token or None,
+        nkey_seed=nats.nkey_seed or None,
+        nkey=nats.nkey or None,
+        creds=nats.creds or None,
+        # Trusting an authority or showing a certificate makes no sense in the clear.
+        tls=nats.tls or nats.tls_first or bool(nats.tls_ca or nats.tls_cert),
+        tls_first=nats.tls_first,
+        # A stream on `>` must not store the acks this node publishes.
+        echo=False,
+    )
 
 
 def _tls_context(config: Config) -> ssl.SSLContext | None:
+    """Raises: ConfigError naming a file that cannot be used."""
     nats = config.nats
-    if not (nats.tls or nats.tls_ca or nats.tls_cert):
+    if not (nats.tls_ca or nats.tls_cert):
         return None
-    context = ssl.create_default_context(cafile=nats.tls_ca or None)
-    if nats.tls_cert:
-        context.load_cert_chain(nats.tls_cert, nats.tls_key or None)
-    return context
+    return client_tls(ca=nats.tls_ca, cert=nats.tls_cert, key=nats.tls_key)

@@ -65,9 +65,9 @@ class Streams:
             self._partitions.add(opened)
 
     async def attach(self, ingest: IngestTask) -> None:
-        """Subscribe for every stream. Raises: NatsRefused, Broken."""
+        """Subscribe for every stream; a refusal stops only its own. Raises: Broken."""
         self._ingest = ingest
-        await ingest.attach([p for ps in self._partitions.streams().values() for p in ps])
+        await ingest.attach_all([p for ps in self._partitions.streams().values() for p in ps])
 
     async def create(self, name: str, config: StreamConfig) -> tuple[StreamDefinition, bool]:
         """Create a stream; once this returns, what is published on its subject is stored.

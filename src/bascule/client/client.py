@@ -49,20 +49,36 @@ class Client(AdminFace):
         user: str | None = None,
         password: str | None = None,
         token: str | None = None,
+        nkey: str | None = None,
+        nkey_seed: str | None = None,
+        creds: str | None = None,
         tls: ssl.SSLContext | None = None,
+        tls_first: bool = False,
         name: str = "bascule-client",
         timeout: float = 10.0,
     ) -> None:
         """`server` is the node's HTTP address; else BASCULE_SERVER, else http://127.0.0.1:9080.
 
         `nats` names the NATS servers, comma separated, instead of the one the node tells;
-        credentials in a URL win over `user`, `password` and `token`. `timeout` (seconds) bounds
-        connecting and every admin request.
+        credentials in a URL win over `user` and `password`, `token`, `nkey` (a file with an NKey
+        seed), `nkey_seed` (the seed) and `creds` (a credentials file). With `tls` nothing is sent
+        in the clear; `tls_first` begins with TLS, as some servers want it. `timeout` (seconds)
+        bounds connecting and every admin request.
         """
         self._server = server_url(server)
         self._timeout = timeout
         self._nats_url = nats
-        self._options = ConnectOptions(name=name, user=user, password=password, token=token)
+        self._options = ConnectOptions(
+            name=name,
+            user=user,
+            password=password,
+            token=token,
+            nkey=nkey,
+            nkey_seed=nkey_seed,
+            creds=creds,
+            tls=tls is not None or tls_first,
+            tls_first=tls_first,
+        )
         self._tls = tls
         self._admin: Admin | None = None
         self._node: NodeInfo | None = None
@@ -313,7 +329,11 @@ def connect(
     user: str | None = None,
     password: str | None = None,
     token: str | None = None,
+    nkey: str | None = None,
+    nkey_seed: str | None = None,
+    creds: str | None = None,
     tls: ssl.SSLContext | None = None,
+    tls_first: bool = False,
     name: str = "bascule-client",
     timeout: float = 10.0,
 ) -> Client:
@@ -324,7 +344,11 @@ def connect(
         user=user,
         password=password,
         token=token,
+        nkey=nkey,
+        nkey_seed=nkey_seed,
+        creds=creds,
         tls=tls,
+        tls_first=tls_first,
         name=name,
         timeout=timeout,
     )

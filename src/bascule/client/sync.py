@@ -185,7 +185,11 @@ def connect_sync(
     user: str | None = None,
     password: str | None = None,
     token: str | None = None,
+    nkey: str | None = None,
+    nkey_seed: str | None = None,
+    creds: str | None = None,
     tls: ssl.SSLContext | None = None,
+    tls_first: bool = False,
     name: str = "bascule-client",
     timeout: float = 10.0,
 ) -> SyncClient:
@@ -198,7 +202,11 @@ def connect_sync(
             user=user,
             password=password,
             token=token,
+            nkey=nkey,
+            nkey_seed=nkey_seed,
+            creds=creds,
             tls=tls,
+            tls_first=tls_first,
             name=name,
             timeout=timeout,
         )

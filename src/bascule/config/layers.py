@@ -36,6 +36,8 @@ def layer_from_toml(text: str, path: str) -> Layer:
     """
     try:
         document = tomllib.loads(text)
+    except RecursionError:
+        raise ConfigError(f"{path} is not valid TOML: brackets nested too deeply") from None
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{path} is not valid TOML: {error}") from error
     layer: dict[str, Value] = {}
@@ -102,10 +104,15 @@ def _check_together(config: Config) -> None:
     """Rules that span keys."""
     _check_stream_defaults(config)
     nats = config.nats
-    if nats.token and (nats.user or nats.password):
+    methods = [
+        named for named in (("user", "password"), ("token",), ("nkey",), ("nkey_seed",), ("creds",))
+        if any(getattr(nats, key) for key in named)
+    ]  # fmt: skip
+    if len(methods) > 1:
+        one, two = (_where(config, *(f"nats.{key}" for key in named)) for named in methods[:2])
         raise ConfigError(
-            f"{_where(config, 'nats.token')} and {_where(config, 'nats.user', 'nats.password')} "
-            "are both set: authenticate with a token or with user and password"
+            f"{one} and {two} are both set: authenticate in one way, with user and password, a "
+            "token, an NKey or a credentials file"
         )
     if nats.password and not nats.user:
         raise ConfigError(f"{_where(config, 'nats.password')} is set, but nats.user is not")
@@ -113,7 +120,10 @@ def _check_together(config: Config) -> None:
         given, missing = ("tls_cert", "tls_key") if nats.tls_cert else ("tls_key", "tls_cert")
         raise ConfigError(f"{_where(config, f'nats.{given}')} is set, but nats.{missing} is not")
     if nats.embedded:
-        for key in ("user", "password", "token", "tls", "tls_ca", "tls_cert", "tls_key"):
+        for key in (
+            "user", "password", "token", "nkey", "nkey_seed", "creds",
+            "tls", "tls_first", "tls_ca", "tls_cert", "tls_key",
+        ):  # fmt: skip
             if getattr(nats, key):
                 raise ConfigError(
                     f"{_where(config, f'nats.{key}')} is set, but nats.urls is not: the embedded "

@@ -57,10 +57,23 @@ class NatsConfig:
     user: str = setting("", about="User name to authenticate with.")
     password: str = setting("", about="Password to authenticate with.", secret=True)
     token: str = setting("", about="Token to authenticate with.", secret=True)
+    nkey: str = setting("", about="File with the NKey seed (SU...) to authenticate with.")
+    nkey_seed: str = setting("", about="The NKey seed itself, instead of a file.", secret=True)
+    creds: str = setting(
+        "",
+        about="Credentials file with user JWT and NKey seed, as `nsc generate creds` writes it; "
+        "read again for every connection.",
+    )
     tls: bool = setting(False, about="Require TLS; also turned on by tls:// in a URL.")
+    tls_first: bool = setting(
+        False, about="Begin with TLS before the server speaks; it needs handshake_first."
+    )
     tls_ca: str = setting("", about="PEM file of the authorities to trust; empty: the system's.")
     tls_cert: str = setting("", about="PEM file of the client certificate.")
     tls_key: str = setting("", about="PEM file of the client certificate's key.")
+    discover: bool = setting(
+        True, about="Also use the servers of the cluster that the connected one announces."
+    )
 
     @property
     def embedded(self) -> bool:

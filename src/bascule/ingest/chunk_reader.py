@@ -7,7 +7,7 @@ from typing import Final, Protocol
 
 from bascule.errors import RemoteProtocolError
 from bascule.ingest.nats_transport import Transport
-from bascule.ingest.sequencer import MESSAGES_MAX
+from bascule.ingest.sequencer import MESSAGES_MAX, Draft, Slab
 from bascule.wire import _hot
 from bascule.wire.nats import LINE_BYTES_MAX
 
@@ -36,8 +36,12 @@ class ChunkOwner(Protocol):
         """`count` bytes came."""
         ...
 
+    def on_idle(self) -> None:
+        """Nothing came for a while. Raises: Broken where that is taken for the end."""
+        ...
+
     def on_control_line(self, line: bytes) -> None:
-        """Raises: RemoteProtocolError for what is no operation."""
+        """Raises: RemoteProtocolError for what is no operation, Broken for the end."""
         ...
 
     def deliver(self, buf: bytearray, messages: array[int], count: int, wire_bytes: int) -> bool:
@@ -45,6 +49,18 @@ class ChunkOwner(Protocol):
         ...
 
     def pause(self, seconds: float) -> None: ...
+
+
+class DraftSink(Protocol):
+    """Where batches go: bounded room to write them into, and a queue behind it."""
+
+    def reserve(self, size: int) -> tuple[Slab, int]:
+        """Wait for `size` bytes of room: a slab and where its free part starts."""
+        ...
+
+    def submit(self, slab: Slab, end: int, drafts: list[Draft]) -> None:
+        """Take the drafts, in order; the slab is used up to `end`."""
+        ...
 
 
 class ChunkReader:
@@ -70,6 +86,9 @@ class ChunkReader:
             count = self._transport.receive_into(
                 view[self._end : self._end + min(free, RECEIVE_BYTES)]
             )
+        except BlockingIOError:
+            self._owner.on_idle()
+            return True
         finally:
             view.release()
         if count == 0:

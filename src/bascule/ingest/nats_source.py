@@ -1,4 +1,5 @@
-"""One NATS connection that feeds streams: reads at wire speed, reconnects, subscribes again."""
+"""One NATS connection that feeds streams: reads at wire speed, moves between servers, subscribes
+again."""
 
 from __future__ import annotations
 
@@ -6,65 +7,33 @@ import logging
 import ssl
 import threading
 from array import array
-from collections import deque
+from collections.abc import Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final
 
 from bascule.errors import BasculeError, Broken, Closed, RemoteProtocolError
 from bascule.host.api import Clock, Random
-from bascule.ingest.chunk_reader import ChunkReader
-from bascule.ingest.nats_transport import Transport, connect
-from bascule.ingest.sequencer import Draft, Sequencer, Slab
+from bascule.ingest.chunk_reader import ChunkReader, DraftSink
+from bascule.ingest.nats_dialer import Dialer, Dialled
+from bascule.ingest.nats_health import BACKLOG_BYTES_MIN, Complaints, SourceCounts
+from bascule.ingest.nats_transport import IDLE_SECONDS, Transport
+from bascule.ingest.sequencer import Sequencer
+from bascule.ingest.subscriptions import PING, Subscription, Subscriptions, refuse
 from bascule.wire.nats import (
     LINE_BYTES_MAX,
     ConnectOptions,
-    NatsRefused,
     ServerAddress,
+    ServerError,
     ServerInfo,
-    decode_error,
     decode_info,
-    encode_sub,
-    encode_unsub,
 )
 
 log = logging.getLogger("bascule.ingest")
 
-BACKOFF_SECONDS_MAX: Final = 2.0
-CONNECT_TIMEOUT_SECONDS: Final = 5.0
-
-
-class DraftSink(Protocol):
-    """Where batches go: bounded room to write them into, and a queue behind it."""
-
-    def reserve(self, size: int) -> tuple[Slab, int]:
-        """Wait for `size` bytes of room: a slab and where its free part starts."""
-        ...
-
-    def submit(self, slab: Slab, end: int, drafts: list[Draft]) -> None:
-        """Take the drafts, in order; the slab is used up to `end`."""
-        ...
-
-
-@dataclass(slots=True)
-class SourceCounts:
-    """For metrics. Counts only grow."""
-
-    bytes_received: int = 0
-    connects: int = 0
-    disconnects: int = 0
-    slow_consumer_disconnects: int = 0
-    """The server dropped us for reading too slowly: messages were lost."""
-    server_errors: int = 0
-    acks_bytes_sent: int = 0
-    acks_bytes_dropped: int = 0
-    """Acks that could not be sent: no connection, or the server did not take them."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Subscription:
-    subject: str
-    group: str | None
+ACKS_SENT_SECONDS_MAX: Final = 2.0
+"""How long the end of a connection waits for acks that the server is slow to take."""
+IDLE_PINGS_MAX: Final = 2
+"""A server that was silent for so many IDLE_SECONDS after as many PINGs is taken for gone."""
 
 
 class NatsSource:
@@ -72,7 +41,7 @@ class NatsSource:
 
     def __init__(
         self,
-        servers: list[ServerAddress],
+        servers: Sequence[ServerAddress],
         options: ConnectOptions,
         *,
         sink: DraftSink,
@@ -81,90 +50,99 @@ class NatsSource:
         random: Random,
         version: str,
         tls_context: ssl.SSLContext | None = None,
+        discover: bool = True,
         outgoing_bytes_max: int = 64 << 20,
     ) -> None:
-        self._servers = servers
-        self._options = options
+        self.counts = SourceCounts()
+        self._complaints = Complaints(self.counts, clock)
+        self._dialer = Dialer(
+            servers,
+            options,
+            complaints=self._complaints,
+            clock=clock,
+            random=random,
+            version=version,
+            tls_context=tls_context,
+            discover=discover,
+            outgoing_bytes_max=outgoing_bytes_max,
+        )
         self._sink = sink
         self._sequencer = sequencer
-        self._clock = clock
-        self._random = random
-        self._version = version
-        self._tls_context = tls_context
-        self._outgoing_bytes_max = outgoing_bytes_max
         self._lock = threading.Lock()
         self._transport: Transport | None = None
-        self._subscriptions: dict[int, _Subscription] = {}
-        self._free_sids: list[int] = []
-        self._sid_last = 0
-        self._pongs: deque[Future[None]] = deque()
-        self._waiting: list[Future[None]] = []
+        self._subscriptions = Subscriptions()
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
+        self._next: Dialled | None = None
+        """A connection to another server, to go on with once this one has nothing left."""
+        self._mover: threading.Thread | None = None
         self._body_bytes_max = 64 << 20
-        self.info: ServerInfo | None = None
+        self._idle_pings = 0
         self.address: ServerAddress | None = None
-        self.counts = SourceCounts()
 
     @property
     def connected(self) -> bool:
         return self._transport is not None
 
-    def start(self) -> None:
-        """Connect to the first server that answers and begin to read.
+    def refusals(self) -> dict[str, str]:
+        """Stream -> why the server does not deliver its messages."""
+        with self._lock:
+            return self._subscriptions.refusals()
 
-        Raises: Broken naming every server tried; NatsRefused where one refuses the credentials.
+    def streams(self) -> list[str]:
+        """The streams that are fed."""
+        with self._lock:
+            return self._subscriptions.streams()
+
+    def start(self) -> None:
+        """Connect to the first server that takes us and begin to read.
+
+        Raises: NatsRefused, Broken, ConfigError (credentials that cannot be read).
         """
-        failures = []
-        for address in self._servers:
-            try:
-                rest = self._connect(address)
-            except NatsRefused:
-                raise
-            except (OSError, BasculeError) as error:
-                failures.append(f"{address}: {error}")
-                continue
-            self._thread = threading.Thread(
-                target=self._run, args=(rest,), name="nats-reader", daemon=True
-            )
-            self._thread.start()
-            return
-        raise Broken(f"no NATS server could be reached: {'; '.join(failures)}")
+        dialled = self._dialer.first()
+        self._adopt(dialled)
+        self._thread = threading.Thread(
+            target=self._run, args=(dialled.rest,), name="nats-reader", daemon=True
+        )
+        self._thread.start()
 
     def reserve_sid(self) -> int:
         """A subscription id for `subscribe`, so that its route can be laid first."""
         with self._lock:
-            if self._free_sids:
-                return self._free_sids.pop()
-            self._sid_last += 1
-            return self._sid_last
+            return self._subscriptions.reserve_sid()
 
-    def subscribe(
-        self, sid: int, subject: str, *, group: str | None, message_bytes_max: int
-    ) -> Future[None]:
-        """Subscribe; the future is done once the server has the subscription.
+    def release_sid(self, sid: int) -> None:
+        """After `unsubscribe` is done: the id may serve another subscription."""
+        with self._lock:
+            self._subscriptions.release_sid(sid)
 
-        The future fails with NatsRefused where the server does not permit it.
+    def subscribe(self, sid: int, subject: str, *, group: str | None, stream: str) -> Future[None]:
+        """Subscribe for `stream`; the future is done once the server has the subscription.
+
+        The future fails with NatsRefused where the server does not permit it. The subscription is
+        kept all the same, and asked for again by `retry_refused` and by every new connection.
         """
         with self._lock:
-            self._subscriptions[sid] = _Subscription(subject, group)
-            self._sequencer.add_route(sid, message_bytes_max=message_bytes_max)
-            return self._send_and_confirm(encode_sub(subject, sid, group=group))
+            operation = self._subscriptions.add(sid, Subscription(subject, group, stream))
+            return self._send_and_confirm(operation, sid)
 
     def unsubscribe(self, sid: int) -> Future[None]:
         """End a subscription; once the future is done nothing more is delivered for it."""
         with self._lock:
-            del self._subscriptions[sid]
-            done = self._send_and_confirm(encode_unsub(sid))
-        done.add_done_callback(lambda _: self._release_sid(sid))
-        return done
+            return self._send_and_confirm(self._subscriptions.remove(sid))
+
+    def retry_refused(self) -> None:
+        """Ask once more for the subscriptions that the server refused."""
+        with self._lock:
+            for sid in self._subscriptions.refused():
+                found = self._subscriptions.get(sid)
+                if found is not None and self._transport is not None:
+                    self._send_and_confirm(self._subscriptions.add(sid, found), sid)
 
     def drain(self) -> Future[None]:
         """End all subscriptions; once done, all that was delivered has been submitted."""
         with self._lock:
-            operations = b"".join(encode_unsub(sid) for sid in self._subscriptions)
-            self._subscriptions.clear()
-            return self._send_and_confirm(operations)
+            return self._send_and_confirm(self._subscriptions.clear())
 
     def flush(self) -> Future[None]:
         """Done once the server has seen everything sent so far."""
@@ -191,161 +169,210 @@ class NatsSource:
         self._stopping.set()
         transport = self._transport
         if transport is not None:
-            transport.wait_sent(2.0)
+            transport.wait_sent(ACKS_SENT_SECONDS_MAX)
             transport.close()
-        if self._thread is not None:
-            self._thread.join()
-        self._fail_confirmations(Closed("the NATS connection was closed"))
-
-    def _release_sid(self, sid: int) -> None:
+        for thread in (self._mover, self._thread):
+            if thread is not None:
+                thread.join()
+        if self._next is not None:
+            self._next.transport.close()
         with self._lock:
-            self._sequencer.remove_route(sid)
-            self._free_sids.append(sid)
+            self._subscriptions.fail_all(Closed("the NATS connection was closed"))
 
-    def _send_and_confirm(self, operations: bytes) -> Future[None]:
+    # Connecting
+
+    def _send_and_confirm(self, operations: bytes, sid: int | None = None) -> Future[None]:
         """Send with a PING behind; the future is done at its PONG. The lock is held."""
         confirmed: Future[None] = Future()
         transport = self._transport
         if transport is None:
             # The reconnect subscribes to everything and confirms then.
-            self._waiting.append(confirmed)
+            self._subscriptions.keep_waiting(confirmed, sid)
             return confirmed
-        self._pongs.append(confirmed)
-        try:
-            if not transport.send(operations + b"PING\r\n"):
-                raise BrokenPipeError("the NATS server takes no data")
-        except OSError:
-            self._pongs.remove(confirmed)
-            self._waiting.append(confirmed)
-            transport.close()
+        self._subscriptions.await_pong(confirmed, sid)
+        self._send_or_close(transport, operations + PING)
         return confirmed
 
-    def _connect(self, address: ServerAddress) -> bytes:
-        transport, info, rest = connect(
-            address,
-            self._options,
-            tls_context=self._tls_context,
-            version=self._version,
-            timeout=CONNECT_TIMEOUT_SECONDS,
-            outgoing_bytes_max=self._outgoing_bytes_max,
-        )
+    def _send_or_close(self, transport: Transport, operations: bytes) -> None:
+        """Where nothing can be sent the connection ends, and the next one sends everything."""
+        try:
+            if not transport.send(operations):
+                raise BrokenPipeError("the NATS server takes no data")
+        except OSError:
+            transport.close()
+
+    def _adopt(self, dialled: Dialled) -> None:
+        """Make it the connection of this source and subscribe to everything on it."""
+        info = dialled.info
+        self._idle_pings = 0
         with self._lock:
-            self.info = info
-            self.address = address
-            self._body_bytes_max = max(info.max_payload, 1 << 20) + LINE_BYTES_MAX
-            self._transport = transport
+            self.address = dialled.address
+            self._transport = dialled.transport
             self.counts.connects += 1
-            operations = b"".join(
-                encode_sub(s.subject, sid, group=s.group) for sid, s in self._subscriptions.items()
-            )
-            waiting, self._waiting = self._waiting, []
-            confirmed = self._send_and_confirm(operations)
-        confirmed.add_done_callback(lambda done: _pass_on(done, waiting))
+            self._send_or_close(dialled.transport, self._subscriptions.all_again())
+        self._on_info(info)
         log.info(
             "nats connected",
             extra={
-                "server": str(address),
+                "server": str(dialled.address),
                 "version": info.version,
                 "server_name": info.server_name,
+                "cluster": info.cluster,
+                "servers": len(self._dialer),
+                "max_payload": info.max_payload,
             },
         )
-        return rest
 
     def _run(self, rest: bytes) -> None:
         """The reading thread: read until the connection ends, reconnect, until closed."""
         while True:
             reason = self._read_until_end(rest)
             with self._lock:
-                transport, self._transport = self._transport, None
-                # Their operations may have been lost: the reconnect confirms them.
-                self._waiting.extend(self._pongs)
-                self._pongs.clear()
-            if transport is not None:
-                transport.close()
+                ended, dialled = self._transport, self._next
+                self._next = None
+                # Their operations may have been lost: the next connection confirms them.
+                self._subscriptions.lost()
+                if dialled is None or self._stopping.is_set():
+                    self._transport = None
+            assert ended is not None
             if self._stopping.is_set():
+                ended.close()
+                if dialled is not None:
+                    dialled.transport.close()
                 return
-            self.counts.disconnects += 1
-            log.warning(
-                "nats disconnected; what is published meanwhile without an ack is not stored",
-                extra={"server": str(self.address), "reason": reason},
-            )
-            reconnected = self._reconnect()
-            if reconnected is None:
-                return
-            rest = reconnected
+            if dialled is None:
+                ended.close()
+                self._on_lost(ended, reason)
+                dialled = self._dialer.again(self.address, self._stopping)
+                if dialled is None:
+                    return
+                self._adopt(dialled)
+            else:
+                self._adopt(dialled)
+                self.counts.moves += 1
+                # Acks on their way leave by the old connection.
+                ended.wait_sent(ACKS_SENT_SECONDS_MAX)
+                ended.close()
+            rest = dialled.rest
 
-    def _reconnect(self) -> bytes | None:
-        began = self._clock.monotonic_ns()
-        pause = 0.02
-        while not self._stopping.is_set():
-            for address in self._servers:
-                try:
-                    rest = self._connect(address)
-                except (OSError, BasculeError) as error:
-                    log.info(
-                        "nats reconnect failed", extra={"server": str(address), "error": str(error)}
-                    )
-                    continue
-                log.info(
-                    "nats back",
-                    extra={"after_ms": (self._clock.monotonic_ns() - began) // 1_000_000},
-                )
-                return rest
-            # Jitter keeps a fleet from coming back in one instant.
-            self._stopping.wait(pause * self._random.uniform(0.5, 1.0))
-            pause = min(2 * pause, BACKOFF_SECONDS_MAX)
-        return None
+    def _on_lost(self, transport: Transport, reason: str) -> None:
+        self.counts.disconnects += 1
+        log.warning(
+            "nats disconnected; what is published meanwhile without an ack is not stored",
+            extra={"server": str(self.address), "reason": reason},
+        )
+        behind = transport.backlog_bytes_last
+        if behind >= BACKLOG_BYTES_MIN or "slow consumer" in reason.lower():
+            self._complaints.on_slow_consumer(
+                str(self.address), self.streams(), backlog_bytes=behind
+            )
 
     def _read_until_end(self, rest: bytes) -> str:
         transport = self._transport
         assert transport is not None
-        reader = ChunkReader(self, transport, rest)
         try:
+            reader = ChunkReader(self, transport, rest)
             while reader.read_once():
                 pass
             return "the server closed the connection"
-        except (OSError, RemoteProtocolError) as error:
+        except (OSError, BasculeError) as error:
             return str(error)
 
+    # What the server says
+
     def on_control_line(self, line: bytes) -> None:
-        """PING, PONG, INFO, +OK, -ERR. Raises: RemoteProtocolError for anything else."""
+        """PING, PONG, INFO, +OK, -ERR.
+
+        Raises: RemoteProtocolError for anything else, Broken where the connection is to end.
+        """
         word = line[:4].upper()
         if word == b"PING":
             transport = self._transport
             if transport is not None:
                 transport.send(b"PONG\r\n")
         elif word == b"PONG":
-            with self._lock:
-                confirmed = self._pongs.popleft() if self._pongs else None
-            if confirmed is not None and not confirmed.done():
-                confirmed.set_result(None)
+            self._on_pong()
         elif word == b"INFO":
-            self.info = decode_info(line)
+            self._on_info(decode_info(line))
         elif word == b"-ERR":
-            self._on_server_error(decode_error(line))
+            self._on_server_error(ServerError.decode(line))
         elif not line.startswith(b"+OK"):
             raise RemoteProtocolError(f"the NATS server sent {line[:40]!r}, expected an operation")
 
-    def _on_server_error(self, text: str) -> None:
-        self.counts.server_errors += 1
-        if "slow consumer" in text.lower():
-            self.counts.slow_consumer_disconnects += 1
-        log.error("nats server error", extra={"error": text})
-        if text.lower().startswith("permissions violation for subscription"):
-            with self._lock:
-                refused = self._pongs[0] if self._pongs else None
-            # The PONG behind it is still to come and finds its future already done.
-            if refused is not None and not refused.done():
-                refused.set_exception(NatsRefused(text))
-
-    def _fail_confirmations(self, error: BasculeError) -> None:
+    def on_idle(self) -> None:
+        """Nothing came for IDLE_SECONDS. Raises: Broken where a server answers no PING."""
+        if self._idle_pings >= IDLE_PINGS_MAX:
+            raise Broken(f"no PONG for {IDLE_PINGS_MAX * IDLE_SECONDS} s")
+        self._idle_pings += 1
         with self._lock:
-            waiting = [*self._pongs, *self._waiting]
-            self._pongs.clear()
-            self._waiting.clear()
-        for confirmed in waiting:
-            if not confirmed.done():
-                confirmed.set_exception(error)
+            self._send_and_confirm(b"")
+
+    def _on_pong(self) -> None:
+        with self._lock:
+            confirmed, back = self._subscriptions.on_pong()
+        if back is not None:
+            log.info(
+                "nats subscription works again",
+                extra={"stream": back.stream, "subject": back.subject},
+            )
+        if confirmed is not None and not confirmed.done():
+            confirmed.set_result(None)
+
+    def _on_info(self, info: ServerInfo) -> None:
+        assert self.address is not None
+        self._body_bytes_max = max(info.max_payload, 1 << 20) + LINE_BYTES_MAX
+        self.counts.max_payload_bytes = info.max_payload
+        self._dialer.on_info(self.address, info)
+        if info.ldm:
+            self._on_lame_duck(self.address)
+
+    def _on_server_error(self, error: ServerError) -> None:
+        """Raises: Broken where the connection ends by it."""
+        with self._lock:
+            about, refused = self._subscriptions.on_refused(error)
+        self._complaints.on_error(error, [found.stream for found in about])
+        # The PONG behind it is still to come and finds its future already done.
+        refuse(refused, error)
+        if error.is_fatal:
+            raise Broken(error.text)
+
+    # Lame duck mode
+
+    def _on_lame_duck(self, leaving: ServerAddress) -> None:
+        """Look for another server while this one still serves."""
+        log.warning(
+            "nats server is in lame duck mode; moving to another", extra={"server": str(leaving)}
+        )
+        if self._mover is None or not self._mover.is_alive():
+            self._mover = threading.Thread(
+                target=self._move, args=(leaving,), name="nats-mover", daemon=True
+            )
+            self._mover.start()
+
+    def _move(self, leaving: ServerAddress) -> None:
+        """Connect elsewhere, then end what is subscribed here: its PONG is the end of reading.
+
+        In this order nothing is delivered twice, and what is published between the end here and the
+        beginning there is what a publisher without acks may lose: one round trip.
+        """
+        dialled = self._dialer.elsewhere(
+            leaving, self._stopping, wanted=lambda: self.connected and self.address == leaving
+        )
+        if dialled is None:
+            return
+        with self._lock:
+            transport = self._transport
+            if transport is not None and self.address == leaving:
+                self._next = dialled
+                self._send_and_confirm(self._subscriptions.end_all()).add_done_callback(
+                    # In the reading thread, once all that was delivered has been submitted.
+                    lambda _: transport.end_reading()
+                )
+                return
+        # It was cut off meanwhile, and the reading thread finds its own way.
+        dialled.transport.close()
+
+    # What the reader hands on
 
     def deliver(self, buf: bytearray, messages: array[int], count: int, wire_bytes: int) -> bool:
         """Sequence parsed messages into the sink; waits where its room is used up.
@@ -361,6 +388,7 @@ class NatsSource:
 
     def on_received(self, count: int) -> None:
         self.counts.bytes_received += count
+        self._idle_pings = 0
 
     def pause(self, seconds: float) -> None:
         """Sleep, unless the connection is being closed."""
@@ -369,14 +397,3 @@ class NatsSource:
     @property
     def body_bytes_max(self) -> int:
         return self._body_bytes_max
-
-
-def _pass_on(done: Future[None], waiting: list[Future[None]]) -> None:
-    error = done.exception()
-    for confirmed in waiting:
-        if confirmed.done():
-            continue
-        if error is None:
-            confirmed.set_result(None)
-        else:
-            confirmed.set_exception(error)

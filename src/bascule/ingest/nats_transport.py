@@ -5,11 +5,14 @@ from __future__ import annotations
 import select
 import socket
 import ssl
+import struct
 import threading
 from collections import deque
 from typing import Final
 
 from bascule.errors import Broken
+from bascule.host.api import Clock
+from bascule.host.credential_files import explain_tls, read_secret
 from bascule.wire.nats import ConnectOptions, NatsHandshake, ServerAddress, ServerInfo, Step
 
 _TLS_CHUNK_BYTES: Final = 256 << 10
@@ -17,6 +20,10 @@ _KERNEL_BYTES: Final = 4 << 20
 """Receive buffer asked of the kernel: some 20 ms at the speed of a NATS server."""
 _SO_RCVBUFFORCE: Final = 33
 """From asm-generic/socket.h; Python's socket module has no name for it."""
+IDLE_SECONDS: Final = 10
+"""`receive_into` gives up waiting after this long, so that the server can be asked for a sign."""
+_IDLE_TIMEVAL: Final = struct.pack("ll", IDLE_SECONDS, 0)
+"""A `struct timeval`. The kernel's own time-out costs no call per receive, as Python's would."""
 _IOV_MAX: Final = 512
 """Buffers per sendmsg; the kernel takes 1024."""
 
@@ -40,12 +47,34 @@ class Transport:
         self._outgoing_bytes_max = outgoing_bytes_max
         self._closed = False
         self._writer: threading.Thread | None = None
+        self._backlog_bytes = 0
+        self.backlog_bytes_last = 0
+        """Received in one go, without the kernel's buffer found empty, most recently."""
+        self._reading_ended = False
 
     def receive_into(self, view: memoryview) -> int:
-        """Wait for bytes; 0 at the end of the connection. Raises: OSError."""
+        """Wait for bytes; 0 at the end of the connection.
+
+        Raises: OSError; BlockingIOError where nothing came for IDLE_SECONDS.
+        """
+        if self._reading_ended:
+            return 0
         if self._tls is not None:
             return self._receive_tls(view)
-        return self._sock.recv_into(view)
+        count = self._sock.recv_into(view)
+        self._note_backlog(count, len(view))
+        return count
+
+    def end_reading(self) -> None:
+        """Let `receive_into` say that this is the end, though the connection is open."""
+        self._reading_ended = True
+
+    def _note_backlog(self, count: int, room: int) -> None:
+        self._backlog_bytes += count
+        if count:
+            self.backlog_bytes_last = self._backlog_bytes
+        if count < room:
+            self._backlog_bytes = 0
 
     def send(self, data: bytes) -> bool:
         """Send or queue; False where the queue is full and nothing was taken. Raises: OSError."""
@@ -137,6 +166,7 @@ class Transport:
             if read is not None:
                 return read
             data = self._sock.recv(_TLS_CHUNK_BYTES)
+            self._note_backlog(len(data), _TLS_CHUNK_BYTES)
             with self._lock:
                 self._tls.feed(data)
 
@@ -187,6 +217,7 @@ def connect(
     *,
     tls_context: ssl.SSLContext | None,
     version: str,
+    clock: Clock,
     timeout: float,
     outgoing_bytes_max: int,
 ) -> tuple[Transport, ServerInfo, bytes]:
@@ -194,11 +225,14 @@ def connect(
 
     Returns the transport, what the server said of itself, and bytes that came behind the PONG.
 
-    Raises: OSError (network, TLS), NatsRefused (credentials), RemoteProtocolError, Broken.
+    Raises: OSError (network), NatsRefused (credentials, limits), ConfigError (files with
+    credentials), RemoteProtocolError, Broken.
     """
+    handshake = NatsHandshake(
+        options, address, version=version, read=read_secret, now_s=lambda: clock.now_ms() // 1000
+    )
     sock = _connected_socket(address, timeout)
     try:
-        handshake = NatsHandshake(options, address, version=version)
         tls: _TlsLayer | None = None
         chunk = memoryview(bytearray(_TLS_CHUNK_BYTES))
         transport = Transport(sock, None, outgoing_bytes_max=outgoing_bytes_max)
@@ -207,7 +241,8 @@ def connect(
         while step is not Step.READY:
             step = handshake.receive(data)
             if step is Step.START_TLS:
-                tls = _TlsLayer(tls_context or ssl.create_default_context(), address.host)
+                context = tls_context or ssl.create_default_context()
+                tls = _TlsLayer(context, address.tls_name or address.host)
                 tls.handshake(sock)
                 transport = Transport(sock, tls, outgoing_bytes_max=outgoing_bytes_max)
                 handshake.tls_started()
@@ -221,8 +256,12 @@ def connect(
                     raise Broken(f"{address} closed the connection during the handshake")
                 data = bytes(chunk[:count])
         sock.settimeout(None)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _IDLE_TIMEVAL)
         assert handshake.info is not None
         return transport, handshake.info, handshake.rest
+    except ssl.SSLError as error:
+        sock.close()
+        raise Broken(explain_tls(error)) from error
     except BaseException:
         sock.close()
         raise

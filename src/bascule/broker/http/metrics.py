@@ -47,14 +47,34 @@ STATISTICS: Final[Mapping[str, Described]] = {
     "nats.bytes_received": Described("nats_received_bytes", "Bytes read from NATS."),
     "nats.connects": Described("nats_connects", "Connections made to a NATS server."),
     "nats.disconnects": Described("nats_disconnects", "Connections to a NATS server lost."),
+    "nats.moves": Described(
+        "nats_moves", "Times the node left a NATS server in lame duck mode for another."
+    ),
+    "nats.connect_failures": Described(
+        "nats_connect_failures", "Attempts to connect to a NATS server again that failed."
+    ),
+    "nats.refusals": Described(
+        "nats_refusals", "Those of them that the server refused: credentials or limits."
+    ),
     "nats.slow_consumer_disconnects": Described(
         "nats_slow_consumer_disconnects",
         "Times the NATS server dropped the node for reading too slowly: messages were lost.",
     ),
-    "nats.server_errors": Described("nats_server_errors", "-ERR lines of the NATS server."),
+    "nats.server_errors": Described(
+        "nats_server_errors", "-ERR lines of the NATS server, by kind.", label="kind"
+    ),
     "nats.acks_bytes_sent": Described("acks_sent_bytes", "Bytes of acks sent to publishers."),
     "nats.acks_bytes_dropped": Described(
         "acks_dropped_bytes", "Bytes of acks that could not be sent: no connection took them."
+    ),
+    "nats.max_payload_bytes": _gauge(
+        "nats_max_payload_bytes", "Largest message the connected NATS server or account takes."
+    ),
+    "subscription.refused": Described(
+        "stream_subscription_refused",
+        "Whether the NATS server refuses to deliver to the stream: 1 or 0.",
+        counter=False,
+        label="stream",
     ),
     "nats.connected": _gauge("nats_connected", "Whether a NATS server is connected: 1 or 0."),
     "ingest.messages": Described("ingest_messages", "Messages taken from NATS for a stream."),

@@ -1,0 +1,214 @@
+"""One TCP connection to a NATS server, from handshake to loss."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from array import array
+from collections import deque
+from collections.abc import Callable
+from typing import Final, Protocol, cast
+
+from bascule import __version__
+from bascule.errors import Broken, ConfigError, RemoteProtocolError
+from bascule.host.credential_files import explain_tls, read_secret
+from bascule.host.real import RealClock
+from bascule.wire import _hot
+from bascule.wire.nats import (
+    LINE_BYTES_MAX,
+    ConnectOptions,
+    NatsHandshake,
+    NatsRefused,
+    ServerAddress,
+    ServerError,
+    ServerInfo,
+    Step,
+    decode_info,
+)
+
+Chunk = Callable[[bytes, "array[int]", int], None]
+"""Takes the bytes, MESSAGE_FIELDS numbers a message, and the number of messages."""
+
+MESSAGES_PER_PARSE: Final = 4096
+BODY_BYTES_MAX: Final = 64 << 20
+"""Beyond NATS's own largest max_payload."""
+
+
+class LinkOwner(Protocol):
+    """Who hears what a link does."""
+
+    def on_messages(self, data: bytes, positions: array[int], count: int) -> None: ...
+
+    def on_error(self, error: ServerError) -> None: ...
+
+    def on_info(self, link: Link, info: ServerInfo) -> None:
+        """The server says more of itself: its cluster changed, or it is about to go."""
+        ...
+
+    def on_lost(self, link: Link, error: BaseException) -> None:
+        """Called once by each link that was ready."""
+        ...
+
+
+class Link(asyncio.Protocol):
+    """One connection; made by `open_link`."""
+
+    def __init__(self, handshake: NatsHandshake, address: ServerAddress, owner: LinkOwner) -> None:
+        loop = asyncio.get_running_loop()
+        self.transport: asyncio.Transport | None = None
+        self.handshake = handshake
+        self.address = address
+        self.step: asyncio.Future[Step] = loop.create_future()
+        self.ready = False
+        self.pongs: deque[asyncio.Future[None]] = deque()
+        self.unanswered_pings = 0
+        self._owner = owner
+        self._rest = b""
+        self._positions = array("i", bytes(4 * _hot.MESSAGE_FIELDS * MESSAGES_PER_PARSE))
+        self._state = array("q", [0] * 4)
+        self._writable = asyncio.Event()
+        self._writable.set()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)
+        self.data_received(b"")
+
+    def pause_writing(self) -> None:
+        self._writable.clear()
+
+    def resume_writing(self) -> None:
+        self._writable.set()
+
+    async def drain(self) -> None:
+        await self._writable.wait()
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            if self.ready:
+                self._parse(data)
+            else:
+                self._shake(data)
+        except (RemoteProtocolError, NatsRefused, ConfigError) as error:
+            self.fail(error)
+
+    def tls_started(self, transport: asyncio.Transport) -> None:
+        self.transport = transport
+        self.step = asyncio.get_running_loop().create_future()
+        self.handshake.tls_started()
+        transport.write(self.handshake.to_send())
+
+    def _shake(self, data: bytes) -> None:
+        step = self.handshake.receive(data)
+        assert self.transport is not None
+        if outgoing := self.handshake.to_send():
+            self.transport.write(outgoing)
+        if step is Step.NEED_DATA or self.step.done():
+            return
+        self.ready = step is Step.READY
+        self.step.set_result(step)
+        if self.ready and self.handshake.rest:
+            self._parse(self.handshake.rest)
+
+    def _parse(self, data: bytes) -> None:
+        if self._rest:
+            data = self._rest + data
+        at, state = 0, self._state
+        while True:
+            count = _hot.parse_messages(
+                data, at, len(data), BODY_BYTES_MAX, LINE_BYTES_MAX, self._positions, state
+            )
+            if count:
+                self._owner.on_messages(data, self._positions, count)
+            at = state[0]
+            if state[1] == _hot.NEED_DATA:
+                break
+            if state[1] == _hot.CONTROL_LINE:
+                self._on_line(data[at : state[2]])
+                at = state[2] + 2
+            elif state[1] == _hot.MALFORMED:
+                raise RemoteProtocolError(
+                    f"the NATS server sent {data[at : at + 40]!r}, expected a message"
+                )
+        self._rest = data[at:]
+
+    def _on_line(self, line: bytes) -> None:
+        word = line[:5].upper()
+        if word.startswith(b"PONG"):
+            self.unanswered_pings = 0
+            if self.pongs and not (pong := self.pongs.popleft()).done():
+                pong.set_result(None)
+        elif word.startswith(b"PING"):
+            assert self.transport is not None
+            self.transport.write(b"PONG\r\n")
+        elif word.startswith(b"-ERR"):
+            self._owner.on_error(ServerError.decode(line))
+        elif word == b"INFO ":
+            info = self.handshake.info = decode_info(line)
+            self._owner.on_info(self, info)
+        elif not word.startswith(b"+OK"):
+            raise RemoteProtocolError(f"the NATS server sent {line[:40]!r}, expected an operation")
+
+    def fail(self, error: BaseException) -> None:
+        """End this connection; its owner hears why."""
+        if self.transport is not None:
+            self.transport.abort()
+        self._lost(error)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._lost(exc or Broken("the NATS server closed the connection"))
+
+    def _lost(self, error: BaseException) -> None:
+        if not self.step.done():
+            self.step.set_exception(error)
+            self.step.exception()
+        self._writable.set()
+        while self.pongs:
+            if not (pong := self.pongs.popleft()).done():
+                pong.set_exception(Broken(f"the NATS connection was lost: {error}"))
+                pong.exception()
+        if self.ready:
+            self.ready = False
+            self._owner.on_lost(self, error)
+
+
+async def open_link(
+    address: ServerAddress,
+    options: ConnectOptions,
+    owner: LinkOwner,
+    *,
+    tls: ssl.SSLContext | None,
+) -> Link:
+    """Connect, upgrade to TLS where asked, present the credentials, wait for the first PONG.
+
+    Raises: OSError (network), NatsRefused (credentials, limits), ConfigError (files with
+    credentials), RemoteProtocolError, Broken.
+    """
+    loop = asyncio.get_running_loop()
+    clock = RealClock()
+    handshake = NatsHandshake(
+        options,
+        address,
+        version=__version__,
+        read=read_secret,
+        now_s=lambda: clock.now_ms() // 1000,
+    )
+    transport, link = await loop.create_connection(
+        lambda: Link(handshake, address, owner), address.host, address.port
+    )
+    try:
+        if await link.step is Step.START_TLS:
+            context = tls or ssl.create_default_context()
+            name = address.tls_name or address.host
+            secure = await loop.start_tls(transport, link, context, server_hostname=name)
+            assert secure is not None
+            link.tls_started(secure)
+            await link.step
+    except ssl.SSLError as error:
+        transport.abort()
+        raise Broken(explain_tls(error)) from error
+    except BaseException:
+        transport.abort()
+        raise
+    if not link.ready:
+        raise Broken("the connection was lost as it began")
+    return link

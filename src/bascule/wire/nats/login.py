@@ -1,0 +1,123 @@
+"""What one CONNECT proves itself with; read afresh for each connection, as files may change."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from bascule.errors import ConfigError
+from bascule.wire.nats.addresses import ServerAddress
+from bascule.wire.nats.errors import ErrorKind, ServerError
+from bascule.wire.nats.nkeys import NKey, decode_claims, decode_seed, find_seed, parse_credentials
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectOptions:
+    """What a client says of itself in CONNECT. Credentials of a server's URL win over these."""
+
+    name: str
+    user: str | None = None
+    password: str | None = field(default=None, repr=False)
+    token: str | None = field(default=None, repr=False)
+    nkey_seed: str | None = field(default=None, repr=False)
+    """A user's seed, `SU...`."""
+    nkey: str | None = None
+    """Path of a file with such a seed."""
+    creds: str | None = None
+    """Path of a credentials file: user JWT and seed."""
+    tls: bool = False
+    """Refuse to go on without TLS."""
+    tls_first: bool = False
+    """Begin with TLS, before the server's INFO; the server has to be set up for it."""
+    echo: bool = True
+    """Whether the server sends our own messages back to our own subscriptions."""
+
+
+@dataclass(frozen=True, slots=True)
+class Login:
+    """Credentials ready for use."""
+
+    user: str | None = None
+    password: str | None = field(default=None, repr=False)
+    token: str | None = field(default=None, repr=False)
+    key: NKey | None = field(default=None, repr=False)
+    jwt: str | None = field(default=None, repr=False)
+    origin: str = ""
+    """Where they came from, for error texts."""
+
+    def fields(self, nonce: str) -> dict[str, str]:
+        """What CONNECT says; `nonce` is the INFO's.
+
+        Raises: ConfigError where a signature is needed and the server gave nothing to sign.
+        """
+        plain = {"user": self.user, "pass": self.password, "auth_token": self.token}
+        fields = {name: value for name, value in plain.items() if value is not None}
+        if self.jwt is not None:
+            fields["jwt"] = self.jwt
+        if self.key is not None:
+            if not nonce:
+                raise ConfigError(
+                    f"the server asks for no NKey, but {self.origin} is given: "
+                    "it has no user with an NKey and no operator"
+                )
+            if self.jwt is None:
+                fields["nkey"] = self.key.public
+            fields["sig"] = self.key.sign(nonce)
+        return fields
+
+    def explain(self, error: ServerError, *, now_s: int) -> str:
+        """A refusal of these credentials, with what is known about them."""
+        if error.kind is not ErrorKind.AUTHENTICATION:
+            return str(error)
+        if self.jwt is not None:
+            claims = decode_claims(self.jwt, origin=self.origin)
+            if claims.exp and claims.exp <= now_s:
+                ago = now_s - claims.exp
+                return (
+                    f"{error.text}: the user JWT in {self.origin} expired {ago} s ago; put a new "
+                    "one there"
+                )
+            return (
+                f"{error.text}: the server does not accept the user JWT in {self.origin} "
+                f"(user {claims.name or claims.sub}, issued by {claims.iss}); is its account known "
+                "to the server, and neither expired nor revoked?"
+            )
+        if self.key is not None:
+            return (
+                f"{error.text}: the server knows no user with NKey {self.key.public}, the public "
+                f"key of {self.origin}"
+            )
+        if self.user is not None:
+            return f"{error.text}: user {self.user!r} is unknown or the password is wrong"
+        if self.token is not None:
+            return f"{error.text}: the token is wrong"
+        return (
+            f"{error.text}: no credentials are given; set nats.user and nats.password, nats.token, "
+            "nats.nkey, nats.creds, or a client certificate"
+        )
+
+
+def load_login(
+    options: ConnectOptions, address: ServerAddress, read: Callable[[str], str]
+) -> Login:
+    """The credentials for `address`; `read` gives the text of a file or raises ConfigError.
+
+    Raises: ConfigError for a file that cannot be read or holds something else.
+    """
+    if address.user is not None or address.token is not None:
+        return Login(address.user, address.password, address.token, origin="the URL")
+    user, password, token = options.user, options.password, options.token
+    if options.creds is not None:
+        origin = f"credentials file {options.creds}"
+        found = parse_credentials(read(options.creds), origin=origin)
+        key = decode_seed(found.seed, origin=origin) if found.seed else None
+        return Login(user, password, token, key, found.jwt, origin)
+    if options.nkey is not None or options.nkey_seed is not None:
+        origin, seed = "the NKey seed given", options.nkey_seed or ""
+        if options.nkey is not None:
+            origin = f"NKey file {options.nkey}"
+            seed = find_seed(read(options.nkey))
+            if not seed:
+                raise ConfigError(f"{origin} holds no NKey seed: expected a line SU...")
+        return Login(user, password, token, decode_seed(seed, origin=origin), None, origin)
+    return Login(user, password, token, origin="the configuration")
