@@ -117,12 +117,12 @@ def parse_credentials(text: str, *, origin: str) -> Credentials:
     return Credentials(jwt, seed)
 
 
-class _NatsClaims(msgspec.Struct):
+class _NatsClaims(msgspec.Struct, frozen=True):
     bearer_token: bool = False
     type: str = ""
 
 
-class Claims(msgspec.Struct):
+class Claims(msgspec.Struct, frozen=True):
     """What a user JWT says of itself; whether it is true is the server's business."""
 
     name: str = ""
