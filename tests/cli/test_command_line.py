@@ -16,9 +16,9 @@ from bascule.cli import exits
 from bascule.cli.demo.folder import MARK, fresh_folder
 from bascule.cli.logs import set_up_logging
 from bascule.cli.main import main
-from bascule.cli.output import bytes_text, duration_text
 from bascule.cli.read import as_json, as_text, parse_start
 from bascule.cli.serve import load_config, write_ready_file
+from bascule.cli.units import bytes_text, duration_text
 from bascule.client import Message
 from bascule.config import LoggingConfig
 from bascule.errors import (

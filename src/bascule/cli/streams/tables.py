@@ -1,0 +1,150 @@
+"""Streams as people see them, and as JSON in the shape of the HTTP API."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from rich.markup import escape
+from rich.table import Table
+
+from bascule.cli.streams.settings import SETTINGS
+from bascule.cli.units import bytes_text, duration_text, moment_text
+from bascule.model import PartitionInfo, StreamConfig, StreamInfo
+
+if TYPE_CHECKING:
+    from bascule.client import PurgedPartition
+
+
+def stream_as_json(info: StreamInfo) -> dict[str, Any]:
+    """A stream in the shape of the HTTP API."""
+    definition = info.definition
+    return {
+        "name": definition.name,
+        "id": definition.id.hex(),
+        "created_ms": definition.created_ms,
+        "paused": definition.paused,
+        "config": asdict(definition.config),
+        "partitions": [asdict(partition) for partition in info.partitions],
+    }
+
+
+def streams_table(infos: Sequence[StreamInfo]) -> Table:
+    """One row a stream."""
+    table = _table(
+        ("name", "subject", "sync", "partitions", "messages", "size", "kept", "state"),
+        right=("partitions", "messages", "size"),
+    )
+    for info in infos:
+        config = info.definition.config
+        table.add_row(
+            escape(info.definition.name),
+            escape(config.subject + (f" (group {config.group})" if config.group else "")),
+            config.sync.value,
+            str(len(info.partitions)),
+            f"{sum(p.high_watermark - p.start_offset for p in info.partitions):,}",
+            bytes_text(sum(p.bytes for p in info.partitions)),
+            kept_text(config),
+            state_text(info),
+        )
+    return table
+
+
+def state_text(info: StreamInfo) -> str:
+    """Rich markup: ok, paused, read-only, or what stopped."""
+    stopped = [p.failure for p in info.partitions if p.failure]
+    if stopped:
+        return f"[red]stopped: {escape(stopped[0])}"
+    if info.definition.paused:
+        return "[yellow]paused"
+    return "[yellow]read-only" if info.definition.config.read_only else "[green]ok"
+
+
+def kept_text(config: StreamConfig) -> str:
+    """What bounds a stream, in a few words."""
+    limits = []
+    if config.retention_ms_max:
+        limits.append(duration_text(config.retention_ms_max))
+    if config.retention_bytes_max:
+        limits.append(bytes_text(config.retention_bytes_max))
+    if config.retention_messages_max:
+        limits.append(f"{config.retention_messages_max:,} messages")
+    if "compact" in config.cleanup:
+        limits.append("last of each key")
+    return ", ".join(limits) or "all"
+
+
+def stream_detail(info: StreamInfo, *, all_settings: bool = False) -> Table:
+    """Everything about one stream, a fact a row: all settings, or those that differ from usual."""
+    definition, config = info.definition, info.definition.config
+    table = Table(box=None, show_header=False, pad_edge=False)
+    table.add_column(style="bold")
+    table.add_column()
+    rows = [
+        ("name", escape(definition.name)),
+        ("id", definition.id.hex()),
+        ("created", moment_text(definition.created_ms)),
+        ("subject", escape(config.subject)),
+        ("queue group", escape(config.group or "none")),
+        ("state", state_text(info)),
+        ("kept", kept_text(config)),
+    ]
+    usual = StreamConfig(subject=config.subject)
+    shown = [
+        item
+        for item in SETTINGS
+        if all_settings or getattr(config, item.field) != getattr(usual, item.field)
+    ]
+    rows += [(item.flag.partition("/")[0].removeprefix("--").replace("-", " "),
+              escape(item.text(config))) for item in shown]  # fmt: skip
+    if not all_settings:
+        rows.append(("", "[dim]settings not shown hold Bascule's defaults; --all shows them"))
+    for row in rows:
+        table.add_row(*row)
+    return table
+
+
+def partitions_table(partitions: Sequence[PartitionInfo]) -> Table:
+    """One row a partition."""
+    columns = ("partition", "start", "committed", "on disk", "end", "messages", "size", "epoch")
+    table = _table((*columns, "state"), right=columns)
+    for item in partitions:
+        numbers = (
+            item.start_offset,
+            item.high_watermark,
+            item.synced_offset,
+            item.end_offset,
+            item.high_watermark - item.start_offset,
+        )
+        table.add_row(
+            str(item.partition),
+            *(f"{number:,}" for number in numbers),
+            bytes_text(item.bytes),
+            str(item.leader_epoch),
+            f"[red]stopped: {escape(item.failure)}" if item.failure else "[green]ok",
+        )
+    return table
+
+
+def purged_table(purged: Sequence[PurgedPartition]) -> Table:
+    """What went from each partition."""
+    columns = ("partition", "started at", "starts at", "gone", "left", "freed")
+    table = _table(columns, right=columns)
+    for item in purged:
+        table.add_row(
+            str(item.partition),
+            f"{item.start_offset_before:,}",
+            f"{item.start_offset:,}",
+            f"{item.start_offset - item.start_offset_before:,}",
+            f"{max(item.high_watermark - item.start_offset, 0):,}",
+            bytes_text(max(item.bytes_before - item.bytes, 0)),
+        )
+    return table
+
+
+def _table(columns: Sequence[str], *, right: Sequence[str]) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for title in columns:
+        table.add_column(title, justify="right" if title in right else "left")
+    return table

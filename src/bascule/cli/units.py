@@ -1,0 +1,103 @@
+"""Sizes, times and moments as people write and read them."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime
+from typing import Final
+
+import typer
+
+NO_LIMIT: Final = frozenset({"none", "no", "off", "unlimited"})
+"""Words for a limit that is none, which the node writes as 0."""
+
+_NUMBER: Final = re.compile(r"([0-9][0-9_,]*(?:\.[0-9]+)?)\s*([A-Za-z]*)")
+
+_SIZES: Final = {
+    "": 1, "b": 1,
+    "k": 1 << 10, "kib": 1 << 10, "m": 1 << 20, "mib": 1 << 20,
+    "g": 1 << 30, "gib": 1 << 30, "t": 1 << 40, "tib": 1 << 40,
+    "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12,
+}  # fmt: skip
+
+_SECOND: Final = 1_000
+_TIMES: Final = {
+    "ms": 1, "s": _SECOND, "sec": _SECOND, "m": 60 * _SECOND, "min": 60 * _SECOND,
+    "h": 3_600 * _SECOND, "d": 86_400 * _SECOND, "w": 7 * 86_400 * _SECOND,
+}  # fmt: skip
+
+
+def parse_size(text: str) -> int:
+    """Bytes of `10GiB`, `1.5 MB` (decimal), `512k` or a plain number; `none` is 0."""
+    return _parse(text, _SIZES, "a size", "10GiB, 512MiB, 1.5GB or plain bytes")
+
+
+def parse_duration(text: str) -> int:
+    """Milliseconds of `7d`, `90s`, `250ms`, `1.5h`; `none` is 0, other numbers need a unit."""
+    return _parse(text, _TIMES, "a time", "7d, 12h, 30min, 90s or 250ms")
+
+
+def parse_count(text: str) -> int:
+    """A whole number, also as `10k` or `1M` (decimal); `none` is 0."""
+    units = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9}
+    return _parse(text, units, "a number", "5000, 10k or 1M")
+
+
+def parse_moment(text: str, *, now_ms: int) -> int:
+    """Unix milliseconds of an ISO 8601 time (local unless it names a zone), or of a time ago.
+
+    Raises: typer.BadParameter.
+    """
+    matched = _NUMBER.fullmatch(text.strip())
+    if matched and matched[2].lower() in _TIMES:
+        return now_ms - parse_duration(text)
+    try:
+        return int(datetime.fromisoformat(text.strip()).astimezone().timestamp() * 1_000)
+    except ValueError:
+        raise typer.BadParameter(
+            f"{text!r} is no time: expected 2026-01-31T12:00:00Z, or 7d for a week ago"
+        ) from None
+
+
+def _parse(text: str, units: dict[str, int], what: str, examples: str) -> int:
+    word = text.strip().lower()
+    if word in NO_LIMIT or word == "0":
+        return 0
+    matched = _NUMBER.fullmatch(word)
+    if matched is None or matched[2] not in units:
+        raise typer.BadParameter(f"{text!r} is not {what}: expected {examples}")
+    value = float(matched[1].replace("_", "").replace(",", "")) * units[matched[2]]
+    if value != int(value):
+        raise typer.BadParameter(f"{text!r} is not {what} in whole units: expected {examples}")
+    return int(value)
+
+
+def bytes_text(count: float) -> str:
+    """`1.5 MiB`."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if abs(count) < 1_024:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1_024
+    return f"{count:.1f} TiB"
+
+
+def count_text(count: float) -> str:
+    """At most five characters: `0`, `950`, `12.3k`, `4.5M`."""
+    for unit in ("", "k", "M", "G"):
+        if abs(count) < 999.5:
+            return f"{count:.0f}{unit}" if unit == "" or count >= 99.95 else f"{count:.1f}{unit}"
+        count /= 1_000
+    return f"{count:.1f}T"
+
+
+def duration_text(ms: int) -> str:
+    """`7 d`, `90 s`, `250 ms`: the largest unit that divides evenly."""
+    for unit, size in (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1_000)):
+        if ms >= size and ms % size == 0:
+            return f"{ms // size} {unit}"
+    return f"{ms} ms"
+
+
+def moment_text(ms: int) -> str:
+    """UTC, to the second."""
+    return datetime.fromtimestamp(ms / 1_000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")

@@ -1,0 +1,181 @@
+"""The options of `bascule stream`, units, and what its tables show, without a node."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from typing import Any
+
+import pytest
+import typer
+from rich.console import Console
+from typer.main import get_command
+
+from bascule.cli import exits
+from bascule.cli.main import app, main
+from bascule.cli.streams.settings import SETTINGS
+from bascule.cli.streams.tables import (
+    kept_text,
+    partitions_table,
+    purged_table,
+    state_text,
+    stream_as_json,
+    stream_detail,
+    streams_table,
+)
+from bascule.cli.units import (
+    count_text,
+    parse_count,
+    parse_duration,
+    parse_moment,
+    parse_size,
+)
+from bascule.client import PurgedPartition
+from bascule.model import Cleanup, PartitionInfo, StreamConfig, StreamDefinition, StreamInfo
+
+DAY = 86_400_000
+
+
+def shown(table: Any) -> str:
+    console = Console(width=200, record=True, file=None, highlight=False)
+    with console.capture() as captured:
+        console.print(table)
+    return captured.get()
+
+
+def a_stream(**changes: Any) -> StreamInfo:
+    config = replace(StreamConfig(subject="a.>"), **changes)
+    definition = StreamDefinition(name="a", id=b"i" * 16, created_ms=0, config=config)
+    partition = PartitionInfo(0, 5, 1_040, 1_041, 1_042, 1, 2_048)
+    return StreamInfo(definition, (partition, replace(partition, partition=1)))
+
+
+@pytest.mark.parametrize(
+    ("text", "bytes"),
+    [
+        ("0", 0),
+        ("none", 0),
+        ("4096", 4_096),
+        ("1_000", 1_000),
+        ("10GiB", 10 << 30),
+        ("10 gib", 10 << 30),
+        ("512k", 512 << 10),
+        ("1.5M", 3 << 19),
+        ("1.5GB", 1_500_000_000),
+        ("2TiB", 2 << 40),
+    ],
+)
+def test_sizes(text: str, bytes: int) -> None:
+    assert parse_size(text) == bytes
+
+
+@pytest.mark.parametrize(
+    ("text", "ms"),
+    [("none", 0), ("0", 0), ("7d", 7 * DAY), ("1.5h", 5_400_000), ("90s", 90_000),
+     ("250ms", 250), ("2w", 14 * DAY), ("5 min", 300_000), ("5m", 300_000)],
+)  # fmt: skip
+def test_times(text: str, ms: int) -> None:
+    assert parse_duration(text) == ms
+
+
+@pytest.mark.parametrize("text", ["", "7", "-1d", "7 years", "d", "1.0001s", "1e3s", "nan d"])
+def test_what_is_no_time(text: str) -> None:
+    with pytest.raises(typer.BadParameter):
+        parse_duration(text)
+
+
+@pytest.mark.parametrize("text", ["", "-1", "1.5", "10 apples", "GiB", "٣"])
+def test_what_is_no_size(text: str) -> None:
+    with pytest.raises(typer.BadParameter):
+        parse_size(text)
+
+
+def test_counts_and_moments() -> None:
+    assert (parse_count("10k"), parse_count("1.5M"), parse_count("none")) == (10_000, 1_500_000, 0)
+    assert parse_moment("1970-01-01T00:00:01Z", now_ms=5) == 1_000
+    assert parse_moment("7d", now_ms=8 * DAY) == DAY
+    with pytest.raises(typer.BadParameter, match="is no time"):
+        parse_moment("yesterday", now_ms=0)
+    assert [count_text(n) for n in (0, 950, 12_345, 999_999, 4_500_000)] == [
+        "0", "950", "12.3k", "1.0M", "4.5M"
+    ]  # fmt: skip
+
+
+def test_every_setting_of_a_stream_has_an_option() -> None:
+    named = {item.name for item in fields(StreamConfig)} - {"subject", "group"}
+    assert {item.field for item in SETTINGS} == named
+    assert len({item.flag for item in SETTINGS}) == len(SETTINGS)
+
+
+def options_of(command: str) -> set[str]:
+    group = get_command(app).commands["stream"]  # type: ignore[attr-defined]
+    return {name for option in group.commands[command].params for name in option.opts}
+
+
+def test_create_offers_all_settings_and_alter_those_that_may_change() -> None:
+    flags = {item.flag.partition("/")[0] for item in SETTINGS}
+    assert flags <= options_of("create")
+    fixed = {"--partition-by", "--key-from"}
+    assert options_of("alter") & flags == flags - fixed
+    assert "--subject" not in options_of("alter")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["create", "a", "--subject", "a", "--retention", "7"], "is not a time: expected 7d"),
+        (["create", "a", "--subject", "a", "--retention-bytes", "x"], "is not a size"),
+        (["create", "a", "--subject", "a", "--cleanup", "delete,x"], "'x' is none of delete"),
+        (["create", "a", "--subject", "a", "--sync", "often"], "'often' is none of always"),
+        (["alter", "a"], "nothing to change"),
+        (["alter", "a", "--subject", "b"], "No such option"),
+        (["purge", "a", "--to", "1", "--before", "7d"], "choose one"),
+        (["purge", "a", "--before", "soon"], "is no time"),
+    ],
+)
+def test_wrong_settings_are_wrong_usage(
+    arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["stream", *arguments]) == exits.USAGE
+    told = " ".join(capsys.readouterr().err.replace("│", " ").split())
+    assert says in told
+
+
+def test_the_list_says_what_is_kept_and_how_it_is() -> None:
+    text = shown(streams_table([a_stream(retention_ms_max=7 * DAY)]))
+    assert text.splitlines()[1].split() == [
+        "a", "a.>", "always", "2", "2,070", "4.0", "KiB", "7", "d", "ok"
+    ]  # fmt: skip
+    both = (Cleanup.DELETE, Cleanup.COMPACT)
+    limits = {"retention_bytes_max": 1 << 30, "retention_messages_max": 9, "cleanup": both}
+    assert kept_text(a_stream(**limits).definition.config) == (
+        "1.0 GiB, 9 messages, last of each key"
+    )
+    assert state_text(a_stream(read_only=True)) == "[yellow]read-only"
+    paused = a_stream()
+    paused = replace(paused, definition=replace(paused.definition, paused=True))
+    assert state_text(paused) == "[yellow]paused"
+    failed = replace(paused.partitions[0], failure="disk [0] failed")
+    assert "stopped: disk [0] failed" in shown(partitions_table([failed]))
+
+
+def test_the_detail_shows_what_differs_from_usual() -> None:
+    info = a_stream(retention_ms_max=7 * DAY, dedupe_window_ms=0, partitions=2)
+    text = shown(stream_detail(info))
+    lines = [" ".join(line.split()) for line in text.splitlines()]
+    assert {"retention 7 d", "partitions 2", "dedupe window none"} <= set(lines)
+    assert "segment bytes" not in text
+    assert "segment bytes" in shown(stream_detail(info, all_settings=True))
+
+
+def test_json_is_that_of_the_api() -> None:
+    body = stream_as_json(a_stream())
+    assert body["config"].keys() == {item.name for item in fields(StreamConfig)}
+    assert body["partitions"][1]["high_watermark"] == 1_040
+    assert body["paused"] is False
+
+
+def test_a_purge_tells_what_went() -> None:
+    rows = [PurgedPartition(0, 5, 25, 40, 4_096, 1_024), PurgedPartition(1, 9, 9, 9, 0, 0)]
+    first, second = shown(purged_table(rows)).splitlines()[1:]
+    assert first.split() == ["0", "5", "25", "20", "15", "3.0", "KiB"]
+    assert second.split() == ["1", "9", "9", "0", "0", "0", "B"]
