@@ -1,0 +1,76 @@
+"""The file that says up to where a log is clean. Its presence says that offsets may be missing."""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import Final, NamedTuple
+
+from crc32c import crc32c
+
+from bascule.errors import CorruptData
+from bascule.host.api import Files
+from bascule.storage.checkpoint import replace_file
+
+FILE_NAME: Final = "clean-offset"
+MAGIC: Final = b"BscClen1"
+NO_HORIZON: Final = -1
+_HEADER: Final = Struct(">8sI")
+_BODY: Final = Struct(">qq")
+
+
+class CleanOffset(NamedTuple):
+    """How far a log has been cleaned."""
+
+    offset: int
+    """Below it every key has one record."""
+    horizon_ms: int | None
+    """When the first of the tombstones below may go, None where there is none."""
+
+
+NOTHING_CLEAN: Final = CleanOffset(0, None)
+
+
+def encode_clean_offset(clean: CleanOffset) -> bytes:
+    horizon = NO_HORIZON if clean.horizon_ms is None else clean.horizon_ms
+    body = _BODY.pack(clean.offset, horizon)
+    return _HEADER.pack(MAGIC, crc32c(body)) + body
+
+
+def decode_clean_offset(data: bytes, *, path: str) -> CleanOffset:
+    """Read a whole file.
+
+    Raises: CorruptData.
+    """
+    size = _HEADER.size + _BODY.size
+    if len(data) != size:
+        raise CorruptData(path, min(len(data), size), f"{size} bytes", str(len(data)))
+    magic, crc = _HEADER.unpack_from(data)
+    if magic != MAGIC:
+        raise CorruptData(path, 0, MAGIC.decode(), repr(magic))
+    body = memoryview(data)[_HEADER.size :]
+    if crc32c(body) != crc:
+        raise CorruptData(path, 8, f"CRC {crc32c(body):#010x}", f"{crc:#010x}")
+    offset, horizon = _BODY.unpack(body)
+    return CleanOffset(offset, None if horizon == NO_HORIZON else horizon)
+
+
+def read_clean_offset(files: Files, directory: str) -> CleanOffset:
+    """How far the log is clean; not at all where the file is missing or damaged.
+
+    Cleaning what is clean already changes nothing, so that is never wrong. Raises: OSError.
+    """
+    path = f"{directory}/{FILE_NAME}"
+    try:
+        return decode_clean_offset(files.read_bytes(path), path=path)
+    except (FileNotFoundError, CorruptData):
+        return NOTHING_CLEAN
+
+
+def write_clean_offset(files: Files, directory: str, clean: CleanOffset) -> None:
+    """Put it on the disk. Raises: OSError."""
+    replace_file(files, f"{directory}/{FILE_NAME}", encode_clean_offset(clean))
+
+
+def has_gaps(files: Files, directory: str) -> bool:
+    """Whether the log has ever been compacted: then offsets may be missing. Raises: OSError."""
+    return files.exists(f"{directory}/{FILE_NAME}")
