@@ -15,6 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from bascule.broker.door import ClientDoor, NodeIdentity, connection, sending
+from bascule.broker.offsets import Offsets
 from bascule.broker.partition import Partition
 from bascule.broker.partitions import Partitions
 from bascule.host.api import File
@@ -67,7 +68,11 @@ async def serve(log: PartitionLog, ready: Callable[[int], None], stop: asyncio.E
         definition, 0, log=log, failure=None, clock=RealClock(), moved=partitions.notify
     )
     partitions.add((partition,))
-    door = ClientDoor(partitions=partitions, node=NodeIdentity(node_id=1, cluster_id="bench"))
+    door = ClientDoor(
+        partitions=partitions,
+        offsets=Offsets(partitions, publisher=None, clock=RealClock()),  # nobody commits here
+        node=NodeIdentity(node_id=1, cluster_id="bench"),
+    )
     _, port = await door.start("127.0.0.1", 0)
     ready(port)
     await stop.wait()

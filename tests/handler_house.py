@@ -22,7 +22,7 @@ from bascule.wire.messages.fetch import (
     FetchTopic,
 )
 from bascule.wire.schema import Message, Request
-from served_stream import NODE, StepClock, append, make_records, open_stream
+from served_stream import NODE, StepClock, append, make_records, offsets_of, open_stream
 
 FLIGHTS_ID = b"flights#########"
 NOBODY = b"nobody's id 0000"
@@ -80,6 +80,7 @@ def open_house(tmp_path: Path) -> Iterator[House]:
     delays = Delays()
     context = Context(
         partitions=partitions,
+        offsets=offsets_of(partitions),
         node=NODE,
         host="here",
         port=9092,

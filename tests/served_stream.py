@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from bascule.broker.door import ClientDoor, DoorLimits, DoorStatistics, NodeIdentity
+from bascule.broker.local_publisher import LocalRecord
+from bascule.broker.offsets import Offsets
 from bascule.broker.partition import Partition
 from bascule.broker.partitions import Partitions
 from bascule.errors import PartitionFailed
@@ -96,6 +98,31 @@ def append(partition: Partition, records: Sequence[Record], *, commit: bool = Tr
         partition.sync()
 
 
+class DirectPublisher:
+    """Publishes into partitions without a node's ingest around them."""
+
+    def __init__(self, partitions: Partitions) -> None:
+        self._partitions = partitions
+
+    async def publish(self, stream: str, partition: int, records: Sequence[LocalRecord]) -> int:
+        found = self._partitions.stream(stream)
+        assert found is not None
+        base = found[partition].high_watermark.offset
+        append(
+            found[partition],
+            [
+                Record(base + row, 0, r.key, r.value, (("subject", r.subject.encode()), *r.headers))
+                for row, r in enumerate(records)
+            ],
+        )
+        return base
+
+
+def offsets_of(partitions: Partitions) -> Offsets:
+    """What consumers commit to the stream `_offsets` of `partitions`, still to be started."""
+    return Offsets(partitions, DirectPublisher(partitions), StepClock())  # type: ignore[arg-type]
+
+
 def make_records(first: int, count: int, *, bytes_each: int = 100) -> list[Record]:
     """Records with the offsets from `first` on; every tenth has no key, every seventh no value."""
     return [
@@ -159,7 +186,12 @@ class DoorThread:
         self._loop = asyncio.get_running_loop()
         self._stop = asyncio.Event()
         self._partitions.bind(self._loop)
-        self._door = ClientDoor(partitions=self._partitions, node=NODE, limits=self._limits)
+        self._door = ClientDoor(
+            partitions=self._partitions,
+            offsets=offsets_of(self._partitions),
+            node=NODE,
+            limits=self._limits,
+        )
         self.host, self.port = await self._door.start("127.0.0.1", 0)
         self._ready.set()
         await self._stop.wait()

@@ -13,7 +13,12 @@ from typing import Final, TypeVar
 from bascule.broker.delayed import Delays
 from bascule.broker.door.connection import DoorConnection
 from bascule.broker.door.limits import DoorLimits, DoorStatistics
-from bascule.broker.handlers.context import Context, NodeIdentity, ServedPartitions
+from bascule.broker.handlers.context import (
+    Context,
+    NodeIdentity,
+    ServedOffsets,
+    ServedPartitions,
+)
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -32,12 +37,14 @@ class ClientDoor:
         self,
         *,
         partitions: ServedPartitions,
+        offsets: ServedOffsets,
         node: NodeIdentity,
         limits: DoorLimits | None = None,
         advertised: tuple[str, int] | None = None,
     ) -> None:
         """`advertised` is the address told to clients; by default the one they came in by."""
         self._partitions = partitions
+        self._offsets = offsets
         self._node = node
         self._limits = limits or DoorLimits()
         self._advertised = advertised
@@ -138,6 +145,7 @@ class ClientDoor:
     def _context(self, host: str, port: int) -> Context:
         return Context(
             partitions=self._partitions,
+            offsets=self._offsets,
             node=self._node,
             host=host,
             port=port,

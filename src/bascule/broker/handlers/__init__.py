@@ -16,6 +16,8 @@ from bascule.broker.handlers.fetch import handle_fetch
 from bascule.broker.handlers.find_coordinator import handle_find_coordinator
 from bascule.broker.handlers.list_offsets import handle_list_offsets
 from bascule.broker.handlers.metadata import handle_metadata
+from bascule.broker.handlers.offset_commit import handle_offset_commit
+from bascule.broker.handlers.offset_fetch import handle_offset_fetch
 from bascule.broker.handlers.offset_for_leader_epoch import handle_offset_for_leader_epoch
 from bascule.broker.handlers.produce import handle_produce
 from bascule.errors import RemoteProtocolError
@@ -26,6 +28,8 @@ from bascule.wire.messages.fetch import FetchRequest
 from bascule.wire.messages.find_coordinator import FindCoordinatorRequest
 from bascule.wire.messages.list_offsets import ListOffsetsRequest
 from bascule.wire.messages.metadata import MetadataRequest
+from bascule.wire.messages.offset_commit import OffsetCommitRequest
+from bascule.wire.messages.offset_fetch import OffsetFetchRequest
 from bascule.wire.messages.offset_for_leader_epoch import OffsetForLeaderEpochRequest
 from bascule.wire.messages.produce import ProduceRequest
 from bascule.wire.schema import Message, Versions
@@ -47,6 +51,10 @@ def handle(request: ReceivedRequest, context: Context) -> Message | Awaitable[Me
             return handle_list_offsets(message, version, context)
         case MetadataRequest():
             return handle_metadata(message, version, context)
+        case OffsetCommitRequest():
+            return handle_offset_commit(message, version, context)
+        case OffsetFetchRequest():
+            return handle_offset_fetch(message, version, context)
         case ApiVersionsRequest():
             return handle_api_versions(version, SERVED)
         case OffsetForLeaderEpochRequest():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
@@ -14,9 +14,10 @@ from bascule.errors import (
     UnknownEpoch,
     UnknownPartition,
 )
-from bascule.model import StreamDefinition
+from bascule.model import CommittedOffset, StreamDefinition
 from bascule.storage.partition_log import LogPosition, PartitionLog
 from bascule.wire.error_codes import ErrorCode
+from bascule.wire.offsets import Commit, OffsetKey
 from bascule.wire.schema import NO_ID
 
 T = TypeVar("T")
@@ -53,6 +54,22 @@ class ServedPartitions(Protocol):
     def streams(self) -> Mapping[str, tuple[ServedPartition, ...]]: ...
 
 
+class ServedOffsets(Protocol):
+    """How far consumers have come."""
+
+    def entries(
+        self, *, consumer: str | None = None, stream: str | None = None
+    ) -> list[CommittedOffset]: ...
+
+    async def caught_up(self) -> None:
+        """Return once `entries` knows every commit that was answered. Raises: BasculeError."""
+        ...
+
+    async def commit(self, commits: Sequence[tuple[OffsetKey, Commit]]) -> None:
+        """Return once all of them are stored. Raises: BasculeError."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class NodeIdentity:
     """Who this node is to its clients."""
@@ -72,6 +89,7 @@ class Context:
     """What the handlers of one connection share."""
 
     partitions: ServedPartitions
+    offsets: ServedOffsets
     node: NodeIdentity
     host: str
     """The address under which this connection's client reaches the node."""

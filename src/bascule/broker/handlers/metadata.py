@@ -6,6 +6,7 @@ import re
 from typing import Final
 
 from bascule.broker.handlers.context import Context, ServedPartition, find_stream
+from bascule.metadata.controller import INTERNAL_PREFIX
 from bascule.wire.error_codes import ErrorCode
 from bascule.wire.messages.metadata import (
     MetadataBroker,
@@ -66,5 +67,8 @@ def _described(node_id: int, stream: tuple[ServedPartition, ...]) -> MetadataTop
         for partition in stream
     ]
     return MetadataTopic(
-        name=definition.name, topic_id=definition.id, is_internal=False, partitions=partitions
+        name=definition.name,
+        topic_id=definition.id,
+        is_internal=definition.name.startswith(INTERNAL_PREFIX),
+        partitions=partitions,
     )

@@ -111,6 +111,15 @@ STATISTICS: Final[Mapping[str, Described]] = {
         "Messages the log could not take; who asked for an ack got an error.",
         label="stream",
     ),
+    "offsets.commits": Described("offsets_commits", "Commits of consumers read."),
+    "offsets.removals": Described("offsets_removals", "Removals of commits read."),
+    "offsets.malformed": Described(
+        "offsets_malformed_records", "Records of the stream _offsets that are no commits."
+    ),
+    "offsets.repairs": Described(
+        "offsets_repairs", "Commits made again because a malformed record took their place."
+    ),
+    "offsets.held": _gauge("offsets_held", "Commits held, one a consumer and partition."),
     "client_door.connections": _gauge("client_connections", "Client connections open now."),
     "client_door.waiting": _gauge("client_waiting_requests", "Requests waiting for data now."),
     "client_door.connections_accepted": Described(

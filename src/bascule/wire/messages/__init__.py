@@ -12,6 +12,8 @@ from bascule.wire.messages.fetch import FetchRequest
 from bascule.wire.messages.find_coordinator import FindCoordinatorRequest
 from bascule.wire.messages.list_offsets import ListOffsetsRequest
 from bascule.wire.messages.metadata import MetadataRequest
+from bascule.wire.messages.offset_commit import OffsetCommitRequest
+from bascule.wire.messages.offset_fetch import OffsetFetchRequest
 from bascule.wire.messages.offset_for_leader_epoch import OffsetForLeaderEpochRequest
 from bascule.wire.messages.produce import ProduceRequest
 from bascule.wire.schema import Request
@@ -23,6 +25,8 @@ REQUESTS: Final[dict[int, type[Request[Any]]]] = {
         FetchRequest,
         ListOffsetsRequest,
         MetadataRequest,
+        OffsetCommitRequest,
+        OffsetFetchRequest,
         FindCoordinatorRequest,
         ApiVersionsRequest,
         OffsetForLeaderEpochRequest,

@@ -1,0 +1,121 @@
+"""The records of `_offsets`, the stream in which consumers keep how far they have come.
+
+A commit is a NATS message on `_bascule.offsets.CONSUMER.STREAM.PARTITION`. That subject is the
+record's key, and the stream is compacted by key, so the last commit of each stays. Its value is
+JSON::
+
+    {"offset": 42, "leader_epoch": 3, "metadata": "", "committed_ms": 1764000000000}
+
+Only `offset` has to be there: the first offset the consumer has not yet done. A message with header
+`KV-Operation: DEL` (a null value in the log) removes the commit.
+
+Consumer and stream are one token each: letters, digits, `_` and `-` stand for themselves,
+every other byte of the name's UTF-8 is written `%XX`. So a stream `eu.flights` is `eu%2Eflights`,
+and a subject has one meaning.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Final, NamedTuple
+from urllib.parse import unquote_to_bytes
+
+import msgspec
+from msgspec import Meta
+
+from bascule.errors import InvalidName
+
+OFFSETS_STREAM: Final = "_offsets"
+SUBJECT_PREFIX: Final = "_bascule.offsets."
+OFFSETS_SUBJECT: Final = "_bascule.offsets.*.*.*"
+"""What the stream subscribes to: messages with another number of tokens are no commits."""
+
+CONSUMER_BYTES_MAX: Final = 200
+"""As long as a stream's name; escaped, both fit a NATS subject."""
+METADATA_BYTES_MAX: Final = 4_096
+"""From Kafka's offset.metadata.max.bytes."""
+
+_PLAIN: Final = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-")
+_OFFSET_MAX: Final = (1 << 63) - 1
+
+
+class OffsetKey(NamedTuple):
+    """Whose offset, and of which log."""
+
+    consumer: str
+    stream: str
+    partition: int
+
+
+class Commit(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
+    """The value of a commit; what is left out has its default."""
+
+    offset: Annotated[int, Meta(ge=0, le=_OFFSET_MAX)]
+    """The first offset the consumer has not yet done."""
+    leader_epoch: Annotated[int, Meta(ge=-1, le=(1 << 31) - 1)] = -1
+    """Of the record before `offset`; -1 where the consumer does not say."""
+    metadata: str = ""
+    committed_ms: Annotated[int, Meta(ge=0, le=_OFFSET_MAX)] = 0
+    """Unix time; 0 where the committer does not say, and then the record's own time counts."""
+
+
+_DECODER: Final = msgspec.json.Decoder(Commit)
+
+
+def check_consumer(name: str) -> None:
+    """Return if `name` can name a consumer: 1 to 200 bytes of printable text.
+
+    Raises: InvalidName saying which rule is broken.
+    """
+    if not name:
+        raise InvalidName("consumer", name, "it is empty")
+    size = len(name.encode("utf-8", "surrogatepass"))
+    if size > CONSUMER_BYTES_MAX:
+        raise InvalidName("consumer", name, f"{size} bytes long, at most {CONSUMER_BYTES_MAX}")
+    if not name.isprintable():
+        raise InvalidName("consumer", name, "it holds a character that is not printable")
+
+
+def commit_subject(key: OffsetKey) -> str:
+    """The subject on which `key` commits: its record's key. Raises: InvalidName."""
+    check_consumer(key.consumer)
+    return f"{SUBJECT_PREFIX}{_token(key.consumer)}.{_token(key.stream)}.{key.partition}"
+
+
+def parse_commit_subject(subject: str) -> OffsetKey:
+    """The key that `commit_subject` writes so. Raises: ValueError for every other text."""
+    tokens = subject.removeprefix(SUBJECT_PREFIX).split(".")
+    if not subject.startswith(SUBJECT_PREFIX) or len(tokens) != 3 or not tokens[2].isdecimal():
+        raise ValueError(f"expected {SUBJECT_PREFIX}CONSUMER.STREAM.PARTITION, got {subject!r}")
+    consumer, stream = (unquote_to_bytes(token).decode() for token in tokens[:2])
+    key = OffsetKey(consumer, stream, int(tokens[2]))
+    try:
+        canonical = commit_subject(key)
+    except InvalidName as error:
+        raise ValueError(str(error)) from error
+    if canonical != subject or not stream or key.partition >= 1 << 31:
+        raise ValueError(f"expected {canonical!r}, got {subject!r}")
+    return key
+
+
+def encode_commit(commit: Commit) -> bytes:
+    """The value of a commit's record."""
+    return msgspec.json.encode(commit)
+
+
+def decode_commit(value: bytes) -> Commit:
+    """Raises: ValueError saying what is wrong; fields it does not know are passed over."""
+    try:
+        commit = _DECODER.decode(value)
+    except msgspec.DecodeError as error:
+        raise ValueError(str(error)) from error
+    size = len(commit.metadata.encode("utf-8", "surrogatepass"))
+    if size > METADATA_BYTES_MAX:
+        raise ValueError(f"metadata has {size} bytes, at most {METADATA_BYTES_MAX}")
+    return commit
+
+
+def _token(name: str) -> str:
+    return "".join(
+        chr(byte) if byte in _PLAIN else f"%{byte:02X}"
+        for byte in name.encode("utf-8", "surrogatepass")
+    )
