@@ -17,11 +17,11 @@ from bascule.storage.checkpoint import (
     replace_file,
 )
 from bascule.storage.epochs import Epoch, LeaderEpochs, decode_epochs, encode_epochs
-from bascule.storage.offset_index import OffsetIndex
+from bascule.storage.index.offset_index import OffsetIndex
+from bascule.storage.index.sparse_index import Covered
+from bascule.storage.index.time_index import TimeIndex
 from bascule.storage.scan import find_batch, scan_batches, walk_headers
 from bascule.storage.segment import base_offset_of, segment_path
-from bascule.storage.sparse_index import Covered
-from bascule.storage.time_index import TimeIndex
 from stored_batches import make_batch
 
 STEPS = st.lists(st.tuples(st.integers(0, 50), st.integers(1, 50)), max_size=60)

@@ -23,11 +23,11 @@ from bascule.storage import checkpoint as checkpoint_file
 from bascule.storage import epochs as epochs_file
 from bascule.storage.checkpoint import decode_checkpoint
 from bascule.storage.epochs import decode_epochs
-from bascule.storage.offset_index import OffsetIndex
+from bascule.storage.index.offset_index import OffsetIndex
+from bascule.storage.index.sparse_index import SparseIndex
+from bascule.storage.index.time_index import TimeIndex
 from bascule.storage.scan import check_offset, find_batch, scan_batches
 from bascule.storage.segment import LOG_SUFFIX, base_offset_of
-from bascule.storage.sparse_index import SparseIndex
-from bascule.storage.time_index import TimeIndex
 
 Row = dict[str, Any]
 

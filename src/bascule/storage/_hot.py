@@ -84,6 +84,50 @@ def skip_batches(
     return at
 
 
+def check_headers(
+    buf: cython.const[cython.uchar][::1],
+    epoch: cython.longlong,
+    epoch_end: cython.longlong,
+    gaps_allowed: cython.bint,
+    state: cython.longlong[::1],
+) -> int:
+    """Pass the batches from position `state[0]` on, where offset `state[1]` continues, by their
+    headers alone; `state` is brought up to date. Returns how many were passed.
+
+    Stops at the first header that is cut short, cannot be, has another offset, or another epoch
+    than `epoch`, or one at or beyond `epoch_end`. Positions beyond the buffer are as in
+    `skip_batches`.
+    """
+    at: cython.Py_ssize_t
+    size: cython.Py_ssize_t
+    count: cython.Py_ssize_t = 0
+    length: cython.longlong
+    delta: cython.longlong
+    base: cython.longlong
+    offset: cython.longlong
+    size = buf.shape[0] if cython.compiled else len(buf)
+    at = state[0]
+    offset = state[1]
+    if at < 0:
+        raise IndexError("the position is before the buffer")
+    while size - at >= HEADER_BYTES:
+        base = _int64(buf, at)
+        length = _int32(buf, at + 8)
+        delta = _int32(buf, at + 23)
+        if buf[at + 16] != 2 or length < 49 or delta < 0:
+            break
+        if base != offset and (base < offset or not gaps_allowed):
+            break
+        if base >= epoch_end or base > OFFSET_MAX - delta - 1 or _int32(buf, at + 12) != epoch:
+            break
+        offset = base + delta + 1
+        at += 12 + length
+        count += 1
+    state[0] = at
+    state[1] = offset
+    return count
+
+
 def check_batches(
     data: object,
     origin: cython.longlong,

@@ -14,7 +14,14 @@ from bascule.record.batch import RecordBatch
 from bascule.record.header import HEADER_BYTES, BatchHeader, read_header
 from bascule.storage import _hot
 from bascule.storage.epochs import LeaderEpochs
-from bascule.storage.scan import WALK_BYTES, check_header, check_header_present, walk_headers
+from bascule.storage.scan import (
+    WALK_BYTES,
+    check_header,
+    check_header_present,
+    check_run,
+    walk_headers,
+    whole_batch,
+)
 from bascule.storage.segment import Contents, FileSlice, LogPosition, Segment, SegmentInfo, Tail
 
 OPEN_SEGMENTS_MAX: Final = 4
@@ -176,33 +183,50 @@ class Segments:
             self._loaded = tuple(s for s in self._loaded if s.contents is not None)
 
     def slice(
-        self, offset: int, *, bytes_max: int, end: LogPosition, nowait: bool
+        self,
+        offset: int,
+        *,
+        bytes_max: int,
+        end: LogPosition,
+        epochs: LeaderEpochs,
+        nowait: bool,
     ) -> FileSlice | None:
-        """See `PartitionLog.plan_read`. Raises: CorruptData, OSError."""
+        """See `PartitionLog.plan_read`.
+
+        Raises: CorruptData, also where a header of a segment nobody vouched for yet is not what
+        was written, OSError.
+        """
         found = self._find(offset, end=end, nowait=nowait)
         if found is None:
             return None
-        file, place, limit = found
+        segment, file, place, limit = found
         length = min(bytes_max, limit - place.position)
         if place.position + length < place.end:
             whole = whole_batch(file, place.position, limit, length, nowait)
             if whole is None:
                 return None
             length = whole
+        if length > 0 and not segment.vouched and not check_run(
+            file, start=place.position, end=place.position + length, limit=limit,
+            offset=offset, epochs=epochs, gaps_allowed=self.gaps_allowed, nowait=nowait,
+        ):  # fmt: skip
+            return None
         return FileSlice(file, place.position, length)
 
     def _find(
         self, offset: int, *, end: LogPosition, nowait: bool
-    ) -> tuple[File, Place, int] | None:
+    ) -> tuple[Segment, File, Place, int] | None:
         """Find the batch that holds `offset`, or the first one behind it where compaction left a
-        gap: its file, its place, and where the bytes below `end` stop in that file.
+        gap: its segment and file, its place, and where the bytes below `end` stop in that file.
 
         None where `nowait` is set and the disk would have to be asked.
 
-        Raises: CorruptData, OSError.
+        Raises: SegmentGone, CorruptData, OSError.
         """
         while True:
             segment, following = self.at(offset)
+            if offset < segment.base_offset:
+                raise SegmentGone  # the log's start has passed by
             contents = segment.contents
             if contents is None:
                 if nowait:
@@ -214,12 +238,12 @@ class Segments:
             contents.used = True
             limit = limit_of(segment, end)
             if offset >= end.offset:
-                return contents.file, Place(limit, limit), limit
+                return segment, contents.file, Place(limit, limit), limit
             place = locate(contents, offset, limit, nowait)
             if place is None:
                 return None
             if place.position < limit or following is None:
-                return contents.file, place, limit
+                return segment, contents.file, place, limit
             offset = following.base_offset
 
     def first_at(
@@ -309,8 +333,14 @@ class Segments:
             start = LogPosition(base, base, 0)
         contents = self.open(segment, following)
         limit = synced.position if base == synced.segment_base else segment.size
+        position = start.position
+        if position > 0 and self.gaps_allowed:
+            # Compaction keeps where batches begin and end in offsets, not in bytes.
+            place = locate(contents, start.offset, limit, nowait=False)
+            assert place is not None, "only nowait finds nothing"
+            position = place.position
         position, offset, damage = Contents(contents.file, limit + 1).scan(
-            start=start.position,
+            start=position,
             end=limit,
             offset=start.offset,
             epochs=epochs,
@@ -321,6 +351,7 @@ class Segments:
             raise damage
         if position < limit:
             return LogPosition(offset, base, position)
+        segment.vouched = True
         if following is None or following.base_offset > synced.segment_base:
             return None
         return LogPosition(following.base_offset, following.base_offset, 0)
@@ -377,19 +408,3 @@ def _first_record(
         if record.timestamp >= timestamp and record.offset >= start_offset:
             return record.offset, record.timestamp
     return None
-
-
-def whole_batch(file: File, position: int, limit: int, length: int, nowait: bool) -> int | None:
-    """`length`, or as many bytes as the batch at `position` has where those are more.
-
-    None where `nowait` is set and the disk would have to be asked.
-
-    Raises: CorruptData, OSError.
-    """
-    data = (file.read_at_nowait if nowait else file.read_at)(position, HEADER_BYTES)
-    if data is None:
-        return None
-    check_header_present(file.path, position, len(data))
-    header = read_header(data)
-    check_header(header, file.path, position, limit)
-    return max(length, header.total_bytes)

@@ -8,9 +8,9 @@ from typing import Final, NamedTuple
 
 from bascule.host.api import Clock, Files
 from bascule.storage.checkpoint import FILE_NAME, Checkpoint, encode_checkpoint, replace_file
+from bascule.storage.index.sparse_index import Covered
 from bascule.storage.segment import Segment, Tail, remove_indexes, remove_segment
 from bascule.storage.segments import Segments
-from bascule.storage.sparse_index import Covered
 
 NO_SPACE: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 
@@ -50,6 +50,11 @@ class Upkeep:
         """The first offset readers may ask for. Any thread may read it."""
         self.high_watermark = start_offset if saved is None else saved.high_watermark
         """That of the last checkpoint."""
+
+    @property
+    def recovery_segment(self) -> int:
+        """Base offset of the segment that recovery begins in, by the checkpoint on the disk."""
+        return -1 if self._saved is None else self._saved.recovery_segment
 
     def save(self, synced: Tail, *, high_watermark: int, clean: bool) -> None:
         """Bring the index files and the checkpoint up to `synced`, where anything has changed.

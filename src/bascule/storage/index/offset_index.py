@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from typing import ClassVar
 
-from bascule.storage.sparse_index import SparseIndex
+from bascule.storage.index.sparse_index import SparseIndex
 
 
 class OffsetIndex(SparseIndex):
