@@ -25,11 +25,8 @@ from bascule.host.api import Files
 from bascule.storage import checkpoint as checkpoint_file
 from bascule.storage import epochs as epochs_file
 from bascule.storage.checkpoint import Checkpoint, decode_checkpoint, replace_file
-from bascule.storage.compaction import clean_offset, swap
 from bascule.storage.epochs import LeaderEpochs, decode_epochs, encode_epochs
-from bascule.storage.index.offset_index import OffsetIndex
-from bascule.storage.index.sparse_index import Covered
-from bascule.storage.index.time_index import TimeIndex
+from bascule.storage.offset_index import OffsetIndex
 from bascule.storage.scan import find_batch, scan_batches
 from bascule.storage.segment import (
     LOG_SUFFIX,
@@ -39,6 +36,8 @@ from bascule.storage.segment import (
     base_offset_of,
     segment_path,
 )
+from bascule.storage.sparse_index import Covered
+from bascule.storage.time_index import TimeIndex
 
 SEGMENT_SUFFIXES: Final = (OffsetIndex.SUFFIX, TimeIndex.SUFFIX, LOG_SUFFIX)
 
@@ -53,8 +52,6 @@ class Recovered(NamedTuple):
     epochs: LeaderEpochs
     start_offset: int
     checkpoint: Checkpoint | None
-    gaps_allowed: bool
-    """Whether the log may have been compacted, now or ever."""
 
 
 def recover(
@@ -80,7 +77,6 @@ class _Recovery:
 
     def run(self) -> Recovered:
         names = self._list()
-        self.gaps_allowed |= clean_offset.FILE_NAME in names
         bases = sorted(base for name in names if (base := base_offset_of(name)) is not None)
         checkpoint = self._read_checkpoint()
         if checkpoint is None:
@@ -117,13 +113,10 @@ class _Recovery:
         if epochs != known:
             path = f"{self.directory}/{epochs_file.FILE_NAME}"
             replace_file(self.files, path, encode_epochs(epochs))
-        return Recovered(
-            segments, end, self.timestamp_max, epochs, start_offset, checkpoint, self.gaps_allowed
-        )
+        return Recovered(segments, end, self.timestamp_max, epochs, start_offset, checkpoint)
 
     def _list(self) -> list[str]:
         self.files.make_dirs(self.directory)
-        swap.finish(self.files, self.directory)
         names = self.files.list_dir(self.directory)
         for name in names:
             if name.endswith(checkpoint_file.NEW_SUFFIX):
@@ -180,7 +173,7 @@ class _Recovery:
                 break
             contents = Contents(self.files.open(path), self.index_interval_bytes)
             size = contents.file.size()
-            segment = Segment(base, size, contents, vouched=base > self.point.segment_base)
+            segment = Segment(base, size, contents)
             opened.append(segment)
             found, torn = self._scan_segment(segment, contents, end.offset, size)
             end = found
@@ -201,6 +194,7 @@ class _Recovery:
             known = Covered(checked, self.point.offset, self.timestamp_max)
             covered = contents.load_indexes(self.files, self.directory, base, limit=known)
             position, offset = covered.position, covered.offset
+            segment.vouched = position == 0
         # An epoch is in its file before its first batch is written, so each batch agrees with it.
         position, offset, damage = contents.scan(
             start=position,

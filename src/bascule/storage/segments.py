@@ -208,7 +208,8 @@ class Segments:
             length = whole
         if length > 0 and not segment.vouched and not check_run(
             file, start=place.position, end=place.position + length, limit=limit,
-            offset=offset, epochs=epochs, gaps_allowed=self.gaps_allowed, nowait=nowait,
+            offset=max(offset, segment.base_offset), epochs=epochs,
+            gaps_allowed=self.gaps_allowed, nowait=nowait,
         ):  # fmt: skip
             return None
         return FileSlice(file, place.position, length)
@@ -221,12 +222,10 @@ class Segments:
 
         None where `nowait` is set and the disk would have to be asked.
 
-        Raises: SegmentGone, CorruptData, OSError.
+        Raises: CorruptData, OSError.
         """
         while True:
             segment, following = self.at(offset)
-            if offset < segment.base_offset:
-                raise SegmentGone  # the log's start has passed by
             contents = segment.contents
             if contents is None:
                 if nowait:
@@ -333,14 +332,8 @@ class Segments:
             start = LogPosition(base, base, 0)
         contents = self.open(segment, following)
         limit = synced.position if base == synced.segment_base else segment.size
-        position = start.position
-        if position > 0 and self.gaps_allowed:
-            # Compaction keeps where batches begin and end in offsets, not in bytes.
-            place = locate(contents, start.offset, limit, nowait=False)
-            assert place is not None, "only nowait finds nothing"
-            position = place.position
         position, offset, damage = Contents(contents.file, limit + 1).scan(
-            start=position,
+            start=start.position,
             end=limit,
             offset=start.offset,
             epochs=epochs,
