@@ -10,6 +10,7 @@ from bascule.errors import Closed, CorruptData, LogFailed, OffsetOutOfRange
 from bascule.host.api import Buffer, Clock, File, Files
 from bascule.storage import epochs as epochs_file
 from bascule.storage.checkpoint import replace_file
+from bascule.storage.compaction.swaps import Swaps
 from bascule.storage.epochs import LeaderEpochs, encode_epochs
 from bascule.storage.recovery import Recovered, recover
 from bascule.storage.segment import (
@@ -29,8 +30,6 @@ __all__ = ["FileSlice", "LogConfig", "LogPosition", "PartitionLog", "Removed", "
 
 VERIFY_BYTES: Final = 8 << 20
 """Log read by one step of `verify`, so that a caller can pause between steps."""
-
-
 UNGUARDED: Final[AbstractContextManager[object]] = nullcontext()
 _Found = TypeVar("_Found")
 
@@ -52,13 +51,10 @@ class PartitionLog:
         self._config = config
         self.directory = directory
         self._segments = Segments(
-            files,
-            directory,
-            found.segments,
+            files, directory, found.segments,
             index_interval_bytes=config.index_interval_bytes,
-            gaps_allowed=config.gaps_allowed,
-            guard=guard,
-        )
+            gaps_allowed=found.gaps_allowed, guard=guard,
+        )  # fmt: skip
         contents = found.segments[-1].contents
         assert contents is not None, "recovery leaves the last segment open"
         self._active: Contents = contents
@@ -70,6 +66,7 @@ class PartitionLog:
             files, directory, clock, self._segments,
             saved=found.checkpoint, start_offset=found.start_offset,
         )  # fmt: skip
+        self.swaps = Swaps(files, directory, self._segments, self._upkeep)
         self._begun = contents.first_timestamp(found.end.position)
         """Timestamp of the active segment's first batch."""
         self._stopped: str | None = None
@@ -150,14 +147,17 @@ class PartitionLog:
 
         Raises: CorruptData, LogFailed, Closed, OSError.
         """
-        if self._stopped is not None:
-            raise self._refusal()
+        self.check_open()
         self._look(lambda _: self._segments.learn_times(self._tail, below))
 
     def configure(self, config: LogConfig) -> None:
-        """Go on with another segment size, segment age or leave for gaps. From any thread."""
-        self._segments.gaps_allowed = config.gaps_allowed
+        """Go on with another segment size or age; gaps, once allowed, stay so. From any thread."""
+        self._segments.gaps_allowed |= config.gaps_allowed
         self._config = config
+
+    def allow_gaps(self) -> None:
+        """From now on offsets may be missing between batches: compaction begins."""
+        self._segments.gaps_allowed = True
 
     def append(
         self,
@@ -176,8 +176,7 @@ class PartitionLog:
         Raises: OSError, the log then being what it was before; LogFailed where it could not be
         brought back to that; Closed.
         """
-        if self._stopped is not None:
-            raise self._refusal()
+        self.check_open()
         tail = self._tail
         end = tail.end
         assert base_offset == end.offset, f"batch of offset {base_offset} at offset {end.offset}"
@@ -225,10 +224,8 @@ class PartitionLog:
 
         Raises: OSError, the log then being what it was before; CorruptData, LogFailed, Closed.
         """
-        if self._stopped is not None:
-            raise self._refusal()
-        tail = self._tail
-        return tail.end if tail.end.position == 0 else self._roll(tail)
+        self.check_open()
+        return self.end if self.end.position == 0 else self._roll(self._tail)
 
     def _roll(self, tail: Tail) -> LogPosition:
         """Start a new segment at the end. Neither is synced here: `sync` does both, in order."""
@@ -258,6 +255,11 @@ class PartitionLog:
         self._stopped = cause
         return LogFailed(self.directory, cause)
 
+    def check_open(self) -> None:
+        """Raises: LogFailed, Closed where no call may go on."""
+        if self._stopped is not None:
+            raise self._refusal()
+
     def _refusal(self) -> LogFailed | Closed:
         if self._closed:
             return Closed(f"log {self.directory} is closed")
@@ -268,8 +270,7 @@ class PartitionLog:
 
         Raises: LogFailed, also by every later call, Closed.
         """
-        if self._stopped is not None:
-            raise self._refusal()
+        self.check_open()
         tail, synced = self._tail, self._synced
         if tail.end == synced.end:
             return synced.end
@@ -292,25 +293,22 @@ class PartitionLog:
 
         Raises: OffsetOutOfRange, CorruptData, LogFailed, Closed, OSError.
         """
-        if self._stopped is not None:
-            raise self._refusal()
+        self.check_open()
         if not self.start_offset <= offset <= end.offset:
             raise OffsetOutOfRange(offset, self.start_offset, end.offset)
-        piece = self._segments.slice(
-            offset, bytes_max=bytes_max, end=end, epochs=self._epochs, nowait=nowait
-        )
-        if offset < self.start_offset:
-            # The start has passed by, and what was found may be another segment's beginning.
-            raise OffsetOutOfRange(offset, self.start_offset, end.offset)
-        return piece
+        try:
+            return self._segments.slice(
+                offset, bytes_max=bytes_max, end=end, epochs=self._epochs, nowait=nowait
+            )
+        except SegmentGone:
+            raise OffsetOutOfRange(offset, self.start_offset, end.offset) from None
 
     def find_timestamp(self, timestamp: int, *, end: LogPosition) -> tuple[int, int] | None:
         """(offset, timestamp) of the first record below `end` of at least `timestamp`, in ms.
 
         Raises: CorruptData, LogFailed, Closed, OSError.
         """
-        if self._stopped is not None:
-            raise self._refusal()
+        self.check_open()
         return self._look(
             lambda start: self._segments.first_at(timestamp, start_offset=start, end=end)
         )
@@ -320,8 +318,7 @@ class PartitionLog:
 
         Raises: CorruptData, LogFailed, Closed, OSError.
         """
-        if self._stopped is not None:
-            raise self._refusal()
+        self.check_open()
         return self._look(lambda start: self._segments.last_peak(start_offset=start, end=end))
 
     def _look(self, look: Callable[[int], _Found]) -> _Found:
@@ -344,8 +341,7 @@ class PartitionLog:
 
         Raises: CorruptData naming file and byte, LogFailed, Closed, OSError.
         """
-        if self._stopped is not None:
-            raise self._refusal()
+        self.check_open()
         return self._look(
             lambda _: self._segments.verify(
                 start, synced=self._synced.end, epochs=self._epochs, bytes_max=VERIFY_BYTES
@@ -359,10 +355,10 @@ class PartitionLog:
 
         Raises: OSError, the log going on with its older checkpoint; LogFailed, Closed.
         """
-        if self._stopped is not None:
-            raise self._refusal()
+        self.check_open()
         self._upkeep.save(self._synced, high_watermark=high_watermark, clean=False)
-        self._segments.put_away(self._synced.end)
+        if self.swaps.is_settled:
+            self._segments.put_away(self._synced.end)
 
     def advance_start(self, offset: int, *, high_watermark: int) -> Removed:
         """Let the log begin at `offset`, or at what is synced and committed where that is less.
@@ -374,8 +370,7 @@ class PartitionLog:
         Raises: OSError, where the log begins as before or the rest of the files goes with the next
         call; LogFailed, Closed.
         """
-        if self._stopped is not None:
-            raise self._refusal()
+        self.check_open()
         return self._upkeep.advance_start(offset, self._synced, high_watermark=high_watermark)
 
     def close(self, *, high_watermark: int | None = None) -> None:

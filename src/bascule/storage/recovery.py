@@ -25,8 +25,11 @@ from bascule.host.api import Files
 from bascule.storage import checkpoint as checkpoint_file
 from bascule.storage import epochs as epochs_file
 from bascule.storage.checkpoint import Checkpoint, decode_checkpoint, replace_file
+from bascule.storage.compaction import clean_offset, swap
 from bascule.storage.epochs import LeaderEpochs, decode_epochs, encode_epochs
-from bascule.storage.offset_index import OffsetIndex
+from bascule.storage.index.offset_index import OffsetIndex
+from bascule.storage.index.sparse_index import Covered
+from bascule.storage.index.time_index import TimeIndex
 from bascule.storage.scan import find_batch, scan_batches
 from bascule.storage.segment import (
     LOG_SUFFIX,
@@ -36,8 +39,6 @@ from bascule.storage.segment import (
     base_offset_of,
     segment_path,
 )
-from bascule.storage.sparse_index import Covered
-from bascule.storage.time_index import TimeIndex
 
 SEGMENT_SUFFIXES: Final = (OffsetIndex.SUFFIX, TimeIndex.SUFFIX, LOG_SUFFIX)
 
@@ -52,6 +53,8 @@ class Recovered(NamedTuple):
     epochs: LeaderEpochs
     start_offset: int
     checkpoint: Checkpoint | None
+    gaps_allowed: bool
+    """Whether the log may have been compacted, now or ever."""
 
 
 def recover(
@@ -77,6 +80,7 @@ class _Recovery:
 
     def run(self) -> Recovered:
         names = self._list()
+        self.gaps_allowed |= clean_offset.FILE_NAME in names
         bases = sorted(base for name in names if (base := base_offset_of(name)) is not None)
         checkpoint = self._read_checkpoint()
         if checkpoint is None:
@@ -113,10 +117,13 @@ class _Recovery:
         if epochs != known:
             path = f"{self.directory}/{epochs_file.FILE_NAME}"
             replace_file(self.files, path, encode_epochs(epochs))
-        return Recovered(segments, end, self.timestamp_max, epochs, start_offset, checkpoint)
+        return Recovered(
+            segments, end, self.timestamp_max, epochs, start_offset, checkpoint, self.gaps_allowed
+        )
 
     def _list(self) -> list[str]:
         self.files.make_dirs(self.directory)
+        swap.finish(self.files, self.directory)
         names = self.files.list_dir(self.directory)
         for name in names:
             if name.endswith(checkpoint_file.NEW_SUFFIX):

@@ -10,10 +10,10 @@ from bascule.errors import CorruptData
 from bascule.host.api import File, Files
 from bascule.storage import _hot
 from bascule.storage.epochs import LeaderEpochs
-from bascule.storage.offset_index import OffsetIndex
+from bascule.storage.index.offset_index import OffsetIndex
+from bascule.storage.index.sparse_index import Covered, Decoded, IndexT
+from bascule.storage.index.time_index import TimeIndex
 from bascule.storage.scan import SCAN_BYTES, check_epoch, check_offset, scan_batches, walk_headers
-from bascule.storage.sparse_index import Covered, Decoded, IndexT
-from bascule.storage.time_index import TimeIndex
 
 LOG_SUFFIX: Final = ".log"
 NAME_DIGITS: Final = 20
@@ -43,7 +43,8 @@ class LogConfig:
     segment_age_ms_max: int = 7 * 24 * 3_600_000
     index_interval_bytes: int = INDEX_INTERVAL_BYTES
     gaps_allowed: bool = False
-    """Whether offsets may be missing between batches, as compaction leaves them."""
+    """Whether offsets may be missing between batches, as compaction leaves them. A log for which
+    they were allowed once goes on allowing them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,7 +217,8 @@ class Contents:
         times = _read_index(files, directory, base_offset, TimeIndex)
         ends = [offsets.covered, times.covered]
         covered = min(ends if limit is None else [*ends, limit])
-        if offsets.pairs.entries()[:1] != [(base_offset, 0)]:
+        first = offsets.pairs.entries()[:1]
+        if not first or first[0][0] < base_offset or first[0][1] != 0:
             covered = Covered(0, base_offset, -1)
         self.offsets = offsets.pairs.truncated(offsets.pairs.count_below(covered.position))
         self.times = times.pairs.truncated(times.pairs.count_below(covered.offset))

@@ -222,10 +222,12 @@ class Segments:
 
         None where `nowait` is set and the disk would have to be asked.
 
-        Raises: CorruptData, OSError.
+        Raises: SegmentGone, CorruptData, OSError.
         """
         while True:
             segment, following = self.at(offset)
+            if offset < segment.base_offset:
+                raise SegmentGone  # the log's start has passed by
             contents = segment.contents
             if contents is None:
                 if nowait:
@@ -332,8 +334,14 @@ class Segments:
             start = LogPosition(base, base, 0)
         contents = self.open(segment, following)
         limit = synced.position if base == synced.segment_base else segment.size
+        position = start.position
+        if position > 0 and self.gaps_allowed:
+            # Compaction keeps where batches begin and end in offsets, not in bytes.
+            place = locate(contents, start.offset, limit, nowait=False)
+            assert place is not None, "only nowait finds nothing"
+            position = place.position
         position, offset, damage = Contents(contents.file, limit + 1).scan(
-            start=start.position,
+            start=position,
             end=limit,
             offset=start.offset,
             epochs=epochs,
