@@ -20,6 +20,7 @@ from bascule.broker.partition import Partition
 from bascule.broker.partitions import Partitions
 from bascule.host.api import File
 from bascule.host.real import RealClock, RealFiles
+from bascule.ingest.terms import Seed
 from bascule.model import StreamConfig, StreamDefinition
 from bascule.record.batch import Record
 from bascule.record.builder import build_batch
@@ -65,7 +66,13 @@ async def serve(log: PartitionLog, ready: Callable[[int], None], stop: asyncio.E
     partitions = Partitions()
     partitions.bind(asyncio.get_running_loop())
     partition = Partition(
-        definition, 0, log=log, failure=None, clock=RealClock(), moved=partitions.notify
+        definition,
+        0,
+        log=log,
+        failure=None,
+        clock=RealClock(),
+        moved=partitions.notify,
+        seed=Seed(bytes(16)),
     )
     partitions.add((partition,))
     door = ClientDoor(

@@ -17,6 +17,7 @@ from bascule.broker.partitions import Partitions
 from bascule.errors import PartitionFailed
 from bascule.host.real import RealClock, RealFiles
 from bascule.ingest.sequencer import Draft
+from bascule.ingest.terms import Seed
 from bascule.model import StreamConfig, StreamDefinition
 from bascule.record.batch import Record
 from bascule.record.builder import build_batch
@@ -74,6 +75,7 @@ def open_stream(
         failure=None if failure is None else PartitionFailed(name, 0, failure),
         clock=clock,
         moved=partitions.notify,
+        seed=Seed(bytes(16)),
     )
     partitions.add((partition,))
     return partition
@@ -85,7 +87,7 @@ def append(partition: Partition, records: Sequence[Record], *, commit: bool = Tr
     slab = Heap(batch)
     partition.append(
         Draft(
-            sid=1,
+            lane=1,
             batch=slab.view,
             record_count=len(records),
             answers=b"",

@@ -7,6 +7,7 @@ import pytest
 from bascule.broker.partition import Partition
 from bascule.host.real import RealRandom
 from bascule.ingest.sequencer import Draft
+from bascule.ingest.terms import Seed
 from bascule.model import StreamConfig, StreamDefinition, SyncPolicy
 from bascule.sim.disk import SimClock, SimFiles
 from bascule.storage.partition_log import LogConfig, PartitionLog
@@ -23,7 +24,7 @@ class Room:
 def draft(count: int = 1) -> Draft:
     room = Room(make_batch(0, count))
     return Draft(
-        sid=1, batch=room.view, record_count=count, answers=b"", refused=b"", refused_count=0,
+        lane=1, batch=room.view, record_count=count, answers=b"", refused=b"", refused_count=0,
         slab=room,
     )  # fmt: skip
 
@@ -46,6 +47,7 @@ class World:
             failure=None,
             clock=self.clock,
             moved=self.on_moved,
+            seed=Seed(bytes(16)),
         )
 
     def on_moved(self, partition: Partition) -> None:

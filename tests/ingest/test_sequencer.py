@@ -11,12 +11,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bascule.ingest import sequencer as sequencer_module
+from bascule.ingest import terms as terms_module
+from bascule.ingest.routing import Lane
 from bascule.ingest.sequencer import Draft, Sequencer
+from bascule.ingest.terms import Seed
 from bascule.record import header as batch_header
 from bascule.record.batch import Record, RecordBatch
 from bascule.wire import _hot as wire_hot
 
 Load = Callable[[str], ModuleType]
+
+
+SEED = Seed(bytes(range(16)))
 
 
 class Room:
@@ -25,11 +31,19 @@ class Room:
 
 
 def sequence(
-    data: bytes, *, sids: tuple[int, ...] = (1,), limit: int = 1 << 20, batch_max: int = 1 << 20
+    data: bytes,
+    *,
+    sids: tuple[int, ...] = (1,),
+    limit: int = 1 << 20,
+    batch_max: int = 1 << 20,
+    by_subject: bool = False,
 ) -> tuple[Sequencer, list[Draft]]:
-    sequencer = Sequencer(batch_bytes_max=batch_max)
+    sequencer = Sequencer(batch_bytes_max=batch_max, seed=SEED)
     for sid in sids:
-        sequencer.add_route(sid, message_bytes_max=limit)
+        sequencer.routes.set_lane(
+            sid + 3, Lane(message_bytes_max=limit, key_from_subject=by_subject)
+        )
+        sequencer.routes.set_route(sid, (sid + 3,))
     messages, state = array("i", bytes(4 * 8 * 512)), array("q", bytes(32))
     buf = bytearray(data)
     count = wire_hot.parse_messages(buf, 0, len(buf), 1 << 24, 4096, messages, state)
@@ -62,6 +76,8 @@ def msg(
 def on_twin(hot: Load, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sequencer_module, "_hot", hot("ingest"))
     monkeypatch.setattr(sequencer_module, "envelope_hot", hot("wire/liftbridge"))
+    monkeypatch.setattr(sequencer_module, "routing_hot", hot("ingest/routing"))
+    monkeypatch.setattr(terms_module, "_hot", hot("ingest/terms"))
 
 
 def test_each_message_is_one_record() -> None:
@@ -118,18 +134,19 @@ def test_a_malformed_header_block_is_kept_whole(block: bytes) -> None:
 def test_subscriptions_get_batches_of_their_own_in_order() -> None:
     data = b"".join(msg("s", b"%d" % n, sid=n % 3 + 1) for n in range(30)) + msg("s", b"x", sid=9)
     sequencer, drafts = sequence(data, sids=(1, 2, 3))
-    assert sorted(d.sid for d in drafts) == [1, 2, 3]
+    assert sorted(d.lane for d in drafts) == [4, 5, 6]
     for draft in drafts:
         values = [int(r.value or b"") for r in records(draft)]
-        assert values == list(range(draft.sid - 1, 30, 3))
+        assert values == list(range(draft.lane - 4, 30, 3))
     assert sequencer.counts.messages == 31
     assert sequencer.counts.messages_unrouted == 1
 
 
 def test_a_route_that_ended_takes_nothing() -> None:
-    sequencer = Sequencer(batch_bytes_max=1 << 20)
-    sequencer.add_route(1, message_bytes_max=10)
-    sequencer.remove_route(1)
+    sequencer = Sequencer(batch_bytes_max=1 << 20, seed=SEED)
+    sequencer.routes.set_lane(0, Lane(message_bytes_max=10))
+    sequencer.routes.set_route(1, (0,))
+    sequencer.routes.set_route(1, ())
     data = bytearray(msg("s", b"x"))
     messages, state = array("i", bytes(4 * 8 * 4)), array("q", bytes(32))
     count = wire_hot.parse_messages(data, 0, len(data), 99, 99, messages, state)

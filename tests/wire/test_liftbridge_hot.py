@@ -68,7 +68,7 @@ def envelope(body: bytes, *, crc: bool = False, kind: int = 0) -> bytes:
 
 def parse(hot: ModuleType, payloads: list[bytes]) -> list[dict[str, Any] | None]:
     buf = b"".join(payloads)
-    messages, rows = array("i"), array("q", [7] * (12 * len(payloads)))
+    messages, rows = array("i"), array("q", [7] * (13 * len(payloads)))
     at = 0
     for payload in payloads:
         messages.extend([1, 0, 0, 0, 0, 0, at, len(payload)])
@@ -79,21 +79,21 @@ def parse(hot: ModuleType, payloads: list[bytes]) -> list[dict[str, Any] | None]
         return [None] * len(payloads)
 
     def part(row: int, field: int) -> bytes | None:
-        start, size = rows[12 * row + field], rows[12 * row + field + 1]
+        start, size = rows[13 * row + field], rows[13 * row + field + 1]
         return None if start < 0 else buf[start : start + size]
 
     found: list[dict[str, Any] | None] = []
     for row in range(len(payloads)):
-        if rows[12 * row] < 0:
+        if rows[13 * row] < 0:
             found.append(None)
             continue
-        start, size = rows[12 * row + 1], rows[12 * row + 11]
+        start, size = rows[13 * row + 1], rows[13 * row + 11]
         found.append(
             {
-                "header_count": rows[12 * row],
+                "header_count": rows[13 * row],
                 "headers": bytes(headers[start : start + size]),
                 "key": part(row, 2), "value": part(row, 4), "inbox": part(row, 6),
-                "correlation": part(row, 8), "policy": rows[12 * row + 10],
+                "correlation": part(row, 8), "policy": rows[13 * row + 10],
             }
         )  # fmt: skip
     return found

@@ -15,9 +15,9 @@ from typing import Final
 
 from bascule.broker.ingest_buffer import IngestBuffer
 from bascule.broker.partition import Partition
+from bascule.errors import BasculeError
 from bascule.host.api import Clock
 from bascule.ingest.sequencer import Draft
-from bascule.model import SyncPolicy
 
 log = logging.getLogger("bascule.broker")
 
@@ -135,11 +135,11 @@ class Appender:
     def start(self) -> None:
         self._thread.start()
 
-    def route(self, sid: int, partition: Partition | None) -> None:
-        """Batches of subscription `sid` belong to `partition` from now on."""
-        while len(self._routes) <= sid:
+    def route(self, lane: int, partition: Partition | None) -> None:
+        """Batches of `lane` belong to `partition` from now on."""
+        while len(self._routes) <= lane:
             self._routes.append(None)
-        self._routes[sid] = partition
+        self._routes[lane] = partition
 
     def stop(self) -> None:
         """Return once everything submitted before is appended."""
@@ -154,24 +154,40 @@ class Appender:
             if isinstance(drafts, threading.Event):
                 drafts.set()
                 continue
+            if isinstance(drafts, Partition):
+                self._roll(drafts)
+                continue
             for draft in drafts:
                 try:
                     self._append(draft)
                 except Exception:  # door: a bug stops one partition, not the thread
                     log.exception("append thread failed")
-                    partition = self._routes[draft.sid]
+                    partition = self._routes[draft.lane]
                     if partition is not None:
                         partition.fail("internal error while appending; see the node's log")
                 finally:
                     self._buffer.release(draft.slab, 1)
 
+    def _roll(self, partition: Partition) -> None:
+        """End the active segment, which retention or compaction wants closed."""
+        if partition.log is None or partition.failure is not None or partition.deleted:
+            return
+        try:
+            partition.log.roll()
+        except (OSError, BasculeError) as error:
+            name, index = partition.definition.name, partition.index
+            extra = {"stream": name, "partition": index, "error": str(error)}
+            log.warning("segment not ended", extra=extra)
+        else:
+            self._syncers.request(partition)
+
     def _append(self, draft: Draft) -> None:
-        partition = self._routes[draft.sid] if draft.sid < len(self._routes) else None
+        partition = self._routes[draft.lane] if draft.lane < len(self._routes) else None
         if partition is None:
-            log.warning("batch without a stream", extra={"sid": draft.sid})
+            log.warning("batch without a stream", extra={"lane": draft.lane})
             return
         answers = partition.append(draft)
         if answers:
             self._send(answers)
-        if partition.definition.config.sync is SyncPolicy.ALWAYS and partition.is_dirty:
+        if partition.wants_sync:
             self._syncers.request(partition)

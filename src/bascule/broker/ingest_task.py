@@ -18,8 +18,10 @@ from bascule.errors import Broken, UnknownStream
 from bascule.host.api import Clock, Random
 from bascule.host.credential_files import client_tls
 from bascule.ingest.nats_source import NatsSource
+from bascule.ingest.routing import BY_KEY, BY_SUBJECT, Lane
 from bascule.ingest.sequencer import Draft, Sequencer
-from bascule.model import SyncPolicy
+from bascule.ingest.terms import Seed
+from bascule.model import KeyFrom, PartitionBy, SyncPolicy
 from bascule.wire.nats import ConnectOptions, NatsRefused, parse_server_url
 
 log = logging.getLogger("bascule.ingest")
@@ -35,11 +37,19 @@ class IngestTask:
     """Everything between the NATS server and the logs."""
 
     def __init__(
-        self, config: Config, urls: list[str], *, clock: Clock, random: Random, version: str
+        self,
+        config: Config,
+        urls: list[str],
+        *,
+        clock: Clock,
+        random: Random,
+        seed: Seed,
+        version: str,
     ) -> None:
+        """`seed` is that of the partitions' publisher contracts."""
         nats = config.nats
         self._buffer = IngestBuffer(bytes_max=config.limits.ingest_buffer_bytes_max, clock=clock)
-        self._sequencer = Sequencer(batch_bytes_max=BATCH_BYTES_MAX)
+        self._sequencer = Sequencer(batch_bytes_max=BATCH_BYTES_MAX, seed=seed)
         self._source = NatsSource(
             [parse_server_url(url) for url in urls],
             _connect_options(config),
@@ -53,7 +63,11 @@ class IngestTask:
         )
         self.syncers = Syncers(self._source.publish, clock=clock)
         self._appender = Appender(self._buffer, self.syncers, self._source.publish)
-        self._sids: dict[Partition, int] = {}
+        self._sids: dict[bytes, list[int]] = {}
+        """Stream id -> its subscriptions: one, or one a partition where NATS spreads messages."""
+        self._lanes: dict[Partition, int] = {}
+        self._lanes_made = 0
+        self._free_lanes: list[int] = []
         self._timers: dict[Partition, asyncio.Task[None]] = {}
         self._retrying: asyncio.Task[None] | None = None
 
@@ -77,43 +91,75 @@ class IngestTask:
         await asyncio.to_thread(self._source.start)
         self._retrying = asyncio.create_task(self._retry_refused())
 
-    async def attach(self, partitions: list[Partition]) -> None:
-        """Subscribe for the partitions; return once the server will deliver to all of them.
+    async def attach(self, partitions: tuple[Partition, ...]) -> None:
+        """Subscribe for a stream; return once the server will deliver to all its partitions.
 
         Raises: NatsRefused where the server does not permit a subject; Broken after a time-out.
         """
-        confirmations = [self._subscribe(partition) for partition in partitions]
-        if confirmations:
-            await _confirmed(confirmations)
+        await _confirmed(self._subscribe(partitions))
 
-    async def attach_all(self, partitions: list[Partition]) -> None:
+    async def attach_all(self, streams: list[tuple[Partition, ...]]) -> None:
         """As `attach`, but what the server refuses stops only the stream concerned.
 
         It is asked for again every RETRY_SECONDS, and `refusals` says why.
         """
-        confirmations = [self._subscribe(partition) for partition in partitions]
+        confirmations = [done for partitions in streams for done in self._subscribe(partitions)]
         if confirmations:
             await _confirmed(confirmations, allow_refusals=True)
 
-    async def detach(self, partition: Partition) -> None:
-        """Unsubscribe; return once nothing more comes for the partition and what came is done."""
-        sid = self._sids.pop(partition)
-        timer = self._timers.pop(partition, None)
-        if timer is not None:
-            timer.cancel()
-        await _confirmed([self._source.unsubscribe(sid)])
+    async def grow(self, partitions: tuple[Partition, ...]) -> None:
+        """Take partitions at the end that a stream has got. Raises: as `attach`."""
+        sids = self._sids[partitions[0].definition.id]
+        alone = sids.pop() if self._changes_group(partitions, sids) else None
+        ending = [] if alone is None else [self._source.unsubscribe(alone)]
+        await _confirmed([*ending, *self._subscribe(partitions)])
+        if alone is not None:
+            self._release_sid(alone)
+
+    @staticmethod
+    def _changes_group(partitions: tuple[Partition, ...], sids: list[int]) -> bool:
+        """Whether the only subscription has no queue group, in which there are to be more."""
+        config = partitions[0].definition.config
+        in_group = config.partition_by is PartitionBy.GROUP and config.group is None
+        return in_group and len(sids) == 1 and len(partitions) > 1
+
+    def configure(self, partitions: tuple[Partition, ...]) -> None:
+        """Take over the altered configuration of a stream."""
+        for partition in partitions:
+            self._sequencer.routes.set_lane(self._lanes[partition], _lane(partition))
+            self._set_timer(partition)
+
+    async def detach(self, partitions: tuple[Partition, ...]) -> None:
+        """Unsubscribe; return once nothing more comes for the stream and what came is done."""
+        sids = self._sids.pop(partitions[0].definition.id)
+        for partition in partitions:
+            if timer := self._timers.pop(partition, None):
+                timer.cancel()
+        await _confirmed([self._source.unsubscribe(sid) for sid in sids])
         await asyncio.to_thread(self._buffer.wait_written)
-        await asyncio.to_thread(self.syncers.wait_idle, partition)
-        self._appender.route(sid, None)
-        self._sequencer.remove_route(sid)
+        for partition in partitions:
+            await asyncio.to_thread(self.syncers.wait_idle, partition)
+            lane = self._lanes.pop(partition)
+            self._appender.route(lane, None)
+            self._sequencer.routes.set_lane(lane, None)
+            self._free_lanes.append(lane)
+        for sid in sids:
+            self._release_sid(sid)
+
+    def _release_sid(self, sid: int) -> None:
+        self._sequencer.routes.set_route(sid, ())
         self._source.release_sid(sid)
 
     def submit_own(self, partition: Partition, draft: Callable[[int], Draft]) -> None:
         """Queue what `draft` makes of the partition's lane, among what NATS delivers."""
-        sid = self._sids.get(partition)
-        if sid is None:
+        lane = self._lanes.get(partition)
+        if lane is None:
             raise UnknownStream(partition.definition.name)
-        self._buffer.submit_own(draft(sid))
+        self._buffer.submit_own(draft(lane))
+
+    def roll(self, partition: Partition) -> None:
+        """Have the appender end the partition's active segment, behind what is queued now."""
+        self._buffer.queue.put(partition)
 
     async def drain(self) -> None:
         """End all subscriptions; return once all that was delivered is appended, synced, acked."""
@@ -125,7 +171,7 @@ class IngestTask:
             except Broken as error:
                 log.warning("drain without the nats server", extra={"error": str(error)})
         await asyncio.to_thread(self._appender.stop)
-        for partition in self._sids:
+        for partition in self._lanes:
             if partition.is_dirty:
                 self.syncers.request(partition)
         await asyncio.to_thread(self.syncers.stop)
@@ -147,18 +193,47 @@ class IngestTask:
             "buffer": asdict(self._buffer.counts),
         }
 
-    def _subscribe(self, partition: Partition) -> Future[None]:
+    def _subscribe(self, partitions: tuple[Partition, ...]) -> list[Future[None]]:
+        """Lanes for the partitions that have none, and the subscriptions that lead there."""
+        definition = partitions[0].definition
+        config = definition.config
+        for partition in partitions:
+            if partition not in self._lanes:
+                lane = self._free_lanes.pop() if self._free_lanes else self._lanes_made
+                self._lanes_made = max(self._lanes_made, lane + 1)
+                self._lanes[partition] = lane
+                self._appender.route(lane, partition)
+                self._sequencer.routes.set_lane(lane, _lane(partition))
+                self._set_timer(partition)
+        lanes = tuple(self._lanes[partition] for partition in partitions)
+        sids = self._sids.setdefault(definition.id, [])
+        group = config.group
+        if config.partition_by is PartitionBy.GROUP:
+            targets: list[tuple[int, ...]] = [(lane,) for lane in lanes]
+            if len(lanes) > 1:
+                group = group or f"bascule.{definition.name}"
+        else:
+            targets = [lanes]
+        by = BY_KEY if config.partition_by is PartitionBy.KEY else BY_SUBJECT
+        for sid, target in zip(sids, targets, strict=False):
+            self._sequencer.routes.set_route(sid, target, by=by)
+        confirmations: list[Future[None]] = []
+        for target in targets[len(sids) :]:
+            sid = self._source.reserve_sid()
+            self._sequencer.routes.set_route(sid, target, by=by)
+            sids.append(sid)
+            confirmations.append(
+                self._source.subscribe(sid, config.subject, group=group, stream=definition.name)
+            )
+        return confirmations
+
+    def _set_timer(self, partition: Partition) -> None:
         config = partition.definition.config
-        sid = self._source.reserve_sid()
-        self._appender.route(sid, partition)
-        self._sids[partition] = sid
+        if timer := self._timers.pop(partition, None):
+            timer.cancel()
         if config.sync is SyncPolicy.INTERVAL:
             interval = config.sync_interval_ms / 1000
             self._timers[partition] = asyncio.create_task(self._sync_every(partition, interval))
-        self._sequencer.add_route(sid, message_bytes_max=config.message_bytes_max)
-        return self._source.subscribe(
-            sid, config.subject, group=config.group, stream=partition.definition.name
-        )
 
     async def _retry_refused(self) -> None:
         while True:
@@ -170,6 +245,14 @@ class IngestTask:
             await asyncio.sleep(seconds)
             if partition.is_dirty:
                 self.syncers.request(partition)
+
+
+def _lane(partition: Partition) -> Lane:
+    config = partition.definition.config
+    return Lane(
+        message_bytes_max=config.message_bytes_max,
+        key_from_subject=config.key_from is KeyFrom.SUBJECT,
+    )
 
 
 async def _confirmed(confirmations: list[Future[None]], *, allow_refusals: bool = False) -> None:

@@ -88,7 +88,7 @@ def _draft(
         log_append_time=True,
     )
     return Draft(
-        sid=lane,
+        lane=lane,
         batch=memoryview(batch),
         record_count=len(records),
         answers=b"",

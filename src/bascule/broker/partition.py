@@ -10,11 +10,16 @@ from dataclasses import dataclass
 from bascule.errors import BasculeError, PartitionFailed
 from bascule.host.api import Clock
 from bascule.ingest.acks import AckFormat, PendingAcks, store_failed, too_large
+from bascule.ingest.admission import Admission, LogState
+from bascule.ingest.contract import PublisherContract
 from bascule.ingest.sequencer import Draft
+from bascule.ingest.terms import Seed
 from bascule.model import PartitionInfo, StreamDefinition, SyncPolicy
 from bascule.record import header as batch_header
+from bascule.record.compression import compress_batch
 from bascule.replication.high_watermark import HighWatermark
 from bascule.storage.partition_log import PartitionLog
+from bascule.storage.retention import log_config
 from bascule.storage.segment import LogPosition
 
 log = logging.getLogger("bascule.broker")
@@ -51,8 +56,14 @@ class Partition:
         failure: PartitionFailed | None,
         clock: Clock,
         moved: Callable[[Partition], None],
+        seed: Seed,
+        notes_ids: Callable[[], None] | None = None,
     ) -> None:
-        """`moved` is called, from any thread, after the high watermark moved or the log failed."""
+        """`moved` is called, from any thread, after the high watermark moved or the log failed.
+
+        `notes_ids` leaves word, on the disk, that the log holds message ids; None where that is
+        done. Raises OSError.
+        """
         config = definition.config
         self.definition = definition
         self.index = index
@@ -75,6 +86,7 @@ class Partition:
         """`counts.bytes` at the last checkpoint: what a recovery would have to scan."""
         self._clock = clock
         self._moved = moved
+        self._notes_ids = notes_ids
         self._watermark = HighWatermark(config.sync, _NOWHERE if log is None else log.end)
         self._form = AckFormat(
             stream=definition.name,
@@ -84,6 +96,25 @@ class Partition:
             synced=config.sync is SyncPolicy.ALWAYS,
         )
         self._pending = PendingAcks(self._form)
+        self._admission = Admission(definition, self._form, seed)
+
+    @property
+    def contract(self) -> PublisherContract:
+        """What publishers may ask of this partition."""
+        return self._admission.contract
+
+    def configure(self, definition: StreamDefinition) -> None:
+        """Take over the altered definition of the same stream; on the event loop.
+
+        The sync policy goes with the next batch, the rest with what is done next.
+        """
+        self.definition = definition
+        config = definition.config
+        self._watermark.configure(config.sync)
+        self._form.configure(synced=config.sync is SyncPolicy.ALWAYS)
+        self._admission.configure(definition)
+        if self.log is not None:
+            self.log.configure(log_config(config))
 
     @property
     def high_watermark(self) -> LogPosition:
@@ -98,6 +129,13 @@ class Partition:
     def is_dirty(self) -> bool:
         """Whether something is appended and not synced."""
         return self.log is not None and self.log.synced != self.log.end
+
+    @property
+    def wants_sync(self) -> bool:
+        """Whether records, or acks of duplicates, wait for a sync under the stream's policy."""
+        if self.definition.config.sync is not SyncPolicy.ALWAYS:
+            return False
+        return self.is_dirty or len(self._pending) > 0
 
     @property
     def is_awaited(self) -> bool:
@@ -118,19 +156,21 @@ class Partition:
             return answers
         if self.log is None or self.failure is not None or self.deleted:
             return answers + self._not_stored(draft, str(self.failure or "the stream is deleted"))
+        now_ms = max(self._clock.now_ms(), self.log.timestamp_max)
         try:
-            self._append(self.log, draft)
+            if draft.terms is not None and self._notes_ids is not None and draft.terms.has_ids():
+                self._notes_ids()
+                self._notes_ids = None
+            answers += self._admit(self.log, draft, now_ms)
+            if not draft.record_count:
+                return answers
+            self._append(self.log, draft, now_ms)
         except (OSError, BasculeError) as error:
+            answers += self._pending.take_back(self.log.end.offset, store_failed(str(error)))
+            self.contract.take_back(self.log.end.offset)
             if self.log.failure is not None:
                 return answers + self._not_stored(draft, str(error)) + self.fail(str(error))
-            log.error(
-                "append failed",
-                extra={
-                    "stream": self.definition.name,
-                    "partition": self.index,
-                    "error": str(error),
-                },
-            )
+            self._log_failed_append(error)
             return answers + self._not_stored(draft, str(error))
         stopped = self._stopped_by()
         if stopped is not None:
@@ -152,7 +192,9 @@ class Partition:
             return self.fail(str(error))
         self.counts.syncs += 1
         self.synced_at_ns = self._clock.monotonic_ns()
-        return self._release() if self._watermark.on_synced(synced) else b""
+        if self._watermark.on_synced(synced) or len(self._pending):
+            return self._release()
+        return b""
 
     def checkpoint(self) -> None:
         """Shorten the next recovery. A failure is logged: the older checkpoint stays good."""
@@ -174,6 +216,21 @@ class Partition:
             return
         self.checkpointed_bytes = written
 
+    def purge(self, *, to_offset: int | None, before_ms: int | None) -> None:
+        """Let the log begin later: see `Streams.purge`. Not on the event loop.
+
+        Raises: PartitionFailed, CorruptData, LogFailed, Closed, OSError.
+        """
+        if self.failure is not None or self.log is None:
+            raise self.failure or PartitionFailed(self.definition.name, self.index, "not open")
+        committed = self.high_watermark
+        offset = committed.offset if to_offset is None else to_offset
+        if before_ms is not None:
+            found = self.log.find_timestamp(before_ms, end=committed)
+            offset = min(offset, committed.offset if found is None else found[0])
+        with self.upkeep_lock:
+            self.log.advance_start(offset, high_watermark=committed.offset)
+
     def fail(self, cause: str) -> bytes:
         """Stop for good; error acks for everybody who waits."""
         name = self.definition.name
@@ -186,6 +243,12 @@ class Partition:
         answers = self._pending.fail(store_failed(cause))
         self._moved(self)
         return answers
+
+    def _log_failed_append(self, error: OSError | BasculeError) -> None:
+        log.error(
+            "append failed",
+            extra={"stream": self.definition.name, "partition": self.index, "error": str(error)},
+        )
 
     def _stopped_by(self) -> str | None:
         """The cause of failure as it is now: another thread may just have set it."""
@@ -204,16 +267,43 @@ class Partition:
             failure=None if self.failure is None else str(self.failure),
         )
 
-    def _append(self, store: PartitionLog, draft: Draft) -> None:
+    def _admit(self, store: PartitionLog, draft: Draft, now_ms: int) -> bytes:
+        """Leave of the draft what the stream takes; answers to send now for the rest."""
+        next_offset = store.end.offset
+        judged = self._admission.admit(
+            draft,
+            LogState(next_offset, store.start_offset, store.size_bytes()),
+            now_ms=now_ms,
+            now_ns=self._clock.monotonic_ns(),
+        )
+        if judged is None:
+            return b""
+        if not judged.duplicates:
+            return judged.refusals
+        end_offset = next_offset + draft.record_count
+        if end_offset <= self.high_watermark.offset:
+            return judged.refusals + self._form.duplicates(
+                judged.duplicates, base=judged.duplicates_base, count=judged.duplicate_count
+            )
+        self._pending.add_duplicates(
+            judged.duplicates,
+            base=judged.duplicates_base,
+            count=judged.duplicate_count,
+            end_offset=end_offset,
+        )
+        return judged.refusals
+
+    def _append(self, store: PartitionLog, draft: Draft, now: int) -> None:
         base_offset = store.end.offset
-        now = max(self._clock.now_ms(), store.timestamp_max)
+        batch = compress_batch(draft.batch, self.definition.config.compression)
         batch_header.seal(
-            draft.batch,
+            batch,
             record_count=draft.record_count,
             base_timestamp=now,
             max_timestamp=now,
             base_offset=base_offset,
             leader_epoch=self.leader_epoch,
+            keep_codec=True,
         )
         # Before the append: a sync that runs beside it may already cover the batch.
         self._pending.add(
@@ -223,19 +313,15 @@ class Partition:
             received_ms=now,
             stored=draft.stored,
         )
-        try:
-            store.append(
-                draft.batch,
-                base_offset=base_offset,
-                end_offset=base_offset + draft.record_count,
-                timestamp_max=now,
-                leader_epoch=self.leader_epoch,
-            )
-        except BaseException:
-            self._pending.take_back(base_offset)
-            raise
+        store.append(
+            batch,
+            base_offset=base_offset,
+            end_offset=base_offset + draft.record_count,
+            timestamp_max=now,
+            leader_epoch=self.leader_epoch,
+        )
         self.counts.records += draft.record_count
-        self.counts.bytes += len(draft.batch)
+        self.counts.bytes += len(batch)
         self.counts.batches += 1
 
     def _release(self) -> bytes:

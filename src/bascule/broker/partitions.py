@@ -29,6 +29,10 @@ class Partitions:
         self._by_name[definition.name] = partitions
         self._by_id[definition.id] = partitions
 
+    def replace(self, partitions: tuple[Partition, ...]) -> None:
+        """Put more partitions in the place of a stream's."""
+        self.add(partitions)
+
     def remove(self, name: str) -> tuple[Partition, ...]:
         """Take a stream out; its waiting readers are told."""
         partitions = self._by_name.pop(name)

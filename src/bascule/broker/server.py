@@ -8,7 +8,7 @@ import os
 import resource
 import signal
 from collections.abc import Callable, Mapping
-from dataclasses import fields
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
@@ -20,17 +20,22 @@ from bascule.broker.embedded_nats import EmbeddedNats
 from bascule.broker.http.app import create_app
 from bascule.broker.http.door import HttpDoor
 from bascule.broker.ingest_task import IngestTask
+from bascule.broker.local_publisher import LocalPublisher
 from bascule.broker.measures import health
+from bascule.broker.offsets import OFFSETS_CONFIG, Offsets
 from bascule.broker.partition import PartitionCounts
 from bascule.broker.partitions import Partitions
 from bascule.broker.streams import Streams
 from bascule.broker.upkeep.checkpoints import keep_checkpoints, verify_all
+from bascule.broker.upkeep.retention import Retention
 from bascule.config import Config
-from bascule.errors import ConfigError, CorruptData
+from bascule.errors import BasculeError, ConfigError, CorruptData
 from bascule.host.real import DirectoryLock, RealClock, RealFiles, RealRandom
 from bascule.host.twins import twin_of_all
+from bascule.ingest.terms import Seed
 from bascule.model import NodeInfo, PartHealth, StreamConfig, StreamDefinition, StreamInfo
 from bascule.storage.checkpoint import replace_file
+from bascule.wire.offsets import OFFSETS_STREAM
 
 log = logging.getLogger("bascule.broker")
 
@@ -71,17 +76,21 @@ class Node:
         self._files = RealFiles()
         self._started_ns = self._clock.monotonic_ns()
         self._partitions = Partitions()
+        self._seed = Seed(self._random.bytes(16))
         self._streams = Streams(
             str(data),
             self._partitions,
             files=self._files,
             clock=self._clock,
             random=self._random,
+            seed=self._seed,
         )
         self._nats: EmbeddedNats | None = None
         self._ingest: IngestTask | None = None
+        self._offsets: Offsets | None = None
         self._client_door: ClientDoor | None = None
         self._http_door: HttpDoor | None = None
+        self._retention: Retention | None = None
         self._upkeep: list[asyncio.Task[None]] = []
         self._cluster_id = ""
         self._urls: list[str] = list(config.nats.urls)
@@ -101,13 +110,26 @@ class Node:
             )
             self._urls = [await self._nats.start()]
         self._ingest = IngestTask(
-            config, self._urls, clock=self._clock, random=self._random, version=__version__
+            config,
+            self._urls,
+            clock=self._clock,
+            random=self._random,
+            seed=self._seed,
+            version=__version__,
         )
         await self._ingest.start()
         await self._streams.attach(self._ingest)
-        await self._open_doors()
+        self._offsets = await self._open_offsets(self._ingest)
+        await self._open_doors(self._offsets)
+        self._retention = Retention(
+            self._partitions,
+            clock=self._clock,
+            archived=self._offsets.committed,
+            roll=self._ingest.roll,
+        )
         self._upkeep = [
             asyncio.create_task(keep_checkpoints(self._partitions, self._ingest.syncers)),
+            asyncio.create_task(self._retention.run()),
             asyncio.create_task(verify_all(self._partitions)),
         ]
         self._ready = True
@@ -124,6 +146,8 @@ class Node:
             await self._client_door.close()
         if self._http_door is not None:
             await self._http_door.close()
+        if self._offsets is not None:
+            await self._offsets.close()
         if self._ingest is not None:
             await self._ingest.close()
         await asyncio.to_thread(self._streams.close)
@@ -208,12 +232,36 @@ class Node:
             for key in (item.name for item in fields(PartitionCounts))
         }
         ingest = {} if self._ingest is None else self._ingest.statistics()
-        return {**ingest, "stream": by_key, "client_door": door}
+        offsets = {} if self._offsets is None else asdict(self._offsets.counts)
+        retention = {} if self._retention is None else asdict(self._retention.counts)
+        return {
+            **ingest,
+            "stream": by_key,
+            "client_door": door,
+            "offsets": offsets,
+            "retention": retention,
+        }
 
-    async def _open_doors(self) -> None:
+    async def _open_offsets(self, ingest: IngestTask) -> Offsets:
+        """Create the stream of committed offsets at the first start, and read it."""
+        if self._partitions.stream(OFFSETS_STREAM) is None:
+            try:
+                await self._streams.create(OFFSETS_STREAM, OFFSETS_CONFIG, internal=True)
+            except (BasculeError, OSError) as error:
+                log.error(
+                    "no stream for committed offsets; the other streams serve",
+                    extra={"stream": OFFSETS_STREAM, "error": str(error)},
+                )
+        publisher = LocalPublisher(self._partitions, ingest)
+        offsets = Offsets(self._partitions, publisher, self._clock)
+        await offsets.start()
+        return offsets
+
+    async def _open_doors(self, offsets: Offsets) -> None:
         config, limits = self._config, self._config.limits
         self._client_door = ClientDoor(
             partitions=self._partitions,
+            offsets=offsets,
             node=NodeIdentity(node_id=config.node_id, cluster_id=self._cluster_id),
             limits=DoorLimits(
                 connections_max=limits.connections_max,

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import Final
+import threading
+from collections.abc import Mapping
+from typing import Any, Final
 
 from bascule.broker.ingest_task import IngestTask
 from bascule.broker.partition import Partition
 from bascule.broker.partitions import Partitions
 from bascule.errors import BasculeError, ConfigError, PartitionFailed, UnknownStream
 from bascule.host.api import Clock, Files, Random
+from bascule.ingest.contract.loading import load
+from bascule.ingest.terms import Seed
 from bascule.metadata import codec, controller
 from bascule.metadata.apply import apply
 from bascule.metadata.commands import Command
@@ -18,10 +22,14 @@ from bascule.metadata.controller import STREAM_ID_BYTES, Existing
 from bascule.metadata.image import Image
 from bascule.model import StreamConfig, StreamDefinition, StreamInfo
 from bascule.storage.checkpoint import replace_file
-from bascule.storage.partition_log import LogConfig, PartitionLog
+from bascule.storage.partition_log import PartitionLog
+from bascule.storage.retention import log_config
 
 log = logging.getLogger("bascule.broker")
 
+MESSAGE_IDS_FILE: Final = "message-ids"
+"""Stands in a partition's directory once a record had a message id: only then are they looked for
+at the next start."""
 OPENING_AT_A_TIME: Final = 8
 """Logs opened beside each other at start: enough to keep a disk busy."""
 
@@ -37,7 +45,9 @@ class Streams:
         files: Files,
         clock: Clock,
         random: Random,
+        seed: Seed,
     ) -> None:
+        """`seed` is what message ids are hashed with, here and where messages come in."""
         self._streams_dir = f"{directory}/streams"
         self._removed_dir = f"{directory}/removed"
         self._image_path = f"{directory}/metadata.json"
@@ -45,6 +55,7 @@ class Streams:
         self._files = files
         self._clock = clock
         self._random = random
+        self._seed = seed
         self._image = Image()
         self._changing = asyncio.Lock()
         self._ingest: IngestTask | None = None
@@ -67,10 +78,14 @@ class Streams:
     async def attach(self, ingest: IngestTask) -> None:
         """Subscribe for every stream; a refusal stops only its own. Raises: Broken."""
         self._ingest = ingest
-        await ingest.attach_all([p for ps in self._partitions.streams().values() for p in ps])
+        await ingest.attach_all(list(self._partitions.streams().values()))
 
-    async def create(self, name: str, config: StreamConfig) -> tuple[StreamDefinition, bool]:
+    async def create(
+        self, name: str, config: StreamConfig, *, internal: bool = False
+    ) -> tuple[StreamDefinition, bool]:
         """Create a stream; once this returns, what is published on its subject is stored.
+
+        `internal` is for the node's own streams, whose names an underscore leads.
 
         Raises: InvalidName, ConfigError, StreamConflict, NatsRefused, Broken, OSError.
         """
@@ -82,6 +97,7 @@ class Streams:
                 config,
                 id=self._random.bytes(STREAM_ID_BYTES),
                 now_ms=self._clock.now_ms(),
+                internal=internal,
             )
             if isinstance(decision, Existing):
                 return decision.definition, False
@@ -95,7 +111,7 @@ class Streams:
             partitions = await asyncio.to_thread(self._open_partitions, definition)
             self._partitions.add(partitions)
             try:
-                await self._ingest.attach(list(partitions))
+                await self._ingest.attach(partitions)
             except BasculeError:
                 await self._remove(name)
                 raise
@@ -108,6 +124,75 @@ class Streams:
             controller.delete_stream(self._image, name)
             await self._remove(name)
         log.info("stream deleted", extra={"stream": name})
+
+    async def alter(self, name: str, changes: Mapping[str, Any]) -> StreamDefinition:
+        """Give a stream other settings; more partitions take messages once this returns.
+
+        Raises: UnknownStream, InternalStream, CannotAlter, ConfigError, NatsRefused, Broken,
+        OSError.
+        """
+        async with self._changing:
+            decision = controller.alter_stream(self._image, name, changes)
+            if isinstance(decision, Existing):
+                return decision.definition
+            return await self._change(name, decision)
+
+    async def set_paused(self, name: str, paused: bool) -> StreamDefinition:
+        """Take no messages, or take them again. Raises: UnknownStream, InternalStream, OSError."""
+        async with self._changing:
+            decide = controller.pause_stream if paused else controller.resume_stream
+            decision = decide(self._image, name)
+            if isinstance(decision, Existing):
+                return decision.definition
+            return await self._change(name, decision)
+
+    async def purge(
+        self, name: str, *, to_offset: int | None, before_ms: int | None, partition: int | None
+    ) -> StreamInfo:
+        """Let the logs of a stream, or of one `partition`, begin later.
+
+        At `to_offset`, at the first record of `before_ms` (Unix milliseconds) or later, or, without
+        either, behind everything committed.
+
+        Raises: UnknownStream, InternalStream, PartitionFailed, OSError, CorruptData.
+        """
+        async with self._changing:
+            controller.check_purge(self._image, name)
+            partitions = self._partitions.stream(name)
+            assert partitions is not None, "the image and the partitions are in step"
+            chosen = partitions if partition is None else (partitions[partition],)
+            for each in chosen:
+                await asyncio.to_thread(each.purge, to_offset=to_offset, before_ms=before_ms)
+                self._partitions.notify(each)
+        info = self.info(name)
+        log.info(
+            "stream purged",
+            extra={"stream": name, "log_starts": [p.start_offset for p in info.partitions]},
+        )
+        return info
+
+    async def _change(self, name: str, decision: Command) -> StreamDefinition:
+        """Make a decision on a present stream true, on the disk and in its partitions."""
+        assert self._ingest is not None
+        await self._commit(decision)
+        definition = self._image.streams[name]
+        partitions = self._partitions.stream(name)
+        assert partitions is not None, "the image and the partitions are in step"
+        for partition in partitions:
+            partition.configure(definition)
+        self._ingest.configure(partitions)
+        if definition.partition_count > len(partitions):
+            added = await asyncio.to_thread(
+                self._open_partitions,
+                definition,
+                range(len(partitions), definition.partition_count),
+            )
+            partitions += added
+            # Readers know a partition before the first message can be in it.
+            self._partitions.replace(partitions)
+            await self._ingest.grow(partitions)
+        log.info("stream altered", extra={"stream": name})
+        return definition
 
     def info(self, name: str) -> StreamInfo:
         """Raises: UnknownStream."""
@@ -129,8 +214,7 @@ class Streams:
         assert self._ingest is not None
         partitions = self._partitions.remove(name)
         await self._commit(controller.delete_stream(self._image, name, internal=True))
-        for partition in partitions:
-            await self._ingest.detach(partition)
+        await self._ingest.detach(partitions)
         await asyncio.to_thread(self._remove_data, partitions)
 
     async def _commit(self, command: Command) -> None:
@@ -161,35 +245,55 @@ class Streams:
     def _directory(self, definition: StreamDefinition) -> str:
         return f"{self._streams_dir}/{definition.name}"
 
-    def _open_partitions(self, definition: StreamDefinition) -> tuple[Partition, ...]:
-        return tuple(
-            self._open_partition(definition, index) for index in range(definition.partition_count)
-        )
+    def _open_partitions(
+        self, definition: StreamDefinition, indexes: range | None = None
+    ) -> tuple[Partition, ...]:
+        chosen = range(definition.partition_count) if indexes is None else indexes
+        return tuple(self._open_partition(definition, index) for index in chosen)
 
     def _open_partition(self, definition: StreamDefinition, index: int) -> Partition:
-        config = LogConfig(
-            segment_bytes_max=definition.config.segment_bytes_max,
-            segment_age_ms_max=definition.config.segment_age_ms_max,
-        )
         directory = f"{self._directory(definition)}/{index}"
+        marker = f"{directory}/{MESSAGE_IDS_FILE}"
         store: PartitionLog | None = None
         failure: PartitionFailed | None = None
+        has_ids = False
         try:
-            store = PartitionLog.open(self._files, directory, config, self._clock)
-        except (OSError, BasculeError) as error:
-            failure = PartitionFailed(definition.name, index, str(error))
-            log.error(
-                "partition cannot be opened; the other streams go on",
-                extra={"stream": definition.name, "partition": index, "error": str(error)},
+            store = PartitionLog.open(
+                self._files,
+                directory,
+                log_config(definition.config),
+                self._clock,
+                guard=threading.Lock(),
             )
-        return Partition(
+            has_ids = self._files.exists(marker)
+        except (OSError, BasculeError) as error:
+            failure = self._cannot_open(definition, index, error)
+        partition = Partition(
             definition,
             index,
             log=store,
             failure=failure,
             clock=self._clock,
             moved=self._partitions.notify,
+            seed=self._seed,
+            notes_ids=None if has_ids else lambda: replace_file(self._files, marker, b""),
         )
+        if store is not None and has_ids:
+            since_ms = self._clock.now_ms() - definition.config.dedupe_window_ms
+            try:
+                load(partition.contract, store, since_ms=since_ms)
+            except (OSError, BasculeError) as error:
+                partition.failure = self._cannot_open(definition, index, error)
+        return partition
+
+    def _cannot_open(
+        self, definition: StreamDefinition, index: int, error: OSError | BasculeError
+    ) -> PartitionFailed:
+        log.error(
+            "partition cannot be opened; the other streams go on",
+            extra={"stream": definition.name, "partition": index, "error": str(error)},
+        )
+        return PartitionFailed(definition.name, index, str(error))
 
     def _remove_data(self, partitions: tuple[Partition, ...]) -> None:
         """Move the stream's directory out of the way in one step, then delete it."""

@@ -82,44 +82,22 @@ def _varint_bytes(value: cython.longlong):
 @cython.boundscheck(False)
 @cython.exceptval(check=False)
 @cython.returns(cython.bint)
-def _is_key_header(
-    buf: cython.const[cython.uchar][::1], at: cython.Py_ssize_t, length: cython.Py_ssize_t
+def _is(
+    buf: cython.const[cython.uchar][::1],
+    at: cython.Py_ssize_t,
+    word: cython.p_char,
+    length: cython.int,
+    fold: cython.int,
 ):
-    """Whether the name is `Bascule-Key`, in any case; the caller checked the range."""
-    return (
-        length == 11
-        and (buf[at] | 32) == 98
-        and (buf[at + 1] | 32) == 97
-        and (buf[at + 2] | 32) == 115
-        and (buf[at + 3] | 32) == 99
-        and (buf[at + 4] | 32) == 117
-        and (buf[at + 5] | 32) == 108
-        and (buf[at + 6] | 32) == 101
-        and buf[at + 7] == 45
-        and (buf[at + 8] | 32) == 107
-        and (buf[at + 9] | 32) == 101
-        and (buf[at + 10] | 32) == 121
-    )
+    """Whether `word` stands at `at`, in any case with `fold` 32 and exactly with 0.
 
-
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.boundscheck(False)
-@cython.exceptval(check=False)
-@cython.returns(cython.bint)
-def _is_reply_header(
-    buf: cython.const[cython.uchar][::1], at: cython.Py_ssize_t, length: cython.Py_ssize_t
-):
-    """Whether the name is exactly `reply`; the caller checked the range."""
-    return (
-        length == 5
-        and buf[at] == 114
-        and buf[at + 1] == 101
-        and buf[at + 2] == 112
-        and buf[at + 3] == 108
-        and buf[at + 4] == 121
-    )
+    The word is in lower case where case is folded; the caller checked the range.
+    """
+    place: cython.int
+    for place in range(length):
+        if (buf[at + place] | fold) != word[place]:
+            return False
+    return True
 
 
 @cython.cfunc
@@ -138,7 +116,9 @@ def _walk_headers(
     """Walk a NATS header block; with `to` >= 0 also write it as record headers from there.
 
     `found` becomes: 0 header count, 1 their encoded bytes, 2 and 3 position and length of the key
-    (-1 if none), 4 whether the first header left is called `reply`. False: the block is malformed.
+    (-1 if none), 4 whether the first header left is called `reply`, 5 whether the message removes
+    its key, 6 the ack policy asked for (2 none, 1 any other), 7 whether a header speaks to the
+    server (`Nats-...`, or an ack policy nobody knows). False: the block is malformed.
     """
     end: cython.Py_ssize_t = at + length
     name_at: cython.Py_ssize_t
@@ -152,6 +132,9 @@ def _walk_headers(
     found[2] = -1
     found[3] = -1
     found[4] = 0
+    found[5] = 0
+    found[6] = 1
+    found[7] = 0
     # "NATS/1.0" CR LF, nothing between: a status line is no header block of a publisher.
     if (
         length < 12
@@ -196,11 +179,29 @@ def _walk_headers(
             value_at += 1
         while value_end > value_at and (buf[value_end - 1] == 32 or buf[value_end - 1] == 9):
             value_end -= 1
-        if found[2] < 0 and _is_key_header(buf, name_at, name_end - name_at):
-            found[2] = value_at
-            found[3] = value_end - value_at
-            continue
-        if count == 0 and _is_reply_header(buf, name_at, name_end - name_at):
+        byte = buf[name_at] | 32
+        if byte == 98 and name_end - name_at == 11:
+            if found[2] < 0 and _is(buf, name_at, b"bascule-key", 11, 32):
+                found[2] = value_at
+                found[3] = value_end - value_at
+                continue
+            if _is(buf, name_at, b"bascule-ack", 11, 32):
+                if value_end - value_at == 4 and _is(buf, value_at, b"none", 4, 0):
+                    found[6] = 2
+                elif not (
+                    (value_end - value_at == 3 and _is(buf, value_at, b"all", 3, 0))
+                    or (value_end - value_at == 6 and _is(buf, value_at, b"leader", 6, 0))
+                ):
+                    found[7] = 1
+        elif byte == 110 and name_end - name_at > 5 and _is(buf, name_at, b"nats-", 5, 32):
+            found[7] = 1
+        elif (
+            byte == 107 and name_end - name_at == 12 and _is(buf, name_at, b"kv-operation", 12, 32)
+        ):
+            found[5] = (value_end - value_at == 3 and _is(buf, value_at, b"DEL", 3, 0)) or (
+                value_end - value_at == 5 and _is(buf, value_at, b"PURGE", 5, 0)
+            )
+        if count == 0 and name_end - name_at == 5 and _is(buf, name_at, b"reply", 5, 0):
             found[4] = 1
         count += 1
         size += _varint_bytes(name_end - name_at) + (name_end - name_at)
@@ -288,43 +289,13 @@ def _put_entry(
     return _put(buf, subject_at, subject_bytes, out, to)
 
 
-def group_by_sid(
-    messages: cython.const[cython.int][::1],
-    count: cython.Py_ssize_t,
-    heads: cython.int[::1],
-    nexts: cython.int[::1],
-    touched: cython.int[::1],
-) -> int:
-    """Chain the messages of each subscription in order; how many subscriptions there are.
-
-    `heads[sid]` is -1 on entry and becomes the sid's first message, `nexts[i]` the one after
-    message i or -1, `touched` the sids found. Messages whose sid is beyond `heads` are left out.
-    """
-    index: cython.Py_ssize_t = count
-    found: cython.Py_ssize_t = 0
-    sid: cython.int
-    if len(messages) < 8 * count or len(nexts) < count or len(touched) < count:
-        raise IndexError("arrays are too small for the messages")
-    with cython.nogil:
-        while index > 0:
-            index -= 1
-            sid = messages[8 * index]
-            if sid < 0 or sid >= len(heads):
-                continue
-            if heads[sid] < 0:
-                touched[found] = sid
-                found += 1
-            nexts[index] = heads[sid]
-            heads[sid] = index
-    return found
-
-
 def build_records(
     buf: cython.const[cython.uchar][::1],
     messages: cython.const[cython.int][::1],
     nexts: cython.const[cython.int][::1],
     first: cython.Py_ssize_t,
     message_bytes_max: cython.longlong,
+    key_from_subject: cython.bint,
     batch_bytes_max: cython.longlong,
     envelopes: cython.const[cython.longlong][::1],
     envelope_headers: cython.const[cython.uchar][::1],
@@ -332,6 +303,7 @@ def build_records(
     start: cython.Py_ssize_t,
     answers: cython.uchar[::1],
     refused: cython.uchar[::1],
+    expected: cython.longlong[::1],
     found: cython.longlong[::1],
     state: cython.longlong[::1],
 ) -> int:
@@ -339,12 +311,15 @@ def build_records(
 
     Stops before a record that would take the records beyond `batch_bytes_max` (the first is always
     taken). `out`, `answers` and `refused` need room for the bytes of the messages' operations and
-    64 a message more (see `bascule.record` for what a record holds of a message).
+    64 a message more (see `bascule.record` for what a record holds of a message). A message without
+    a key has its subject for one with `key_from_subject`.
 
     `state` becomes: 0 where the records end, 1 where the answer entries end, 2 where the refused
     entries end, 3 the message to go on with or -1; and is added to: 4 envelopes, 5 header blocks
-    kept whole because they are malformed, 6 messages refused for their size. `found` is scratch
-    for 5 numbers. `envelopes` and `envelope_headers` are what `wire.parse_envelopes` found, or
+    kept whole because they are malformed, 6 messages refused for their size, 7 records with headers
+    that speak to the server. It becomes 8 how many records expect an offset: `expected` has the
+    record's index and the offset for each, two numbers a message. `found` is scratch for 8
+    numbers. `envelopes` and `envelope_headers` are what `wire.parse_envelopes` found, or
     empty. Returns the number of records.
     """
     index: cython.Py_ssize_t = first
@@ -371,11 +346,16 @@ def build_records(
     has_block: cython.bint
     is_raw_block: cython.bint
     is_marked: cython.bint
+    removes: cython.bint
+    expects: cython.bint
+    wanted: cython.longlong = 0
+    expectations: cython.longlong = 0
+    policy: cython.int
     size: cython.longlong
     wire_bytes: cython.longlong
     kind: cython.int
     no_room: cython.bint = False
-    if start < 0 or len(state) < 7:
+    if start < 0 or len(state) < 9 or len(found) < 8:
         raise IndexError("nowhere to write to")
     with cython.nogil:
         while index >= 0:
@@ -413,8 +393,11 @@ def build_records(
             if subject_bytes >= 8192:
                 header_size += 1
             has_block = False
+            expects = False
             is_raw_block = False
             is_marked = False
+            removes = False
+            policy = 1
             if block_bytes > 0:
                 if _walk_headers(buf, body_at, block_bytes, out, -1, found):
                     has_block = True
@@ -423,11 +406,13 @@ def build_records(
                     key_at = found[2]
                     key_bytes = found[3]
                     is_marked = reply_bytes == 0 and found[4] != 0
+                    removes = found[5] != 0
+                    policy = found[6]
                 else:
                     is_raw_block = True
                     header_count += 1
                     header_size += 18 + _varint_bytes(block_bytes) + block_bytes
-            row = 12 * index
+            row = 13 * index
             is_envelope = row < len(envelopes) and envelopes[row] >= 0
             if is_envelope:
                 if envelopes[row + 2] >= 0:
@@ -441,8 +426,11 @@ def build_records(
             elif is_marked:
                 header_count += 1
                 header_size += 7
+            if key_bytes < 0 and key_from_subject:
+                key_at = subject_at
+                key_bytes = subject_bytes
             kind = 0
-            if is_envelope and envelopes[row + 10] == 2:
+            if policy == 2 or (is_envelope and envelopes[row + 10] == 2):
                 kind = -1
             elif is_envelope and envelopes[row + 7] > 0:
                 kind = 1
@@ -459,6 +447,14 @@ def build_records(
             if is_envelope:
                 value_at = envelopes[row + 4]
                 value_bytes = envelopes[row + 5]
+                if envelopes[row + 12] > 0:
+                    if 2 * expectations + 2 > len(expected):
+                        no_room = True
+                        break
+                    wanted = envelopes[row + 12]
+                    expects = True
+            elif removes:
+                value_bytes = -1
             size = 2 + _varint_bytes(count) + _varint_bytes(key_bytes) + _varint_bytes(value_bytes)
             size += _varint_bytes(header_count) + header_size
             if key_bytes > 0:
@@ -471,6 +467,12 @@ def build_records(
             if to > len(out):
                 no_room = True
                 break
+            if expects:
+                expected[2 * expectations] = count
+                expected[2 * expectations + 1] = wanted
+                expectations += 1
+            if has_block and found[7]:
+                state[7] += 1
             at = _put_varint(out, at, size)
             out[at] = 0
             out[at + 1] = 0
@@ -523,4 +525,5 @@ def build_records(
     state[1] = answer_at
     state[2] = refused_at
     state[3] = index
+    state[8] = expectations
     return count

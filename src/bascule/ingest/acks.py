@@ -14,9 +14,12 @@ from typing import Final, TypeAlias
 import msgspec
 
 from bascule.wire import _hot
-from bascule.wire.liftbridge import ERROR_TOO_LARGE, ERROR_UNKNOWN
+from bascule.wire.liftbridge import ERROR_INCORRECT_OFFSET, ERROR_TOO_LARGE, ERROR_UNKNOWN
 
 _NS_PER_MS: Final = 1_000_000
+_WRONG_SEQUENCE: Final = (
+    b'{"error":{"code":400,"err_code":10071,"description":"wrong last sequence: '
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +30,27 @@ class AckError:
     err_code: int
     description: str
     liftbridge: int = ERROR_UNKNOWN
+
+
+WRONG_LAST_ID: Final = AckError(400, 10070, "wrong last msg ID")
+DISCARDED_MESSAGES: Final = AckError(503, 10077, "maximum messages exceeded")
+DISCARDED_BYTES: Final = AckError(503, 10077, "maximum bytes exceeded")
+PAUSED: Final = AckError(503, 20001, "stream is paused")
+READ_ONLY: Final = AckError(403, 20002, "stream is read-only")
+RATE_MESSAGES: Final = AckError(429, 20003, "the stream's rate of messages is exceeded")
+RATE_BYTES: Final = AckError(429, 20003, "the stream's rate of bytes is exceeded")
+UNSUPPORTED_HEADER: Final = AckError(
+    400, 20004,
+    "Nats-Expected-Last-Subject-Sequence, Nats-Rollup and Nats-TTL are not supported here",
+)  # fmt: skip
+UNKNOWN_ACK_POLICY: Final = AckError(400, 20005, "Bascule-Ack must be all, leader or none")
+MALFORMED_SEQUENCE: Final = AckError(
+    400, 20006, "Nats-Expected-Last-Sequence must be a whole number"
+)
+
+
+def wrong_stream(name: str) -> AckError:
+    return AckError(400, 10060, f"expected stream does not match: this is {name}")
 
 
 def too_large(message_bytes_max: int) -> AckError:
@@ -50,11 +74,18 @@ class AckFormat:
         name = msgspec.json.encode(stream)
         self._head = b'{"stream":' + name + b',"seq":'
         self._middle = b',"partition":%d,"offset":' % partition
-        promise = b"true" if synced else b"false"
-        self._tail = b',"replicas":%d,"synced":%s}' % (replicas, promise)
+        self._wrong_tail = b'"},"stream":' + name + b',"seq":0}'
+        self._replicas = replicas
+        self.configure(synced=synced)
         self._stream = stream.encode()
         self._subject = subject.encode()
         self._stream_name = stream
+
+    def configure(self, *, synced: bool) -> None:
+        """Promise something else from the next ack on."""
+        promise = b"true" if synced else b"false"
+        self._tail = b',"replicas":%d,"synced":%s}' % (self._replicas, promise)
+        self._duplicate_tail = self._tail[:-1] + b',"duplicate":true}'
 
     def acks(
         self, entries: bytes, *, count: int, base_offset: int, received_ms: int, committed_ms: int
@@ -63,6 +94,22 @@ class AckFormat:
         return self._format(
             entries, self._head, self._middle, self._tail, count, base_offset,
             received_ms * _NS_PER_MS, committed_ms * _NS_PER_MS, 0,
+        )  # fmt: skip
+
+    def duplicates(self, entries: bytes, *, base: int, count: int) -> bytes:
+        """NATS PUB operations for messages stored before: entry i says offset base + i."""
+        return self._format(
+            entries, self._head, self._middle, self._duplicate_tail, count, base, 0, 0, 0
+        )
+
+    def wrong_sequence(self, entries: bytes, *, base: int, count: int) -> bytes:
+        """NATS PUB operations for messages that expected another last sequence.
+
+        Entry i says that the last offset is base + i; -1 is that of an empty log.
+        """
+        return self._format(
+            entries, _WRONG_SEQUENCE, self._wrong_tail, b"", count, base, 0, 0,
+            ERROR_INCORRECT_OFFSET,
         )  # fmt: skip
 
     def errors(self, entries: bytes, error: AckError, *, count: int) -> bytes:
@@ -113,6 +160,7 @@ class _Waiting:
     count: int
     received_ms: int
     stored: Stored | None
+    is_duplicate: bool
 
 
 class PendingAcks:
@@ -141,13 +189,27 @@ class PendingAcks:
     ) -> None:
         if answers or stored is not None:
             self._waiting.append(
-                _Waiting(base_offset + count, base_offset, answers, count, received_ms, stored)
+                _Waiting(
+                    base_offset + count, base_offset, answers, count, received_ms, stored, False
+                )
             )
 
-    def take_back(self, base_offset: int) -> None:
-        """Forget the batch added last, which the log did not take after all."""
-        if self._waiting and self._waiting[-1].base_offset == base_offset:
-            self._waiting.pop()
+    def add_duplicates(self, answers: bytes, *, base: int, count: int, end_offset: int) -> None:
+        """Entries of messages stored before, entry i at offset base + i, all below `end_offset`."""
+        if answers:
+            self._waiting.append(_Waiting(end_offset, base, answers, count, 0, None, True))
+
+    def take_back(self, base_offset: int, error: AckError) -> bytes:
+        """Forget the batch added last at `base_offset`, which the log did not take after all.
+
+        Returns NATS operations for the duplicates that waited with it.
+        """
+        told = b""
+        while self._waiting and self._waiting[-1].end_offset > base_offset:
+            batch = self._waiting.pop()
+            if batch.is_duplicate:
+                told += self._form.errors(batch.answers, error, count=batch.count)
+        return told
 
     def release(self, high_watermark: int, *, committed_ms: int) -> bytes:
         """NATS operations for every batch that lies wholly below the high watermark."""
@@ -157,6 +219,11 @@ class PendingAcks:
             batch = waiting.popleft()
             if batch.stored is not None:
                 batch.stored(batch.base_offset, None)
+            if batch.is_duplicate:
+                ready.append(
+                    self._form.duplicates(batch.answers, base=batch.base_offset, count=batch.count)
+                )
+                continue
             if not batch.answers:
                 continue
             ready.append(

@@ -1,4 +1,4 @@
-"""Messages of a NATS connection to batches without offsets: one per subscription and chunk."""
+"""Messages of a NATS connection to batches without offsets: one per partition and chunk."""
 
 from __future__ import annotations
 
@@ -8,6 +8,9 @@ from typing import Final, Protocol
 
 from bascule.ingest import _hot
 from bascule.ingest.acks import Stored
+from bascule.ingest.routing import Lane, Routes
+from bascule.ingest.routing import _hot as routing_hot
+from bascule.ingest.terms import Seed, Terms, read_terms
 from bascule.record.header import HEADER_BYTES
 from bascule.wire.liftbridge import CRC32C_TABLE
 from bascule.wire.liftbridge import _hot as envelope_hot
@@ -32,7 +35,8 @@ class Draft:
     `batch` is the whole batch within its slab, the first 61 bytes still to be written.
     """
 
-    sid: int
+    lane: int
+    """The partition, as the ingest path numbers them."""
     batch: memoryview
     record_count: int
     answers: bytes
@@ -42,6 +46,8 @@ class Draft:
     refused_count: int
     slab: Slab | None
     """Where the batch lies until it is written; None where it has memory of its own."""
+    terms: Terms | None = None
+    """What publishers asked of the server; None where nobody asked anything."""
     stored: Stored | None = None
 
 
@@ -70,8 +76,9 @@ class _Scratch:
     envelopes: array[int] = field(
         default_factory=lambda: array("q", bytes(8 * envelope_hot.ENVELOPE_FIELDS * MESSAGES_MAX))
     )
-    found: array[int] = field(default_factory=lambda: array("q", bytes(8 * 5)))
-    state: array[int] = field(default_factory=lambda: array("q", bytes(8 * 7)))
+    expected: array[int] = field(default_factory=lambda: array("q", bytes(16 * MESSAGES_MAX)))
+    found: array[int] = field(default_factory=lambda: array("q", bytes(8 * 8)))
+    state: array[int] = field(default_factory=lambda: array("q", bytes(8 * 9)))
 
     def grow(self, size: int) -> None:
         if len(self.answers) < size:
@@ -80,27 +87,19 @@ class _Scratch:
 
 
 class Sequencer:
-    """Sorts parsed messages by subscription and writes each one's records; one thread uses it."""
+    """Sorts parsed messages by partition and writes each one's records; one thread uses it."""
 
-    def __init__(self, *, batch_bytes_max: int) -> None:
-        """`batch_bytes_max` bounds the records of a batch; a larger message is a batch alone."""
+    def __init__(self, *, batch_bytes_max: int, seed: Seed) -> None:
+        """`batch_bytes_max` bounds the records of a batch; a larger message is a batch alone.
+
+        `seed` is what message ids are hashed with.
+        """
         self._batch_bytes_max = batch_bytes_max
+        self._seed = seed
         self._heads = array("i", [-1])
-        self._message_bytes_max: list[int | None] = [None]
+        self.routes = Routes()
         self._scratch = _Scratch()
         self.counts = SequencerCounts()
-
-    def add_route(self, sid: int, *, message_bytes_max: int) -> None:
-        """Take messages of `sid` from now on; larger ones than `message_bytes_max` are refused."""
-        while len(self._message_bytes_max) <= sid:
-            self._message_bytes_max.append(None)
-        self._message_bytes_max[sid] = message_bytes_max
-        if len(self._heads) <= sid:
-            # A new array: a chunk being sequenced on another thread keeps the old one.
-            self._heads = array("i", [-1] * (2 * sid + 16))
-
-    def remove_route(self, sid: int) -> None:
-        self._message_bytes_max[sid] = None
 
     @staticmethod
     def room_bytes(wire_bytes: int, count: int) -> int:
@@ -120,25 +119,31 @@ class Sequencer:
     ) -> tuple[list[Draft], int]:
         """Write the batches of `count` parsed messages to `slab` from `start`.
 
-        Returns the drafts, in the order in which the subscriptions first appear, and where they
+        Returns the drafts, in the order in which their partitions first appear, and where they
         end. The slab has at least `room_bytes` from `start` on.
         """
         scratch = self._scratch
         scratch.grow(wire_bytes + count * MESSAGE_OVERHEAD_BYTES)
         envelopes, envelope_headers = self._find_envelopes(buf, messages, count, wire_bytes)
+        lanes = self.routes.lanes
+        routing_hot.assign_lanes(
+            buf, messages, count, envelopes, envelope_hot.ENVELOPE_FIELDS, *self.routes.arrays
+        )
+        if len(self._heads) < len(lanes):
+            self._heads = array("i", [-1] * (2 * len(lanes)))
         heads = self._heads
-        found = _hot.group_by_sid(messages, count, heads, scratch.nexts, scratch.touched)
+        found = routing_hot.group_by_lane(messages, count, heads, scratch.nexts, scratch.touched)
         self.counts.messages += count
         drafts: list[Draft] = []
         at = start
         # `touched` was filled from the last message to the first.
-        for sid in reversed(scratch.touched[:found]):
-            first = heads[sid]
-            heads[sid] = -1
-            limit = self._message_bytes_max[sid] if sid < len(self._message_bytes_max) else None
-            while first >= 0 and limit is not None:
+        for number in reversed(scratch.touched[:found]):
+            first = heads[number]
+            heads[number] = -1
+            lane = lanes[number] if number < len(lanes) else None
+            while first >= 0 and lane is not None:
                 draft, at, first = self._draft(
-                    buf, messages, first, sid, limit, envelopes, envelope_headers, slab, at
+                    buf, messages, first, number, lane, envelopes, envelope_headers, slab, at
                 )
                 drafts.append(draft)
         taken = sum(draft.record_count + draft.refused_count for draft in drafts)
@@ -163,26 +168,28 @@ class Sequencer:
         buf: bytearray,
         messages: array[int],
         first: int,
-        sid: int,
-        limit: int,
+        number: int,
+        lane: Lane,
         envelopes: array[int],
         envelope_headers: bytearray,
         slab: Slab,
         at: int,
     ) -> tuple[Draft, int, int]:
         scratch, state, counts = self._scratch, self._scratch.state, self.counts
-        state[4] = state[5] = state[6] = 0
+        state[4] = state[5] = state[6] = state[7] = 0
         records = _hot.build_records(
-            buf, messages, scratch.nexts, first, limit, self._batch_bytes_max,
-            envelopes, envelope_headers, slab.view, at + HEADER_BYTES,
-            scratch.answers, scratch.refused, scratch.found, state,
+            buf, messages, scratch.nexts, first, lane.message_bytes_max, lane.key_from_subject,
+            self._batch_bytes_max, envelopes, envelope_headers, slab.view, at + HEADER_BYTES,
+            scratch.answers, scratch.refused, scratch.expected, scratch.found, state,
         )  # fmt: skip
-        end, answers_end, refused_end, following, found, malformed, refused = state
+        end, answers_end, refused_end, following, found, malformed, refused, asking, expecting = (
+            state
+        )
         counts.envelopes += found
         counts.header_blocks_malformed += malformed
         counts.messages_refused += refused
         draft = Draft(
-            sid=sid,
+            lane=number,
             batch=slab.view[at:end] if records else slab.view[at:at],
             record_count=records,
             answers=bytes(memoryview(scratch.answers)[:answers_end]),
@@ -190,6 +197,9 @@ class Sequencer:
             refused_count=refused,
             slab=slab,
         )
+        if asking or expecting:
+            expected = scratch.expected[: 2 * expecting]
+            draft.terms = read_terms(draft.batch, records, self._seed, expected=expected)
         return draft, end if records else at, following
 
 

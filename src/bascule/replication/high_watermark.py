@@ -19,7 +19,11 @@ class HighWatermark:
 
     def on_synced(self, end: LogPosition) -> bool:
         """Everything before `end` is on the disk. Whether the high watermark moved."""
-        return self._on_sync and self._advance(end)
+        return self._advance(end)
+
+    def configure(self, policy: SyncPolicy) -> None:
+        """Follow another policy from the next batch on."""
+        self._on_sync = policy is SyncPolicy.ALWAYS
 
     def _advance(self, end: LogPosition) -> bool:
         if end.offset <= self.position.offset:

@@ -361,8 +361,9 @@ def format_acks(
 ) -> int:
     """Write a PUB for every answer entry and return how many bytes they take.
 
-    JSON is `head`, sequence (offset + 1), `middle`, offset, `tail`; with `error` > 0 it is `head`
-    alone, and a Liftbridge Ack carries `error` and no offset. Record i has offset base_offset + i.
+    JSON is `head`, sequence (offset + 1), `middle`, offset, `tail`; without a middle there is no
+    sequence, without a tail no offset. With `error` > 0 a Liftbridge Ack carries that and no
+    offset. Record i has offset base_offset + i.
     `out` needs 200 bytes, twice the entry's own, and the lengths of head, middle, tail, stream and
     stream subject per entry.
     """
@@ -426,16 +427,18 @@ def format_acks(
             to += 1
             if kind == 0:
                 size = len(head)
-                if error == 0:
-                    size += len(middle) + len(tail)
-                    size += _number_bytes(offset + 1) + _number_bytes(offset)
+                if len(middle) > 0:
+                    size += len(middle) + _number_bytes(offset + 1)
+                if len(tail) > 0:
+                    size += len(tail) + _number_bytes(offset)
                 to = _put_number(out, to, size)
                 out[to] = 13
                 out[to + 1] = 10
                 to = _put(head, 0, len(head), out, to + 2)
-                if error == 0:
+                if len(middle) > 0:
                     to = _put_number(out, to, offset + 1)
                     to = _put(middle, 0, len(middle), out, to)
+                if len(tail) > 0:
                     to = _put_number(out, to, offset)
                     to = _put(tail, 0, len(tail), out, to)
             else:

@@ -17,6 +17,7 @@ from array import array
 from typing import Final
 
 ERROR_UNKNOWN: Final = 1
+ERROR_INCORRECT_OFFSET: Final = 2
 ERROR_TOO_LARGE: Final = 3
 """Values of the Ack's error field."""
 

@@ -15,7 +15,7 @@ if cython.compiled:
 
 IS_COMPILED: bool = cython.compiled
 
-ENVELOPE_FIELDS = 12
+ENVELOPE_FIELDS = 13
 """Numbers per message from `parse_envelopes`."""
 
 
@@ -190,6 +190,7 @@ def _walk_envelope(
     size: cython.ulonglong
     left: cython.ulonglong
     ones: cython.uint = 0xFFFFFFFF
+    largest: cython.ulonglong = 0x7FFFFFFFFFFFFFFF
     crc: cython.uint
     expected: cython.uint
     field: cython.int
@@ -222,7 +223,7 @@ def _walk_envelope(
         at += 8
     else:
         return -1
-    for position in range(12):
+    for position in range(13):
         found[base + position] = -1
     found[base] = 0
     found[base + 1] = to
@@ -257,6 +258,12 @@ def _walk_envelope(
                 found[base] += 1
                 to += entry
             at += size
+        elif tag == 8:
+            # Zero is what encoders leave out, so it says nothing; -1 says so itself.
+            size, at = _base128(buf, at, end)
+            if at < 0:
+                return -1
+            found[base + 12] = size if 0 < size < largest else -1
         elif tag == 96:
             size, at = _base128(buf, at, end)
             if at < 0:
@@ -288,10 +295,10 @@ def parse_envelopes(
 ) -> int:
     """Find the Liftbridge Publish envelopes among `count` parsed messages; how many there are.
 
-    Each message has 12 numbers in `rows`: 0 its header count, or -1 where it is no envelope; 1
+    Each message has 13 numbers in `rows`: 0 its header count, or -1 where it is no envelope; 1
     where its headers, encoded as record headers, start in `headers`; 2-3 key, 4-5 value, 6-7 ack
     inbox, 8-9 correlation id (position in `buf` and length, -1 if absent); 10 ack policy; 11 bytes
-    of headers. `headers` needs room for twice the bytes of the bodies. Where the result is 0,
+    of headers; 12 expected offset, -1 if absent. `headers` needs room for twice the bytes of the bodies. Where the result is 0,
     `rows` is not to be read. Source: Liftbridge envelope protocol; api.proto, message Message.
     """
     index: cython.Py_ssize_t
@@ -303,7 +310,7 @@ def parse_envelopes(
     envelopes: cython.Py_ssize_t = 0
     rows_wanted: cython.bint = False
     bad: cython.bint = False
-    if len(messages) < 8 * count or len(rows) < 12 * count or len(crc_table) < 256:
+    if len(messages) < 8 * count or len(rows) < 13 * count or len(crc_table) < 256:
         raise IndexError("arrays are too small for the messages")
     with cython.nogil:
         # Nearly always there is none, and then nothing is written.
@@ -323,12 +330,12 @@ def parse_envelopes(
                 if len(headers) - to < 2 * size:
                     bad = True
                     break
-                next_to = _walk_envelope(buf, at, size, crc_table, headers, to, rows, 12 * index)
+                next_to = _walk_envelope(buf, at, size, crc_table, headers, to, rows, 13 * index)
                 if next_to >= 0:
                     envelopes += 1
                     to = next_to
                     continue
-            rows[12 * index] = -1
+            rows[13 * index] = -1
     if bad:
         raise IndexError("a message lies outside the buffer, or there is no room for its headers")
     return envelopes

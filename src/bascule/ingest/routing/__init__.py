@@ -1,0 +1,67 @@
+"""Which partition a message belongs to.
+
+A subscription (its sid) leads to one or more *lanes*, each of which is a partition as the ingest
+path numbers them. With several, a hash of the message's subject or key picks one: Kafka's murmur2,
+so that a Kafka producer's and a NATS publisher's records of one key lie together.
+"""
+
+from __future__ import annotations
+
+from array import array
+from dataclasses import dataclass
+from typing import Final
+
+from bascule.ingest.routing import _hot
+
+BY_SUBJECT: Final = _hot.BY_SUBJECT
+BY_KEY: Final = _hot.BY_KEY
+
+
+@dataclass(frozen=True, slots=True)
+class Lane:
+    """What the sequencer has to know of a partition."""
+
+    message_bytes_max: int
+    key_from_subject: bool = False
+
+
+class Routes:
+    """Sid -> lanes, as arrays for compiled code. Written by one thread at a time, read by another.
+
+    Every change makes new arrays: a chunk being routed goes on with those it began with.
+    """
+
+    def __init__(self) -> None:
+        self._lanes_of: dict[int, tuple[int, tuple[int, ...]]] = {}
+        self._lanes: tuple[Lane | None, ...] = ()
+        self.arrays: tuple[array[int], array[int]] = (array("i"), array("i"))
+        """Per sid three numbers: where its lanes start, how many, by what; and the lanes."""
+
+    @property
+    def lanes(self) -> tuple[Lane | None, ...]:
+        """By number; None where a lane is not in use."""
+        return self._lanes
+
+    def set_lane(self, number: int, lane: Lane | None) -> None:
+        lanes = list(self._lanes)
+        lanes += [None] * (number + 1 - len(lanes))
+        lanes[number] = lane
+        self._lanes = tuple(lanes)
+
+    def set_route(self, sid: int, lanes: tuple[int, ...], *, by: int = BY_SUBJECT) -> None:
+        """Messages of subscription `sid` go to one of `lanes` from now on; none: nowhere."""
+        if lanes:
+            self._lanes_of[sid] = by, lanes
+        else:
+            self._lanes_of.pop(sid, None)
+        numbers = array("i", bytes(4 * 3 * (max(self._lanes_of, default=-1) + 1)))
+        table = array("i")
+        for known, (how, targets) in self._lanes_of.items():
+            numbers[3 * known : 3 * known + 3] = array("i", (len(table), len(targets), how))
+            table.extend(targets)
+        self.arrays = numbers, table
+
+
+def partition_of(key: bytes, count: int) -> int:
+    """The partition of `count` that Kafka's Java client picks for `key`."""
+    return (_hot.murmur2(key) & 0x7FFFFFFF) % count
