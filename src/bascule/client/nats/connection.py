@@ -158,22 +158,15 @@ class NatsConnection:
         """Send what is collected and close; idempotent."""
         if self._closed:
             return
-        link = self._link
-        if link is not None and link.transport is not None:
-            self._write()
-            link.ready = False
-            link.transport.close()
-        for left in self._left:
-            left.ready = False
-            if left.transport is not None:
-                left.transport.close()
+        self._write()
         self._closed = True
+        links = [*self._left, *([self._link] if self._link is not None else [])]
         self._link = None
         self._up.set()
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(*tasks, *(link.close() for link in links), return_exceptions=True)
 
     def on_messages(self, data: bytes, positions: array[int], count: int) -> None:
         """What a link received: answers on the inbox."""
@@ -290,11 +283,11 @@ class NatsConnection:
             except (Broken, ConfigError) as error:
                 log.debug("no other NATS server: %s", error)
             await asyncio.sleep(MOVE_RETRY_S)
-        if self._link is leaving or not leaving.ready or leaving.transport is None:
-            return
-        self._left.add(leaving)
-        await asyncio.sleep(LAST_ACKS_S)
-        leaving.transport.close()
+        if self._link is not leaving and leaving.ready:
+            self._left.add(leaving)
+            await asyncio.sleep(LAST_ACKS_S)
+            self._left.discard(leaving)
+            await leaving.close()
 
     async def _keep_alive(self) -> None:
         while True:

@@ -33,6 +33,8 @@ MESSAGES_PER_PARSE: Final = 4096
 BODY_BYTES_MAX: Final = 64 << 20
 """Beyond NATS's own largest max_payload."""
 
+CLOSE_S_MAX: Final = 2.0
+
 
 class LinkOwner(Protocol):
     """Who hears what a link does."""
@@ -68,6 +70,7 @@ class Link(asyncio.Protocol):
         self._state = array("q", [0] * 4)
         self._writable = asyncio.Event()
         self._writable.set()
+        self._gone = asyncio.Event()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
@@ -154,7 +157,20 @@ class Link(asyncio.Protocol):
             self.transport.abort()
         self._lost(error)
 
+    async def close(self) -> None:
+        """Send what is written, end the connection and return once it is gone."""
+        self.ready = False
+        if self.transport is None:
+            return
+        self.transport.close()
+        try:
+            # TLS says goodbye and waits for the answer.
+            await asyncio.wait_for(self._gone.wait(), CLOSE_S_MAX)
+        except TimeoutError:
+            self.transport.abort()
+
     def connection_lost(self, exc: Exception | None) -> None:
+        self._gone.set()
         self._lost(exc or Broken("the NATS server closed the connection"))
 
     def _lost(self, error: BaseException) -> None:
