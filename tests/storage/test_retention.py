@@ -1,0 +1,168 @@
+"""Where a log should begin, planned from its segments alone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bascule.model import Cleanup, Discard, StreamConfig
+from bascule.storage.partition_log import LogConfig, SegmentInfo
+from bascule.storage.retention import Limits, Plan, limits_of, log_config, plan_start
+
+NOW = 1_000_000
+
+
+def segments(*parts: tuple[int, int, int | None], base: int = 0) -> tuple[SegmentInfo, ...]:
+    """Of (messages, bytes, largest timestamp), the last one active."""
+    infos = []
+    for row, (messages, size, timestamp) in enumerate(parts):
+        infos.append(SegmentInfo(base, base + messages, size, timestamp, row == len(parts) - 1))
+        base += messages
+    return tuple(infos)
+
+
+FOUR = segments((10, 100, NOW - 400), (10, 100, NOW - 300), (10, 100, NOW - 200), (5, 50, NOW))
+
+
+@pytest.mark.parametrize(
+    ("limits", "start", "roll"),
+    [
+        (Limits(), 0, False),
+        (Limits(age_ms_max=500), 0, False),
+        (Limits(age_ms_max=400), 0, False),
+        (Limits(age_ms_max=399), 10, False),
+        (Limits(age_ms_max=1), 30, False),
+        (Limits(bytes_max=350), 0, False),
+        (Limits(bytes_max=349), 10, False),
+        (Limits(bytes_max=150), 20, False),
+        (Limits(bytes_max=1), 30, True),
+        (Limits(messages_max=35), 0, True),
+        (Limits(messages_max=34), 10, True),
+        (Limits(messages_max=3), 30, True),
+        (Limits(age_ms_max=300, bytes_max=160, messages_max=34), 20, True),
+        (Limits(age_ms_max=200, bytes_max=1_000, messages_max=1_000), 20, False),
+    ],
+)
+def test_each_limit_alone_and_together(limits: Limits, start: int, roll: bool) -> None:
+    plan = plan_start(FOUR, limits, start_offset=0, now_ms=NOW, end_offset=35)
+    assert plan == Plan(start, roll, leftover=False)
+
+
+def test_an_expired_active_segment_is_to_be_ended() -> None:
+    plan = plan_start(FOUR, Limits(age_ms_max=5), start_offset=0, now_ms=NOW + 6, end_offset=35)
+    assert plan == Plan(30, True, leftover=False)
+    ended = (*FOUR[:-1], FOUR[-1]._replace(is_active=False), SegmentInfo(35, 35, 0, -1, True))
+    plan = plan_start(ended, Limits(age_ms_max=5), start_offset=30, now_ms=NOW + 6, end_offset=35)
+    assert plan == Plan(35, False, leftover=True)
+
+
+def test_what_is_not_synced_committed_or_archived_stays() -> None:
+    everything = Limits(age_ms_max=1, bytes_max=1, messages_max=1)
+    for end_offset, start in ((0, 0), (9, 0), (10, 10), (29, 20), (30, 30)):
+        plan = plan_start(FOUR, everything, start_offset=0, now_ms=NOW + 9, end_offset=end_offset)
+        assert plan.start_offset == start
+
+
+def test_a_segment_of_unknown_age_stays() -> None:
+    infos = (FOUR[0]._replace(timestamp_max=None), *FOUR[1:])
+    assert plan_start(
+        infos, Limits(age_ms_max=1), start_offset=0, now_ms=NOW, end_offset=35
+    ) == Plan(0, False, leftover=False)
+
+
+def test_messages_below_the_start_do_not_count() -> None:
+    assert plan_start(
+        FOUR, Limits(messages_max=20), start_offset=15, now_ms=NOW, end_offset=35
+    ) == Plan(15, True, leftover=True)
+    assert (
+        plan_start(
+            FOUR, Limits(messages_max=19), start_offset=15, now_ms=NOW, end_offset=35
+        ).start_offset
+        == 20
+    )
+
+
+parts = st.lists(
+    st.tuples(st.integers(1, 50), st.integers(1, 500), st.integers(NOW - 100, NOW)),
+    min_size=1,
+    max_size=8,
+)
+limit = st.integers(0, 800)
+
+
+@given(parts, limit, limit, limit, st.integers(0, 400), st.integers(0, 100))
+def test_a_plan_keeps_the_limits_and_no_more_than_it_must(
+    made: list[tuple[int, int, int]], age: int, size: int, messages: int, end: int, base: int
+) -> None:
+    infos = segments(*made, base=base)
+    limits = Limits(age % 120, size, messages)
+    end_offset = min(base + end, infos[-1].end_offset)
+    plan = plan_start(infos, limits, start_offset=base, now_ms=NOW, end_offset=end_offset)
+    boundaries = [base, *(info.end_offset for info in infos[:-1])]
+    assert plan.start_offset in boundaries
+    kept = [info for info in infos if info.end_offset > plan.start_offset]
+    assert not _is_broken(kept[1:-1] and kept[:-1], kept, limits, end_offset)
+    if plan.start_offset > base:
+        before = boundaries[boundaries.index(plan.start_offset) - 1]
+        kept = [info for info in infos if info.end_offset > before]
+        assert _is_broken(kept[:-1], kept, limits, end_offset), "less would have done"
+
+
+def _is_broken(
+    removable: list[SegmentInfo], kept: list[SegmentInfo], limits: Limits, end_offset: int
+) -> bool:
+    """Whether a limit asks for the oldest segment that is left."""
+    if not removable or removable[0].end_offset > end_offset:
+        return False
+    held = kept[-1].end_offset - kept[0].base_offset
+    oldest = removable[0].timestamp_max
+    assert oldest is not None
+    return bool(
+        (limits.bytes_max and sum(info.bytes for info in kept) > limits.bytes_max)
+        or (limits.messages_max and held > limits.messages_max)
+        or (limits.age_ms_max and oldest < NOW - limits.age_ms_max)
+    )
+
+
+def test_which_settings_are_limits() -> None:
+    config = StreamConfig(
+        subject="s", retention_ms_max=1, retention_bytes_max=2, retention_messages_max=3
+    )
+    assert limits_of(config) == Limits(1, 2, 3)
+    compacted = (Cleanup.COMPACT,)
+    both = (Cleanup.COMPACT, Cleanup.DELETE)
+    assert limits_of(replace(config, cleanup=compacted)) == Limits()
+    assert limits_of(replace(config, cleanup=both)) == Limits(1, 2, 3)
+    assert limits_of(replace(config, discard=Discard.NEW)) == Limits(1, 0, 0)
+    assert not limits_of(StreamConfig(subject="s"))
+
+
+def test_segments_are_small_enough_for_the_limits() -> None:
+    assert log_config(StreamConfig(subject="s")) == LogConfig()
+    for limit, expected in ((8 << 30, 256 << 20), (8 << 20, 1 << 20), (1 << 19, 1 << 16), (9, 9)):
+        config = StreamConfig(subject="s", retention_bytes_max=limit)
+        assert log_config(config).segment_bytes_max == expected
+    for age, expected in ((80_000, 10_000), (5_000, 1_000), (500, 500)):
+        config = StreamConfig(subject="s", retention_ms_max=age)
+        assert log_config(config).segment_age_ms_max == expected
+
+
+def test_the_sum_of_what_is_kept_is_at_least_seven_eighths() -> None:
+    """Segments of a share each: removing the oldest leaves no less than a limit less a share."""
+    limits = Limits(bytes_max=800_000)
+    share = log_config(StreamConfig(subject="s", retention_bytes_max=800_000)).segment_bytes_max
+    held: list[tuple[int, int, int | None]] = [(10, share, NOW)]
+    for _ in range(40):
+        held.append((10, share, NOW))
+        infos = segments(*held)
+        plan = plan_start(
+            infos, limits, start_offset=0, now_ms=NOW, end_offset=infos[-1].end_offset
+        )
+        held = held[plan.start_offset // 10 :]
+        assert sum(size for _, size, _ in held) <= 800_000
+    assert sum(size for _, size, _ in held) >= 700_000
+    assert all(a == b for a, b in pairwise(held))
