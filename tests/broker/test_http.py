@@ -19,6 +19,7 @@ from bascule.broker.http import create_app
 from bascule.broker.http.metrics import PARTITION_GAUGES, STATISTICS
 from bascule.broker.ingest_buffer import BufferCounts
 from bascule.broker.partition import PartitionCounts
+from bascule.broker.upkeep.retention import RetentionCounts
 from bascule.config import StreamDefaults
 from bascule.errors import OffsetOutOfRange, PartitionFailed, UnknownPartition, UnknownStream
 from bascule.ingest.nats_source import SourceCounts
@@ -397,6 +398,7 @@ def test_every_statistic_is_a_documented_metric() -> None:
         "ingest": SequencerCounts,
         "buffer": BufferCounts,
         "stream": PartitionCounts,
+        "retention": RetentionCounts,
         "client_door": DoorStatistics,
     }
     paths = {f"{group}.{item.name}" for group, cls in counted.items() for item in fields(cls)}

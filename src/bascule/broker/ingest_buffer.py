@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import Final
 
+from bascule.broker.partition import Partition
 from bascule.host.api import Clock
 from bascule.ingest.sequencer import Draft, Slab
 
@@ -61,8 +62,9 @@ class IngestBuffer:
         self._current = RoomSlab(SLAB_BYTES)
         self._stall_logged_ns = -STALL_LOG_NS
         self._free: deque[RoomSlab] = deque()
-        self.queue: SimpleQueue[list[Draft] | threading.Event | None] = SimpleQueue()
-        """What is to be written, in order; an event is set when its turn comes, None stops."""
+        self.queue: SimpleQueue[list[Draft] | Partition | threading.Event | None] = SimpleQueue()
+        """What is to be written, in order: an event is set when its turn comes, the active
+        segment of a partition is ended, None stops."""
         self.counts = BufferCounts(allocated_bytes=SLAB_BYTES, allocated_bytes_max=SLAB_BYTES)
 
     def reserve(self, size: int) -> tuple[Slab, int]:

@@ -1,18 +1,15 @@
-"""The node's numbers as Prometheus metrics; `docs/metrics.md` lists them."""
+"""What each of the node's numbers is called as a metric; `docs/metrics.md` lists them.
+
+Whoever adds a field to a `*Counts` or `*Statistics` class adds a line here and one there: a test
+holds all three together.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
-from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
-from prometheus_client.registry import Collector
-
-from bascule.model import NodeInfo, PartitionInfo, StreamInfo
-
-CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 PREFIX: Final = "bascule"
 
 PARTITION_GAUGES: Final[Mapping[str, str]] = {
@@ -33,14 +30,43 @@ class Described:
     """Without prefix, and without the `_total` that every counter gets."""
     about: str
     counter: bool = True
-    label: str | None = None
-    """The statistic is a mapping, and this is what its keys are."""
+    label: str | tuple[str, ...] = ()
+    """The statistic is a mapping, and this is what its keys are; tuples of keys, or mappings in
+    mappings, have several."""
     scale: float = 1.0
     """Into the base unit: seconds, bytes."""
+    histogram: bool = False
+    """The statistic is a `measures.Histogram`; those that counted nothing are left out."""
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        return (self.label,) if isinstance(self.label, str) else self.label
+
+    @property
+    def exposed(self) -> str:
+        """The metric's name as `/metrics` shows it."""
+        total = "_total" if self.counter and not self.histogram else ""
+        return f"{PREFIX}_{self.name}{total}"
+
+    @property
+    def kind(self) -> str:
+        return "histogram" if self.histogram else "counter" if self.counter else "gauge"
 
 
-def _gauge(name: str, about: str) -> Described:
-    return Described(name, about, counter=False)
+def _gauge(
+    name: str, about: str, *, label: str | tuple[str, ...] = (), scale: float = 1.0
+) -> Described:
+    return Described(name, about, counter=False, label=label, scale=scale)
+
+
+def _histogram(
+    name: str, about: str, *, label: str | tuple[str, ...] = (), scale: float = 1.0
+) -> Described:
+    return Described(name, about, label=label, scale=scale, histogram=True)
+
+
+NANOSECONDS: Final = 1e-9
+PARTITION: Final = ("stream", "partition")
 
 
 STATISTICS: Final[Mapping[str, Described]] = {
@@ -93,23 +119,23 @@ STATISTICS: Final[Mapping[str, Described]] = {
         "ingest_stalls", "Times reading NATS waited because the buffer to the disk was full."
     ),
     "buffer.stalled_ns": Described(
-        "ingest_stalled_seconds", "Time reading NATS waited for the disk.", scale=1e-9
+        "ingest_stalled_seconds", "Time reading NATS waited for the disk.", scale=NANOSECONDS
     ),
     "buffer.allocated_bytes": _gauge("ingest_buffer_bytes", "Memory of the ingest buffer."),
     "buffer.allocated_bytes_max": _gauge(
         "ingest_buffer_bytes_max", "Most memory the ingest buffer ever had."
     ),
-    "stream.records": Described("stream_records", "Records appended.", label="stream"),
-    "stream.bytes": Described("stream_appended_bytes", "Bytes appended.", label="stream"),
-    "stream.batches": Described("stream_batches", "Batches appended.", label="stream"),
-    "stream.syncs": Described("stream_syncs", "Times the log was synced.", label="stream"),
+    "stream.records": Described("stream_records", "Records appended.", label=PARTITION),
+    "stream.bytes": Described("stream_appended_bytes", "Bytes appended.", label=PARTITION),
+    "stream.batches": Described("stream_batches", "Batches appended.", label=PARTITION),
+    "stream.syncs": Described("stream_syncs", "Times the log was synced.", label=PARTITION),
     "stream.messages_refused": Described(
-        "stream_refused_messages", "Messages larger than the stream takes.", label="stream"
+        "stream_refused_messages", "Messages larger than the stream takes.", label=PARTITION
     ),
     "stream.records_not_stored": Described(
         "stream_records_not_stored",
         "Messages the log could not take; who asked for an ack got an error.",
-        label="stream",
+        label=PARTITION,
     ),
     "offsets.commits": Described("offsets_commits", "Commits of consumers read."),
     "offsets.removals": Described("offsets_removals", "Removals of commits read."),
@@ -120,6 +146,14 @@ STATISTICS: Final[Mapping[str, Described]] = {
         "offsets_repairs", "Commits made again because a malformed record took their place."
     ),
     "offsets.held": _gauge("offsets_held", "Commits held, one a consumer and partition."),
+    "retention.records": Described(
+        "retention_removed_records", "Records that retention made unreadable."
+    ),
+    "retention.segments": Described("retention_removed_segments", "Segments retention removed."),
+    "retention.bytes": Described("retention_removed_bytes", "Bytes of batches in them."),
+    "retention.failures": Described(
+        "retention_failures", "Passes of retention over a log that an error broke off."
+    ),
     "client_door.connections": _gauge("client_connections", "Client connections open now."),
     "client_door.waiting": _gauge("client_waiting_requests", "Requests waiting for data now."),
     "client_door.connections_accepted": Described(
@@ -148,86 +182,3 @@ STATISTICS: Final[Mapping[str, Described]] = {
     ),
 }
 """Path in `StreamAdmin.statistics()` -> metric. `docs/metrics.md` is held to it by a test."""
-
-
-class NodeCollector(Collector):
-    """A snapshot of one node, rendered once: made on the loop, rendered on a thread."""
-
-    def __init__(
-        self, node: NodeInfo, statistics: Mapping[str, Any], streams: Sequence[StreamInfo]
-    ) -> None:
-        self._node = node
-        self._statistics = statistics
-        self._streams = streams
-
-    def collect(self) -> Iterable[Metric]:
-        node = self._node
-        info = GaugeMetricFamily(
-            f"{PREFIX}_node_info",
-            "One sample of value 1 that carries the node's facts.",
-            labels=("version", "twin", "node_id", "cluster_id"),
-        )
-        info.add_metric((node.version, node.twin, str(node.node_id), node.cluster_id), 1)
-        yield info
-        yield GaugeMetricFamily(
-            f"{PREFIX}_ready", "Whether the node serves: 1 or 0.", value=float(node.ready)
-        )
-        yield GaugeMetricFamily(
-            f"{PREFIX}_uptime_seconds", "Time since start.", value=node.uptime_ms / 1_000
-        )
-        yield GaugeMetricFamily(f"{PREFIX}_streams", "Streams.", value=len(self._streams))
-        yield from self._partitions()
-        yield from statistics_metrics(self._statistics)
-
-    def _partitions(self) -> Iterator[Metric]:
-        labels = ("stream", "partition")
-        for name, about in PARTITION_GAUGES.items():
-            family = GaugeMetricFamily(f"{PREFIX}_partition_{name}", about, labels=labels)
-            for stream, partition in self._each():
-                family.add_metric((stream, str(partition.partition)), getattr(partition, name))
-            yield family
-        failed = GaugeMetricFamily(
-            f"{PREFIX}_partition_failed", "Whether the partition stopped: 1 or 0.", labels=labels
-        )
-        for stream, partition in self._each():
-            failed.add_metric(
-                (stream, str(partition.partition)), float(partition.failure is not None)
-            )
-        yield failed
-
-    def _each(self) -> Iterator[tuple[str, PartitionInfo]]:
-        for stream in self._streams:
-            for partition in stream.partitions:
-                yield stream.definition.name, partition
-
-
-def statistics_metrics(statistics: Mapping[str, Any]) -> Iterator[Metric]:
-    """The described ones of nested counters; what is not described is left out."""
-    for path, described in STATISTICS.items():
-        value: Any = statistics
-        for part in path.split("."):
-            value = value.get(part) if isinstance(value, Mapping) else None
-        if isinstance(value, Mapping):
-            # A group by one label may stand one level deeper, under `by_<label>`.
-            value = value.get(f"by_{described.label}", value)
-        if value is not None:
-            yield _metric(described, value)
-
-
-def _metric(described: Described, value: Any) -> Metric:
-    family = CounterMetricFamily if described.counter else GaugeMetricFamily
-    name = f"{PREFIX}_{described.name}"
-    if described.label is None:
-        return family(name, described.about, value=float(value) * described.scale)
-    labelled = family(name, described.about, labels=(described.label,))
-    for key, number in value.items():
-        labelled.add_metric((str(key).removesuffix("Request"),), float(number) * described.scale)
-    return labelled
-
-
-def render(node: NodeInfo, statistics: Mapping[str, Any], streams: Sequence[StreamInfo]) -> bytes:
-    """The exposition text of a snapshot, with the process's own metrics."""
-    registry = CollectorRegistry(auto_describe=False)
-    ProcessCollector(registry=registry)
-    registry.register(NodeCollector(node, statistics, streams))
-    return generate_latest(registry)
