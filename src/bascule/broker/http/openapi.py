@@ -32,6 +32,8 @@ class Operation:
     example: str = ""
     """A curl command without the server's address."""
     media_type: str = "application/json"
+    query: Sequence[tuple[str, str]] = field(default_factory=tuple)
+    """(name, what it does) of each parameter after the `?`."""
 
 
 def openapi_document(operations: Sequence[Operation], *, version: str) -> dict[str, Any]:
@@ -103,12 +105,17 @@ def _operation(operation: Operation, schemas: dict[type, dict[str, Any]]) -> dic
     }
     if operation.request is not None:
         described["requestBody"] = {"required": True, "content": content(operation.request)}
-    parameters = [part[1:-1] for part in operation.path.split("/") if part.startswith("{")]
+    parameters: list[dict[str, Any]] = [
+        {"name": part[1:-1], "in": "path", "required": True, "schema": {"type": "string"}}
+        for part in operation.path.split("/")
+        if part.startswith("{")
+    ]
+    parameters += [
+        {"name": name, "in": "query", "description": what, "schema": {"type": "string"}}
+        for name, what in operation.query
+    ]
     if parameters:
-        described["parameters"] = [
-            {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
-            for name in parameters
-        ]
+        described["parameters"] = parameters
     return described
 
 
@@ -178,7 +185,8 @@ def _fields(name: str, document: dict[str, Any]) -> str:
     for field_name, described in schema["properties"].items():
         kind = described.get("type") or described.get("enum")
         if kind is None:
-            kind = [part["type"] for part in described.get("anyOf", ())]
+            kind = [word for part in described.get("anyOf", ())
+                    for word in part.get("enum") or [part["type"]]]  # fmt: skip
         shown = kind if isinstance(kind, str) else " or ".join(json.dumps(item) for item in kind)
         needed = "required" if field_name in schema["required"] else ""
         rows.append(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from bascule.broker.http.offsets import OffsetList, OffsetsRemoved, ResetOffsetsRequest
 from bascule.broker.http.openapi import Operation
 from bascule.broker.http.requests import (
     AlterStreamRequest,
@@ -22,6 +23,8 @@ _BODY: Final = (
 """What every operation with a body may answer."""
 _CHANGE: Final = ((404, "unknown_stream"), (409, "internal_stream"))
 """What every operation that changes a stream may answer."""
+_OFFSETS: Final = ((500, "partition_failed"), (503, "indeterminate"), (503, "not_stored"))
+"""What every operation on committed offsets may answer."""
 
 OPERATIONS: Final[Mapping[str, Operation]] = {
     "node": Operation(
@@ -114,6 +117,45 @@ OPERATIONS: Final[Mapping[str, Operation]] = {
         {204: ("Deleted.", None)},
         errors=_CHANGE,
         example="curl -X DELETE $SERVER/v1/streams/flights",
+    ),
+    "list_offsets": Operation(
+        "GET",
+        "/v1/offsets",
+        "How far consumers have come",
+        {200: ("Every commit, or those asked for.", OffsetList)},
+        errors=_OFFSETS,
+        query=(("consumer", "Only this consumer's."), ("stream", "Only for this stream.")),
+        example="curl '$SERVER/v1/offsets?consumer=billing'",
+    ),
+    "reset_offsets": Operation(
+        "POST",
+        "/v1/offsets",
+        "Have a consumer go on from another place; stop it first",
+        {200: ("Where it goes on, in each partition.", OffsetList)},
+        request=ResetOffsetsRequest,
+        errors=(
+            *_BODY,
+            *_OFFSETS,
+            (400, "invalid_name"),
+            (400, "offset_out_of_range"),
+            (404, "unknown_stream"),
+            (404, "unknown_partition"),
+        ),
+        example='curl --json \'{"consumer": "billing", "stream": "flights", "to": "earliest"}\' '
+        "$SERVER/v1/offsets",
+    ),
+    "remove_offsets": Operation(
+        "DELETE",
+        "/v1/offsets",
+        "Forget how far a consumer has come",
+        {200: ("How many commits went.", OffsetsRemoved)},
+        errors=((400, "malformed_request"), *_OFFSETS),
+        query=(
+            ("consumer", "Whose; needed."),
+            ("stream", "Only for this stream."),
+            ("partition", "Only of this partition."),
+        ),
+        example="curl -X DELETE '$SERVER/v1/offsets?consumer=billing&stream=flights'",
     ),
     "metrics": Operation(
         "GET",

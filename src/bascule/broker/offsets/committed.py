@@ -145,12 +145,7 @@ class Offsets:
         Raises: InvalidName, PublishRejected, PartitionFailed, Indeterminate after a time-out.
         """
         now = self._clock.now_ms()
-        await self._publish(
-            [
-                (key, encode_commit(_dated(commit, now) if not commit.committed_ms else commit))
-                for key, commit in commits
-            ]
-        )
+        await self._publish([(key, encode_commit(_dated(commit, now))) for key, commit in commits])
 
     async def remove(
         self, *, consumer: str | None, stream: str | None, partition: int | None = None
@@ -327,7 +322,8 @@ class Offsets:
 
     async def _repair(self) -> None:
         """Commit again what malformed records took the place of; what fails is tried later."""
-        spoilt = [(key, self._held[key].commit) for key in self._spoilt if key in self._held]
+        held = [(key, self._valid(key)) for key in self._spoilt]
+        spoilt = [(key, _dated(it.commit, it.appended_ms)) for key, it in held if it is not None]
         self._spoilt.clear()
         about = (REPAIRS_HEADER, str(self._position - 1).encode())
         try:
@@ -344,10 +340,11 @@ class Offsets:
             log.warning("a commit could not be made again", extra={"error": str(error)})
 
 
-def _dated(commit: Commit, now_ms: int) -> Commit:
+def _dated(commit: Commit, ms: int) -> Commit:
+    """`commit` with a time, this one where it has none."""
     return Commit(
         offset=commit.offset,
         leader_epoch=commit.leader_epoch,
         metadata=commit.metadata,
-        committed_ms=now_ms,
+        committed_ms=commit.committed_ms or ms,
     )
