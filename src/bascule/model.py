@@ -165,6 +165,8 @@ class StreamInfo:
 
     definition: StreamDefinition
     partitions: tuple[PartitionInfo, ...]
+    refusal: str | None = None
+    """Why the NATS server does not deliver to it, or None while it does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +182,7 @@ class NodeInfo:
     data: str
     """Absolute path of the data directory."""
     nats: str
-    """URL of the NATS server the node is connected to; any NATS client may use it."""
+    """URLs of the NATS servers it was given, comma separated; any NATS client may use them."""
     nats_embedded: bool
     client: str
     """host:port of the client listener (Kafka wire protocol)."""
@@ -189,6 +191,8 @@ class NodeInfo:
     uptime_ms: int = 0
     ready: bool = True
     """False while the node opens, drains, or has lost its NATS server."""
+    nats_server: str = ""
+    """The NATS server it is connected to now; empty: none."""
 
 
 @dataclass(frozen=True, slots=True)

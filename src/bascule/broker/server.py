@@ -8,7 +8,7 @@ import os
 import resource
 import signal
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -174,10 +174,10 @@ class Node:
         await self._streams.delete(name)
 
     def stream_infos(self) -> list[StreamInfo]:
-        return self._streams.infos()
+        return [self._with_refusal(info) for info in self._streams.infos()]
 
     def stream_info(self, name: str) -> StreamInfo:
-        return self._streams.info(name)
+        return self._with_refusal(self._streams.info(name))
 
     def node_info(self) -> NodeInfo:
         host, port = self._http_address
@@ -189,7 +189,8 @@ class Node:
             twin=twin_of_all(),
             pid=os.getpid(),
             data=str(self._data),
-            nats=self._nats_server(),
+            nats=",".join(_without_credentials(url) for url in self._urls),
+            nats_server="" if self._ingest is None else self._ingest.server,
             nats_embedded=self._config.nats.embedded,
             client="{}:{}".format(*self._client_address),
             http=f"http://{host}:{port}",
@@ -197,8 +198,10 @@ class Node:
             ready=self._ready and connected,
         )
 
-    def _nats_server(self) -> str:
-        return _without_credentials(self._urls[0]) if self._urls else ""
+    def _with_refusal(self, info: StreamInfo) -> StreamInfo:
+        refusals = {} if self._ingest is None else self._ingest.refusals()
+        why = refusals.get(info.definition.name)
+        return info if why is None else replace(info, refusal=why)
 
     def liveness(self) -> tuple[PartHealth, ...]:
         serving = self._ready and not self._closing
@@ -206,11 +209,16 @@ class Node:
 
     def readiness(self) -> tuple[PartHealth, ...]:
         connected = self._ingest is not None and self._ingest.connected
+        node = self.node_info()
         every = [p for ps in self._partitions.streams().values() for p in ps]
         free_bytes, total_bytes = self._files.room(str(self._data))
         return (
             health.node_health(opened=self._ready, closing=self._closing),
-            health.nats_health(connected=connected, server=self._nats_server()),
+            health.nats_health(
+                connected=connected,
+                server=node.nats_server or node.nats,
+                refusals={} if self._ingest is None else self._ingest.refusals(),
+            ),
             *self.liveness(),
             health.partitions_health(every),
             health.disk_health(free_bytes=free_bytes, total_bytes=total_bytes),

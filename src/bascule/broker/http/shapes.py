@@ -74,6 +74,9 @@ class Stream(Struct, kw_only=True):
     paused: bool
     config: StreamConfiguration
     partitions: list[Partition]
+    refusal: Annotated[
+        str | None, Meta(description="Why the NATS server does not deliver to it, or null.")
+    ]
 
 
 class StreamList(Struct, kw_only=True):
@@ -93,7 +96,8 @@ class Node(Struct, kw_only=True):
     ]
     pid: int
     data: Annotated[str, Meta(description="Data directory.")]
-    nats: Annotated[str, Meta(description="URL of the NATS server, for any NATS client.")]
+    nats: Annotated[str, Meta(description="URLs of the NATS servers, comma separated.")]
+    nats_server: Annotated[str, Meta(description="The one connected now; empty: none.")]
     nats_embedded: bool
     client: Annotated[str, Meta(description="host:port of the Kafka wire protocol.")]
     http: str
@@ -171,6 +175,7 @@ def stream_of(info: StreamInfo) -> Stream:
         paused=definition.paused,
         config=msgspec.convert(asdict(config), StreamConfiguration),
         partitions=[partition_of(partition) for partition in info.partitions],
+        refusal=info.refusal,
     )
 
 

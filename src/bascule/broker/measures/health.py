@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from bascule.broker.partition import Partition
@@ -34,7 +34,13 @@ def node_health(*, opened: bool, closing: bool) -> PartHealth:
     return PartHealth("node", "ok", "every door is open")
 
 
-def nats_health(*, connected: bool, server: str) -> PartHealth:
+def nats_health(*, connected: bool, server: str, refusals: Mapping[str, str]) -> PartHealth:
+    """`refusals` are the streams that the server does not deliver to, and its words."""
+    if connected and refusals:
+        shown = "; ".join(f"{name}: {why}" for name, why in [*refusals.items()][:NAMED_FAILURES])
+        return PartHealth(
+            "nats", "degraded", f"{server} does not deliver to {len(refusals)} streams: {shown}"
+        )
     if connected:
         return PartHealth("nats", "ok", f"connected to {server}")
     return PartHealth(

@@ -213,6 +213,7 @@ def stream_info_of(body: Any) -> StreamInfo:
                 paused=body["paused"],
             ),
             partitions=tuple(_convert(item, PartitionInfo) for item in body["partitions"]),
+            refusal=body.get("refusal"),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise RemoteProtocolError(f"the node's answer is not understood: {error!r}") from error
