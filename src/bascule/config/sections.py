@@ -147,6 +147,15 @@ class LimitsConfig:
     http_body_bytes_max: int = setting(
         1 << 20, about="Largest body of an HTTP request.", minimum=1_024
     )
+    compaction_map_bytes_max: int = setting(
+        512 << 20,
+        about="Memory for the keys of a log while it is compacted; 512 MiB hold 14 million. What "
+        "does not fit is left to the next run.",
+        minimum=1 << 20,
+    )
+    compaction_bytes_per_second_max: int = setting(
+        0, about="Bytes compaction reads and writes a second; 0: no limit.", minimum=0
+    )
     drain_ms_max: int = setting(
         10_000, about="How long a stopping node waits for requests in flight.", minimum=0
     )

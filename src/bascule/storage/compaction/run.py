@@ -21,7 +21,7 @@ from bascule.storage.compaction.key_map import KeyMap
 from bascule.storage.compaction.output import Output
 from bascule.storage.compaction.windows import Window, windows
 from bascule.storage.partition_log import PartitionLog
-from bascule.storage.segment import Contents, Segment
+from bascule.storage.segment import INDEX_INTERVAL_BYTES, Contents, Segment
 from bascule.storage.segments import SegmentGone, locate
 
 MAP_BYTES_MAX: Final = 512 << 20
@@ -34,7 +34,7 @@ class CompactionConfig:
 
     segment_bytes_max: int
     tombstone_retention_ms: int
-    index_interval_bytes: int = 4096
+    index_interval_bytes: int = INDEX_INTERVAL_BYTES
     map_bytes_max: int = MAP_BYTES_MAX
 
 
@@ -85,7 +85,7 @@ class Compaction:
         self._lock = lock
         self.done = Compacted()
 
-    def steps(self) -> Iterator[int]:
+    def steps(self) -> Generator[int, None, None]:
         """Do the work in steps of about a MiB; yields the bytes that each read and wrote.
 
         May be left off after any of them: nothing is lost but the work since the last swap.

@@ -40,12 +40,17 @@ class Swaps:
         """Whether every segment's file has its name, so that it may be opened again."""
         return self._stage is not _Stage.COMMITTED
 
+    @property
+    def recovery_segment(self) -> int:
+        """Base offset of the segment where recovery begins: those below may be replaced."""
+        return self._upkeep.recovery_segment
+
     def closed_segments(self) -> list[tuple[Segment, int]]:
         """The segments that may be replaced, oldest first, each with the offset it ends at.
 
         They lie wholly below the recovery point of the checkpoint on the disk.
         """
-        limit = self._upkeep.recovery_segment
+        limit = self.recovery_segment
         everything = self._segments.all
         return [
             (segment, following.base_offset)

@@ -1,0 +1,116 @@
+"""Whether a log is worth compacting now, up to where, and how much of it is dirty."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from itertools import takewhile
+from typing import NamedTuple
+
+from bascule.model import StreamConfig
+from bascule.storage.compaction.clean_offset import CleanOffset
+from bascule.storage.partition_log import PartitionLog
+from bascule.storage.segment import Segment, SegmentInfo
+from bascule.storage.segments import SegmentGone
+
+
+class Reason(StrEnum):
+    """Why a log is compacted."""
+
+    DIRTY = "dirty"
+    """Its dirty share is as large as the stream allows."""
+    LAG = "lag"
+    """A dirty record is as old as the stream allows."""
+    TOMBSTONES = "tombstones"
+    """Tombstones below the clean offset have been kept long enough."""
+
+
+class Plan(NamedTuple):
+    """What there is to do in one log."""
+
+    reason: Reason | None
+    """None where nothing is due."""
+    clean_offset: int
+    """Up to where the log is clean."""
+    end_offset: int
+    """The end of what may be cleaned now."""
+    clean_bytes: int
+    dirty_bytes: int
+    roll: bool
+    """Whether the active segment holds records that are too old to be left out any longer."""
+
+    @property
+    def dirty_share(self) -> float:
+        """Of the bytes that may be cleaned, how many are dirty: 0 to 1."""
+        every = self.clean_bytes + self.dirty_bytes
+        return self.dirty_bytes / every if every else 0.0
+
+
+def plan_compaction(
+    log: PartitionLog,
+    config: StreamConfig,
+    clean: CleanOffset,
+    *,
+    high_watermark: int,
+    now_ms: int,
+) -> Plan:
+    """Look at a log that is clean up to `clean`.
+
+    What is younger than `min_compaction_lag_ms` stays as it is, and so does what is younger than
+    the dedupe window: after a restart the ids in it are learnt from the log.
+
+    Raises: CorruptData, LogFailed, Closed, OSError.
+    """
+    youngest_ms = now_ms - max(config.min_compaction_lag_ms, config.dedupe_window_ms)
+    # Without lags too: what is not known to be old is not cleaned.
+    log.learn_times(youngest_ms + 1)
+    closed = log.swaps.closed_segments()
+    infos = _cleanable(log, closed, high_watermark=high_watermark, youngest_ms=youngest_ms)
+    end_offset = infos[-1].end_offset if infos else clean.offset
+    clean_bytes = sum(info.bytes for info in infos if info.end_offset <= clean.offset)
+    dirty_bytes = sum(info.bytes for info in infos if info.end_offset > clean.offset)
+    roll = _is_roll_due(log, config, now_ms)
+    plan = Plan(None, clean.offset, end_offset, clean_bytes, dirty_bytes, roll)
+    if dirty_bytes and plan.dirty_share * 100 >= config.dirty_percent_min:
+        return plan._replace(reason=Reason.DIRTY)
+    if dirty_bytes and config.max_compaction_lag_ms:
+        first = next(segment for segment, end in closed if end > clean.offset)
+        if _first_timestamp(log, first) <= now_ms - config.max_compaction_lag_ms:
+            return plan._replace(reason=Reason.LAG)
+    if clean.horizon_ms is not None and clean.horizon_ms <= now_ms:
+        return plan._replace(reason=Reason.TOMBSTONES)
+    return plan
+
+
+def _cleanable(
+    log: PartitionLog,
+    closed: list[tuple[Segment, int]],
+    *,
+    high_watermark: int,
+    youngest_ms: int,
+) -> list[SegmentInfo]:
+    """The segments that hold nothing too young, unsynced or uncommitted, oldest first."""
+    bases = {segment.base_offset for segment, _ in closed}
+    limit = min(high_watermark, log.synced.offset)
+    return list(
+        takewhile(
+            lambda info: (
+                info.base_offset in bases
+                and info.end_offset <= limit
+                and info.timestamp_max is not None
+                and info.timestamp_max <= youngest_ms
+            ),
+            log.segments_info(),
+        )
+    )
+
+
+def _is_roll_due(log: PartitionLog, config: StreamConfig, now_ms: int) -> bool:
+    lag_ms = config.max_compaction_lag_ms
+    return lag_ms > 0 and log.end.position > 0 and log.active_since_ms <= now_ms - lag_ms
+
+
+def _first_timestamp(log: PartitionLog, segment: Segment) -> int:
+    try:
+        return log.swaps.open(segment).first_timestamp(segment.size)
+    except SegmentGone:
+        return 1 << 62
