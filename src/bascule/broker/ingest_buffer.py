@@ -111,6 +111,17 @@ class IngestBuffer:
         self.queue.put(done)
         done.wait()
 
+    def fill(self) -> dict[str, int]:
+        """Bytes that wait for the disk, whole slabs, and how many may."""
+        with self._freed:
+            idle = sum(len(slab.view) for slab in self._free)
+            if self._current.outstanding == 0:
+                idle += len(self._current.view)
+            return {
+                "waiting_bytes": max(self.counts.allocated_bytes - idle, 0),
+                "limit_bytes": self._bytes_max,
+            }
+
     def _retire(self, slab: RoomSlab) -> None:
         if len(slab.view) == SLAB_BYTES and len(self._free) < FREE_SLABS_MAX:
             slab.used = 0

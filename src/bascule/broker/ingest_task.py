@@ -190,7 +190,7 @@ class IngestTask:
             "subscription": {"refused": {s: int(s in refused) for s in self._source.streams()}},
             "nats": {**asdict(self._source.counts), "connected": self._source.connected},
             "ingest": asdict(self._sequencer.counts),
-            "buffer": asdict(self._buffer.counts),
+            "buffer": {**asdict(self._buffer.counts), **self._buffer.fill()},
         }
 
     def _subscribe(self, partitions: tuple[Partition, ...]) -> list[Future[None]]:

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from bascule.broker.measures import PartitionMeasures
 from bascule.errors import BasculeError, PartitionFailed
 from bascule.host.api import Clock
 from bascule.ingest.acks import AckFormat, PendingAcks, store_failed, too_large
@@ -38,6 +39,8 @@ class PartitionCounts:
     messages_refused: int = 0
     records_not_stored: int = 0
     """Messages the log could not take; whoever asked for an ack got an error ack."""
+    disk_errors: int = 0
+    """Appends and syncs that the disk refused."""
 
 
 class Partition:
@@ -73,6 +76,7 @@ class Partition:
         self.leader_epoch = 0 if log is None else log.epochs.latest + 1
         self.watchers: set[Callable[[], None]] = set()
         self.counts = PartitionCounts()
+        self.measures = PartitionMeasures()
         self.upkeep_lock = threading.Lock()
         """Held by whoever changes files beside the appender: checkpoint, retention, swap."""
         self.sync_lock = threading.Lock()
@@ -166,6 +170,7 @@ class Partition:
                 return answers
             self._append(self.log, draft, now_ms)
         except (OSError, BasculeError) as error:
+            self.counts.disk_errors += isinstance(error, OSError)
             answers += self._pending.take_back(self.log.end.offset, store_failed(str(error)))
             self.contract.take_back(self.log.end.offset)
             if self.log.failure is not None:
@@ -185,13 +190,21 @@ class Partition:
         assert self.log is not None
         if self.failure is not None or self.deleted:
             return b""
+        written, began_ns = self.counts.bytes, self._clock.monotonic_ns()
         try:
             synced = self.log.sync()
         except (OSError, BasculeError) as error:
+            self.counts.disk_errors += isinstance(error, OSError)
             # The kernel may have dropped the pages: a second sync would lie (fsyncgate).
             return self.fail(str(error))
         self.counts.syncs += 1
         self.synced_at_ns = self._clock.monotonic_ns()
+        self.measures.on_synced(
+            synced_bytes=written,
+            began_ns=began_ns,
+            now_ns=self.synced_at_ns,
+            is_dirty=self.is_dirty,
+        )
         if self._watermark.on_synced(synced) or len(self._pending):
             return self._release()
         return b""
@@ -323,6 +336,9 @@ class Partition:
         self.counts.records += draft.record_count
         self.counts.bytes += len(batch)
         self.counts.batches += 1
+        self.measures.on_appended(
+            records=draft.record_count, bytes=len(batch), now_ns=self._clock.monotonic_ns()
+        )
 
     def _release(self) -> bytes:
         answers = self._pending.release(

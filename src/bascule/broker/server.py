@@ -8,7 +8,7 @@ import os
 import resource
 import signal
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +19,16 @@ from bascule.broker.door import ClientDoor, DoorLimits, NodeIdentity
 from bascule.broker.embedded_nats import EmbeddedNats
 from bascule.broker.http.app import create_app
 from bascule.broker.http.door import HttpDoor
+from bascule.broker.http.traffic import HttpStatistics
 from bascule.broker.ingest_task import IngestTask
 from bascule.broker.local_publisher import LocalPublisher
 from bascule.broker.measures import health
+from bascule.broker.measures.statistics import counters, disk_statistics, stream_statistics
 from bascule.broker.offsets import OFFSETS_CONFIG, Offsets
-from bascule.broker.partition import PartitionCounts
 from bascule.broker.partitions import Partitions
 from bascule.broker.streams import Streams
 from bascule.broker.upkeep.checkpoints import keep_checkpoints, verify_all
+from bascule.broker.upkeep.cleaner import Cleaner, CleanerLimits
 from bascule.broker.upkeep.retention import Retention
 from bascule.config import Config
 from bascule.errors import BasculeError, ConfigError, CorruptData
@@ -90,7 +92,9 @@ class Node:
         self._offsets: Offsets | None = None
         self._client_door: ClientDoor | None = None
         self._http_door: HttpDoor | None = None
+        self._http_statistics = HttpStatistics()
         self._retention: Retention | None = None
+        self._cleaner: Cleaner | None = None
         self._upkeep: list[asyncio.Task[None]] = []
         self._cluster_id = ""
         self._urls: list[str] = list(config.nats.urls)
@@ -127,9 +131,11 @@ class Node:
             archived=self._offsets.committed,
             roll=self._ingest.roll,
         )
+        self._cleaner = self._make_cleaner(self._ingest)
         self._upkeep = [
             asyncio.create_task(keep_checkpoints(self._partitions, self._ingest.syncers)),
             asyncio.create_task(self._retention.run()),
+            asyncio.create_task(self._cleaner.run()),
             asyncio.create_task(verify_all(self._partitions)),
         ]
         self._ready = True
@@ -140,6 +146,8 @@ class Node:
         self._closing = True
         for task in self._upkeep:
             task.cancel()
+        if self._cleaner is not None:
+            await self._cleaner.close()
         if self._ingest is not None:
             await self._ingest.drain()
         if self._client_door is not None:
@@ -178,6 +186,11 @@ class Node:
 
     def stream_info(self, name: str) -> StreamInfo:
         return self._with_refusal(self._streams.info(name))
+
+    @property
+    def offsets(self) -> Offsets:
+        assert self._offsets is not None, "the doors open after the offsets are read"
+        return self._offsets
 
     def node_info(self) -> NodeInfo:
         host, port = self._http_address
@@ -225,30 +238,33 @@ class Node:
         )
 
     def statistics(self) -> dict[str, Any]:
-        door: dict[str, Any] = {}
-        if self._client_door is not None:
-            counts = self._client_door.statistics()
-            # Not asdict: it would count the pairs of the counter of requests.
-            door = {item.name: getattr(counts, item.name) for item in fields(counts)}
         streams = self._partitions.streams()
-        by_key = {
-            key: {
-                "by_stream": {
-                    name: sum(getattr(p.counts, key) for p in ps) for name, ps in streams.items()
-                }
-            }
-            for key in (item.name for item in fields(PartitionCounts))
-        }
-        ingest = {} if self._ingest is None else self._ingest.statistics()
-        offsets = {} if self._offsets is None else asdict(self._offsets.counts)
-        retention = {} if self._retention is None else asdict(self._retention.counts)
+        free_bytes, total_bytes = self._files.room(str(self._data))
+        door = None if self._client_door is None else self._client_door.statistics()
         return {
-            **ingest,
-            "stream": by_key,
-            "client_door": door,
-            "offsets": offsets,
-            "retention": retention,
+            **({} if self._ingest is None else self._ingest.statistics()),
+            "stream": stream_statistics(streams, now_ns=self._clock.monotonic_ns()),
+            "client_door": {} if door is None else counters(door),
+            "http_door": counters(self._http_statistics),
+            "offsets": {} if self._offsets is None else counters(self._offsets.counts),
+            "retention": {} if self._retention is None else counters(self._retention.counts),
+            "compaction": {} if self._cleaner is None else counters(self._cleaner.counts),
+            "disk": disk_statistics(streams, free_bytes=free_bytes, total_bytes=total_bytes),
         }
+
+    def _make_cleaner(self, ingest: IngestTask) -> Cleaner:
+        limits = self._config.limits
+        return Cleaner(
+            self._partitions,
+            files=self._files,
+            clock=self._clock,
+            random=self._random,
+            limits=CleanerLimits(
+                limits.compaction_map_bytes_max, limits.compaction_bytes_per_second_max
+            ),
+            roll=ingest.roll,
+            checkpoint=lambda partition: ingest.syncers.request(partition, checkpoint=True),
+        )
 
     async def _open_offsets(self, ingest: IngestTask) -> Offsets:
         """Create the stream of committed offsets at the first start, and read it."""
@@ -286,7 +302,12 @@ class Node:
                 config.client.host, config.client.port
             ),
         )  # fmt: skip
-        app = create_app(self, defaults=config.streams, body_bytes_max=limits.http_body_bytes_max)
+        app = create_app(
+            self,
+            defaults=config.streams,
+            body_bytes_max=limits.http_body_bytes_max,
+            statistics=self._http_statistics,
+        )
         self._http_door = HttpDoor(app)
         self._http_address = await _bound(
             "HTTP", config.http.port, self._http_door.start(config.http.host, config.http.port)

@@ -42,7 +42,7 @@ def _print_version(wanted: bool) -> None:
         return
     sys.stdout.write(f"bascule {__version__} ({twin_of_all()})\n")
     for package, twin in loaded_twins().items():
-        sys.stdout.write(f"  {package:<16}{twin}\n")
+        sys.stdout.write(f"  {package:<20}{twin}\n")
     raise typer.Exit
 
 

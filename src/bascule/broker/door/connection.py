@@ -122,14 +122,16 @@ class DoorConnection:
             await asyncio.sleep(0)  # pipelined requests take turns with the other connections
 
     async def _answer(self, request: ReceivedRequest) -> None:
-        message = request.message
-        self._statistics.requests[type(message).__name__] += 1
+        message, began = request.message, self._loop.time()
+        name = type(message).__name__.removesuffix("Request")
+        self._statistics.requests[name] += 1
         response = handle(request, self._context)
         if not isinstance(response, Message):
             response = await response
         pieces = self._protocol.send(request, response)
         self._on_progress()
         await self._sender.send(pieces)
+        self._statistics.on_answered(name, int((self._loop.time() - began) * 1e9))
 
     def _on_progress(self) -> None:
         self._deadline = self._loop.time() + self._limits.write_stall_ms_max / 1000

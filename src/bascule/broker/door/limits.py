@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
+from bascule.broker.measures import SECONDS, Histogram
+
 
 @dataclass(frozen=True, slots=True)
 class DoorLimits:
@@ -48,6 +50,9 @@ class DoorStatistics:
     handler_errors: int = 0
     requests: Counter[str] = field(default_factory=Counter)
     """By message name."""
+    request_ns: dict[str, Histogram] = field(default_factory=dict)
+    """Time from a whole request to its last byte sent, by message name; a fetch that waits for
+    data waits in it too."""
     bytes_in: int = 0
     bytes_out: int = 0
     """All bytes sent."""
@@ -57,3 +62,10 @@ class DoorStatistics:
     """Ranges that a thread had to bring into the page cache first."""
     waiting: int = 0
     """Requests waiting for data now."""
+
+    def on_answered(self, name: str, took_ns: int) -> None:
+        """A response to a request of this name has left."""
+        histogram = self.request_ns.get(name)
+        if histogram is None:
+            histogram = self.request_ns[name] = Histogram(SECONDS)
+        histogram.observe(took_ns)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from bascule.broker.delayed import Delays
+from bascule.broker.measures import PartitionMeasures
 from bascule.errors import (
     BasculeError,
     FencedEpoch,
@@ -44,6 +45,8 @@ class ServedPartition(Protocol):
     def deleted(self) -> bool: ...
     @property
     def watchers(self) -> set[Callable[[], None]]: ...
+    @property
+    def measures(self) -> PartitionMeasures: ...
 
 
 class ServedPartitions(Protocol):

@@ -50,6 +50,8 @@ class _Plan:
     partitions_planned: int = 0
     watched: list[tuple[ServedPartition, LogPosition]] = field(default_factory=list)
     """Partitions in the answer and the high watermark it was made with."""
+    taken: list[tuple[ServedPartition, int]] = field(default_factory=list)
+    """Partitions with records in the answer, and how many bytes of them."""
 
     def is_outdated(self) -> bool:
         """A partition has moved since."""
@@ -85,6 +87,8 @@ async def handle_fetch(request: FetchRequest, version: int, context: Context) ->
             wait_ms = 0
             if not plan.is_outdated():
                 break
+    for partition, taken_bytes in plan.taken:
+        partition.measures.on_fetched(taken_bytes)
     return FetchResponse(responses=plan.topics)
 
 
@@ -137,7 +141,8 @@ async def _plan_partition(
         limit = min(asked.partition_max_bytes, plan.bytes_left)
         if limit > 0 or plan.bytes_planned == 0:
             piece = await _plan_read(records, asked.fetch_offset, limit, mark, context)
-            _take(piece, limit, records, mark, answer, plan)
+            if taken_bytes := _take(piece, limit, records, mark, answer, plan):
+                plan.taken.append((partition, taken_bytes))
         else:
             plan.at_once = True
         return answer
@@ -171,18 +176,20 @@ def _take(
     mark: LogPosition,
     answer: FetchPartitionResponse,
     plan: _Plan,
-) -> None:
+) -> int:
+    """Put the slice into the answer; returns its bytes, 0 where it is left out."""
     if piece is None or piece.length == 0:
-        return
+        return 0
     if piece.length > limit and plan.bytes_planned:
         # One whole batch beyond the limits is for the first partition with data only.
         plan.at_once = True
-        return
+        return 0
     answer.records = piece
     plan.bytes_planned += piece.length
     plan.bytes_left -= piece.length
     if not _reaches(piece, records, mark):
         plan.at_once = True  # a limit or the end of a segment cut it; more is there already
+    return piece.length
 
 
 def _reaches(piece: FileSlice, records: PartitionLog, mark: LogPosition) -> bool:

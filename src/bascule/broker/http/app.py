@@ -13,7 +13,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
 
 from bascule import __version__
-from bascule.broker.http import metrics
+from bascule.broker.http import exposition
 from bascule.broker.http.answers import (
     json_response,
     on_bascule_error,
@@ -21,6 +21,7 @@ from bascule.broker.http.answers import (
     on_unexpected,
 )
 from bascule.broker.http.door import LoopbackGuard
+from bascule.broker.http.offsets import OffsetsAdmin, OffsetsApi
 from bascule.broker.http.openapi import docs_page, openapi_document
 from bascule.broker.http.requests import (
     AlterStreamRequest,
@@ -31,6 +32,7 @@ from bascule.broker.http.requests import (
 )
 from bascule.broker.http.routes import OPERATIONS
 from bascule.broker.http.shapes import StreamList, health_of, node_of, purged_of, stream_of
+from bascule.broker.http.traffic import HttpStatistics, Measured
 from bascule.config import StreamDefaults
 from bascule.errors import BasculeError, LimitExceeded
 from bascule.model import NodeInfo, PartHealth, StreamConfig, StreamDefinition, StreamInfo
@@ -64,6 +66,11 @@ class StreamAdmin(Protocol):
         """Raises: UnknownStream, InternalStream."""
         ...
 
+    @property
+    def offsets(self) -> OffsetsAdmin:
+        """How far consumers have come."""
+        ...
+
     def stream_infos(self) -> list[StreamInfo]: ...
 
     def stream_info(self, name: str) -> StreamInfo:
@@ -83,8 +90,10 @@ class StreamAdmin(Protocol):
     def statistics(self) -> dict[str, Any]: ...
 
 
-class AdminApi:
+class AdminApi(OffsetsApi):
     """The handlers: HTTP on one side, `StreamAdmin` on the other; nothing is decided here."""
+
+    _admin: StreamAdmin
 
     def __init__(
         self, admin: StreamAdmin, *, defaults: StreamDefaults, body_bytes_max: int
@@ -148,8 +157,8 @@ class AdminApi:
     async def handle_metrics(self, request: Request) -> Response:
         node, streams = self._admin.node_info(), self._admin.stream_infos()
         # Thousands of streams are tens of thousands of lines: not on the loop.
-        text = await asyncio.to_thread(metrics.render, node, self._admin.statistics(), streams)
-        return Response(text, headers={"content-type": metrics.CONTENT_TYPE})
+        text = await asyncio.to_thread(exposition.render, node, self._admin.statistics(), streams)
+        return Response(text, headers={"content-type": exposition.CONTENT_TYPE})
 
     async def handle_health(self, request: Request) -> Response:
         return _health_response(self._admin.liveness())
@@ -191,6 +200,7 @@ def create_app(
     *,
     defaults: StreamDefaults | None = None,
     body_bytes_max: int = 1 << 20,
+    statistics: HttpStatistics | None = None,
 ) -> Starlette:
     """The application; `defaults` complete a creation request that leaves values out."""
     handlers = AdminApi(admin, defaults=defaults or StreamDefaults(), body_bytes_max=body_bytes_max)
@@ -213,4 +223,5 @@ def create_app(
     )
     app.router.redirect_slashes = False
     app.add_middleware(LoopbackGuard)
+    app.add_middleware(Measured, statistics=statistics or HttpStatistics())
     return app

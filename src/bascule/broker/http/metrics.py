@@ -121,21 +121,66 @@ STATISTICS: Final[Mapping[str, Described]] = {
     "buffer.stalled_ns": Described(
         "ingest_stalled_seconds", "Time reading NATS waited for the disk.", scale=NANOSECONDS
     ),
+    "buffer.waiting_bytes": _gauge(
+        "ingest_buffer_waiting_bytes", "Bytes read from NATS that wait for the disk."
+    ),
+    "buffer.limit_bytes": _gauge(
+        "ingest_buffer_limit_bytes", "Bytes at which reading NATS stops until there is room."
+    ),
     "buffer.allocated_bytes": _gauge("ingest_buffer_bytes", "Memory of the ingest buffer."),
     "buffer.allocated_bytes_max": _gauge(
         "ingest_buffer_bytes_max", "Most memory the ingest buffer ever had."
     ),
     "stream.records": Described("stream_records", "Records appended.", label=PARTITION),
-    "stream.bytes": Described("stream_appended_bytes", "Bytes appended.", label=PARTITION),
-    "stream.batches": Described("stream_batches", "Batches appended.", label=PARTITION),
-    "stream.syncs": Described("stream_syncs", "Times the log was synced.", label=PARTITION),
-    "stream.messages_refused": Described(
-        "stream_refused_messages", "Messages larger than the stream takes.", label=PARTITION
+    "stream.bytes": Described(
+        "stream_appended_bytes", "Bytes of record batches appended.", label=PARTITION
     ),
-    "stream.records_not_stored": Described(
-        "stream_records_not_stored",
-        "Messages the log could not take; who asked for an ack got an error.",
+    "stream.batches": Described("stream_batches", "Batches appended.", label=PARTITION),
+    "stream.batch_bytes": _histogram("stream_batch_bytes", "Size of batches.", label=PARTITION),
+    "stream.batch_records": _histogram("stream_batch_records", "Records a batch.", label=PARTITION),
+    "stream.syncs": Described("stream_syncs", "Times the log was synced.", label=PARTITION),
+    "stream.sync_ns": _histogram(
+        "stream_sync_seconds", "What a sync of the log took.", label=PARTITION, scale=NANOSECONDS
+    ),
+    "stream.sync_lag_ns": _gauge(
+        "stream_sync_lag_seconds",
+        "How long the oldest record not known to be on the disk has waited for it.",
         label=PARTITION,
+        scale=NANOSECONDS,
+    ),
+    "stream.unsynced_bytes": _gauge(
+        "stream_unsynced_bytes", "Bytes appended and not known to be on the disk.", label=PARTITION
+    ),
+    "stream.fetches": Described(
+        "stream_fetches", "Answers to readers that carried records.", label=PARTITION
+    ),
+    "stream.fetched_bytes": Described(
+        "stream_fetched_bytes", "Bytes of record batches in them.", label=PARTITION
+    ),
+    "stream.refused": Described(
+        "stream_refused_messages",
+        "Messages not stored, by reason: too_large, closed (paused or read-only), limit (rate, or "
+        "full with discard = new), expectation, terms (a header that asks for what cannot be), "
+        "not_stored (the log could not take them). Who asked for an ack got an error.",
+        label=(*PARTITION, "reason"),
+    ),
+    "stream.duplicates": Described(
+        "stream_duplicate_messages",
+        "Messages whose id was stored before: acked again, not stored again.",
+        label=PARTITION,
+    ),
+    "stream.ids_dropped_early": Described(
+        "stream_message_ids_dropped_early",
+        "Message ids forgotten before their time because there were too many.",
+        label=PARTITION,
+    ),
+    "stream.disk_errors": Described(
+        "stream_disk_errors", "Appends and syncs that the disk refused.", label=PARTITION
+    ),
+    "disk.free_bytes": _gauge("disk_free_bytes", "Free room where the data directory is."),
+    "disk.total_bytes": _gauge("disk_size_bytes", "Size of that file system."),
+    "disk.sync_ns": _histogram(
+        "disk_sync_seconds", "What a sync of any log took.", scale=NANOSECONDS
     ),
     "offsets.commits": Described("offsets_commits", "Commits of consumers read."),
     "offsets.removals": Described("offsets_removals", "Removals of commits read."),
@@ -146,6 +191,22 @@ STATISTICS: Final[Mapping[str, Described]] = {
         "offsets_repairs", "Commits made again because a malformed record took their place."
     ),
     "offsets.held": _gauge("offsets_held", "Commits held, one a consumer and partition."),
+    "compaction.runs": Described("compaction_runs", "Compactions of a log that were completed."),
+    "compaction.runs_cut_short": Described(
+        "compaction_cut_short_runs", "Of these, those whose key map was full before the end."
+    ),
+    "compaction.failures": Described(
+        "compaction_failures", "Compactions of a log that an error broke off."
+    ),
+    "compaction.records": Described("compaction_removed_records", "Records compaction removed."),
+    "compaction.bytes_read": Described("compaction_read_bytes", "Bytes compaction read."),
+    "compaction.bytes_written": Described("compaction_written_bytes", "Bytes compaction wrote."),
+    "compaction.bytes_removed": Described(
+        "compaction_removed_bytes", "Bytes by which compaction made logs smaller."
+    ),
+    "compaction.run_ns": Described(
+        "compaction_seconds", "Time spent compacting logs.", scale=1e-9
+    ),
     "retention.records": Described(
         "retention_removed_records", "Records that retention made unreadable."
     ),
@@ -172,6 +233,12 @@ STATISTICS: Final[Mapping[str, Described]] = {
         "client_handler_errors", "Requests that failed for an unexpected reason."
     ),
     "client_door.requests": Described("client_requests", "Requests answered.", label="api"),
+    "client_door.request_ns": _histogram(
+        "client_request_seconds",
+        "From a whole request to the last byte of its answer; a fetch waits for data in it.",
+        label="api",
+        scale=NANOSECONDS,
+    ),
     "client_door.bytes_in": Described("client_received_bytes", "Bytes of requests."),
     "client_door.bytes_out": Described("client_sent_bytes", "Bytes of responses."),
     "client_door.bytes_sendfile": Described(
@@ -180,5 +247,12 @@ STATISTICS: Final[Mapping[str, Described]] = {
     "client_door.cold_reads": Described(
         "client_cold_reads", "Ranges a thread had to bring into the page cache first."
     ),
+    "http_door.requests": Described(
+        "http_requests", "HTTP requests answered.", label=("operation", "status")
+    ),
+    "http_door.request_ns": _histogram(
+        "http_request_seconds", "What they took.", label="operation", scale=NANOSECONDS
+    ),
+    "http_door.bytes_out": Described("http_sent_bytes", "Bytes of bodies sent."),
 }
 """Path in `StreamAdmin.statistics()` -> metric. `docs/metrics.md` is held to it by a test."""

@@ -8,7 +8,7 @@
 Nothing here works per message, and nothing is computed until somebody asks.
 """
 
-from bascule.broker.measures.histogram import Histogram
+from bascule.broker.measures.histogram import SECONDS, Histogram
 from bascule.broker.measures.partition import PartitionMeasures
 
-__all__ = ["Histogram", "PartitionMeasures"]
+__all__ = ["SECONDS", "Histogram", "PartitionMeasures"]

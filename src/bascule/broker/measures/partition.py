@@ -14,6 +14,7 @@ class PartitionMeasures:
         "fetched_bytes",
         "fetches",
         "sync_ns",
+        "synced_bytes",
         "unsynced_since_ns",
     )
 
@@ -24,6 +25,8 @@ class PartitionMeasures:
         self.fetches = 0
         """Answers to readers that carried records of it."""
         self.fetched_bytes = 0
+        self.synced_bytes = 0
+        """Of the bytes appended since start, those that are known to be on the disk."""
         self.unsynced_since_ns = 0
         """Monotonic time of the first append that no finished sync covers; 0 while all is synced.
         """
@@ -34,9 +37,13 @@ class PartitionMeasures:
         if not self.unsynced_since_ns:
             self.unsynced_since_ns = now_ns
 
-    def on_synced(self, *, began_ns: int, now_ns: int, is_dirty: bool) -> None:
-        """A sync that ran from `began_ns` is done; `is_dirty` says that more came meanwhile."""
+    def on_synced(self, *, synced_bytes: int, began_ns: int, now_ns: int, is_dirty: bool) -> None:
+        """A sync that ran from `began_ns` is done; `is_dirty` says that more came meanwhile.
+
+        `synced_bytes` is what had been appended since start when the sync began.
+        """
         self.sync_ns.observe(now_ns - began_ns)
+        self.synced_bytes = synced_bytes
         self.unsynced_since_ns = began_ns if is_dirty else 0
 
     def on_fetched(self, bytes: int) -> None:

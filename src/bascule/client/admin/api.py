@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from typing import Any, Final, NamedTuple, TypeVar, Unpack
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 import httpx
 import msgspec
@@ -22,7 +23,7 @@ from bascule.errors import (
     StreamConflict,
     UnknownStream,
 )
-from bascule.model import NodeInfo, PartitionInfo, StreamConfig, StreamDefinition, StreamInfo
+from bascule.model import CommittedOffset, NodeInfo, PartitionInfo, StreamConfig, StreamDefinition, StreamInfo
 
 T = TypeVar("T")
 
@@ -126,6 +127,44 @@ class Admin:
         """Delete a stream and everything in it. Raises: UnknownStream, InternalStream."""
         await self._ask("DELETE", _path(name), name=name)
 
+    async def offsets(
+        self, *, consumer: str | None = None, stream: str | None = None
+    ) -> list[CommittedOffset]:
+        """Every commit, or those of a consumer or for a stream; none is missed that was acked."""
+        chosen = {"consumer": consumer, "stream": stream}
+        _, answer = await self._ask("GET", f"/v1/offsets{_query(chosen)}")
+        return [_convert(item, CommittedOffset) for item in answer["offsets"]]
+
+    async def reset_offsets(
+        self,
+        consumer: str,
+        stream: str,
+        *,
+        to: str | None = None,
+        offset: int | None = None,
+        timestamp_ms: int | None = None,
+        partition: int | None = None,
+    ) -> list[CommittedOffset]:
+        """Raises: UnknownStream, InvalidName, RequestFailed where the offset is not held."""
+        body = {
+            "consumer": consumer,
+            "stream": stream,
+            "to": to,
+            "offset": offset,
+            "timestamp_ms": timestamp_ms,
+            "partition": partition,
+        }
+        _, answer = await self._ask("POST", "/v1/offsets", body=body, name=stream)
+        return [_convert(item, CommittedOffset) for item in answer["offsets"]]
+
+    async def remove_offsets(
+        self, consumer: str, *, stream: str | None = None, partition: int | None = None
+    ) -> int:
+        """Forget a consumer's commits; how many there were."""
+        chosen = {"consumer": consumer, "stream": stream, "partition": partition}
+        _, answer = await self._ask("DELETE", f"/v1/offsets{_query(chosen)}")
+        return int(answer["removed"])
+
     async def _ask(
         self, method: str, path: str, *, body: Any = None, name: str = ""
     ) -> tuple[int, Any]:
@@ -156,6 +195,12 @@ def _given(settings: StreamSettings | AlterableSettings) -> dict[str, Any]:
     """The settings that were chosen, as the API writes them."""
     return {name: list(value) if isinstance(value, tuple) else value
             for name, value in settings.items() if value is not None}  # fmt: skip
+
+
+def _query(chosen: Mapping[str, object]) -> str:
+    """`?name=value&...` of what was chosen, or nothing."""
+    given = {name: value for name, value in chosen.items() if value is not None}
+    return f"?{urlencode(given)}" if given else ""
 
 
 def _path(name: str) -> str:

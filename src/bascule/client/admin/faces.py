@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Coroutine
-from typing import Any, TypeVar, Unpack
+from typing import Any, Literal, TypeVar, Unpack
 
 from bascule.client.admin.api import Admin, PurgedPartition
 from bascule.client.admin.settings import AlterableSettings, StreamSettings
-from bascule.model import NodeInfo, StreamInfo
+from bascule.model import CommittedOffset, NodeInfo, StreamInfo
 
 T = TypeVar("T")
 
@@ -82,6 +82,42 @@ class AdminFace:
         """Delete a stream and everything in it. Raises: UnknownStream, InternalStream."""
         await self._opened().delete_stream(name)
 
+    async def offsets(
+        self, *, consumer: str | None = None, stream: str | None = None
+    ) -> list[CommittedOffset]:
+        """How far consumers have come: every commit, or those of a consumer or for a stream."""
+        return await self._opened().offsets(consumer=consumer, stream=stream)
+
+    async def reset_offsets(
+        self,
+        consumer: str,
+        stream: str,
+        *,
+        to: Literal["earliest", "latest"] | None = None,
+        offset: int | None = None,
+        timestamp_ms: int | None = None,
+        partition: int | None = None,
+    ) -> list[CommittedOffset]:
+        """Have a consumer go on from an end, an offset or a Unix time; give exactly one of them.
+
+        `partition` None is every partition. A consumer that runs meanwhile commits over it: stop
+        it first. Raises: UnknownStream, InvalidName, RequestFailed where the offset is not held.
+        """
+        return await self._opened().reset_offsets(
+            consumer,
+            stream,
+            to=to,
+            offset=offset,
+            timestamp_ms=timestamp_ms,
+            partition=partition,
+        )
+
+    async def remove_offsets(
+        self, consumer: str, *, stream: str | None = None, partition: int | None = None
+    ) -> int:
+        """Forget a consumer's commits, of all streams where none is named; how many there were."""
+        return await self._opened().remove_offsets(consumer, stream=stream, partition=partition)
+
 
 class SyncAdminFace:
     """The same for the blocking client."""
@@ -139,3 +175,37 @@ class SyncAdminFace:
     def delete_stream(self, name: str) -> None:
         """See `AdminFace.delete_stream`."""
         self._run(self._face.delete_stream(name))
+
+    def offsets(
+        self, *, consumer: str | None = None, stream: str | None = None
+    ) -> list[CommittedOffset]:
+        """See `AdminFace.offsets`."""
+        return self._run(self._face.offsets(consumer=consumer, stream=stream))
+
+    def reset_offsets(
+        self,
+        consumer: str,
+        stream: str,
+        *,
+        to: Literal["earliest", "latest"] | None = None,
+        offset: int | None = None,
+        timestamp_ms: int | None = None,
+        partition: int | None = None,
+    ) -> list[CommittedOffset]:
+        """See `AdminFace.reset_offsets`."""
+        return self._run(
+            self._face.reset_offsets(
+                consumer,
+                stream,
+                to=to,
+                offset=offset,
+                timestamp_ms=timestamp_ms,
+                partition=partition,
+            )
+        )
+
+    def remove_offsets(
+        self, consumer: str, *, stream: str | None = None, partition: int | None = None
+    ) -> int:
+        """See `AdminFace.remove_offsets`."""
+        return self._run(self._face.remove_offsets(consumer, stream=stream, partition=partition))

@@ -1,0 +1,149 @@
+"""Histograms, statistics, and the list of metrics held to what is counted and documented."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import re
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import bascule
+from bascule.broker.http.metrics import PARTITION_GAUGES, STATISTICS
+from bascule.broker.measures.health import disk_health
+from bascule.broker.measures.histogram import BYTES, COUNTS, SECONDS, Histogram, Scale
+from bascule.broker.measures.partition import PartitionMeasures
+from bascule.broker.measures.statistics import MEASURES, REFUSALS, summed
+
+SOURCE = Path(bascule.__file__).parent
+DOCUMENT = (Path(__file__).parents[2] / "docs" / "metrics.md").read_text()
+
+
+@given(st.sampled_from([SECONDS, BYTES, COUNTS]), st.lists(st.integers(0, 1 << 70), max_size=20))
+def test_values_land_in_the_first_bucket_that_holds_them(scale: Scale, values: list[int]) -> None:
+    histogram = Histogram(scale)
+    expected = [0] * scale.buckets
+    for value in values:
+        histogram.observe(value)
+        inside = [index for index, bound in enumerate(scale.bounds()) if value <= bound]
+        expected[inside[0] if inside else -1] += 1
+    assert histogram.counts == expected
+    assert (histogram.count, histogram.total) == (len(values), sum(values))
+
+
+@pytest.mark.parametrize("scale", [SECONDS, BYTES, COUNTS])
+def test_bounds_are_inclusive(scale: Scale) -> None:
+    for index, bound in enumerate(scale.bounds()):
+        histogram = Histogram(scale)
+        histogram.observe(bound)
+        histogram.observe(bound + 1)
+        assert histogram.counts[index : index + 2] == [1, 1]
+
+
+def test_histograms_add_up() -> None:
+    one, other = Histogram(SECONDS), Histogram(SECONDS)
+    one.observe(1_000)
+    other.observe(10**9)
+    whole = summed([one, other])
+    assert (whole.count, whole.total) == (2, 10**9 + 1_000)
+
+
+def test_the_lag_of_syncs_is_that_of_the_oldest_record() -> None:
+    measures = PartitionMeasures()
+    assert measures.sync_lag_ns(50) == 0
+    measures.on_appended(records=1, bytes=100, now_ns=60)
+    measures.on_appended(records=1, bytes=100, now_ns=70)
+    assert measures.sync_lag_ns(80) == 20
+    measures.on_synced(synced_bytes=200, began_ns=85, now_ns=90, is_dirty=False)
+    assert measures.sync_lag_ns(100) == 0
+    measures.on_appended(records=1, bytes=100, now_ns=110)
+    # A sync that began at 120 leaves what came after; its oldest is no older than that.
+    measures.on_synced(synced_bytes=300, began_ns=120, now_ns=130, is_dirty=True)
+    assert measures.sync_lag_ns(140) == 20
+    assert (measures.sync_ns.count, measures.sync_ns.total) == (2, 15)
+
+
+def test_a_disk_that_fills_up_degrades_the_node() -> None:
+    assert disk_health(free_bytes=5, total_bytes=100).state == "ok"
+    low = disk_health(free_bytes=4, total_bytes=100)
+    assert low.state == "degraded"
+    assert "4 of 100 bytes are free" in low.reason
+
+
+SECTIONS = {
+    "SourceCounts": "nats",
+    "SequencerCounts": "ingest",
+    "BufferCounts": "buffer",
+    "PartitionCounts": "stream",
+    "ContractCounts": "stream",
+    "DoorStatistics": "client_door",
+    "HttpStatistics": "http_door",
+    "OffsetsCounts": "offsets",
+    "RetentionCounts": "retention",
+    "CompactionCounts": "compaction",
+}
+"""Class of counters -> where `Node.statistics` holds it."""
+MERGED = {path.rpartition(".")[2] for path in REFUSALS}
+"""Fields that are one metric together, told apart by its label `reason`."""
+
+
+def counting_classes() -> dict[str, type]:
+    """Every dataclass of src named `*Counts` or `*Statistics`."""
+    found: dict[str, type] = {}
+    for path in SOURCE.rglob("*.py"):
+        if "client" in path.relative_to(SOURCE).parts[0]:
+            continue
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.ClassDef) and re.search("(Counts|Statistics)$", node.name):
+                module = ".".join(("bascule", *path.relative_to(SOURCE).with_suffix("").parts))
+                cls = getattr(importlib.import_module(module.removesuffix(".__init__")), node.name)
+                if is_dataclass(cls):
+                    found[node.name] = cls
+    return found
+
+
+def test_every_counter_is_a_metric() -> None:
+    classes = counting_classes()
+    assert {"PartitionCounts", "DoorStatistics"} <= classes.keys()
+    assert classes.keys() <= SECTIONS.keys(), "say in SECTIONS where Node.statistics holds it"
+    missing = [
+        f"{SECTIONS[name]}.{item.name}"
+        for name, cls in classes.items()
+        for item in fields(cls)
+        if item.name not in MERGED and f"{SECTIONS[name]}.{item.name}" not in STATISTICS
+    ]
+    assert not missing, f"broker/http/metrics.py names no metric for {missing}"
+    assert {f"stream.{name}" for name in MEASURES} <= STATISTICS.keys()
+
+
+def test_every_metric_is_documented_as_it_is() -> None:
+    rows = [
+        f"| `{d.exposed}` | {d.kind} | {', '.join(d.labels)} | {d.about} |"
+        for d in STATISTICS.values()
+    ]
+    rows += [
+        f"| `bascule_partition_{name}` | gauge | stream, partition | {about} |"
+        for name, about in PARTITION_GAUGES.items()
+    ]
+    missing = [row for row in rows if row not in DOCUMENT.splitlines()]
+    assert not missing, "docs/metrics.md lacks\n" + "\n".join(missing)
+    named = set(re.findall(r"^\| `(bascule_\w+)`", DOCUMENT, re.MULTILINE))
+    known = {row.split("`")[1] for row in rows}
+    apart = {"node_info", "ready", "uptime_seconds", "streams", "stream_paused", "partition_failed"}
+    assert named == known | {f"bascule_{name}" for name in apart}
+
+
+def test_names_follow_prometheus() -> None:
+    """https://prometheus.io/docs/practices/naming: base units last, no `_total` of our own."""
+    names = [d.name for d in STATISTICS.values()]
+    assert len(set(names)) == len(names)
+    for described in STATISTICS.values():
+        assert re.fullmatch(r"[a-z][a-z0-9]*(_[a-z0-9]+)*", described.name)
+        assert not re.search("_(total|ms|ns|us|kb|mb|count|sum|bucket)(_|$)", described.name), (
+            described.name
+        )
+        assert described.about.endswith("."), described.name
