@@ -19,8 +19,10 @@ lost connections, or raises: nothing is skipped in silence, a batch with a wrong
     fetch_answer    the head of a Fetch response, before its batches have come
     fetcher         one partition, fetched and decoded a piece at a time
     consumer        ranges, Arrow batches, messages
+    named           consumers with a name, whose position is kept in the stream `_offsets`
 
-It never creates a stream unasked, and never keeps a consumer's position: that is the reader's.
+It never creates a stream unasked. A read keeps no position; a consumer with a name delivers at
+least once.
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ from bascule.client.admin import PurgedPartition
 from bascule.client.client import Client, connect
 from bascule.client.consumer import BatchReader
 from bascule.client.messages import Ack, Acks, Message, Outgoing
+from bascule.client.named import Consumer, SyncConsumer
 from bascule.client.sync import SyncClient, connect_sync
 
 __all__ = [
@@ -36,10 +39,12 @@ __all__ = [
     "Acks",
     "BatchReader",
     "Client",
+    "Consumer",
     "Message",
     "Outgoing",
     "PurgedPartition",
     "SyncClient",
+    "SyncConsumer",
     "connect",
     "connect_sync",
 ]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable
+from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 from typing import TYPE_CHECKING, Final
@@ -17,6 +17,7 @@ from bascule.client.admin import Admin, AdminFace, server_url
 from bascule.client.consumer import BatchReader, End, Start, messages_of
 from bascule.client.fetcher import FetchOptions
 from bascule.client.messages import Ack, Acks, Fields, Headers, Message
+from bascule.client.named import COMMIT_INTERVAL_S, Consumer
 from bascule.client.nats import NatsConnection
 from bascule.client.publisher import Publisher
 from bascule.errors import Closed, ConfigError
@@ -266,6 +267,35 @@ class Client(AdminFace):
                     yield message
         finally:
             await batches.aclose()
+
+    def consume(
+        self,
+        stream: str,
+        consumer: str,
+        *,
+        start: Start = "earliest",
+        partitions: Sequence[int] | None = None,
+        follow: bool = True,
+        commit_interval: float = COMMIT_INTERVAL_S,
+        timeout: float = READ_TIMEOUT_S,
+    ) -> Consumer:
+        """Read a stream under a name, from where it left off: `async with` it, iterate inside.
+
+        `start` is where a partition begins in which this consumer never committed; `partitions`
+        None is all there are now; without `follow` the iteration ends with what is committed to
+        the stream at the start. See `Consumer` for when a message is done and committed. An offset
+        that is no longer held raises OffsetOutOfRange: `reset_offsets` decides where to go on.
+        """
+        return Consumer(
+            self,
+            stream,
+            consumer,
+            start=start,
+            partitions=partitions,
+            follow=follow,
+            commit_interval=commit_interval,
+            timeout=timeout,
+        )
 
     def open_reader(
         self,

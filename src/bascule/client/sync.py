@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 import threading
-from collections.abc import Callable, Coroutine, Iterable, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -26,6 +26,7 @@ from bascule.client.client import (
 from bascule.client.consumer import BatchReader, End, Start, messages_of
 from bascule.client.fetcher import FetchOptions
 from bascule.client.messages import Ack, Acks, Fields, Headers, Message
+from bascule.client.named import COMMIT_INTERVAL_S, Consumer, SyncConsumer
 from bascule.errors import Closed
 
 T = TypeVar("T")
@@ -157,6 +158,32 @@ class SyncClient(SyncAdminFace):
         ) as batches:
             for batch in batches:
                 yield from messages_of(batch)
+
+    def consume(
+        self,
+        stream: str,
+        consumer: str,
+        *,
+        start: Start = "earliest",
+        partitions: Sequence[int] | None = None,
+        follow: bool = True,
+        commit_interval: float = COMMIT_INTERVAL_S,
+        timeout: float = READ_TIMEOUT_S,
+    ) -> SyncConsumer:
+        """See `Client.consume`; `with` it, and iterate inside."""
+
+        async def create() -> Consumer:
+            return self._client.consume(
+                stream,
+                consumer,
+                start=start,
+                partitions=partitions,
+                follow=follow,
+                commit_interval=commit_interval,
+                timeout=timeout,
+            )
+
+        return SyncConsumer(self._run(create()), self._run)
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
         """Run `work` on the loop's thread; an interrupt of the caller cancels it there."""

@@ -23,7 +23,14 @@ from bascule.errors import (
     StreamConflict,
     UnknownStream,
 )
-from bascule.model import CommittedOffset, NodeInfo, PartitionInfo, StreamConfig, StreamDefinition, StreamInfo
+from bascule.model import (
+    CommittedOffset,
+    NodeInfo,
+    PartitionInfo,
+    StreamConfig,
+    StreamDefinition,
+    StreamInfo,
+)
 
 T = TypeVar("T")
 
