@@ -129,9 +129,7 @@ def test_expectations_hold_or_the_message_is_refused(node: Node) -> None:
         assert (await refusal(send(stream="other"))).err_code == 10060
         assert (await refusal(send(seq="three"))).err_code == 20006
         # Of writers that race for one place, one gets it.
-        outcomes = await asyncio.gather(
-            *(send(seq="3") for _ in range(50)), return_exceptions=True
-        )
+        outcomes = await asyncio.gather(*(send(seq="3") for _ in range(50)), return_exceptions=True)
         assert sum(not isinstance(o, Exception) for o in outcomes) == 1
 
     publishing(node, talk)
@@ -147,14 +145,14 @@ def test_expectations_hold_or_the_message_is_refused(node: Node) -> None:
         ("Bascule-Ack", "maybe", 20005),
     ],
 )
-def test_what_is_not_supported_is_refused(
-    node: Node, header: str, value: str, code: int
-) -> None:
+def test_what_is_not_supported_is_refused(node: Node, header: str, value: str, code: int) -> None:
     node.create("strict", "strict.>")
     before = node.partition("strict")["end_offset"]
 
     async def talk(js: JetStreamContext) -> None:
-        assert (await refusal(js.publish("strict.a", b"", headers={header: value}))).err_code == code
+        assert (
+            await refusal(js.publish("strict.a", b"", headers={header: value}))
+        ).err_code == code
 
     publishing(node, talk)
     assert node.partition("strict")["end_offset"] == before
@@ -169,8 +167,28 @@ def test_no_ack_for_who_wants_none(node: Node) -> None:
     raw.send(b"HPUB quiet.a inbox %d %d\r\n%s1\r\n" % (len(block), len(block) + 1, block))
     raw.send(b"PUB quiet.a inbox 1\r\n2\r\n")
     raw.flush()
-    (_, payload), = raw.messages()
+    ((_, payload),) = raw.messages()
     assert json.loads(payload)["seq"] == 2
+
+
+def test_an_envelope_is_stored_at_the_offset_it_expects_or_not_at_all(node: Node) -> None:
+    node.create("lifted", "lifted")
+    raw = RawNats(int(node.doors["nats"].rsplit(":", 1)[1]))
+    raw.send(b"SUB in.box 1\r\n")
+
+    def error_of(offset: int) -> bytes:
+        body = b"\x08%c\x1a\x05value\x52\x06in.box" % offset
+        envelope = b"\xb9\x0e\x43\xb4\0\x08\0\0" + body
+        raw.send(b"PUB lifted %d\r\n%s\r\n" % (len(envelope), envelope))
+        ((_, ack),) = raw.messages()
+        # Field 10 of Liftbridge's Ack, where it is not 0.
+        return ack[-2:] if ack[-2:-1] == b"\x50" else b""
+
+    assert error_of(1) == b"\x50\x02"
+    assert error_of(0) == b""
+    assert error_of(1) == b""
+    assert error_of(1) == b"\x50\x02"
+    assert node.partition("lifted")["end_offset"] == 2
 
 
 def test_limits_refuse_what_is_beyond_them(node: Node) -> None:
@@ -224,10 +242,7 @@ def test_partitions_by_key_are_those_of_kafkas_java_client(node: Node) -> None:
     async def talk(js: JetStreamContext) -> None:
         for turn in range(3):
             await asyncio.gather(
-                *(
-                    js.publish("keyed.a", b"%d" % turn, headers={"Bascule-Key": key})
-                    for key in keys
-                )
+                *(js.publish("keyed.a", b"%d" % turn, headers={"Bascule-Key": key}) for key in keys)
             )
 
     publishing(node, talk)

@@ -94,6 +94,7 @@ def parse(hot: ModuleType, payloads: list[bytes]) -> list[dict[str, Any] | None]
                 "headers": bytes(headers[start : start + size]),
                 "key": part(row, 2), "value": part(row, 4), "inbox": part(row, 6),
                 "correlation": part(row, 8), "policy": rows[13 * row + 10],
+                "offset": rows[13 * row + 12],
             }
         )  # fmt: skip
     return found
@@ -125,6 +126,7 @@ def test_envelopes_written_by_protobuf_are_unpacked(hot: Load) -> None:
         assert found["inbox"] == inbox.encode()
         assert found["correlation"] == correlation.encode()
         assert found["policy"] == policy
+        assert found["offset"] == (offset if offset > 0 else -1)
         assert found["header_count"] == len(headers)
         assert len(found["headers"]) >= sum(len(k) + len(v) for k, v in headers.items())
 
