@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import struct
 from array import array
 from collections import deque
@@ -12,10 +13,11 @@ from typing import Any
 
 from crc32c import crc32c
 
-from bascule.errors import RemoteProtocolError
+from bascule.errors import ConfigError, RemoteProtocolError
 from bascule.ingest import sequencer as sequencer_module
+from bascule.ingest import terms as terms_module
 from bascule.ingest.chunk_reader import RECEIVE_BYTES, ChunkReader
-from bascule.ingest.routing import Lane
+from bascule.ingest.routing import BY_KEY, BY_SUBJECT, Lane
 from bascule.ingest.sequencer import Sequencer
 from bascule.ingest.terms import Seed
 from bascule.record import header as batch_header
@@ -27,13 +29,16 @@ from bascule.wire.nats import (
     NatsHandshake,
     NatsRefused,
     ServerAddress,
+    ServerError,
     Step,
-    decode_error,
     decode_info,
 )
+from bascule.wire.nats.nkeys import decode_claims, decode_seed, parse_credentials
 from fuzz.target import Target, agree, chunks, twins
 
 BODY_BYTES_MAX = 4_096
+SEED = "SUACSSL3UAHUDXKFSNVUZRF5UHPMWZ6BFDTJ7M6USDXIEDNPPQYYYCU3VY"
+"""The user's seed of the documentation of NKeys."""
 LINE_BYTES_MAX = 4_096
 ENVELOPE_MAGIC = b"\xb9\x0e\x43\xb4"
 INFO = (
@@ -43,14 +48,21 @@ INFO = (
 BLOCK = (
     b"NATS/1.0\r\nA: 1\r\nBascule-Key:  the key \r\nNats-Msg-Id: 7\r\nB:two words\t\r\nE:\r\n\r\n"
 )
+TERMS = (
+    b"NATS/1.0\r\nNats-Msg-Id: id-1\r\nNats-Expected-Stream: s\r\n"
+    b"Nats-Expected-Last-Sequence: 5\r\nNats-Expected-Last-Msg-Id: id-0\r\n"
+    b"KV-Operation: DEL\r\n\r\n"
+)
 STATUS = b"NATS/1.0 503 No Responders\r\n\r\n"
 
 
-def operation(subject: bytes, payload: bytes, *, reply: bytes = b"", block: bytes = b"") -> bytes:
+def operation(
+    subject: bytes, payload: bytes, *, sid: int = 1, reply: bytes = b"", block: bytes = b""
+) -> bytes:
     sizes = b"%d" % len(payload)
     if block:
         sizes = b"%d %d" % (len(block), len(block) + len(payload))
-    words = [b"HMSG" if block else b"MSG", subject, b"1", *([reply] if reply else []), sizes]
+    words = [b"HMSG" if block else b"MSG", subject, b"%d" % sid, *([reply] if reply else []), sizes]
     return b" ".join(words) + b"\r\n" + block + payload + b"\r\n"
 
 
@@ -61,7 +73,7 @@ def envelope(fields: bytes, *, checked: bool) -> bytes:
 
 
 PROTOBUF = (
-    b"\x0a\3key\x12\5value\x1a\6stream\x22\7s.t.u.v\x2a\2re\x32\x0a\n\1h\x12\5valueX"
+    b"\x0a\3key\x12\5value\x1a\6stream\x22\7s.t.u.v\x2a\2re\x32\x0a\n\1h\x12\5value"
     b"\x3a\3ack\x42\4corr\x48\2"
 )
 STREAM = (
@@ -72,6 +84,8 @@ STREAM = (
     operation(b"a.f", envelope(PROTOBUF, checked=True), reply=b"r"),
     operation(b"a.g", envelope(PROTOBUF, checked=False)),
     operation(b"a.h", b"x" * 300),
+    operation(b"b.1", b"by key", sid=2, block=BLOCK),
+    operation(b"b.2", b"by subject", sid=3, reply=b"r", block=TERMS),
 )
 
 
@@ -107,7 +121,7 @@ class Collector:
         if line[:4].upper() == b"INFO":
             decode_info(line)
         elif line[:4].upper() == b"-ERR":
-            decode_error(line)
+            str(ServerError.decode(line))
 
     def deliver(self, buf: bytearray, messages: array[int], count: int, wire_bytes: int) -> bool:
         self.found += messages_of(buf, messages, count)
@@ -165,8 +179,11 @@ def run_parser(data: bytes) -> None:
 def run_handshake(data: bytes) -> None:
     seed, data = (data[0], data[1:]) if data else (0, b"")
     address = ServerAddress("127.0.0.1", 4222)
-    handshake = NatsHandshake(ConnectOptions(name="fuzz"), address, version="0")
+    options = ConnectOptions(name="fuzz", nkey_seed=SEED if seed % 2 else None)
     try:
+        handshake = NatsHandshake(
+            options, address, version="0", read=lambda path: path, now_s=lambda: 0
+        )
         for piece in chunks(data, seed):
             step = handshake.receive(piece)
             handshake.to_send()
@@ -174,8 +191,21 @@ def run_handshake(data: bytes) -> None:
                 handshake.tls_started()
             if step is Step.READY:
                 return
-    except (RemoteProtocolError, NatsRefused):
-        return
+    except (RemoteProtocolError, NatsRefused, ConfigError) as error:
+        assert SEED not in str(error)
+
+
+def run_credentials(data: bytes) -> None:
+    """A credentials file is one, or a ConfigError that gives nothing of it away."""
+    text = data.decode("utf-8", "replace")
+    try:
+        found = parse_credentials(text, origin="the file")
+        if found.seed:
+            decode_seed(found.seed, origin="the file").sign("nonce")
+        decode_claims(found.jwt, origin="the file")
+    except ConfigError as error:
+        for word in text.split():
+            assert len(word) < 20 or word not in str(error)
 
 
 class Room:
@@ -183,14 +213,26 @@ class Room:
         self.view = memoryview(bytearray(size))
 
 
+HOT_MODULES: tuple[tuple[ModuleType, str, str], ...] = (
+    (sequencer_module, "_hot", "ingest"),
+    (sequencer_module, "envelope_hot", "wire/liftbridge"),
+    (sequencer_module, "routing_hot", "ingest/routing"),
+    (terms_module, "_hot", "ingest/terms"),
+)
+"""Where the sequencer looks for compiled code, and the package that code is of."""
+
+
 @contextmanager
-def sequencing_with(ingest: ModuleType, liftbridge: ModuleType) -> Iterator[None]:
-    before = sequencer_module._hot, sequencer_module.envelope_hot
-    sequencer_module._hot, sequencer_module.envelope_hot = ingest, liftbridge
+def sequencing_with(twin: int) -> Iterator[None]:
+    """The compiled twins (0) or the interpreted ones (1) everywhere."""
+    before = [(module, name, getattr(module, name)) for module, name, _ in HOT_MODULES]
+    for module, name, package in HOT_MODULES:
+        setattr(module, name, twins(package)[twin])
     try:
         yield
     finally:
-        sequencer_module._hot, sequencer_module.envelope_hot = before
+        for module, name, hot in before:
+            setattr(module, name, hot)
 
 
 def run_ingest(data: bytes) -> None:
@@ -203,20 +245,27 @@ def run_ingest(data: bytes) -> None:
     parsed: list[Any] = messages_of(buf, messages, count)
     consumed = state[0]
     results: list[object] = []
-    for pair in zip(twins("ingest"), twins("wire/liftbridge"), strict=True):
-        with sequencing_with(*pair):
+    for twin in (0, 1):
+        with sequencing_with(twin):
             sequencer = Sequencer(batch_bytes_max=600, seed=Seed(bytes(16)))
             sequencer.routes.set_lane(0, Lane(message_bytes_max=1_000))
             sequencer.routes.set_route(1, (0,))
+            for number in (1, 2, 3):
+                sequencer.routes.set_lane(number, Lane(1_000, key_from_subject=number == 3))
+            sequencer.routes.set_route(2, (1, 2), by=BY_KEY)
+            sequencer.routes.set_route(3, (2, 3), by=BY_SUBJECT)
             room = Room(sequencer.room_bytes(consumed, count))
             drafts, end = sequencer.sequence(
-                buf, messages, count, wire_bytes=consumed, slab=room, start=0
+                buf, array("i", messages), count, wire_bytes=consumed, slab=room, start=0
             )
             assert end <= len(room.view)
             stored = [check_draft(draft) for draft in drafts]
-        results.append((stored, [(bytes(d.answers), bytes(d.refused)) for d in drafts]))
+            kept = [bytes(draft.batch[61:]) for draft in drafts]
+            asked = [(bytes(d.answers), bytes(d.refused), d.lane) for d in drafts]
+        results.append((stored, kept, asked))
     agree("sequence", results)
-    values = [value for batch in stored for value in batch]
+    first = [batch for draft, batch in zip(drafts, stored, strict=True) if draft.lane == 0]
+    values = [value for batch in first for value in batch]
     for (_, _, _, headers, body), value in zip(
         [message for message in parsed if message[0] == 1 and len(message[4]) <= 1_000],
         values if len(values) == sum(m[0] == 1 for m in parsed) else [],
@@ -285,7 +334,17 @@ def _envelope_seeds() -> list[bytes]:
     ]
 
 
+def _credentials() -> list[bytes]:
+    claims = b'{"name":"u","sub":"UABC","exp":5,"nats":{"type":"user","bearer_token":false}}'
+    parts = [base64.urlsafe_b64encode(part).rstrip(b"=") for part in (b"{}", claims, b"sig")]
+    return [
+        b"-----BEGIN NATS USER JWT-----\n" + b".".join(parts) + b"\n------END NATS USER JWT------\n"
+        b"-----BEGIN USER NKEY SEED-----\n" + SEED.encode() + b"\n------END USER NKEY SEED------\n"
+    ]
+
+
 TARGETS = [
+    Target("nats-credentials", _credentials, run_credentials),
     Target("nats-parser", _parser_seeds, run_parser),
     Target("nats-handshake", _handshake_seeds, run_handshake),
     Target("ingest", lambda: [b"".join(STREAM), *STREAM], run_ingest),

@@ -1,0 +1,60 @@
+"""What can be fuzzed: a border of the program, valid inputs for it, and what must hold for any."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+
+from twins import load_twin
+
+CORPUS = Path(__file__).resolve().parent.parent / "corpus"
+
+
+@dataclass(frozen=True)
+class Target:
+    """A border: `run` takes any bytes and raises where the program does what it must not."""
+
+    name: str
+    seeds: Callable[[], list[bytes]]
+    """Valid inputs, from which hostile ones are made."""
+    run: Callable[[bytes], None]
+
+    @property
+    def corpus(self) -> Path:
+        """Where inputs are kept that once broke something."""
+        return CORPUS / self.name
+
+
+def twins(package: str) -> tuple[ModuleType, ModuleType]:
+    """Both twins of a package's hot module; the first is the one that serves."""
+    return load_twin(package, "compiled"), load_twin(package, "interpreted")
+
+
+def agree(name: str, results: list[object]) -> None:
+    """All twins did the same."""
+    for other in results[1:]:
+        if other != results[0]:
+            pairs = zip(other, results[0], strict=True) if isinstance(other, tuple) else ()
+            parts = [f"{theirs!r} / {ours!r}" for theirs, ours in pairs if theirs != ours]
+            raise AssertionError(f"twins differ in {name}: {' and '.join(parts)}")
+
+
+def chunks(data: bytes, seed: int) -> Iterator[bytes]:
+    """`data` in pieces of sizes that follow from `seed`; 0 gives it whole."""
+    if seed == 0:
+        yield data
+        return
+    state, at = seed, 0
+    while at < len(data):
+        state = (state * 75 + 74) % 65_537
+        size = 1 + state % (3 if seed % 3 == 0 else 40)
+        yield data[at : at + size]
+        at += size
+
+
+@cache
+def cached_seeds(target: Target) -> tuple[bytes, ...]:
+    return tuple(target.seeds())

@@ -1,0 +1,12 @@
+"""All targets, by name."""
+
+from __future__ import annotations
+
+from fuzz import kafka_targets, nats_targets, record_targets, storage_targets, text_targets
+from fuzz.target import Target
+
+TARGETS: dict[str, Target] = {
+    target.name: target
+    for module in (nats_targets, kafka_targets, record_targets, storage_targets, text_targets)
+    for target in module.TARGETS
+}
