@@ -11,6 +11,7 @@ from bascule import __version__
 from bascule.cli import exits
 from bascule.cli.demo.command import demo
 from bascule.cli.inspect import inspect
+from bascule.cli.offsets import offsets
 from bascule.cli.output import err
 from bascule.cli.publish import publish
 from bascule.cli.read import read
@@ -31,6 +32,7 @@ app = typer.Typer(
 )
 app.command()(serve)
 app.add_typer(streams, name="stream")
+app.add_typer(offsets, name="offsets")
 app.command()(publish)
 app.command()(read)
 app.command()(inspect)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import base64
 import json as json_text
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated
 
@@ -39,6 +40,14 @@ def read(
         bool, typer.Option("--values", help="Print the values alone, one a line.")
     ] = False,
     partition: Annotated[int, typer.Option(min=0, help="Partition to read.")] = 0,
+    consumer: Annotated[
+        str | None,
+        typer.Option(
+            "--consumer",
+            metavar="NAME",
+            help="Go on where this consumer left off, and commit what was printed.",
+        ),
+    ] = None,
     server: ServerOption = None,
     json: JsonOption = False,
 ) -> None:
@@ -52,18 +61,29 @@ def read(
     with bascule.connect_sync(server) as client:
         if left == 0:
             return
-        for message in client.read(name, start=where, follow=follow, partition=partition):
-            write(show(message))
-            if follow:
-                sys.stdout.buffer.flush()
-            if left is not None:
-                left -= 1
-                if left == 0:
-                    break
-    sys.stdout.buffer.flush()
+        with ExitStack() as stack:
+            messages: Iterator[Message]
+            if consumer is None:
+                messages = client.read(name, start=where, follow=follow, partition=partition)
+            else:
+                messages = stack.enter_context(
+                    client.consume(
+                        name, consumer, start=where, follow=follow, partitions=[partition]
+                    )
+                )
+            for message in messages:
+                write(show(message))
+                if follow or consumer is not None:
+                    # What is committed has been printed.
+                    sys.stdout.buffer.flush()
+                if left is not None:
+                    left -= 1
+                    if left == 0:
+                        break
+            sys.stdout.buffer.flush()
 
 
-def parse_start(text: str) -> Start:
+def parse_start(text: str, *, option: str = "--from") -> Start:
     """`earliest`, `latest`, an offset or a time. Raises: ConfigError."""
     if text in ("earliest", "latest"):
         return text  # type: ignore[return-value]
@@ -73,7 +93,7 @@ def parse_start(text: str) -> Start:
         return datetime.fromisoformat(text).astimezone()
     except ValueError:
         raise ConfigError(
-            f"--from {text!r} is not a place: expected earliest, latest, an offset as 42, or a "
+            f"{option} {text!r} is not a place: expected earliest, latest, an offset as 42, or a "
             "time as 2026-01-31T12:00:00Z"
         ) from None
 

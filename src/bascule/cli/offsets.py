@@ -1,0 +1,145 @@
+"""`bascule offsets`: how far consumers have come, and where they go on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from datetime import datetime
+from typing import Annotated, Any
+
+import typer
+from rich.markup import escape
+from rich.table import Table
+
+from bascule.cli.output import JsonOption, ServerOption, err, out, print_json
+from bascule.cli.read import parse_start
+from bascule.cli.units import moment_text
+from bascule.model import CommittedOffset
+
+offsets = typer.Typer(
+    help="List, reset and remove the committed offsets of consumers.", no_args_is_help=True
+)
+
+ConsumerArgument = Annotated[
+    str, typer.Argument(metavar="CONSUMER", help="Name of the consumer; of Kafka's, its group.id.")
+]
+StreamArgument = Annotated[str, typer.Argument(metavar="STREAM", help="Name of the stream.")]
+PartitionOption = Annotated[
+    int | None, typer.Option("--partition", min=0, help="Only this partition.")
+]
+
+
+@offsets.command("list")
+def list_offsets(
+    consumer: Annotated[
+        str | None, typer.Option("--consumer", help="Only this consumer's.")
+    ] = None,
+    stream: Annotated[str | None, typer.Option("--stream", help="Only for this stream.")] = None,
+    server: ServerOption = None,
+    json: JsonOption = False,
+) -> None:
+    """List how far each consumer has come in each partition, and its lag."""
+    import bascule
+
+    with bascule.connect_sync(server) as client:
+        found = client.offsets(consumer=consumer, stream=stream)
+    if json:
+        print_json([offset_as_json(entry) for entry in found])
+    elif found:
+        out.print(offsets_table(found))
+    else:
+        err.print("nothing is committed: bascule read STREAM --consumer NAME")
+
+
+@offsets.command()
+def reset(
+    consumer: ConsumerArgument,
+    stream: StreamArgument,
+    to: Annotated[
+        str,
+        typer.Option(
+            "--to",
+            metavar="earliest|latest|OFFSET|TIME",
+            help="Where to go on; TIME is ISO 8601, local unless it names a zone.",
+        ),
+    ],
+    partition: PartitionOption = None,
+    server: ServerOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Have a consumer go on from another place, in all partitions or in one.
+
+    Stop the consumer first: while it runs, its own commits overwrite this one.
+    """
+    import bascule
+
+    place = parse_start(to, option="--to")
+    with bascule.connect_sync(server) as client:
+        if isinstance(place, datetime):
+            at = max(0, round(place.timestamp() * 1_000))
+            done = client.reset_offsets(consumer, stream, timestamp_ms=at, partition=partition)
+        elif isinstance(place, int):
+            done = client.reset_offsets(consumer, stream, offset=place, partition=partition)
+        else:
+            done = client.reset_offsets(consumer, stream, to=place, partition=partition)
+    if json:
+        print_json([offset_as_json(entry) for entry in done])
+    else:
+        out.print(offsets_table(done))
+
+
+@offsets.command()
+def remove(
+    consumer: ConsumerArgument,
+    stream: Annotated[str | None, typer.Option("--stream", help="Only for this stream.")] = None,
+    partition: PartitionOption = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    server: ServerOption = None,
+) -> None:
+    """Forget how far a consumer has come: it begins anew."""
+    import bascule
+
+    with bascule.connect_sync(server) as client:
+        if not yes:
+            where = f" in stream {stream}" if stream else " in every stream"
+            typer.confirm(
+                f"forget the offsets of consumer {consumer}{where}?", abort=True, err=True
+            )
+        count = client.remove_offsets(consumer, stream=stream, partition=partition)
+    out.print(f"[green]✓[/green] {count} committed {'offset' if count == 1 else 'offsets'} removed")
+
+
+def offset_as_json(entry: CommittedOffset) -> dict[str, Any]:
+    """A commit in the shape of the HTTP API."""
+    return {**asdict(entry), "lag": entry.lag}
+
+
+def offsets_table(entries: Sequence[CommittedOffset]) -> Table:
+    """One row a consumer and partition."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for title in ("consumer", "stream"):
+        table.add_column(title)
+    for title in ("partition", "offset", "end", "lag"):
+        table.add_column(title, justify="right")
+    table.add_column("committed")
+    table.add_column("metadata")
+    for entry in entries:
+        table.add_row(
+            escape(entry.consumer),
+            entry.stream,
+            str(entry.partition),
+            f"{entry.offset:,}",
+            "[dim]gone" if entry.high_watermark is None else f"{entry.high_watermark:,}",
+            _lag_text(entry),
+            moment_text(entry.committed_ms),
+            escape(entry.metadata),
+        )
+    return table
+
+
+def _lag_text(entry: CommittedOffset) -> str:
+    if entry.lag is None or entry.start_offset is None:
+        return ""
+    if entry.offset < entry.start_offset:
+        return f"[red]{entry.lag:,}, {entry.start_offset - entry.offset:,} of them gone"
+    return f"{entry.lag:,}" if entry.lag else "[green]0"
