@@ -15,7 +15,7 @@ import pytest
 from bascule.broker.http import create_app
 from bascule.broker.measures import SECONDS, Histogram
 from bascule.config import StreamDefaults
-from bascule.errors import OffsetOutOfRange, PartitionFailed, UnknownPartition, UnknownStream
+from bascule.errors import OffsetOutOfRange, PartitionFailed, UnknownStream
 from bascule.metadata.apply import apply
 from bascule.metadata.commands import Command
 from bascule.metadata.controller import (
@@ -70,13 +70,11 @@ class ImageAdmin:
         self, name: str, *, to_offset: int | None, before_ms: int | None, partition: int | None
     ) -> StreamInfo:
         """Empty partitions have one thing to purge: where they start."""
-        check_purge(self.image, name)
+        check_purge(self.image, name, partition=partition)
         assert before_ms is None or to_offset is None
         target = 40 if to_offset is None else to_offset
         if not 0 <= target <= 40:
             raise OffsetOutOfRange(target, self.start_offset, 40)
-        if partition is not None and partition >= self.image.streams[name].partition_count:
-            raise UnknownPartition(name, partition, self.image.streams[name].partition_count)
         self.purged.append(partition)
         self.start_offset = max(self.start_offset, target)
         return self.stream_info(name)

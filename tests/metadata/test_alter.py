@@ -9,7 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bascule.errors import CannotAlter, ConfigError, InternalStream, InvalidName, UnknownStream
+from bascule.errors import (
+    CannotAlter,
+    ConfigError,
+    InternalStream,
+    InvalidName,
+    UnknownPartition,
+    UnknownStream,
+)
 from bascule.metadata.apply import apply
 from bascule.metadata.commands import AlterStream, CreateStream, PauseStream, ResumeStream
 from bascule.metadata.controller import (
@@ -174,6 +181,14 @@ def test_the_node_s_own_streams_are_its_own() -> None:
     own = alter_stream(image, "_offsets", {"partitions": 8}, internal=True)
     assert isinstance(own, AlterStream)
     assert delete_stream(image, "_offsets", internal=True).name == "_offsets"
+
+
+def test_a_purge_names_a_partition_that_is_there() -> None:
+    image = image_of()
+    assert check_purge(image, "flights", partition=3) == image.streams["flights"]
+    for partition in (-1, 4):
+        with pytest.raises(UnknownPartition, match="has 4 partitions"):
+            check_purge(image, "flights", partition=partition)
 
 
 def test_late_commands_miss_the_successor() -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from bascule.broker.measures import PartitionMeasures
-from bascule.errors import BasculeError, PartitionFailed
+from bascule.errors import BasculeError, OffsetOutOfRange, PartitionFailed
 from bascule.host.api import Clock
 from bascule.ingest.acks import AckFormat, PendingAcks, store_failed, too_large
 from bascule.ingest.admission import Admission, LogState
@@ -232,12 +232,14 @@ class Partition:
     def purge(self, *, to_offset: int | None, before_ms: int | None) -> None:
         """Let the log begin later: see `Streams.purge`. Not on the event loop.
 
-        Raises: PartitionFailed, CorruptData, LogFailed, Closed, OSError.
+        Raises: OffsetOutOfRange, PartitionFailed, CorruptData, LogFailed, Closed, OSError.
         """
         if self.failure is not None or self.log is None:
             raise self.failure or PartitionFailed(self.definition.name, self.index, "not open")
         committed = self.high_watermark
         offset = committed.offset if to_offset is None else to_offset
+        if offset > committed.offset:
+            raise OffsetOutOfRange(offset, self.start_offset, committed.offset)
         if before_ms is not None:
             found = self.log.find_timestamp(before_ms, end=committed)
             offset = min(offset, committed.offset if found is None else found[0])

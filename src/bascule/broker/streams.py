@@ -154,10 +154,11 @@ class Streams:
         At `to_offset`, at the first record of `before_ms` (Unix milliseconds) or later, or, without
         either, behind everything committed.
 
-        Raises: UnknownStream, InternalStream, PartitionFailed, OSError, CorruptData.
+        Raises: UnknownStream, InternalStream, UnknownPartition, OffsetOutOfRange, PartitionFailed,
+        OSError, CorruptData.
         """
         async with self._changing:
-            controller.check_purge(self._image, name)
+            controller.check_purge(self._image, name, partition=partition)
             partitions = self._partitions.stream(name)
             assert partitions is not None, "the image and the partitions are in step"
             chosen = partitions if partition is None else (partitions[partition],)

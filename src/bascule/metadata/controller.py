@@ -13,6 +13,7 @@ from bascule.errors import (
     InternalStream,
     InvalidName,
     StreamConflict,
+    UnknownPartition,
     UnknownStream,
 )
 from bascule.metadata.commands import (
@@ -135,9 +136,15 @@ def delete_stream(image: Image, name: str, *, internal: bool = False) -> DeleteS
     return DeleteStream(name=name, id=present.id)
 
 
-def check_purge(image: Image, name: str) -> StreamDefinition:
-    """The stream whose oldest records are to go. Raises: UnknownStream, InternalStream."""
-    return _operators_stream(image, name, "purged")
+def check_purge(image: Image, name: str, *, partition: int | None = None) -> StreamDefinition:
+    """The stream whose oldest records are to go, from one partition or all.
+
+    Raises: UnknownStream, InternalStream, UnknownPartition.
+    """
+    present = _operators_stream(image, name, "purged")
+    if partition is not None and not 0 <= partition < present.partition_count:
+        raise UnknownPartition(name, partition, present.partition_count)
+    return present
 
 
 def _operators_stream(

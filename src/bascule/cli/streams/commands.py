@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import asdict
 from typing import Annotated, Any
 
 import typer
@@ -181,7 +182,7 @@ def purge(
         purged = client.purge_stream(name, to_offset=to, before_ms=before_ms, partition=partition)
     gone = sum(item.start_offset - item.start_offset_before for item in purged)
     if json:
-        print_json({"name": name, "partitions": [item._asdict() for item in purged]})
+        print_json({"name": name, "partitions": [asdict(item) for item in purged]})
     else:
         out.print(purged_table(purged))
         out.print(f"[green]✓[/green] {gone:,} messages of stream [bold]{name}[/bold] are gone")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import Any, Final, NamedTuple, TypeVar, Unpack
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar, Unpack
 from urllib.parse import quote, urlencode
 
 import httpx
@@ -38,7 +39,8 @@ SERVER_VARIABLE: Final = "BASCULE_SERVER"
 SERVER_DEFAULT: Final = "http://127.0.0.1:9080"
 
 
-class PurgedPartition(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class PurgedPartition:
     """What a purge did to a partition: where it started and starts, what it held and holds."""
 
     partition: int
