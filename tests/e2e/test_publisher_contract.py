@@ -15,6 +15,8 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 from nats.js import JetStreamContext
 
+import bascule
+from bascule.errors import PublishRejected
 from bascule.ingest.routing import partition_of
 from running import Node, RawNats, running_node
 
@@ -312,3 +314,19 @@ def test_a_deletion_marker_becomes_a_null_value(node: Node) -> None:
         (b"$KV.bucket.a", b""),
         (b"$KV.bucket.a", None),
     ]
+
+
+def test_the_python_client_asks_the_same(node: Node) -> None:
+    node.create("asked", "asked.>")
+    with bascule.connect_sync(node.doors["http"]) as client:
+        first = client.publish("asked.a", b"1", message_id="one", expected_last_sequence=0)
+        again = client.publish("asked.a", b"1", message_id="one", headers=[("a", "b"), ("a", "c")])
+        assert (first.seq, first.duplicate) == (1, False)
+        assert (again.seq, again.duplicate, again.synced) == (1, True, True)
+        with pytest.raises(PublishRejected, match="wrong last sequence: 1"):
+            client.publish("asked.a", b"2", expected_last_sequence=7)
+        acks = client.publish_many(
+            ("asked.a", b"%d" % n, None, {"Nats-Msg-Id": f"many-{n % 50}"}) for n in range(100)
+        )
+        assert [ack.seq for ack in acks] == [2 + n % 50 for n in range(100)]
+        assert [ack.duplicate for ack in acks] == [n >= 50 for n in range(100)]

@@ -16,7 +16,7 @@ from weakref import WeakSet
 from bascule.client.admin import Admin, AdminFace, server_url
 from bascule.client.consumer import BatchReader, End, Start, messages_of
 from bascule.client.fetcher import FetchOptions
-from bascule.client.messages import Ack, Acks, Fields, Headers, Message
+from bascule.client.messages import Ack, Acks, Fields, Headers, Message, with_terms
 from bascule.client.named import COMMIT_INTERVAL_S, Consumer
 from bascule.client.nats import NatsConnection
 from bascule.client.publisher import Publisher
@@ -129,17 +129,23 @@ class Client(AdminFace):
         *,
         key: bytes | str | None = None,
         headers: Headers | None = None,
+        message_id: str | None = None,
+        expected_last_sequence: int | None = None,
         stream: str | None = None,
         timeout: float = PUBLISH_TIMEOUT_S,
     ) -> Ack:
         """Publish one message and return the ack of the stream that stored it.
 
-        At least once: it is sent again while no ack comes, so a stream may hold it twice. Where
-        several streams take the subject, the first ack counts, or that of `stream`.
+        At least once: it is sent again while no ack comes, so a stream may hold it twice, but not
+        with a `message_id`, which the stream remembers for its window. With
+        `expected_last_sequence` it is stored only where the partition's last sequence (offset + 1)
+        is that; a message sent again then is refused where the first one was stored, unless it has
+        an id. Where several streams take the subject, the first ack counts, or that of `stream`.
 
         Raises: Indeterminate where no ack came within `timeout` seconds, PublishRejected,
         NoResponders, LimitExceeded, InvalidName, Broken (no NATS connection).
         """
+        headers = with_terms(headers, message_id, expected_last_sequence)
         publisher = await self._publishing()
         return await publisher.publish(
             subject, value, key=key, headers=headers, stream=stream, timeout=timeout

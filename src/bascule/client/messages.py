@@ -14,6 +14,8 @@ Headers: TypeAlias = Mapping[str, str | bytes] | Iterable[tuple[str, str | bytes
 """Message headers on their way out; order and repeated names are kept where pairs are given."""
 
 KEY_HEADER: Final = "Bascule-Key"
+ID_HEADER: Final = "Nats-Msg-Id"
+LAST_SEQUENCE_HEADER: Final = "Nats-Expected-Last-Sequence"
 SUBJECTS_CACHED_MAX: Final = 65_536
 """Checked subjects remembered; a few MB at most."""
 
@@ -41,6 +43,8 @@ class Ack(NamedTuple):
     """How many replicas hold the message."""
     synced: bool
     """Whether it was on the disk of each of them when the ack left."""
+    duplicate: bool = False
+    """Whether its message id was stored before; the other fields are then those of the first."""
 
 
 class Message(NamedTuple):
@@ -78,13 +82,14 @@ class Acks(Sequence[Ack]):
     __slots__ = ("details", "names", "offsets", "partitions", "streams")
 
     SYNCED: Final = 1 << 15
+    DUPLICATE: Final = 1 << 14
 
     def __init__(self) -> None:
         self.offsets = array("q")
         """Offset of each message; -1 while it has no ack."""
         self.partitions = array("i")
         self.details = array("H")
-        """Number of replicas, and SYNCED."""
+        """Number of replicas, and SYNCED and DUPLICATE."""
         self.streams = array("H")
         """Index into `names`."""
         self.names: list[str] = []
@@ -114,8 +119,9 @@ class Acks(Sequence[Ack]):
             seq=offset + 1,
             offset=offset,
             partition=self.partitions[index],
-            replicas=details & ~self.SYNCED,
+            replicas=details & ~(self.SYNCED | self.DUPLICATE),
             synced=details & self.SYNCED != 0,
+            duplicate=details & self.DUPLICATE != 0,
         )
 
     def make_room(self, count: int) -> None:
@@ -137,7 +143,8 @@ class Acks(Sequence[Ack]):
         if ack.stream not in self.names:
             self.names.append(ack.stream)
         self.partitions[index] = ack.partition
-        self.details[index] = ack.replicas | (self.SYNCED if ack.synced else 0)
+        flags = (self.SYNCED if ack.synced else 0) | (self.DUPLICATE if ack.duplicate else 0)
+        self.details[index] = ack.replicas | flags
         self.streams[index] = self.names.index(ack.stream)
         self.offsets[index] = ack.offset
         return True
@@ -189,6 +196,21 @@ class Encoder:
         return b"HPUB %b %b %d %d\r\n%b%b\r\n" % (
             name, reply, size, size + len(value), block, value,
         )  # fmt: skip
+
+
+def with_terms(
+    headers: Headers | None, message_id: str | None, expected_last_sequence: int | None
+) -> Headers | None:
+    """The headers with what is asked of the stream behind them."""
+    terms: list[tuple[str, str | bytes]] = []
+    if message_id is not None:
+        terms.append((ID_HEADER, message_id))
+    if expected_last_sequence is not None:
+        terms.append((LAST_SEQUENCE_HEADER, str(expected_last_sequence)))
+    if not terms:
+        return headers
+    given = headers.items() if isinstance(headers, Mapping) else headers or ()
+    return [*given, *terms]
 
 
 def encode_block(key: bytes | str | None, headers: Headers | None) -> bytes:

@@ -46,6 +46,7 @@ class _Answer(msgspec.Struct):
     offset: int = -1
     replicas: int = 1
     synced: bool = False
+    duplicate: bool = False
     error: dict[str, Any] | None = None
 
 
@@ -71,7 +72,10 @@ def decode_answer(data: bytes, subject: str) -> Ack | BasculeError:
             str(answer.error.get("description", "no description")),
         )
     offset = answer.offset if answer.offset >= 0 else answer.seq - 1
-    return Ack(answer.stream, offset + 1, offset, answer.partition, answer.replicas, answer.synced)
+    return Ack(
+        answer.stream, offset + 1, offset, answer.partition, answer.replicas, answer.synced,
+        answer.duplicate,
+    )  # fmt: skip
 
 
 class _Single:

@@ -79,13 +79,22 @@ class SyncClient(SyncAdminFace):
         *,
         key: bytes | str | None = None,
         headers: Headers | None = None,
+        message_id: str | None = None,
+        expected_last_sequence: int | None = None,
         stream: str | None = None,
         timeout: float = PUBLISH_TIMEOUT_S,
     ) -> Ack:
         """See `Client.publish`."""
         return self._run(
             self._client.publish(
-                subject, value, key=key, headers=headers, stream=stream, timeout=timeout
+                subject,
+                value,
+                key=key,
+                headers=headers,
+                message_id=message_id,
+                expected_last_sequence=expected_last_sequence,
+                stream=stream,
+                timeout=timeout,
             )
         )
 
