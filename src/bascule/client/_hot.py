@@ -73,6 +73,23 @@ def _string(buf: cython.const[cython.uchar][::1], at: cython.Py_ssize_t, end: cy
     return -1
 
 
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.boundscheck(False)
+@cython.exceptval(check=False)
+@cython.returns(cython.longlong)
+def _word(buf: cython.const[cython.uchar][::1], at: cython.Py_ssize_t, end: cython.Py_ssize_t):
+    """The last eight bytes of `buf[at:end]` as one number."""
+    word: cython.longlong = 0
+    if end - at > 8:
+        at = end - 8
+    while at < end:
+        word = word * 256 + buf[at]
+        at += 1
+    return word
+
+
 def collect_acks(
     buf: cython.const[cython.uchar][::1],
     positions: cython.int[::1],
@@ -107,7 +124,14 @@ def collect_acks(
     replicas: cython.longlong
     synced: cython.longlong
     fields: cython.int
-    letter: cython.uchar
+    key: cython.longlong
+    # Names as `_word` reads them.
+    stream_key: cython.longlong = 0x73747265616D
+    synced_key: cython.longlong = 0x73796E636564
+    offset_key: cython.longlong = 0x6F6666736574
+    seq_key: cython.longlong = 0x736571
+    artition_key: cython.longlong = 0x6172746974696F6E
+    replicas_key: cython.longlong = 0x7265706C69636173
     added: cython.Py_ssize_t = 0
     left: cython.Py_ssize_t = 0
     good: cython.bint
@@ -149,7 +173,8 @@ def collect_acks(
                     good = True
                     at += 1
             while good:
-                # One `"key": value` and the comma or brace behind it.
+                # One `"key": value` and the comma or brace behind it. Known keys are compared as
+                # numbers.
                 good = False
                 at = _blanks(buf, at, end)
                 key_end = _string(buf, at, end)
@@ -160,15 +185,15 @@ def collect_acks(
                 if at >= end or buf[at] != 58:
                     break
                 at = _blanks(buf, at + 1, end)
-                if at >= end or key_end - key_at < 3:
+                if at >= end:
                     break
-                letter = buf[key_at + 1]
+                key = _word(buf, key_at, key_end)
                 if buf[at] == 34:
                     # "stream"; any other text field ("domain") changes nothing.
                     position = _string(buf, at, end)
                     if position < 0:
                         break
-                    if key_end - key_at == 6 and buf[key_at] == 115 and letter == 116:
+                    if key == stream_key:
                         if position - at - 1 != name_bytes:
                             break
                         at += 1
@@ -179,7 +204,7 @@ def collect_acks(
                         fields |= 1
                     at = position + 1
                 elif buf[at] == 116 or buf[at] == 102:
-                    if key_end - key_at != 6 or letter != 121:
+                    if key != synced_key:
                         break
                     synced = 1 if buf[at] == 116 else 0
                     while at < end and buf[at] >= 97 and buf[at] <= 122:
@@ -188,14 +213,14 @@ def collect_acks(
                     number, at = _number(buf, at, end)
                     if number < 0:
                         break
-                    if key_end - key_at == 6 and letter == 102:
+                    if key == offset_key:
                         offset = number
                         fields |= 2
-                    elif key_end - key_at == 3 and letter == 101:
+                    elif key == seq_key:
                         fields |= 4
-                    elif key_end - key_at == 9 and letter == 97:
+                    elif key == artition_key and key_end - key_at == 9 and buf[key_at] == 112:
                         partition = number
-                    elif key_end - key_at == 8 and letter == 101:
+                    elif key == replicas_key and key_end - key_at == 8:
                         replicas = number
                     else:
                         break
@@ -208,7 +233,7 @@ def collect_acks(
                         and fields == 7
                         and synced >= 0
                         and partition <= 2147483647
-                        and replicas < 32768
+                        and replicas < 16384
                     )
                     break
                 if buf[at] != 44:

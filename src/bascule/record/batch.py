@@ -37,7 +37,8 @@ def scan_batches(
 
     `origin` and `origin_position` say where the bytes came from, for the error.
 
-    Raises: CorruptData where a batch has another magic, a length that cannot be, or a wrong CRC.
+    Raises: CorruptData where a batch has another magic, a length or offset delta that cannot be, or
+    a wrong CRC.
     """
     view = memoryview(data)
     at = 0
@@ -49,6 +50,11 @@ def scan_batches(
             raise CorruptData(
                 origin, origin_position + at + 8, "a batch length of at least 49",
                 str(header.batch_length),
+            )  # fmt: skip
+        if header.last_offset_delta < 0:
+            raise CorruptData(
+                origin, origin_position + at + 23, "a last offset delta of at least 0",
+                str(header.last_offset_delta),
             )  # fmt: skip
         end = at + header.total_bytes
         if end > len(view):

@@ -54,7 +54,7 @@ def decode_seed(text: str, *, origin: str) -> NKey:
     """
     try:
         raw = base64.b32decode(text + "=" * (-len(text) % 8))
-    except binascii.Error:
+    except ValueError:
         raise ConfigError(f"{origin} holds no NKey seed: it is not base32 text") from None
     if len(raw) != 2 + SEED_BYTES + 2 or raw[0] & 0xF8 != _PREFIX_SEED:
         hint = "a public key; give the seed (SU...)" if text[:1] in "UAO" else "something else"
@@ -144,7 +144,7 @@ def decode_claims(jwt: str, *, origin: str) -> Claims:
             raise ValueError(f"{len(parts)} parts, expected 3")
         body = base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4))
         return msgspec.json.decode(body, type=Claims)
-    except (ValueError, msgspec.DecodeError) as error:
+    except (ValueError, msgspec.DecodeError, RecursionError) as error:
         raise ConfigError(f"{origin} holds a JWT that cannot be read: {error}") from None
 
 
