@@ -135,7 +135,14 @@ class Streams:
             decision = controller.alter_stream(self._image, name, changes)
             if isinstance(decision, Existing):
                 return decision.definition
-            return await self._change(name, decision)
+            before = self._image.streams[name].config
+            definition = await self._change(name, decision)
+        changed = controller.differences(before, definition.config)
+        log.info(
+            "stream altered",
+            extra={"stream": name, **{field: after for field, (_, after) in changed.items()}},
+        )
+        return definition
 
     async def set_paused(self, name: str, paused: bool) -> StreamDefinition:
         """Take no messages, or take them again. Raises: UnknownStream, InternalStream, OSError."""
@@ -144,7 +151,9 @@ class Streams:
             decision = decide(self._image, name)
             if isinstance(decision, Existing):
                 return decision.definition
-            return await self._change(name, decision)
+            definition = await self._change(name, decision)
+        log.info("stream paused" if paused else "stream resumed", extra={"stream": name})
+        return definition
 
     async def purge(
         self, name: str, *, to_offset: int | None, before_ms: int | None, partition: int | None
@@ -192,7 +201,6 @@ class Streams:
             # Readers know a partition before the first message can be in it.
             self._partitions.replace(partitions)
             await self._ingest.grow(partitions)
-        log.info("stream altered", extra={"stream": name})
         return definition
 
     def info(self, name: str) -> StreamInfo:

@@ -93,16 +93,22 @@ class DoorConnection:
                 await self._serve_one()
         except RemoteProtocolError as error:
             self._statistics.protocol_errors += 1
-            log.info("closing client %s, which broke the protocol: %s", self._peer, error)
+            log.info(
+                "client closed: it broke the protocol",
+                extra={"peer": self._peer, "error": str(error)},
+            )
         except (OSError, Broken) as error:
-            log.info("client %s is gone: %s", self._peer, error)
+            log.info("client gone", extra={"peer": self._peer, "error": str(error)})
         except asyncio.CancelledError:
             if self._expired:
                 self._statistics.connections_expired += 1
-                log.info("closing client %s: %s", self._peer, self._expired)
+                log.info(
+                    "client closed: it lasted too long",
+                    extra={"peer": self._peer, "reason": self._expired},
+                )
         except Exception:  # door: one request's failure must not cost anybody else anything
             self._statistics.handler_errors += 1
-            log.exception("closing client %s after a failure of ours", self._peer)
+            log.exception("client closed after a failure of ours", extra={"peer": self._peer})
         finally:
             self._pause_reading()
             self._socket.close()

@@ -70,7 +70,7 @@ class ClientDoor:
             port = listener.getsockname()[1]  # the same for the further addresses
             self._accepting.append(loop.create_task(self._accept(listener)))
         first: tuple[str, int] = self._listeners[0].getsockname()[:2]
-        log.info("client door listens on %s port %d", *first)
+        log.info("client door open", extra={"host": first[0], "port": first[1]})
         return first
 
     async def close(self) -> None:
@@ -108,7 +108,7 @@ class ClientDoor:
             try:
                 sock, address = await loop.sock_accept(listener)
             except OSError as error:
-                log.warning("cannot accept a client: %s", error)
+                log.warning("cannot accept a client", extra={"error": str(error)})
                 await asyncio.sleep(ACCEPT_RETRY_SECONDS)
                 continue
             self._admit(sock, f"{address[0]}:{address[1]}")
@@ -116,7 +116,10 @@ class ClientDoor:
     def _admit(self, sock: socket.socket, peer: str) -> None:
         if len(self._connections) >= self._limits.connections_max:
             self._statistics.connections_refused += 1
-            log.warning("refusing client %s: %d connections are open", peer, len(self._connections))
+            log.warning(
+                "client refused: too many connections",
+                extra={"peer": peer, "connections": len(self._connections)},
+            )
             sock.close()
             return
         try:

@@ -151,7 +151,8 @@ async def _plan_partition(
         code = code_of(error)
         if code is ErrorCode.KAFKA_STORAGE_ERROR:
             name = stream[0].definition.name
-            log.warning("cannot read stream %s/%d: %s", name, asked.partition, error)
+            extra = {"stream": name, "partition": asked.partition, "error": str(error)}
+            log.warning("read failed", extra=extra)
         answer = _failed(asked.partition, code)
         answer.log_start_offset = start_offset
         return answer

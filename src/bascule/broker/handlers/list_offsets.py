@@ -60,7 +60,8 @@ async def _answer(
     except ReadErrors as error:
         code = code_of(error)
         if code is ErrorCode.KAFKA_STORAGE_ERROR:
-            log.warning("cannot look up an offset in stream %s/%d: %s", topic.name, index, error)
+            extra = {"stream": topic.name, "partition": index, "error": str(error)}
+            log.warning("look-up of an offset failed", extra=extra)
         return ListOffsetsPartitionResponse(index, code)
 
 
