@@ -188,9 +188,11 @@ class DoorThread:
         self._loop = asyncio.get_running_loop()
         self._stop = asyncio.Event()
         self._partitions.bind(self._loop)
+        offsets = offsets_of(self._partitions)
+        await offsets.start()
         self._door = ClientDoor(
             partitions=self._partitions,
-            offsets=offsets_of(self._partitions),
+            offsets=offsets,
             node=NODE,
             limits=self._limits,
         )
@@ -198,6 +200,7 @@ class DoorThread:
         self._ready.set()
         await self._stop.wait()
         await self._door.close()
+        await offsets.close()
 
     def __enter__(self) -> DoorThread:
         self._thread.start()

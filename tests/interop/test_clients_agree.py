@@ -17,6 +17,7 @@ import pytest
 from bascule.broker.partition import Partition
 from bascule.broker.partitions import Partitions
 from bascule.record.batch import RecordBatch, scan_batches
+from bascule.wire.offsets import OFFSETS_STREAM
 from served_stream import (
     TIMESTAMP,
     DoorThread,
@@ -63,6 +64,7 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
     for first in range(0, RECORD_COUNT, BATCH_RECORDS):
         append(flights, make_records(first, BATCH_RECORDS))
         clock.wall_ms += 1000
+    open_stream(tmp_path_factory.mktemp("offsets"), partitions, OFFSETS_STREAM)
     with serving(partitions) as door:
         yield Scene(door, flights, decoded(stored_bytes(flights)))
 

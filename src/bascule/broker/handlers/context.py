@@ -139,5 +139,16 @@ def readable_log(
     return partition, partition.log
 
 
+def offsets_code(error: BasculeError) -> ErrorCode:
+    """The code for committed offsets that cannot be stored or told.
+
+    A stopped stream stays so until an operator acts, and clients repeat for ever what they are told
+    to repeat: aiokafka's `stop` would never end.
+    """
+    if isinstance(error, PartitionFailed):
+        return ErrorCode.UNKNOWN_SERVER_ERROR
+    return ErrorCode.COORDINATOR_NOT_AVAILABLE
+
+
 ReadErrors = (BasculeError, OSError)
 """What reading a partition may raise; every handler turns it into the partition's error code."""

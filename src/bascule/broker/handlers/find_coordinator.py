@@ -1,11 +1,10 @@
-"""FindCoordinator: this node, although it serves no request of consumer groups.
+"""FindCoordinator: this node, which keeps the offsets of every group and the members of none.
 
-It must be advertised: librdkafka reads LZ4 support off it. Measured against the other possible
-answer, COORDINATOR_NOT_AVAILABLE: with that one, clients that have a group id and only assign
-partitions keep asking (ten times a second), kafka-python never reads a record, and closing takes
-librdkafka 46 s and aiokafka for ever, since they wait to commit. Being named, they find that the
-group requests are not advertised: assignment works, closing is immediate, and subscribing fails
-at once with an error that names the missing request.
+librdkafka reads LZ4 support off it. Clients that have a group id and only assign partitions commit
+and fetch their offsets here. Those that subscribe find that JoinGroup is not advertised, and fail
+at once with an error that names it. Measured against the other possible answer,
+COORDINATOR_NOT_AVAILABLE: with that one, clients keep asking (ten times a second), kafka-python
+never reads a record, and closing takes librdkafka 46 s and aiokafka for ever.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 
-from bascule.broker.handlers.context import Context, find_stream
+from bascule.broker.handlers.context import Context, find_stream, offsets_code
 from bascule.errors import BasculeError, InvalidName
 from bascule.wire.error_codes import ErrorCode
 from bascule.wire.messages.offset_commit import (
@@ -40,7 +40,7 @@ async def handle_offset_commit(
                 "offsets not committed", extra={"group": request.group_id, "error": str(error)}
             )
             for answer in (p for t in topics for p in t.partitions if not p.error_code):
-                answer.error_code = ErrorCode.COORDINATOR_NOT_AVAILABLE
+                answer.error_code = offsets_code(error)
     return OffsetCommitResponse(topics=topics)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
-from bascule.broker.handlers.context import Context, find_stream
+from bascule.broker.handlers.context import Context, find_stream, offsets_code
 from bascule.errors import BasculeError
 from bascule.model import CommittedOffset
 from bascule.wire.error_codes import ErrorCode
@@ -32,7 +32,7 @@ async def handle_offset_fetch(
         await context.offsets.caught_up()
     except BasculeError as error:
         log.warning("committed offsets cannot be told", extra={"error": str(error)})
-        code = ErrorCode.COORDINATOR_NOT_AVAILABLE
+        code = offsets_code(error)
     if version >= 8:
         groups = [_group(group, code, version, context) for group in request.groups]
         return OffsetFetchResponse(groups=groups)
