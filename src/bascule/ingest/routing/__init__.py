@@ -32,7 +32,6 @@ class Routes:
     """
 
     def __init__(self) -> None:
-        self._lanes_of: dict[int, tuple[int, tuple[int, ...]]] = {}
         self._lanes: tuple[Lane | None, ...] = ()
         self.arrays: tuple[array[int], array[int]] = (array("i"), array("i"))
         """Per sid three numbers: where its lanes start, how many, by what; and the lanes."""
@@ -50,16 +49,13 @@ class Routes:
 
     def set_route(self, sid: int, lanes: tuple[int, ...], *, by: int = BY_SUBJECT) -> None:
         """Messages of subscription `sid` go to one of `lanes` from now on; none: nowhere."""
-        if lanes:
-            self._lanes_of[sid] = by, lanes
-        else:
-            self._lanes_of.pop(sid, None)
-        numbers = array("i", bytes(4 * 3 * (max(self._lanes_of, default=-1) + 1)))
-        table = array("i")
-        for known, (how, targets) in self._lanes_of.items():
-            numbers[3 * known : 3 * known + 3] = array("i", (len(table), len(targets), how))
-            table.extend(targets)
-        self.arrays = numbers, table
+        numbers, table = self.arrays
+        numbers = numbers[:]
+        if len(numbers) < 3 * (sid + 1):
+            numbers.frombytes(bytes(4 * (3 * (sid + 1) - len(numbers))))
+        # What an older route had stays behind in the table: routes seldom change.
+        numbers[3 * sid : 3 * sid + 3] = array("i", (len(table), len(lanes), by))
+        self.arrays = numbers, table + array("i", lanes)
 
 
 def partition_of(key: bytes, count: int) -> int:
