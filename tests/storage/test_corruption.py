@@ -45,8 +45,6 @@ def every_file(files: SimFiles) -> list[tuple[str, Inode]]:
 )
 def test_a_flipped_byte_is_harmless_or_named(clean: bool, recovery_at: int, flip: int) -> None:
     files, batches = written(clean=clean, recovery_at=recovery_at)
-    last = len(batches[-1])
-    lost = 0
     for name, inode in every_file(files):
         original = {n: bytes(i.data) for n, i in every_file(files)}
         for at in range(len(inode.data)):
@@ -61,16 +59,9 @@ def test_a_flipped_byte_is_harmless_or_named(clean: bool, recovery_at: int, flip
                 # The byte named is in the batch that holds the flipped one.
                 assert abs(damage.at - at) <= max(map(len, batches))
             else:
-                if held == batches[:-1] and name == LOGS[-1] and recovery_at < 6 and not clean:
-                    # Damage to the very last batch above the recovery point looks like a torn
-                    # tail; the documentation says so.
-                    assert at >= len(inode.data) - last or len(inode.data) < last
-                    lost += 1
-                else:
-                    assert held == batches, (name, at)
-                    assert offsets == [(n * 3, n) for n in range(len(held))]
+                assert held == batches, (name, at)
+                assert offsets == [(n * 3, n) for n in range(len(held))]
             self_repair(files, original)
-    assert lost <= last
 
 
 def self_repair(files: SimFiles, original: dict[str, bytes]) -> None:
@@ -155,51 +146,80 @@ def test_a_torn_tail_is_cut(tail: bytes) -> None:
 
 
 @pytest.mark.parametrize("gap", [b"\0", bytes(61), bytes(4_096), BATCH[:100], BATCH[:-2]])
-def test_a_gap_before_a_valid_batch_is_refused(gap: bytes) -> None:
-    following = make_batch(21, 2, leader_epoch=1)
-    with pytest.raises(CorruptData, match="and behind it at byte") as caught:
-        torn(gap + following)
-    assert f"offset {21}" in str(caught.value)
-    assert caught.value.file.endswith(LOGS[-1])
-
-
-def test_a_damaged_batch_before_valid_ones_is_refused_far_away() -> None:
-    """The valid batch behind is found across the windows in which the file is read."""
-    damaged = bytearray(make_batch(18, 1, size=3_000_000, leader_epoch=1))
-    damaged[2_000_000] ^= 1
-    with pytest.raises(CorruptData, match="valid batch with offset 19"):
-        torn(bytes(damaged) + make_batch(19, 1, leader_epoch=1))
-
-
-def test_a_batch_of_another_log_does_not_continue_this_one() -> None:
-    log = torn(b"\0" * 100 + make_batch(5, 1) + make_batch(1 << 40, 1))
+def test_what_was_never_synced_is_cut_with_valid_batches_behind(gap: bytes) -> None:
+    """As a power loss leaves it: a page is missing, a later one is there."""
+    tail = gap + make_batch(21, 2, leader_epoch=1)
+    log = torn(tail)
     assert log.end.offset == 18
+    assert log.cut_bytes == len(tail)
+    assert len(read_batches(log)) == 6
 
 
-def test_a_damaged_batch_before_another_segment_is_refused() -> None:
-    files, _ = written(clean=False, recovery_at=0)
-    files._inode(f"{DIRECTORY}/{LOGS[1]}").data[-1] ^= 1
-    with pytest.raises(CorruptData) as caught:
-        open_log(files, CONFIG)
-    assert caught.value.file.endswith(LOGS[1])
-    assert LOGS[2] in caught.value.found
+@pytest.mark.parametrize("batch", [make_batch(19, 1, leader_epoch=1), make_batch(18, 1)])
+def test_a_whole_batch_that_does_not_belong_there_ends_an_unsynced_tail(batch: bytes) -> None:
+    """Its first bytes, with offset and epoch, may have been on a page that was lost."""
+    log = torn(batch)
+    assert log.end.offset == 18
+    assert log.cut_bytes == len(batch)
 
 
-def test_segments_behind_a_torn_one_go_if_they_hold_nothing() -> None:
+def test_damage_to_what_was_synced_is_refused_without_a_checkpoint() -> None:
+    for row, name in enumerate(LOGS):
+        for damage in (lambda data: data.__setitem__(-1, data[-1] ^ 1), lambda data: data.pop()):
+            files, batches = written(clean=False, recovery_at=0)
+            data = files._inode(f"{DIRECTORY}/{name}").data
+            damage(data)
+            with pytest.raises(CorruptData) as caught:
+                open_log(files, CONFIG)
+            assert caught.value.file.endswith(name)
+            assert caught.value.at >= len(batches[2 * row])
+
+
+def test_a_synced_segment_that_is_missing_is_refused() -> None:
+    for name in LOGS[1:]:
+        files, _ = written(clean=False, recovery_at=0)
+        files.remove(f"{DIRECTORY}/{name}")
+        with pytest.raises(CorruptData, match="up to offset"):
+            open_log(files, CONFIG)
+
+
+@pytest.mark.parametrize("kept", [0, 1, 31, 32, 40, 63, 64])
+def test_half_a_mark_is_no_obstacle(kept: int) -> None:
+    """What a power loss leaves of the mark: nothing, or some of it."""
     files, batches = written(clean=False, recovery_at=0)
-    inode = files._inode(f"{DIRECTORY}/{LOGS[1]}")
-    del inode.data[-1:]
-    files._inode(f"{DIRECTORY}/{LOGS[2]}").data[:] = bytes(900)
+    del files._inode(f"{DIRECTORY}/synced").data[kept:]
     log = open_log(files, CONFIG)
-    assert read_batches(log) == batches[:3]
-    assert LOGS[2] not in files.list_dir(DIRECTORY)
+    assert read_batches(log) == batches
+    append(log, 1, leader_epoch=1)
+    log.sync()
+    data = files._inode(f"{DIRECTORY}/{LOGS[2]}").data
+    data[-1] ^= 1
+    with pytest.raises(CorruptData):
+        open_log(files, CONFIG)
 
 
-def test_a_whole_batch_with_another_offset_or_epoch_was_not_torn() -> None:
-    for batch, at in ((make_batch(19, 1, leader_epoch=1), 0), (make_batch(18, 1), 12)):
-        with pytest.raises(CorruptData) as caught:
-            torn(batch)
-        assert caught.value.at % 100 == at + 2 * len(make_batch(0, 3, size=20)) % 100
+def test_a_mark_is_taken_at_its_word_in_the_slot_that_is_whole() -> None:
+    for flipped in range(64):
+        files, _ = written(clean=False, recovery_at=0)
+        files._inode(f"{DIRECTORY}/synced").data[flipped] ^= 1
+        data = files._inode(f"{DIRECTORY}/{LOGS[2]}").data
+        data[1] ^= 1
+        with pytest.raises(CorruptData):
+            open_log(files, CONFIG)
+
+
+def test_segments_behind_a_torn_one_go() -> None:
+    files, batches = written(clean=False, recovery_at=0)
+    log = open_log(files, CONFIG)
+    for n in range(4):
+        append(log, 3, size=20, timestamp=6 + n, leader_epoch=1)
+    assert len(files.list_dir(DIRECTORY)) > 5
+    del files._inode(f"{DIRECTORY}/{18:020d}.log").data[-1:]
+    log = open_log(files, CONFIG)
+    assert read_batches(log)[:-1] == batches
+    assert log.end.offset == 21
+    assert log.cut_bytes > len(batches[0])
+    assert f"{24:020d}.log" not in files.list_dir(DIRECTORY)
 
 
 @pytest.mark.parametrize("clean", [True, False])

@@ -9,16 +9,13 @@ import os
 
 import pytest
 
-from bascule.errors import CorruptData
 from bascule.host.real import RealRandom
-from bascule.sim.disk import Dice, SimClock, SimFiles
+from bascule.sim.disk import Dice, SimFiles
 from bascule.storage.partition_log import LogConfig, PartitionLog
 from stored_batches import Witness, make_batch, open_log
 
 ROUNDS = int(os.environ.get("BASCULE_CRASH_ROUNDS", "300"))
 SEED = int(os.environ.get("BASCULE_CRASH_SEED", "0"))
-REFUSALS_PART_MAX = 0.25
-"""Of all crashes: where a lost page cannot be told from a damaged one, opening refuses."""
 
 
 class Round:
@@ -32,7 +29,6 @@ class Round:
             index_interval_bytes=1 << (7 + self.dice.below(5)),
         )
         self.witness = Witness(self.files, self.config)
-        self.crashes = self.refusals = 0
 
     def run(self) -> None:
         for _ in range(4):
@@ -43,14 +39,8 @@ class Round:
             if self.dice.below(8) == 0:
                 log.close()
                 self.witness.confirmed = log.end.offset
-            self.crashes += 1
-            confirmed = log.synced
             self.files.crash()
-            try:
-                PartitionLog.open(self.files, log.directory, self.config, SimClock(5_000))
-            except CorruptData as damage:
-                self.judge(damage, confirmed.segment_base, confirmed.position)
-                return
+            open_log(self.files, self.config)
             # Once more, for a crash in the middle of the cut itself.
             self.files.crash()
 
@@ -71,24 +61,12 @@ class Round:
         else:
             log.checkpoint(high_watermark=self.witness.confirmed)
 
-    def judge(self, damage: CorruptData, segment_base: int, position: int) -> None:
-        """A refusal is right only above what was synced, with a valid batch behind."""
-        self.refusals += 1
-        assert "and behind it at byte" in damage.found
-        base = int(damage.file.rpartition("/")[2].partition(".")[0])
-        assert (base, damage.at) >= (segment_base, position)
-
 
 @pytest.mark.parametrize("part", range(10))
 def test_what_was_confirmed_survives(part: int) -> None:
-    crashes = refusals = 0
     for seed in range(SEED + part * ROUNDS // 10, SEED + (part + 1) * ROUNDS // 10):
-        one = Round(seed)
         try:
-            one.run()
+            Round(seed).run()
         except Exception as error:
             error.add_note(f"seed {seed}")
             raise
-        crashes += one.crashes
-        refusals += one.refusals
-    assert refusals <= crashes * REFUSALS_PART_MAX

@@ -117,5 +117,13 @@ def test_recovery(scribe: Scribe, transcript: Check) -> None:
     append(log, 1)
     append(log, 1)
     files._inode(log._active.file.path).data[40] ^= 1
-    scribe("open with a damaged batch before a sound one", lambda: open_log(files, CONFIG).end)
+    scribe(
+        "open after a power loss that took a page before a sound one",
+        lambda: open_log(files, CONFIG).end,
+    )
+    log = open_log(files, CONFIG)
+    append(log, 1)
+    log.sync()
+    files._inode(log._active.file.path).data[40] ^= 1
+    scribe("open with a damaged batch that was synced", lambda: open_log(files, CONFIG).end)
     transcript("storage_recovery", scribe.text)

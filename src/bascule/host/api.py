@@ -48,6 +48,13 @@ class File(Protocol):
         """Return once every byte appended before the call is on the disk (fdatasync)."""
         ...
 
+    def write_at(self, position: int, data: Buffer) -> None:
+        """Write over what is at `position`, or append where the file ends there or before.
+
+        Not for a file that is also appended to. Raises: OSError; some bytes may have been written.
+        """
+        ...
+
     def write_again(self, position: int, length: int) -> None:
         """Write the bytes held there once more, so that the next sync is about them.
 

@@ -126,6 +126,15 @@ class RealFile:
     def sync(self) -> None:
         os.fdatasync(self._fd)
 
+    def write_at(self, position: int, data: Buffer) -> None:
+        view = memoryview(data)
+        while view:
+            written = os.pwrite(self._fd, view, position)
+            if written == 0:
+                raise OSError(errno.EIO, "the kernel wrote nothing", self._path)
+            position += written
+            view = view[written:]
+
     def write_again(self, position: int, length: int) -> None:
         end = position + length
         while position < end:

@@ -36,6 +36,12 @@ class Inode:
     def touch(self, start: int, end: int) -> None:
         self.dirty.update(range(start // PAGE_BYTES, (max(end, start + 1) - 1) // PAGE_BYTES + 1))
 
+    def put(self, position: int, data: bytes) -> None:
+        self.data.extend(bytes(max(position - len(self.data), 0)))
+        self.data[position : position + len(data)] = data
+        if data:
+            self.touch(position, position + len(data))
+
     def write_back(self) -> None:
         """Put every dirty page and the size on the disk."""
         if len(self.disk) > len(self.data):
@@ -118,18 +124,19 @@ class SimFile:
         raise OSError(errno.EOPNOTSUPP, "a file in memory has no descriptor", self._path)
 
     def append(self, *data: Buffer) -> None:
-        inode, position = self._inode, len(self._inode.data)
-        joined = b"".join(data)
+        position, joined = len(self._inode.data), b"".join(data)
+        self._put(f"append {{}} {len(joined)} at {position}", position, joined)
+
+    def write_at(self, position: int, data: Buffer) -> None:
+        self._put(f"write {{}} {len(data)} at {position}", position, bytes(data))
+
+    def _put(self, what: str, position: int, data: bytes) -> None:
         try:
-            self._begin(f"append {{}} {len(joined)} at {position}", changes=True)
+            self._begin(what, changes=True)
         except ShortWrite as error:
-            joined = joined[: self._files.dice.below(len(joined) + 1)]
-            inode.data += joined
-            inode.touch(position, len(inode.data))
+            self._inode.put(position, data[: self._files.dice.below(len(data) + 1)])
             raise OSError(errno.ENOSPC, "no space left on device", self._path) from error
-        inode.data += joined
-        if joined:
-            inode.touch(position, len(inode.data))
+        self._inode.put(position, data)
 
     def read_at(self, position: int, length: int) -> bytes:
         self._begin(f"read {{}} {length} at {position}")

@@ -10,6 +10,8 @@ from typing import Final, NamedTuple
 from crc32c import crc32c
 
 from bascule.errors import CorruptData
+from bascule.host.api import Files
+from bascule.storage.checkpoint import replace_file
 
 FILE_NAME: Final = "leader-epochs"
 OFFSET_END: Final = (1 << 63) - 1
@@ -83,6 +85,18 @@ class LeaderEpochs:
         following = at + 1
         end = self.entries[following].start if following < len(self.entries) else end_offset
         return self.entries[at].number, min(end, end_offset)
+
+
+def start_epoch(
+    files: Files, directory: str, epochs: LeaderEpochs, *, number: int, start: int
+) -> LeaderEpochs:
+    """Put a new leader epoch on the disk, before its first batch: recovery relies on it.
+
+    Raises: OSError.
+    """
+    started = epochs.started(number, start)
+    replace_file(files, f"{directory}/{FILE_NAME}", encode_epochs(started))
+    return started
 
 
 def encode_epochs(epochs: LeaderEpochs) -> bytes:

@@ -8,10 +8,8 @@ from typing import Final, TypeVar
 
 from bascule.errors import Closed, CorruptData, LogFailed, OffsetOutOfRange
 from bascule.host.api import Buffer, Clock, File, Files
-from bascule.storage import epochs as epochs_file
-from bascule.storage.checkpoint import replace_file
 from bascule.storage.compaction.swaps import Swaps
-from bascule.storage.epochs import LeaderEpochs, encode_epochs
+from bascule.storage.epochs import LeaderEpochs, start_epoch
 from bascule.storage.recovery import Recovered, recover
 from bascule.storage.segment import (
     Contents,
@@ -24,6 +22,7 @@ from bascule.storage.segment import (
     segment_path,
 )
 from bascule.storage.segments import SegmentGone, Segments
+from bascule.storage.synced_mark import SyncedMark
 from bascule.storage.upkeep import Removed, Upkeep
 
 __all__ = ["FileSlice", "LogConfig", "LogPosition", "PartitionLog", "Removed", "SegmentInfo"]
@@ -60,6 +59,12 @@ class PartitionLog:
         self._active: Contents = contents
         self._tail = Tail(found.end, found.timestamp_max, contents.timestamp_max)
         self._synced = self._tail
+        self._mark = SyncedMark(files, directory)
+        if found.mark_is_old and found.end.offset > found.start_offset:
+            self._mark.write(found.end)
+            self._mark.release()
+        self.cut_bytes = found.cut_bytes
+        """Removed behind the last whole batch when the log was opened; never synced."""
         self._epochs = found.epochs
         self._leader_epoch = found.epochs.latest
         self._upkeep = Upkeep(
@@ -124,6 +129,11 @@ class PartitionLog:
         return self._tail.timestamp_max
 
     @property
+    def active_since_ms(self) -> int:
+        """Timestamp of the active segment's first batch; of no meaning while it is empty."""
+        return self._begun
+
+    @property
     def epochs(self) -> LeaderEpochs:
         return self._epochs
 
@@ -177,11 +187,13 @@ class PartitionLog:
         brought back to that; Closed.
         """
         self.check_open()
-        tail = self._tail
-        end = tail.end
+        tail, end = self._tail, self._tail.end
         assert base_offset == end.offset, f"batch of offset {base_offset} at offset {end.offset}"
         if leader_epoch != self._leader_epoch:
-            self._start_epoch(leader_epoch, base_offset)
+            self._epochs = start_epoch(
+                self._files, self.directory, self._epochs, number=leader_epoch, start=base_offset
+            )
+            self._leader_epoch = leader_epoch
         size = len(batch)
         position = end.position
         segment_timestamp_max = tail.segment_timestamp_max
@@ -208,14 +220,6 @@ class PartitionLog:
             max(timestamp_max, segment_timestamp_max),
         )
         return end
-
-    def _start_epoch(self, leader_epoch: int, base_offset: int) -> None:
-        """Put a new leader epoch on the disk before its first batch: recovery relies on it."""
-        epochs = self._epochs.started(leader_epoch, base_offset)
-        path = f"{self.directory}/{epochs_file.FILE_NAME}"
-        replace_file(self._files, path, encode_epochs(epochs))
-        self._epochs = epochs
-        self._leader_epoch = leader_epoch
 
     def roll(self) -> LogPosition:
         """End the active segment now, whatever its size and age; return the log's end.
@@ -278,6 +282,7 @@ class PartitionLog:
             self._segments.sync(synced.end, tail.end)
         except OSError as error:
             raise self._stop(f"sync failed: {error}") from error
+        self._mark.write(tail.end)
         self._synced = tail
         return tail.end
 
@@ -357,6 +362,7 @@ class PartitionLog:
         """
         self.check_open()
         self._upkeep.save(self._synced, high_watermark=high_watermark, clean=False)
+        self._mark.release()
         if self.swaps.is_settled:
             self._segments.put_away(self._synced.end)
 

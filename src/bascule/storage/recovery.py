@@ -1,19 +1,17 @@
 """Opening a log: find its segments, check what may not be on the disk, cut what a crash tore.
 
-How a write cut short is told from corruption:
+How a tail that a crash tore is told from corruption: by what is known to be on the disk, which is
+the checkpoint's recovery point or the synced mark, whichever is later.
 
-* Below the checkpoint's recovery point everything was synced: damage there is corruption.
-* Above it, the first batch that is not whole ends the log, and the rest is cut, since a crash in
-  the middle of an append leaves exactly that: a part of a batch, or zeros where the size reached
-  the disk and the bytes did not.
-* Unless a valid batch lies anywhere behind it that continues the offsets. A power loss can lose an
-  unsynced page and keep a later one, but a damaged batch whose ack has left looks the same, and
-  an acknowledged record is never dropped in silence: opening refuses.
-* A whole batch with a valid CRC whose offset or leader epoch, which the CRC does not cover, are not
-  what the log says, was not torn: corruption.
+* Below it everything was synced, and maybe acknowledged: damage there is corruption, and refused.
+* Above it nothing was. After a kill all of it is there, up to a last batch that may be cut short;
+  after a power loss any page of it may be missing, also with later ones in place. The first batch
+  that is not whole, or not the one that belongs there, ends the log, and the rest is cut.
 
-What remains: damage to the very last batch above the recovery point, with nothing valid behind, is
-taken for a torn tail. Checkpoints every few seconds keep that window small.
+The mark is written after each sync and not synced itself. After a kill it is exact, so nothing that
+was confirmed is ever cut; after a power loss it may be older. What remains then: damage, not by the
+power loss, to a batch that was synced after both the mark and the checkpoint on the disk is taken
+for a torn tail.
 """
 
 from __future__ import annotations
@@ -24,13 +22,14 @@ from bascule.errors import CorruptData
 from bascule.host.api import Files
 from bascule.storage import checkpoint as checkpoint_file
 from bascule.storage import epochs as epochs_file
+from bascule.storage import synced_mark
 from bascule.storage.checkpoint import Checkpoint, decode_checkpoint, replace_file
 from bascule.storage.compaction import clean_offset, swap
 from bascule.storage.epochs import LeaderEpochs, decode_epochs, encode_epochs
 from bascule.storage.index.offset_index import OffsetIndex
 from bascule.storage.index.sparse_index import Covered
 from bascule.storage.index.time_index import TimeIndex
-from bascule.storage.scan import find_batch, scan_batches
+from bascule.storage.scan import scan_batches
 from bascule.storage.segment import (
     LOG_SUFFIX,
     Contents,
@@ -55,6 +54,10 @@ class Recovered(NamedTuple):
     checkpoint: Checkpoint | None
     gaps_allowed: bool
     """Whether the log may have been compacted, now or ever."""
+    cut_bytes: int
+    """Removed behind the last whole batch: a tail that was never synced."""
+    mark_is_old: bool
+    """Whether the synced mark on the disk lies below `end`."""
 
 
 def recover(
@@ -75,8 +78,8 @@ class _Recovery:
         self.directory = directory
         self.index_interval_bytes = index_interval_bytes
         self.gaps_allowed = gaps_allowed
-        self.changed = False
-        """Whether anything was cut, and so has to be synced."""
+        self.cut_bytes = 0
+        """What was cut off, and so has to be synced as well."""
 
     def run(self) -> Recovered:
         names = self._list()
@@ -106,6 +109,13 @@ class _Recovery:
             for base in bases
             if base < self.point.segment_base
         ]
+        mark = self._read_mark()
+        self.known = self.point if mark is None else max(mark, self.point)
+        """Everything before it was synced."""
+        # Compaction leaves gaps below the recovery point alone.
+        self.gaps_scanned = self.gaps_allowed and checkpoint is None
+        # A mark in a segment that was compacted since counts other bytes.
+        self.flushed = self.point if self.gaps_scanned else self.known
         self.timestamp_max = checkpoint.timestamp_max if checkpoint else -1
         self.epochs = self._read_epochs()
         known = LeaderEpochs() if self.epochs is None else self.epochs
@@ -118,8 +128,9 @@ class _Recovery:
             path = f"{self.directory}/{epochs_file.FILE_NAME}"
             replace_file(self.files, path, encode_epochs(epochs))
         return Recovered(
-            segments, end, self.timestamp_max, epochs, start_offset, checkpoint, self.gaps_allowed
-        )
+            segments, end, self.timestamp_max, epochs, start_offset, checkpoint,
+            self.gaps_allowed, self.cut_bytes, mark_is_old=mark is None or mark.offset < end.offset,
+        )  # fmt: skip
 
     def _list(self) -> list[str]:
         self.files.make_dirs(self.directory)
@@ -157,6 +168,13 @@ class _Recovery:
         except (FileNotFoundError, CorruptData):
             return None
 
+    def _read_mark(self) -> LogPosition | None:
+        try:
+            data = self.files.read_bytes(f"{self.directory}/{synced_mark.FILE_NAME}")
+        except FileNotFoundError:
+            return None
+        return synced_mark.read_mark(data)[0]
+
     def _read_epochs(self) -> LeaderEpochs | None:
         """The leader epochs, None where the file is missing or damaged: batches name theirs."""
         path = f"{self.directory}/{epochs_file.FILE_NAME}"
@@ -166,38 +184,54 @@ class _Recovery:
             return None
 
     def _scan(self, bases: list[int]) -> tuple[list[Segment], LogPosition]:
-        """Check the segments from the recovery point on; stop and cut where the log is torn."""
+        """Check the segments from the recovery point on; stop and cut where the log is torn.
+
+        Raises: CorruptData where what was synced is not there, OSError.
+        """
         opened: list[Segment] = []
         end = self.point
+        damage: CorruptData | None = None
         for row, base in enumerate(bases):
-            path = segment_path(self.directory, base)
-            if row > 0 and base != end.offset and not (self.gaps_allowed and base > end.offset):
+            if row > 0 and base != end.offset and not (self.gaps_scanned and base > end.offset):
                 before = segment_path(self.directory, end.segment_base)
                 damage = CorruptData(
                     before, end.position, f"batches up to offset {base}", f"offset {end.offset}"
                 )
-                self._cut(damage, opened[-1], end, bases[row:])
+            else:
+                path = segment_path(self.directory, base)
+                contents = Contents(self.files.open(path), self.index_interval_bytes)
+                opened.append(Segment(base, contents.file.size(), contents))
+                end, damage = self._scan_segment(opened[-1], contents, end.offset)
+            if damage is not None and end.offset >= self.known.offset:
+                self._cut(opened[-1], end, [base for base in bases if base > end.segment_base])
+            if damage is not None:
                 break
-            contents = Contents(self.files.open(path), self.index_interval_bytes)
-            size = contents.file.size()
-            segment = Segment(base, size, contents)
-            opened.append(segment)
-            found, torn = self._scan_segment(segment, contents, end.offset, size)
-            end = found
-            if torn is not None:
-                self._cut(torn, segment, end, bases[row + 1 :])
-                break
+        if end.offset < self.known.offset:
+            raise self._refusal(damage, end)
         return opened, end
 
+    def _refusal(self, damage: CorruptData | None, end: LogPosition) -> CorruptData:
+        """Of a log that is whole up to `end` only, though more of it was synced."""
+        if damage is None:
+            path = segment_path(self.directory, end.segment_base)
+            damage = CorruptData(path, end.position, "more batches", "the end of the file")
+        return CorruptData(
+            damage.file, damage.at, damage.expected,
+            f"{damage.found}; the log is whole up to byte {end.position} of segment "
+            f"{end.segment_base}, offset {end.offset}, and was synced up to offset "
+            f"{self.known.offset}",
+        )  # fmt: skip
+
     def _scan_segment(
-        self, segment: Segment, contents: Contents, offset: int, size: int
+        self, segment: Segment, contents: Contents, offset: int
     ) -> tuple[LogPosition, CorruptData | None]:
         """Check one segment; return where its valid batches end, and what stopped them early."""
-        base, position, checked = segment.base_offset, 0, 0
+        base, position = segment.base_offset, 0
         if base == self.point.segment_base:
             checked = self.point.position
-            if size < checked:
-                raise CorruptData(contents.file.path, size, f"{checked} bytes", f"{size} bytes")
+            if segment.size < checked:
+                path, found = contents.file.path, segment.size
+                raise CorruptData(path, found, f"{checked} bytes", f"{found} bytes")
             known = Covered(checked, self.point.offset, self.timestamp_max)
             covered = contents.load_indexes(self.files, self.directory, base, limit=known)
             position, offset = covered.position, covered.offset
@@ -205,70 +239,43 @@ class _Recovery:
         # An epoch is in its file before its first batch is written, so each batch agrees with it.
         position, offset, damage = contents.scan(
             start=position,
-            end=size,
+            end=segment.size,
             offset=offset,
             epochs=self.epochs,
-            gaps_allowed=self.gaps_allowed,
+            gaps_allowed=self.gaps_scanned,
         )
-        if damage is not None and position < checked:
-            raise damage
         self.timestamp_max = max(self.timestamp_max, contents.timestamp_max)
         return LogPosition(offset, base, position), damage
 
-    def _cut(
-        self, damage: CorruptData, segment: Segment, end: LogPosition, later: list[int]
-    ) -> None:
-        """Cut a torn tail: everything behind `end`, unless a batch there continues the log.
-
-        Raises: CorruptData.
-        """
+    def _cut(self, segment: Segment, end: LogPosition, later: list[int]) -> None:
+        """Cut a tail that was never synced: everything behind `end`."""
         assert segment.contents is not None
-        file = segment.contents.file
-        self._refuse_batch_behind(damage, segment, end, later)
         for base in reversed(later):
+            self.cut_bytes += self.files.size(segment_path(self.directory, base))
             for suffix in SEGMENT_SUFFIXES:
                 path = segment_path(self.directory, base, suffix)
                 if self.files.exists(path):
                     self.files.remove(path)
         if later:
             self.files.sync_dir(self.directory)
-        file.truncate(end.position)
+        self.cut_bytes += segment.size - end.position
+        segment.contents.file.truncate(end.position)
         segment.size = end.position
-        self.changed = True
-
-    def _refuse_batch_behind(
-        self, damage: CorruptData, segment: Segment, end: LogPosition, later: list[int]
-    ) -> None:
-        assert segment.contents is not None
-        places = [(segment.contents.file, end.position)]
-        places += [(self.files.open(segment_path(self.directory, base)), 0) for base in later]
-        room = 0
-        for file, start in places:
-            size = file.size()
-            room += size - start
-            found = find_batch(
-                file, start=start, end=size, offset=end.offset, offset_max=end.offset + room
-            )
-            if found is not None:
-                position, header = found
-                raise CorruptData(
-                    damage.file, damage.at, damage.expected,
-                    f"{damage.found}, and behind it at byte {position} of {file.path} a valid "
-                    f"batch with offset {header.base_offset}; the log is whole up to byte "
-                    f"{end.position}",
-                )  # fmt: skip
 
     def _sync(self, opened: list[Segment], end: LogPosition) -> None:
-        """Put what was found above the recovery point on the disk, whatever became of it before.
+        """Put what was found above what is known to be on the disk there, whatever became of it.
 
         It may be in the page cache alone, even taken for written after a sync that failed.
         """
-        if end == self.point and not self.changed:
+        if end.offset == self.known.offset and not self.cut_bytes:
             return
         for segment in opened:
             assert segment.contents is not None
-            first = segment.base_offset == self.point.segment_base
-            start = self.point.position if first else 0
+            start = 0
+            if segment.base_offset < self.flushed.segment_base:
+                continue
+            if segment.base_offset == self.flushed.segment_base:
+                start = self.flushed.position
             if segment.size > start:
                 segment.contents.file.write_again(start, segment.size - start)
             segment.contents.file.sync()

@@ -9,6 +9,7 @@ from typing import Final
 
 from bascule.errors import CorruptData
 from bascule.host.api import File
+from bascule.record.batch import RecordBatch
 from bascule.record.header import (
     HEADER_BYTES,
     LENGTH_PREFIX_BYTES,
@@ -187,6 +188,22 @@ def check_run(
         check_epoch(header, file.path, position, epoch=epochs.at(header.base_offset))
         position, offset, first = position + header.total_bytes, header.end_offset, False
     return True
+
+
+def first_record(
+    file: File, position: int, header: BatchHeader, timestamp: int, start_offset: int
+) -> tuple[int, int] | None:
+    """(offset, timestamp) of the first record of a batch with at least both, if there is one.
+
+    Raises: CorruptData, OSError.
+    """
+    if header.is_log_append_time or header.codec:
+        # One timestamp for all; a compressed batch is opaque here and answers with its beginning.
+        return max(header.base_offset, start_offset), header.max_timestamp
+    for record in RecordBatch(file.read_at(position, header.total_bytes), origin=file.path):
+        if record.timestamp >= timestamp and record.offset >= start_offset:
+            return record.offset, record.timestamp
+    return None
 
 
 def find_batch(

@@ -155,7 +155,7 @@ class Contents:
         Their offsets continue from `offset` and their leader epochs are those of `epochs`, where
         that is known. Stops behind the batch with which `bytes_max` bytes are reached.
 
-        Raises: CorruptData where a whole batch has another offset or epoch, OSError.
+        Raises: OSError.
         """
         position = start
         stop = end if bytes_max is None else min(end, start + bytes_max)
@@ -191,15 +191,15 @@ class Contents:
     def _scan_one(
         self, position: int, end: int, offset: int, epochs: LeaderEpochs | None, gaps_allowed: bool
     ) -> tuple[int, int]:
-        """Take one batch, or say exactly why not. Raises TornBatch, CorruptData, OSError."""
+        """Take one batch, or say exactly why not. Raises TornBatch, OSError."""
+        path = self.file.path
         try:
             _, header = next(scan_batches(self.file, start=position, end=end))
+            check_offset(header, path, position, offset=offset, gaps_allowed=gaps_allowed)
+            if epochs is not None:
+                check_epoch(header, path, position, epoch=epochs.at(header.base_offset))
         except CorruptData as damage:
             raise TornBatch(damage) from None
-        path = self.file.path
-        check_offset(header, path, position, offset=offset, gaps_allowed=gaps_allowed)
-        if epochs is not None:
-            check_epoch(header, path, position, epoch=epochs.at(header.base_offset))
         self.note_batch(position, header.base_offset, header.max_timestamp)
         return position + header.total_bytes, header.end_offset
 

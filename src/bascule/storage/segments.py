@@ -10,8 +10,7 @@ from typing import Final, NamedTuple
 
 from bascule.errors import CorruptData
 from bascule.host.api import File, Files
-from bascule.record.batch import RecordBatch
-from bascule.record.header import HEADER_BYTES, BatchHeader, read_header
+from bascule.record.header import HEADER_BYTES, read_header
 from bascule.storage import _hot
 from bascule.storage.epochs import LeaderEpochs
 from bascule.storage.scan import (
@@ -19,6 +18,7 @@ from bascule.storage.scan import (
     check_header,
     check_header_present,
     check_run,
+    first_record,
     walk_headers,
     whole_batch,
 )
@@ -272,7 +272,7 @@ class Segments:
             for at, header in walk_headers(contents.file, start=position, end=limit):
                 if header.max_timestamp < timestamp or header.end_offset <= start_offset:
                     continue
-                found = _first_record(contents.file, at, header, timestamp, start_offset)
+                found = first_record(contents.file, at, header, timestamp, start_offset)
                 if found is not None:
                     return found
         return None
@@ -397,15 +397,3 @@ def locate(contents: Contents, offset: int, limit: int, nowait: bool) -> Place |
             return Place(position, position + header.total_bytes)
         position += header.total_bytes
     return Place(limit, limit)
-
-
-def _first_record(
-    file: File, position: int, header: BatchHeader, timestamp: int, start_offset: int
-) -> tuple[int, int] | None:
-    if header.is_log_append_time or header.codec:
-        # One timestamp for all; a compressed batch is opaque here and answers with its beginning.
-        return max(header.base_offset, start_offset), header.max_timestamp
-    for record in RecordBatch(file.read_at(position, header.total_bytes), origin=file.path):
-        if record.timestamp >= timestamp and record.offset >= start_offset:
-            return record.offset, record.timestamp
-    return None
