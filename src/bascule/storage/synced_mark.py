@@ -1,0 +1,94 @@
+"""Up to where a log is on the disk, noted after every sync, so that recovery can tell a tail that a
+power loss tore from damage to what was confirmed.
+
+The note itself is not synced: it would cost a second sync a batch. After a kill it is in the page
+cache, so exact; after a power loss it may be an older one, and then what it says is still true.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import Final
+
+from crc32c import crc32c
+
+from bascule.errors import CorruptData
+from bascule.host.api import File, Files
+from bascule.storage.segment import LogPosition
+
+FILE_NAME: Final = "synced"
+MAGIC: Final = b"BscS"
+_SLOT: Final = Struct(">4sI3q")
+SLOT_BYTES: Final = _SLOT.size
+SLOTS: Final = 2
+"""Written in turn, so that one is whole whatever becomes of the other."""
+_CHECKED_FROM: Final = 8
+
+
+def encode_slot(synced: LogPosition) -> bytes:
+    slot = bytearray(_SLOT.pack(MAGIC, 0, *synced))
+    slot[4:_CHECKED_FROM] = crc32c(memoryview(slot)[_CHECKED_FROM:]).to_bytes(4, "big")
+    return bytes(slot)
+
+
+def decode_slot(data: bytes, index: int, *, path: str) -> LogPosition | None:
+    """Slot number `index` of a whole file; None where it was never written.
+
+    Raises: CorruptData.
+    """
+    at = index * SLOT_BYTES
+    slot = data[at : at + SLOT_BYTES]
+    if not any(slot):
+        return None
+    if len(slot) < SLOT_BYTES:
+        raise CorruptData(path, at, f"a slot of {SLOT_BYTES} bytes", f"{len(slot)} bytes")
+    magic, crc, *numbers = _SLOT.unpack(slot)
+    if magic != MAGIC:
+        raise CorruptData(path, at, MAGIC.decode(), repr(magic))
+    found = crc32c(memoryview(slot)[_CHECKED_FROM:])
+    if found != crc:
+        raise CorruptData(path, at + 4, f"CRC {found:#010x}", f"{crc:#010x}")
+    return LogPosition(*numbers)
+
+
+def read_mark(data: bytes) -> tuple[LogPosition | None, int]:
+    """The later mark of a file, None where there is none, and the slot to write next."""
+    latest, following = None, 0
+    for index in range(SLOTS):
+        try:
+            found = decode_slot(data, index, path=FILE_NAME)
+        except CorruptData:
+            continue
+        if found is not None and (latest is None or found > latest):
+            latest, following = found, (index + 1) % SLOTS
+    return latest, following
+
+
+class SyncedMark:
+    """The file of one log, opened when there is something to write. The syncing thread writes."""
+
+    def __init__(self, files: Files, directory: str) -> None:
+        self._files = files
+        self._path = f"{directory}/{FILE_NAME}"
+        self._file: File | None = None
+        self._slot = 0
+
+    def write(self, synced: LogPosition) -> None:
+        """Note that everything before `synced` is on the disk.
+
+        Best effort: where it fails the older mark stays, which is true, too.
+        """
+        try:
+            file = self._file
+            if file is None:
+                file = self._files.open(self._path, create=True)
+                self._slot = read_mark(file.read_at(0, SLOTS * SLOT_BYTES))[1]
+                self._file = file
+            file.write_at(self._slot * SLOT_BYTES, encode_slot(synced))
+        except OSError:
+            return
+        self._slot = (self._slot + 1) % SLOTS
+
+    def release(self) -> None:
+        """Let go of the file; the next write opens it again. From any thread."""
+        self._file = None
