@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import shutil
 import subprocess
 import warnings
@@ -10,14 +9,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import aiokafka
 import confluent_kafka
 import pytest
 
 from bascule.broker.partition import Partition
 from bascule.broker.partitions import Partitions
-from bascule.record.batch import RecordBatch, scan_batches
 from bascule.wire.offsets import OFFSETS_STREAM
+from kafka_readers import READERS, Seen, decoded
 from served_stream import (
     TIMESTAMP,
     DoorThread,
@@ -36,17 +34,6 @@ with warnings.catch_warnings():
 
 RECORD_COUNT = 5_000
 BATCH_RECORDS = 50
-HEADERS = list[tuple[str, bytes | None]]
-
-
-class Seen(NamedTuple):
-    """One record, as a client gave it."""
-
-    offset: int
-    timestamp: int
-    key: bytes | None
-    value: bytes | None
-    headers: HEADERS
 
 
 class Scene(NamedTuple):
@@ -69,79 +56,6 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
         yield Scene(door, flights, decoded(stored_bytes(flights)))
 
 
-def decoded(data: bytes) -> list[Seen]:
-    """The records as they lie on the disk."""
-    return [
-        Seen(r.offset, r.timestamp, r.key, r.value, list(r.headers))
-        for batch in scan_batches(memoryview(data))
-        for r in RecordBatch(memoryview(data)[batch.start : batch.end])
-    ]
-
-
-def read_confluent(address: str) -> list[Seen]:
-    problems: list[Any] = []
-    consumer = confluent_kafka.Consumer(
-        {
-            "bootstrap.servers": address,
-            "group.id": "never joined",
-            "check.crcs": True,
-            "error_cb": problems.append,
-        }
-    )
-    consumer.assign([confluent_kafka.TopicPartition("flights", 0, 0)])
-    seen = []
-    while len(seen) < RECORD_COUNT:
-        for m in consumer.consume(1_000, timeout=1.0):
-            assert m.error() is None, m.error()
-            headers = list(m.headers() or [])
-            seen.append(Seen(m.offset(), m.timestamp()[1], m.key(), m.value(), headers))
-    consumer.close()
-    assert problems == [], "an application sees no error event"
-    return seen
-
-
-def read_kafka_python(address: str) -> list[Seen]:
-    consumer = kafka.KafkaConsumer(
-        bootstrap_servers=address, group_id="never joined", check_crcs=True
-    )
-    partition = kafka.TopicPartition("flights", 0)
-    consumer.assign([partition])
-    consumer.seek_to_beginning()
-    seen = []
-    while len(seen) < RECORD_COUNT:
-        for r in consumer.poll(1000).get(partition, ()):
-            seen.append(Seen(r.offset, r.timestamp, r.key, r.value, list(r.headers)))
-    consumer.close()
-    return seen
-
-
-def read_aiokafka(address: str) -> list[Seen]:
-    async def read() -> list[Seen]:
-        consumer = aiokafka.AIOKafkaConsumer(
-            bootstrap_servers=address, group_id="never joined", check_crcs=True
-        )
-        await consumer.start()
-        partition = aiokafka.TopicPartition("flights", 0)
-        consumer.assign([partition])
-        await consumer.seek_to_beginning()
-        seen = []
-        while len(seen) < RECORD_COUNT:
-            got = await consumer.getmany(timeout_ms=1000)
-            for r in got.get(partition, ()):
-                seen.append(Seen(r.offset, r.timestamp, r.key, r.value, list(r.headers)))
-        await consumer.stop()
-        return seen
-
-    return asyncio.run(read())
-
-
-READERS = {
-    "confluent-kafka": read_confluent,
-    "kafka-python": read_kafka_python,
-    "aiokafka": read_aiokafka,
-}
-
-
 def run_kcat(*arguments: str) -> bytes:
     kcat = shutil.which("kcat")
     if kcat is None:
@@ -152,7 +66,7 @@ def run_kcat(*arguments: str) -> bytes:
 @pytest.mark.parametrize("read", READERS.values(), ids=READERS)
 def test_every_record_byte_for_byte(scene: Scene, read: Callable[[str], list[Seen]]) -> None:
     assert [s.offset for s in scene.expected] == list(range(RECORD_COUNT))
-    assert read(scene.door.address) == scene.expected
+    assert read(scene.door.address, "flights", RECORD_COUNT) == scene.expected
 
 
 def test_every_record_through_kcat(scene: Scene) -> None:

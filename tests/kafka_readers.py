@@ -1,0 +1,102 @@
+"""Readers of a topic that nobody here wrote, and what they see."""
+
+from __future__ import annotations
+
+import asyncio
+import warnings
+from typing import Any, NamedTuple
+
+import aiokafka
+import confluent_kafka
+
+from bascule.record.batch import RecordBatch, scan_batches
+
+with warnings.catch_warnings():
+    # It reads its own schema files in a way that Python 3.11 deprecates.
+    warnings.simplefilter("ignore", DeprecationWarning)
+    import kafka
+
+HEADERS = list[tuple[str, bytes | None]]
+
+
+class Seen(NamedTuple):
+    """One record, as a client gave it."""
+
+    offset: int
+    timestamp: int
+    key: bytes | None
+    value: bytes | None
+    headers: HEADERS
+
+
+def decoded(data: bytes) -> list[Seen]:
+    """The records as they lie on the disk."""
+    return [
+        Seen(r.offset, r.timestamp, r.key, r.value, list(r.headers))
+        for batch in scan_batches(memoryview(data))
+        for r in RecordBatch(memoryview(data)[batch.start : batch.end])
+    ]
+
+
+def read_confluent(address: str, topic: str, count: int) -> list[Seen]:
+    problems: list[Any] = []
+    consumer = confluent_kafka.Consumer(
+        {
+            "bootstrap.servers": address,
+            "group.id": "never joined",
+            "check.crcs": True,
+            "error_cb": problems.append,
+        }
+    )
+    consumer.assign([confluent_kafka.TopicPartition(topic, 0, 0)])
+    seen = []
+    while len(seen) < count:
+        for m in consumer.consume(1_000, timeout=1.0):
+            assert m.error() is None, m.error()
+            headers = list(m.headers() or [])
+            seen.append(Seen(m.offset(), m.timestamp()[1], m.key(), m.value(), headers))
+    consumer.close()
+    assert problems == [], "an application sees no error event"
+    return seen
+
+
+def read_kafka_python(address: str, topic: str, count: int) -> list[Seen]:
+    consumer = kafka.KafkaConsumer(
+        bootstrap_servers=address, group_id="never joined", check_crcs=True
+    )
+    partition = kafka.TopicPartition(topic, 0)
+    consumer.assign([partition])
+    consumer.seek_to_beginning()
+    seen = []
+    while len(seen) < count:
+        for r in consumer.poll(1000).get(partition, ()):
+            seen.append(Seen(r.offset, r.timestamp, r.key, r.value, list(r.headers)))
+    consumer.close()
+    return seen
+
+
+def read_aiokafka(address: str, topic: str, count: int) -> list[Seen]:
+    async def read() -> list[Seen]:
+        consumer = aiokafka.AIOKafkaConsumer(
+            bootstrap_servers=address, group_id="never joined", check_crcs=True
+        )
+        await consumer.start()
+        partition = aiokafka.TopicPartition(topic, 0)
+        consumer.assign([partition])
+        await consumer.seek_to_beginning()
+        seen = []
+        while len(seen) < count:
+            got = await consumer.getmany(timeout_ms=1000)
+            for r in got.get(partition, ()):
+                seen.append(Seen(r.offset, r.timestamp, r.key, r.value, list(r.headers)))
+        await consumer.stop()
+        return seen
+
+    return asyncio.run(read())
+
+
+READERS = {
+    "confluent-kafka": read_confluent,
+    "kafka-python": read_kafka_python,
+    "aiokafka": read_aiokafka,
+}
