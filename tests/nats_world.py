@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import base64
 import binascii
+import contextlib
 import datetime
 import ipaddress
 import json
 import os
 import signal
+import socket
+import threading
 import time
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -157,7 +159,7 @@ def _pem(certificate: x509.Certificate) -> bytes:
     return certificate.public_bytes(serialization.Encoding.PEM)
 
 
-@contextmanager
+@contextlib.contextmanager
 def configured_nats(directory: Path, config: str) -> Iterator[NatsServer]:
     """A `nats-server` with the text of a configuration file."""
     directory.mkdir(parents=True, exist_ok=True)
@@ -177,34 +179,31 @@ def reload(server: NatsServer, config: str) -> None:
     server.process.send_signal(signal.SIGHUP)
 
 
+def free_ports(count: int) -> list[int]:
+    """Ports that nobody listens on now."""
+    with contextlib.ExitStack() as stack:
+        found = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
+        return [listener.getsockname()[1] for listener in found]
+
+
 class Cluster:
     """`nats-server`s that know each other; each can be killed and started again."""
 
     def __init__(self, directory: Path, size: int, config: str = "") -> None:
         self.servers: list[NatsServer] = []
-        for number in range(size):
+        # Fixed, so that a server that was killed finds the others, and they it.
+        ports = free_ports(size)
+        routes = ", ".join(f'"nats-route://127.0.0.1:{port}"' for port in ports)
+        for number, port in enumerate(ports):
             home = directory / f"nats-{number}"
             home.mkdir(parents=True)
-            if number:
-                routes = f'routes: ["nats-route://127.0.0.1:{self._route_port()}"]'
-            else:
-                routes = ""
             (home / "nats.conf").write_text(
                 f"server_name: n{number}\n{config}\n"
-                f'cluster {{ name: c, listen: "127.0.0.1:-1", {routes} }}\n'
+                f'cluster {{ name: c, listen: "127.0.0.1:{port}", routes: [{routes}] }}\n'
             )
             server = NatsServer(home, ("-c", str(home / "nats.conf")))
             server.start()
             self.servers.append(server)
-
-    def _route_port(self) -> int:
-        (path,) = self.servers[0].directory.glob("*.ports")
-        url: str = json.loads(path.read_text())["cluster"][0]
-        return int(url.rsplit(":", 1)[1])
-
-    @property
-    def urls(self) -> str:
-        return ",".join(server.url for server in self.servers)
 
     def stop(self) -> None:
         for server in self.servers:
@@ -216,7 +215,7 @@ def eventually(look: Callable[[], object], what: str, seconds: float = 20.0) -> 
     deadline = time.monotonic() + seconds
     while not look():
         assert time.monotonic() < deadline, what
-        time.sleep(0.02)
+        threading.Event().wait(0.02)
 
 
 def metric(node: Node, name: str, **labels: str) -> float:

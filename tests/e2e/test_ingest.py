@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import socket
 import ssl
 import subprocess
@@ -296,24 +297,26 @@ class StrangeServer(threading.Thread):
             while data := connection.recv(1 << 16):
                 if b"PING\r\n" in data:
                     connection.sendall(b"PONG\r\n" * data.count(b"PING\r\n"))
-                if b"SUB " in data and self.served < len(self.sayings):
+                sid = re.search(rb"SUB s (\d+)\r\n", data)
+                if sid is not None and self.served < len(self.sayings):
                     self.served += 1
-                    connection.sendall(self.sayings[self.served - 1])
+                    saying = self.sayings[self.served - 1]
+                    connection.sendall(saying.replace(b"SID", sid.group(1)))
         except OSError:
             return
 
 
 def test_a_server_that_says_nonsense_costs_a_connection_and_nothing_else(tmp_path: Path) -> None:
     sayings = [
-        b"MSG s 1 3\r\nabc\r\nGARBAGE\r\n",
-        b"MSG s 1 999999999999\r\n",
+        b"MSG s SID 3\r\nabc\r\nGARBAGE\r\n",
+        b"MSG s SID 999999999999\r\n",
         b"MSG s\r\n",
         b"\x00\xff\xfe\r\n",
-        b"HMSG s 1 10 5\r\n",
+        b"HMSG s SID 10 5\r\n",
         b"MSG s 77 3\r\nabc\r\n-ERR 'Stale Connection'\r\nX\r\n",
-        b"MSG s 1 3\r\nabcdefg\r\n",
+        b"MSG s SID 3\r\nabcdefg\r\n",
         b"x" * (3 << 20),
-        b"MSG s 1 3\r\nend\r\n",
+        b"MSG s SID 3\r\nend\r\n",
     ]
     strange = StrangeServer(sayings)
     strange.start()

@@ -80,6 +80,12 @@ class Complaints:
             },
         )
 
+    def on_acks_dropped(self, size: int, *, connected: bool) -> None:
+        """Acks of `size` bytes could not be sent; `connected`: the server does not take them."""
+        self._counts.acks_bytes_dropped += size
+        if self._is_due("acks", str(connected)):
+            log.warning("acks dropped", extra={"bytes": size, "connected": connected})
+
     def on_connect_failed(self, server: str, error: Exception) -> None:
         """A server could not be reached, or refused us; it is tried again."""
         self._counts.connect_failures += 1

@@ -1,5 +1,4 @@
-"""One NATS connection that feeds streams: reads at wire speed, moves between servers, subscribes
-again."""
+"""One NATS connection that feeds streams: reads at wire speed, moves, subscribes again."""
 
 from __future__ import annotations
 
@@ -159,10 +158,7 @@ class NatsSource:
                 return
         except OSError:
             pass
-        self.counts.acks_bytes_dropped += len(operations)
-        log.warning(
-            "acks dropped", extra={"bytes": len(operations), "connected": transport is not None}
-        )
+        self._complaints.on_acks_dropped(len(operations), connected=transport is not None)
 
     def close(self) -> None:
         """Send what is queued (bounded), end the connection and the thread."""
@@ -226,7 +222,7 @@ class NatsSource:
     def _run(self, rest: bytes) -> None:
         """The reading thread: read until the connection ends, reconnect, until closed."""
         while True:
-            reason = self._read_until_end(rest)
+            reason, by_server = self._read_until_end(rest)
             with self._lock:
                 ended, dialled = self._transport, self._next
                 self._next = None
@@ -242,7 +238,7 @@ class NatsSource:
                 return
             if dialled is None:
                 ended.close()
-                self._on_lost(ended, reason)
+                self._on_lost(ended, reason, by_server=by_server)
                 dialled = self._dialer.again(self.address, self._stopping)
                 if dialled is None:
                     return
@@ -255,28 +251,31 @@ class NatsSource:
                 ended.close()
             rest = dialled.rest
 
-    def _on_lost(self, transport: Transport, reason: str) -> None:
+    def _on_lost(self, transport: Transport, reason: str, *, by_server: bool) -> None:
         self.counts.disconnects += 1
         log.warning(
             "nats disconnected; what is published meanwhile without an ack is not stored",
             extra={"server": str(self.address), "reason": reason},
         )
-        behind = transport.backlog_bytes_last
+        behind = transport.backlog_bytes_last if by_server else 0
         if behind >= BACKLOG_BYTES_MIN or "slow consumer" in reason.lower():
             self._complaints.on_slow_consumer(
                 str(self.address), self.streams(), backlog_bytes=behind
             )
 
-    def _read_until_end(self, rest: bytes) -> str:
+    def _read_until_end(self, rest: bytes) -> tuple[str, bool]:
+        """Why the connection ended, and whether the server ended it without a word."""
         transport = self._transport
         assert transport is not None
         try:
             reader = ChunkReader(self, transport, rest)
             while reader.read_once():
                 pass
-            return "the server closed the connection"
-        except (OSError, BasculeError) as error:
-            return str(error)
+            return "the server closed the connection", True
+        except OSError as error:
+            return str(error), True
+        except BasculeError as error:
+            return str(error), False
 
     # What the server says
 

@@ -233,38 +233,52 @@ def connect(
     )
     sock = _connected_socket(address, timeout)
     try:
-        tls: _TlsLayer | None = None
-        chunk = memoryview(bytearray(_TLS_CHUNK_BYTES))
-        transport = Transport(sock, None, outgoing_bytes_max=outgoing_bytes_max)
-        step = Step.NEED_DATA
-        data = b""
-        while step is not Step.READY:
-            step = handshake.receive(data)
-            if step is Step.START_TLS:
-                context = tls_context or ssl.create_default_context()
-                tls = _TlsLayer(context, address.tls_name or address.host)
-                tls.handshake(sock)
-                transport = Transport(sock, tls, outgoing_bytes_max=outgoing_bytes_max)
-                handshake.tls_started()
-                data = b""
-            outgoing = handshake.to_send()
-            if outgoing:
-                transport.send(outgoing)
-            if step is Step.NEED_DATA:
-                count = transport.receive_into(chunk)
-                if count == 0:
-                    raise Broken(f"{address} closed the connection during the handshake")
-                data = bytes(chunk[:count])
+        transport = _shaken(sock, handshake, address, tls_context, outgoing_bytes_max)
         sock.settimeout(None)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _IDLE_TIMEVAL)
-        assert handshake.info is not None
-        return transport, handshake.info, handshake.rest
     except ssl.SSLError as error:
         sock.close()
         raise Broken(explain_tls(error)) from error
     except BaseException:
         sock.close()
         raise
+    assert handshake.info is not None
+    return transport, handshake.info, handshake.rest
+
+
+def _shaken(
+    sock: socket.socket,
+    handshake: NatsHandshake,
+    address: ServerAddress,
+    tls_context: ssl.SSLContext | None,
+    outgoing_bytes_max: int,
+) -> Transport:
+    """Carry out the handshake; the transport it ends with."""
+    chunk = memoryview(bytearray(_TLS_CHUNK_BYTES))
+    transport = Transport(sock, None, outgoing_bytes_max=outgoing_bytes_max)
+    step, data = Step.NEED_DATA, b""
+    while step is not Step.READY:
+        step = handshake.receive(data)
+        if step is Step.START_TLS:
+            context = tls_context or ssl.create_default_context()
+            tls = _TlsLayer(context, address.tls_name or address.host)
+            tls.handshake(sock)
+            transport = Transport(sock, tls, outgoing_bytes_max=outgoing_bytes_max)
+            handshake.tls_started()
+            data = b""
+        outgoing = handshake.to_send()
+        if outgoing:
+            try:
+                transport.send(outgoing)
+            except OSError:
+                # It has closed already, and what it said before is still to be read.
+                pass
+        if step is Step.NEED_DATA:
+            count = transport.receive_into(chunk)
+            if count == 0:
+                raise Broken(f"{address} closed the connection during the handshake")
+            data = bytes(chunk[:count])
+    return transport
 
 
 def _connected_socket(address: ServerAddress, timeout: float) -> socket.socket:

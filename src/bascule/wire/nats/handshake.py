@@ -166,7 +166,7 @@ class NatsHandshake:
             self._outgoing += b"PONG\r\n"
         elif word == b"INFO ":
             self.info = decode_info(line)
-        return None if not self._outgoing else Step.NEED_DATA
+        return None
 
     def _wants_tls(self, info: ServerInfo) -> bool:
         """Raises: NatsRefused where TLS is required here and not offered there."""
