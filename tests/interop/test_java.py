@@ -1,0 +1,133 @@
+"""What Java reads and writes: the codecs of Kafka's own client, and that client where it is there.
+
+The codecs come with pyspark. The client is `kafka-clients` in the local Maven repository, or what
+KAFKA_CLIENTS_JAR names; without it those tests are skipped.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.java_gateway import launch_gateway
+
+import bascule
+from bascule.model import Compression
+from bascule.record.compression import CODECS, compress_batch, decompress_records
+from bascule.record.header import HEADER_BYTES
+from running import Node, running_node
+
+TEXT = b"".join(b'{"flight": %d, "carrier": "UA", "origin": "EWR"}' % i for i in range(5_000))
+CODEC_NAMES = [codec.value for codec in Compression if codec is not Compression.NONE]
+MESSAGES = 500
+
+
+def client_jar() -> Path | None:
+    if named := os.environ.get("KAFKA_CLIENTS_JAR"):
+        return Path(named)
+    found = Path.home().glob(".m2/repository/org/apache/kafka/kafka-clients/*/kafka-clients-*.jar")
+    return max(found, default=None)
+
+
+@pytest.fixture(scope="module")
+def jvm() -> Iterator[Any]:
+    jar = client_jar()
+    options = f"--driver-class-path {jar} pyspark-shell" if jar else "pyspark-shell"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYSPARK_SUBMIT_ARGS", options)
+        gateway = launch_gateway()
+    yield gateway.jvm
+    gateway.shutdown()
+    gateway.proc.stdin.close()
+    gateway.proc.wait(20)
+
+
+def streams(jvm: Any, codec: Compression) -> tuple[Any, Any]:
+    """The classes that Kafka's client reads and writes a codec with; of LZ4 its library's own."""
+    return {
+        Compression.GZIP: (jvm.java.util.zip.GZIPInputStream, jvm.java.util.zip.GZIPOutputStream),
+        Compression.SNAPPY: (
+            jvm.org.xerial.snappy.SnappyInputStream,
+            jvm.org.xerial.snappy.SnappyOutputStream,
+        ),
+        Compression.LZ4: (
+            jvm.net.jpountz.lz4.LZ4FrameInputStream,
+            jvm.net.jpountz.lz4.LZ4FrameOutputStream,
+        ),
+        Compression.ZSTD: (
+            jvm.com.github.luben.zstd.ZstdInputStreamNoFinalizer,
+            jvm.com.github.luben.zstd.ZstdOutputStreamNoFinalizer,
+        ),
+    }[codec]
+
+
+@pytest.mark.parametrize("name", CODEC_NAMES)
+def test_java_s_codecs_both_ways(jvm: Any, name: str) -> None:
+    codec = Compression(name)
+    reading, writing = streams(jvm, codec)
+    packed = compress_batch(memoryview(bytearray(HEADER_BYTES) + TEXT), codec)[HEADER_BYTES:]
+    source = jvm.java.io.ByteArrayInputStream(bytearray(packed))
+    assert reading(source).readAllBytes() == TEXT
+    target = jvm.java.io.ByteArrayOutputStream()
+    stream = writing(target)
+    stream.write(bytearray(TEXT))
+    stream.close()
+    assert decompress_records(CODECS[codec], target.toByteArray()) == TEXT
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
+    with running_node(tmp_path_factory.mktemp("java")) as node:
+        with bascule.connect_sync(node.doors["http"]) as client:
+            for codec in Compression:
+                name = codec.value
+                client.create_stream(name, f"{name}.>", compression=codec)
+                client.publish_many((f"{name}.a", TEXT[n : n + 60]) for n in range(MESSAGES))
+        yield node
+
+
+def java_consumer(jvm: Any, node: Node, group: str, topic: str) -> tuple[Any, Any]:
+    """A consumer of Apache Kafka's Java client, assigned to the topic, and its TopicPartition."""
+    settings = jvm.java.util.Properties()
+    for key, value in {
+        "bootstrap.servers": node.doors["client"],
+        "group.id": group,
+        "auto.offset.reset": "earliest",
+        "enable.auto.commit": "false",
+        "key.deserializer": "org.apache.kafka.common.serialization.ByteArrayDeserializer",
+        "value.deserializer": "org.apache.kafka.common.serialization.ByteArrayDeserializer",
+    }.items():
+        settings.put(key, value)
+    consumer = jvm.org.apache.kafka.clients.consumer.KafkaConsumer(settings)
+    partition = jvm.org.apache.kafka.common.TopicPartition(topic, 0)
+    consumer.assign(jvm.java.util.List.of(partition))
+    return consumer, partition
+
+
+def poll(jvm: Any, consumer: Any, count: int) -> list[Any]:
+    found: list[Any] = []
+    while len(found) < count:
+        found += consumer.poll(jvm.java.time.Duration.ofSeconds(5)).iterator()
+    return found
+
+
+@pytest.mark.skipif(client_jar() is None, reason="no kafka-clients jar; see the module")
+@pytest.mark.parametrize("codec", Compression)
+def test_the_java_client_reads_commits_and_resumes(
+    jvm: Any, node: Node, codec: Compression
+) -> None:
+    consumer, partition = java_consumer(jvm, node, "com.example.app", codec.value)
+    found = poll(jvm, consumer, MESSAGES)
+    assert [record.offset() for record in found] == list(range(MESSAGES))
+    assert [record.value() for record in found] == [TEXT[n : n + 60] for n in range(MESSAGES)]
+    place = jvm.org.apache.kafka.clients.consumer.OffsetAndMetadata(123, "half")
+    consumer.commitSync(jvm.java.util.Map.of(partition, place))
+    consumer.close()
+    again, partition = java_consumer(jvm, node, "com.example.app", codec.value)
+    held = again.committed(jvm.java.util.Set.of(partition)).get(partition)
+    assert (held.offset(), held.metadata()) == (123, "half")
+    assert poll(jvm, again, 1)[0].offset() == 123
+    again.close()
