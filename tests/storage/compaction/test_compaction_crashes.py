@@ -1,0 +1,224 @@
+"""Compaction broken off at every file operation: old segments or new ones, never a mixture."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator
+from copy import deepcopy
+from itertools import count
+from typing import NamedTuple
+
+import pytest
+
+from bascule.errors import CorruptData
+from bascule.host.real import RealRandom
+from bascule.record.batch import Record
+from bascule.sim.disk import SHORT, Dice, SimFiles
+from bascule.storage.compaction import swap
+from bascule.storage.compaction.run import grouped
+from bascule.storage.compaction.swap import Swap
+from bascule.storage.partition_log import PartitionLog
+from keyed_logs import (
+    Model,
+    append_keyed,
+    check,
+    close_segment,
+    closed_end,
+    compact,
+    compaction,
+    held,
+    open_keyed,
+    verify_all,
+)
+from stored_batches import DIRECTORY
+
+NOW = 9_000
+ERRORS = pytest.mark.parametrize("error", [errno.EIO, SHORT], ids=["EIO", "short"])
+
+
+class Prepared(NamedTuple):
+    """A log that has been compacted once and is dirty again."""
+
+    log: PartitionLog
+    before: Model
+    after: Model
+    ranges: list[tuple[int, int]]
+    """The offsets of each group of segments that is replaced in one step."""
+
+
+def prepare(files: SimFiles) -> Prepared:
+    log, model = open_keyed(files), Model()
+    dice = Dice(RealRandom(1))
+
+    def write(batches: int, keys: int) -> None:
+        for _ in range(batches):
+            pairs: list[tuple[bytes | None, bytes | None]] = [
+                (b"%d" % dice.below(keys), dice.pick((0, 1, 2)) * b"value" * 4 or None)
+                for _ in range(5)
+            ]
+            append_keyed(log, model, [*pairs, (None, b"no key")])
+
+    write(20, 25)
+    close_segment(log)
+    done = compact(files, log, now_ms=7_000)
+    model.compact(done.clean_offset, 7_000)
+    check(log, model)
+    write(14, 25)
+    close_segment(log)
+    write(2, 25)
+    log.sync()
+    after = deepcopy(model)
+    after.compact(closed_end(log), NOW)
+    closed = log.swaps.closed_segments()
+    ends = {segment.base_offset: end for segment, end in closed}
+    ranges = [(g[0].base_offset, ends[g[-1].base_offset]) for g in grouped(closed, 2_000)]
+    assert len(ranges) >= 2
+    assert len(ranges) < len(closed)
+    return Prepared(log, model, after, ranges)
+
+
+def check_old_or_new(log: PartitionLog, prepared: Prepared) -> None:
+    found = held(log)
+    old, new = prepared.before.records(), prepared.after.records()
+    for start, end in [*prepared.ranges, (prepared.ranges[-1][1], log.end.offset)]:
+        part = _within(found, start, end)
+        assert part in (_within(old, start, end), _within(new, start, end))
+    assert log.end.offset == prepared.before.records()[-1].offset + 1
+    verify_all(log)
+
+
+def _within(records: list[Record], start: int, end: int) -> list[Record]:
+    return [record for record in records if start <= record.offset < end]
+
+
+def faults(error: int) -> Iterator[tuple[SimFiles, Prepared]]:
+    """A compaction for each n, whose n-th file operation has failed."""
+    for n in count(1):
+        files = SimFiles(RealRandom(n))
+        prepared = prepare(files)
+        files.fail(n, error)
+        try:
+            compact(files, prepared.log, now_ms=NOW)
+        except (OSError, CorruptData):
+            pass
+        else:
+            if files.fault_pending():
+                assert n > 100, "the run has become too short to mean anything"
+                return
+        files.forget_faults()
+        yield files, prepared
+
+
+def finish_and_check(files: SimFiles, log: PartitionLog, prepared: Prepared) -> None:
+    check_old_or_new(log, prepared)
+    compact(files, log, now_ms=NOW)
+    check(log, prepared.after)
+    verify_all(log)
+
+
+@ERRORS
+def test_the_process_goes_on_after_any_failure(error: int) -> None:
+    for files, prepared in faults(error):
+        log = prepared.log
+        check_old_or_new(log, prepared)
+        log.checkpoint(high_watermark=log.end.offset)
+        finish_and_check(files, log, prepared)
+        log.close()
+        check(open_keyed(files), prepared.after)
+        leftovers = [n for n in files.list_dir(DIRECTORY) if n.endswith((".cleaned", "swap"))]
+        assert not leftovers
+
+
+@ERRORS
+def test_a_restart_after_any_failure(error: int) -> None:
+    for files, prepared in faults(error):
+        log = open_keyed(files)
+        finish_and_check(files, log, prepared)
+
+
+def test_a_power_loss_after_any_operation() -> None:
+    for files, prepared in faults(errno.EIO):
+        files.crash()
+        log = open_keyed(files)
+        # Once more, for what opening did and had not synced.
+        files.crash()
+        log = open_keyed(files)
+        finish_and_check(files, log, prepared)
+
+
+def test_a_power_loss_while_opening_completes_a_swap() -> None:
+    """Each crash point of the swap, and then each crash point of the opening that completes it."""
+    dice = Dice(RealRandom(1))
+    for files, prepared in faults(errno.EIO):
+        files.crash()
+        for _ in range(3):
+            files.fail(1 + dice.below(25), errno.EIO)
+            try:
+                open_keyed(files)
+            except OSError:
+                pass
+            files.crash()
+        finish_and_check(files, open_keyed(files), prepared)
+
+
+def test_a_run_that_is_left_off_leaves_nothing_behind() -> None:
+    for steps in count(1):
+        files = SimFiles(RealRandom(steps))
+        prepared = prepare(files)
+        run = compaction(files, prepared.log, now_ms=NOW).steps()
+        taken = sum(1 for _ in zip(range(steps), run, strict=False))
+        run.close()
+        assert not [n for n in files.list_dir(DIRECTORY) if n.endswith(".cleaned")]
+        check_old_or_new(prepared.log, prepared)
+        if taken < steps:
+            break
+    check(prepared.log, prepared.after)
+    assert steps > 6
+
+
+def test_retention_may_take_segments_while_they_are_cleaned() -> None:
+    for step in count(1):
+        files = SimFiles(RealRandom(step))
+        prepared = prepare(files)
+        log = prepared.log
+        run = compaction(files, log, now_ms=NOW).steps()
+        taken = sum(1 for _ in zip(range(step), run, strict=False))
+        start = (prepared.ranges[0][1] + prepared.ranges[1][1]) // 2
+        log.advance_start(start, high_watermark=log.end.offset)
+        for _ in run:
+            pass
+        expected = [r for r in prepared.after.records() if r.offset >= start]
+        newest = {r.key: r for r in expected if r.key is not None}
+        assert [r for r in held(log) if r.key is None] == [r for r in expected if r.key is None]
+        for record in held(log):
+            if record.key is not None and record.offset < prepared.ranges[-1][1]:
+                assert newest[record.key].offset >= record.offset
+        log.close()
+        log = open_keyed(files)
+        assert held(log)[0].offset >= start
+        verify_all(log)
+        if taken < step:
+            return
+
+
+def test_a_damaged_manifest_is_refused_and_nothing_is_removed() -> None:
+    files = SimFiles(RealRandom(1))
+    prepared = prepare(files)
+    prepared.log.close()
+    names = files.list_dir(DIRECTORY)
+    data = swap.encode_swap(Swap((0, 12), ((0, 77),)))
+    path = f"{DIRECTORY}/{swap.FILE_NAME}"
+    for at in range(len(data)):
+        file = files.open(path, create=True)
+        file.truncate(0)
+        file.append(data[:at] + bytes([data[at] ^ 4]) + data[at + 1 :])
+        with pytest.raises(CorruptData) as refused:
+            open_keyed(files)
+        assert refused.value.file == path
+        assert files.list_dir(DIRECTORY) == sorted([*names, swap.FILE_NAME])
+    file = files.open(path)
+    file.truncate(0)
+    file.append(data)
+    with pytest.raises(CorruptData, match="77 bytes"):
+        open_keyed(files)
+    assert files.list_dir(DIRECTORY) == sorted([*names, swap.FILE_NAME])

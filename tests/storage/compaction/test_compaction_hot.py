@@ -1,0 +1,150 @@
+"""The compiled passes and their interpreted twin: the hash, the map, and hostile records."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable
+from types import ModuleType
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bascule.errors import CorruptData
+from bascule.record.batch import Record, RecordBatch, scan_batches
+from bascule.record.builder import build_batch
+from bascule.storage.compaction.filter import BatchFilter
+from bascule.storage.compaction.key_map import KeyMap, seed_words
+from bascule.storage.compaction.windows import Window
+from twins import load_twin
+
+Hot = Callable[[str], ModuleType]
+PACKAGE = "storage/compaction"
+KEY = bytes(range(16))
+VECTORS = (
+    "a3817f04ba25a8e66df67214c7550293",
+    "da87c1d86b99af44347659119b22fc45",
+    "8177228da4a45dc7fca38bdef60affe4",
+)
+"""SipHash-2-4-128 of the bytes 0, 1, 2, ... n-1 for n = 0, 1, 2, from the authors' vectors."""
+
+
+@pytest.mark.parametrize("length", range(len(VECTORS)))
+def test_the_hash_is_siphash(hot: Hot, length: int) -> None:
+    words = hot(PACKAGE).hash_key(bytes(range(length)), seed_words(KEY))
+    assert b"".join(word.to_bytes(8, "little") for word in words).hex() == VECTORS[length]
+
+
+@settings(max_examples=200)
+@given(key=st.binary(max_size=70), secret=st.binary(min_size=16, max_size=16))
+def test_twins_hash_alike(key: bytes, secret: bytes) -> None:
+    compiled, interpreted = load_twin(PACKAGE, "compiled"), load_twin(PACKAGE, "interpreted")
+    seed = seed_words(secret)
+    assert compiled.hash_key(key, seed) == interpreted.hash_key(key, seed)
+
+
+def batch_of(keys: list[bytes | None], base_offset: int = 0) -> bytes:
+    records = [Record(base_offset + n, 5, key, b"value") for n, key in enumerate(keys)]
+    return bytes(build_batch(records, base_offset=base_offset, log_append_time=True))
+
+
+def whole(data: bytes) -> Window:
+    return Window(memoryview(data), 0, len(data), 0)
+
+
+def test_a_map_holds_what_a_dict_holds_and_keeps_its_bound() -> None:
+    bytes_max = 60_000
+    keys = KeyMap(bytes_max=bytes_max, secret=KEY, records_max=10_000)
+    model: dict[bytes, int] = {}
+    largest = before = 0
+    for n in range(10_000):
+        key = b"key %d" % (n * 7919 % 1_900)
+        if keys.add(whole(batch_of([key, None], 2 * n)), origin="x") == 0:
+            break
+        model[key] = 2 * n
+        if keys.size_bytes != before:
+            largest = max(largest, before + keys.size_bytes)
+            before = keys.size_bytes
+    assert keys.is_full
+    assert keys.keys == len(model) > bytes_max // 24 * 4 // 5 * 4 // 5 - 3
+    assert largest <= bytes_max, "the old table and the new one together"
+    assert all(keys.newest(key) == offset for key, offset in model.items())
+    assert keys.newest(b"never added") is None
+
+
+def test_a_map_sets_no_more_aside_than_there_are_records() -> None:
+    keys = KeyMap(bytes_max=1 << 30, secret=KEY, records_max=1_000)
+    for n in range(100):
+        keys.add(whole(batch_of([b"%d" % (10 * n + m) for m in range(10)], 10 * n)), origin="x")
+    assert keys.keys == 1_000
+    assert keys.size_bytes <= 24 * 1_300
+
+
+@settings(max_examples=150)
+@given(
+    keys=st.lists(st.one_of(st.none(), st.binary(max_size=30)), min_size=1, max_size=20),
+    flips=st.lists(st.tuples(st.integers(0, 10_000), st.integers(1, 255)), max_size=4),
+)
+def test_hostile_bytes_cost_an_error_at_most(
+    keys: list[bytes | None], flips: list[tuple[int, int]]
+) -> None:
+    """Both twins say the same of any bytes; nothing is read or written beyond the buffers."""
+    data = bytearray(batch_of([b"first"]) + batch_of(keys, 1) + batch_of([b"last"], 500))
+    for at, flip in flips:
+        data[at % len(data)] ^= flip
+    found = [passes(load_twin(PACKAGE, twin), bytes(data)) for twin in ("compiled", "interpreted")]
+    assert found[0] == found[1]
+
+
+def passes(hot: ModuleType, data: bytes) -> list[object]:
+    table, seed = array("Q", bytes(24 * 64)), seed_words(KEY)
+    hashes, rows = array("Q", bytes(8 * hot.HASH_WORDS)), array("q", bytes(8 * hot.ROW_WORDS))
+    state = array("q", (0, 0))
+    mapped = hot.map_batches(data, len(data), table, 51, seed, hashes, rows, state)
+    out, places = bytearray(len(data)), array("q", bytes(8 * 20))
+    filtering = array("q", (0, 0, 400, 0, 90, 100, 1 << 60, 0, 0, 0))
+    filtered = hot.filter_batches(
+        data, len(data), table, seed, hashes, rows, out, places, filtering
+    )
+    kept = bytes(out[: filtering[1]])
+    return [mapped, list(state), list(table), filtered, list(filtering), kept, list(places)]
+
+
+def test_records_that_do_not_fill_their_batch_are_named() -> None:
+    data = bytearray(batch_of([b"a"]) + batch_of([b"b", b"c"], 1))
+    second = len(batch_of([b"a"]))
+    data[second + 61] += 2
+    keys = KeyMap(bytes_max=10_000, secret=KEY, records_max=10)
+    with pytest.raises(CorruptData) as refused:
+        keys.add(whole(bytes(data)), origin="a file")
+    assert (refused.value.file, refused.value.at) == ("a file", second)
+    keeping = BatchFilter(keys, end_offset=9, start_offset=0, now_ms=1, tombstone_retention_ms=1)
+    with pytest.raises(CorruptData) as refused:
+        keeping.apply(whole(bytes(data)), lambda _: None, origin="a file")
+    assert (refused.value.file, refused.value.at) == ("a file", second)
+
+
+def test_attributes_from_the_future_are_left_alone() -> None:
+    data = bytearray(batch_of([b"a", b"a"]))
+    data[21] = 1
+    keys = KeyMap(bytes_max=10_000, secret=KEY, records_max=10)
+    keys.add(whole(bytes(data)), origin="x")
+    assert keys.keys == 0
+    keys.add(whole(batch_of([b"a"], 7)), origin="x")
+    out: list[bytes] = []
+    keeping = BatchFilter(keys, end_offset=9, start_offset=0, now_ms=1, tombstone_retention_ms=1)
+    keeping.apply(whole(bytes(data)), lambda piece: out.append(bytes(piece)), origin="x")
+    assert out == [bytes(data)]
+
+
+def test_a_changed_batch_is_sealed_again_and_an_unchanged_one_is_the_same_bytes() -> None:
+    same, other = batch_of([b"a", None, b"b"]), batch_of([b"c", b"d", b"c"], 3)
+    keys = KeyMap(bytes_max=10_000, secret=KEY, records_max=10)
+    keys.add(whole(same + other), origin="x")
+    out = bytearray()
+    keeping = BatchFilter(keys, end_offset=9, start_offset=0, now_ms=1, tombstone_retention_ms=1)
+    keeping.apply(whole(same + other), lambda piece: out.extend(piece), origin="x")
+    assert out.startswith(same)
+    (_, (header, start, end)) = scan_batches(out)
+    assert (header.base_offset, header.end_offset, header.record_count) == (3, 6, 2)
+    assert [r.offset for r in RecordBatch(bytes(out[start:end]))] == [4, 5]

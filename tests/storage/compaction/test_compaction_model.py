@@ -1,0 +1,224 @@
+"""Compaction against plain dicts: whatever is appended, cleaned, purged and opened again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import ModuleType
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bascule.host.real import RealRandom
+from bascule.model import Compression
+from bascule.sim.disk import SimFiles
+from bascule.storage.compaction import filter as filter_module
+from bascule.storage.compaction import key_map as key_map_module
+from bascule.storage.compaction.clean_offset import read_clean_offset
+from keyed_logs import (
+    Model,
+    append_keyed,
+    check,
+    close_segment,
+    closed_end,
+    compact,
+    compaction,
+    held,
+    open_keyed,
+    verify_all,
+)
+from stored_batches import DIRECTORY
+
+FEW_KEYS = st.sampled_from([None, b"", *(b"key-%d" % n for n in range(9)), b"a longer key" * 3])
+KEYS = st.one_of(FEW_KEYS, FEW_KEYS, st.integers(0, 200).map(lambda n: b"%d" % n))
+VALUES = st.sampled_from([None, b"", b"v", b"value" * 9])
+BATCH = st.tuples(
+    st.lists(st.tuples(KEYS, VALUES), min_size=1, max_size=12),
+    st.sampled_from(["plain", "plain", "plain", "gzip", "zstd", "create", "control"]),
+)
+AFTER = st.one_of(
+    st.just("compact"),
+    st.just("compact"),
+    st.sampled_from(["reopen", "verify", "close"]),
+    st.tuples(st.just("purge"), st.floats(0, 1)),
+)
+ROUND = st.tuples(st.lists(BATCH, min_size=1, max_size=25), st.lists(AFTER, max_size=3))
+"""Batches, the end of their segment, and what comes then."""
+
+
+@contextmanager
+def on_twin(hot: ModuleType) -> Iterator[None]:
+    modules = (filter_module, key_map_module)
+    before = [module._hot for module in modules]
+    for module in modules:
+        module._hot = hot  # type: ignore[attr-defined]
+    try:
+        yield
+    finally:
+        for module, old in zip(modules, before, strict=True):
+            module._hot = old  # type: ignore[attr-defined]
+
+
+@settings(max_examples=60)
+@given(
+    rounds=st.lists(ROUND, min_size=1, max_size=5), map_bytes=st.sampled_from([1, 3_000, 1 << 20])
+)
+def test_a_log_holds_what_a_model_holds(
+    hot: Callable[[str], ModuleType],
+    rounds: list[tuple[list[object], list[object]]],
+    map_bytes: int,
+) -> None:
+    actions = [action for batches, after in rounds for action in (*batches, "close", *after)]
+    with on_twin(hot("storage/compaction")):
+        _run([*actions, "compact"], map_bytes)
+
+
+def _run(actions: list[object], map_bytes: int) -> None:
+    files = SimFiles(RealRandom(1))
+    log, model, now = open_keyed(files), Model(), 10_000
+    for action in actions:
+        now += 300
+        match action:
+            case "close":
+                close_segment(log)
+            case "compact":
+                # A map that is full ends the run early: as many runs as it takes.
+                while True:
+                    before = model.clean_offset
+                    done = compact(files, log, now_ms=now, map_bytes_max=map_bytes)
+                    model.compact(done.clean_offset, now)
+                    check(log, model)
+                    assert done.clean_offset >= before
+                    if not done.map_is_full:
+                        break
+                    assert done.clean_offset > before, "no run stands still"
+                assert read_clean_offset(files, DIRECTORY) == (
+                    model.clean_offset,
+                    model.horizon_ms(),
+                )
+            case "reopen":
+                log.close(high_watermark=log.end.offset)
+                log = open_keyed(files)
+            case "verify":
+                verify_all(log)
+            case ("purge", float(share)):
+                log.sync()
+                span = log.end.offset - log.start_offset
+                offset = log.start_offset + int(share * span)
+                log.advance_start(offset, high_watermark=log.end.offset)
+                model.start_offset = log.start_offset
+            case (list(pairs), str(kind)):
+                codec = Compression(kind) if kind in ("gzip", "zstd") else Compression.NONE
+                append_keyed(
+                    log, model, pairs, codec=codec,
+                    append_time=kind != "create", control=kind == "control",
+                )  # fmt: skip
+    log.close(high_watermark=log.end.offset)
+    log = open_keyed(files)
+    check(log, model)
+    verify_all(log)
+
+
+def test_after_a_run_each_key_has_one_record_below_the_clean_offset() -> None:
+    files = SimFiles(RealRandom(2))
+    log, model = open_keyed(files), Model()
+    dice = RealRandom(3)
+    for _ in range(60):
+        keys = [b"%d" % int(dice.uniform(0, 40)) for _ in range(8)]
+        append_keyed(log, model, [(key, b"v") for key in keys])
+    close_segment(log)
+    append_keyed(log, model, [(b"1", b"in the active segment")])
+    done = compact(files, log, now_ms=5_000)
+    below = [r.key for r in held(log) if r.offset < done.clean_offset]
+    assert done.clean_offset == closed_end(log)
+    assert len(below) == len(set(below)) == 40
+    assert done.records_removed == 480 - 40
+    assert held(log)[-1].value == b"in the active segment"
+    sizes = [info.bytes for info in log.segments_info()]
+    assert log.size_bytes() == sum(sizes)
+    second = compact(files, log, now_ms=6_000)
+    assert second.records_removed == 0
+    assert second.keys == 0
+    assert len(log.segments_info()) == 2, "small neighbours become one"
+
+
+def test_readers_read_through() -> None:
+    """A reader that keeps its slices sees every survivor once, however often the log is cleaned."""
+    files = SimFiles(RealRandom(4))
+    log, model = open_keyed(files), Model()
+    dice = RealRandom(5)
+    for _ in range(120):
+        keys = [b"%d" % int(dice.uniform(0, 60)) for _ in range(6)]
+        append_keyed(log, model, [(key, b"v" * 20) for key in keys])
+    close_segment(log)
+    survivors = {r.offset for r in model.records()}
+    run = compaction(files, log, now_ms=5_000)
+    steps = run.steps()
+    seen: list[int] = []
+    offset = 0
+    verified = log.verify(None)
+    while offset < log.end.offset:
+        next(steps, None)
+        piece = log.plan_read(offset, bytes_max=300, end=log.end)
+        assert piece is not None
+        next(steps, None)
+        data = piece.file.read_at(piece.position, piece.length)
+        offset = _read_whole_batches(data, seen)
+        verified = log.verify(verified) if verified else None
+    for _ in steps:
+        pass
+    model.compact(run.done.clean_offset, 5_000)
+    assert seen == sorted(set(seen)), "nothing twice, nothing out of order"
+    assert {r.offset for r in model.records()} <= set(seen) <= survivors
+
+
+def _read_whole_batches(data: bytes, seen: list[int]) -> int:
+    from bascule.record.batch import RecordBatch, scan_batches
+
+    end = 0
+    for header, start, stop in scan_batches(data):
+        seen.extend(record.offset for record in RecordBatch(data[start:stop]))
+        end = header.end_offset
+    assert end > 0, "a slice holds at least one whole batch"
+    return end
+
+
+def test_a_tombstone_stays_for_its_retention_and_then_goes() -> None:
+    files = SimFiles(RealRandom(6))
+    log, model = open_keyed(files), Model()
+    append_keyed(log, model, [(b"a", b"1"), (b"b", b"1"), (b"c", b"")])
+    append_keyed(log, model, [(b"a", None), (None, None)])
+    close_segment(log)
+    compact(files, log, now_ms=10_000, retention_ms=500)
+    assert [(r.key, r.value) for r in held(log)] == [
+        (b"b", b"1"), (b"c", b""), (b"a", None), (None, None),
+    ]  # fmt: skip
+    assert read_clean_offset(files, DIRECTORY) == (5, 10_500)
+    compact(files, log, now_ms=10_499, retention_ms=500)
+    assert (b"a", None) in [(r.key, r.value) for r in held(log)], "the first horizon counts"
+    compact(files, log, now_ms=10_500, retention_ms=500)
+    assert [(r.key, r.value) for r in held(log)] == [(b"b", b"1"), (b"c", b""), (None, None)]
+    assert read_clean_offset(files, DIRECTORY) == (5, None)
+
+
+def test_a_lost_or_damaged_clean_offset_costs_a_pass_and_nothing_else() -> None:
+    files = SimFiles(RealRandom(7))
+    log, model = open_keyed(files), Model()
+    for n in range(30):
+        append_keyed(log, model, [(b"%d" % (n % 5), b"v" * 30)])
+    close_segment(log)
+    done = compact(files, log, now_ms=5_000)
+    model.compact(done.clean_offset, 5_000)
+    path = f"{DIRECTORY}/clean-offset"
+    data = files.read_bytes(path)
+    for at in range(len(data)):
+        file = files.open(path)
+        file.truncate(0)
+        file.append(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
+        assert read_clean_offset(files, DIRECTORY) == (0, None)
+        log.close(high_watermark=log.end.offset)
+        log = open_keyed(files)
+        check(log, model)
+        again = compact(files, log, now_ms=5_000)
+        assert again.clean_offset == done.clean_offset
+        check(log, model)
