@@ -283,6 +283,7 @@ def _connect_options(config: Config) -> ConnectOptions:
         # Trusting an authority or showing a certificate makes no sense in the clear.
         tls=nats.tls or nats.tls_first or bool(nats.tls_ca or nats.tls_cert),
         tls_first=nats.tls_first,
+        ping_interval_ms=nats.ping_interval_ms,
         # A stream on `>` must not store the acks this node publishes.
         echo=False,
     )

@@ -71,6 +71,13 @@ class NatsConfig:
     tls_ca: str = setting("", about="PEM file of the authorities to trust; empty: the system's.")
     tls_cert: str = setting("", about="PEM file of the client certificate.")
     tls_key: str = setting("", about="PEM file of the client certificate's key.")
+    ping_interval_ms: int = setting(
+        10_000,
+        about="A server that says nothing for so long is sent a PING; one that leaves two of them "
+        "unanswered is left for another.",
+        minimum=100,
+        maximum=3_600_000,
+    )
     discover: bool = setting(
         True, about="Also use the servers of the cluster that the connected one announces."
     )
@@ -138,6 +145,25 @@ class LimitsConfig:
         about="A client connection without a request for this long is closed. Kafka's "
         "connections.max.idle.ms.",
         minimum=1_000,
+    )
+    request_ms_max: int = setting(
+        30_000,
+        about="A request that has begun to arrive, at either door, must be whole within this time.",
+        minimum=100,
+    )
+    write_stall_ms_max: int = setting(
+        60_000,
+        about="A connection that takes no byte of its response for this long is closed.",
+        minimum=100,
+    )
+    client_memory_bytes_max: int = setting(
+        256 << 20,
+        about="Memory for requests and responses of all client connections together, beyond the "
+        "first 16 KiB of each; a connection that wants more is closed.",
+        minimum=1 << 20,
+    )
+    http_connections_max: int = setting(
+        256, about="Connections to the HTTP door at a time.", minimum=1
     )
     ingest_buffer_bytes_max: int = setting(
         256 << 20,

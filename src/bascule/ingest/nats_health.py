@@ -12,9 +12,6 @@ from bascule.wire.nats import ErrorKind, NatsRefused, ServerError
 
 log = logging.getLogger("bascule.ingest")
 
-BACKLOG_BYTES_MIN: Final = 1 << 20
-"""So much waited in the kernel when the connection ended: the server had to hold messages back,
-which is when it drops a slow consumer. A reader that keeps up leaves some 100 KiB there."""
 REPEAT_NS: Final = 10_000_000_000
 """The same complaint is logged this often; the counters have every one."""
 STREAMS_NAMED_MAX: Final = 20

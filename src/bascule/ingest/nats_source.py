@@ -14,8 +14,8 @@ from bascule.errors import BasculeError, Broken, Closed, RemoteProtocolError
 from bascule.host.api import Clock, Random
 from bascule.ingest.chunk_reader import ChunkReader, DraftSink
 from bascule.ingest.nats_dialer import Dialer, Dialled
-from bascule.ingest.nats_health import BACKLOG_BYTES_MIN, Complaints, SourceCounts
-from bascule.ingest.nats_transport import IDLE_SECONDS, Transport
+from bascule.ingest.nats_health import Complaints, SourceCounts
+from bascule.ingest.nats_transport import Transport
 from bascule.ingest.sequencer import Sequencer
 from bascule.ingest.subscriptions import PING, Subscription, Subscriptions, refuse
 from bascule.wire.nats import (
@@ -32,7 +32,7 @@ log = logging.getLogger("bascule.ingest")
 ACKS_SENT_SECONDS_MAX: Final = 2.0
 """How long the end of a connection waits for acks that the server is slow to take."""
 IDLE_PINGS_MAX: Final = 2
-"""A server that was silent for so many IDLE_SECONDS after as many PINGs is taken for gone."""
+"""A server that leaves so many PINGs unanswered is taken for gone."""
 
 
 class NatsSource:
@@ -257,8 +257,8 @@ class NatsSource:
             "nats disconnected; what is published meanwhile without an ack is not stored",
             extra={"server": str(self.address), "reason": reason},
         )
-        behind = transport.backlog_bytes_last if by_server else 0
-        if behind >= BACKLOG_BYTES_MIN or "slow consumer" in reason.lower():
+        behind = transport.backlog_bytes if by_server else 0
+        if behind or "slow consumer" in reason.lower():
             self._complaints.on_slow_consumer(
                 str(self.address), self.streams(), backlog_bytes=behind
             )
@@ -299,9 +299,9 @@ class NatsSource:
             raise RemoteProtocolError(f"the NATS server sent {line[:40]!r}, expected an operation")
 
     def on_idle(self) -> None:
-        """Nothing came for IDLE_SECONDS. Raises: Broken where a server answers no PING."""
+        """Nothing came for an interval. Raises: Broken where a server answers no PING."""
         if self._idle_pings >= IDLE_PINGS_MAX:
-            raise Broken(f"no PONG for {IDLE_PINGS_MAX * IDLE_SECONDS} s")
+            raise Broken(f"the NATS server left {IDLE_PINGS_MAX} PINGs without a PONG")
         self._idle_pings += 1
         with self._lock:
             self._send_and_confirm(b"")

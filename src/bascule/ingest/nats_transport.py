@@ -20,10 +20,11 @@ _KERNEL_BYTES: Final = 4 << 20
 """Receive buffer asked of the kernel: some 20 ms at the speed of a NATS server."""
 _SO_RCVBUFFORCE: Final = 33
 """From asm-generic/socket.h; Python's socket module has no name for it."""
-IDLE_SECONDS: Final = 10
-"""`receive_into` gives up waiting after this long, so that the server can be asked for a sign."""
-_IDLE_TIMEVAL: Final = struct.pack("ll", IDLE_SECONDS, 0)
-"""A `struct timeval`. The kernel's own time-out costs no call per receive, as Python's would."""
+BACKLOG_BYTES_MIN: Final = 1 << 20
+"""So much waited in the kernel: the server had to hold messages back, which is when it drops a slow
+consumer. A reader that keeps up leaves some 100 KiB there."""
+CALM_NS: Final = 1_000_000_000
+"""After having waited this long for the server, a backlog is history."""
 _IOV_MAX: Final = 512
 """Buffers per sendmsg; the kernel takes 1024."""
 
@@ -36,8 +37,14 @@ class Transport:
     """
 
     def __init__(
-        self, sock: socket.socket, tls: _TlsLayer | None, *, outgoing_bytes_max: int
+        self,
+        sock: socket.socket,
+        tls: _TlsLayer | None,
+        *,
+        clock: Clock,
+        outgoing_bytes_max: int,
     ) -> None:
+        self._clock = clock
         self._sock = sock
         self._tls = tls
         self._lock = threading.Lock()
@@ -48,31 +55,39 @@ class Transport:
         self._closed = False
         self._writer: threading.Thread | None = None
         self._backlog_bytes = 0
-        self.backlog_bytes_last = 0
-        """Received in one go, without the kernel's buffer found empty, most recently."""
+        """Received without the kernel's buffer found empty in between."""
+        self._calm_ns = 0
+        """Time spent waiting for the server since the last backlog."""
+        self.backlog_bytes = 0
+        """The last backlog of BACKLOG_BYTES_MIN or more, until CALM_NS of waiting; else 0."""
         self._reading_ended = False
 
     def receive_into(self, view: memoryview) -> int:
         """Wait for bytes; 0 at the end of the connection.
 
-        Raises: OSError; BlockingIOError where nothing came for IDLE_SECONDS.
+        Raises: OSError; BlockingIOError where nothing came for `ping_interval_ms`.
         """
         if self._reading_ended:
             return 0
-        if self._tls is not None:
-            return self._receive_tls(view)
-        count = self._sock.recv_into(view)
-        self._note_backlog(count, len(view))
-        return count
+        try:
+            return self._receive_plain(view) if self._tls is None else self._receive_tls(view)
+        except BlockingIOError:
+            self.backlog_bytes = 0
+            raise
 
     def end_reading(self) -> None:
         """Let `receive_into` say that this is the end, though the connection is open."""
         self._reading_ended = True
 
-    def _note_backlog(self, count: int, room: int) -> None:
+    def _note_backlog(self, count: int, room: int, began_ns: int) -> None:
+        """`count` bytes came into `room`, waited for since `began_ns` where there is a backlog."""
+        if self.backlog_bytes:
+            self._calm_ns += self._clock.monotonic_ns() - began_ns
+            if self._calm_ns >= CALM_NS:
+                self.backlog_bytes = 0
         self._backlog_bytes += count
-        if count:
-            self.backlog_bytes_last = self._backlog_bytes
+        if self._backlog_bytes >= BACKLOG_BYTES_MIN:
+            self.backlog_bytes, self._calm_ns = self._backlog_bytes, 0
         if count < room:
             self._backlog_bytes = 0
 
@@ -156,6 +171,12 @@ class Transport:
         if not self._queue:
             self._queued.notify_all()
 
+    def _receive_plain(self, view: memoryview) -> int:
+        began = self._clock.monotonic_ns() if self.backlog_bytes else 0
+        count = self._sock.recv_into(view)
+        self._note_backlog(count, len(view), began)
+        return count
+
     def _receive_tls(self, view: memoryview) -> int:
         assert self._tls is not None
         while True:
@@ -165,8 +186,9 @@ class Transport:
                 self._sock.sendall(answer)
             if read is not None:
                 return read
+            began = self._clock.monotonic_ns() if self.backlog_bytes else 0
             data = self._sock.recv(_TLS_CHUNK_BYTES)
-            self._note_backlog(len(data), _TLS_CHUNK_BYTES)
+            self._note_backlog(len(data), _TLS_CHUNK_BYTES, began)
             with self._lock:
                 self._tls.feed(data)
 
@@ -233,9 +255,12 @@ def connect(
     )
     sock = _connected_socket(address, timeout)
     try:
-        transport = _shaken(sock, handshake, address, tls_context, outgoing_bytes_max)
+        transport = _shaken(sock, handshake, address, tls_context, clock, outgoing_bytes_max)
         sock.settimeout(None)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _IDLE_TIMEVAL)
+        # The kernel's own time-out costs no call per receive, as Python's would.
+        seconds, milliseconds = divmod(options.ping_interval_ms, 1000)
+        timeval = struct.pack("ll", seconds, milliseconds * 1000)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, timeval)
     except ssl.SSLError as error:
         sock.close()
         raise Broken(explain_tls(error)) from error
@@ -251,11 +276,12 @@ def _shaken(
     handshake: NatsHandshake,
     address: ServerAddress,
     tls_context: ssl.SSLContext | None,
+    clock: Clock,
     outgoing_bytes_max: int,
 ) -> Transport:
     """Carry out the handshake; the transport it ends with."""
     chunk = memoryview(bytearray(_TLS_CHUNK_BYTES))
-    transport = Transport(sock, None, outgoing_bytes_max=outgoing_bytes_max)
+    transport = Transport(sock, None, clock=clock, outgoing_bytes_max=outgoing_bytes_max)
     step, data = Step.NEED_DATA, b""
     while step is not Step.READY:
         step = handshake.receive(data)
@@ -263,7 +289,7 @@ def _shaken(
             context = tls_context or ssl.create_default_context()
             tls = _TlsLayer(context, address.tls_name or address.host)
             tls.handshake(sock)
-            transport = Transport(sock, tls, outgoing_bytes_max=outgoing_bytes_max)
+            transport = Transport(sock, tls, clock=clock, outgoing_bytes_max=outgoing_bytes_max)
             handshake.tls_started()
             data = b""
         outgoing = handshake.to_send()

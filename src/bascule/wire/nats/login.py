@@ -29,6 +29,8 @@ class ConnectOptions:
     """Refuse to go on without TLS."""
     tls_first: bool = False
     """Begin with TLS, before the server's INFO; the server has to be set up for it."""
+    ping_interval_ms: int = 10_000
+    """A server that says nothing for so long is sent a PING."""
     echo: bool = True
     """Whether the server sends our own messages back to our own subscriptions."""
 

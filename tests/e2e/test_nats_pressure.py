@@ -1,0 +1,98 @@
+"""A node that falls behind, a server that falls silent: noticed, counted, said."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from pathlib import Path
+
+from nats_world import configured_nats, eventually, metric
+from running import RawNats, running_nats, running_node
+
+SMALL_QUEUE = 'max_pending: 2MB\nwrite_deadline: "1s"\n'
+FLOOD_BYTES = 64 << 20
+
+
+def flood(port: int, size: int) -> None:
+    publisher = RawNats(port)
+    message = b"PUB s.flood 65536\r\n" + b"x" * 65536 + b"\r\n"
+    for _ in range(size // 65536):
+        publisher.send(message)
+    publisher.flush()
+    publisher.close()
+
+
+def test_a_node_dropped_as_a_slow_consumer_says_so(tmp_path: Path) -> None:
+    with (
+        configured_nats(tmp_path / "nats", SMALL_QUEUE) as server,
+        running_node(tmp_path, nats=server.url) as node,
+    ):
+        node.create("s", "s.>")
+        node.create("t", "t")
+        assert node.process is not None
+        node.process.send_signal(signal.SIGSTOP)
+        flooding = threading.Thread(target=flood, args=(server.port, FLOOD_BYTES))
+        flooding.start()
+        flooding.join(30)
+        server_log = server.directory / "nats.log"
+        eventually(lambda: "Slow Consumer" in server_log.read_text(), "the server keeps it")
+        node.process.send_signal(signal.SIGCONT)
+        eventually(
+            lambda: metric(node, "bascule_nats_slow_consumer_disconnects_total") == 1,
+            "nothing counted",
+        )
+        eventually(lambda: node.call("GET", "/v1/node")["ready"], "not connected again")
+        text = " ".join(node.log.read_text().split())
+        (line,) = [line for line in node.log.read_text().splitlines() if "node was behind" in line]
+        assert " error " in line
+        assert 'streams="_offsets, s, t"' in line
+        assert "publish with acks" in line
+        assert "nats back" in text
+        # What was delivered before the end is stored, and what comes now as well.
+        before = node.partition("s")["end_offset"]
+        assert before < FLOOD_BYTES // 65536
+        publisher = RawNats(server.port)
+        publisher.send(b"SUB in 1\r\nPUB s.x in 1\r\nx\r\n")
+        assert b'"stream":"s"' in publisher.messages()[0][1].replace(b" ", b"")
+        publisher.close()
+
+
+def test_an_ordinary_end_is_no_slow_consumer(tmp_path: Path) -> None:
+    with (
+        running_nats(tmp_path / "nats") as server,
+        running_node(tmp_path, nats=server.url) as node,
+    ):
+        node.create("s", "s.>")
+        flood(server.port, 1 << 20)
+        node.wait_stored("s", 16)
+        # A burst is soon read; what was behind a second ago has nothing to do with the end.
+        threading.Event().wait(1.2)
+        server.stop(signal.SIGKILL)
+        server.start()
+        eventually(lambda: node.call("GET", "/v1/node")["ready"], "not connected again")
+        assert metric(node, "bascule_nats_disconnects_total") == 1
+        assert metric(node, "bascule_nats_slow_consumer_disconnects_total") == 0
+
+
+def test_a_server_that_falls_silent_is_left(tmp_path: Path) -> None:
+    """It still holds the connection, but answers no PING: as after a lost network."""
+    with (
+        running_nats(tmp_path / "one") as silent,
+        running_nats(tmp_path / "two") as other,
+        running_node(
+            tmp_path,
+            nats=f"{silent.url},{other.url}",
+            environment={"BASCULE_NATS_PING_INTERVAL_MS": "300"},
+        ) as node,
+    ):
+        node.create("s", "s.>")
+        assert node.call("GET", "/v1/node")["nats_server"] == silent.url
+        assert silent.process is not None
+        silent.process.send_signal(signal.SIGSTOP)
+        eventually(lambda: node.call("GET", "/v1/node")["nats_server"] == other.url, "it stays")
+        silent.process.send_signal(signal.SIGCONT)
+        assert "without a PONG" in node.log.read_text()
+        publisher = RawNats(other.port)
+        publisher.send(b"SUB in 1\r\nPUB s.x in 1\r\nx\r\n")
+        assert b'"stream"' in publisher.messages()[0][1]
+        publisher.close()
