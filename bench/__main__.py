@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import importlib
 
-NAMES = ("decode", "sendfile", "latency", "ingest", "acked", "reading", "idle")
+NAMES = ("decode", "sendfile", "latency", "ingest", "acked", "reading", "idle", "compaction", "dedupe")
 
 
 def main() -> None:
