@@ -8,8 +8,9 @@ MODE   := $(if $(filter 1,$(BASCULE_PURE)),pure,compiled)
 
 # Where `make demo` leaves its Parquet files and its picture.
 OUTPUT ?= demo-output
-# Rounds of `make torture`; seed of `make fuzz`, which a failing run prints.
+# Rounds of `make torture` and `make power`; seed of `make fuzz`, which a failing run prints.
 ROUNDS ?= 20
+POWER_ROUNDS ?= 10000
 SEED   ?=
 
 .DEFAULT_GOAL := help
@@ -92,6 +93,11 @@ torture: setup ## kill -9 under load with random timing, ROUNDS=20 times
 		echo "round $$round of $(ROUNDS)"; \
 		$(PYTEST) -q tests/e2e/test_durability.py || exit 1; \
 	done
+
+.PHONY: power
+power: $(VENV)/.installed build ## power loss on the crashable disk, POWER_ROUNDS=10000 rounds from SEED on
+	BASCULE_POWER_ROUNDS=$(POWER_ROUNDS) BASCULE_POWER_SEED=$(or $(SEED),0) \
+		$(PYTEST) -q -x tests/sim/test_power_loss.py
 
 .PHONY: fuzz
 fuzz: $(VENV)/.installed build ## hostile bytes and property tests with many more examples

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Final, TypeVar
 
-from bascule.errors import Closed, CorruptData, LogFailed, OffsetOutOfRange
+from bascule.errors import Closed, LogFailed, OffsetOutOfRange
 from bascule.host.api import Buffer, Clock, File, Files
 from bascule.storage.compaction.swaps import Swaps
 from bascule.storage.epochs import LeaderEpochs, start_epoch
@@ -18,8 +18,9 @@ from bascule.storage.segment import (
     LogPosition,
     Segment,
     SegmentInfo,
+    Stillborn,
     Tail,
-    segment_path,
+    begin_segment,
 )
 from bascule.storage.segments import SegmentGone, Segments
 from bascule.storage.synced_mark import SyncedMark
@@ -234,10 +235,12 @@ class PartitionLog:
     def _roll(self, tail: Tail) -> LogPosition:
         """Start a new segment at the end. Neither is synced here: `sync` does both, in order."""
         end = tail.end
-        path = segment_path(self.directory, end.offset)
-        contents = Contents(self._files.open(path, create=True), self._config.index_interval_bytes)
-        if (found := contents.file.size()) > 0:
-            raise CorruptData(path, 0, "no such file", f"{found} bytes")
+        try:
+            contents = begin_segment(
+                self._files, self.directory, end.offset, self._config.index_interval_bytes
+            )
+        except Stillborn as error:
+            raise self._stop(str(error)) from error
         self._segments.roll(end.position, Segment(end.offset, 0, contents))
         self._active = contents
         rolled = LogPosition(end.offset, end.offset, 0)
@@ -245,10 +248,7 @@ class PartitionLog:
         return rolled
 
     def _take_back(self, file: File, position: int, error: OSError) -> None:
-        """Remove what a failed append left behind the last batch.
-
-        Raises: LogFailed where that fails, too.
-        """
+        """Remove what a failed append left behind. Raises: LogFailed where that fails, too."""
         try:
             file.truncate(position)
         except OSError as second:
@@ -261,13 +261,11 @@ class PartitionLog:
 
     def check_open(self) -> None:
         """Raises: LogFailed, Closed where no call may go on."""
-        if self._stopped is not None:
-            raise self._refusal()
-
-    def _refusal(self) -> LogFailed | Closed:
+        if self._stopped is None:
+            return
         if self._closed:
-            return Closed(f"log {self.directory} is closed")
-        return LogFailed(self.directory, str(self._stopped))
+            raise Closed(f"log {self.directory} is closed")
+        raise LogFailed(self.directory, self._stopped)
 
     def sync(self) -> LogPosition:
         """Put everything appended before the call on the disk; return up to where that is.

@@ -326,6 +326,34 @@ class Segment:
         self.contents = None
 
 
+class Stillborn(Exception):
+    """A segment could not be begun, nor what there is of it be removed; stays in storage."""
+
+
+def begin_segment(
+    files: Files, directory: str, base_offset: int, index_interval_bytes: int
+) -> Contents:
+    """Create a segment's file. Where that fails nothing is left of it, so that the segment before
+    may go on beyond `base_offset`.
+
+    Raises: OSError, CorruptData where there is such a file, Stillborn.
+    """
+    path = segment_path(directory, base_offset)
+    try:
+        file = files.open(path, create=True)
+        found = file.size()
+    except OSError as error:
+        try:
+            _remove_present(files, path)
+        except OSError as second:
+            message = f"a segment could not be begun ({error}) nor removed ({second})"
+            raise Stillborn(message) from error
+        raise
+    if found > 0:
+        raise CorruptData(path, 0, "no such file", f"{found} bytes")
+    return Contents(file, index_interval_bytes)
+
+
 def remove_segment(files: Files, directory: str, base_offset: int) -> None:
     """Remove a segment's files, as far as they are there.
 

@@ -1,0 +1,238 @@
+"""Power goes at any moment: seeded rounds of a partition's whole life on a disk that drops, tears
+and reorders whatever was not synced.
+
+`make power` runs 10,000 of them; `BASCULE_POWER_ROUNDS` says how many, `BASCULE_POWER_SEED` which
+one is the first. A failing round names its seed.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from dataclasses import dataclass, field
+
+import pytest
+
+from bascule.broker.partition import Partition
+from bascule.errors import BasculeError
+from bascule.host.real import RealRandom
+from bascule.ingest.acks import AckError
+from bascule.ingest.sequencer import Draft
+from bascule.ingest.terms import Seed
+from bascule.model import StreamConfig, StreamDefinition, SyncPolicy
+from bascule.record.batch import Record, RecordBatch
+from bascule.record.builder import build_batch
+from bascule.sim.disk import SHORT, Dice, SimClock, SimFiles
+from bascule.storage.partition_log import PartitionLog
+from bascule.storage.retention import limits_of, log_config, plan_start
+from stored_batches import DIRECTORY, read_batches
+
+ROUNDS = int(os.environ.get("BASCULE_POWER_ROUNDS", "400"))
+SEED = int(os.environ.get("BASCULE_POWER_SEED", "0"))
+PARTS = 8
+LIVES_MAX = 5
+ACTIONS_MAX = 30
+SIZES = (0, 10, 60, 400, 3_000, 9_000)
+ERRORS = (errno.EIO, errno.ENOSPC, SHORT)
+
+
+@dataclass
+class Ledger:
+    """What went in, and what was promised of it."""
+
+    given: list[bytes] = field(default_factory=list)
+    """Value of each record by its offset, as far as it may still be there."""
+    acked: int = 0
+    """Records below were acknowledged."""
+    synced: int = 0
+    """Records below were confirmed to be on the disk."""
+    start: int = 0
+    """Where the log was told to begin, and said that it does."""
+    start_asked: int = 0
+    """Where it may have come to begin, told so by a call that failed."""
+
+
+class World:
+    """One partition on one disk, through a few lives."""
+
+    def __init__(self, seed: int) -> None:
+        self.dice = Dice(RealRandom(seed))
+        self.files = SimFiles(RealRandom(seed + (1 << 32)))
+        self.clock = SimClock(10_000)
+        self.ledger = Ledger()
+        self.made = 0
+        limit = self.dice.pick((0, 0, 2_000, 20_000))
+        self.config = StreamConfig(
+            subject="s",
+            sync=(SyncPolicy.ALWAYS, SyncPolicy.INTERVAL, SyncPolicy.NEVER)[self.dice.below(3)],
+            segment_bytes_max=1 << (9 + self.dice.below(6)),
+            retention_bytes_max=limit,
+            retention_messages_max=self.dice.pick((0, 0, 30)),
+            retention_ms_max=self.dice.pick((0, 0, 400)),
+        )
+
+    def run(self) -> None:
+        for _ in range(1 + self.dice.below(LIVES_MAX)):
+            partition = self.open()
+            if self.dice.below(6) == 0:
+                self.files.fail(1 + self.dice.below(60), ERRORS[self.dice.below(len(ERRORS))])
+            for _ in range(self.dice.below(ACTIONS_MAX)):
+                self.act(partition)
+            self.files.forget_faults()
+            self.end(partition)
+        self.open()
+
+    def open(self) -> Partition:
+        """Open the log and hold it against the ledger; it is never refused."""
+        log = PartitionLog.open(self.files, DIRECTORY, log_config(self.config), self.clock)
+        ledger = self.ledger
+        assert log.start_offset in (ledger.start, ledger.start_asked)
+        assert log.start_offset <= log.end.offset
+        assert log.end.offset >= ledger.synced, "what was confirmed is there"
+        assert log.synced == log.end
+        held = [r for batch in read_batches(log) for r in RecordBatch(batch)]
+        held = [record for record in held if record.offset >= log.start_offset]
+        assert [r.offset for r in held] == list(range(log.start_offset, log.end.offset))
+        assert [r.value for r in held] == ledger.given[log.start_offset : log.end.offset]
+        at = log.verify()
+        while at is not None:
+            at = log.verify(at)
+        self.check_files(log)
+        del ledger.given[log.end.offset :]
+        ledger.synced = log.end.offset
+        ledger.acked = min(ledger.acked, log.end.offset)
+        ledger.start = ledger.start_asked = log.start_offset
+        return Partition(
+            StreamDefinition("s", b"i" * 16, 0, self.config),
+            0,
+            log=log,
+            failure=None,
+            clock=self.clock,
+            moved=lambda _: None,
+            seed=Seed(bytes(16)),
+        )
+
+    def check_files(self, log: PartitionLog) -> None:
+        """Nothing is left over of segments that went."""
+        first = log.segments_info()[0].base_offset
+        named = [name for name in self.files.list_dir(DIRECTORY) if name[:20].isdigit()]
+        assert min(int(name[:20]) for name in named) == first
+
+    def act(self, partition: Partition) -> None:
+        assert partition.log is not None
+        kind = self.dice.below(16)
+        if kind < 8:
+            self.append(partition)
+            if self.config.sync is SyncPolicy.ALWAYS and self.dice.below(4):
+                self.sync(partition)
+        elif kind < 11:
+            self.sync(partition)
+        elif kind == 11:
+            partition.checkpoint()
+        elif kind == 12:
+            try:
+                partition.log.roll()
+            except (OSError, BasculeError):
+                pass
+        elif kind == 13:
+            self.advance(partition, self.dice.below(partition.high_watermark.offset + 2))
+        else:
+            self.retain(partition)
+        self.clock.ms += self.dice.below(60)
+
+    def append(self, partition: Partition) -> None:
+        assert partition.log is not None
+        count = 1 + self.dice.below(4)
+        size = SIZES[self.dice.below(len(SIZES))]
+        values = [f"{self.made + n} ".encode().ljust(size, b".") for n in range(count)]
+        self.made += count
+        batch = build_batch(
+            [Record(n, 0, None, value) for n, value in enumerate(values)],
+            base_offset=0, leader_epoch=0, log_append_time=True,
+        )  # fmt: skip
+        base = partition.log.end.offset
+        del self.ledger.given[base:]  # what an append that failed may have left behind
+        # Before it is known whether it succeeds: a log that failed may hold it or not.
+        self.ledger.given += values
+
+        def stored(base_offset: int, error: AckError | None) -> None:
+            if error is None:
+                assert base_offset == base
+                self.ledger.acked = max(self.ledger.acked, base + count)
+
+        partition.append(
+            Draft(
+                lane=0, batch=memoryview(batch), record_count=count, answers=b"", refused=b"",
+                refused_count=0, slab=None, stored=stored,
+            )
+        )  # fmt: skip
+
+    def sync(self, partition: Partition) -> None:
+        assert partition.log is not None
+        partition.sync()
+        if partition.failure is None:
+            self.ledger.synced = max(self.ledger.synced, partition.log.synced.offset)
+        if self.config.sync is SyncPolicy.ALWAYS:
+            assert self.ledger.acked <= self.ledger.synced, "an ack follows its sync"
+
+    def advance(self, partition: Partition, offset: int) -> None:
+        log = partition.log
+        assert log is not None
+        asked = min(offset, log.synced.offset, partition.high_watermark.offset)
+        self.ledger.start_asked = max(asked, self.ledger.start)
+        try:
+            log.advance_start(offset, high_watermark=partition.high_watermark.offset)
+        except (OSError, BasculeError):
+            if log.start_offset == self.ledger.start_asked:
+                self.ledger.start = log.start_offset
+            return
+        assert log.start_offset == self.ledger.start_asked
+        self.ledger.start = log.start_offset
+
+    def retain(self, partition: Partition) -> None:
+        log = partition.log
+        assert log is not None
+        limits = limits_of(self.config)
+        try:
+            log.learn_times(self.clock.ms)
+        except (OSError, BasculeError):
+            return
+        end = min(log.synced.offset, partition.high_watermark.offset)
+        plan = plan_start(
+            log.segments_info(), limits,
+            start_offset=log.start_offset, now_ms=self.clock.ms, end_offset=end,
+        )  # fmt: skip
+        assert log.start_offset <= plan.start_offset <= max(end, log.start_offset)
+        if plan.start_offset > log.start_offset or plan.leftover:
+            self.advance(partition, plan.start_offset)
+
+    def end(self, partition: Partition) -> None:
+        """Close, be killed, or lose power, once or twice: also while the log is opened again."""
+        log = partition.log
+        assert log is not None
+        how = self.dice.below(8)
+        if how == 0 and log.failure is None:
+            log.close()
+            self.ledger.synced = log.end.offset
+        elif how == 1 and log.failure is None:
+            # Killed: the kernel keeps what it was given.
+            self.ledger.synced = log.end.offset
+            return
+        self.files.crash()
+        while self.dice.below(3) == 0:
+            self.files.fail(1 + self.dice.below(40), errno.EIO)
+            try:
+                PartitionLog.open(self.files, DIRECTORY, log_config(self.config), self.clock)
+            except OSError:
+                pass
+            self.files.crash()
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+def test_what_was_promised_is_kept(part: int) -> None:
+    for seed in range(SEED + part * ROUNDS // PARTS, SEED + (part + 1) * ROUNDS // PARTS):
+        try:
+            World(seed).run()
+        except BaseException as error:
+            error.add_note(f"seed {seed}")
+            raise
