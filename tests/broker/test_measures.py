@@ -64,6 +64,7 @@ def test_the_lag_of_syncs_is_that_of_the_oldest_record() -> None:
     # A sync that began at 120 leaves what came after; its oldest is no older than that.
     measures.on_synced(synced_bytes=300, began_ns=120, now_ns=130, is_dirty=True)
     assert measures.sync_lag_ns(140) == 20
+    measures.on_synced(synced_bytes=300, began_ns=140, now_ns=150, is_dirty=False)
     assert (measures.sync_ns.count, measures.sync_ns.total) == (2, 15)
 
 

@@ -88,6 +88,20 @@ def test_a_stream_s_settings_by_hand(node: Node) -> None:
     assert not [stream["name"] for stream in listed if stream["name"].startswith("_")]
 
 
+def test_top_shows_what_a_node_does(node: Node) -> None:
+    bascule(node, "stream", "create", "busy", "--subject", "busy.>")
+    bascule(node, "publish", "busy.x", "y", "--count", "1000")
+    shown = json.loads(bascule(node, "top", "--once", "--json", "--interval", "200ms").stdout)
+    busy = next(row for row in shown["streams"] if row["name"] == "busy")
+    assert (busy["end_offset"], busy["state"], busy["partitions"]) == (1_000, "ok", 1)
+    assert shown["node"]["ready"] is True
+    assert shown["node"]["disk_size_bytes"] > shown["node"]["disk_free_bytes"] > 0
+    assert not [row for row in shown["streams"] if row["name"].startswith("_")]
+    text = bascule(node, "top", "--once", "-i", "200ms").stdout.decode()
+    assert "NATS connected" in text
+    assert any(line.split()[:1] == ["busy"] for line in text.splitlines())
+
+
 def test_publish_and_read(node: Node) -> None:
     bascule(node, "stream", "create", "pub", "--subject", "pub.>")
     one = bascule(

@@ -65,7 +65,7 @@ BANS = (
         where=("tests/",), but=("tests/interop/", "tests/e2e/", "tests/tidy/")),
     ban(r"(?<![\w.])time\.sleep\(", "a signal to wait for", where=("tests/", "src/"),
         but=("tests/interop/", "tests/e2e/", "tests/tidy/", "src/bascule/host/real.py",
-            "src/bascule/cli/demo/")),
+            "src/bascule/cli/demo/", "src/bascule/cli/top/")),
     ban(r"^\s*async def ", "a value the shell carries out: pure packages do not wait",
         where=PURE),
     ban(r"^\s*assert [^#\"']*\s and \s", "two asserts, one fact each"),

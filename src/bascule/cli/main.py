@@ -17,6 +17,7 @@ from bascule.cli.publish import publish
 from bascule.cli.read import read
 from bascule.cli.serve import serve
 from bascule.cli.streams import streams
+from bascule.cli.top import top
 from bascule.errors import BasculeError
 from bascule.host.twins import loaded_twins, twin_of_all
 
@@ -35,6 +36,7 @@ app.add_typer(streams, name="stream")
 app.add_typer(offsets, name="offsets")
 app.command()(publish)
 app.command()(read)
+app.command()(top)
 app.command()(inspect)
 app.command()(demo)
 

@@ -42,8 +42,9 @@ class PartitionMeasures:
 
         `synced_bytes` is what had been appended since start when the sync began.
         """
-        self.sync_ns.observe(now_ns - began_ns)
-        self.synced_bytes = synced_bytes
+        if synced_bytes > self.synced_bytes:  # one that found nothing to do says nothing
+            self.sync_ns.observe(now_ns - began_ns)
+            self.synced_bytes = synced_bytes
         self.unsynced_since_ns = began_ns if is_dirty else 0
 
     def on_fetched(self, bytes: int) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from rich.markup import escape
 from rich.table import Table
@@ -146,5 +146,8 @@ def purged_table(purged: Sequence[PurgedPartition]) -> Table:
 def _table(columns: Sequence[str], *, right: Sequence[str]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     for title in columns:
-        table.add_column(title, justify="right" if title in right else "left")
+        # What is copied or compared stays whole: other columns wrap first.
+        whole = title == "name" or title in right
+        justify: Literal["left", "right"] = "right" if title in right else "left"
+        table.add_column(title, justify=justify, no_wrap=whole)
     return table

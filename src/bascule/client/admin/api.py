@@ -80,6 +80,13 @@ class Admin:
         _, body = await self._ask("GET", "/v1/node")
         return _convert(body, NodeInfo)
 
+    async def metrics(self) -> str:
+        """The text of `/metrics`."""
+        response = await self._request("GET", "/metrics")
+        if not response.is_success:
+            raise RemoteProtocolError(f"{self.server} answered with status {response.status_code}")
+        return response.text
+
     async def streams(self) -> list[StreamInfo]:
         _, body = await self._ask("GET", "/v1/streams")
         return [stream_info_of(item) for item in body["streams"]]
@@ -177,15 +184,7 @@ class Admin:
     async def _ask(
         self, method: str, path: str, *, body: Any = None, name: str = ""
     ) -> tuple[int, Any]:
-        try:
-            response = await self._http.request(method, path, json=body)
-        except httpx.TimeoutException as error:
-            raise Broken(f"the node at {self.server} did not answer {method} {path}") from error
-        except httpx.HTTPError as error:
-            raise Broken(
-                f"no Bascule node answers at {self.server} ({error}): start one with "
-                f"`bascule serve`, or name another with {SERVER_VARIABLE}"
-            ) from error
+        response = await self._request(method, path, body=body)
         if response.status_code == 204:
             return 204, None
         try:
@@ -198,6 +197,17 @@ class Admin:
         if response.is_success:
             return response.status_code, answer
         raise error_of(answer, what=f"{method} {path}", name=name)
+
+    async def _request(self, method: str, path: str, *, body: Any = None) -> httpx.Response:
+        try:
+            return await self._http.request(method, path, json=body)
+        except httpx.TimeoutException as error:
+            raise Broken(f"the node at {self.server} did not answer {method} {path}") from error
+        except httpx.HTTPError as error:
+            raise Broken(
+                f"no Bascule node answers at {self.server} ({error}): start one with "
+                f"`bascule serve`, or name another with {SERVER_VARIABLE}"
+            ) from error
 
 
 def _given(settings: StreamSettings | AlterableSettings) -> dict[str, Any]:

@@ -22,6 +22,10 @@ class AdminFace:
         """The node: its doors, version, state."""
         return await self._opened().node()
 
+    async def metrics(self) -> str:
+        """The node's numbers in Prometheus text form."""
+        return await self._opened().metrics()
+
     async def streams(self) -> list[StreamInfo]:
         """All streams, by name; a leading underscore marks the node's own."""
         return await self._opened().streams()
@@ -130,6 +134,10 @@ class SyncAdminFace:
     def node(self) -> NodeInfo:
         """See `AdminFace.node`."""
         return self._run(self._face.node())
+
+    def metrics(self) -> str:
+        """See `AdminFace.metrics`."""
+        return self._run(self._face.metrics())
 
     def streams(self) -> list[StreamInfo]:
         """See `AdminFace.streams`."""

@@ -1,0 +1,117 @@
+"""Polling a node, and showing it: live, once, or as JSON."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from bascule.cli.output import JsonOption, ServerOption, out, print_json
+from bascule.cli.top.picture import SORTS, picture
+from bascule.cli.top.samples import Row, Sample, View, sample_of, view_of
+from bascule.cli.units import parse_duration
+from bascule.errors import Broken, RemoteProtocolError
+
+if TYPE_CHECKING:
+    from bascule.client import SyncClient
+
+
+def top(
+    interval: Annotated[
+        str, typer.Option("--interval", "-i", metavar="TIME", help="Time between looks.")
+    ] = "2s",
+    once: Annotated[
+        bool, typer.Option("--once", help="Look twice, an interval apart, print and end.")
+    ] = False,
+    sort: Annotated[
+        str, typer.Option("--sort", metavar="|".join(SORTS), help="Order of the streams.")
+    ] = "name",
+    internal: Annotated[
+        bool, typer.Option("--internal", help="The node's own streams too.")
+    ] = False,
+    server: ServerOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Watch a node: what each stream takes in and gives out, and how far its syncs are.
+
+    With --json a line an interval; in/s are messages, lag is how long a record waits for the disk.
+    """
+    import bascule
+
+    if sort not in SORTS:
+        raise typer.BadParameter(f"--sort {sort!r} is none of {', '.join(SORTS)}")
+    interval_ms = parse_duration(interval)
+    if interval_ms < 100:
+        raise typer.BadParameter("--interval is at least 100ms")
+    with bascule.connect_sync(server) as client:
+        views = _views(client, interval_ms / 1_000, patient=not (once or json))
+        if once or json or not out.is_terminal:
+            for view, _ in views:
+                _print(view, _chosen(view, sort, internal=internal), json=json, once=once)
+                if once:
+                    return
+        else:
+            _live(views, sort, internal=internal)
+
+
+def _views(client: SyncClient, seconds: float, *, patient: bool) -> Iterator[tuple[View, str]]:
+    """A view an interval, for ever; a `patient` one goes on, with the news, while nobody answers.
+
+    Raises: Broken, RemoteProtocolError.
+    """
+    before, view = _sample(client), None
+    due = before.at_s
+    while True:
+        due = max(due + seconds, time.monotonic())
+        time.sleep(max(due - time.monotonic(), 0))
+        try:
+            now = _sample(client)
+        except (Broken, RemoteProtocolError) as error:
+            if not patient or view is None:
+                raise
+            yield view, str(error)
+            continue
+        view = view_of(before, now)
+        before = now
+        yield view, ""
+
+
+def _sample(client: SyncClient) -> Sample:
+    text = client.metrics()
+    return sample_of(text, at_s=time.monotonic())
+
+
+def _chosen(view: View, sort: str, *, internal: bool) -> list[Row]:
+    rows = [row for row in view.rows if internal or not row.name.startswith("_")]
+    return sorted(rows, key=SORTS[sort])
+
+
+def _live(views: Iterator[tuple[View, str]], sort: str, *, internal: bool) -> None:
+    from rich.live import Live
+
+    with Live(console=out, screen=True, auto_refresh=False) as live:
+        for view, news in views:
+            rows = _chosen(view, sort, internal=internal)
+            live.update(picture(view, rows, height=out.height, news=news), refresh=True)
+
+
+def _print(view: View, rows: list[Row], *, json: bool, once: bool) -> None:
+    if json:
+        print_json(as_json(view, rows), indent=once)
+    else:
+        out.print(picture(view, rows, height=None))
+
+
+def as_json(view: View, rows: list[Row]) -> dict[str, Any]:
+    """A view for programs: whole numbers and yes or no where the metrics had floats."""
+    node = asdict(view.node)
+    for name, value in node.items():
+        if name in ("ready", "nats_connected"):
+            node[name] = bool(value)
+        elif name.endswith(("bytes", "bytes_max")) or name == "connections":
+            node[name] = int(value)
+    node |= {"cpu_percent": view.cpu_percent, "stalled_percent": view.stalled_percent}
+    return {"seconds": view.seconds, "node": node, "streams": [asdict(row) for row in rows]}

@@ -1,0 +1,112 @@
+"""A view as a table of at most the terminal's width and height."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from rich.console import Group, RenderableType
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from bascule.cli.top.samples import Row, View
+from bascule.cli.units import bytes_text, count_text
+
+HEADER_LINES: Final = 5
+"""Lines above the first stream, and one below the last."""
+NAME_WIDTH_MIN: Final = 12
+FULL_PERCENT: Final = 80
+"""A buffer so full, or a disk, is shown in red."""
+
+SORTS: Final = {
+    "name": lambda row: row.name,
+    "in": lambda row: -row.records_per_s,
+    "bytes": lambda row: -row.bytes_in_per_s,
+    "out": lambda row: -row.bytes_out_per_s,
+    "size": lambda row: -row.bytes,
+    "lag": lambda row: -row.sync_lag_s,
+}
+
+
+def picture(
+    view: View, rows: Sequence[Row], *, height: int | None, news: str = ""
+) -> RenderableType:
+    """The node in two lines, then the streams that fit into `height` lines; None shows all."""
+    room = len(rows) if height is None else max(height - HEADER_LINES - bool(news), 1)
+    shown = rows[:room] if len(rows) <= room else rows[: room - 1]
+    parts: list[RenderableType] = [_node(view), _streams(shown)]
+    if len(rows) > len(shown):
+        parts.append(Text(f"and {len(rows) - len(shown):,} more streams", style="dim"))
+    if not rows:
+        parts.append(Text("no streams yet", style="dim"))
+    if news:
+        parts.append(Text(news, style="red", overflow="ellipsis", no_wrap=True))
+    return Group(*parts)
+
+
+def _node(view: View) -> Text:
+    node = view.node
+    buffer = 100 * node.buffer_bytes / node.buffer_bytes_max if node.buffer_bytes_max else 0.0
+    used = 100 - 100 * node.disk_free_bytes / node.disk_size_bytes if node.disk_size_bytes else 0.0
+    text = Text(no_wrap=True, overflow="ellipsis")
+    text.append(f"bascule {node.version}", style="bold")
+    text.append(" ready" if node.ready else " not ready", style="green" if node.ready else "red")
+    text.append(f"  up {_uptime(node.uptime_s)}  cpu {view.cpu_percent:.0f} %")
+    text.append(f"  memory {bytes_text(node.memory_bytes)}  clients {node.connections:.0f}\n")
+    up = bool(node.nats_connected)
+    text.append("NATS connected" if up else "NATS gone", style="green" if up else "red")
+    text.append("  buffer ")
+    text.append(f"{buffer:.0f} %", style="red" if buffer >= FULL_PERCENT else "")
+    text.append("  stalled ")
+    text.append(f"{view.stalled_percent:.0f} %", style="red" if view.stalled_percent >= 1 else "")
+    text.append("  disk free ")
+    text.append(bytes_text(node.disk_free_bytes), style="red" if used >= FULL_PERCENT + 15 else "")
+    text.append(f" of {bytes_text(node.disk_size_bytes)}\n")
+    return text
+
+
+def _streams(rows: Sequence[Row]) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold", expand=True)
+    table.add_column("stream", ratio=1, min_width=NAME_WIDTH_MIN, no_wrap=True, overflow="ellipsis")
+    for title, width in (
+        ("in/s", 6), ("in B/s", 9), ("out B/s", 9), ("end", 11), ("lag", 7), ("size", 9)
+    ):  # fmt: skip
+        table.add_column(title, justify="right", width=width, no_wrap=True)
+    table.add_column("state", width=9, no_wrap=True)
+    for row in rows:
+        table.add_row(
+            escape(row.name),
+            count_text(row.records_per_s),
+            bytes_text(row.bytes_in_per_s),
+            bytes_text(row.bytes_out_per_s),
+            _whole(row.end_offset),
+            _lag(row.sync_lag_s),
+            bytes_text(row.bytes),
+            _state(row),
+        )
+    return table
+
+
+def _state(row: Row) -> Text:
+    if row.state == "ok" and row.refused_per_s:
+        return Text("refusing", style="yellow")
+    return Text(row.state, style={"ok": "green", "paused": "yellow"}.get(row.state, "red"))
+
+
+def _whole(number: int) -> str:
+    text = f"{number:,}"
+    return text if len(text) <= 11 else count_text(number)
+
+
+def _lag(seconds: float) -> str:
+    if seconds < 0.000_5:
+        return "-"
+    return f"{seconds * 1_000:.0f} ms" if seconds < 10 else _uptime(seconds)
+
+
+def _uptime(seconds: float) -> str:
+    for unit, size in (("d", 86_400), ("h", 3_600), ("min", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds:.0f} s"

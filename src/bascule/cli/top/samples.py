@@ -1,0 +1,180 @@
+"""A node's numbers at one moment, from the text of `/metrics`, and the rates between two."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from bascule.errors import RemoteProtocolError
+
+STREAM_SUMS: Final = {
+    "bascule_stream_records_total": "records",
+    "bascule_stream_appended_bytes_total": "bytes_in",
+    "bascule_stream_fetched_bytes_total": "bytes_out",
+    "bascule_stream_refused_messages_total": "refused",
+    "bascule_partition_end_offset": "end_offset",
+    "bascule_partition_bytes": "bytes",
+    "bascule_partition_failed": "failed",
+    "bascule_stream_paused": "paused",
+}
+"""Metric -> field of `StreamSample`, added up over partitions."""
+STREAM_LAG: Final = "bascule_stream_sync_lag_seconds"
+NODE: Final = {
+    "bascule_ready": "ready",
+    "bascule_uptime_seconds": "uptime_s",
+    "bascule_nats_connected": "nats_connected",
+    "bascule_ingest_buffer_waiting_bytes": "buffer_bytes",
+    "bascule_ingest_buffer_limit_bytes": "buffer_bytes_max",
+    "bascule_ingest_stalled_seconds_total": "stalled_s",
+    "bascule_client_connections": "connections",
+    "bascule_disk_free_bytes": "disk_free_bytes",
+    "bascule_disk_size_bytes": "disk_size_bytes",
+    "process_resident_memory_bytes": "memory_bytes",
+    "process_cpu_seconds_total": "cpu_s",
+}
+"""Metric -> field of `NodeSample`."""
+INFO: Final = "bascule_node_info"
+WANTED: Final = (*STREAM_SUMS, STREAM_LAG, *NODE, INFO)
+
+
+@dataclass(slots=True)
+class StreamSample:
+    """One stream; counters since the node started, offsets and bytes over all partitions."""
+
+    records: float = 0
+    bytes_in: float = 0
+    bytes_out: float = 0
+    refused: float = 0
+    end_offset: float = 0
+    bytes: float = 0
+    failed: float = 0
+    paused: float = 0
+    partitions: int = 0
+    sync_lag_s: float = 0
+    """Of the partition that waits longest for its sync."""
+
+
+@dataclass(slots=True)
+class NodeSample:
+    """The node itself."""
+
+    version: str = ""
+    twin: str = ""
+    ready: float = 0
+    uptime_s: float = 0
+    nats_connected: float = 0
+    buffer_bytes: float = 0
+    buffer_bytes_max: float = 0
+    stalled_s: float = 0
+    connections: float = 0
+    disk_free_bytes: float = 0
+    disk_size_bytes: float = 0
+    memory_bytes: float = 0
+    cpu_s: float = 0
+
+
+@dataclass(slots=True)
+class Sample:
+    """Everything at one moment."""
+
+    at_s: float
+    """On a monotonic clock."""
+    node: NodeSample = field(default_factory=NodeSample)
+    streams: dict[str, StreamSample] = field(default_factory=dict)
+
+
+def sample_of(text: str, *, at_s: float) -> Sample:
+    """Read the exposition text. Raises: RemoteProtocolError where it is no node's."""
+    from prometheus_client.parser import text_string_to_metric_families
+
+    # A node of many streams tells tens of thousands of lines: parse those that are shown.
+    lines = [line for line in text.splitlines() if line.startswith(WANTED)]
+    sample = Sample(at_s)
+    try:
+        for family in text_string_to_metric_families("\n".join([*lines, ""])):
+            for item in family.samples:
+                _take(sample, item.name, item.labels, item.value)
+    except (ValueError, KeyError) as error:
+        raise RemoteProtocolError(f"the node's metrics are not understood: {error}") from error
+    if not sample.node.version:
+        raise RemoteProtocolError("the answer holds no bascule_node_info; is it a Bascule node?")
+    return sample
+
+
+def _take(sample: Sample, name: str, labels: Mapping[str, str], value: float) -> None:
+    if name == INFO:
+        sample.node.version, sample.node.twin = labels["version"], labels["twin"]
+    elif name in NODE:
+        setattr(sample.node, NODE[name], value)
+    elif name in STREAM_SUMS or name == STREAM_LAG:
+        stream = sample.streams.setdefault(labels["stream"], StreamSample())
+        if name == STREAM_LAG:
+            stream.sync_lag_s = max(stream.sync_lag_s, value)
+            return
+        field_name = STREAM_SUMS[name]
+        setattr(stream, field_name, getattr(stream, field_name) + value)
+        stream.partitions += name == "bascule_partition_end_offset"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One stream between two moments."""
+
+    name: str
+    partitions: int
+    records_per_s: float
+    bytes_in_per_s: float
+    bytes_out_per_s: float
+    refused_per_s: float
+    end_offset: int
+    bytes: int
+    sync_lag_s: float
+    state: str
+    """`ok`, `paused` (or read-only), `stopped`."""
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """What is shown: the node now, and rates since the sample before."""
+
+    node: NodeSample
+    seconds: float
+    cpu_percent: float
+    stalled_percent: float
+    """Share of the time in which reading NATS waited for the disk."""
+    rows: tuple[Row, ...]
+
+
+def view_of(before: Sample, now: Sample) -> View:
+    """The rates between two samples of one node; what a restart set back counts from zero."""
+    seconds = max(now.at_s - before.at_s, 1e-9)
+
+    def rate(then: float, new: float) -> float:
+        return (new - then if new >= then else new) / seconds
+
+    rows = []
+    for name, stream in sorted(now.streams.items()):
+        old = before.streams.get(name, StreamSample())
+        state = "stopped" if stream.failed else "paused" if stream.paused else "ok"
+        rows.append(
+            Row(
+                name=name,
+                partitions=stream.partitions,
+                records_per_s=rate(old.records, stream.records),
+                bytes_in_per_s=rate(old.bytes_in, stream.bytes_in),
+                bytes_out_per_s=rate(old.bytes_out, stream.bytes_out),
+                refused_per_s=rate(old.refused, stream.refused),
+                end_offset=int(stream.end_offset),
+                bytes=int(stream.bytes),
+                sync_lag_s=stream.sync_lag_s,
+                state=state,
+            )
+        )
+    return View(
+        node=now.node,
+        seconds=seconds,
+        cpu_percent=100 * rate(before.node.cpu_s, now.node.cpu_s),
+        stalled_percent=min(100 * rate(before.node.stalled_s, now.node.stalled_s), 100.0),
+        rows=tuple(rows),
+    )
