@@ -5,7 +5,9 @@ from __future__ import annotations
 import argparse
 import importlib
 
-NAMES = ("decode", "sendfile", "latency", "ingest", "acked", "reading", "idle", "compaction", "dedupe")
+NAMES = (
+    "decode", "sendfile", "latency", "ingest", "acked", "reading", "idle", "compaction", "dedupe",
+)  # fmt: skip
 
 
 def main() -> None:
