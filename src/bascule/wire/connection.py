@@ -90,6 +90,11 @@ class ServerConnection:
         """Bytes received that no request was made of yet."""
         return self._frames.buffered_bytes
 
+    @property
+    def allocated_bytes(self) -> int:
+        """Memory that bytes received take, and room for those to come."""
+        return self._frames.allocated_bytes
+
     def get_buffer(self) -> memoryview:
         """Room for the bytes that come next."""
         return self._frames.get_buffer()

@@ -49,6 +49,11 @@ class FrameReader:
         """Bytes received and not yet taken as frames."""
         return self._stop - self._start
 
+    @property
+    def allocated_bytes(self) -> int:
+        """Memory of the buffer."""
+        return len(self._buffer)
+
     def get_buffer(self) -> memoryview:
         """Room for what comes next, at least one byte; `received` says how much of it was used."""
         if self._stop == len(self._buffer):

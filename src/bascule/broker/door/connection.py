@@ -14,11 +14,20 @@ from bascule.broker.handlers import SERVED, handle
 from bascule.broker.handlers.context import Context
 from bascule.errors import Broken, RemoteProtocolError
 from bascule.wire.connection import NEED_DATA, ReceivedRequest, ServerConnection
+from bascule.wire.frame import CHUNK_BYTES
 from bascule.wire.schema import Message
 
 log = logging.getLogger(__name__)
 
 PARTIAL_REQUEST: Final = "its request was not whole in time"
+
+
+FREE_BYTES: Final = CHUNK_BYTES
+"""A connection's buffer, request or response of up to so much is nobody's concern; what goes beyond
+is taken out of the door's memory."""
+DECODED_FACTOR: Final = 16
+"""Memory of a decoded request over its bytes, at most: measured on Fetch and Metadata requests of
+many small items."""
 
 
 class DoorConnection:
@@ -61,6 +70,8 @@ class DoorConnection:
         self._deadline = inf
         """Loop time at which the present state has lasted too long."""
         self._deadline_reason = ""
+        self._held = 0
+        """Bytes of the door's memory."""
 
     def start(self) -> asyncio.Task[None]:
         """Serve until either side closes."""
@@ -112,16 +123,23 @@ class DoorConnection:
         finally:
             self._pause_reading()
             self._socket.close()
+            self._take(-self._held)
 
     async def _serve_one(self) -> None:
+        before = self._protocol.buffered_bytes
         event = self._protocol.next_event()
         if event is NEED_DATA:
             await self._wait_readable()
             return
+        decoded = _beyond(DECODED_FACTOR * (before - self._protocol.buffered_bytes))
         self._answering = True
         try:
-            await self._answer(event)
+            if self._take(decoded):
+                await self._answer(event)
+            else:
+                self._draw_over()
         finally:
+            self._take(-decoded)
             self._answering = False
             self._deadline = inf
         if self._protocol.buffered_bytes:
@@ -136,12 +154,35 @@ class DoorConnection:
             response = await response
         pieces = self._protocol.send(request, response)
         self._on_progress()
-        await self._sender.send(pieces)
+        size = sum(len(p) for p in pieces if isinstance(p, (bytes, bytearray, memoryview)))
+        try:
+            if self._take(_beyond(size)):
+                await self._sender.send(pieces)
+            else:
+                self._draw_over()
+        finally:
+            self._take(-_beyond(size))
         self._statistics.on_answered(name, int((self._loop.time() - began) * 1e9))
 
     def _on_progress(self) -> None:
         self._deadline = self._loop.time() + self._limits.write_stall_ms_max / 1000
         self._deadline_reason = "it takes nothing of its response"
+
+    def _take(self, count: int) -> bool:
+        """Account for memory; False where more was asked for than there is."""
+        self._held += count
+        self._statistics.take(count)
+        return count <= 0 or self._statistics.memory_bytes <= self._limits.memory_bytes_max
+
+    def _draw_over(self) -> None:
+        """Close, since the door has no memory for what this connection wants."""
+        self._statistics.connections_overdrawn += 1
+        log.warning(
+            "client closed: no memory for its requests",
+            extra={"peer": self._peer, "held_bytes": self._statistics.memory_bytes},
+        )
+        self.abort()
+        self._pause_reading()
 
     async def _wait_writable(self) -> None:
         waiting: asyncio.Future[None] = self._loop.create_future()
@@ -182,8 +223,14 @@ class DoorConnection:
         if self._answering and self._protocol.buffered_bytes >= self._limits.read_ahead_bytes:
             self._pause_reading()
             return
+        before = self._protocol.allocated_bytes
+        room = self._protocol.get_buffer()
+        after = self._protocol.allocated_bytes
+        if after != before and not self._take(_beyond(after) - _beyond(before)):
+            self._draw_over()
+            return
         try:
-            count = self._socket.recv_into(self._protocol.get_buffer())
+            count = self._socket.recv_into(room)
         except (BlockingIOError, InterruptedError):
             return
         except OSError:
@@ -196,6 +243,10 @@ class DoorConnection:
         self._protocol.received(count)
         if self._waiting is not None:
             _finish(self._waiting)
+
+
+def _beyond(count: int) -> int:
+    return max(count - FREE_BYTES, 0)
 
 
 def _finish(waiting: asyncio.Future[None]) -> None:

@@ -14,6 +14,10 @@ class DoorLimits:
 
     connections_max: int = 1_000
     """A further connection is closed at once."""
+    memory_bytes_max: int = 256 << 20
+    """Requests and responses of all connections together. One that would go beyond is closed: small
+    requests need no more than the first buffer of their connection, so who asks for little is
+    served on while somebody asks for much."""
     request_bytes_max: int = 2 << 20
     """Largest request. Fetch requests of 10,000 partitions take 0.3 MiB; refused produce requests
     take up to 1 MiB with clients' defaults."""
@@ -46,6 +50,12 @@ class DoorStatistics:
     connections_refused: int = 0
     connections_expired: int = 0
     """Closed for idling, for a request never finished or for a response never taken."""
+    connections_overdrawn: int = 0
+    """Closed because the door's memory was used up."""
+    memory_bytes: int = 0
+    """Requests and responses held now, and room for more of them."""
+    memory_bytes_max: int = 0
+    """The most there ever was."""
     protocol_errors: int = 0
     handler_errors: int = 0
     requests: Counter[str] = field(default_factory=Counter)
@@ -62,6 +72,11 @@ class DoorStatistics:
     """Ranges that a thread had to bring into the page cache first."""
     waiting: int = 0
     """Requests waiting for data now."""
+
+    def take(self, count: int) -> None:
+        """`count` bytes of memory more are held, or less."""
+        self.memory_bytes += count
+        self.memory_bytes_max = max(self.memory_bytes_max, self.memory_bytes)
 
     def on_answered(self, name: str, took_ns: int) -> None:
         """A response to a request of this name has left."""

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
 
@@ -183,10 +183,13 @@ class AdminApi(OffsetsApi):
                 415, f"the body must be application/json, got {media_type or 'no content type'}"
             )
         body = bytearray()
-        async for chunk in request.stream():
-            body += chunk
-            if len(body) > self._body_bytes_max:
-                raise LimitExceeded("limits.http_body_bytes_max", self._body_bytes_max, len(body))
+        try:
+            async for chunk in request.stream():
+                body += chunk
+                if (size := len(body)) > self._body_bytes_max:
+                    raise LimitExceeded("limits.http_body_bytes_max", self._body_bytes_max, size)
+        except ClientDisconnect:
+            raise HTTPException(400, "the connection ended within the body") from None
         return bytes(body)
 
 

@@ -7,13 +7,20 @@ import ipaddress
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Final
 
 import uvicorn
 from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
 from bascule.broker.http.answers import json_response
 from bascule.broker.http.shapes import ErrorBody, ErrorDetail
+from bascule.broker.http.traffic import HttpStatistics
+
+SWEEP_SECONDS: Final = 2.0
+"""How late a connection that has lasted too long may be noticed."""
 
 
 class LoopbackGuard:
@@ -67,20 +74,95 @@ class _Server(uvicorn.Server):
         yield
 
 
-class HttpDoor:
-    """The application behind a listening socket."""
+@dataclass(frozen=True, slots=True)
+class HttpLimits:
+    """Bounds on what one stranger may cost. A body is bounded by the application, head and
+    trailers of a request by h11 (64 KiB)."""
 
-    def __init__(self, app: ASGIApp) -> None:
-        config = uvicorn.Config(
+    connections_max: int = 256
+    """A further connection is closed at once."""
+    request_ms_max: int = 30_000
+    """A request must be whole so long after the connection was made, or the last response."""
+    write_stall_ms_max: int = 60_000
+    """A client that takes no byte of its response for so long is closed."""
+
+
+class _Config(uvicorn.Config):
+    """uvicorn's settings with ours, where its connections find them."""
+
+    def __init__(self, app: ASGIApp, limits: HttpLimits, statistics: HttpStatistics) -> None:
+        super().__init__(
             app,
+            http=_Connection,
+            ws="none",
             lifespan="off",
             log_config=None,
             access_log=False,
             server_header=False,
             timeout_graceful_shutdown=5,
         )
+        self.limits = limits
+        self.statistics = statistics
+
+
+class _Connection(H11Protocol):
+    """A connection that ends when it lasts too long; uvicorn alone waits for ever."""
+
+    config: _Config
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        statistics = self.config.statistics
+        self._stalled_bytes = 0
+        self._since = self._stalled_since = self.loop.time()
+        if len(self.connections) >= self.config.limits.connections_max:
+            statistics.connections_refused += 1
+            self.transport = transport
+            transport.abort()
+            return
+        statistics.connections_accepted += 1
+        super().connection_made(transport)
+        statistics.connections = len(self.connections)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self.config.statistics.connections = len(self.connections)
+
+    def on_response_complete(self) -> None:
+        self._since = self.loop.time()
+        super().on_response_complete()
+
+    def send_400_response(self, msg: str) -> None:
+        self.config.statistics.protocol_errors += 1
+        super().send_400_response(msg)
+
+    def expire(self, now: float) -> None:
+        """Close where a request or a response has lasted too long."""
+        limits = self.config.limits
+        unsent = self.transport.get_write_buffer_size()
+        if unsent == 0 or unsent != self._stalled_bytes:
+            self._stalled_bytes, self._stalled_since = unsent, now
+        cycle: RequestResponseCycle | None = self.cycle
+        answering = cycle is not None and not cycle.more_body and not cycle.response_complete
+        late = not answering and unsent == 0 and now - self._since > limits.request_ms_max / 1000
+        if late or now - self._stalled_since > limits.write_stall_ms_max / 1000:
+            self.config.statistics.connections_expired += 1
+            self.transport.abort()
+
+
+class HttpDoor:
+    """The application behind a listening socket."""
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        limits: HttpLimits | None = None,
+        statistics: HttpStatistics | None = None,
+    ) -> None:
+        config = _Config(app, limits or HttpLimits(), statistics or HttpStatistics())
         self._server = _Server(config)
         self._task: asyncio.Task[None] | None = None
+        self._sweep: asyncio.Task[None] | None = None
 
     async def start(self, host: str, port: int) -> tuple[str, int]:
         """Listen and serve; returns the bound address. Raises: OSError if it cannot be bound."""
@@ -89,6 +171,7 @@ class HttpDoor:
         listener.setblocking(False)
         bound = listener.getsockname()
         self._task = asyncio.create_task(self._server.serve(sockets=[listener]), name="http")
+        self._sweep = asyncio.create_task(self._expire(), name="http sweep")
         return bound[0], bound[1]
 
     async def close(self) -> None:
@@ -97,3 +180,14 @@ class HttpDoor:
             self._server.should_exit = True
             await self._task
             self._task = None
+        if self._sweep is not None:
+            self._sweep.cancel()
+            self._sweep = None
+
+    async def _expire(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(SWEEP_SECONDS)
+            for connection in tuple(self._server.server_state.connections):
+                if isinstance(connection, _Connection):
+                    connection.expire(loop.time())

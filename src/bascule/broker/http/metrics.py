@@ -204,9 +204,7 @@ STATISTICS: Final[Mapping[str, Described]] = {
     "compaction.bytes_removed": Described(
         "compaction_removed_bytes", "Bytes by which compaction made logs smaller."
     ),
-    "compaction.run_ns": Described(
-        "compaction_seconds", "Time spent compacting logs.", scale=1e-9
-    ),
+    "compaction.run_ns": Described("compaction_seconds", "Time spent compacting logs.", scale=1e-9),
     "retention.records": Described(
         "retention_removed_records", "Records that retention made unreadable."
     ),
@@ -226,6 +224,13 @@ STATISTICS: Final[Mapping[str, Described]] = {
     "client_door.connections_expired": Described(
         "client_connections_expired", "Client connections closed for idling or not reading."
     ),
+    "client_door.connections_overdrawn": Described(
+        "client_connections_overdrawn", "Client connections closed: no memory for their requests."
+    ),
+    "client_door.memory_bytes": _gauge(
+        "client_memory_bytes", "Memory of client requests and responses beyond small ones."
+    ),
+    "client_door.memory_bytes_max": _gauge("client_memory_bytes_max", "The most it ever was."),
     "client_door.protocol_errors": Described(
         "client_protocol_errors", "Client connections closed for breaking the protocol."
     ),
@@ -246,6 +251,19 @@ STATISTICS: Final[Mapping[str, Described]] = {
     ),
     "client_door.cold_reads": Described(
         "client_cold_reads", "Ranges a thread had to bring into the page cache first."
+    ),
+    "http_door.connections": _gauge("http_connections", "HTTP connections open now."),
+    "http_door.connections_accepted": Described(
+        "http_connections_accepted", "HTTP connections accepted."
+    ),
+    "http_door.connections_refused": Described(
+        "http_connections_refused", "HTTP connections refused: too many."
+    ),
+    "http_door.connections_expired": Described(
+        "http_connections_expired", "HTTP connections closed for being too slow."
+    ),
+    "http_door.protocol_errors": Described(
+        "http_protocol_errors", "HTTP connections closed for breaking the protocol."
     ),
     "http_door.requests": Described(
         "http_requests", "HTTP requests answered.", label=("operation", "status")

@@ -25,6 +25,15 @@ class HttpStatistics:
     """Time until the last byte was handed over, by operation."""
     bytes_out: int = 0
     """Bytes of bodies sent."""
+    connections: int = 0
+    """Open now."""
+    connections_accepted: int = 0
+    connections_refused: int = 0
+    """Closed at once: too many."""
+    connections_expired: int = 0
+    """Closed for a request never finished or a response never taken."""
+    protocol_errors: int = 0
+    """Answered with 400 and closed: no HTTP."""
 
     def on_answered(self, operation: str, *, status: int, took_ns: int) -> None:
         self.requests[operation, status] += 1
