@@ -135,12 +135,11 @@ def test_every_key_is_documented() -> None:
 
 
 def test_stream_defaults_that_every_stream_would_be_refused_for() -> None:
-    text = "[streams]\nretention_bytes_max = 1048576\n"
-    assert error_of(text) == (
-        "[streams] cannot hold together: retention_bytes_max is 1048576, less than one segment "
-        "(segment_bytes_max is 268435456): only whole segments go, so more would be kept; set "
-        "segment_bytes_max to at most 262144, or raise retention_bytes_max "
-        "(set by streams.retention_bytes_max in b.toml)"
+    text = "[streams]\ncleanup = ['compact']\n"
+    assert error_of(text, {"BASCULE_STREAMS_RETENTION_MS_MAX": "5"}) == (
+        "[streams] cannot hold together: retention_ms_max is 5, but cleanup is compact alone, "
+        "which removes by key only: add delete to cleanup, or set it to 0 (set by "
+        "BASCULE_STREAMS_RETENTION_MS_MAX, streams.cleanup in b.toml)"
     )
     both = error_of(
         "[streams]\nmin_compaction_lag_ms = 9\n", {"BASCULE_STREAMS_MAX_COMPACTION_LAG_MS": "8"}
@@ -151,4 +150,4 @@ def test_stream_defaults_that_every_stream_would_be_refused_for() -> None:
     assert error_of("[streams]\ncleanup = []").startswith(
         "streams.cleanup in b.toml: cleanup is empty"
     )
-    merge(layer_from_toml("[streams]\nretention_bytes_max = 268435456\n", "b.toml"))
+    merge(layer_from_toml("[streams]\nretention_bytes_max = 1048576\n", "b.toml"))

@@ -98,11 +98,6 @@ def test_what_is_fixed_at_creation(changes: dict[str, Any], field: str, says: st
             "max_compaction_lag_ms is 4, less than min_compaction_lag_ms of 5",
         ),
         (
-            {"retention_bytes_max": 1 << 20},
-            "retention_bytes_max",
-            "less than one segment .* set segment_bytes_max to at most 262144",
-        ),
-        (
             {"cleanup": ("compact",), "retention_ms_max": 1},
             "retention_ms_max",
             "add delete to cleanup, or set it to 0",
@@ -138,7 +133,7 @@ def test_settings_that_cannot_be(settings: dict[str, Any], field: str, says: str
     [
         {"min_compaction_lag_ms": 5, "max_compaction_lag_ms": 0},
         {"min_compaction_lag_ms": 5, "max_compaction_lag_ms": 5},
-        {"retention_bytes_max": 1 << 20, "segment_bytes_max": 1 << 20},
+        {"retention_bytes_max": 1},
         {"retention_bytes_max": 1 << 20, "discard": "new"},
         {"cleanup": ("compact",), "discard": "new", "retention_messages_max": 1},
         {"cleanup": ("compact", "delete"), "retention_ms_max": 1, "retention_after": "lake-2"},

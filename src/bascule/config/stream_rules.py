@@ -50,7 +50,6 @@ def check_stream_values(config: StreamConfig) -> None:
 
 def contradictions(config: StreamConfig) -> Iterator[tuple[tuple[str, ...], str]]:
     """The settings that cannot hold together, and a sentence on what to do; the worst first."""
-    deletes = Cleanup.DELETE in config.cleanup
     low, high = config.min_compaction_lag_ms, config.max_compaction_lag_ms
     if high and high < low:
         yield (
@@ -58,16 +57,8 @@ def contradictions(config: StreamConfig) -> Iterator[tuple[tuple[str, ...], str]
             f"max_compaction_lag_ms is {high}, less than min_compaction_lag_ms of {low}: records "
             "would have to be compacted before they may be; raise it, or set it to 0",
         )
-    if not deletes:
+    if Cleanup.DELETE not in config.cleanup:
         yield from _limits_without_delete(config)
-    size, segment = config.retention_bytes_max, config.segment_bytes_max
-    if deletes and config.discard is Discard.OLD and 0 < size < segment:
-        yield (
-            ("retention_bytes_max", "segment_bytes_max"),
-            f"retention_bytes_max is {size}, less than one segment (segment_bytes_max is "
-            f"{segment}): only whole segments go, so more would be kept; set segment_bytes_max to "
-            f"at most {max(size // 4, 1024)}, or raise retention_bytes_max",
-        )
 
 
 def _limits_without_delete(config: StreamConfig) -> Iterator[tuple[tuple[str, ...], str]]:
