@@ -18,7 +18,7 @@ from bascule import __version__
 from bascule.broker.door import ClientDoor, DoorLimits, NodeIdentity
 from bascule.broker.embedded_nats import EmbeddedNats
 from bascule.broker.http.app import create_app
-from bascule.broker.http.door import HttpDoor
+from bascule.broker.http.door import HttpDoor, HttpLimits
 from bascule.broker.http.traffic import HttpStatistics
 from bascule.broker.ingest_task import IngestTask
 from bascule.broker.local_publisher import LocalPublisher
@@ -180,6 +180,13 @@ class Node:
 
     async def delete_stream(self, name: str) -> None:
         await self._streams.delete(name)
+        try:
+            # No commit is taken for that of another stream of this name; this only tidies up.
+            await self.offsets.remove(consumer=None, stream=name)
+        except BasculeError as error:
+            log.warning(
+                "commits of a deleted stream stay", extra={"stream": name, "error": str(error)}
+            )
 
     def stream_infos(self) -> list[StreamInfo]:
         return [self._with_refusal(info) for info in self._streams.infos()]
@@ -290,7 +297,10 @@ class Node:
             limits=DoorLimits(
                 connections_max=limits.connections_max,
                 request_bytes_max=limits.request_bytes_max,
+                memory_bytes_max=limits.client_memory_bytes_max,
                 idle_ms_max=limits.idle_ms_max,
+                request_ms_max=limits.request_ms_max,
+                write_stall_ms_max=limits.write_stall_ms_max,
                 fetch_wait_ms_max=limits.fetch_wait_ms_max,
                 fetch_bytes_max=limits.fetch_bytes_max,
                 drain_ms_max=limits.drain_ms_max,
@@ -308,7 +318,15 @@ class Node:
             body_bytes_max=limits.http_body_bytes_max,
             statistics=self._http_statistics,
         )
-        self._http_door = HttpDoor(app)
+        self._http_door = HttpDoor(
+            app,
+            statistics=self._http_statistics,
+            limits=HttpLimits(
+                connections_max=limits.http_connections_max,
+                request_ms_max=limits.request_ms_max,
+                write_stall_ms_max=limits.write_stall_ms_max,
+            ),
+        )
         self._http_address = await _bound(
             "HTTP", config.http.port, self._http_door.start(config.http.host, config.http.port)
         )
