@@ -102,11 +102,14 @@ class Consumer:
         info = await self._client.stream(self._stream)
         found = await self._client.offsets(consumer=self._name, stream=self._stream)
         self._committed = {entry.partition: entry.offset for entry in found}
-        chosen = self._chosen
-        if chosen is None:
-            chosen = [partition.partition for partition in info.partitions]
+        # "latest" is now, not when the first answer comes.
+        ends = {partition.partition: partition.high_watermark for partition in info.partitions}
+        chosen = list(ends) if self._chosen is None else self._chosen
         self._reading = len(chosen)
-        self._tasks = [asyncio.create_task(self._read(partition)) for partition in chosen]
+        for partition in chosen:
+            start = ends.get(partition, self._start) if self._start == "latest" else self._start
+            start = self._committed.get(partition, start)
+            self._tasks.append(asyncio.create_task(self._read(partition, start)))
         self._tasks.append(asyncio.create_task(self._commit_regularly()))
         return self
 
@@ -180,11 +183,11 @@ class Consumer:
             self._done[self._last.partition] = self._last.offset + 1
             self._last = None
 
-    async def _read(self, partition: int) -> None:
+    async def _read(self, partition: int, start: Start) -> None:
         """Put the partition's batches into the queue, and what ends them."""
         batches = self._client.read_batches(
             self._stream,
-            start=self._committed.get(partition, self._start),
+            start=start,
             partition=partition,
             follow=self._follow,
             timeout=self._timeout,
