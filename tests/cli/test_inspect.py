@@ -14,7 +14,9 @@ from bascule.cli.inspect import inspect
 from bascule.host.real import RealClock, RealFiles
 from bascule.record.batch import Record
 from bascule.record.builder import build_batch
+from bascule.storage.compaction.swap import Swap, encode_swap
 from bascule.storage.partition_log import LogConfig, PartitionLog
+from keyed_logs import Model, append_keyed, close_segment, compact
 from stored_batches import append, put
 
 app = typer.Typer()
@@ -173,3 +175,43 @@ def flip(path: Path, at: int) -> None:
     data = bytearray(path.read_bytes())
     data[at] ^= 1
     path.write_bytes(data)
+
+
+def test_a_compacted_log(tmp_path: Path) -> None:
+    directory = tmp_path / "0"
+    log = PartitionLog.open(RealFiles(), str(directory), LogConfig(), RealClock())
+    model = Model()
+    for _ in range(3):
+        append_keyed(log, model, [(b"a", b"1"), (b"a", b"2")])
+    append_keyed(log, model, [(b"a", None)])
+    close_segment(log)
+    compact(RealFiles(), log, now_ms=5_000)
+    log.close()
+    code, rows = lines(directory / f"{BASE}.log")
+    assert code == exits.OK
+    assert [(row["offset"], row["end"], row["records"]) for row in rows] == [(6, 7, 1)]
+    assert lines(directory / "clean-offset") == (exits.OK, [{"offset": 7, "horizon_ms": 6_000}])
+    manifest = directory / "swap"
+    manifest.write_bytes(encode_swap(Swap((0, 7), ((0, 99),))))
+    code, rows = lines(manifest)
+    assert code == exits.OK
+    assert [(row["segment"], row["what"]) for row in rows] == [
+        (0, "goes"), (7, "goes"), (0, "comes"),
+    ]  # fmt: skip
+    manifest.write_bytes(encode_swap(Swap((0, 7), ((0, 99),)))[:-1])
+    assert lines(manifest)[0] == exits.CORRUPT
+
+
+def test_the_synced_mark(log_directory: Path) -> None:
+    path = log_directory / "synced"
+    code, rows = lines(path)
+    assert code == exits.OK
+    (row,) = rows
+    assert (row["slot"], row["offset"], row["segment_base"]) == (0, 7, 0)
+    assert row["position"] == (log_directory / f"{BASE}.log").stat().st_size
+    data = bytearray(path.read_bytes())
+    data[20] ^= 1
+    path.write_bytes(data)
+    code, rows = lines(path)
+    assert code == exits.CORRUPT
+    assert rows == [{"damage": rows[-1]["damage"]}]

@@ -275,6 +275,16 @@ class Streams:
                 guard=threading.Lock(),
             )
             has_ids = self._files.exists(marker)
+            if store.cut_bytes:
+                log.warning(
+                    "unsynced tail cut",
+                    extra={
+                        "stream": definition.name,
+                        "partition": index,
+                        "bytes": store.cut_bytes,
+                        "end_offset": store.end.offset,
+                    },
+                )
         except (OSError, BasculeError) as error:
             failure = self._cannot_open(definition, index, error)
         partition = Partition(
@@ -324,7 +334,8 @@ def _close(partition: Partition) -> None:
     if partition.log is None:
         return
     try:
-        partition.log.close()
+        with partition.upkeep_lock:
+            partition.log.close()
     except (OSError, BasculeError) as error:
         log.error(
             "closing a log failed",

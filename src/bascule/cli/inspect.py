@@ -21,7 +21,9 @@ from bascule.record.batch import RecordBatch
 from bascule.record.header import BatchHeader
 from bascule.storage import checkpoint as checkpoint_file
 from bascule.storage import epochs as epochs_file
+from bascule.storage import synced_mark
 from bascule.storage.checkpoint import decode_checkpoint
+from bascule.storage.compaction import clean_offset, swap
 from bascule.storage.epochs import decode_epochs
 from bascule.storage.index.offset_index import OffsetIndex
 from bascule.storage.index.sparse_index import SparseIndex
@@ -43,7 +45,8 @@ def inspect(
         Path,
         typer.Argument(
             metavar="FILE",
-            help="A file of a log: .log, .index, .timeindex, leader-epochs or checkpoint.",
+            help="A file of a log: .log, .index, .timeindex, leader-epochs, checkpoint, "
+            "synced, clean-offset or swap.",
             exists=True,
             dir_okay=False,
         ),
@@ -87,6 +90,9 @@ def _rows_of(path: str, records: bool) -> Iterator[Row]:
         TimeIndex.SUFFIX: lambda: _index_rows(path, TimeIndex, ("timestamp", "offset")),
         epochs_file.FILE_NAME: lambda: _epoch_rows(path),
         checkpoint_file.FILE_NAME: lambda: _checkpoint_rows(path),
+        synced_mark.FILE_NAME: lambda: _mark_rows(path),
+        clean_offset.FILE_NAME: lambda: _clean_offset_rows(path),
+        swap.FILE_NAME: lambda: _swap_rows(path),
     }
     kind = kinds.get(name) or kinds.get(Path(name).suffix)
     if kind is None:
@@ -100,10 +106,13 @@ def _segment_rows(path: str, records: bool) -> Iterator[Row]:
     # A renamed copy says nothing about its base offset: its first batch does.
     offset = base_offset_of(path.rpartition("/")[2])
     position, size = 0, file.size()
+    # Compaction may have taken the batches that a segment is named for.
+    is_compacted = clean_offset.has_gaps(RealFiles(), path.rpartition("/")[0])
     try:
         for at, header in scan_batches(file, start=0, end=size):
             if offset is not None:
-                check_offset(header, path, at, offset=offset, gaps_allowed=at > 0)
+                gaps_allowed = at > 0 or is_compacted
+                check_offset(header, path, at, offset=offset, gaps_allowed=gaps_allowed)
             if records:
                 yield from _record_rows(file, at, header)
             else:
@@ -174,6 +183,26 @@ def _epoch_rows(path: str) -> Iterator[Row]:
 
 def _checkpoint_rows(path: str) -> Iterator[Row]:
     yield decode_checkpoint(RealFiles().read_bytes(path), path=path)._asdict()
+
+
+def _mark_rows(path: str) -> Iterator[Row]:
+    data = RealFiles().read_bytes(path)
+    for slot in range(synced_mark.SLOTS):
+        found = synced_mark.decode_slot(data, slot, path=path)
+        if found is not None:
+            yield {"slot": slot, **found._asdict()}
+
+
+def _clean_offset_rows(path: str) -> Iterator[Row]:
+    yield clean_offset.decode_clean_offset(RealFiles().read_bytes(path), path=path)._asdict()
+
+
+def _swap_rows(path: str) -> Iterator[Row]:
+    found = swap.decode_swap(RealFiles().read_bytes(path), path=path)
+    for base in found.removed:
+        yield {"segment": base, "what": "goes", "bytes": None}
+    for base, size in found.added:
+        yield {"segment": base, "what": "comes", "bytes": size}
 
 
 def _print_lines(rows: Iterator[Row], limit: int | None) -> CorruptData | None:
