@@ -7,12 +7,15 @@ import json
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
 from bascule.broker.http import create_app
+from bascule.broker.http.answers import ERRORS, HTTP_CODES
+from bascule.broker.http.routes import OPERATIONS
 from bascule.broker.measures import SECONDS, Histogram
 from bascule.config import StreamDefaults
 from bascule.errors import OffsetOutOfRange, PartitionFailed, UnknownStream
@@ -418,6 +421,18 @@ def test_the_openapi_document_is_whole(call: Call) -> None:
         ]
         assert not undescribed, f"{name}: {undescribed}"
     assert schemas["AlterStreamRequest"]["properties"]["partitions"]["maximum"] == 1_024
+
+
+def test_every_error_code_is_documented_with_its_status() -> None:
+    known = {(status, code) for _, status, code in ERRORS} | {(s, c) for s, c in HTTP_CODES.items()}
+    text = (Path(__file__).parents[2] / "docs" / "streams.md").read_text()
+    table = re.findall(r"^\| `(\w+)` \| (\d{3}) \|", text, re.MULTILINE)
+    assert {(int(status), code) for code, status in table} == known
+    offered = {error for operation in OPERATIONS.values() for error in operation.errors}
+    assert offered <= known
+    anywhere = {"closing", "unavailable", "internal", *HTTP_CODES.values()}
+    unsaid = {code for _, _, code in ERRORS} - {code for _, code in offered} - anywhere
+    assert not unsaid, f"no operation in broker/http/routes.py says that it answers {unsaid}"
 
 
 def test_what_is_described_is_what_is_served(call: Call) -> None:
