@@ -198,7 +198,7 @@ class RawNats:
         self.socket = socket.create_connection(("127.0.0.1", port), timeout=20)
         while b"\r\n" not in self.received:
             self._receive()
-        self.received = b""
+        self.info, self.received = self.received, b""
         self.socket.sendall(b'CONNECT {"verbose":false,"headers":true}\r\n')
         self.flush()
 

@@ -16,6 +16,7 @@ from typing import Final
 import msgspec
 
 from bascule.errors import Broken, ConfigError
+from bascule.wire.nats import decode_info, parse_server_url
 
 log = logging.getLogger("bascule.nats")
 
@@ -23,11 +24,14 @@ START_SECONDS_MAX: Final = 10.0
 STOP_SECONDS_MAX: Final = 5.0
 _PR_SET_PDEATHSIG: Final = 1
 
+PAYLOAD_BYTES_MIN: Final = 8 << 20
+"""The largest that NATS advises, and what a stream takes by default."""
+
 _CONFIG: Final = """\
-# Written by Bascule at every start.
+# Written by Bascule, at every start and whenever a stream wants larger messages.
 server_name: bascule-embedded
-# The largest payload that NATS advises.
-max_payload: 8MB
+# What the largest message_bytes_max of a stream needs.
+max_payload: {payload_bytes_max}
 # Room for a reader that falls behind for a moment, before it counts as a slow consumer.
 max_pending: 256MB
 write_deadline: "30s"
@@ -41,12 +45,14 @@ class _Ports(msgspec.Struct):
 class EmbeddedNats:
     """One `nats-server` process. It dies with this process, however that ends."""
 
-    def __init__(self, directory: Path, *, host: str, port: int) -> None:
+    def __init__(self, directory: Path, *, host: str, port: int, payload_bytes_max: int) -> None:
         """`directory` takes the server's configuration and ports file; port 0 picks a free one."""
         self._directory = directory
         self._host = host
         self._port = port
+        self._payload_bytes_max = max(payload_bytes_max, PAYLOAD_BYTES_MIN)
         self._process: subprocess.Popen[bytes] | None = None
+        self._url = ""
 
     async def start(self) -> str:
         """Start the server and return its URL once it listens.
@@ -54,17 +60,16 @@ class EmbeddedNats:
         Raises: ConfigError (no binary, port taken), Broken.
         """
         self._process = self._spawn()
-        url = await self._wait_for_url(self._process)
-        log.info("nats-server started", extra={"url": url, "server_pid": self._process.pid})
-        return url
+        self._url = await self._wait_for_url(self._process)
+        log.info("nats-server started", extra={"url": self._url, "server_pid": self._process.pid})
+        return self._url
 
     def _spawn(self) -> subprocess.Popen[bytes]:
         binary = _find_binary()
         self._directory.mkdir(parents=True, exist_ok=True)
         for stale in self._directory.glob("*.ports"):
             stale.unlink()
-        config = self._directory / "nats-server.conf"
-        config.write_text(_CONFIG)
+        config = self._write_config()
         output = (self._directory / "nats-server.log").open("wb")
         with output:
             return subprocess.Popen(
@@ -79,6 +84,40 @@ class EmbeddedNats:
                 process_group=0,
                 preexec_fn=_die_with_parent,
             )  # fmt: skip
+
+    async def take_payloads(self, size: int) -> None:
+        """Let publishers send messages of `size` bytes; who is connected learns of it later.
+
+        Raises: Broken where the server does not follow.
+        """
+        if size <= self._payload_bytes_max or self._process is None:
+            return
+        self._payload_bytes_max = size
+        await asyncio.to_thread(self._write_config)
+        self._process.send_signal(signal.SIGHUP)
+        deadline = asyncio.get_running_loop().time() + START_SECONDS_MAX
+        while await self._announced_payload() < size:
+            if asyncio.get_running_loop().time() > deadline:
+                raise Broken(f"the embedded nats-server does not take {size} bytes of payload")
+            await asyncio.sleep(0.01)
+        log.info("nats-server takes larger messages", extra={"max_payload": size})
+
+    async def _announced_payload(self) -> int:
+        """The largest payload that a new connection is told."""
+        address = parse_server_url(self._url)
+        try:
+            reader, writer = await asyncio.open_connection(*address.place)
+            line = await reader.readline()
+            writer.close()
+            await writer.wait_closed()
+        except OSError as error:
+            raise Broken(f"the embedded nats-server cannot be reached: {error}") from error
+        return decode_info(line).max_payload
+
+    def _write_config(self) -> Path:
+        config = self._directory / "nats-server.conf"
+        config.write_text(_CONFIG.format(payload_bytes_max=self._payload_bytes_max))
+        return config
 
     async def stop(self) -> None:
         process = self._process

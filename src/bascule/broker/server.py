@@ -110,7 +110,15 @@ class Node:
         await self._streams.open()
         if config.nats.embedded:
             self._nats = EmbeddedNats(
-                self._data / "nats", host=config.nats.host, port=config.nats.port
+                self._data / "nats",
+                host=config.nats.host,
+                port=config.nats.port,
+                payload_bytes_max=max(
+                    [
+                        config.streams.message_bytes_max,
+                        *(s.definition.config.message_bytes_max for s in self._streams.infos()),
+                    ]
+                ),
             )
             self._urls = [await self._nats.start()]
         self._ingest = IngestTask(
@@ -163,10 +171,14 @@ class Node:
             await self._nats.stop()
 
     async def create_stream(self, name: str, config: StreamConfig) -> tuple[StreamDefinition, bool]:
-        return await self._streams.create(name, config)
+        created = await self._streams.create(name, config)
+        await self._take_payloads(created[0])
+        return created
 
     async def alter_stream(self, name: str, changes: Mapping[str, Any]) -> StreamDefinition:
-        return await self._streams.alter(name, changes)
+        altered = await self._streams.alter(name, changes)
+        await self._take_payloads(altered)
+        return altered
 
     async def set_paused(self, name: str, paused: bool) -> StreamDefinition:
         return await self._streams.set_paused(name, paused)
@@ -217,6 +229,11 @@ class Node:
             uptime_ms=(self._clock.monotonic_ns() - self._started_ns) // 1_000_000,
             ready=self._ready and connected,
         )
+
+    async def _take_payloads(self, definition: StreamDefinition) -> None:
+        """The embedded server has to take what the stream takes."""
+        if self._nats is not None:
+            await self._nats.take_payloads(definition.config.message_bytes_max)
 
     def _with_refusal(self, info: StreamInfo) -> StreamInfo:
         refusals = {} if self._ingest is None else self._ingest.refusals()

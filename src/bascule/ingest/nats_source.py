@@ -19,7 +19,6 @@ from bascule.ingest.nats_transport import Transport
 from bascule.ingest.sequencer import Sequencer
 from bascule.ingest.subscriptions import PING, Subscription, Subscriptions, refuse
 from bascule.wire.nats import (
-    LINE_BYTES_MAX,
     ConnectOptions,
     ServerAddress,
     ServerError,
@@ -29,6 +28,8 @@ from bascule.wire.nats import (
 
 log = logging.getLogger("bascule.ingest")
 
+BODY_BYTES_MAX: Final = 64 << 20
+"""NATS's own largest max_payload, which a message with its headers does not exceed."""
 ACKS_SENT_SECONDS_MAX: Final = 2.0
 """How long the end of a connection waits for acks that the server is slow to take."""
 IDLE_PINGS_MAX: Final = 2
@@ -75,7 +76,6 @@ class NatsSource:
         self._next: Dialled | None = None
         """A connection to another server, to go on with once this one has nothing left."""
         self._mover: threading.Thread | None = None
-        self._body_bytes_max = 64 << 20
         self._idle_pings = 0
         self.address: ServerAddress | None = None
 
@@ -319,7 +319,6 @@ class NatsSource:
 
     def _on_info(self, info: ServerInfo) -> None:
         assert self.address is not None
-        self._body_bytes_max = max(info.max_payload, 1 << 20) + LINE_BYTES_MAX
         self.counts.max_payload_bytes = info.max_payload
         self._dialer.on_info(self.address, info)
         if info.ldm:
@@ -395,4 +394,5 @@ class NatsSource:
 
     @property
     def body_bytes_max(self) -> int:
-        return self._body_bytes_max
+        # Not what INFO said: a server may be told to take more while the connection lasts.
+        return BODY_BYTES_MAX
