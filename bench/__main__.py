@@ -7,6 +7,7 @@ import importlib
 
 NAMES = (
     "decode", "sendfile", "latency", "ingest", "acked", "reading", "idle", "compaction", "dedupe",
+    "restart",
 )  # fmt: skip
 
 
