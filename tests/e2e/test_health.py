@@ -99,5 +99,6 @@ def test_what_a_node_tells_is_all_documented(tmp_path: Path) -> None:
     kinds = {name: kind for name, kind in kinds.items() if not name.endswith("_created")}
     assert kinds == {name: kind for name, kind, _ in rows}
     labels = {name: set(filter(None, given.replace(" ", "").split(","))) for name, _, given in rows}
-    for name, given in re.findall(r"^(bascule_\w+?)(?:_bucket|_sum|_count)?\{(.+)\} ", text, re.MULTILINE):
+    samples = re.compile(r"^(bascule_\w+?)(?:_bucket|_sum|_count)?\{(.+)\} ", re.MULTILINE)
+    for name, given in samples.findall(text):
         assert set(re.findall(r'(\w+)="', given)) - {"le"} == labels[name], name
