@@ -6,7 +6,7 @@ later unchanged. Text is lower case and says what, where, found against expected
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Final
 
 
 class BasculeError(Exception):
@@ -41,11 +41,30 @@ class CorruptData(BasculeError):
     """Bytes on disk are not what was written: file, byte position, expected and found."""
 
     def __init__(self, file: str, at: int, expected: str, found: str) -> None:
-        super().__init__(f"{file} is corrupt at byte {at}: expected {expected}, found {found}")
+        advice = _advice(file)
+        super().__init__(
+            f"{file} is corrupt at byte {at}: expected {expected}, found {found}"
+            + (f"; {advice}" if advice else "")
+        )
         self.file = file
         self.at = at
         self.expected = expected
         self.found = found
+
+
+_ADVICE: Final = {
+    ".log": "records before that batch are whole, and other partitions are not concerned; put back "
+    "a copy of the file, or give up what is behind as docs/formats.md says",
+    "checkpoint": "the records are not concerned; put back a copy, or remove the file to have the "
+    "whole log read, with records that were purged from its first segment",
+    "metadata.json": "the streams' data is not concerned; put back a copy of the file",
+    "node.json": "no stream is concerned; put back a copy, or remove the file for a new cluster id",
+}
+"""By the end of a file's name: what is safe, and what to do."""
+
+
+def _advice(file: str) -> str:
+    return next((text for end, text in _ADVICE.items() if file.endswith(end)), "")
 
 
 class ProtocolError(BasculeError):

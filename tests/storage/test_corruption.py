@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import pytest
 
 from bascule.errors import CorruptData
@@ -74,8 +76,16 @@ def self_repair(files: SimFiles, original: dict[str, bytes]) -> None:
             files.remove(f"{DIRECTORY}/{name}")
 
 
-@pytest.mark.parametrize("name", ["index", "timeindex", "leader-epochs", "checkpoint"])
-@pytest.mark.parametrize("how", ["missing", "empty", "half", "longer", "zeros"])
+@pytest.mark.parametrize(
+    ("name", "how"),
+    [
+        *product(
+            ["index", "timeindex", "leader-epochs"],
+            ["missing", "empty", "half", "longer", "zeros"],
+        ),
+        *product(["checkpoint"], ["missing", "half", "longer"]),
+    ],
+)
 def test_files_that_only_help_are_rebuilt(name: str, how: str) -> None:
     files, batches = written(clean=True, recovery_at=0)
     for found, inode in every_file(files):
@@ -101,6 +111,22 @@ def test_files_that_only_help_are_rebuilt(name: str, how: str) -> None:
             base = int(found.partition(".")[0])
             assert kind.decode(bytes(inode.data), path=path, base_offset=base).damage is None
     assert len(read_batches(open_log(files, CONFIG))) == 7
+
+
+@pytest.mark.parametrize("left", [0, 71, 143])
+def test_a_checkpoint_of_which_nothing_is_left_is_named(left: int) -> None:
+    files, batches = written(clean=True, recovery_at=0)
+    inode = files._inode(f"{DIRECTORY}/checkpoint")
+    whole = len(inode.data) // 2 <= left
+    inode.data[left:] = b""
+    if whole:
+        assert read_batches(open_log(files, CONFIG)) == batches
+        return
+    with pytest.raises(CorruptData, match="remove the file to have the whole log read") as caught:
+        open_log(files, CONFIG)
+    assert caught.value.file == f"{DIRECTORY}/checkpoint"
+    files.remove(f"{DIRECTORY}/checkpoint")
+    assert read_batches(open_log(files, CONFIG)) == batches
 
 
 def test_a_missing_segment_is_named() -> None:

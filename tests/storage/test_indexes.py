@@ -148,10 +148,14 @@ def test_checkpoint_files_read_back_or_say_what_is_wrong() -> None:
     data = encode_checkpoint(checkpoint)
     assert decode_checkpoint(data, path="f") == checkpoint
     for at in range(len(data)):
-        with pytest.raises(CorruptData):
-            decode_checkpoint(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :], path="f")
-        with pytest.raises(CorruptData):
-            decode_checkpoint(data[:at], path="f")
+        flipped = data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
+        assert decode_checkpoint(flipped, path="f") == checkpoint, "it is there twice"
+        if at < len(data) // 2:
+            with pytest.raises(CorruptData):
+                decode_checkpoint(data[:at], path="f")
+            with pytest.raises(CorruptData) as caught:
+                decode_checkpoint(2 * flipped[: len(data) // 2], path="f")
+            assert caught.value.at <= at
 
 
 def test_a_replaced_file_is_the_old_or_the_new_one() -> None:

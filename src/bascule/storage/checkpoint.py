@@ -16,6 +16,7 @@ MAGIC: Final = b"BscChkp1"
 CLEAN: Final = 1
 _HEADER: Final = Struct(">8sI")
 _BODY: Final = Struct(">I7q")
+RECORD_BYTES: Final = _HEADER.size + _BODY.size
 
 
 class Checkpoint(NamedTuple):
@@ -53,24 +54,35 @@ def replace_file(files: Files, path: str, data: Buffer) -> None:
 
 
 def encode_checkpoint(checkpoint: Checkpoint) -> bytes:
+    """The whole file: the same record twice, since nothing else says where the log starts."""
     clean, *numbers = checkpoint
     body = _BODY.pack(CLEAN if clean else 0, *numbers)
-    return _HEADER.pack(MAGIC, crc32c(body)) + body
+    return 2 * (_HEADER.pack(MAGIC, crc32c(body)) + body)
 
 
 def decode_checkpoint(data: bytes, *, path: str) -> Checkpoint:
-    """Read a whole file.
+    """Read a whole file: its first record, or the second where the first is damaged.
 
-    Raises: CorruptData.
+    Raises: CorruptData naming what is wrong with the first.
     """
-    size = _HEADER.size + _BODY.size
-    if len(data) != size:
-        raise CorruptData(path, min(len(data), size), f"{size} bytes", str(len(data)))
-    magic, crc = _HEADER.unpack_from(data)
+    try:
+        return _decode_record(data, 0, path)
+    except CorruptData as first:
+        try:
+            return _decode_record(data, RECORD_BYTES, path)
+        except CorruptData:
+            raise first from None
+
+
+def _decode_record(data: bytes, at: int, path: str) -> Checkpoint:
+    record = memoryview(data)[at : at + RECORD_BYTES]
+    if len(record) < RECORD_BYTES:
+        raise CorruptData(path, len(data), f"{2 * RECORD_BYTES} bytes", str(len(data)))
+    magic, crc = _HEADER.unpack_from(record)
     if magic != MAGIC:
-        raise CorruptData(path, 0, MAGIC.decode(), repr(magic))
-    body = memoryview(data)[_HEADER.size :]
+        raise CorruptData(path, at, MAGIC.decode(), repr(magic))
+    body = record[_HEADER.size :]
     if crc32c(body) != crc:
-        raise CorruptData(path, 8, f"CRC {crc32c(body):#010x}", f"{crc:#010x}")
+        raise CorruptData(path, at + 8, f"CRC {crc32c(body):#010x}", f"{crc:#010x}")
     flags, *numbers = _BODY.unpack(body)
     return Checkpoint(bool(flags & CLEAN), *numbers)

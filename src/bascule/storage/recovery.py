@@ -161,11 +161,15 @@ class _Recovery:
         return 0
 
     def _read_checkpoint(self) -> Checkpoint | None:
-        """The checkpoint, None where it is missing or damaged: then the whole log is read."""
+        """The checkpoint, None where it is missing: then the whole log is read.
+
+        Raises: CorruptData where both its records are damaged: the log's start is in no other
+        file, and records that were purged must not come back unasked.
+        """
         path = f"{self.directory}/{checkpoint_file.FILE_NAME}"
         try:
             return decode_checkpoint(self.files.read_bytes(path), path=path)
-        except (FileNotFoundError, CorruptData):
+        except FileNotFoundError:
             return None
 
     def _read_mark(self) -> LogPosition | None:
