@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import ssl
+import subprocess
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -16,7 +18,7 @@ import pytest
 import bascule
 from bascule.client import Ack, Message
 from nats_world import Authority, Identity, Operator, configured_nats, eventually, metric
-from running import NatsServer, Node, running_node
+from running import BIN, NatsServer, Node, running_node
 
 
 @dataclass
@@ -288,6 +290,37 @@ def test_a_jwt_that_expires_and_is_replaced(tmp_path: Path) -> None:
         client = {"creds": str(creds)}
         ack, _ = asyncio.run(publish_and_read(node, client))
         assert ack.offset == 0
+
+
+def test_the_command_line_is_let_in_as_the_node_is(tmp_path: Path, secrets: Secrets) -> None:
+    """The same variables serve both; the flags are there for a publisher elsewhere."""
+    config = tls_section(secrets, f'ca_file: "{secrets.authority.ca}", verify: true')
+    keys = {
+        "tls_ca": str(secrets.authority.ca),
+        "tls_cert": secrets.path("bascule.cert.pem"),
+        "tls_key": secrets.path("bascule.key.pem"),
+        "creds": secrets.path("user.creds"),
+    }
+    with (
+        configured_nats(tmp_path / "nats", config + secrets.operator.server_config()) as server,
+        running_node(tmp_path, nats=server.url, environment=environment(keys)) as node,
+    ):
+        node.create("s", "s.>")
+        command = [str(BIN / "bascule"), "publish", "s.x", "hello", "--json"]
+        told = {**os.environ, "BASCULE_SERVER": node.doors["http"]}
+        flags = [f"--{key.replace('_', '-')}={value}" for key, value in keys.items()]
+        for offset, (more, variables) in enumerate([([], environment(keys)), (flags, {})]):
+            run = subprocess.run(
+                [*command, *more], env={**told, **variables}, capture_output=True, text=True,
+                timeout=60, check=False,
+            )  # fmt: skip
+            assert run.returncode == 0, run.stderr
+            assert json.loads(run.stdout)["offset"] == offset
+        run = subprocess.run(
+            command, env=told, capture_output=True, text=True, timeout=60, check=False
+        )
+        assert run.returncode == 5
+        assert "Traceback" not in run.stderr
 
 
 def test_the_client_says_why_it_is_refused(tmp_path: Path, secrets: Secrets) -> None:

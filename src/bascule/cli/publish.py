@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json as json_text
 import os
+import ssl
 import sys
 import threading
 from collections.abc import AsyncIterator, Iterator
@@ -15,6 +16,7 @@ import typer
 
 from bascule.cli.output import JsonOption, ServerOption, err, out, print_json
 from bascule.errors import ConfigError
+from bascule.host.credential_files import client_tls
 
 if TYPE_CHECKING:
     from bascule.client import Acks, Client, Outgoing
@@ -71,6 +73,23 @@ def publish(
     user: Annotated[str | None, typer.Option(envvar="BASCULE_NATS_USER")] = None,
     password: Annotated[str | None, typer.Option(envvar="BASCULE_NATS_PASSWORD")] = None,
     token: Annotated[str | None, typer.Option(envvar="BASCULE_NATS_TOKEN")] = None,
+    nkey: Annotated[
+        str | None, typer.Option(envvar="BASCULE_NATS_NKEY", help="File with an NKey seed.")
+    ] = None,
+    creds: Annotated[
+        str | None,
+        typer.Option(envvar="BASCULE_NATS_CREDS", help="Credentials file: JWT and NKey seed."),
+    ] = None,
+    tls_ca: Annotated[
+        str | None, typer.Option(envvar="BASCULE_NATS_TLS_CA", help="Authorities to trust (PEM).")
+    ] = None,
+    tls_cert: Annotated[
+        str | None, typer.Option(envvar="BASCULE_NATS_TLS_CERT", help="Client certificate (PEM).")
+    ] = None,
+    tls_key: Annotated[
+        str | None, typer.Option(envvar="BASCULE_NATS_TLS_KEY", help="The certificate's key (PEM).")
+    ] = None,
+    tls_first: Annotated[bool, typer.Option(envvar="BASCULE_NATS_TLS_FIRST")] = False,
     server: ServerOption = None,
     json: JsonOption = False,
 ) -> None:
@@ -83,7 +102,18 @@ def publish(
         raise ConfigError("--count repeats a VALUE: give one")
 
     async def run() -> Acks:
-        client = bascule.connect(server, nats=nats, user=user, password=password, token=token)
+        client = bascule.connect(
+            server,
+            nats=nats,
+            user=user,
+            password=password,
+            token=token,
+            nkey=nkey,
+            nkey_seed=os.environ.get("BASCULE_NATS_NKEY_SEED"),
+            creds=creds,
+            tls=_tls(tls_ca, tls_cert, tls_key),
+            tls_first=tls_first,
+        )
         async with client:
             if from_stdin:
                 return await _publish_lines(client, template, window=window, stream=stream)
@@ -93,6 +123,12 @@ def publish(
 
     acks = asyncio.run(run())
     _report(acks, json=json)
+
+
+def _tls(ca: str | None, cert: str | None, key: str | None) -> ssl.SSLContext | None:
+    if not (ca or cert):
+        return None
+    return client_tls(ca=ca or "", cert=cert or "", key=key or "")
 
 
 def _headers(given: list[str]) -> tuple[tuple[str, str], ...]:
