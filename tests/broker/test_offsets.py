@@ -54,12 +54,21 @@ class Scene:
         record = LocalRecord(name, commit_subject(key).encode(), value, headers)
         return await self.publisher.publish(OFFSETS_STREAM, 0, [record])
 
+    async def until(self, reached: Callable[[], bool], offsets: Offsets) -> None:
+        """Wait for what the node does by itself, with each record that it adds."""
+        while not reached():
+            await self.moved.wait()
+            self.moved.clear()
+            await offsets.caught_up()
+
     def run(self, test: Callable[[Offsets], Awaitable[None]]) -> Offsets:
         """Run `test` with offsets that have started."""
         offsets = offsets_of(self.partitions)
 
         async def scene() -> None:
             self.partitions.bind(asyncio.get_running_loop())
+            self.moved = asyncio.Event()
+            self.log.watchers.add(self.moved.set)
             await offsets.start()
             try:
                 await test(offsets)
@@ -120,8 +129,7 @@ def test_what_is_no_commit_is_counted_and_the_good_one_is_made_again(scene: Scen
         await scene.put(b"12")
         await offsets.caught_up()
         assert offsets.committed("billing", "flights", 0) == 12
-        while offsets.counts.commits < 2:
-            await asyncio.sleep(0)
+        await scene.until(lambda: offsets.counts.commits == 2, offsets)
         await scene.put(b'{"offset": 1}', subject="_bascule.offsets.somebody.else.0")
         await offsets.caught_up()
 
@@ -143,8 +151,7 @@ def test_a_repair_is_made_at_the_next_start_where_the_node_died_before(scene: Sc
     asyncio.run(spoil())
 
     async def test(offsets: Offsets) -> None:
-        while not offsets.counts.repairs:
-            await asyncio.sleep(0)
+        await scene.until(lambda: offsets.counts.repairs > 0, offsets)
         await offsets.caught_up()
         assert offsets.committed("billing", "flights", 0) == 12
 
@@ -160,8 +167,7 @@ def test_a_repair_that_was_overtaken_does_not_go_back(scene: Scene) -> None:
         await scene.put(b'{"offset": 12}', headers=((REPAIRS_HEADER, b"1"),))
         await offsets.caught_up()
         assert offsets.committed("billing", "flights", 0) == 20
-        while not offsets.counts.repairs:
-            await asyncio.sleep(0)
+        await scene.until(lambda: offsets.counts.repairs > 0, offsets)
         await offsets.caught_up()
 
     scene.run(test)

@@ -17,7 +17,7 @@ from bascule.record.compression import CODECS
 from kafka_readers import READERS, Seen, decoded
 from running import BIN, Node, running_node
 
-MESSAGES = 3_000
+MESSAGES = 1_500
 CODEC_NAMES = [codec.value for codec in Compression if codec is not Compression.NONE]
 
 
@@ -99,7 +99,7 @@ def test_the_python_client_reads_from_anywhere(node: Node, codec: str) -> None:
             ]
 
 
-@pytest.mark.parametrize("codec", ["snappy", "lz4"])
+@pytest.mark.parametrize("codec", ["snappy"])
 def test_inspect_shows_the_records(node: Node, codec: str) -> None:
     file = log_files(node, codec)[0]
     batches = subprocess.run(

@@ -5,9 +5,9 @@ from __future__ import annotations
 import base64
 import json as json_text
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable
 from datetime import datetime
+from itertools import islice
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -56,31 +56,27 @@ def read(
 
     where = parse_start(start)
     show: Callable[[Message], bytes] = as_json if json else as_value if values else as_text
-    write = sys.stdout.buffer.write
-    left = limit
+    if limit == 0:
+        return
     with bascule.connect_sync(server) as client:
-        if left == 0:
-            return
-        with ExitStack() as stack:
-            messages: Iterator[Message]
-            if consumer is None:
-                messages = client.read(name, start=where, follow=follow, partition=partition)
-            else:
-                messages = stack.enter_context(
-                    client.consume(
-                        name, consumer, start=where, follow=follow, partitions=[partition]
-                    )
-                )
-            for message in messages:
-                write(show(message))
-                if follow or consumer is not None:
-                    # What is committed has been printed.
-                    sys.stdout.buffer.flush()
-                if left is not None:
-                    left -= 1
-                    if left == 0:
-                        break
-            sys.stdout.buffer.flush()
+        if consumer is None:
+            messages = client.read(name, start=where, follow=follow, partition=partition)
+            _print(islice(messages, limit), show, at_once=follow)
+        else:
+            with client.consume(
+                name, consumer, start=where, follow=follow, partitions=[partition]
+            ) as resumed:
+                # At once, so that what is committed has been printed.
+                _print(islice(resumed, limit), show, at_once=True)
+
+
+def _print(messages: Iterable[Message], show: Callable[[Message], bytes], *, at_once: bool) -> None:
+    out = sys.stdout.buffer
+    for message in messages:
+        out.write(show(message))
+        if at_once:
+            out.flush()
+    out.flush()
 
 
 def parse_start(text: str, *, option: str = "--from") -> Start:

@@ -1,0 +1,436 @@
+"""Consumers' offsets on a real node: by NATS, by Kafka clients, by the Python client, by hand."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import os
+import signal
+import subprocess
+import urllib.error
+import warnings
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import aiokafka
+import confluent_kafka
+import nats
+import pytest
+
+import bascule
+from bascule.cli.main import main
+from bascule.client import SyncClient
+from bascule.errors import InternalStream, InvalidName, OffsetOutOfRange, UnknownStream
+from running import BIN, Node, running_nats, running_node, wait_for
+
+with warnings.catch_warnings():
+    # It reads its own schema files in a way that Python 3.11 deprecates.
+    warnings.simplefilter("ignore", DeprecationWarning)
+    import kafka
+    from kafka.structs import OffsetAndMetadata
+
+MESSAGES = 100
+names = (f"flow{n}" for n in itertools.count())
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
+    with running_node(tmp_path_factory.mktemp("offsets")) as node:
+        yield node
+
+
+@pytest.fixture(scope="module")
+def client(node: Node) -> Iterator[SyncClient]:
+    with bascule.connect_sync(node.doors["http"]) as client:
+        yield client
+
+
+@pytest.fixture
+def stream(client: SyncClient) -> str:
+    """A new stream with 100 messages."""
+    return filled(client)
+
+
+def filled(client: SyncClient, **settings: Any) -> str:
+    name = next(names)
+    client.create_stream(name, f"{name}.>", **settings)
+    client.publish_many((f"{name}.{n % 10}", b"message %d" % n) for n in range(MESSAGES))
+    return name
+
+
+def committed(client: SyncClient, consumer: str, stream: str) -> dict[int, int]:
+    found = client.offsets(consumer=consumer, stream=stream)
+    return {entry.partition: entry.offset for entry in found}
+
+
+# NATS
+
+
+def test_any_nats_client_commits_and_removes(node: Node, client: SyncClient, stream: str) -> None:
+    subject = f"_bascule.offsets.by%2Ehand.{stream}.0"
+
+    async def publish(data: bytes, headers: dict[str, str] | None = None) -> dict[str, Any]:
+        connection = await nats.connect(node.doors["nats"])
+        try:
+            answer = await connection.request(subject, data, headers=headers, timeout=10)
+            return json.loads(answer.data)  # type: ignore[no-any-return]
+        finally:
+            await connection.close()
+
+    assert asyncio.run(publish(b'{"offset": 42}'))["stream"] == "_offsets"
+    (entry,) = client.offsets(consumer="by.hand")
+    assert (entry.stream, entry.offset, entry.lag) == (stream, 42, MESSAGES - 42)
+    before = malformed(node)
+    asyncio.run(publish(b"forty-three"))
+    assert committed(client, "by.hand", stream) == {0: 42}
+    assert malformed(node) == before + 1
+    assert "records that are no commits are ignored" in node.log.read_text()
+    asyncio.run(publish(b"", {"KV-Operation": "DEL"}))
+    assert client.offsets(consumer="by.hand") == []
+
+
+def malformed(node: Node) -> float:
+    import urllib.request
+
+    with urllib.request.urlopen(f"{node.doors['http']}/metrics", timeout=20) as response:
+        for line in response.read().decode().splitlines():
+            if line.startswith("bascule_offsets_malformed_records_total "):
+                return float(line.split()[1])
+    raise AssertionError("no such metric")
+
+
+# Kafka
+
+
+def test_kafka_clients_share_what_they_commit(node: Node, client: SyncClient, stream: str) -> None:
+    address = node.doors["client"]
+    place = confluent_kafka.TopicPartition(stream, 0)
+    settings = {"bootstrap.servers": address, "group.id": "shared", "enable.auto.commit": False}
+    first = confluent_kafka.Consumer({**settings, "auto.offset.reset": "earliest"})
+    first.assign([place])
+    message = next(m for m in iter(lambda: first.poll(10), None) if m.offset() == 9)
+    assert first.commit(message, asynchronous=False)[0].error is None
+    first.close()
+    assert committed(client, "shared", stream) == {0: 10}
+
+    second = kafka.KafkaConsumer(
+        bootstrap_servers=address, group_id="shared", enable_auto_commit=False
+    )
+    partition = kafka.TopicPartition(stream, 0)
+    second.assign([partition])
+    assert next(second).offset == 10
+    second.commit({partition: OffsetAndMetadata(20, "from python", -1)})
+    second.close()
+    (entry,) = client.offsets(consumer="shared")
+    assert (entry.offset, entry.metadata) == (20, "from python")
+
+    async def third() -> None:
+        consumer = aiokafka.AIOKafkaConsumer(
+            bootstrap_servers=address, group_id="shared", enable_auto_commit=False
+        )
+        await consumer.start()
+        partition = aiokafka.TopicPartition(stream, 0)
+        consumer.assign([partition])
+        assert await consumer.committed(partition) == 20
+        assert (await consumer.getone()).offset == 20
+        await consumer.commit({partition: 30})
+        await consumer.stop()
+
+    asyncio.run(third())
+    with client.consume(stream, "shared") as messages:
+        assert next(messages).offset == 30
+    assert committed(client, "shared", stream) == {0: 31}
+
+
+def test_automatic_commits_of_a_kafka_client(node: Node, client: SyncClient, stream: str) -> None:
+    consumer = confluent_kafka.Consumer(
+        {
+            "bootstrap.servers": node.doors["client"],
+            "group.id": "automatic",
+            "auto.offset.reset": "earliest",
+        }
+    )
+    consumer.assign([confluent_kafka.TopicPartition(stream, 0)])
+    seen = [m.offset() for m in consumer.consume(MESSAGES, timeout=20)]
+    assert seen == list(range(MESSAGES))
+    consumer.close()
+    assert committed(client, "automatic", stream) == {0: MESSAGES}
+
+
+def test_members_of_a_group_are_told_that_there_are_none(node: Node, stream: str) -> None:
+    consumer = confluent_kafka.Consumer(
+        {"bootstrap.servers": node.doors["client"], "group.id": "members"}
+    )
+    consumer.subscribe([stream])
+    while (message := consumer.poll(10)) is None:
+        pass
+    assert "JoinGroup" in message.error().str()
+    consumer.close()
+
+
+def test_the_stream_is_there_and_marked_as_the_node_s_own(
+    node: Node, client: SyncClient, stream: str, cli: Run
+) -> None:
+    admin = kafka.KafkaAdminClient(bootstrap_servers=node.doors["client"])
+    internal = {topic["name"]: topic["is_internal"] for topic in admin.describe_topics()}
+    admin.close()
+    assert internal["_offsets"]
+    assert not internal[stream]
+    listed = json.loads(cli("stream", "list", "--json")[0])
+    assert "_offsets" not in [info["name"] for info in listed]
+    listed = json.loads(cli("stream", "list", "--json", "--internal")[0])
+    assert "_offsets" in [info["name"] for info in listed]
+    assert client.stream("_offsets").definition.config.cleanup == ("compact",)
+    with pytest.raises(InternalStream):
+        client.delete_stream("_offsets")
+    with pytest.raises(InvalidName):
+        client.create_stream("_offsets2", "whatever")
+
+
+# The Python client
+
+
+def test_a_consumer_goes_on_where_it_left_off(client: SyncClient, stream: str) -> None:
+    with client.consume(stream, "reader") as messages:
+        first = [next(messages).offset for _ in range(30)]
+    assert messages.committed == {0: 30}
+    with client.consume(stream, "reader", follow=False) as messages:
+        rest = [message.offset for message in messages]
+    assert first + rest == list(range(MESSAGES))
+    with client.consume(stream, "reader", follow=False) as messages:
+        assert list(messages) == []
+    assert committed(client, "reader", stream) == {0: MESSAGES}
+
+
+def test_a_message_that_failed_comes_again(client: SyncClient, stream: str) -> None:
+    with pytest.raises(ZeroDivisionError), client.consume(stream, "clumsy") as messages:
+        for message in messages:
+            if message.offset == 7:
+                raise ZeroDivisionError
+    assert committed(client, "clumsy", stream) == {0: 7}
+    with client.consume(stream, "clumsy") as messages:
+        assert next(messages).offset == 7
+
+
+def test_commits_by_hand_and_by_the_clock(node: Node, client: SyncClient, stream: str) -> None:
+    async def scene() -> None:
+        async with bascule.connect(node.doors["http"]) as own:
+            async with own.consume(stream, "hand", commit_interval=3_600) as messages:
+                async for message in messages:
+                    if message.offset == 11:
+                        await messages.commit()
+                        assert committed(client, "hand", stream) == {0: 12}
+                    if message.offset == 12:
+                        break
+                await messages.close(done=False)
+            assert committed(client, "hand", stream) == {0: 12}
+            async with own.consume(stream, "clock", commit_interval=0.02) as messages:
+                for _ in range(5):
+                    last = await anext(messages)
+                while messages.committed != {0: last.offset}:
+                    await asyncio.sleep(0.01)
+                assert committed(client, "clock", stream) == {0: 4}
+
+    asyncio.run(asyncio.wait_for(scene(), 60))
+
+
+def test_a_consumer_of_several_partitions(client: SyncClient) -> None:
+    name = filled(client, partitions=3, partition_by="subject")
+    sizes = {p.partition: p.high_watermark for p in client.stream(name).partitions}
+    assert sum(sizes.values()) == MESSAGES
+    seen = set()
+    with client.consume(name, "all", follow=False) as messages:
+        for message in itertools.islice(messages, 40):
+            seen.add((message.partition, message.offset))
+    with client.consume(name, "all", follow=False) as messages:
+        for message in messages:
+            assert (message.partition, message.offset) not in seen
+            seen.add((message.partition, message.offset))
+    assert len(seen) == MESSAGES
+    assert committed(client, "all", name) == {p: end for p, end in sizes.items() if end}
+
+
+def test_where_a_new_consumer_begins(client: SyncClient, stream: str) -> None:
+    with client.consume(stream, "late", start="latest") as messages:
+        client.publish(f"{stream}.x", b"new")
+        assert next(messages).offset == MESSAGES
+    with pytest.raises(InvalidName):
+        client.consume(stream, "two\nlines")
+    with pytest.raises(UnknownStream), client.consume("nowhere", "x"):
+        pass
+
+
+def test_an_offset_that_is_gone_is_not_skipped_in_silence(client: SyncClient, stream: str) -> None:
+    client.reset_offsets("slow", stream, offset=5)
+    client.purge_stream(stream, to_offset=50)
+    with pytest.raises(OffsetOutOfRange), client.consume(stream, "slow") as messages:
+        next(messages)
+    client.reset_offsets("slow", stream, to="earliest")
+    with client.consume(stream, "slow") as messages:
+        assert next(messages).offset == 50
+
+
+def test_a_stream_made_anew_begins_without_offsets(client: SyncClient, stream: str) -> None:
+    client.reset_offsets("old", stream, to="latest")
+    client.delete_stream(stream)
+    assert client.offsets(consumer="old") == []
+    client.create_stream(stream, f"{stream}.>")
+    client.publish(f"{stream}.a", b"anew")
+    with client.consume(stream, "old", follow=False) as messages:
+        assert [message.value for message in messages] == [b"anew"]
+
+
+# By hand
+
+
+Run = Callable[..., tuple[bytes, bytes]]
+
+
+@pytest.fixture
+def cli(
+    node: Node, monkeypatch: pytest.MonkeyPatch, capsysbinary: pytest.CaptureFixture[bytes]
+) -> Run:
+    """Runs a command in this process; what it wrote to standard output and standard error."""
+    monkeypatch.setenv("BASCULE_SERVER", node.doors["http"])
+    monkeypatch.setenv("COLUMNS", "120")
+
+    def run(*arguments: str, code: int = 0) -> tuple[bytes, bytes]:
+        ended = main(list(arguments))
+        said = capsysbinary.readouterr()
+        assert ended == code, said.err
+        return said.out, said.err
+
+    return run
+
+
+def test_offsets_by_hand(cli: Run, client: SyncClient, stream: str) -> None:
+    printed, _ = cli("read", stream, "--consumer", "cli", "-n", "25", "--values")
+    assert printed.splitlines() == [b"message %d" % n for n in range(25)]
+    (entry,) = json.loads(cli("offsets", "list", "--consumer", "cli", "--json")[0])
+    assert (entry["stream"], entry["offset"], entry["lag"]) == (stream, 25, 75)
+    table, _ = cli("offsets", "list", "--stream", stream)
+    assert table.split()[8:14] == [b"cli", stream.encode(), b"0", b"25", b"100", b"75"]
+    cli("offsets", "reset", "cli", stream, "--to", "98")
+    printed, _ = cli("read", stream, "--consumer", "cli", "--values")
+    assert printed.splitlines() == [b"message 98", b"message 99"]
+    _, refused = cli("offsets", "reset", "cli", stream, "--to", "101", code=1)
+    assert b"offset 101 is outside" in refused
+    cli("offsets", "reset", "cli", "nowhere", "--to", "latest", code=3)
+    (entry,) = json.loads(
+        cli("offsets", "reset", "cli", stream, "--to", "2001-01-01T00:00:00Z", "--json")[0]
+    )
+    assert entry["offset"] == 0
+    assert b"1 committed offset removed" in cli("offsets", "remove", "cli", "-y")[0]
+    assert client.offsets(consumer="cli") == []
+    assert b"nothing is committed" in cli("offsets", "list", "--consumer", "cli")[1]
+
+
+def test_the_http_api_refuses_what_is_half_said(node: Node, stream: str) -> None:
+    wrong = (
+        ("POST", "/v1/offsets", {"consumer": "c", "stream": stream}, 400),
+        ("POST", "/v1/offsets", {"consumer": "c", "stream": stream, "to": "x"}, 400),
+        ("POST", "/v1/offsets", {"consumer": "c", "stream": stream, "offset": -1}, 400),
+        ("POST", "/v1/offsets", {"consumer": "", "stream": stream, "to": "latest"}, 400),
+        ("POST", "/v1/offsets",
+         {"consumer": "c", "stream": stream, "to": "latest", "partition": 4}, 404),
+        ("DELETE", "/v1/offsets", None, 400),
+        ("DELETE", "/v1/offsets?consumer=c&partition=x", None, 400),
+    )  # fmt: skip
+    for method, path, body, status in wrong:
+        with pytest.raises(urllib.error.HTTPError) as caught:
+            node.call(method, path, body)
+        assert caught.value.code == status, path
+    assert node.call("GET", "/v1/offsets?consumer=c") == {"offsets": []}
+
+
+# Deaths
+
+
+def test_nothing_is_lost_when_node_and_consumer_are_killed(tmp_path: Path) -> None:
+    """A consumer prints and commits; it and the node are killed in turn while messages come."""
+    with running_node(tmp_path) as node:
+        node.create("flights", "flights.>")
+        printed, sent = [], 0
+        for life in range(3):
+            with bascule.connect_sync(node.doors["http"]) as client:
+                client.publish_many((f"flights.{n}", b"%d" % n) for n in range(sent, sent + 500))
+                sent += 500
+                resumed = committed(client, "printer", "flights").get(0, 0)
+            assert resumed <= len(set(printed))
+            output = tmp_path / f"printed-{life}"
+            with output.open("wb") as file:
+                consumer = subprocess.Popen(
+                    [
+                        str(BIN / "bascule"), "read", "flights", "--consumer", "printer",
+                        "--follow", "--values",
+                    ],
+                    stdout=file,
+                    env={**os.environ, "BASCULE_SERVER": node.doors["http"]},
+                )  # fmt: skip
+            wanted = sent if life % 2 else sent - 200
+            reached = partial(has_reached, output, wanted - 1)
+            try:
+                wait_for(reached, consumer, node.log)
+            finally:
+                consumer.kill()
+                consumer.wait()
+            lines = read_whole(output)
+            assert lines == list(range(resumed, lines[-1] + 1)), "each offset once, none left out"
+            printed += lines
+            node.stop(signal.SIGKILL)
+            node.start()
+        assert sorted(set(printed)) == list(range(max(printed) + 1))
+        with bascule.connect_sync(node.doors["http"]) as client:
+            with client.consume("flights", "printer", follow=False) as messages:
+                printed += [int(message.value or b"") for message in messages]
+            assert set(printed) == set(range(sent))
+            assert committed(client, "printer", "flights") == {0: sent}
+        node.stop(signal.SIGKILL)
+        node.start()
+        with bascule.connect_sync(node.doors["http"]) as client:
+            assert committed(client, "printer", "flights") == {0: sent}
+
+
+def has_reached(output: Path, number: int) -> bool | None:
+    return True if read_whole(output)[-1:] >= [number] else None
+
+
+def read_whole(output: Path) -> list[int]:
+    """The numbers in whole lines."""
+    text = output.read_bytes()
+    return [int(line) for line in text[: text.rfind(b"\n") + 1].splitlines()]
+
+
+def test_a_consumer_lives_through_the_death_of_its_node(tmp_path: Path) -> None:
+    with running_nats(tmp_path / "nats") as server:
+        with running_node(tmp_path / "node", nats=server.url) as first:
+            first.create("flights", "flights.>")
+            port = first.doors["client"].rpartition(":")[2]
+        options = ("--client-port", port)
+        with running_node(tmp_path / "node", nats=server.url, options=options) as node:
+            with bascule.connect_sync(node.doors["http"]) as client:
+                client.publish_many(("flights.a", b"%d" % n) for n in range(1_000))
+
+            async def scene() -> None:
+                seen = []
+                async with (
+                    bascule.connect(node.doors["http"]) as own,
+                    own.consume("flights", "steady", commit_interval=0.05) as messages,
+                ):
+                    async for message in messages:
+                        seen.append(message.offset)
+                        if len(seen) == 400:
+                            await messages.commit()
+                            await asyncio.to_thread(node.stop, signal.SIGKILL)
+                            await asyncio.to_thread(node.start)
+                        if len(seen) == 1_000:
+                            break
+                assert seen == list(range(1_000))
+                assert messages.committed == {0: 1_000}
+
+            asyncio.run(asyncio.wait_for(scene(), 60))
+            with bascule.connect_sync(node.doors["http"]) as client:
+                assert committed(client, "steady", "flights") == {0: 1_000}
