@@ -11,14 +11,23 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from prometheus_client.parser import text_string_to_metric_families
 
 import bascule
+from bascule.broker.door.limits import DoorStatistics
+from bascule.broker.http.exposition import render
 from bascule.broker.http.metrics import PARTITION_GAUGES, STATISTICS
 from bascule.broker.measures.health import disk_health
 from bascule.broker.measures.histogram import BYTES, COUNTS, SECONDS, Histogram, Scale
 from bascule.broker.measures.partition import PartitionMeasures
-from bascule.broker.measures.statistics import MEASURES, REFUSALS, summed
+from bascule.broker.measures.statistics import MEASURES, REFUSALS, Lazy, counters, summed
+from bascule.model import NodeInfo
 
+NODE = NodeInfo(
+    node_id=1, cluster_id="c", version="0.1.0", twin="compiled", pid=7, data="/data",
+    nats="nats://127.0.0.1:4222", nats_embedded=True, client="127.0.0.1:9092",
+    http="http://127.0.0.1:9080",
+)  # fmt: skip
 SOURCE = Path(bascule.__file__).parent
 DOCUMENT = (Path(__file__).parents[2] / "docs" / "metrics.md").read_text()
 
@@ -50,6 +59,45 @@ def test_histograms_add_up() -> None:
     other.observe(10**9)
     whole = summed([one, other])
     assert (whole.count, whole.total) == (2, 10**9 + 1_000)
+
+
+def test_statistics_are_read_when_they_are_asked_for() -> None:
+    asked: list[str] = []
+    lazy = Lazy({"a": lambda: asked.append("a") or 1, "b": lambda: asked.append("b") or 2})
+    assert (set(lazy), len(lazy), asked) == ({"a", "b"}, 2, [])
+    assert (lazy["b"], lazy.get("c"), asked) == (2, None, ["b"])
+    grows = DoorStatistics()
+    copied = counters(grows)
+    grows.requests["Fetch"] += 1
+    assert copied["requests"] == {}
+
+
+def test_the_text_is_read_by_prometheus_s_own_parser() -> None:
+    """Escapes, units and cumulated buckets, as a foreign decoder sees them."""
+    histogram = Histogram(SECONDS)
+    for value in (1, 10**6, 10**12):
+        histogram.observe(value)
+    odd = 'quote " slash \\ line \n end'
+    statistics = {
+        "http_door": {"requests": {(odd, 200): 3}, "request_ns": {"node": histogram}},
+        "nats": {"connected": True},
+    }
+    text = render(NODE, statistics, []).decode()
+    samples = {
+        (sample.name, *sorted(sample.labels.items())): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+    labels = (("operation", odd), ("status", "200"))
+    assert samples["bascule_http_requests_total", *labels] == 3
+    assert samples["bascule_nats_connected",] == 1
+    seconds = "bascule_http_request_seconds"
+    node = ("operation", "node")
+    assert samples[f"{seconds}_bucket", ("le", "6.5536e-05"), node] == 1
+    assert samples[f"{seconds}_bucket", ("le", "0.00104858"), node] == 2
+    assert samples[f"{seconds}_bucket", ("le", "+Inf"), node] == 3
+    assert samples[f"{seconds}_count", node] == 3
+    assert samples[f"{seconds}_sum", node] == pytest.approx(1_000.001, abs=1e-6)
 
 
 def test_the_lag_of_syncs_is_that_of_the_oldest_record() -> None:

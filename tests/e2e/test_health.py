@@ -82,8 +82,8 @@ def test_a_stopped_partition_degrades_the_node(tmp_path: Path) -> None:
         assert "stream 'bad' partition 0 has stopped" in stopped["reason"]
         with urllib.request.urlopen(node.doors["http"] + "/metrics", timeout=10) as answer:
             text = answer.read().decode()
-        assert 'bascule_partition_failed{partition="0",stream="bad"} 1.0' in text
-        assert 'bascule_partition_failed{partition="0",stream="good"} 0.0' in text
+        assert 'bascule_partition_failed{stream="bad",partition="0"} 1' in text
+        assert 'bascule_partition_failed{stream="good",partition="0"} 0' in text
 
 
 def test_what_a_node_tells_is_all_documented(tmp_path: Path) -> None:

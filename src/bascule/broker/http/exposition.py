@@ -1,141 +1,161 @@
-"""A snapshot of the node as Prometheus's exposition text."""
+"""A snapshot of the node as Prometheus's exposition text, version 0.0.4.
+
+Written line by line: a node of a thousand busy streams tells 60,000, which the client library
+takes ten times as long for. https://prometheus.io/docs/instrumenting/exposition_formats
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
-from prometheus_client.core import (
-    CounterMetricFamily,
-    GaugeMetricFamily,
-    HistogramMetricFamily,
-    Metric,
-)
-from prometheus_client.registry import Collector
 
-from bascule.broker.http.metrics import PARTITION_GAUGES, PREFIX, STATISTICS, Described
+from bascule.broker.http.metrics import PARTITION, PARTITION_GAUGES, PREFIX, STATISTICS, Described
 from bascule.broker.measures import Histogram
-from bascule.model import NodeInfo, PartitionInfo, StreamInfo
+from bascule.broker.measures.histogram import Scale
+from bascule.model import NodeInfo, StreamInfo
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
+Keys = tuple[str, ...]
+Number = int | float
 
-class NodeCollector(Collector):
-    """A snapshot of one node, rendered once: made on the loop, rendered on a thread."""
 
-    def __init__(
-        self, node: NodeInfo, statistics: Mapping[str, Any], streams: Sequence[StreamInfo]
+class Exposition:
+    """Lines of families, each begun by its help and type."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self._labelled: dict[tuple[Keys, Keys], str] = {}
+        self._bounds: dict[tuple[Scale, float], list[str]] = {}
+
+    def family(self, name: str, kind: str, about: str) -> str:
+        """Begin a family; returns the name its samples have."""
+        full = f"{PREFIX}_{name}"
+        told = about.replace("\\", r"\\").replace("\n", r"\n")
+        self.lines += (f"# HELP {full} {told}", f"# TYPE {full} {kind}")
+        return full
+
+    def numbers(
+        self, name: str, labels: Keys, samples: Iterable[tuple[Keys, Number]], *, scale: float = 1.0
     ) -> None:
-        self._node = node
-        self._statistics = statistics
-        self._streams = streams
+        """A sample each of (label values, number); numbers are multiplied by `scale`."""
+        add, labelled = self.lines.append, self._label
+        if scale == 1.0:
+            for keys, number in samples:
+                add(f"{name}{labelled(labels, keys)} {number}")
+        else:
+            for keys, number in samples:
+                add(f"{name}{labelled(labels, keys)} {number * scale!r}")
 
-    def collect(self) -> Iterable[Metric]:
-        node = self._node
-        info = GaugeMetricFamily(
-            f"{PREFIX}_node_info",
-            "One sample of value 1 that carries the node's facts.",
-            labels=("version", "twin", "node_id", "cluster_id"),
-        )
-        info.add_metric((node.version, node.twin, str(node.node_id), node.cluster_id), 1)
-        yield info
-        yield GaugeMetricFamily(
-            f"{PREFIX}_ready", "Whether the node serves: 1 or 0.", value=float(node.ready)
-        )
-        yield GaugeMetricFamily(
-            f"{PREFIX}_uptime_seconds", "Time since start.", value=node.uptime_ms / 1_000
-        )
-        yield GaugeMetricFamily(f"{PREFIX}_streams", "Streams.", value=len(self._streams))
-        yield self._paused()
-        yield from self._partitions()
-        yield from statistics_metrics(self._statistics)
+    def histograms(
+        self, name: str, labels: Keys, samples: Iterable[tuple[Keys, Histogram]], *, scale: float
+    ) -> None:
+        """Buckets, sum and count of each histogram that has counted something."""
+        for keys, histogram in samples:
+            if not histogram.count:
+                continue
+            text = self._label(labels, keys)
+            begin = f"{name}_bucket{text[:-1]}," if text else f"{name}_bucket{{"
+            cumulated = 0
+            for bound, count in zip(
+                self._bounds_of(histogram.scale, scale), histogram.counts, strict=True
+            ):
+                cumulated += count
+                self.lines.append(f"{begin}{bound} {cumulated}")
+            self.lines.append(f"{name}_sum{text} {histogram.total * scale!r}")
+            self.lines.append(f"{name}_count{text} {cumulated}")
 
-    def _paused(self) -> Metric:
-        paused = GaugeMetricFamily(
-            f"{PREFIX}_stream_paused",
-            "Whether the stream takes no messages, being paused or read-only: 1 or 0.",
-            labels=("stream",),
-        )
-        for stream in self._streams:
-            definition = stream.definition
-            refuses = definition.paused or definition.config.read_only
-            paused.add_metric((definition.name,), float(refuses))
-        return paused
+    def _label(self, labels: Keys, keys: Keys) -> str:
+        """`{stream="a",partition="0"}`, or nothing without labels."""
+        if not labels:
+            return ""
+        known = self._labelled.get((labels, keys))
+        if known is None:
+            pairs = zip(labels, keys, strict=True)
+            known = "{" + ",".join(f'{label}="{_escaped(key)}"' for label, key in pairs) + "}"
+            self._labelled[labels, keys] = known
+        return known
 
-    def _partitions(self) -> Iterator[Metric]:
-        labels = ("stream", "partition")
-        for name, about in PARTITION_GAUGES.items():
-            family = GaugeMetricFamily(f"{PREFIX}_partition_{name}", about, labels=labels)
-            for stream, partition in self._each():
-                family.add_metric((stream, str(partition.partition)), getattr(partition, name))
-            yield family
-        failed = GaugeMetricFamily(
-            f"{PREFIX}_partition_failed", "Whether the partition stopped: 1 or 0.", labels=labels
-        )
-        for stream, partition in self._each():
-            failed.add_metric(
-                (stream, str(partition.partition)), float(partition.failure is not None)
-            )
-        yield failed
-
-    def _each(self) -> Iterator[tuple[str, PartitionInfo]]:
-        for stream in self._streams:
-            for partition in stream.partitions:
-                yield stream.definition.name, partition
+    def _bounds_of(self, scale: Scale, unit: float) -> list[str]:
+        known = self._bounds.get((scale, unit))
+        if known is None:
+            bounds = [format(bound * unit, ".6g") for bound in scale.bounds()]
+            known = [f'le="{bound}"}}' for bound in [*bounds, "+Inf"]]
+            self._bounds[scale, unit] = known
+        return known
 
 
-def statistics_metrics(statistics: Mapping[str, Any]) -> Iterator[Metric]:
-    """The described ones of nested counters; what is not described is left out."""
+def _escaped(value: str) -> str:
+    return value.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
+
+
+def render(node: NodeInfo, statistics: Mapping[str, Any], streams: Sequence[StreamInfo]) -> bytes:
+    """The exposition text of a snapshot, with the process's own metrics."""
+    exposition = Exposition()
+    _node(exposition, node, streams)
+    _partitions(exposition, streams)
     for path, described in STATISTICS.items():
         value: Any = statistics
         for part in path.split("."):
             value = value.get(part) if isinstance(value, Mapping) else None
         if value is not None:
-            yield _metric(described, value)
+            _statistic(exposition, described, value)
+    registry = CollectorRegistry(auto_describe=False)
+    ProcessCollector(registry=registry)
+    return "\n".join([*exposition.lines, ""]).encode() + generate_latest(registry)
 
 
-def _metric(described: Described, value: Any) -> Metric:
-    labels = described.labels
-    name = f"{PREFIX}_{described.name}"
-    if described.histogram:
-        histograms = HistogramMetricFamily(name, described.about, labels=labels)
-        for keys, histogram in _samples(value, ()):
-            if histogram.count:
-                buckets, total = _buckets(histogram, described.scale)
-                histograms.add_metric(keys, buckets, sum_value=total)
-        return histograms
-    family = CounterMetricFamily if described.counter else GaugeMetricFamily
-    metric = family(name, described.about, labels=labels)
-    for keys, number in _samples(value, ()):
-        metric.add_metric(keys, float(number) * described.scale)
-    return metric
+def _node(exposition: Exposition, node: NodeInfo, streams: Sequence[StreamInfo]) -> None:
+    def one(name: str, about: str, number: Number) -> None:
+        exposition.numbers(exposition.family(name, "gauge", about), (), [((), number)])
+
+    labels = ("version", "twin", "node_id", "cluster_id")
+    keys = (node.version, node.twin, str(node.node_id), node.cluster_id)
+    about = "One sample of value 1 that carries the node's facts."
+    exposition.numbers(exposition.family("node_info", "gauge", about), labels, [(keys, 1)])
+    one("ready", "Whether the node serves: 1 or 0.", int(node.ready))
+    one("uptime_seconds", "Time since start.", node.uptime_ms / 1_000)
+    one("streams", "Streams.", len(streams))
+    about = "Whether the stream takes no messages, being paused or read-only: 1 or 0."
+    definitions = [stream.definition for stream in streams]
+    exposition.numbers(
+        exposition.family("stream_paused", "gauge", about),
+        ("stream",),
+        (((d.name,), int(d.paused or d.config.read_only)) for d in definitions),
+    )
 
 
-def _samples(value: Any, keys: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
+def _partitions(exposition: Exposition, streams: Sequence[StreamInfo]) -> None:
+    every = [
+        ((stream.definition.name, str(partition.partition)), partition)
+        for stream in streams
+        for partition in stream.partitions
+    ]
+    for name, about in PARTITION_GAUGES.items():
+        full = exposition.family(f"partition_{name}", "gauge", about)
+        exposition.numbers(full, PARTITION, ((keys, getattr(p, name)) for keys, p in every))
+    about = "Whether the partition stopped: 1 or 0."
+    exposition.numbers(
+        exposition.family("partition_failed", "gauge", about),
+        PARTITION,
+        ((keys, int(p.failure is not None)) for keys, p in every),
+    )
+
+
+def _statistic(exposition: Exposition, described: Described, value: Any) -> None:
+    name = described.exposed.removeprefix(f"{PREFIX}_")
+    full = exposition.family(name, described.kind, described.about)
+    tell: Callable[..., None] = exposition.histograms if described.histogram else exposition.numbers
+    tell(full, described.labels, _samples(value, ()), scale=described.scale)
+
+
+def _samples(value: Any, keys: Keys) -> Iterator[tuple[Keys, Any]]:
     """The numbers or histograms in nested mappings, each with its label values."""
     if not isinstance(value, Mapping):
-        yield keys, value
+        yield keys, int(value) if isinstance(value, bool) else value
         return
     for key, inner in value.items():
         parts = key if isinstance(key, tuple) else (key,)
-        yield from _samples(inner, (*keys, *(str(part) for part in parts)))
-
-
-def _buckets(histogram: Histogram, scale: float) -> tuple[list[tuple[str, float]], float]:
-    """Cumulated counts by upper bound, and the sum, both in the base unit."""
-    bounds = [format(bound * scale, ".6g") for bound in histogram.scale.bounds()]
-    cumulated = 0
-    buckets: list[tuple[str, float]] = []
-    for bound, count in zip([*bounds, "+Inf"], histogram.counts, strict=True):
-        cumulated += count
-        buckets.append((bound, float(cumulated)))
-    return buckets, histogram.total * scale
-
-
-def render(node: NodeInfo, statistics: Mapping[str, Any], streams: Sequence[StreamInfo]) -> bytes:
-    """The exposition text of a snapshot, with the process's own metrics."""
-    registry = CollectorRegistry(auto_describe=False)
-    ProcessCollector(registry=registry)
-    registry.register(NodeCollector(node, statistics, streams))
-    return generate_latest(registry)
+        yield from _samples(inner, (*keys, *map(str, parts)))
