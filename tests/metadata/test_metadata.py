@@ -18,6 +18,7 @@ from bascule.errors import (
     UnknownStream,
     UnsupportedFormat,
 )
+from bascule.metadata import codec
 from bascule.metadata.apply import apply
 from bascule.metadata.codec import decode_image, encode_image
 from bascule.metadata.commands import (
@@ -270,3 +271,19 @@ def test_a_file_without_the_newer_settings_gets_their_defaults() -> None:
     canonical = json.dumps(document["image"], sort_keys=True, separators=(",", ":")).encode()
     document["crc32c"] = f"{crc32c(canonical):08x}"
     assert decode_image(json.dumps(document).encode(), "m.json") == image
+
+
+def test_a_cluster_id_is_read_back_or_refused() -> None:
+    data = codec.encode_cluster_id("5f" * 12)
+    assert codec.decode_cluster_id(data, "/d/node.json") == "5f" * 12
+    for at in range(len(data)):
+        for bit in range(8):
+            flipped = data[:at] + bytes([data[at] ^ 1 << bit]) + data[at + 1 :]
+            try:
+                assert codec.decode_cluster_id(flipped, "/d/node.json") == "5f" * 12
+            except CorruptData as damage:
+                assert damage.file == "/d/node.json"
+                assert "put back a copy" in str(damage)
+        if at < len(data) - 1:
+            with pytest.raises(CorruptData):
+                codec.decode_cluster_id(data[:at], "/d/node.json")

@@ -12,8 +12,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from bascule import __version__
 from bascule.broker.door import ClientDoor, DoorLimits, NodeIdentity
 from bascule.broker.embedded_nats import EmbeddedNats
@@ -31,10 +29,11 @@ from bascule.broker.upkeep.checkpoints import keep_checkpoints, verify_all
 from bascule.broker.upkeep.cleaner import Cleaner, CleanerLimits
 from bascule.broker.upkeep.retention import Retention
 from bascule.config import Config
-from bascule.errors import BasculeError, ConfigError, CorruptData
+from bascule.errors import BasculeError, ConfigError
 from bascule.host.real import DirectoryLock, RealClock, RealFiles, RealRandom
 from bascule.host.twins import twin_of_all
 from bascule.ingest.terms import Seed
+from bascule.metadata.codec import decode_cluster_id, encode_cluster_id
 from bascule.model import NodeInfo, PartHealth, StreamConfig, StreamDefinition, StreamInfo
 from bascule.storage.checkpoint import replace_file
 from bascule.wire.offsets import OFFSETS_STREAM
@@ -353,13 +352,9 @@ class Node:
         path = str(self._data / "node.json")
         if not self._files.exists(path):
             cluster_id = self._random.bytes(12).hex()
-            replace_file(self._files, path, msgspec.json.encode({"cluster_id": cluster_id}))
+            replace_file(self._files, path, encode_cluster_id(cluster_id))
             return cluster_id
-        data = self._files.read_bytes(path)
-        try:
-            return str(msgspec.json.decode(data, type=dict[str, str])["cluster_id"])
-        except (msgspec.DecodeError, KeyError) as error:
-            raise CorruptData(path, 0, 'JSON with "cluster_id"', str(error)) from None
+        return decode_cluster_id(self._files.read_bytes(path), path)
 
 
 def _data_directory(config: Config) -> Path:

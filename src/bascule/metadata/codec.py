@@ -78,6 +78,26 @@ def decode_image(data: bytes, path: str) -> Image:
     return Image(MappingProxyType({definition.name: definition for definition in definitions}))
 
 
+def encode_cluster_id(cluster_id: str) -> bytes:
+    """The bytes of the file that holds a data directory's cluster id."""
+    content = {"cluster_id": cluster_id}
+    return json.dumps({**content, "crc32c": _checksum(content)}).encode() + b"\n"
+
+
+def decode_cluster_id(data: bytes, path: str) -> str:
+    """Raises: CorruptData where the bytes are not what was written."""
+    try:
+        content: Any = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise CorruptData(path, 0, "JSON", str(error)) from None
+    if not isinstance(content, dict) or content.keys() != {"cluster_id", "crc32c"}:
+        raise CorruptData(path, 0, "cluster_id and crc32c", _shown(data))
+    found = content.pop("crc32c")
+    if found != _checksum(content):
+        raise CorruptData(path, 0, f"crc32c {_checksum(content)!r}", repr(found))
+    return str(content["cluster_id"])
+
+
 def _definition(item: Mapping[str, Any]) -> StreamDefinition:
     known = {field.name for field in fields(StreamConfig)}
     config: dict[str, Any] = dict(item["config"])
