@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json as json_text
 import os
-import ssl
 import sys
 import threading
 from collections.abc import AsyncIterator, Iterator
@@ -14,15 +13,32 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from bascule.cli import nats_options
 from bascule.cli.output import JsonOption, ServerOption, err, out, print_json
 from bascule.errors import ConfigError
-from bascule.host.credential_files import client_tls
 
 if TYPE_CHECKING:
     from bascule.client import Acks, Client, Outgoing
 
 STDIN_CHUNK_BYTES: Final = 1 << 16
 STDIN_CHUNKS_AHEAD: Final = 16
+
+
+ValueArgument = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="[VALUE]",
+        help="The message. Without it (or with -), each line of standard input is one.",
+    ),
+]
+SeparatorOption = Annotated[
+    str | None,
+    typer.Option(help="Lines are KEY, this separator, VALUE; without it in a line, no key."),
+]
+HeaderOption = Annotated[
+    list[str] | None,
+    typer.Option("--header", "-H", metavar="'NAME: TEXT'", help="A header; may be repeated."),
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,50 +62,25 @@ class Template:
 
 def publish(
     subject: Annotated[str, typer.Argument(metavar="SUBJECT", help="NATS subject to publish on.")],
-    value: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="[VALUE]",
-            help="The message. Without it (or with -), each line of standard input is one.",
-        ),
-    ] = None,
+    value: ValueArgument = None,
     key: Annotated[str | None, typer.Option("--key", "-k", help="Key of the message.")] = None,
-    key_separator: Annotated[
-        str | None,
-        typer.Option(help="Lines are KEY, this separator, VALUE; without it in a line, no key."),
-    ] = None,
-    header: Annotated[
-        list[str] | None,
-        typer.Option("--header", "-H", metavar="'NAME: TEXT'", help="A header; may be repeated."),
-    ] = None,
+    key_separator: SeparatorOption = None,
+    header: HeaderOption = None,
     count: Annotated[int, typer.Option("--count", "-n", min=1, help="Publish VALUE so often.")] = 1,
     window: Annotated[int, typer.Option(min=1, help="Messages without ack at a time.")] = 5_000,
     stream: Annotated[
         str | None, typer.Option(help="Whose ack counts, where several streams take the subject.")
     ] = None,
-    nats: Annotated[
-        str | None, typer.Option(help="NATS server to publish to, if not the one the node names.")
-    ] = None,
-    user: Annotated[str | None, typer.Option(envvar="BASCULE_NATS_USER")] = None,
-    password: Annotated[str | None, typer.Option(envvar="BASCULE_NATS_PASSWORD")] = None,
-    token: Annotated[str | None, typer.Option(envvar="BASCULE_NATS_TOKEN")] = None,
-    nkey: Annotated[
-        str | None, typer.Option(envvar="BASCULE_NATS_NKEY", help="File with an NKey seed.")
-    ] = None,
-    creds: Annotated[
-        str | None,
-        typer.Option(envvar="BASCULE_NATS_CREDS", help="Credentials file: JWT and NKey seed."),
-    ] = None,
-    tls_ca: Annotated[
-        str | None, typer.Option(envvar="BASCULE_NATS_TLS_CA", help="Authorities to trust (PEM).")
-    ] = None,
-    tls_cert: Annotated[
-        str | None, typer.Option(envvar="BASCULE_NATS_TLS_CERT", help="Client certificate (PEM).")
-    ] = None,
-    tls_key: Annotated[
-        str | None, typer.Option(envvar="BASCULE_NATS_TLS_KEY", help="The certificate's key (PEM).")
-    ] = None,
-    tls_first: Annotated[bool, typer.Option(envvar="BASCULE_NATS_TLS_FIRST")] = False,
+    nats: nats_options.Servers = None,
+    user: nats_options.User = None,
+    password: nats_options.Password = None,
+    token: nats_options.Token = None,
+    nkey: nats_options.Nkey = None,
+    creds: nats_options.Creds = None,
+    tls_ca: nats_options.TlsCa = None,
+    tls_cert: nats_options.TlsCert = None,
+    tls_key: nats_options.TlsKey = None,
+    tls_first: nats_options.TlsFirst = False,
     server: ServerOption = None,
     json: JsonOption = False,
 ) -> None:
@@ -101,20 +92,14 @@ def publish(
     if from_stdin and count != 1:
         raise ConfigError("--count repeats a VALUE: give one")
 
+    told = nats_options.Login(
+        nats=nats, user=user, password=password, token=token, nkey=nkey, creds=creds,
+        nkey_seed=os.environ.get("BASCULE_NATS_NKEY_SEED"),
+        tls=nats_options.tls_context(tls_ca, tls_cert, tls_key), tls_first=tls_first,
+    )  # fmt: skip
+
     async def run() -> Acks:
-        client = bascule.connect(
-            server,
-            nats=nats,
-            user=user,
-            password=password,
-            token=token,
-            nkey=nkey,
-            nkey_seed=os.environ.get("BASCULE_NATS_NKEY_SEED"),
-            creds=creds,
-            tls=_tls(tls_ca, tls_cert, tls_key),
-            tls_first=tls_first,
-        )
-        async with client:
+        async with bascule.connect(server, **told) as client:
             if from_stdin:
                 return await _publish_lines(client, template, window=window, stream=stream)
             assert value is not None
@@ -123,12 +108,6 @@ def publish(
 
     acks = asyncio.run(run())
     _report(acks, json=json)
-
-
-def _tls(ca: str | None, cert: str | None, key: str | None) -> ssl.SSLContext | None:
-    if not (ca or cert):
-        return None
-    return client_tls(ca=ca or "", cert=cert or "", key=key or "")
 
 
 def _headers(given: list[str]) -> tuple[tuple[str, str], ...]:

@@ -1,0 +1,58 @@
+"""How a command proves itself to a NATS server: the node's variables, and flags."""
+
+from __future__ import annotations
+
+import ssl
+from typing import Annotated, TypedDict
+
+import typer
+
+from bascule.host.credential_files import client_tls
+
+Servers = Annotated[
+    str | None,
+    typer.Option(help="NATS servers to publish to, if not those that the node names."),
+]
+User = Annotated[str | None, typer.Option(envvar="BASCULE_NATS_USER")]
+Password = Annotated[str | None, typer.Option(envvar="BASCULE_NATS_PASSWORD")]
+Token = Annotated[str | None, typer.Option(envvar="BASCULE_NATS_TOKEN")]
+Nkey = Annotated[
+    str | None, typer.Option(envvar="BASCULE_NATS_NKEY", help="File with an NKey seed (SU...).")
+]
+Creds = Annotated[
+    str | None,
+    typer.Option(envvar="BASCULE_NATS_CREDS", help="Credentials file: user JWT and NKey seed."),
+]
+TlsCa = Annotated[
+    str | None, typer.Option(envvar="BASCULE_NATS_TLS_CA", help="Authorities to trust (PEM).")
+]
+TlsCert = Annotated[
+    str | None, typer.Option(envvar="BASCULE_NATS_TLS_CERT", help="Client certificate (PEM).")
+]
+TlsKey = Annotated[
+    str | None, typer.Option(envvar="BASCULE_NATS_TLS_KEY", help="The certificate's key (PEM).")
+]
+TlsFirst = Annotated[
+    bool, typer.Option(envvar="BASCULE_NATS_TLS_FIRST", help="TLS before the server speaks.")
+]
+
+
+class Login(TypedDict):
+    """Arguments of `bascule.connect` that are about NATS."""
+
+    nats: str | None
+    user: str | None
+    password: str | None
+    token: str | None
+    nkey: str | None
+    nkey_seed: str | None
+    creds: str | None
+    tls: ssl.SSLContext | None
+    tls_first: bool
+
+
+def tls_context(ca: str | None, cert: str | None, key: str | None) -> ssl.SSLContext | None:
+    """What the three files say; None where none is given. Raises: ConfigError."""
+    if not (ca or cert):
+        return None
+    return client_tls(ca=ca or "", cert=cert or "", key=key or "")
