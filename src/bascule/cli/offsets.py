@@ -121,7 +121,7 @@ def offsets_table(entries: Sequence[CommittedOffset]) -> Table:
         table.add_column(title)
     for title in ("partition", "offset", "end", "lag"):
         table.add_column(title, justify="right")
-    table.add_column("committed")
+    table.add_column("committed", no_wrap=True)
     table.add_column("metadata")
     for entry in entries:
         table.add_row(
