@@ -12,7 +12,7 @@ lost connections, or raises: nothing is skipped in silence, a batch with a wrong
 
     client, sync    the two faces: asynchronous, and blocking
     admin           HTTP
-    nats            the NATS connection; reconnects by itself
+    nats/           the NATS connection; moves between servers by itself
     messages        what goes out, encoded as PUB and HPUB; acks; what is read
     publisher, run  acks: one at a time, and windows of many
     connection      blocking sockets to client listeners; who leads a partition

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from bascule.errors import ConfigError
 from bascule.host.api import Clock
 from bascule.wire.nats import ErrorKind, NatsRefused, ServerError
 
@@ -28,7 +29,7 @@ class SourceCounts:
     """Left a server in lame duck mode before it cut us off."""
     connect_failures: int = 0
     refusals: int = 0
-    """Of those, refused by the server: credentials or limits."""
+    """Of those, refused: credentials, limits, or a file that cannot be read."""
     slow_consumer_disconnects: int = 0
     """The connection ended while we were behind, or the server said so: messages were lost."""
     server_errors: dict[str, int] = field(
@@ -86,11 +87,15 @@ class Complaints:
     def on_connect_failed(self, server: str, error: Exception) -> None:
         """A server could not be reached, or refused us; it is tried again."""
         self._counts.connect_failures += 1
-        is_refused = isinstance(error, NatsRefused)
+        is_refused = isinstance(error, NatsRefused | ConfigError)
         self._counts.refusals += is_refused
-        if self._is_due("connect", server, type(error).__name__):
-            level = logging.ERROR if is_refused else logging.INFO
-            log.log(level, "nats connect failed", extra={"server": server, "error": str(error)})
+        if not self._is_due("connect", server, type(error).__name__):
+            return
+        extra = {"server": server, "error": str(error)}
+        if is_refused:
+            log.error("nats server cannot be used; it is tried again", extra=extra)
+        else:
+            log.info("nats server not reached; it is tried again", extra=extra)
 
     def _is_due(self, *what: str) -> bool:
         now = self._clock.monotonic_ns()

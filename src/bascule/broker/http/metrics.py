@@ -80,7 +80,7 @@ STATISTICS: Final[Mapping[str, Described]] = {
         "nats_connect_failures", "Attempts to connect to a NATS server again that failed."
     ),
     "nats.refusals": Described(
-        "nats_refusals", "Those of them that the server refused: credentials or limits."
+        "nats_refusals", "Those of them refused: credentials, limits, unreadable files."
     ),
     "nats.slow_consumer_disconnects": Described(
         "nats_slow_consumer_disconnects",
