@@ -154,6 +154,8 @@ def test_the_list_says_what_is_kept_and_how_it_is() -> None:
     paused = a_stream()
     paused = replace(paused, definition=replace(paused.definition, paused=True))
     assert state_text(paused) == "[yellow]paused"
+    refused = replace(paused, refusal="Permissions Violation")
+    assert state_text(refused) == "[red]refused by NATS: Permissions Violation"
     failed = replace(paused.partitions[0], failure="disk [0] failed")
     assert "stopped: disk [0] failed" in shown(partitions_table([failed]))
 

@@ -90,6 +90,8 @@ def test_a_restart_counts_from_zero() -> None:
 def test_a_stopped_partition_stops_its_stream() -> None:
     sample = sample_of(text_of(1, failure="disk"), at_s=1.0)
     assert [row.state for row in view_of(sample, sample).rows] == ["stopped", "paused"]
+    sample.streams["b"].unsubscribed = 1
+    assert view_of(sample, sample).rows[1].state == "no NATS"
 
 
 def test_what_is_no_node_is_said() -> None:

@@ -9,13 +9,17 @@ from bascule.client.messages import Ack
 from bascule.client.publisher import decode_answer
 from bascule.errors import (
     Broken,
+    CannotAlter,
     ConfigError,
+    InternalStream,
     InvalidName,
     NoResponders,
+    OffsetOutOfRange,
     PublishRejected,
     RemoteProtocolError,
     RequestFailed,
     StreamConflict,
+    UnknownPartition,
     UnknownStream,
 )
 
@@ -56,6 +60,17 @@ def test_refusals_come_back_as_their_classes() -> None:
     unknown = made(error("unknown_stream"))
     assert isinstance(unknown, UnknownStream)
     assert unknown.name == "flights"
+    partition = made(error("unknown_partition", held=[7, 4]))
+    assert isinstance(partition, UnknownPartition)
+    assert (partition.partition, partition.partition_count) == (7, 4)
+    offset = made(error("offset_out_of_range", held=[9, 1, 5]))
+    assert isinstance(offset, OffsetOutOfRange)
+    assert (offset.requested, offset.start, offset.end) == (9, 1, 5)
+    fixed = made(error("cannot_alter", field="subject", present="a"))
+    assert isinstance(fixed, CannotAlter)
+    assert (fixed.field, fixed.present, str(fixed)) == ("subject", "a", "the node's words")
+    assert isinstance(made(error("internal_stream")), InternalStream)
+    assert isinstance(made(error("offset_out_of_range", held=["x"])), RequestFailed)
     conflict = made(error("stream_conflict", differences={"subject": ["a", "b"]}))
     assert isinstance(conflict, StreamConflict)
     assert conflict.differences == {"subject": ("a", "b")}

@@ -78,9 +78,9 @@ def test_a_stream_s_settings_by_hand(node: Node) -> None:
     assert (partition["start_offset_before"], partition["start_offset"]) == (0, 40)
     first = bascule(node, "read", "kept", "--limit", "1", "--json").stdout
     assert json.loads(first)["offset"] == 40
-    beyond = bascule(node, "stream", "purge", "kept", "--to", "101", "--yes", code=1)
+    beyond = bascule(node, "stream", "purge", "kept", "--to", "101", "--yes", code=2)
     assert b"offset 101 is outside [40, 100)" in beyond.stderr
-    other = bascule(node, "stream", "purge", "kept", "--partition", "1", "--yes", code=1)
+    other = bascule(node, "stream", "purge", "kept", "--partition", "1", "--yes", code=3)
     assert b"has 1 partitions, asked for number 1" in other.stderr
     everything = bascule(node, "stream", "purge", "kept", "--yes")
     assert "60 messages of stream kept are gone" in everything.stdout.decode()

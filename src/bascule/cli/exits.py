@@ -20,6 +20,7 @@ from bascule.errors import (
     OffsetOutOfRange,
     PublishRejected,
     StreamConflict,
+    UnknownPartition,
     UnknownStream,
 )
 
@@ -38,7 +39,7 @@ EXPLAINED: Final = (
     (0, "done"),
     (1, "failed for a reason of its own, told on standard error"),
     (2, "wrong usage, configuration, name or offset"),
-    (3, "no such stream, or no stream on the subject"),
+    (3, "no such stream or partition, or no stream on the subject"),
     (4, "the stream has another configuration that cannot change, or the data directory is in use"),
     (5, "the node or the NATS server cannot be reached"),
     (6, "data is corrupt, or a check of the demo failed"),
@@ -48,6 +49,7 @@ EXPLAINED: Final = (
 
 _TABLE: Final[tuple[tuple[type[BasculeError], int, str], ...]] = (
     (UnknownStream, UNKNOWN, "`bascule stream list` shows what exists"),
+    (UnknownPartition, UNKNOWN, "`bascule stream info` shows the partitions"),
     (
         StreamConflict,
         CONFLICT,

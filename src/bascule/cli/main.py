@@ -45,8 +45,10 @@ def _print_version(wanted: bool) -> None:
     if not wanted:
         return
     sys.stdout.write(f"bascule {__version__} ({twin_of_all()})\n")
-    for package, twin in loaded_twins().items():
-        sys.stdout.write(f"  {package:<20}{twin}\n")
+    twins = loaded_twins()
+    width = max(map(len, twins)) + 2
+    for package, twin in twins.items():
+        sys.stdout.write(f"  {package:<{width}}{twin}\n")
     raise typer.Exit
 
 

@@ -77,6 +77,10 @@ def error_response(error: BasculeError) -> Response:
     detail = ErrorDetail(code=code, message=str(error), retriable=error.retriable)
     if isinstance(error, StreamConflict):
         detail.differences = {key: list(pair) for key, pair in error.differences.items()}
+    elif isinstance(error, OffsetOutOfRange):
+        detail.held = [error.requested, error.start, error.end]
+    elif isinstance(error, UnknownPartition):
+        detail.held = [error.partition, error.partition_count]
     elif isinstance(error, CannotAlter):
         detail.field, detail.present = error.field, error.present
     elif isinstance(error, MalformedRequest | ConfigError):

@@ -153,6 +153,13 @@ class ErrorDetail(Struct, kw_only=True, omit_defaults=True):
     ] = False
     field: Annotated[str | None, Meta(description="The part of the request that is wrong.")] = None
     present: Annotated[Any, Meta(description="cannot_alter: what the field holds.")] = None
+    held: Annotated[
+        list[int] | None,
+        Meta(
+            description="offset_out_of_range: [asked for, first offset held, end]; "
+            "unknown_partition: [asked for, how many there are]."
+        ),
+    ] = None
     differences: Annotated[
         dict[str, list[Any]] | None,
         Meta(description="stream_conflict: field -> [what exists, what was asked for]."),

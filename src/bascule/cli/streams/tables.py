@@ -26,6 +26,7 @@ def stream_as_json(info: StreamInfo) -> dict[str, Any]:
         "created_ms": definition.created_ms,
         "paused": definition.paused,
         "config": asdict(definition.config),
+        "refusal": info.refusal,
         "partitions": [asdict(partition) for partition in info.partitions],
     }
 
@@ -52,10 +53,12 @@ def streams_table(infos: Sequence[StreamInfo]) -> Table:
 
 
 def state_text(info: StreamInfo) -> str:
-    """Rich markup: ok, paused, read-only, or what stopped."""
+    """Rich markup: ok, paused, read-only, what stopped, or why NATS delivers nothing."""
     stopped = [p.failure for p in info.partitions if p.failure]
     if stopped:
         return f"[red]stopped: {escape(stopped[0])}"
+    if info.refusal:
+        return f"[red]refused by NATS: {escape(info.refusal)}"
     if info.definition.paused:
         return "[yellow]paused"
     return "[yellow]read-only" if info.definition.config.read_only else "[green]ok"

@@ -17,6 +17,7 @@ STREAM_SUMS: Final = {
     "bascule_partition_bytes": "bytes",
     "bascule_partition_failed": "failed",
     "bascule_stream_paused": "paused",
+    "bascule_stream_subscription_refused": "unsubscribed",
 }
 """Metric -> field of `StreamSample`, added up over partitions."""
 STREAM_LAG: Final = "bascule_stream_sync_lag_seconds"
@@ -50,6 +51,7 @@ class StreamSample:
     bytes: float = 0
     failed: float = 0
     paused: float = 0
+    unsubscribed: float = 0
     partitions: int = 0
     sync_lag_s: float = 0
     """Of the partition that waits longest for its sync."""
@@ -131,7 +133,15 @@ class Row:
     bytes: int
     sync_lag_s: float
     state: str
-    """`ok`, `paused` (or read-only), `stopped`."""
+    """`ok`, `paused` (or read-only), `no NATS` (refused there), `stopped`."""
+
+
+def _state(stream: StreamSample) -> str:
+    if stream.failed:
+        return "stopped"
+    if stream.unsubscribed:
+        return "no NATS"
+    return "paused" if stream.paused else "ok"
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +166,6 @@ def view_of(before: Sample, now: Sample) -> View:
     rows = []
     for name, stream in sorted(now.streams.items()):
         old = before.streams.get(name, StreamSample())
-        state = "stopped" if stream.failed else "paused" if stream.paused else "ok"
         rows.append(
             Row(
                 name=name,
@@ -168,7 +177,7 @@ def view_of(before: Sample, now: Sample) -> View:
                 end_offset=int(stream.end_offset),
                 bytes=int(stream.bytes),
                 sync_lag_s=stream.sync_lag_s,
-                state=state,
+                state=_state(stream),
             )
         )
     return View(

@@ -19,9 +19,11 @@ from bascule.errors import (
     ConfigError,
     InternalStream,
     InvalidName,
+    OffsetOutOfRange,
     RemoteProtocolError,
     RequestFailed,
     StreamConflict,
+    UnknownPartition,
     UnknownStream,
 )
 from bascule.model import (
@@ -232,24 +234,35 @@ def error_of(answer: Any, *, what: str, name: str) -> BasculeError:
     if not isinstance(detail, dict):
         return RequestFailed(what, "no_error_body", str(answer)[:200])
     code, message = str(detail.get("code")), str(detail.get("message"))
-    if code == "unknown_stream":
-        return UnknownStream(name)
-    if code == "stream_conflict":
-        pairs = detail.get("differences") or {}
-        return StreamConflict(name, {key: (pair[0], pair[1]) for key, pair in pairs.items()})
-    if code == "invalid_name":
-        return _worded(InvalidName("name", name, "refused"), message)
-    if code == "cannot_alter":
-        field = str(detail.get("field"))
-        refused = CannotAlter(name, field, present=detail.get("present"), asked=None, instead="")
-        return _worded(refused, message)
-    if code == "internal_stream":
-        return _worded(InternalStream(name, "changed"), message)
-    if code == "invalid_config":
-        return ConfigError(message, field=detail.get("field"))
-    if code in ("unavailable", "closing"):
-        return Broken(message)
-    return RequestFailed(what, code, message)
+    known = _of_code(code, detail, name)
+    return _worded(known, message) if known else RequestFailed(what, code, message)
+
+
+def _of_code(code: str, detail: dict[str, Any], name: str) -> BasculeError | None:
+    """The class that a code stands for, as far as its fields were told; its words are another's."""
+    match code, detail.get("held"):
+        case "unknown_stream", _:
+            return UnknownStream(name)
+        case "unknown_partition", [int(asked), int(count)]:
+            return UnknownPartition(name, asked, count)
+        case "offset_out_of_range", [int(asked), int(start), int(end)]:
+            return OffsetOutOfRange(asked, start, end)
+        case "stream_conflict", _:
+            pairs = detail.get("differences") or {}
+            return StreamConflict(name, {key: (pair[0], pair[1]) for key, pair in pairs.items()})
+        case "cannot_alter", _:
+            field = str(detail.get("field"))
+            present = detail.get("present")
+            return CannotAlter(name, field, present=present, asked=None, instead="")
+        case "internal_stream", _:
+            return InternalStream(name, "changed")
+        case "invalid_name", _:
+            return InvalidName("name", name, "refused")
+        case "invalid_config", _:
+            return ConfigError("", field=detail.get("field"))
+        case "unavailable" | "closing", _:
+            return Broken("")
+    return None
 
 
 def _worded(error: BasculeError, message: str) -> BasculeError:
