@@ -189,7 +189,7 @@ class DoorThread:
         self._stop = asyncio.Event()
         self._partitions.bind(self._loop)
         offsets = offsets_of(self._partitions)
-        await offsets.start()
+        offsets.start()
         self._door = ClientDoor(
             partitions=self._partitions,
             offsets=offsets,

@@ -42,7 +42,7 @@ def ask(house: House, *requests: tuple[Request[Any], int]) -> list[Any]:
 
     async def answer_all() -> list[Any]:
         house.partitions.bind(asyncio.get_running_loop())
-        await offsets.start()
+        offsets.start()
         try:
             return [await house.answer(request, version) for request, version in requests]
         finally:

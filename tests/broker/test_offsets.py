@@ -69,7 +69,8 @@ class Scene:
             self.partitions.bind(asyncio.get_running_loop())
             self.moved = asyncio.Event()
             self.log.watchers.add(self.moved.set)
-            await offsets.start()
+            offsets.start()
+            await offsets.caught_up()
             try:
                 await test(offsets)
             finally:
@@ -279,7 +280,7 @@ def test_a_stream_that_failed_is_not_answered_for(scene: Scene) -> None:
 def test_without_the_stream_nothing_is_known(tmp_path: Path) -> None:
     async def test() -> None:
         offsets = offsets_of(Partitions())
-        await offsets.start()
+        offsets.start()
         assert offsets.committed("billing", "flights", 0) is None
         with pytest.raises(PartitionFailed):
             await offsets.caught_up()

@@ -301,7 +301,7 @@ class Node:
                 )
         publisher = LocalPublisher(self._partitions, ingest)
         offsets = Offsets(self._partitions, publisher, self._clock)
-        await offsets.start()
+        offsets.start()
         return offsets
 
     async def _open_doors(self, offsets: Offsets) -> None:

@@ -43,7 +43,7 @@ OFFSETS_CONFIG: Final = StreamConfig(
     key_from=KeyFrom.SUBJECT,
     cleanup=(Cleanup.COMPACT,),
     # The active segment is never compacted, and a start reads all of it.
-    segment_bytes_max=8 << 20,
+    segment_bytes_max=2 << 20,
     message_bytes_max=16 << 10,
     # A commit is its own duplicate.
     dedupe_window_ms=0,
@@ -53,7 +53,7 @@ OFFSETS_CONFIG: Final = StreamConfig(
 """The stream as a node creates it."""
 
 COMMITS_MAX: Final = 1_000_000
-"""Kept in memory, about 400 MB: beyond that commits of new consumers or partitions are ignored."""
+"""Kept in memory, some 600 MB: beyond that commits of new consumers or partitions are ignored."""
 COMMIT_SECONDS_MAX: Final = 10.0
 RETRY_SECONDS: Final = 1.0
 
@@ -81,6 +81,8 @@ class Offsets:
         self._publisher = publisher
         self._clock = clock
         self._held: dict[OffsetKey, Held] = {}
+        self._of_consumer: dict[str, set[OffsetKey]] = {}
+        """The keys of `_held`."""
         self._spoilt: set[OffsetKey] = set()
         """Keys whose last record is malformed although a good one came before."""
         self._position = 0
@@ -91,19 +93,16 @@ class Offsets:
         self._failure: str | None = None
         self.counts = OffsetsCounts()
 
-    async def start(self) -> None:
-        """Read what is committed, and follow from there.
+    def start(self) -> None:
+        """Begin to read what is committed, and follow from there; `caught_up` waits for it.
 
         What keeps the stream from being read is logged, and raised by whoever needs it read.
         """
         stream = self._partitions.stream(OFFSETS_STREAM)
-        if stream is None:
-            return
-        stream[0].watchers.add(self._wake.set)
-        await self._catch_up(stream[0])
-        if self._spoilt:
+        if stream is not None:
+            stream[0].watchers.add(self._wake.set)
             self._wake.set()
-        self._task = asyncio.create_task(self._follow(stream[0]))
+            self._task = asyncio.create_task(self._follow(stream[0]))
 
     async def close(self) -> None:
         if self._task is not None:
@@ -116,7 +115,8 @@ class Offsets:
     def committed(self, consumer: str, stream: str, partition: int) -> int | None:
         """The first offset the consumer has not yet done; None where it never committed.
 
-        What is committed a moment ago may not be in it yet; await `caught_up` for that.
+        What is committed a moment ago may not be in it yet, and right after the start nothing is;
+        await `caught_up` for that.
         """
         held = self._valid(OffsetKey(consumer, stream, partition))
         return None if held is None else held.commit.offset
@@ -205,12 +205,9 @@ class Offsets:
     def _keys(
         self, *, consumer: str | None, stream: str | None, partition: int | None = None
     ) -> Iterator[OffsetKey]:
-        for key in list(self._held):
-            if (
-                consumer in (None, key.consumer)
-                and stream in (None, key.stream)
-                and partition in (None, key.partition)
-            ):
+        keys = self._held if consumer is None else self._of_consumer.get(consumer, ())
+        for key in list(keys):
+            if stream in (None, key.stream) and partition in (None, key.partition):
                 yield key
 
     def _described(self, key: OffsetKey, held: Held) -> CommittedOffset:
@@ -284,7 +281,7 @@ class Offsets:
             self._failure = None
         async with self._advanced:
             self._advanced.notify_all()
-        if self._spoilt and self._task is not None:
+        if self._spoilt:
             await self._repair()
 
     def _apply(self, changes: list[Change], reached: int) -> None:
@@ -312,13 +309,22 @@ class Offsets:
         self._spoilt.discard(key)
         if held is None:
             self.counts.removals += 1
-            self._held.pop(key, None)
+            self._forget(key)
         elif present is not None or len(self._held) < COMMITS_MAX:
             self.counts.commits += 1
             self._held[key] = held
+            if present is None:
+                self._of_consumer.setdefault(key.consumer, set()).add(key)
         else:
             return False
         return True
+
+    def _forget(self, key: OffsetKey) -> None:
+        if self._held.pop(key, None) is not None:
+            keys = self._of_consumer[key.consumer]
+            keys.discard(key)
+            if not keys:
+                del self._of_consumer[key.consumer]
 
     async def _repair(self) -> None:
         """Commit again what malformed records took the place of; what fails is tried later."""
