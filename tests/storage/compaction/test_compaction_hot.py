@@ -14,13 +14,14 @@ from bascule.errors import CorruptData
 from bascule.record.batch import Record, RecordBatch, scan_batches
 from bascule.record.builder import build_batch
 from bascule.storage.compaction.filter import BatchFilter
-from bascule.storage.compaction.key_map import KeyMap, seed_words
+from bascule.storage.compaction.keys.key_map import KeyMap, seed_words
 from bascule.storage.compaction.windows import Window
-from twins import load_twin
+from twins import Twin, load_twin
 
 Hot = Callable[[str], ModuleType]
-PACKAGE = "storage/compaction"
+PACKAGE = "storage/compaction/keys"
 KEY = bytes(range(16))
+TWINS: tuple[Twin, ...] = ("compiled", "interpreted")
 VECTORS = (
     "a3817f04ba25a8e66df67214c7550293",
     "da87c1d86b99af44347659119b22fc45",
@@ -92,22 +93,45 @@ def test_hostile_bytes_cost_an_error_at_most(
     data = bytearray(batch_of([b"first"]) + batch_of(keys, 1) + batch_of([b"last"], 500))
     for at, flip in flips:
         data[at % len(data)] ^= flip
-    found = [passes(load_twin(PACKAGE, twin), bytes(data)) for twin in ("compiled", "interpreted")]
+    found = [passes(twin, bytes(data)) for twin in TWINS]
     assert found[0] == found[1]
 
 
-def passes(hot: ModuleType, data: bytes) -> list[object]:
+def passes(twin: Twin, data: bytes) -> list[object]:
+    hot, copying = load_twin(PACKAGE, twin), load_twin("storage/compaction", twin)
     table, seed = array("Q", bytes(24 * 64)), seed_words(KEY)
     hashes, rows = array("Q", bytes(8 * hot.HASH_WORDS)), array("q", bytes(8 * hot.ROW_WORDS))
-    state = array("q", (0, 0))
-    mapped = hot.map_batches(data, len(data), table, 51, seed, hashes, rows, state)
-    out, places = bytearray(len(data)), array("q", bytes(8 * 20))
-    filtering = array("q", (0, 0, 400, 0, 90, 100, 1 << 60, 0, 0, 0))
-    filtered = hot.filter_batches(
-        data, len(data), table, seed, hashes, rows, out, places, filtering
-    )
-    kept = bytes(out[: filtering[1]])
-    return [mapped, list(state), list(table), filtered, list(filtering), kept, list(places)]
+    mapped, judged = array("q", (0, 0)), array("q", (0, 0))
+    verdicts, plans = bytearray(100), array("q", bytes(8 * 3 * 5))
+    out, places = bytearray(len(data)), array("q", bytes(8 * 2 * 5))
+    state = array("q", (90, 100, 1 << 60, 0, 0, 0, 0))
+    found = [
+        hot.map_batches(data, len(data), table, 51, seed, hashes, rows, mapped),
+        hot.judge_batches(
+            data, len(data), table, seed, hashes, rows, 400, 0, verdicts, plans, judged
+        ),
+        copying.copy_batches(data, plans, judged[1], verdicts, out, places, state),
+    ]
+    kept = bytes(out[: state[5]])
+    return [found, *map(list, (mapped, judged, table, verdicts, plans, places, state)), kept]
+
+
+@settings(max_examples=100)
+@given(
+    numbers=st.lists(st.integers(-9, 300), min_size=6, max_size=6),
+    verdicts=st.binary(min_size=4, max_size=4),
+)
+def test_plans_that_no_judge_made_are_refused(numbers: list[int], verdicts: bytes) -> None:
+    data = batch_of([b"a", None, b"a"]) + batch_of([b"b"], 3)
+    found = []
+    for twin in TWINS:
+        copying = load_twin("storage/compaction", twin)
+        out, places = bytearray(len(data)), array("q", bytes(8 * 4))
+        state = array("q", (90, 100, 1 << 60, 0, 0, 0, 0))
+        plans = array("q", numbers)
+        good = copying.copy_batches(data, plans, 2, verdicts, out, places, state)
+        found.append((good, bytes(out[: state[5]]), list(state), list(places)))
+    assert found[0] == found[1]
 
 
 def test_records_that_do_not_fill_their_batch_are_named() -> None:

@@ -13,8 +13,8 @@ from bascule.host.real import RealRandom
 from bascule.model import Compression
 from bascule.sim.disk import SimFiles
 from bascule.storage.compaction import filter as filter_module
-from bascule.storage.compaction import key_map as key_map_module
 from bascule.storage.compaction.clean_offset import read_clean_offset
+from bascule.storage.compaction.keys import key_map as key_map_module
 from keyed_logs import (
     Model,
     append_keyed,
@@ -47,16 +47,16 @@ ROUND = st.tuples(st.lists(BATCH, min_size=1, max_size=25), st.lists(AFTER, max_
 
 
 @contextmanager
-def on_twin(hot: ModuleType) -> Iterator[None]:
-    modules = (filter_module, key_map_module)
-    before = [module._hot for module in modules]
-    for module in modules:
-        module._hot = hot  # type: ignore[attr-defined]
+def on_twin(hot: Callable[[str], ModuleType]) -> Iterator[None]:
+    keys, copying = hot("storage/compaction/keys"), hot("storage/compaction")
+    before = key_map_module._hot, filter_module._hot
+    key_map_module._hot = filter_module.key_hot = keys  # type: ignore[assignment]
+    filter_module._hot = copying  # type: ignore[assignment]
     try:
         yield
     finally:
-        for module, old in zip(modules, before, strict=True):
-            module._hot = old  # type: ignore[attr-defined]
+        key_map_module._hot, filter_module._hot = before
+        filter_module.key_hot = before[0]
 
 
 @settings(max_examples=60)
@@ -69,7 +69,7 @@ def test_a_log_holds_what_a_model_holds(
     map_bytes: int,
 ) -> None:
     actions = [action for batches, after in rounds for action in (*batches, "close", *after)]
-    with on_twin(hot("storage/compaction")):
+    with on_twin(hot):
         _run([*actions, "compact"], map_bytes)
 
 

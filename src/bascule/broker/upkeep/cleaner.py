@@ -22,7 +22,7 @@ from bascule.errors import BasculeError, Closed
 from bascule.host.api import Clock, Files, Random
 from bascule.model import Cleanup
 from bascule.storage.compaction.clean_offset import read_clean_offset
-from bascule.storage.compaction.key_map import SECRET_BYTES
+from bascule.storage.compaction.keys.key_map import SECRET_BYTES
 from bascule.storage.compaction.plan import Plan, plan_compaction
 from bascule.storage.compaction.run import Compacted, Compaction, CompactionConfig
 from bascule.storage.partition_log import PartitionLog

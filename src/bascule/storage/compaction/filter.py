@@ -11,13 +11,15 @@ from bascule.model import Compression
 from bascule.record.compression import CODECS, compress_batch, decompress_batch
 from bascule.record.header import batch_crc, read_header
 from bascule.storage.compaction import _hot
-from bascule.storage.compaction.key_map import KeyMap
+from bascule.storage.compaction.keys import _hot as key_hot
+from bascule.storage.compaction.keys.key_map import KeyMap
 from bascule.storage.compaction.windows import READ_BYTES, Window
 
-PLACES: Final = 2 * 4_096
-"""Changed batches that are given their CRC at a time."""
+BATCHES: Final = 4_096
+"""Batches judged and copied at a time."""
 NO_HORIZON: Final = (1 << 63) - 1
 _CODEC_NAMES: Final = {number: codec for codec, number in CODECS.items()}
+_RECORD_BYTES_MIN: Final = 7
 
 
 class BatchFilter:
@@ -34,87 +36,88 @@ class BatchFilter:
     ) -> None:
         """`end_offset` is where the map's batches end, `start_offset` the log's start."""
         self._keys = keys
+        self._end_offset = end_offset
+        self._start_offset = start_offset
         self._out = bytearray(READ_BYTES)
-        self._places = array("q", bytes(8 * PLACES))
-        horizon = now_ms + tombstone_retention_ms
-        self._state = array(
-            "q", (0, 0, end_offset, start_offset, now_ms, horizon, NO_HORIZON, 0, 0, 0)
-        )
+        self._verdicts = bytearray(READ_BYTES // _RECORD_BYTES_MIN)
+        self._plans = array("q", bytes(8 * key_hot.PLAN_FIELDS * BATCHES))
+        self._places = array("q", bytes(8 * 2 * BATCHES))
+        self._state = array("q", (now_ms, now_ms + tombstone_retention_ms, NO_HORIZON, 0, 0, 0, 0))
 
     @property
     def horizon_ms(self) -> int | None:
         """The earliest delete horizon among the tombstones that were kept, if any was."""
-        return None if self._state[6] == NO_HORIZON else self._state[6]
+        return None if self._state[2] == NO_HORIZON else self._state[2]
 
     @property
     def records_removed(self) -> int:
-        return self._state[7]
+        return self._state[3]
 
     @property
     def batches_changed(self) -> int:
         """Batches so far that are not copied as they are."""
-        return self._state[8]
+        return self._state[4]
 
     def apply(self, window: Window, write: Callable[[memoryview], None], *, origin: str) -> None:
         """Give `write` what stays of a window; it is done with the bytes when it returns.
 
         Raises: CorruptData naming `origin` and byte, whatever `write` raises.
         """
-        state = self._state
-        state[0] = 0
+        at = 0
         while True:
-            status = self._filter(window.data, window.end, self._out)
-            at = state[0]
-            if status == _hot.DONE:
-                break
-            if status == _hot.MALFORMED:
-                raise CorruptData(
-                    origin, window.position + at, "a batch of well-formed records", "other bytes"
-                )
-            self._flush(write)
-            size = read_header(window.data, at).total_bytes
-            if status == _hot.PACKED:
-                packed = self._filter_packed(window.data[at : at + size], origin)
+            kept, reached, status = self._pass(window, at, origin)
+            if kept:
+                write(kept)
+            if status == key_hot.DONE:
+                return
+            size = read_header(window.data, reached).total_bytes
+            if status == key_hot.PACKED:
+                packed = self._apply_packed(window, reached, size, origin)
                 if packed:
                     write(packed)
-                state[0] = at + size
-            elif size > len(self._out):
-                self._out = bytearray(size)
-        self._flush(write)
+                reached += size
+            elif reached == at:
+                # One batch of more records than there is room for verdicts.
+                self._verdicts = bytearray(max(size // _RECORD_BYTES_MIN, 2 * len(self._verdicts)))
+            at = reached
 
-    def _filter(self, data: memoryview, end: int, out: bytearray) -> int:
-        keys = self._keys
-        return int(
-            _hot.filter_batches(
-                data, end, keys.table, keys.seed, keys.hashes, keys.rows, out, self._places,
-                self._state,
-            )
+    def _pass(self, window: Window, at: int, origin: str) -> tuple[memoryview, int, int]:
+        """What stays of some batches from `at` on, sealed; where they end; why they end there."""
+        keys, state = self._keys, self._state
+        if window.end > len(self._out):
+            self._out = bytearray(window.end)
+        span = array("q", (at, 0))
+        status = key_hot.judge_batches(
+            window.data, window.end, keys.table, keys.seed, keys.hashes, keys.rows,
+            self._end_offset, self._start_offset, self._verdicts, self._plans, span,
         )  # fmt: skip
-
-    def _flush(self, write: Callable[[memoryview], None]) -> None:
-        state = self._state
+        reached, count = span
+        is_sound = status != key_hot.MALFORMED and _hot.copy_batches(
+            window.data, self._plans, count, self._verdicts, self._out, self._places, state
+        )
+        if not is_sound:
+            raise CorruptData(
+                origin, window.position + reached, "a batch of well-formed records", "other bytes"
+            )
         out = memoryview(self._out)
-        _hot.seal_batches(out, self._places, state[9])
-        if state[1] > 0:
-            write(out[: state[1]])
-        state[1] = state[9] = 0
+        _hot.seal_batches(out, self._places, state[6])
+        return out[: state[5]], reached, status
 
-    def _filter_packed(self, batch: memoryview, origin: str) -> memoryview:
+    def _apply_packed(self, window: Window, at: int, size: int, origin: str) -> memoryview:
         """What stays of one compressed batch, compressed as it was; maybe nothing."""
-        state = self._state
+        batch = window.data[at : at + size]
         plain = memoryview(decompress_batch(batch, origin=origin))
-        out = bytearray(len(plain))
         changed = self.batches_changed
-        state[0] = 0
-        if self._filter(plain, len(plain), out) != _hot.DONE:
-            raise CorruptData(origin, 0, "a compressed batch of well-formed records", "other bytes")
-        size = state[1]
-        state[1] = state[9] = 0
+        at_plain = Window(plain, window.position + at, len(plain), window.end_offset)
+        # One batch, so one piece, and the buffer is used again after it.
+        pieces: list[bytes] = []
+        self.apply(at_plain, lambda piece: pieces.append(bytes(piece)), origin=origin)
         if self.batches_changed == changed:
             return batch
-        if size == 0:
-            return memoryview(b"")
+        kept = b"".join(pieces)
+        if not kept:
+            return memoryview(kept)
         codec = _CODEC_NAMES.get(read_header(batch).codec, Compression.NONE)
-        packed = memoryview(compress_batch(memoryview(out)[:size], codec))
+        packed = memoryview(compress_batch(memoryview(bytearray(kept)), codec))
         packed[17:21] = batch_crc(packed).to_bytes(4, "big")
         return packed

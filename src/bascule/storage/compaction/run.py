@@ -17,7 +17,7 @@ from bascule.storage.compaction.clean_offset import (
     write_clean_offset,
 )
 from bascule.storage.compaction.filter import BatchFilter
-from bascule.storage.compaction.key_map import KeyMap
+from bascule.storage.compaction.keys.key_map import KeyMap
 from bascule.storage.compaction.output import Output
 from bascule.storage.compaction.windows import Window, windows
 from bascule.storage.partition_log import PartitionLog

@@ -8,7 +8,7 @@ from typing import Final
 from bascule.errors import CorruptData
 from bascule.record.compression import decompress_batch
 from bascule.record.header import read_header
-from bascule.storage.compaction import _hot
+from bascule.storage.compaction.keys import _hot
 from bascule.storage.compaction.windows import Window
 
 SECRET_BYTES: Final = 16
