@@ -196,3 +196,16 @@ def test_names_follow_prometheus() -> None:
             described.name
         )
         assert described.about.endswith("."), described.name
+
+
+def test_examples_and_questions_ask_for_metrics_that_exist() -> None:
+    root = Path(__file__).parents[2]
+    known = {f"bascule_partition_{name}" for name in PARTITION_GAUGES}
+    known |= {described.exposed for described in STATISTICS.values()}
+    known |= {f"{d.exposed}_bucket" for d in STATISTICS.values() if d.histogram}
+    known |= {"bascule_ready", "bascule_partition_failed", "bascule_stream_paused"}
+    alerts = (root / "examples" / "prometheus-alerts.yml").read_text()
+    questions = DOCUMENT.partition("```promql")[2].partition("```")[0]
+    asked = set(re.findall(r"bascule_\w+", alerts + questions))
+    assert len(asked) > 10
+    assert asked <= known, f"no such metrics: {asked - known}"
