@@ -245,7 +245,8 @@ class StreamDefaults:
         0, about="Messages kept in each partition; 0: no limit.", minimum=0
     )
     retention_after: str = setting(
-        "", about="Archive without whose copy nothing goes; empty: none."
+        "",
+        about="Consumer, such as an archive, and what it has not committed stays; empty: none.",
     )
     discard: str = setting(
         Discard.OLD.value,

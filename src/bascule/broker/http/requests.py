@@ -98,6 +98,9 @@ class AlterStreamRequest(StreamSettings, kw_only=True, forbid_unknown_fields=Tru
 
     subject: Annotated[str | UnsetType, Meta(description="Cannot change.")] = UNSET
     group: Annotated[str | UnsetType | None, Meta(description="Cannot change.")] = UNSET
+    partition_by: Annotated[PartitionBy | UnsetType, Meta(description="Cannot change.")] = UNSET
+    key_from: Annotated[KeyFrom | UnsetType, Meta(description="Cannot change.")] = UNSET
+    partitions: Annotated[int | UnsetType, Meta(description="Can only grow.")] = UNSET
 
 
 class PurgeRequest(Struct, kw_only=True, forbid_unknown_fields=True):
