@@ -316,7 +316,7 @@ def test_offsets_by_hand(cli: Run, client: SyncClient, stream: str) -> None:
     cli("offsets", "reset", "cli", stream, "--to", "98")
     printed, _ = cli("read", stream, "--consumer", "cli", "--values")
     assert printed.splitlines() == [b"message 98", b"message 99"]
-    _, refused = cli("offsets", "reset", "cli", stream, "--to", "101", code=1)
+    _, refused = cli("offsets", "reset", "cli", stream, "--to", "101", code=2)
     assert b"offset 101 is outside" in refused
     cli("offsets", "reset", "cli", "nowhere", "--to", "latest", code=3)
     (entry,) = json.loads(

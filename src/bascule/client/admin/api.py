@@ -163,7 +163,7 @@ class Admin:
         timestamp_ms: int | None = None,
         partition: int | None = None,
     ) -> list[CommittedOffset]:
-        """Raises: UnknownStream, InvalidName, RequestFailed where the offset is not held."""
+        """Raises: UnknownStream, InvalidName, OffsetOutOfRange."""
         body = {
             "consumer": consumer,
             "stream": stream,

@@ -105,7 +105,7 @@ class AdminFace:
         """Have a consumer go on from an end, an offset or a Unix time; give exactly one of them.
 
         `partition` None is every partition. A consumer that runs meanwhile commits over it: stop
-        it first. Raises: UnknownStream, InvalidName, RequestFailed where the offset is not held.
+        it first. Raises: UnknownStream, InvalidName, OffsetOutOfRange.
         """
         return await self._opened().reset_offsets(
             consumer,
