@@ -8,10 +8,10 @@ MODE   := $(if $(filter 1,$(BASCULE_PURE)),pure,compiled)
 
 # Where `make demo` leaves its Parquet files and its picture.
 OUTPUT ?= demo-output
-# Rounds of `make torture` and `make power`; seed of `make fuzz`, which a failing run prints.
-ROUNDS ?= 20
-POWER_ROUNDS ?= 10000
-SEED   ?=
+# Rounds of `make torture`, seconds for each target of `make fuzz`; the seed of both, which a run prints.
+ROUNDS  ?= 20
+SECONDS ?= 60
+SEED    ?=
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
@@ -88,11 +88,10 @@ bench: setup ## the figures, as ratios within one run; results go to bench/resul
 	$(BIN)/python -m bench
 
 .PHONY: torture
-torture: setup ## kill -9 under load with random timing, ROUNDS=20 times
-	@for round in $$(seq $(ROUNDS)); do \
-		echo "round $$round of $(ROUNDS)"; \
-		$(PYTEST) -q tests/e2e/test_durability.py || exit 1; \
-	done
+torture: setup ## kill -9 under load with random timing, ROUNDS=20 times; damage in every byte of a log
+	$(PYTEST) -q -s --timeout=0 --rounds=$(ROUNDS) --seed=$(strip $(or $(SEED),$(shell od -An -N3 -tu4 /dev/urandom))) \
+		tests/e2e/test_torture.py
+	$(PYTEST) -q --timeout=0 --torture tests/storage/test_any_byte.py
 
 .PHONY: power
 power: $(VENV)/.installed build ## power loss on the crashable disk, POWER_ROUNDS=10000 rounds from SEED on
@@ -100,7 +99,8 @@ power: $(VENV)/.installed build ## power loss on the crashable disk, POWER_ROUND
 		$(PYTEST) -q -x tests/sim/test_power_loss.py
 
 .PHONY: fuzz
-fuzz: $(VENV)/.installed build ## hostile bytes and property tests with many more examples
+fuzz: $(VENV)/.installed build ## hostile bytes for SECONDS=60 a target; property tests with many more examples
+	cd tests && ../$(BIN)/python -m fuzz --seconds $(SECONDS) $(if $(SEED),--seed $(SEED))
 	$(PYTEST) -q -m "not tier3" --hypothesis-profile=exhaustive $(if $(SEED),--hypothesis-seed=$(SEED))
 
 .PHONY: clean

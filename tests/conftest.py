@@ -36,6 +36,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="write the transcripts in tests/transcripts anew instead of comparing with them",
     )
+    parser.addoption(
+        "--torture",
+        action="store_true",
+        help="damage every byte instead of samples",
+    )
+    parser.addoption("--rounds", type=int, help="of kill -9 in tests/e2e/test_torture.py")
+    parser.addoption("--seed", type=int, help="of the dice in tests/e2e/test_torture.py")
 
 
 @pytest.fixture
