@@ -8,8 +8,10 @@ MODE   := $(if $(filter 1,$(BASCULE_PURE)),pure,compiled)
 
 # Where `make demo` leaves its Parquet files and its picture.
 OUTPUT ?= demo-output
-# Rounds of `make torture`, seconds for each target of `make fuzz`; the seed of both, which a run prints.
+# Rounds of `make torture` and `make power`, seconds for each target of `make fuzz`; their seed, which
+# a run prints.
 ROUNDS  ?= 20
+POWER_ROUNDS ?= 10000
 SECONDS ?= 60
 SEED    ?=
 
