@@ -216,7 +216,7 @@ def test_a_server_in_lame_duck_mode_is_left_in_time(tmp_path: Path) -> None:
 
 def test_the_only_server_in_lame_duck_mode_is_kept_until_it_goes(tmp_path: Path) -> None:
     cluster = Cluster(
-        tmp_path / "cluster", 1, 'lame_duck_duration: "30s"\nlame_duck_grace_period: "1s"'
+        tmp_path / "cluster", 1, 'lame_duck_duration: "30s"\nlame_duck_grace_period: "10s"'
     )
     (server,) = cluster.servers
     try:
