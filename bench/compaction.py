@@ -107,18 +107,27 @@ def forget(directory: Path) -> None:
         os.close(fd)
 
 
-def segments(directory: Path) -> Iterator[Path]:
-    yield from sorted(directory.glob("*.log"))
+def pieces(directory: Path) -> Iterator[bytes]:
+    for path in sorted(directory.glob("*.log")):
+        with path.open("rb", buffering=0) as source:
+            while piece := source.read(PIECE_BYTES):
+                yield piece
+
+
+def read_plainly(directory: Path) -> float:
+    forget(directory)
+    start = time.perf_counter()
+    for _ in pieces(directory):
+        pass
+    return time.perf_counter() - start
 
 
 def copy_plainly(directory: Path, target: Path) -> float:
     forget(directory)
     start = time.perf_counter()
     with target.open("wb", buffering=0) as out:
-        for path in segments(directory):
-            with path.open("rb", buffering=0) as source:
-                while piece := source.read(PIECE_BYTES):
-                    out.write(piece)
+        for piece in pieces(directory):
+            out.write(piece)
         os.fdatasync(out.fileno())
     seconds = time.perf_counter() - start
     target.unlink()
@@ -170,11 +179,12 @@ def run(*, quick: bool) -> None:
         def measure() -> None:
             log = build(directory, bytes_total, keys)
             size, records = log.size_bytes(), log.end.offset
-            plain = copy_plainly(directory, work / "copy")
+            plain = {
+                "plain_seconds": copy_plainly(directory, work / "copy"),
+                "read_alone_seconds": read_plainly(directory),
+            }
             found = compact(directory, log)
-            result.write_text(
-                json.dumps({**found, "bytes": size, "records": records, "plain_seconds": plain})
-            )
+            result.write_text(json.dumps({**found, **plain, "bytes": size, "records": records}))
 
         # A process of its own, so that its peak is the compaction's alone.
         reap(in_child(measure))
@@ -185,6 +195,7 @@ def run(*, quick: bool) -> None:
         "mb_per_second": round(size / seconds / 1e6, 1),
         "plain_mb_per_second": round(size / found["plain_seconds"] / 1e6, 1),
         "seconds": round(seconds, 2),
+        "over_reading_alone": round(found["read_alone_seconds"] / seconds, 3),
         **found,
     }
     peak = {"value": found["peak_bytes"], "per_key": round(found["map_bytes"] / found["keys"], 1)}

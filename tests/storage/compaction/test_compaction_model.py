@@ -222,3 +222,15 @@ def test_a_lost_or_damaged_clean_offset_costs_a_pass_and_nothing_else() -> None:
         again = compact(files, log, now_ms=5_000)
         assert again.clean_offset == done.clean_offset
         check(log, model)
+
+
+def test_a_log_that_starts_in_the_middle_of_a_large_batch() -> None:
+    files = SimFiles(RealRandom(8))
+    log, model = open_keyed(files), Model()
+    append_keyed(log, model, [(b"%d" % n, b"v") for n in range(500)])
+    append_keyed(log, model, [(b"499", b"newer")])
+    close_segment(log)
+    log.advance_start(498, high_watermark=log.end.offset)
+    done = compact(files, log, now_ms=5_000)
+    assert (done.clean_offset, done.map_is_full) == (501, False)
+    assert [(r.offset, r.key) for r in held(log)] == [(498, b"498"), (500, b"499")]

@@ -102,10 +102,13 @@ class Compaction:
                 write_clean_offset(files, log.directory, clean)
             log.allow_gaps()
         start = max(clean.offset, log.start_offset)
+        closed = log.swaps.closed_segments()
+        # A log may start, or be clean up to, the middle of a segment: what is read begins below.
+        lowest = min((s.base_offset for s, end in closed if end > start), default=start)
         keys = KeyMap(
             bytes_max=self._config.map_bytes_max,
             secret=self._secret,
-            records_max=max(self._end_offset - start, 0),
+            records_max=max(self._end_offset - lowest, 0),
         )
         end = yield from self._map(keys, start)
         survivors = BatchFilter(
