@@ -140,7 +140,7 @@ def test_every_content_comes_back_as_it_went(node: Node, stream: str) -> None:
         out = [o._replace(subject=f"{stream}.{o.subject}") for o in CONTENT]
         for n, o in enumerate(out):
             ack = await client.publish(o.subject, o.value, key=o.key, headers=o.headers)
-            assert ack == (stream, n + 1, n, 0, 1, True)
+            assert ack == (stream, n + 1, n, 0, 1, True, False)
         acks = await client.publish_many(out)
         assert list(acks.offsets) == list(range(len(out), 2 * len(out)))
         for o in out:
