@@ -77,6 +77,21 @@ def check_two_openings_see_one_file(files: Files, root: str) -> None:
     assert files.read_bytes(f"{root}/a") == b"seen twice"
 
 
+def check_write_at_goes_where_it_is_told(files: Files, root: str) -> None:
+    file = files.open(f"{root}/a", create=True)
+    file.write_at(0, b"first")
+    file.write_at(5, b"second")
+    file.write_at(3, memoryview(b"STse"))
+    assert files.read_bytes(f"{root}/a") == b"firSTsecond"
+    file.write_at(14, bytearray(b"far"))
+    assert files.read_bytes(f"{root}/a") == b"firSTsecond" + bytes(3) + b"far"
+    file.write_at(2, b"")
+    assert file.size() == 17
+    with pytest.raises(OSError) as caught:
+        files.open(f"{root}/a", write=False).write_at(0, b"x")
+    assert caught.value.errno == errno.EBADF
+
+
 def check_write_again_changes_nothing(files: Files, root: str) -> None:
     file = files.open(f"{root}/a", create=True)
     file.append(b"0123456789" * 300_000)

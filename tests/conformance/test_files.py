@@ -65,13 +65,16 @@ def test_a_short_write_is_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert written == [0, 5, 10]
     file.append(b"de", b"fgh", b"", b"ijklmnop", b"q")
     assert files.read_bytes(file.path) == b"0123456789abcdefghijklmnopq"
+    file.write_at(3, b"THREETO11")
+    assert files.read_bytes(file.path) == b"012THREETO11cdefghijklmnopq"
 
 
 def test_a_write_of_nothing_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = RealFiles().open(str(tmp_path / "a"), create=True)
     monkeypatch.setattr(real.os, "pwrite", lambda *_: 0)
-    with pytest.raises(OSError, match="the kernel wrote nothing"):
-        file.append(b"data")
+    for write in (lambda: file.append(b"data"), lambda: file.write_at(0, b"data")):
+        with pytest.raises(OSError, match="the kernel wrote nothing"):
+            write()
 
 
 @pytest.mark.parametrize("code", [errno.EAGAIN, errno.EOPNOTSUPP])
