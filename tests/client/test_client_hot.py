@@ -62,7 +62,7 @@ def test_acks_land_at_their_indexes(hot: Hot) -> None:
     data = message(2, ack(7)) + message(0, ack(5, synced=False, replicas=3, partition=9))
     assert collect(hot("client"), data, acks) == (2, [])
     assert list(acks.offsets) == [5, -1, 7, -1]
-    assert acks[0] == ("s", 6, 5, 9, 3, False)
+    assert acks[0] == ("s", 6, 5, 9, 3, False, False)
     assert acks[2] == ("s", 8, 7, 0, 1, True)
 
 
