@@ -63,7 +63,7 @@ def test_acks_land_at_their_indexes(hot: Hot) -> None:
     assert collect(hot("client"), data, acks) == (2, [])
     assert list(acks.offsets) == [5, -1, 7, -1]
     assert acks[0] == ("s", 6, 5, 9, 3, False, False)
-    assert acks[2] == ("s", 8, 7, 0, 1, True)
+    assert acks[2] == ("s", 8, 7, 0, 1, True, False)
 
 
 def test_the_first_ack_of_a_message_counts(hot: Hot) -> None:
