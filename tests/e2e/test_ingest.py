@@ -184,36 +184,6 @@ def test_a_stream_of_everything_does_not_store_its_own_acks(node: Node) -> None:
     node.call("DELETE", "/v1/streams/all")
 
 
-@pytest.mark.parametrize(
-    ("server", "url", "environment"),
-    [
-        (["--user", "u", "--pass", "p w"], "nats://u:p%20w@127.0.0.1:{}", {}),
-        (["--user", "u", "--pass", "p"], "127.0.0.1:{}",
-         {"BASCULE_NATS_USER": "u", "BASCULE_NATS_PASSWORD": "p"}),
-        (["--auth", "tok"], "nats://tok@127.0.0.1:{}", {}),
-        (["--auth", "tok"], "127.0.0.1:{}", {"BASCULE_NATS_TOKEN": "tok"}),
-    ],
-)  # fmt: skip
-def test_credentials(
-    tmp_path: Path, server: list[str], url: str, environment: dict[str, str]
-) -> None:
-    with running_nats(tmp_path / "nats", *server) as running:
-        with running_node(tmp_path, nats=url.format(running.port), environment=environment) as node:
-            shown = node.call("GET", "/v1/node")["nats"]
-            assert "tok" not in shown
-            assert "u:p" not in shown
-            assert node.create("s", "s")["name"] == "s"
-        wrong = Node(tmp_path / "wrong", nats=f"nats://u:wrong@127.0.0.1:{running.port}")
-        wrong.directory.mkdir()
-        wrong.spawn(tmp_path / "wrong" / "ready.json")
-        assert wrong.process is not None
-        assert wrong.process.wait(20) == 5
-        text = wrong.log.read_text()
-        assert "refused the connection" in text
-        assert "Authorization Violation" in text
-        assert "Traceback" not in text
-
-
 def test_tls(tmp_path: Path) -> None:
     subprocess.run(
         [
