@@ -7,10 +7,12 @@ from functools import cache
 
 from bascule.errors import CorruptData
 from bascule.host.real import RealRandom
+from bascule.record.header import read_header
 from bascule.sim.disk import SimFiles
 from bascule.storage.partition_log import LogConfig, PartitionLog
 from fuzz.target import Target
-from stored_batches import DIRECTORY, append, open_log, read_batches
+from keyed_logs import Model, append_keyed, compact, held_batches
+from stored_batches import DIRECTORY, append, open_log
 
 CONFIG = LogConfig(segment_bytes_max=400, index_interval_bytes=200)
 
@@ -62,6 +64,32 @@ def _written(name: str, *, clean: bool, checkpoint_after: int, count: int = 8) -
     return Scene(name, content_of(files), tuple(batches), kept)
 
 
+def _begun_late() -> Scene:
+    """A log whose start lies within a batch: what is below it must never be seen again."""
+    files = SimFiles(RealRandom(1))
+    log = open_log(files, CONFIG)
+    batches = [append(log, 3, size=20, timestamp=n) for n in range(8)]
+    log.sync()
+    log.advance_start(10, high_watermark=log.end.offset)
+    log.close()
+    return Scene("begun late", content_of(files), tuple(batches), 8, start_offset=10)
+
+
+def _compacted() -> Scene:
+    """A log of keys, its closed segments compacted: offsets are missing between batches."""
+    files, model = SimFiles(RealRandom(1)), Model()
+    log = open_log(files, CONFIG)
+    for n in range(10):
+        append_keyed(log, model, [(b"k%d" % (n % 3), b"v%d" % n), (b"own%d" % n, b"x" * 20)])
+    log.sync()
+    log.checkpoint(high_watermark=log.end.offset)
+    done = compact(files, log, now_ms=5_000, segment_bytes_max=400)
+    assert done.records_removed > 0
+    log.close()
+    held = held_batches(open_log(load(content_of(files)), CONFIG))
+    return Scene("compacted", content_of(files), tuple(held), len(held))
+
+
 @cache
 def scenes() -> list[Scene]:
     return [
@@ -69,6 +97,8 @@ def scenes() -> list[Scene]:
         _written("killed after a checkpoint", clean=False, checkpoint_after=5),
         _written("killed before any checkpoint", clean=False, checkpoint_after=0),
         _written("one segment", clean=False, checkpoint_after=1, count=2),
+        _begun_late(),
+        _compacted(),
     ]
 
 
@@ -80,22 +110,53 @@ def check_damaged(scene: Scene, name: str, data: bytes) -> str:
     files = load({**scene.content, name: data})
     try:
         log = open_log(files, CONFIG)
-        held = read_batches(log, scene.start_offset)
+        # Before every byte was checked, as a consumer reads just after the start.
+        held = read_as_a_consumer(log)
         check_all(log)
-        found = [log.find_timestamp(n, end=log.end) for n in range(len(held))]
+        assert held is not None, f"{name}: consumers saw a wrong CRC that the log does not see"
+        found = [log.find_timestamp(n, end=log.end) for n in range(8)]
     except CorruptData as damage:
         assert damage.file.startswith(f"{DIRECTORY}/"), damage
         assert damage.at >= 0, damage
         return "refused"
-    assert tuple(held) == scene.batches[: len(held)], f"{name}: other batches than were written"
-    assert found == [(n * 3, n) for n in range(len(held))], f"{name}: {found}"
-    assert len(held) >= scene.kept, f"{name}: {len(held)} of {scene.kept} batches are left"
-    if len(held) < len(scene.batches):
+    assert log.start_offset == scene.start_offset, f"{name}: the log starts elsewhere"
+    known = [b for b in scene.batches if read_header(b).end_offset > scene.start_offset]
+    assert held == known[: len(held)], f"{name}: other batches than were written"
+    assert found == timestamps(held, scene.start_offset), f"{name}: {found}"
+    lost = len(known) - len(held)
+    assert lost <= len(scene.batches) - scene.kept, f"{name}: {lost} batches are lost"
+    if lost:
         assert name.endswith(".log"), f"{name} is damaged, and batches are gone"
     log.close()
     again = open_log(files, CONFIG)
-    assert read_batches(again, scene.start_offset) == held
-    return "served" if len(held) == len(scene.batches) else "cut"
+    assert held_batches(again) == held
+    return "cut" if lost else "served"
+
+
+def read_as_a_consumer(log: PartitionLog) -> list[bytes] | None:
+    """What is held; None where a consumer refuses it for a wrong CRC."""
+    try:
+        return held_batches(log)
+    except CorruptData as damage:
+        if damage.file == "buffer":
+            return None
+        raise
+
+
+def timestamps(batches: list[bytes], start_offset: int) -> list[tuple[int, int] | None]:
+    """What looking for timestamps 0 to 7 is to find."""
+    headers = [read_header(batch) for batch in batches]
+    return [
+        next(
+            (
+                (max(h.base_offset, start_offset), h.max_timestamp)
+                for h in headers
+                if h.max_timestamp >= wanted
+            ),
+            None,
+        )
+        for wanted in range(8)
+    ]
 
 
 def check_all(log: PartitionLog) -> None:

@@ -67,7 +67,7 @@ def expected_run(
             break
         if epoch != -2 and (base >= epoch_end or header.leader_epoch != epoch):
             break
-        if origin + position >= entry_at:
+        if origin + position >= entry_at or base != offset:
             entries += [base, origin + position, timestamp_max]
             entry_at = origin + position + interval
         timestamp_max = max(timestamp_max, header.max_timestamp)

@@ -189,7 +189,7 @@ def check_batches(
             crc += 0x100000000
         if crc32c(data[at + CRC_START : end]) != crc:
             break
-        if origin + at >= entry_at:
+        if origin + at >= entry_at or base != offset:
             entries[entry] = base
             entries[entry + 1] = origin + at
             entries[entry + 2] = timestamp_max

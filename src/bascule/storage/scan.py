@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from array import array
 from collections.abc import Iterator
 from typing import Final
 
@@ -18,8 +17,6 @@ from bascule.record.header import (
     check_crc,
     read_header,
 )
-from bascule.storage import _hot
-from bascule.storage.epochs import LeaderEpochs
 
 SCAN_BYTES: Final = 1 << 20
 """Read at a time while every byte is wanted."""
@@ -144,50 +141,6 @@ def whole_batch(file: File, position: int, limit: int, length: int, nowait: bool
     header = read_header(data)
     check_header(header, file.path, position, limit)
     return max(length, header.total_bytes)
-
-
-def check_run(
-    file: File,
-    *,
-    start: int,
-    end: int,
-    limit: int,
-    offset: int,
-    epochs: LeaderEpochs,
-    gaps_allowed: bool,
-    nowait: bool,
-) -> bool:
-    """Check the headers of bytes [start, end), where a read of `offset` begins: each batch's place
-    in the log and its leader epoch, which no CRC covers. The last batch may end as late as `limit`.
-
-    False where `nowait` is set and the disk would have to be asked. Raises: CorruptData, OSError.
-    """
-    window, window_at, position, first = b"", start, start, True
-    while position < end:
-        if position + HEADER_BYTES > window_at + len(window):
-            wanted = min(WALK_BYTES, limit - position)
-            data = (file.read_at_nowait if nowait else file.read_at)(position, wanted)
-            if data is None:
-                return False
-            window, window_at = data, position
-            check_header_present(file.path, position, len(window))
-        epoch, epoch_end = epochs.span(offset)
-        state = array("q", (position - window_at, offset))
-        if not first:
-            # Compiled code passes the small batches in one go; the next is looked at in full.
-            _hot.check_headers(window, epoch, epoch_end, gaps_allowed, state)
-            position, offset = window_at + state[0], state[1]
-            if position + HEADER_BYTES > window_at + len(window):
-                continue
-        header = read_header(window, position - window_at)
-        check_header(header, file.path, position, limit)
-        # The first batch holds the offset, or follows the gap in which it is.
-        holds = first and header.base_offset <= offset < header.end_offset
-        expected = header.base_offset if holds else offset
-        check_offset(header, file.path, position, offset=expected, gaps_allowed=gaps_allowed)
-        check_epoch(header, file.path, position, epoch=epochs.at(header.base_offset))
-        position, offset, first = position + header.total_bytes, header.end_offset, False
-    return True
 
 
 def first_record(

@@ -127,9 +127,11 @@ class Contents:
         self._saved: Covered | None = None
         """What the index files hold; None where they have to be written anew."""
 
-    def note_batch(self, position: int, base_offset: int, timestamp_max: int) -> None:
+    def note_batch(
+        self, position: int, base_offset: int, timestamp_max: int, *, behind_gap: bool = False
+    ) -> None:
         """Take a batch that was written at `position` into the indexes."""
-        if position >= self._next_entry_at:
+        if position >= self._next_entry_at or behind_gap:
             self._add_entry(base_offset, position, self.timestamp_max)
             self._next_entry_at = position + self.index_interval_bytes
         if timestamp_max > self.timestamp_max:
@@ -200,7 +202,10 @@ class Contents:
                 check_epoch(header, path, position, epoch=epochs.at(header.base_offset))
         except CorruptData as damage:
             raise TornBatch(damage) from None
-        self.note_batch(position, header.base_offset, header.max_timestamp)
+        self.note_batch(
+            position, header.base_offset, header.max_timestamp,
+            behind_gap=header.base_offset != offset,
+        )  # fmt: skip
         return position + header.total_bytes, header.end_offset
 
     def load_indexes(

@@ -9,15 +9,15 @@ from operator import attrgetter
 from typing import Final, NamedTuple
 
 from bascule.errors import CorruptData
-from bascule.host.api import File, Files
+from bascule.host.api import Files
 from bascule.record.header import HEADER_BYTES, read_header
 from bascule.storage import _hot
 from bascule.storage.epochs import LeaderEpochs
+from bascule.storage.index.headers import check_run
 from bascule.storage.scan import (
     WALK_BYTES,
     check_header,
     check_header_present,
-    check_run,
     first_record,
     walk_headers,
     whole_batch,
@@ -199,26 +199,30 @@ class Segments:
         found = self._find(offset, end=end, nowait=nowait)
         if found is None:
             return None
-        segment, file, place, limit = found
+        segment, contents, place, limit = found
+        file = contents.file
         length = min(bytes_max, limit - place.position)
         if place.position + length < place.end:
             whole = whole_batch(file, place.position, limit, length, nowait)
             if whole is None:
                 return None
             length = whole
-        if length > 0 and not segment.vouched and not check_run(
-            file, start=place.position, end=place.position + length, limit=limit,
-            offset=max(offset, segment.base_offset), epochs=epochs,
-            gaps_allowed=self.gaps_allowed, nowait=nowait,
-        ):  # fmt: skip
-            return None
+        if length > 0 and not segment.vouched:
+            following = self.at(segment.base_offset)[1]
+            if not check_run(
+                file, start=place.position, end=place.position + length, limit=limit,
+                offset=max(offset, segment.base_offset),
+                end_offset=end.offset if following is None else following.base_offset,
+                epochs=epochs, gaps=contents.offsets if self.gaps_allowed else None, nowait=nowait,
+            ):  # fmt: skip
+                return None
         return FileSlice(file, place.position, length)
 
     def _find(
         self, offset: int, *, end: LogPosition, nowait: bool
-    ) -> tuple[Segment, File, Place, int] | None:
+    ) -> tuple[Segment, Contents, Place, int] | None:
         """Find the batch that holds `offset`, or the first one behind it where compaction left a
-        gap: its segment and file, its place, and where the bytes below `end` stop in that file.
+        gap: its segment and contents, its place, and where the bytes below `end` stop in that file.
 
         None where `nowait` is set and the disk would have to be asked.
 
@@ -239,12 +243,12 @@ class Segments:
             contents.used = True
             limit = limit_of(segment, end)
             if offset >= end.offset:
-                return segment, contents.file, Place(limit, limit), limit
+                return segment, contents, Place(limit, limit), limit
             place = locate(contents, offset, limit, nowait)
             if place is None:
                 return None
             if place.position < limit or following is None:
-                return segment, contents.file, place, limit
+                return segment, contents, place, limit
             offset = following.base_offset
 
     def first_at(
@@ -340,7 +344,7 @@ class Segments:
             place = locate(contents, start.offset, limit, nowait=False)
             assert place is not None, "only nowait finds nothing"
             position = place.position
-        position, offset, damage = Contents(contents.file, limit + 1).scan(
+        reached, offset, damage = Contents(contents.file, limit + 1).scan(
             start=position,
             end=limit,
             offset=start.offset,
@@ -350,8 +354,14 @@ class Segments:
         )
         if damage is not None:
             raise damage
-        if position < limit:
-            return LogPosition(offset, base, position)
+        if self.gaps_allowed and reached > position:
+            check_run(
+                contents.file, start=position, end=reached, limit=limit, offset=start.offset,
+                end_offset=synced.offset if following is None else following.base_offset,
+                epochs=epochs, gaps=contents.offsets,
+            )  # fmt: skip
+        if reached < limit:
+            return LogPosition(offset, base, reached)
         segment.vouched = True
         if following is None or following.base_offset > synced.segment_base:
             return None

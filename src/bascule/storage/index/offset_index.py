@@ -30,3 +30,9 @@ class OffsetIndex(SparseIndex):
         _, values, count = self._view
         at = self.count_below(position + 1)
         return values[at] if at < count else None
+
+    def key_of(self, position: int) -> int | None:
+        """The base offset of the batch at `position`, where that batch has an entry."""
+        keys, values, count = self._view
+        at = self.count_below(position)
+        return keys[at] if at < count and values[at] == position else None

@@ -1,0 +1,90 @@
+"""Checks what no CRC covers: each batch's place in the log, its leader epoch, its length."""
+
+from __future__ import annotations
+
+from array import array
+
+from bascule.errors import CorruptData
+from bascule.host.api import File
+from bascule.record.header import HEADER_BYTES, BatchHeader, read_header
+from bascule.storage import _hot
+from bascule.storage.epochs import LeaderEpochs
+from bascule.storage.index.offset_index import OffsetIndex
+from bascule.storage.scan import (
+    WALK_BYTES,
+    check_epoch,
+    check_header,
+    check_header_present,
+    check_offset,
+)
+
+
+def check_run(
+    file: File,
+    *,
+    start: int,
+    end: int,
+    limit: int,
+    offset: int,
+    end_offset: int,
+    epochs: LeaderEpochs,
+    gaps: OffsetIndex | None,
+    nowait: bool = False,
+) -> bool:
+    """Check the headers of bytes [start, end), where a read of `offset` begins. The last batch may
+    end as late as byte `limit`, and none beyond `end_offset`.
+
+    `gaps` is the segment's index where offsets may be missing between batches: it has an entry for
+    each batch behind a gap, so that these too are known to be where they were written.
+
+    False where `nowait` is set and the disk would have to be asked. Raises: CorruptData, OSError.
+    """
+    window, window_at, position, first = b"", start, start, True
+    while position < end:
+        if position + HEADER_BYTES > window_at + len(window):
+            wanted = min(WALK_BYTES, limit - position)
+            data = (file.read_at_nowait if nowait else file.read_at)(position, wanted)
+            if data is None:
+                return False
+            window, window_at = data, position
+            check_header_present(file.path, position, len(window))
+        if not first:
+            # Compiled code passes the small batches in one go; the next is looked at in full.
+            entry = None if gaps is None else gaps.entry_after(position - 1)
+            known = window if entry is None else window[: max(entry - window_at, 0)]
+            state = array("q", (position - window_at, offset))
+            _hot.check_headers(known, *epochs.span(offset), False, state)
+            position, offset = window_at + state[0], state[1]
+            if position >= end:
+                break
+            if position + HEADER_BYTES > window_at + len(window):
+                continue
+        header = read_header(window, position - window_at)
+        check_header(header, file.path, position, limit)
+        _check_place(header, file.path, position, offset, first=first, gaps=gaps)
+        check_epoch(header, file.path, position, epoch=epochs.at(header.base_offset))
+        position, offset, first = position + header.total_bytes, header.end_offset, False
+    if offset > end_offset:
+        raise CorruptData(file.path, position, f"batches up to offset {end_offset}", str(offset))
+    return True
+
+
+def _check_place(
+    header: BatchHeader,
+    path: str,
+    position: int,
+    offset: int,
+    *,
+    first: bool,
+    gaps: OffsetIndex | None,
+) -> None:
+    base = header.base_offset
+    # The first batch holds the offset that is read, or follows the gap in which it is.
+    holds = first and base <= offset < header.end_offset
+    expected = base if holds else offset
+    check_offset(header, path, position, offset=expected, gaps_allowed=gaps is not None)
+    if gaps is not None:
+        key = gaps.key_of(position)
+        if key != base and (key is not None or base != expected):
+            entry = "no batch" if key is None else f"base offset {key}"
+            raise CorruptData(path, position, f"{entry}, as the index says", str(base))
