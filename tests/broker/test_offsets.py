@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from bascule.broker.local_publisher import LocalRecord
 from bascule.broker.offsets import Offsets, committed
 from bascule.broker.offsets.reading import REPAIRS_HEADER
 from bascule.broker.partitions import Partitions
 from bascule.errors import InvalidName, OffsetOutOfRange, PartitionFailed, UnknownPartition
+from bascule.host.real import RealFiles
 from bascule.record.batch import Record
+from bascule.storage.partition_log import LogConfig
 from bascule.wire.offsets import OFFSETS_STREAM, Commit, OffsetKey, commit_subject
+from keyed_logs import close_segment, compact
 from served_stream import (
     TIMESTAMP,
     DirectPublisher,
@@ -175,6 +181,65 @@ def test_a_repair_that_was_overtaken_does_not_go_back(scene: Scene) -> None:
     values = [record.value for record in stored(scene)]
     assert values[-1] is not None
     assert values[-1].startswith(b'{"offset":20,')
+
+
+ACTIONS = st.lists(
+    st.tuples(
+        st.integers(0, 4),
+        st.sampled_from(["commit", "commit", "commit", "remove", "rubbish", "compact"]),
+    ),
+    max_size=60,
+)
+
+
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(ACTIONS)
+def test_compaction_keeps_what_is_committed(
+    tmp_path_factory: pytest.TempPathFactory, actions: list[tuple[int, str]]
+) -> None:
+    scene = Scene(tmp_path_factory.mktemp("scene"))
+    log, model = scene.log.log, dict[tuple[str, str, int], int]()
+    assert log is not None
+    log.configure(LogConfig(gaps_allowed=True))
+
+    async def test(offsets: Offsets) -> None:
+        repairs = 0
+        for offset, (consumer, what) in enumerate([*actions, (0, "compact")]):
+            scene.clock.wall_ms += 1_000
+            key = KEY._replace(consumer=f"consumer {consumer}")
+            if what == "commit":
+                await scene.put(b'{"offset": %d}' % offset, key)
+                model[key] = offset
+            elif what == "remove":
+                await scene.put(None, key)
+                model.pop(key, None)
+            elif what == "rubbish":
+                await scene.put(b"{}", key)
+                repairs += key in model
+                await scene.until(partial(are_repaired, offsets, repairs), offsets)
+            else:
+                close_segment(log)
+                # A week later: tombstones go too.
+                scene.clock.wall_ms += 7 * 86_400_000
+                compact(RealFiles(), log, now_ms=scene.clock.wall_ms, retention_ms=1_000)
+        await offsets.caught_up()
+        assert held(offsets) == model
+
+    scene.run(test)
+
+    async def look(offsets: Offsets) -> None:
+        assert held(offsets) == model
+
+    scene.run(look)
+    log.close()
+
+
+def are_repaired(offsets: Offsets, repairs: int) -> bool:
+    return offsets.counts.repairs == repairs
+
+
+def held(offsets: Offsets) -> dict[tuple[str, str, int], int]:
+    return {(e.consumer, e.stream, e.partition): e.offset for e in offsets.entries()}
 
 
 def test_a_stream_made_anew_has_no_commits(scene: Scene, tmp_path: Path) -> None:

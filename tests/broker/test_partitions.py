@@ -102,6 +102,18 @@ def test_who_asks_for_less_is_committed_at_once(world: World, sync: SyncPolicy) 
     assert partition.is_dirty
 
 
+def test_the_high_watermark_leaves_a_segment_that_ended(world: World) -> None:
+    partition = world.open()
+    partition.append(draft(3))
+    partition.sync()
+    assert partition.log is not None
+    partition.log.roll()
+    partition.sync()
+    # Where it was is compaction's to rewrite from now on.
+    assert partition.high_watermark == partition.log.end
+    assert partition.high_watermark.segment_base == 3
+
+
 def test_each_run_of_a_node_has_an_epoch_of_its_own(world: World) -> None:
     first = world.open()
     first.append(draft())

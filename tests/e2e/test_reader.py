@@ -13,9 +13,14 @@ from bascule.broker.partitions import Partitions
 from bascule.client.consumer import BatchReader, messages_of
 from bascule.client.fetcher import FetchOptions
 from bascule.errors import Broken, CorruptData, OffsetOutOfRange, PartitionFailed
+from bascule.host.real import RealFiles
+from bascule.model import Compression
 from bascule.record.batch import Record
 from bascule.record.builder import build_batch
+from bascule.record.compression import compress_batch
 from bascule.record.header import CONTROL, read_header, seal
+from bascule.storage.partition_log import LogConfig
+from keyed_logs import close_segment, compact
 from served_stream import TIMESTAMP, DoorThread, append, make_records, open_stream, serving
 
 
@@ -132,6 +137,57 @@ def test_offsets_missing_within_a_batch_are_missing(
     with serving(partitions) as door:
         assert offsets(read(door)) == [0, 3, 9]
         assert offsets(read(door, start=1, end=9)) == [3]
+
+
+@pytest.mark.parametrize("fetch_bytes", [200, 1 << 20])
+def test_compressed_batches_are_decoded_a_few_at_a_time(
+    partition: Partition,
+    partitions: Partitions,
+    monkeypatch: pytest.MonkeyPatch,
+    fetch_bytes: int,
+) -> None:
+    monkeypatch.setattr("bascule.record.columns.DECODED_BYTES_MAX", 1)
+    for number, codec in enumerate([*Compression] * 4):
+        plain = build_batch(make_records(50 * number, 50), base_offset=50 * number)
+        batch = bytearray(compress_batch(memoryview(plain), codec))
+        seal(
+            batch,
+            record_count=50,
+            base_timestamp=TIMESTAMP,
+            max_timestamp=TIMESTAMP,
+            base_offset=50 * number,
+            keep_codec=True,
+        )
+        append_raw(partition, batch)
+    with (
+        serving(partitions) as door,
+        read(door, fetch_bytes=fetch_bytes, start=70, end=990) as reader,
+    ):
+        batches = [batch.column(0).to_pylist() for batch in reader]
+    assert [offset for batch in batches for offset in batch] == list(range(70, 990))
+    assert len(batches) >= 16, "each of them alone, but for the plain ones"
+
+
+def test_where_compaction_left_nothing_reading_goes_on(
+    partition: Partition, partitions: Partitions
+) -> None:
+    """The newest records of a log whose active segment is empty may all be gone."""
+    assert partition.log is not None
+    partition.log.configure(LogConfig(gaps_allowed=True))
+    append(partition, [Record(0, 0, b"a", b"1"), Record(1, 0, b"b", b"2")])
+    append(partition, [Record(2, 0, b"a", None)])
+    close_segment(partition.log)
+    partition.sync()
+    for days in (1, 2):
+        now_ms = TIMESTAMP + days * 86_400_000
+        compact(RealFiles(), partition.log, now_ms=now_ms, retention_ms=1_000)
+    assert partition.high_watermark.offset == 3
+    with serving(partitions) as door:
+        assert offsets(read(door)) == [1]
+        with read(door, follow=True) as reader:
+            assert next(reader).column(0).to_pylist() == [1]
+            door.call(lambda: append(partition, [Record(3, 0, b"c", b"3")]))
+            assert next(reader).column(0).to_pylist() == [3]
 
 
 def test_a_record_of_many_megabytes(partition: Partition, partitions: Partitions) -> None:

@@ -167,6 +167,9 @@ class Fetcher:
             head = read_fetch_head(first, body, version=version, size=size)
             after = size - len(first)
             self._check(connection, head, after)
+            if not head.records_bytes and head.high_watermark > self._position:
+                # A node sends at least one batch where there is one: compaction left none.
+                self._position = min(head.high_watermark, self._end)
             have = min(max(len(first) - head.records_at, 0), head.records_bytes)
             left = head.records_bytes - have
             self._move_to_front(head.records_at, have)

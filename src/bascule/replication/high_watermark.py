@@ -26,7 +26,9 @@ class HighWatermark:
         self._on_sync = policy is SyncPolicy.ALWAYS
 
     def _advance(self, end: LogPosition) -> bool:
-        if end.offset <= self.position.offset:
+        # Not offsets alone: a roll moves the same offset to the next segment, and where it was
+        # before is compaction's to rewrite.
+        if end <= self.position:
             return False
         self.position = end
         return True

@@ -45,6 +45,9 @@ def read_changes(store: PartitionLog, start: int, end: LogPosition) -> tuple[lis
     start = max(start, store.start_offset)
     piece = store.plan_read(start, bytes_max=READ_BYTES, end=end)
     assert piece is not None
+    if not piece.length:
+        # Compaction has removed all that was there.
+        return [], end.offset
     origin = piece.file.path
     data = memoryview(piece.file.read_at(piece.position, piece.length))
     changes: list[Change] = []
