@@ -77,6 +77,8 @@ def commit(files: Files, directory: str, swap: Swap) -> None:
     The new files are complete and synced. Raises: OSError; whether the swap has happened is then
     not known before `undo` has returned.
     """
+    # Their names, too: a manifest without them would be refused.
+    files.sync_dir(directory)
     replace_file(files, f"{directory}/{FILE_NAME}", encode_swap(swap))
 
 
@@ -109,9 +111,12 @@ def finish(files: Files, directory: str) -> None:
 
 def discard(files: Files, directory: str) -> None:
     """Remove what was prepared for a swap that has not happened. Raises: OSError."""
-    for name in files.list_dir(directory):
-        if name.endswith(CLEANED_SUFFIX):
-            files.remove(f"{directory}/{name}")
+    prepared = [name for name in files.list_dir(directory) if name.endswith(CLEANED_SUFFIX)]
+    if prepared:
+        # First of all the manifest must be gone for good: it would miss them.
+        files.sync_dir(directory)
+    for name in prepared:
+        files.remove(f"{directory}/{name}")
 
 
 def _check(files: Files, directory: str, swap: Swap) -> None:
