@@ -36,6 +36,7 @@ from bascule.ingest.terms import Seed
 from bascule.metadata.codec import decode_cluster_id, encode_cluster_id
 from bascule.model import NodeInfo, PartHealth, StreamConfig, StreamDefinition, StreamInfo
 from bascule.storage.checkpoint import replace_file
+from bascule.wire.nats import without_credentials
 from bascule.wire.offsets import OFFSETS_STREAM
 
 log = logging.getLogger("bascule.broker")
@@ -220,7 +221,7 @@ class Node:
             twin=twin_of_all(),
             pid=os.getpid(),
             data=str(self._data),
-            nats=",".join(_without_credentials(url) for url in self._urls),
+            nats=",".join(without_credentials(url) for url in self._urls),
             nats_server="" if self._ingest is None else self._ingest.server,
             nats_embedded=self._config.nats.embedded,
             client="{}:{}".format(*self._client_address),
@@ -381,11 +382,6 @@ def _host_and_port(text: str) -> tuple[str, int] | None:
     if not host or not port.isdigit():
         raise ConfigError(f"client.advertised is {text!r}, expected host:port")
     return host, int(port)
-
-
-def _without_credentials(url: str) -> str:
-    scheme, separator, rest = url.rpartition("://")
-    return f"{scheme}{separator}{rest.rpartition('@')[2]}"
 
 
 def _allow_descriptors() -> None:

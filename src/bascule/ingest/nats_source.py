@@ -272,7 +272,7 @@ class NatsSource:
             while reader.read_once():
                 pass
             return "the server closed the connection", True
-        except OSError as error:
+        except (OSError, Broken) as error:
             return str(error), True
         except BasculeError as error:
             return str(error), False

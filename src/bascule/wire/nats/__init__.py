@@ -13,7 +13,12 @@ or token is in no text that this package makes, neither a `repr` nor an error.
 
 from __future__ import annotations
 
-from bascule.wire.nats.addresses import ServerAddress, ServerPool, parse_server_url
+from bascule.wire.nats.addresses import (
+    ServerAddress,
+    ServerPool,
+    parse_server_url,
+    without_credentials,
+)
 from bascule.wire.nats.errors import ErrorKind, NatsRefused, ServerError
 from bascule.wire.nats.handshake import (
     HEADER_VERSION,
@@ -45,4 +50,5 @@ __all__ = [
     "encode_unsub",
     "load_login",
     "parse_server_url",
+    "without_credentials",
 ]
