@@ -135,11 +135,13 @@ def decode_batches(
     next_offset = offset_min
     plain = _PlainRecords(view, origin)
     for header, start, end in scan_batches(view, origin=origin):
-        if header.end_offset > offset_min and not header.is_control:
-            if plain.is_full:
+        end_offset = header.end_offset
+        if end_offset > offset_min and not header.is_control:
+            if header.codec and plain.is_full:
                 break
             plain.add(header, start, end)
-        next_offset = max(next_offset, header.end_offset)
+        if end_offset > next_offset:
+            next_offset = end_offset
     view = plain.joined()
     entries = 64
     while True:
@@ -155,39 +157,38 @@ def decode_batches(
 class _PlainRecords:
     """Where the records of some batches are: in the fetched bytes, or decompressed beside them.
 
-    From the first compressed batch on all records are copied into one buffer, since the compiled
-    decoder takes one.
+    Where a batch is compressed, the records of all are copied into one buffer: the compiled decoder
+    takes one.
     """
 
     def __init__(self, view: memoryview, origin: str) -> None:
         self._view = view
         self._origin = origin
-        self._pieces: list[bytes | memoryview] = []
+        self._decompressed: dict[int, bytes] = {}
+        """Index of a compressed batch -> its records."""
         self._places: list[tuple[int, int, bool]] = []
         """Of each batch: where its records are in `joined`, in the fetched bytes, if compressed."""
-        self._is_copied = False
         self.batches = array("q")
-        """`BATCH_FIELDS` numbers a batch; positions in `joined`."""
+        """`BATCH_FIELDS` numbers a batch; positions in what `joined` returns."""
         self.rows = 0
         self.bytes = 0
 
     @property
     def is_full(self) -> bool:
-        return self._is_copied and self.bytes >= DECODED_BYTES_MAX
+        return bool(self._decompressed) and self.bytes >= DECODED_BYTES_MAX
 
     def add(self, header: BatchHeader, start: int, end: int) -> None:
         """Take the batch in [start, end). Raises: CorruptData."""
         at = start + HEADER_BYTES
-        records: bytes | memoryview = self._view[at:end]
+        size = end - at
         if header.codec:
             records = decompress_records(
-                header.codec, records, origin=self._origin, position=start + HEADER_BYTES
+                header.codec, self._view[at:end], origin=self._origin, position=at
             )
-            self._is_copied = True
-        _check_header(header, start, len(records), self._origin)
+            self._decompressed[len(self.batches) // _hot.BATCH_FIELDS] = records
+            size = len(records)
+        _check_header(header, start, size, self._origin)
         append_time = header.max_timestamp if header.is_log_append_time else -1
-        self._pieces.append(records)
-        self._places.append((self.bytes, at, header.codec != 0))
         self.batches.extend(
             (
                 at, end, header.record_count,
@@ -195,24 +196,30 @@ class _PlainRecords:
             )
         )  # fmt: skip
         self.rows += header.record_count
-        self.bytes += len(records)
+        self.bytes += size
 
     def joined(self) -> memoryview:
         """The buffer that the positions of `batches` are in; nothing is added after this."""
-        if not self._is_copied:
+        if not self._decompressed:
             return self._view
-        for index, (at, _, _) in enumerate(self._places):
-            self.batches[_hot.BATCH_FIELDS * index] = at
-            self.batches[_hot.BATCH_FIELDS * index + 1] = at + len(self._pieces[index])
-        return memoryview(b"".join(self._pieces))
+        batches, at = self.batches, 0
+        pieces: list[bytes | memoryview] = []
+        for index in range(len(batches) // _hot.BATCH_FIELDS):
+            slot = _hot.BATCH_FIELDS * index
+            start, end = batches[slot : slot + 2]
+            records = self._decompressed.get(index)
+            self._places.append((at, start, records is not None))
+            pieces.append(self._view[start:end] if records is None else records)
+            batches[slot], batches[slot + 1] = at, at + len(pieces[-1])
+            at += len(pieces[-1])
+        return memoryview(b"".join(pieces))
 
     def malformed(self, at: int) -> CorruptData:
         """The error for the record at `at` of `joined`; a compressed one is named by its batch."""
         expected = "a well-formed record"
-        if self._is_copied:
-            joined_at, fetched_at, compressed = self._places[
-                bisect_right(self._places, at, key=itemgetter(0)) - 1
-            ]
+        if self._places:
+            index = bisect_right(self._places, at, key=itemgetter(0)) - 1
+            joined_at, fetched_at, compressed = self._places[index]
             if compressed:
                 expected += f" at byte {at - joined_at} of the decompressed records"
                 at = fetched_at
