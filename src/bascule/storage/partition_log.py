@@ -202,6 +202,7 @@ class PartitionLog:
             self._begun = timestamp_max
         elif (
             position + size > self._config.segment_bytes_max
+            or end_offset - end.segment_base > self._config.segment_messages_max
             or timestamp_max - self._begun >= self._config.segment_age_ms_max
         ):
             end = self._roll(tail)

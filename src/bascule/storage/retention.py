@@ -1,7 +1,8 @@
 """Where a log should begin, by the age, the bytes and the messages it may hold.
 
-Whole segments go, so a limit is met as exactly as segments are small: a log under a limit cuts its
-segments to an eighth of it. The last segment never goes; where all of it has expired, or it has
+Whole segments go, and only where what is left still holds as much as a limit allows: retention
+never removes what it need not. A log under a limit cuts its segments to an eighth of it, so it
+holds that much more at most. The last segment never goes; where all of it has expired, or it has
 outgrown its eighth, it has to be ended first, and goes when its turn comes.
 """
 
@@ -15,14 +16,14 @@ from bascule.model import Cleanup, Discard, StreamConfig
 from bascule.storage.partition_log import LogConfig, PartitionLog, SegmentInfo
 
 SEGMENTS_PER_LIMIT: Final = 8
-"""So that at least seven eighths of what a limit allows are held: a choice, not a measurement."""
+"""So that a log holds an eighth more than its limit at most: a choice, not a measurement."""
 SEGMENT_BYTES_MIN: Final = 64 << 10
 SEGMENT_AGE_MS_MIN: Final = 1_000
 """However small a limit: a segment costs three files."""
 
 
 class Limits(NamedTuple):
-    """What one log may hold; 0 is no limit."""
+    """What one log keeps at least, as far as it has it, and little more; 0 is no limit."""
 
     age_ms_max: int = 0
     bytes_max: int = 0
@@ -64,6 +65,8 @@ def log_config(config: StreamConfig) -> LogConfig:
     if limits.bytes_max:
         share = _share(limits.bytes_max, SEGMENT_BYTES_MIN)
         made = replace(made, segment_bytes_max=min(share, made.segment_bytes_max))
+    if limits.messages_max:
+        made = replace(made, segment_messages_max=_share(limits.messages_max, 1))
     if limits.age_ms_max:
         share = _share(limits.age_ms_max, SEGMENT_AGE_MS_MIN)
         made = replace(made, segment_age_ms_max=min(share, made.segment_age_ms_max))
@@ -89,16 +92,16 @@ def plan_start(
     oldest_ms = now_ms - limits.age_ms_max
     start = start_offset
     for segment in segments[:-1]:
+        bytes_left -= segment.bytes
+        messages_left -= max(segment.end_offset - max(segment.base_offset, start_offset), 0)
         expired = (
-            (limits.bytes_max and bytes_left > limits.bytes_max)
-            or (limits.messages_max and messages_left > limits.messages_max)
+            (limits.bytes_max and bytes_left >= limits.bytes_max)
+            or (limits.messages_max and messages_left >= limits.messages_max)
             or _is_older(segment, limits, oldest_ms)
         )
         below = segment.end_offset <= start_offset
         if not below and (not expired or segment.end_offset > end_offset):
             break
-        bytes_left -= segment.bytes
-        messages_left -= max(segment.end_offset - max(segment.base_offset, start_offset), 0)
         start = max(start, segment.end_offset)
     active = segments[-1]
     expired = _is_older(active, limits, oldest_ms) or active.end_offset <= start_offset

@@ -41,6 +41,7 @@ class LogConfig:
 
     segment_bytes_max: int = 256 << 20
     segment_age_ms_max: int = 7 * 24 * 3_600_000
+    segment_messages_max: int = 1 << 62
     index_interval_bytes: int = INDEX_INTERVAL_BYTES
     gaps_allowed: bool = False
     """Whether offsets may be missing between batches, as compaction leaves them. A log for which
