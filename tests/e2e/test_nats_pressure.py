@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import signal
+import socket
 import threading
 from pathlib import Path
+from typing import Any
 
+from bascule.ingest.nats_transport import AWAY_NS, BACKLOG_BYTES_MIN, CALM_NS, Transport
 from nats_world import configured_nats, eventually, metric
 from running import RawNats, running_nats, running_node
 
@@ -55,6 +58,73 @@ def test_a_node_dropped_as_a_slow_consumer_says_so(tmp_path: Path) -> None:
         publisher.send(b"SUB in 1\r\nPUB s.x in 1\r\nx\r\n")
         assert b'"stream":"s"' in publisher.messages()[0][1].replace(b" ", b"")
         publisher.close()
+
+
+class ManualClock:
+    """Time stands still unless it is moved."""
+
+    def __init__(self) -> None:
+        self.now_ns = 0
+
+    def monotonic_ns(self) -> int:
+        return self.now_ns
+
+    def now_ms(self) -> int:
+        return self.now_ns // 1_000_000
+
+
+class LateSocket(socket.socket):
+    """A real socket whose data takes its time by the manual clock."""
+
+    clock: ManualClock
+    wait_ns = 0
+
+    def recv_into(self, *args: Any) -> int:
+        self.clock.now_ns += self.wait_ns
+        return super().recv_into(*args)
+
+
+def test_being_behind_is_remembered_until_a_calm_second() -> None:
+    clock = ManualClock()
+    here, there = socket.socketpair()
+    mine = LateSocket(fileno=here.detach())
+    mine.clock = clock
+    there.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4 << 20)
+    transport = Transport(mine, None, clock=clock, outgoing_bytes_max=1)
+    room = memoryview(bytearray(64 << 10))
+
+    def read(size: int) -> None:
+        there.sendall(bytes(size))
+        while size > 0:
+            size -= transport.receive_into(room)
+
+    with there:
+        read(100_000)
+        assert (transport.backlog_bytes, transport.away_ns) == (0, 0)
+        # In pieces that fill the room, as what piled up in the kernel does.
+        threading.Thread(target=there.sendall, args=(bytes(BACKLOG_BYTES_MIN + 1),)).start()
+        received = 0
+        while received < BACKLOG_BYTES_MIN + 1:
+            wanted = min(len(room), BACKLOG_BYTES_MIN + 1 - received)
+            while len(mine.recv(len(room), socket.MSG_PEEK)) < wanted:
+                pass
+            received += transport.receive_into(room)
+        assert transport.backlog_bytes >= BACKLOG_BYTES_MIN
+        mine.wait_ns = CALM_NS // 2
+        read(1)
+        assert transport.backlog_bytes
+        read(1)
+        assert transport.backlog_bytes == 0
+        mine.wait_ns = 0
+        clock.now_ns += AWAY_NS
+        read(1)
+        assert transport.away_ns == AWAY_NS
+        read(1)
+        assert transport.away_ns == AWAY_NS
+        mine.wait_ns = CALM_NS
+        read(1)
+        assert transport.away_ns == 0
+        transport.close()
 
 
 def test_an_ordinary_end_is_no_slow_consumer(tmp_path: Path) -> None:

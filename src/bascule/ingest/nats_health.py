@@ -63,8 +63,19 @@ class Complaints:
             extra["advice"] = error.advice
         log.error("nats server error", extra=extra)
 
-    def on_slow_consumer(self, server: str, streams: Sequence[str], *, backlog_bytes: int) -> None:
-        """The connection ended while messages waited to be read."""
+    def on_lost(self, server: str, reason: str) -> None:
+        """The connection ended, and not because we wanted it."""
+        self._counts.disconnects += 1
+        log.warning(
+            "nats disconnected; what is published meanwhile without an ack is not stored",
+            extra={"server": server, "reason": reason},
+        )
+
+    def on_slow_consumer(
+        self, server: str, streams: Sequence[str], *, backlog_bytes: int, away_ms: int
+    ) -> None:
+        """The connection ended while messages waited to be read, or soon after the reader was
+        away from it for so long."""
         self._counts.slow_consumer_disconnects += 1
         log.error(
             "nats connection ended while this node was behind: the server drops a slow consumer; "
@@ -73,6 +84,7 @@ class Complaints:
                 "server": server,
                 "streams": _named(streams),
                 "backlog_bytes": backlog_bytes,
+                "away_ms": away_ms,
                 "advice": "publish with acks, raise max_pending and write_deadline of the server, "
                 "or give the node a faster disk or processor",
             },

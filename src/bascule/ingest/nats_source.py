@@ -252,15 +252,15 @@ class NatsSource:
             rest = dialled.rest
 
     def _on_lost(self, transport: Transport, reason: str, *, by_server: bool) -> None:
-        self.counts.disconnects += 1
-        log.warning(
-            "nats disconnected; what is published meanwhile without an ack is not stored",
-            extra={"server": str(self.address), "reason": reason},
-        )
-        behind = transport.backlog_bytes if by_server else 0
-        if behind or "slow consumer" in reason.lower():
+        server = str(self.address)
+        self._complaints.on_lost(server, reason)
+        is_behind = by_server and (transport.backlog_bytes or transport.away_ns)
+        if is_behind or "slow consumer" in reason.lower():
             self._complaints.on_slow_consumer(
-                str(self.address), self.streams(), backlog_bytes=behind
+                server,
+                self.streams(),
+                backlog_bytes=transport.backlog_bytes,
+                away_ms=transport.away_ns // 1_000_000,
             )
 
     def _read_until_end(self, rest: bytes) -> tuple[str, bool]:

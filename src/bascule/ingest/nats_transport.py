@@ -23,8 +23,10 @@ _SO_RCVBUFFORCE: Final = 33
 BACKLOG_BYTES_MIN: Final = 1 << 20
 """So much waited in the kernel: the server had to hold messages back, which is when it drops a slow
 consumer. A reader that keeps up leaves some 100 KiB there."""
+AWAY_NS: Final = 1_000_000_000
+"""So long the reader was busy elsewhere, most likely with a disk: the same happens."""
 CALM_NS: Final = 1_000_000_000
-"""After having waited this long for the server, a backlog is history."""
+"""After having waited this long for the server, being behind is history."""
 _IOV_MAX: Final = 512
 """Buffers per sendmsg; the kernel takes 1024."""
 
@@ -56,10 +58,13 @@ class Transport:
         self._writer: threading.Thread | None = None
         self._backlog_bytes = 0
         """Received without the kernel's buffer found empty in between."""
+        self._returned_ns = clock.monotonic_ns()
         self._calm_ns = 0
-        """Time spent waiting for the server since the last backlog."""
+        """Time spent waiting for the server since the reader was last behind."""
         self.backlog_bytes = 0
         """The last backlog of BACKLOG_BYTES_MIN or more, until CALM_NS of waiting; else 0."""
+        self.away_ns = 0
+        """The last absence of AWAY_NS or more, until CALM_NS of waiting; else 0."""
         self._reading_ended = False
 
     def receive_into(self, view: memoryview) -> int:
@@ -72,7 +77,8 @@ class Transport:
         try:
             return self._receive_plain(view) if self._tls is None else self._receive_tls(view)
         except BlockingIOError:
-            self.backlog_bytes = 0
+            self.backlog_bytes = self.away_ns = 0
+            self._returned_ns = self._clock.monotonic_ns()
             raise
 
     def end_reading(self) -> None:
@@ -80,11 +86,13 @@ class Transport:
         self._reading_ended = True
 
     def _note_backlog(self, count: int, room: int, began_ns: int) -> None:
-        """`count` bytes came into `room`, waited for since `began_ns` where there is a backlog."""
-        if self.backlog_bytes:
-            self._calm_ns += self._clock.monotonic_ns() - began_ns
-            if self._calm_ns >= CALM_NS:
-                self.backlog_bytes = 0
+        """`count` bytes came into `room`, waited for since `began_ns`."""
+        away_ns, self._returned_ns = began_ns - self._returned_ns, self._clock.monotonic_ns()
+        self._calm_ns += self._returned_ns - began_ns
+        if self._calm_ns >= CALM_NS:
+            self.backlog_bytes = self.away_ns = 0
+        if away_ns >= AWAY_NS:
+            self.away_ns, self._calm_ns = away_ns, 0
         self._backlog_bytes += count
         if self._backlog_bytes >= BACKLOG_BYTES_MIN:
             self.backlog_bytes, self._calm_ns = self._backlog_bytes, 0
@@ -172,7 +180,7 @@ class Transport:
             self._queued.notify_all()
 
     def _receive_plain(self, view: memoryview) -> int:
-        began = self._clock.monotonic_ns() if self.backlog_bytes else 0
+        began = self._clock.monotonic_ns()
         count = self._sock.recv_into(view)
         self._note_backlog(count, len(view), began)
         return count
@@ -186,7 +194,7 @@ class Transport:
                 self._sock.sendall(answer)
             if read is not None:
                 return read
-            began = self._clock.monotonic_ns() if self.backlog_bytes else 0
+            began = self._clock.monotonic_ns()
             data = self._sock.recv(_TLS_CHUNK_BYTES)
             self._note_backlog(len(data), _TLS_CHUNK_BYTES, began)
             with self._lock:
