@@ -6,18 +6,14 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from operator import attrgetter
-from typing import Final, NamedTuple
+from typing import Final
 
 from bascule.errors import CorruptData
 from bascule.host.api import Files
-from bascule.record.header import HEADER_BYTES, read_header
-from bascule.storage import _hot
 from bascule.storage.epochs import LeaderEpochs
 from bascule.storage.index.headers import check_run
+from bascule.storage.places import Place, limit_of, locate
 from bascule.storage.scan import (
-    WALK_BYTES,
-    check_header,
-    check_header_present,
     first_record,
     walk_headers,
     whole_batch,
@@ -27,13 +23,6 @@ from bascule.storage.segment import Contents, FileSlice, LogPosition, Segment, S
 OPEN_SEGMENTS_MAX: Final = 4
 """Segments of one log kept open for readers besides those that still have to be saved."""
 BASE_OFFSET: Final = attrgetter("base_offset")
-
-
-class Place(NamedTuple):
-    """Where a batch starts, and a position at or behind its end, if that is known for nothing."""
-
-    position: int
-    end: int
 
 
 class SegmentGone(Exception):
@@ -366,44 +355,3 @@ class Segments:
         if following is None or following.base_offset > synced.segment_base:
             return None
         return LogPosition(following.base_offset, following.base_offset, 0)
-
-
-def limit_of(segment: Segment, end: LogPosition) -> int:
-    """Where the bytes below `end` stop in a segment."""
-    if segment.base_offset == end.segment_base:
-        return end.position
-    return segment.size if segment.base_offset < end.segment_base else 0
-
-
-def locate(contents: Contents, offset: int, limit: int, nowait: bool) -> Place | None:
-    """Find the first batch that ends beyond `offset`; at `limit` where there is none.
-
-    The index entry at or below it is less than an index interval away, so one read does it. None
-    where `nowait` is set and that read would have to ask the disk.
-
-    Raises: CorruptData, OSError.
-    """
-    position, exact = contents.offsets.entry_at(offset)
-    if exact:
-        bound = contents.offsets.entry_after(position)
-        return Place(position, limit if bound is None else min(bound, limit))
-    file = contents.file
-    window, window_at = b"", position
-    while position < limit:
-        if position + HEADER_BYTES > window_at + len(window):
-            wanted = min(WALK_BYTES, limit - position)
-            data = (file.read_at_nowait if nowait else file.read_at)(position, wanted)
-            if data is None:
-                return None
-            window, window_at = data, position
-            check_header_present(file.path, position, len(window))
-        # Compiled code passes the small batches in one go; the next one is looked at in full.
-        position = window_at + _hot.skip_batches(window, position - window_at, offset)
-        if position + HEADER_BYTES > window_at + len(window):
-            continue
-        header = read_header(window, position - window_at)
-        check_header(header, file.path, position, limit)
-        if header.end_offset > offset:
-            return Place(position, position + header.total_bytes)
-        position += header.total_bytes
-    return Place(limit, limit)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeAlias
 
 from bascule.host.api import Files
-from bascule.record.header import read_header
+from bascule.record.header import HEADER_BYTES, read_header
 from bascule.storage.compaction import swap
 from bascule.storage.compaction.clean_offset import (
     CleanOffset,
@@ -21,10 +21,13 @@ from bascule.storage.compaction.keys.key_map import KeyMap
 from bascule.storage.compaction.output import Output
 from bascule.storage.compaction.windows import Window, windows
 from bascule.storage.partition_log import PartitionLog
+from bascule.storage.places import locate
 from bascule.storage.segment import INDEX_INTERVAL_BYTES, Contents, Segment
-from bascule.storage.segments import SegmentGone, locate
+from bascule.storage.segments import SegmentGone
 
 MAP_BYTES_MAX: Final = 512 << 20
+Closed: TypeAlias = tuple[Segment, int]
+"""A segment that is no longer written, and the offset it ends at."""
 UNLOCKED: Final[AbstractContextManager[object]] = nullcontext()
 
 
@@ -137,7 +140,7 @@ class Compaction:
                 contents = log.swaps.open(segment)
             except SegmentGone:
                 continue  # Retention has passed by.
-            for window in self._read(segment, contents, from_offset=start):
+            for window in self._read(segment, contents, segment_end, from_offset=start):
                 reached = keys.add(window, origin=contents.file.path)
                 done.bytes_read += reached
                 done.keys, done.map_bytes = keys.keys, keys.size_bytes
@@ -149,38 +152,44 @@ class Compaction:
             end = max(end, segment_end)
         return end
 
-    def _read(self, segment: Segment, contents: Contents, *, from_offset: int) -> Iterator[Window]:
-        """The windows of a segment from the batch on that holds an offset."""
-        position = 0
-        if from_offset > segment.base_offset:
+    def _read(
+        self, segment: Segment, contents: Contents, end_offset: int, *, from_offset: int = 0
+    ) -> Iterator[Window]:
+        """The windows of a segment from the batch on that holds an offset, or follows it."""
+        position, offset = 0, segment.base_offset
+        if from_offset > offset:
             place = locate(contents, from_offset, segment.size, nowait=False)
             assert place is not None, "only nowait finds nothing"
             position = place.position
+            if position < segment.size:
+                offset = read_header(contents.file.read_at(position, HEADER_BYTES)).base_offset
         return windows(
-            contents.file,
+            contents,
             start=position,
             end=segment.size,
-            offset=segment.base_offset,
+            offset=offset,
+            end_offset=end_offset,
             epochs=self._log.epochs,
+            vouched=segment.vouched,
         )
 
-    def _replace(self, group: list[Segment], survivors: BatchFilter) -> Iterator[int]:
+    def _replace(self, group: list[Closed], survivors: BatchFilter) -> Iterator[int]:
         """Put one new segment in the place of some, where anything in them goes."""
         swaps = self._log.swaps
         while group:
             try:
                 added = yield from self._rewrite(group, survivors)
                 if added is not None:
-                    self._swap(group, added)
+                    self._swap([segment for segment, _ in group], added)
                 return
             except SegmentGone:
                 # Retention took some meanwhile; the others are still to be cleaned.
-                group = [segment for segment in group if swaps.holds(segment)]
+                group = [closed for closed in group if swaps.holds(closed[0])]
             finally:
                 self.done.records_removed = survivors.records_removed
 
     def _rewrite(
-        self, group: list[Segment], survivors: BatchFilter
+        self, group: list[Closed], survivors: BatchFilter
     ) -> Generator[int, None, Segment | None]:
         """Write what stays of some segments beside them; None where that is all of one segment."""
         log, done = self._log, self.done
@@ -189,10 +198,10 @@ class Compaction:
         complete = False
         try:
             if len(group) > 1:
-                output = self._output(group[0])
-            for segment in group:
+                output = self._output(group[0][0])
+            for segment, segment_end in group:
                 contents = log.swaps.open(segment)
-                for window in self._read(segment, contents, from_offset=segment.base_offset):
+                for window in self._read(segment, contents, segment_end):
                     before = done.bytes_written
                     output = self._filter(window, survivors, output, contents, segment, changed)
                     done.bytes_read += window.end
@@ -258,15 +267,16 @@ class Compaction:
             pass
 
 
-def grouped(segments: Iterable[tuple[Segment, int]], bytes_max: int) -> Iterator[list[Segment]]:
+def grouped(segments: Iterable[Closed], bytes_max: int) -> Iterator[list[Closed]]:
     """Neighbours that together have at most `bytes_max` bytes; a larger one stays alone."""
-    group: list[Segment] = []
+    group: list[Closed] = []
     size = 0
-    for segment, _ in segments:
+    for closed in segments:
+        segment, _ = closed
         if group and size + segment.size > bytes_max:
             yield group
             group, size = [], 0
-        group.append(segment)
+        group.append(closed)
         size += segment.size
     if group:
         yield group
