@@ -79,11 +79,15 @@ def fetch(
     )
 
 
-def read_all(client: RawClient, end: int, *, bytes_max: int = 1 << 20) -> bytes:
+def read_all(
+    client: RawClient, end: int, *, bytes_max: int = 1 << 20, name: str = "flights"
+) -> bytes:
     """The whole batches of the log from offset 0 up to `end`."""
     offset, out = 0, bytearray()
     while offset < end:
-        (partition,) = client.ask(fetch(offset, bytes_max=bytes_max), 11).responses[0].partitions
+        (partition,) = client.ask(
+            fetch(offset, bytes_max=bytes_max, name=name), 11
+        ).responses[0].partitions  # fmt: skip
         assert partition.error_code == 0
         assert partition.records is not None
         data = memoryview(partition.records)  # type: ignore[arg-type]

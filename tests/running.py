@@ -111,19 +111,22 @@ class Node:
             wait_for(lambda: ready.read_text() if ready.exists() else None, self.process, self.log)
         )
 
+    def command(self, ready: Path) -> list[str]:
+        return [
+            str(BIN / "bascule"), "serve", "--data", str(self.directory / "data"),
+            "--client-port", "0", "--http-port", "0", "--ready-file", str(ready),
+            *(["--nats", self.nats] if self.nats else ["--nats-port", "0"]),
+            *self.options,
+        ]  # fmt: skip
+
     def spawn(self, ready: Path) -> None:
         with self.log.open("ab") as output:
             self.process = subprocess.Popen(
-                [
-                    str(BIN / "bascule"), "serve", "--data", str(self.directory / "data"),
-                    "--client-port", "0", "--http-port", "0", "--ready-file", str(ready),
-                    *(["--nats", self.nats] if self.nats else ["--nats-port", "0"]),
-                    *self.options,
-                ],
+                self.command(ready),
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 env={**os.environ, **self.environment},
-            )  # fmt: skip
+            )
         STARTED.append(self.process)
 
     def stop(self, number: int = signal.SIGTERM) -> int:
