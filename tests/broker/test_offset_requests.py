@@ -161,6 +161,18 @@ def test_a_member_of_a_group_is_refused(with_offsets: House) -> None:
     assert list(answer.groups[0].topics) == []
 
 
+def test_what_is_named_twice_counts_once(with_offsets: House) -> None:
+    request, version = commit()
+    request.topics[0].partitions = [OffsetCommitPartition(0, n) for n in (4, 9, 6)]
+    asked, _ = fetch(partitions=None)
+    asked.groups = [*asked.groups, *asked.groups]
+    done, answer = ask(with_offsets, (request, version), (asked, 9))
+    assert [p.error_code for p in done.topics[0].partitions] == [0, 0, 0]
+    assert found(answer, 9)[0][3] == 6
+    (log,) = with_offsets.partitions.stream(OFFSETS_STREAM) or ()
+    assert log.high_watermark.offset == 1
+
+
 def test_good_and_bad_partitions_of_one_request(with_offsets: House) -> None:
     request, version = commit()
     request.topics[0].partitions = [

@@ -29,12 +29,12 @@ async def handle_offset_commit(
 ) -> OffsetCommitResponse:
     """Answered once the commits are as durable as the stream `_offsets` is."""
     refusal = _refusal(request)
-    commits: list[tuple[OffsetKey, Commit]] = []
+    commits: dict[OffsetKey, Commit] = {}
     topics = [_checked(topic, request.group_id, refusal, context, commits)
               for topic in request.topics]  # fmt: skip
     if commits:
         try:
-            await context.offsets.commit(commits)
+            await context.offsets.commit(list(commits.items()))
         except BasculeError as error:
             log.warning(
                 "offsets not committed", extra={"group": request.group_id, "error": str(error)}
@@ -62,7 +62,7 @@ def _checked(
     group: str,
     refusal: ErrorCode,
     context: Context,
-    commits: list[tuple[OffsetKey, Commit]],
+    commits: dict[OffsetKey, Commit],
 ) -> OffsetCommitTopicResponse:
     """The topic's answer if storing goes well; what is to be stored goes to `commits`."""
     stream, unknown = find_stream(context, name=topic.name, id=topic.topic_id)
@@ -72,12 +72,12 @@ def _checked(
         answers.append(OffsetCommitPartitionResponse(asked.partition_index, code))
         if not code:
             key = OffsetKey(group, stream[0].definition.name, asked.partition_index)
-            commit = Commit(
+            # Of a partition that is named more than once the last counts, as if one by one.
+            commits[key] = Commit(
                 offset=asked.committed_offset,
                 leader_epoch=max(asked.committed_leader_epoch, -1),
                 metadata=asked.committed_metadata or "",
             )
-            commits.append((key, commit))
     return OffsetCommitTopicResponse(topic.name, topic.topic_id, answers)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping
 
 from bascule.broker.handlers.context import Context, find_stream, offsets_code
 from bascule.errors import BasculeError
@@ -34,7 +34,9 @@ async def handle_offset_fetch(
         log.warning("committed offsets cannot be told", extra={"error": str(error)})
         code = offsets_code(error)
     if version >= 8:
-        groups = [_group(group, code, version, context) for group in request.groups]
+        # Once each: a short request that repeats a group must not make a huge answer.
+        asked_once = {group.group_id: group for group in request.groups}.values()
+        groups = [_group(group, code, version, context) for group in asked_once]
         return OffsetFetchResponse(groups=groups)
     asked = None
     if request.topics is not None:
@@ -54,17 +56,19 @@ def _group(
         code = code or ErrorCode.UNKNOWN_MEMBER_ID
     if code and version >= 2:
         return OffsetFetchGroupResponse(group.group_id, error_code=code)
-    entries = context.offsets.entries(consumer=group.group_id)
+    held: dict[str, dict[int, CommittedOffset]] = {}
+    for entry in context.offsets.entries(consumer=group.group_id):
+        held.setdefault(entry.stream, {})[entry.partition] = entry
     if group.topics is None:
-        topics = _all(entries, version, context)
+        topics = _all(held, version, context)
     else:
-        topics = [_topic(topic, entries, code, context) for topic in group.topics]
+        topics = [_topic(topic, held, code, context) for topic in group.topics]
     return OffsetFetchGroupResponse(group.group_id, topics)
 
 
 def _topic(
     topic: OffsetFetchGroupTopic,
-    entries: Sequence[CommittedOffset],
+    held: Mapping[str, Mapping[int, CommittedOffset]],
     code: ErrorCode,
     context: Context,
 ) -> OffsetFetchGroupTopicResponse:
@@ -72,11 +76,10 @@ def _topic(
     stream, unknown = find_stream(context, name=topic.name, id=topic.topic_id)
     if unknown is ErrorCode.UNKNOWN_TOPIC_ID:
         code = code or unknown
-    name = stream[0].definition.name if stream else topic.name
-    held = {entry.partition: entry for entry in entries if entry.stream == name}
+    here = held.get(stream[0].definition.name if stream else topic.name, {})
     answers = [
-        _answer(held[index])
-        if index in held and not code
+        _answer(here[index])
+        if index in here and not code
         else OffsetFetchPartitionResponse(index, error_code=code)
         for index in topic.partition_indexes
     ]
@@ -84,16 +87,14 @@ def _topic(
 
 
 def _all(
-    entries: Sequence[CommittedOffset], version: int, context: Context
+    held: Mapping[str, Mapping[int, CommittedOffset]], version: int, context: Context
 ) -> list[OffsetFetchGroupTopicResponse]:
     """Everything the group has; where topics have only ids, those that are still there."""
-    answers: dict[str, list[OffsetFetchPartitionResponse]] = {}
-    for entry in entries:
-        answers.setdefault(entry.stream, []).append(_answer(entry))
     topics = []
-    for name, partitions in answers.items():
+    for name, entries in held.items():
         stream, _ = find_stream(context, name=name)
         if stream or version < 10:
+            partitions = [_answer(entry) for entry in entries.values()]
             topic = OffsetFetchGroupTopicResponse(name, partitions=partitions)
             if stream:
                 topic.topic_id = stream[0].definition.id
