@@ -70,8 +70,7 @@ def prepare(files: SimFiles) -> Prepared:
     after = deepcopy(model)
     after.compact(closed_end(log), NOW)
     closed = log.swaps.closed_segments()
-    ends = {segment.base_offset: end for segment, end in closed}
-    ranges = [(g[0].base_offset, ends[g[-1].base_offset]) for g in grouped(closed, 2_000)]
+    ranges = [(group[0][0].base_offset, group[-1][1]) for group in grouped(closed, 2_000)]
     assert len(ranges) >= 2
     assert len(ranges) < len(closed)
     return Prepared(log, model, after, ranges)
