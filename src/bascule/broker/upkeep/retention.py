@@ -22,6 +22,8 @@ from bascule.storage.retention import Limits, is_over, limits_of, plan_start
 log = logging.getLogger("bascule.broker")
 
 TICK_SECONDS: Final = 2.0
+LOOKED_AT_ONCE: Final = 256
+"""Partitions, in less than a millisecond; then the loop's other work has its turn."""
 Archived = Callable[[str, str, int], int | None]
 """(archive, stream, partition) -> the first offset it has not stored; None: nothing is known."""
 
@@ -69,12 +71,21 @@ class Retention:
 
     async def tick(self) -> None:
         """Look at every partition once."""
+        due = []
+        for number, partition in enumerate(self._known()):
+            if number % LOOKED_AT_ONCE == LOOKED_AT_ONCE - 1:
+                await asyncio.sleep(0)
+            if self._is_due(partition):
+                due.append(partition)
+        if due:
+            await asyncio.to_thread(self._enforce_all, due)
+
+    def _known(self) -> set[Partition]:
+        """Every partition; what is remembered of others is forgotten."""
         known = {p for ps in self._partitions.streams().values() for p in ps}
         self._due_ms = {p: due for p, due in self._due_ms.items() if p in known}
         self._failing = {p: error for p, error in self._failing.items() if p in known}
-        due = [partition for partition in known if self._is_due(partition)]
-        if due:
-            await asyncio.to_thread(self._enforce_all, due)
+        return known
 
     def _is_due(self, partition: Partition) -> bool:
         if partition.log is None or partition.failure is not None or partition.deleted:
