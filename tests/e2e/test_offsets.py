@@ -434,3 +434,8 @@ def test_a_consumer_lives_through_the_death_of_its_node(tmp_path: Path) -> None:
             asyncio.run(asyncio.wait_for(scene(), 60))
             with bascule.connect_sync(node.doors["http"]) as client:
                 assert committed(client, "steady", "flights") == {0: 1_000}
+                # A failure in the block is not hidden by that of the commit after it.
+                with pytest.raises(ZeroDivisionError), client.consume("flights", "two") as messages:
+                    assert [next(messages).offset for _ in range(3)] == [0, 1, 2]
+                    node.stop(signal.SIGKILL)
+                    raise ZeroDivisionError

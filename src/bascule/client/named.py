@@ -146,7 +146,18 @@ class Consumer:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        await self.close(done=kind is None)
+        await self.leave(failed=kind is not None)
+
+    async def leave(self, *, failed: bool) -> None:
+        """End the block: a failure in it is the news, not that what was done before could not be
+        committed after it. Raises: as `commit`, where the block did not fail.
+        """
+        try:
+            await self.close(done=not failed)
+        except BasculeError as error:
+            if not failed:
+                raise
+            log.warning("the last commit of %s failed: %s", self._name, error)
 
     def __aiter__(self) -> Consumer:
         return self
@@ -256,7 +267,7 @@ class SyncConsumer:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self.close(done=kind is None)
+        self._run(self._consumer.leave(failed=kind is not None))
 
     def __iter__(self) -> SyncConsumer:
         return self
