@@ -164,6 +164,10 @@ class Node:
 
         wait_for(look, self.process, self.log)
 
+    def wait_failed(self, name: str) -> None:
+        """Return once the stream's first partition has stopped."""
+        wait_for(lambda: self.partition(name)["failure"], self.process, self.log)
+
 
 @contextlib.contextmanager
 def running_nats(directory: Path, *options: str) -> Iterator[NatsServer]:
