@@ -7,7 +7,7 @@ import json
 import signal
 import subprocess
 import threading
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
@@ -62,7 +62,7 @@ class Publisher(threading.Thread):
             self.error = error
 
     async def publish(self) -> Acks:
-        async def numbers():  # type: ignore[no-untyped-def]
+        async def numbers() -> AsyncIterator[tuple[str, bytes]]:
             number = 0
             while not self.stopping.is_set():
                 yield "s.x", b"%d" % number
