@@ -78,7 +78,7 @@ def lay_out(directory: str, config: StreamConfig, size: int) -> None:
         [Record(0, clock.now_ms(), None, bytes(BATCH_BYTES - 200))], base_offset=0, leader_epoch=0
     )
     timestamp = read_header(batch).max_timestamp
-    for offset in range(size // len(batch)):
+    for offset in range(-(-size // len(batch))):
         batch[:8] = offset.to_bytes(8, "big")
         log.append(
             batch,
