@@ -105,6 +105,17 @@ def test_age_and_an_active_segment_that_expires() -> None:
     assert world.rolls == 1, "an empty segment stays"
 
 
+def test_a_shorter_age_holds_at_once() -> None:
+    world = World(replace(CONFIG, retention_ms_max=1_000_000))
+    world.write(10)
+    world.clock.ms += 60_000
+    world.write(10)
+    assert world.tick() == 0
+    shorter = replace(world.partition.definition.config, retention_ms_max=30_000)
+    world.partition.configure(replace(world.partition.definition, config=shorter))
+    assert world.tick() == 18
+
+
 def test_nothing_goes_that_an_archive_has_not_stored() -> None:
     world = World(replace(CONFIG, retention_bytes_max=1_000, retention_after="lake"))
     world.write(20)

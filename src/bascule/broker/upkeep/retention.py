@@ -57,8 +57,8 @@ class Retention:
         self._clock = clock
         self._archived = archived
         self._roll = roll
-        self._due_ms: dict[Partition, int] = {}
-        """When a log under a limit of age is to be looked at again, unless it grows too large."""
+        self._due: dict[Partition, tuple[Limits, int]] = {}
+        """When a log under these limits, one of age among them, is to be looked at again."""
         self._failing: dict[Partition, str] = {}
         """What broke off the last pass; logged when it changes."""
         self.counts = RetentionCounts()
@@ -83,7 +83,7 @@ class Retention:
     def _known(self) -> set[Partition]:
         """Every partition; what is remembered of others is forgotten."""
         known = {p for ps in self._partitions.streams().values() for p in ps}
-        self._due_ms = {p: due for p, due in self._due_ms.items() if p in known}
+        self._due = {p: due for p, due in self._due.items() if p in known}
         self._failing = {p: error for p, error in self._failing.items() if p in known}
         return known
 
@@ -91,8 +91,10 @@ class Retention:
         if partition.log is None or partition.failure is not None or partition.deleted:
             return False
         limits = limits_of(partition.definition.config)
-        if limits.age_ms_max and self._due_ms.get(partition, 0) <= self._clock.now_ms():
-            return True
+        if limits.age_ms_max:
+            seen, due_ms = self._due.get(partition, (None, 0))
+            if seen != limits or due_ms <= self._clock.now_ms():
+                return True
         return is_over(partition.log, limits)
 
     def _enforce_all(self, partitions: list[Partition]) -> None:
@@ -140,7 +142,7 @@ class Retention:
         if plan.roll:
             self._roll(partition)
         if limits.age_ms_max:
-            self._due_ms[partition] = _next_look(store, limits, now_ms)
+            self._due[partition] = limits, _next_look(store, limits, now_ms)
 
     def _end(self, partition: Partition, store: PartitionLog) -> int:
         """Nothing from here on goes: not synced, not committed, or not archived."""
