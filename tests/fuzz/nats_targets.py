@@ -262,7 +262,12 @@ def run_ingest(data: bytes) -> None:
             stored = [check_draft(draft) for draft in drafts]
             kept = [bytes(draft.batch[61:]) for draft in drafts]
             asked = [(bytes(d.answers), bytes(d.refused), d.lane) for d in drafts]
-        results.append((stored, kept, asked))
+            terms = [
+                list(terms_module.read_terms(d.batch, d.record_count, Seed(bytes(16))).rows)
+                for d in drafts
+                if d.record_count
+            ]
+        results.append((stored, kept, asked, terms))
     agree("sequence", results)
     first = [batch for draft, batch in zip(drafts, stored, strict=True) if draft.lane == 0]
     values = [value for batch in first for value in batch]

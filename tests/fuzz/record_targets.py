@@ -12,10 +12,12 @@ from typing import Any
 from crc32c import crc32c
 
 from bascule.errors import CorruptData
+from bascule.model import Compression
 from bascule.record import batch as batch_module
 from bascule.record import columns as columns_module
 from bascule.record.batch import Record, RecordBatch, scan_batches
 from bascule.record.builder import build_batch
+from bascule.record.compression import compress_batch, decompress_records
 from bascule.record.header import HEADER_BYTES
 from fuzz.target import Target, agree, twins
 
@@ -68,8 +70,8 @@ def _objects(data: bytes) -> object:
     rows: list[Any] = []
     try:
         for header, start, end in scan_batches(data):
-            if header.codec or header.is_control:
-                return "compressed or control"
+            if header.is_control:
+                return "control"
             for record in RecordBatch(memoryview(data)[start:end]):
                 rows.append((record.offset, record.key, record.value, record.headers))
     except CorruptData as error:
@@ -99,7 +101,45 @@ def _seeds() -> list[bytes]:
     one = bytes(build_batch(plain[:1], base_offset=0, log_append_time=True))
     many = bytes(build_batch(plain, base_offset=0))
     stamped = bytes(build_batch(plain, base_offset=0, log_append_time=True))
-    return [bytes([fixed]) + d for fixed in (0, 1) for d in (one, many, stamped, many + stamped)]
+    packed = [bytes(_sealed(memoryview(bytearray(many)), codec)) for codec in Compression]
+    return [
+        bytes([fixed]) + data
+        for fixed in (0, 1)
+        for data in (one, many, stamped, many + stamped, *packed)
+    ]
 
 
-TARGETS = [Target("record-batches", _seeds, run_batches)]
+def _sealed(batch: memoryview, codec: Compression) -> bytes:
+    packed = bytearray(compress_batch(batch, codec))
+    return repaired(bytes(packed))
+
+
+RECORDS_BYTES_MAX = 100_000
+
+
+def run_compression(data: bytes) -> None:
+    """Whatever claims to be compressed becomes no more than was allowed, or is refused."""
+    codec, data = (data[0] % 8, data[1:]) if data else (1, b"")
+    try:
+        plain = decompress_records(codec, data, bytes_max=RECORDS_BYTES_MAX)
+    except CorruptData as error:
+        assert error.at <= len(data)
+        return
+    assert len(plain) <= RECORDS_BYTES_MAX
+
+
+def _compression_seeds() -> list[bytes]:
+    seeds = []
+    for codec in Compression:
+        for size in (300, RECORDS_BYTES_MAX, 2_000_000):
+            batch = memoryview(bytearray(HEADER_BYTES) + b"all the same " * (size // 13))
+            packed = bytes(compress_batch(batch, codec))
+            if (number := packed[22] & 7) != 0:
+                seeds.append(bytes([number]) + packed[HEADER_BYTES:])
+    return seeds
+
+
+TARGETS = [
+    Target("record-batches", _seeds, run_batches),
+    Target("compression", _compression_seeds, run_compression),
+]

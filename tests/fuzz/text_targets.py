@@ -18,6 +18,12 @@ from bascule.metadata.controller import create_stream
 from bascule.metadata.image import Image
 from bascule.model import Cleanup, Compression, StreamConfig, StreamDefinition, SyncPolicy
 from bascule.wire.nats import parse_server_url
+from bascule.wire.offsets import (
+    commit_subject,
+    decode_commit,
+    encode_commit,
+    parse_commit_subject,
+)
 from fuzz.target import Target
 
 TOML = b"""data = "/var/lib/bascule"
@@ -117,7 +123,27 @@ def run_body(data: bytes) -> None:
     assert decode_image(encode_image(image), "/m").streams == image.streams
 
 
+COMMIT = b'{"offset":42,"leader_epoch":3,"metadata":"\xc3\xa9","committed_ms":1764000000000}'
+COMMIT_KEY = b"_bascule.offsets.spark-1.eu%2Eflights.3"
+
+
+def run_commit(data: bytes) -> None:
+    """What anybody may publish as an offset is one, and is written again alike, or is refused."""
+    subject, _, value = data.partition(b"\n")
+    try:
+        key = parse_commit_subject(subject.decode("utf-8", "replace"))
+        assert commit_subject(key).encode() == subject
+    except ValueError:
+        pass
+    try:
+        commit = decode_commit(value)
+    except ValueError:
+        return
+    assert decode_commit(encode_commit(commit)) == commit
+
+
 TARGETS = [
+    Target("offset-commit", lambda: [COMMIT_KEY + b"\n" + COMMIT], run_commit),
     Target("metadata-json", _metadata_seeds, run_metadata),
     Target("config-toml", lambda: [TOML], run_toml),
     Target("config-environment", lambda: [ENVIRONMENT], run_environment),

@@ -113,7 +113,7 @@ def decode_commit(value: bytes) -> Commit:
     """Raises: ValueError saying what is wrong; fields it does not know are passed over."""
     try:
         commit = _DECODER.decode(value)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise ValueError(str(error)) from error
     size = len(commit.metadata.encode("utf-8", "surrogatepass"))
     if size > METADATA_BYTES_MAX:
