@@ -22,7 +22,7 @@ IS_COMPILED: bool = cython.compiled
 SLOT_WORDS = 3
 SEED_WORDS = 4
 """Of `seed`: the state SipHash begins with, its constants and the secret already in it."""
-HASH_WORDS = 2 * 256
+HASH_WORDS = 3 * 256
 """Length of the scratch array `hashes`."""
 ROW_WORDS = 2 * 256
 """Length of the scratch array `rows`: each record's offset and kind. Records are looked up 256 at
@@ -249,7 +249,7 @@ def _find(
 @cython.nogil
 @cython.boundscheck(False)
 @cython.exceptval(check=False)
-@cython.returns(cython.ulonglong)
+@cython.returns(cython.void)
 def _touch(
     table: cython.ulonglong[::1],
     slots: cython.Py_ssize_t,
@@ -257,13 +257,16 @@ def _touch(
     rows: cython.longlong[::1],
     count: cython.Py_ssize_t,
 ):
-    """Read where each hash begins to look: independent reads, so the memory serves many at once."""
-    seen: cython.ulonglong = 0
+    """Read where each hash begins to look: independent reads, so the memory serves many at once.
+
+    What was read is kept, or the compiler would leave the reads out.
+    """
     row: cython.Py_ssize_t
+    at: cython.Py_ssize_t
     for row in range(count):
         if rows[2 * row + 1] != 0:
-            seen |= table[3 * _slot(hashes[2 * row], slots) + 2]
-    return seen
+            at = 3 * _slot(hashes[2 * row], slots)
+            hashes[512 + row] = table[at] ^ table[at + 2]
 
 
 @cython.cfunc
@@ -348,8 +351,7 @@ def _remember(
     at: cython.Py_ssize_t
     added: cython.Py_ssize_t = 0
     mark: cython.ulonglong
-    if _touch(table, slots, hashes, rows, count) == 0 and count == 0:
-        return 0
+    _touch(table, slots, hashes, rows, count)
     for row in range(count):
         if rows[2 * row + 1] == 0:
             continue
@@ -393,7 +395,7 @@ def map_batches(
     status: cython.int = 0
     if end > len(buf) or slots_taken_max >= slots or len(state) < 2:
         raise IndexError("buffers are too small for what is asked")
-    if len(seed) < 4 or len(hashes) < 512 or len(rows) < 512:
+    if len(seed) < 4 or len(hashes) < 768 or len(rows) < 512:
         raise IndexError("a scratch array is too small")
     with cython.nogil:
         while at < end:
@@ -495,8 +497,7 @@ def _judge(
     kind: cython.longlong
     mark: cython.longlong
     verdict: cython.int
-    if _touch(table, slots, hashes, rows, count) == 0 and count == 0:
-        return
+    _touch(table, slots, hashes, rows, count)
     for row in range(count):
         kind = rows[2 * row + 1]
         verdict = 1
@@ -547,7 +548,7 @@ def judge_batches(
     status: cython.int = 0
     if end > len(buf) or slots < 1 or len(state) < 2:
         raise IndexError("buffers are too small for what is asked")
-    if len(seed) < 4 or len(hashes) < 512 or len(rows) < 512:
+    if len(seed) < 4 or len(hashes) < 768 or len(rows) < 512:
         raise IndexError("a scratch array is too small")
     with cython.nogil:
         while at < end:
