@@ -149,6 +149,6 @@ def test_ids_are_used_again() -> None:
     book.add(1, Subscription("b", None, "b"))
     book.add(2, Subscription("c", None, "c"))
     assert book.end_all() == b"UNSUB 1\r\nUNSUB 2\r\n"
-    assert len(book) == 2
+    assert book.streams() == ["b", "c"]
     assert book.clear() == b"UNSUB 1\r\nUNSUB 2\r\n"
-    assert len(book) == 0
+    assert book.streams() == []

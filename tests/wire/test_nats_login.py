@@ -174,6 +174,8 @@ def test_refusals_say_what_is_known() -> None:
     text = operator.credentials(exp=90)
     assert "in credentials file c expired 10 s ago" in said(creds, c=text)
     assert "does not accept the user JWT" in said(creds, now_s=80, c=text)
+    later = operator.credentials(nbf=150)
+    assert "in credentials file c is not valid for another 50 s" in said(creds, c=later)
     assert f"no user with NKey {PUBLIC}" in said(ConnectOptions("n", nkey_seed=SEED))
     assert "user 'u' is unknown or" in said(ConnectOptions("n", user="u", password="geheim"))
     assert "geheim" not in said(ConnectOptions("n", user="u", password="geheim"))

@@ -45,9 +45,6 @@ class Subscriptions:
         self._waiting: list[tuple[Future[None], int | None]] = []
         """Not sent, or sent on a connection that ended: what comes next confirms them."""
 
-    def __len__(self) -> int:
-        return len(self._by_sid)
-
     def reserve_sid(self) -> int:
         if self._free_sids:
             return self._free_sids.pop()

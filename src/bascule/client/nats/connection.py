@@ -52,9 +52,7 @@ class NatsConnection:
         options: ConnectOptions,
         *,
         tls: ssl.SSLContext | None = None,
-        discover: bool = True,
     ) -> None:
-        """With `discover` it also uses the servers of the cluster that the first one announces."""
         if not servers:
             raise ConfigError("no NATS server given")
         self.inbox = ""
@@ -64,7 +62,7 @@ class NatsConnection:
         self.last_error = ""
         """What the server last complained about with -ERR, for error texts."""
         self._random = RealRandom()
-        self._pool = ServerPool(servers, self._random, discover=discover)
+        self._pool = ServerPool(servers, self._random)
         self._options = options
         self._tls = tls
         self._link: Link | None = None

@@ -22,17 +22,12 @@ HEADER_VERSION: Final = b"NATS/1.0\r\n"
 class ServerInfo(msgspec.Struct, frozen=True):
     """What INFO tells; unknown fields are passed over."""
 
-    server_id: str = ""
     server_name: str = ""
     cluster: str = ""
     version: str = ""
     max_payload: int = 1 << 20
-    headers: bool = False
-    auth_required: bool = False
     tls_required: bool = False
     tls_available: bool = False
-    tls_verify: bool = False
-    client_id: int = 0
     connect_urls: list[str] = []
     ldm: bool = False
     """Lame duck mode: the server is about to go; reconnect elsewhere."""

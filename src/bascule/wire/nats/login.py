@@ -79,6 +79,11 @@ class Login:
                     f"{error.text}: the user JWT in {self.origin} expired {ago} s ago; put a new "
                     "one there"
                 )
+            if claims.nbf > now_s:
+                return (
+                    f"{error.text}: the user JWT in {self.origin} is not valid for another "
+                    f"{claims.nbf - now_s} s; is this machine's clock right?"
+                )
             return (
                 f"{error.text}: the server does not accept the user JWT in {self.origin} "
                 f"(user {claims.name or claims.sub}, issued by {claims.iss}); is its account known "

@@ -119,7 +119,6 @@ def parse_credentials(text: str, *, origin: str) -> Credentials:
 
 class _NatsClaims(msgspec.Struct, frozen=True):
     bearer_token: bool = False
-    type: str = ""
 
 
 class Claims(msgspec.Struct, frozen=True):
