@@ -117,7 +117,7 @@ def finish_and_check(files: SimFiles, log: PartitionLog, prepared: Prepared) -> 
 
 @ERRORS
 def test_the_process_goes_on_after_any_failure(error: int) -> None:
-    for files, prepared in faults(error):
+    for files, prepared in faults(error, step=1 if error == errno.EIO else 3):
         log = prepared.log
         check_old_or_new(log, prepared)
         log.checkpoint(high_watermark=log.end.offset)
