@@ -26,6 +26,8 @@ T = TypeVar("T")
 BACKLOG: Final = 512
 SWEEP_SECONDS: Final = 2.0
 """How late an expired connection may be noticed."""
+REFUSAL_LOG_SECONDS: Final = 10.0
+"""At most one log line about refused connections in so long."""
 ACCEPT_RETRY_SECONDS: Final = 1.0
 """Pause after accept failed, as it does while no descriptor is free."""
 
@@ -55,6 +57,7 @@ class ClientDoor:
         self._accepting: list[asyncio.Task[None]] = []
         self._connections: dict[asyncio.Task[None], DoorConnection] = {}
         self._sweep: asyncio.TimerHandle | None = None
+        self._refusal_logged_next = 0.0
 
     async def start(self, host: str, port: int) -> tuple[str, int]:
         """Listen on every address of `host`; port 0 picks a free one. Returns what was bound.
@@ -116,10 +119,7 @@ class ClientDoor:
     def _admit(self, sock: socket.socket, peer: str) -> None:
         if len(self._connections) >= self._limits.connections_max:
             self._statistics.connections_refused += 1
-            log.warning(
-                "client refused: too many connections",
-                extra={"peer": peer, "connections": len(self._connections)},
-            )
+            self._log_refusal(peer)
             sock.close()
             return
         try:
@@ -141,6 +141,20 @@ class ClientDoor:
         task.add_done_callback(self._forget)
         if self._sweep is None:
             self._schedule_sweep()
+
+    def _log_refusal(self, peer: str) -> None:
+        """One line for many: whoever floods the door is not to flood the log with it."""
+        now = asyncio.get_running_loop().time()
+        if now >= self._refusal_logged_next:
+            self._refusal_logged_next = now + REFUSAL_LOG_SECONDS
+            log.warning(
+                "client refused: too many connections",
+                extra={
+                    "peer": peer,
+                    "connections": len(self._connections),
+                    "refused": self._statistics.connections_refused,
+                },
+            )
 
     def _forget(self, task: asyncio.Task[None]) -> None:
         del self._connections[task]
