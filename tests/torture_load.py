@@ -169,10 +169,16 @@ class Load(threading.Thread):
 
 
 def read_on(client: RawClient, ledger: Ledger, starts: dict[int, int]) -> None:
-    """Read what is new in a stream, as a Kafka client does: contiguous unless it is compacted."""
+    """Read what is new in a stream, as a Kafka client does: contiguous unless it is compacted.
+
+    `starts` is brought up to date where retention moves a start meanwhile.
+    """
     for partition in range(ledger.partitions):
         offset = max(ledger.read_to.get(partition, 0), starts[partition])
         for records, end in batches(client, ledger.name, partition, offset):
+            if end < 0:
+                starts[partition] = offset = -end
+                continue
             for record in records:
                 if record.offset < offset:
                     continue
@@ -186,7 +192,8 @@ def read_on(client: RawClient, ledger: Ledger, starts: dict[int, int]) -> None:
 def batches(
     client: RawClient, name: str, partition: int, offset: int
 ) -> Iterator[tuple[list[Record], int]]:
-    """The records of each batch from `offset` on, and where the batch ends."""
+    """The records of each batch from `offset` on, and where the batch ends; where the log begins
+    beyond `offset` by now, nothing and the negative of its start."""
     for attempt in itertools.count():
         assert attempt < 10_000, "the end is not reached"
         asked = FetchPartition(
@@ -194,6 +201,10 @@ def batches(
         )
         request = FetchRequest(max_wait_ms=0, topics=[FetchTopic(name, partitions=[asked])])
         (found,) = client.ask(request, 11).responses[0].partitions
+        if found.error_code == ErrorCode.OFFSET_OUT_OF_RANGE and found.log_start_offset > offset:
+            offset = found.log_start_offset
+            yield [], -offset
+            continue
         assert found.error_code == ErrorCode.NONE, (name, partition, offset, found)
         data = memoryview(found.records or b"")
         whole = list(scan_batches(data))
