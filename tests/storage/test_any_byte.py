@@ -1,16 +1,24 @@
 """Any byte of any file of a log flipped, the file cut there, or a range of it zeroed.
 
-The usual run takes samples, `--torture` (see `make torture`) every byte.
+The usual run takes samples, `--torture` (see `make torture`) every byte; while segments are being
+swapped, every eleventh.
 """
 
 from __future__ import annotations
 
+import errno
 from collections import Counter
 from collections.abc import Iterator
 
 import pytest
 
-from fuzz.storage_targets import Scene, check_damaged, scenes
+from bascule.errors import BasculeError, CorruptData
+from bascule.host.real import RealRandom
+from bascule.sim.disk import SimFiles
+from bascule.storage.compaction.swap import FILE_NAME as SWAP
+from fuzz.storage_targets import Scene, check_all, check_damaged, content_of, load, scenes
+from keyed_logs import Model, append_keyed, close_segment, compact, held, open_keyed
+from stored_batches import DIRECTORY
 
 SAMPLE_STEP = 7
 """In the usual run every seventh byte is damaged, another seventh in each file."""
@@ -58,3 +66,52 @@ def test_only_a_tail_that_was_not_synced_is_ever_cut(scene: Scene) -> None:
         if name.endswith(".log") and scene.content[name]:
             found = check_damaged(scene, name, b"")
             assert found == "refused", f"{name} of {scene.name}: {found}"
+
+
+def interrupted_swaps() -> list[dict[str, bytes]]:
+    """A log's directory at each operation of a compaction at which a swap is under way."""
+    found = []
+    for operation in range(1, 1_000):
+        files, model = SimFiles(RealRandom(1)), Model()
+        log = open_keyed(files)
+        for n in range(12):
+            append_keyed(log, model, [(b"k%d" % (n % 2), b"v%d" % n), (b"own%d" % n, b"x" * 200)])
+        close_segment(log)
+        files.fail(operation, errno.EIO)
+        try:
+            compact(files, log, now_ms=5_000)
+        except (OSError, BasculeError):
+            content = content_of(files)
+            if SWAP in content:
+                found.append(content)
+        else:
+            if files.fault_pending():
+                return found
+    raise AssertionError("the compaction never ends")
+
+
+def test_damage_in_the_middle_of_a_swap(request: pytest.FixtureRequest) -> None:
+    """The log holds what it holds without the damage, or refuses."""
+    everything = request.config.getoption("--torture")
+    step, directories = 11, interrupted_swaps()
+    assert directories, "no swap was interrupted"
+    if not everything:
+        step, directories = 89, directories[::4]
+    outcomes: Counter[str] = Counter()
+    for number, content in enumerate(directories):
+        whole = held(open_keyed(load(content)))
+        for name, data in content.items():
+            for at in range(number % step, len(data), step):
+                for damage in (data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :], data[:at]):
+                    try:
+                        log = open_keyed(load({**content, name: damage}))
+                        check_all(log)
+                        found = held(log)
+                    except CorruptData as error:
+                        assert error.file.startswith(f"{DIRECTORY}/")
+                        outcomes["refused"] += 1
+                    else:
+                        assert found == whole, f"{name} damaged at byte {at}"
+                        outcomes["whole"] += 1
+    assert outcomes["whole"] > 0
+    assert outcomes["refused"] > 0
