@@ -56,23 +56,38 @@ class Model:
     def records(self) -> list[Record]:
         return [r for _, b in sorted(self.batches.items()) for r in b.records]
 
-    def compact(self, end_offset: int, now_ms: int, *, retention_ms: int = RETENTION_MS) -> None:
+    def compact(
+        self,
+        end_offset: int,
+        now_ms: int,
+        *,
+        retention_ms: int = RETENTION_MS,
+        tail: int | None = None,
+    ) -> None:
+        """As a run up to `end_offset` does; `tail` is the log's end where nothing follows."""
         start = max(self.clean_offset, self.start_offset)
         newest: dict[bytes, int] = {}
         for _, batch in sorted(self.batches.items()):
             if start < batch.end_offset <= end_offset and not batch.control:
                 newest.update({r.key: r.offset for r in batch.records if r.key is not None})
         for base in [base for base in self.batches if base < end_offset]:
-            self._compact_batch(base, newest, now_ms, retention_ms)
+            self._compact_batch(base, newest, now_ms, retention_ms, tail)
         self.clean_offset = max(end_offset, start)
 
     def _compact_batch(
-        self, base: int, newest: dict[bytes, int], now_ms: int, retention_ms: int
+        self,
+        base: int,
+        newest: dict[bytes, int],
+        now_ms: int,
+        retention_ms: int,
+        tail: int | None,
     ) -> None:
         batch = self.batches[base]
         if batch.control:
             return
-        over = batch.horizon_ms is not None and now_ms >= batch.horizon_ms
+        over = (
+            batch.horizon_ms is not None and now_ms >= batch.horizon_ms and batch.end_offset != tail
+        )
         kept = tuple(
             r
             for r in batch.records
@@ -89,16 +104,22 @@ class Model:
             horizon = now_ms + retention_ms
         self.batches[base] = replace(batch, records=kept, horizon_ms=horizon)
 
-    def horizon_ms(self) -> int | None:
-        """The earliest horizon of a tombstone below the clean offset."""
+    def horizon_ms(self, *, now_ms: int = 0, tail: int | None = None) -> int | None:
+        """The earliest horizon of a tombstone below the clean offset; not the tail's, once past."""
         horizons = [
             batch.horizon_ms
             for base, batch in self.batches.items()
             if base < self.clean_offset
             and batch.horizon_ms is not None
+            and (batch.end_offset != tail or now_ms < batch.horizon_ms)
             and any(r.key is not None and r.value is None for r in batch.records)
         ]
         return min(horizons, default=None)
+
+
+def tail_of(log: PartitionLog) -> int | None:
+    """Where the log ends, if its active segment is empty."""
+    return log.end.offset if log.end.position == 0 else None
 
 
 def append_keyed(

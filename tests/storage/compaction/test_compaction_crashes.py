@@ -28,6 +28,7 @@ from keyed_logs import (
     compaction,
     held,
     open_keyed,
+    tail_of,
     verify_all,
 )
 from stored_batches import DIRECTORY
@@ -61,14 +62,14 @@ def prepare(files: SimFiles) -> Prepared:
     write(20, 25)
     close_segment(log)
     done = compact(files, log, now_ms=7_000)
-    model.compact(done.clean_offset, 7_000)
+    model.compact(done.clean_offset, 7_000, tail=tail_of(log))
     check(log, model)
     write(14, 25)
     close_segment(log)
     write(2, 25)
     log.sync()
     after = deepcopy(model)
-    after.compact(closed_end(log), NOW)
+    after.compact(closed_end(log), NOW, tail=tail_of(log))
     closed = log.swaps.closed_segments()
     ranges = [(group[0][0].base_offset, group[-1][1]) for group in grouped(closed, 2_000)]
     assert len(ranges) >= 2

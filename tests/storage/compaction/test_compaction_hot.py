@@ -104,7 +104,7 @@ def passes(twin: Twin, data: bytes) -> list[object]:
     mapped, judged = array("q", (0, 0)), array("q", (0, 0))
     verdicts, plans = bytearray(100), array("q", bytes(8 * 3 * 5))
     out, places = bytearray(len(data)), array("q", bytes(8 * 2 * 5))
-    state = array("q", (90, 100, 1 << 60, 0, 0, 0, 0))
+    state = array("q", (90, 100, 1 << 60, 0, 0, 0, 0, 4))
     found = [
         hot.map_batches(data, len(data), table, 51, seed, hashes, rows, mapped),
         hot.judge_batches(
@@ -127,7 +127,7 @@ def test_plans_that_no_judge_made_are_refused(numbers: list[int], verdicts: byte
     for twin in TWINS:
         copying = load_twin("storage/compaction", twin)
         out, places = bytearray(len(data)), array("q", bytes(8 * 4))
-        state = array("q", (90, 100, 1 << 60, 0, 0, 0, 0))
+        state = array("q", (90, 100, 1 << 60, 0, 0, 0, 0, 4))
         plans = array("q", numbers)
         good = copying.copy_batches(data, plans, 2, verdicts, out, places, state)
         found.append((good, bytes(out[: state[5]]), list(state), list(places)))
@@ -172,3 +172,22 @@ def test_a_changed_batch_is_sealed_again_and_an_unchanged_one_is_the_same_bytes(
     (_, (header, start, end)) = scan_batches(out)
     assert (header.base_offset, header.end_offset, header.record_count) == (3, 6, 2)
     assert [r.offset for r in RecordBatch(bytes(out[start:end]))] == [4, 5]
+
+
+def test_the_logs_last_batch_keeps_its_tombstone_so_that_readers_reach_its_end() -> None:
+    def cleaned(data: bytes, *, now_ms: int, tail: int | None) -> tuple[bytes, int | None]:
+        keys = KeyMap(bytes_max=10_000, secret=KEY, records_max=10)
+        keys.add(whole(data), origin="x")
+        keeping = BatchFilter(
+            keys, end_offset=1, start_offset=0, now_ms=now_ms, tombstone_retention_ms=5, tail=tail
+        )
+        out = bytearray()
+        keeping.apply(whole(data), lambda piece: out.extend(piece), origin="x")
+        return bytes(out), keeping.horizon_ms
+
+    removal = build_batch([Record(0, 1_000, b"a", None)], base_offset=0, log_append_time=True)
+    marked, horizon_ms = cleaned(bytes(removal), now_ms=1, tail=None)
+    assert horizon_ms == 6
+    assert cleaned(marked, now_ms=5, tail=1) == (marked, 6)
+    assert cleaned(marked, now_ms=7, tail=1) == (marked, None)
+    assert cleaned(marked, now_ms=7, tail=None) == (b"", None)

@@ -27,6 +27,7 @@ from keyed_logs import (
     compaction,
     held,
     open_keyed,
+    tail_of,
     verify_all,
 )
 from stored_batches import DIRECTORY
@@ -88,7 +89,7 @@ def _run(actions: list[object], map_bytes: int) -> None:
                 while True:
                     before = model.clean_offset
                     done = compact(files, log, now_ms=now, map_bytes_max=map_bytes)
-                    model.compact(done.clean_offset, now)
+                    model.compact(done.clean_offset, now, tail=tail_of(log))
                     check(log, model)
                     assert done.clean_offset >= before
                     if not done.map_is_full:
@@ -96,7 +97,7 @@ def _run(actions: list[object], map_bytes: int) -> None:
                     assert done.clean_offset > before, "no run stands still"
                 assert read_clean_offset(files, DIRECTORY) == (
                     model.clean_offset,
-                    model.horizon_ms(),
+                    model.horizon_ms(now_ms=now, tail=tail_of(log)),
                 )
             case "reopen":
                 log.close(high_watermark=log.end.offset)
@@ -169,7 +170,7 @@ def test_readers_read_through() -> None:
         verified = log.verify(verified) if verified else None
     for _ in steps:
         pass
-    model.compact(run.done.clean_offset, 5_000)
+    model.compact(run.done.clean_offset, 5_000, tail=tail_of(log))
     assert seen == sorted(set(seen)), "nothing twice, nothing out of order"
     assert {r.offset for r in model.records()} <= set(seen) <= survivors
 
@@ -190,17 +191,20 @@ def test_a_tombstone_stays_for_its_retention_and_then_goes() -> None:
     log, model = open_keyed(files), Model()
     append_keyed(log, model, [(b"a", b"1"), (b"b", b"1"), (b"c", b"")])
     append_keyed(log, model, [(b"a", None), (None, None)])
+    append_keyed(log, model, [(None, b"")])
     close_segment(log)
     compact(files, log, now_ms=10_000, retention_ms=500)
     assert [(r.key, r.value) for r in held(log)] == [
-        (b"b", b"1"), (b"c", b""), (b"a", None), (None, None),
+        (b"b", b"1"), (b"c", b""), (b"a", None), (None, None), (None, b""),
     ]  # fmt: skip
-    assert read_clean_offset(files, DIRECTORY) == (5, 10_500)
+    assert read_clean_offset(files, DIRECTORY) == (6, 10_500)
     compact(files, log, now_ms=10_499, retention_ms=500)
     assert (b"a", None) in [(r.key, r.value) for r in held(log)], "the first horizon counts"
     compact(files, log, now_ms=10_500, retention_ms=500)
-    assert [(r.key, r.value) for r in held(log)] == [(b"b", b"1"), (b"c", b""), (None, None)]
-    assert read_clean_offset(files, DIRECTORY) == (5, None)
+    assert [(r.key, r.value) for r in held(log)] == [
+        (b"b", b"1"), (b"c", b""), (None, None), (None, b""),
+    ]  # fmt: skip
+    assert read_clean_offset(files, DIRECTORY) == (6, None)
 
 
 def test_a_lost_or_damaged_clean_offset_costs_a_pass_and_nothing_else() -> None:
@@ -210,7 +214,7 @@ def test_a_lost_or_damaged_clean_offset_costs_a_pass_and_nothing_else() -> None:
         append_keyed(log, model, [(b"%d" % (n % 5), b"v" * 30)])
     close_segment(log)
     done = compact(files, log, now_ms=5_000)
-    model.compact(done.clean_offset, 5_000)
+    model.compact(done.clean_offset, 5_000, tail=tail_of(log))
     path = f"{DIRECTORY}/clean-offset"
     data = files.read_bytes(path)
     for at in range(len(data)):
@@ -265,7 +269,7 @@ def test_no_flipped_byte_of_a_segment_gets_through() -> None:
         _write(files, path, whole)
     log = open_keyed(files)
     compact(files, log, now_ms=6_000)
-    model.compact(closed_end(log), 6_000)
+    model.compact(closed_end(log), 6_000, tail=tail_of(log))
     assert held(log) == model.records()
 
 

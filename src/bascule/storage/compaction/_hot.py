@@ -14,10 +14,11 @@ if cython.compiled:
 
 IS_COMPILED: bool = cython.compiled
 
-COPY_FIELDS = 7
+COPY_FIELDS = 8
 """`state` of `copy_batches`: present time, delete horizon for tombstones met first, earliest
 horizon of those kept, records removed, batches changed or dropped; then, only coming out, where the
-output ends and how many numbers are in `places`."""
+output ends and how many numbers are in `places`; and, only going in, the offset at which the log
+ends, where nothing follows what is compacted, or -1."""
 
 
 @cython.cfunc
@@ -133,7 +134,9 @@ def copy_batches(
     that is the newest of its key stays until its batch's delete horizon has passed (KIP-534). A
     batch with a tombstone and no horizon gets one; batches without LogAppendTime do not, since
     their base timestamp is in use, and keep their tombstones. Base offset, last offset delta and
-    max timestamp stay as they are, and a batch of which nothing stays is left out.
+    max timestamp stay as they are, and a batch of which nothing stays is left out. The log's last
+    batch keeps its tombstones whatever their horizon: a reader that waits for the last offset has
+    to get there.
 
     `places` takes start and end in `out` of each batch that was changed, for `seal_batches`. False
     where the records are not those that were judged.
@@ -161,8 +164,10 @@ def copy_batches(
     horizon: cython.longlong
     has_horizon: cython.bint
     is_over: cython.bint
+    is_tail: cython.bint
+    tail: cython.longlong = state[7]
     good: cython.bint = True
-    if len(plans) < 3 * count or len(places) < 2 * count or len(state) < 7:
+    if len(plans) < 3 * count or len(places) < 2 * count or len(state) < 8:
         raise IndexError("buffers are too small for what is asked")
     with cython.nogil:
         for row in range(count):
@@ -187,7 +192,8 @@ def copy_batches(
                 break
             has_horizon = (buf[at + 22] & 0x40) != 0
             horizon = _int64(buf, at + 27) if has_horizon else horizon_new
-            is_over = has_horizon and now >= horizon
+            is_tail = _int64(buf, at) + _int32(buf, at + 23) + 1 == tail
+            is_over = has_horizon and now >= horizon and not is_tail
             head = to
             to += 61
             kept = 0
@@ -224,7 +230,8 @@ def copy_batches(
                 if not has_horizon:
                     out[head + 22] = buf[at + 22] | 0x40
                     _put(out, head + 27, 8, horizon)
-                if horizon < horizon_next:
+                # Past already, it would ask for a run that changes nothing, again and again.
+                if horizon < horizon_next and not (is_tail and now >= horizon):
                     horizon_next = horizon
             if kept < records or out[head + 22] != buf[at + 22]:
                 _put(out, head + 8, 4, to - head - 12)

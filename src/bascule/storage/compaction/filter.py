@@ -33,8 +33,12 @@ class BatchFilter:
         start_offset: int,
         now_ms: int,
         tombstone_retention_ms: int,
+        tail: int | None = None,
     ) -> None:
-        """`end_offset` is where the map's batches end, `start_offset` the log's start."""
+        """`end_offset` is where the map's batches end, `start_offset` the log's start.
+
+        `tail` is where the log ends, if no record follows those that are compacted.
+        """
         self._keys = keys
         self._end_offset = end_offset
         self._start_offset = start_offset
@@ -42,7 +46,9 @@ class BatchFilter:
         self._verdicts = bytearray(READ_BYTES // _RECORD_BYTES_MIN)
         self._plans = array("q", bytes(8 * key_hot.PLAN_FIELDS * BATCHES))
         self._places = array("q", bytes(8 * 2 * BATCHES))
-        self._state = array("q", (now_ms, now_ms + tombstone_retention_ms, NO_HORIZON, 0, 0, 0, 0))
+        horizon_ms = now_ms + tombstone_retention_ms
+        last = -1 if tail is None else tail
+        self._state = array("q", (now_ms, horizon_ms, NO_HORIZON, 0, 0, 0, 0, last))
 
     @property
     def horizon_ms(self) -> int | None:

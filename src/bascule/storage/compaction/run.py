@@ -120,6 +120,7 @@ class Compaction:
             start_offset=log.start_offset,
             now_ms=self._now_ms,
             tombstone_retention_ms=self._config.tombstone_retention_ms,
+            tail=log.end.offset if log.end.position == 0 else None,
         )
         below = [(s, stop) for s, stop in log.swaps.closed_segments() if s.base_offset < end]
         for group in grouped(below, self._config.segment_bytes_max):

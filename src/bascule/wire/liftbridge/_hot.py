@@ -298,8 +298,9 @@ def parse_envelopes(
     Each message has 13 numbers in `rows`: 0 its header count, or -1 where it is no envelope; 1
     where its headers, encoded as record headers, start in `headers`; 2-3 key, 4-5 value, 6-7 ack
     inbox, 8-9 correlation id (position in `buf` and length, -1 if absent); 10 ack policy; 11 bytes
-    of headers; 12 expected offset, -1 if absent. `headers` needs room for twice the bytes of the bodies. Where the result is 0,
-    `rows` is not to be read. Source: Liftbridge envelope protocol; api.proto, message Message.
+    of headers; 12 expected offset, -1 if absent. `headers` needs room for twice the bytes of the
+    bodies. Where the result is 0, `rows` is not to be read. Source: Liftbridge envelope
+    protocol; api.proto, message Message.
     """
     index: cython.Py_ssize_t
     slot: cython.Py_ssize_t
