@@ -270,7 +270,8 @@ def test_a_jwt_that_expires_and_is_replaced(tmp_path: Path) -> None:
     """The node loses its connection when its JWT expires, says so, and reads the new file."""
     operator = Operator()
     creds = tmp_path / "user.creds"
-    creds.write_text(operator.credentials(exp=int(time.time()) + 3))
+    # Long enough for a node to start on a busy machine.
+    creds.write_text(operator.credentials(exp=int(time.time()) + 5))
     with (
         configured_nats(tmp_path / "nats", operator.server_config()) as server,
         running_node(
