@@ -156,12 +156,18 @@ def entry(kind: int, number: int, reply: bytes, rest: bytes = b"") -> bytes:
     return head + reply + rest
 
 
-def acks(module: ModuleType, entries: bytes, *, error: int = 0, base: int = 40) -> bytes:
+def acks(
+    module: ModuleType,
+    entries: bytes,
+    *,
+    error: int = 0,
+    base: int = 40,
+    parts: tuple[bytes, bytes, bytes] = (b'{"stream":"s","seq":', b',"offset":', b"}"),
+) -> bytes:
     out = bytearray(4000 + 4 * len(entries))
     size = module.format_acks(
-        entries, b'{"stream":"s","seq":', b',"offset":', b"}", b"s", b"sub.*",
-        base, 1_000_000, 2_000_000, error, out,
-    )  # fmt: skip
+        entries, *parts, b"s", b"sub.*", base, 1_000_000, 2_000_000, error, out
+    )
     return bytes(out[:size])
 
 
@@ -176,9 +182,15 @@ def test_acks_are_publications_with_the_record_s_numbers(hot: Load) -> None:
 
 
 def test_an_error_ack_says_the_same_to_everybody(hot: Load) -> None:
-    written = acks(hot("wire"), entry(0, 5, b"a") + entry(0, 6, b"b"), error=1)
-    text = b'{"stream":"s","seq":'
-    assert written == b"PUB a 20\r\n" + text + b"\r\nPUB b 20\r\n" + text + b"\r\n"
+    entries = entry(0, 5, b"a") + entry(0, 6, b"b")
+    written = acks(hot("wire"), entries, error=1, parts=(b'{"error":1}', b"", b""))
+    assert written == b'PUB a 11\r\n{"error":1}\r\nPUB b 11\r\n{"error":1}\r\n'
+
+
+def test_an_error_ack_may_name_the_last_sequence_and_that_of_an_empty_log(hot: Load) -> None:
+    entries = entry(0, 0, b"a") + entry(0, 9, b"b")
+    written = acks(hot("wire"), entries, error=2, base=-1, parts=(b"last: ", b".", b""))
+    assert written == b"PUB a 8\r\nlast: 0.\r\nPUB b 8\r\nlast: 9.\r\n"
 
 
 @pytest.mark.parametrize("cut", range(1, 8))
