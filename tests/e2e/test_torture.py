@@ -15,7 +15,8 @@ from torture_load import STREAMS, Ledger, Load, read_on, starts_of
 
 ROUNDS_USUAL = 4
 LONG_LIFE = 12
-"""One life in so many is long enough for retention to run; kill -9 within compaction is in test_compacted_stream."""
+"""One life in so many is long enough for retention to run. The stream of keys is compacted in none;
+kill -9 within compaction is in `test_compacted_stream.py`."""
 
 
 def test_kill_9_at_any_moment(tmp_path: Path, request: pytest.FixtureRequest) -> None:
