@@ -150,15 +150,16 @@ def test_tombstones_go_when_their_time_has_come() -> None:
     world.write(0, 60)
     log = world.store(world.every[0])
     append_keyed(log, world.models[0], [(b"%d" % n, None) for n in range(5)])
+    append_keyed(log, world.models[0], [(None, b"what comes after")])
     log.roll()
     world.checkpoint(world.every[0])
     assert world.tick()
-    assert world.held(0) == 5
+    assert world.held(0) == 6
     world.clock.ms += 699
     assert not world.tick()
     world.clock.ms += 1
     assert world.tick()
-    assert world.held(0) == 0
+    assert world.held(0) == 1
     assert not world.tick()
 
 

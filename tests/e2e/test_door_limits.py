@@ -167,7 +167,8 @@ def test_large_requests_of_many_cost_no_more_than_the_bound(node: Node) -> None:
                 assert served(modest)
 
     rises(node, "client_connections_overdrawn_total", greedy)
-    assert metric(node, "client_memory_bytes_max") <= (4 << 20) + (2 << 20)
+    # Who asks in the same pass of the loop as the one too many may still get what it asked for.
+    assert metric(node, "client_memory_bytes_max") <= (4 << 20) + (4 << 20)
     released(node)
 
 
