@@ -229,10 +229,11 @@ class Streams:
     async def _commit(self, command: Command) -> None:
         """Make a decision true: on the disk first, then here."""
         image = apply(self._image, command)
-        await asyncio.to_thread(
-            replace_file, self._files, self._image_path, codec.encode_image(image)
-        )
+        await asyncio.to_thread(self._write_image, image)
         self._image = image
+
+    def _write_image(self, image: Image) -> None:
+        replace_file(self._files, self._image_path, codec.encode_image(image))
 
     def _load(self) -> None:
         files = self._files

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, fields
+from dataclasses import fields
 from types import MappingProxyType
 from typing import Any, Final
 
+import msgspec
 from crc32c import crc32c
 
 from bascule.config import stream_config
@@ -33,7 +34,7 @@ def encode_image(image: Image) -> bytes:
                 "id": definition.id.hex(),
                 "created_ms": definition.created_ms,
                 "paused": definition.paused,
-                "config": asdict(definition.config),
+                "config": msgspec.to_builtins(definition.config),
             }
             for _, definition in sorted(image.streams.items())
         ]
@@ -44,7 +45,7 @@ def encode_image(image: Image) -> bytes:
         "crc32c": _checksum(content),
         "image": content,
     }
-    return json.dumps(document, indent=1).encode() + b"\n"
+    return msgspec.json.format(msgspec.json.encode(document), indent=1) + b"\n"
 
 
 def decode_image(data: bytes, path: str) -> Image:
@@ -118,7 +119,7 @@ def _definition(item: Mapping[str, Any]) -> StreamDefinition:
 
 
 def _checksum(content: object) -> str:
-    canonical = json.dumps(content, sort_keys=True, separators=(",", ":")).encode()
+    canonical = msgspec.json.encode(content, order="sorted")
     return f"{crc32c(canonical):08x}"
 
 
