@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import errno
+from collections.abc import Callable
+
 import pytest
 
 from bascule.broker.partition import Partition
 from bascule.host.real import RealRandom
 from bascule.ingest.sequencer import Draft
-from bascule.ingest.terms import Seed
+from bascule.ingest.terms import Seed, read_terms
 from bascule.model import StreamConfig, StreamDefinition, SyncPolicy
+from bascule.record.batch import Record
+from bascule.record.builder import build_batch
 from bascule.sim.disk import SimClock, SimFiles
 from bascule.storage.partition_log import LogConfig, PartitionLog
-from stored_batches import DIRECTORY, make_batch, read_records
+from stored_batches import DIRECTORY, read_records
+
+SEED = Seed(bytes(16))
 
 
 class Room:
@@ -21,12 +28,17 @@ class Room:
         self.view = memoryview(bytearray(data))
 
 
-def draft(count: int = 1) -> Draft:
-    room = Room(make_batch(0, count))
-    return Draft(
+def draft(count: int = 1, **headers: str) -> Draft:
+    """A batch of records that all have these headers."""
+    encoded = tuple((name.replace("_", "-"), text.encode()) for name, text in headers.items())
+    records = [Record(n, 1_000, None, b"value", encoded) for n in range(count)]
+    room = Room(bytes(build_batch(records, base_offset=0, log_append_time=True)))
+    made = Draft(
         lane=1, batch=room.view, record_count=count, answers=b"", refused=b"", refused_count=0,
         slab=room,
     )  # fmt: skip
+    made.terms = read_terms(made.batch, count, SEED) if headers else None
+    return made
 
 
 class World:
@@ -37,8 +49,14 @@ class World:
         self.clock = SimClock(1_000)
         self.moves = 0
 
-    def open(self, sync: SyncPolicy = SyncPolicy.ALWAYS) -> Partition:
-        config = StreamConfig(subject="s", sync=sync)
+    def open(
+        self,
+        sync: SyncPolicy = SyncPolicy.ALWAYS,
+        *,
+        read_only: bool = False,
+        notes_ids: Callable[[], None] | None = None,
+    ) -> Partition:
+        config = StreamConfig(subject="s", sync=sync, read_only=read_only)
         log = PartitionLog.open(self.files, DIRECTORY, LogConfig(), self.clock)
         return Partition(
             StreamDefinition("s", b"i" * 16, 0, config),
@@ -47,7 +65,8 @@ class World:
             failure=None,
             clock=self.clock,
             moved=self.on_moved,
-            seed=Seed(bytes(16)),
+            seed=SEED,
+            notes_ids=notes_ids,
         )
 
     def on_moved(self, partition: Partition) -> None:
@@ -120,3 +139,36 @@ def test_each_run_of_a_node_has_an_epoch_of_its_own(world: World) -> None:
     assert first.log is not None
     first.log.close()
     assert world.open().leader_epoch == first.leader_epoch + 1
+
+
+def test_what_cannot_be_noted_on_the_disk_is_taken_when_sent_again(world: World) -> None:
+    refusals = [OSError(errno.ENOSPC, "no space left on device")]
+    noted: list[int] = []
+
+    def note() -> None:
+        if refusals:
+            raise refusals.pop()
+        assert partition.log is not None
+        noted.append(partition.log.end.offset)
+
+    partition = world.open(notes_ids=note)
+    assert partition.log is not None
+    for _ in range(2):
+        partition.append(draft(Nats_Msg_Id="a"))
+    # Once, and before the log holds the id.
+    assert noted == [0]
+    assert partition.log.end.offset == 1
+    assert partition.counts.records_not_stored == 1
+    assert partition.contract.counts.duplicates == 0
+    partition.append(draft(Nats_Msg_Id="a"))
+    assert partition.contract.counts.duplicates == 1
+    partition.append(draft(Nats_Expected_Last_Msg_Id="a"))
+    assert partition.log.end.offset == 2
+
+
+def test_ids_of_which_none_is_stored_are_not_noted(world: World) -> None:
+    noted: list[None] = []
+    partition = world.open(read_only=True, notes_ids=lambda: noted.append(None))
+    partition.append(draft(Nats_Msg_Id="a"))
+    assert partition.contract.counts.closed_refused == 1
+    assert not noted

@@ -148,7 +148,11 @@ HEADERS = st.fixed_dictionaries(
 
 @given(
     st.lists(
-        st.tuples(st.lists(HEADERS, min_size=1, max_size=12), st.integers(0, 700), st.booleans()),
+        st.tuples(
+            st.just([{}]) | st.lists(HEADERS, min_size=1, max_size=12),
+            st.integers(0, 700),
+            st.booleans(),
+        ),
         max_size=12,
     )
 )
@@ -160,13 +164,37 @@ def test_batches_are_judged_as_their_messages_would_be(
         now_ms += pause_ms
         made = draft(headers)
         before, last, ids = model.end, model.last, dict(model.ids)
-        judged.judge(made, next_offset=model.end, now_ms=now_ms)
+        if made.terms is not None and made.terms.count:
+            judged.judge(made, next_offset=model.end, now_ms=now_ms)
+        else:
+            judged.nothing_asked()
         expected = [b"%d" % row for row, each in enumerate(headers) if model.takes(each, now_ms)]
         assert values(made) == expected
         if not is_taken:
             # The disk was full: as if the batch had never been.
             judged.take_back(before)
             model.end, model.last, model.ids = before, last, ids
+
+
+def test_a_batch_taken_back_brings_back_no_older_last_id() -> None:
+    judged = contract()
+    judged.judge(draft([{"Nats-Msg-Id": "a"}]), next_offset=0, now_ms=1)
+    judged.nothing_asked()
+    judged.nothing_asked()
+    judged.take_back(2)
+    late = draft([{"Nats-Expected-Last-Msg-Id": "a"}])
+    judged.judge(late, next_offset=2, now_ms=1)
+    assert values(late) == []
+
+
+def test_a_batch_without_terms_taken_back_leaves_the_last_id() -> None:
+    judged = contract()
+    judged.judge(draft([{"Nats-Msg-Id": "a"}]), next_offset=0, now_ms=1)
+    judged.nothing_asked()
+    judged.take_back(1)
+    next_one = draft([{"Nats-Expected-Last-Msg-Id": "a"}])
+    judged.judge(next_one, next_offset=1, now_ms=1)
+    assert values(next_one) == [b"0"]
 
 
 @given(st.lists(st.booleans(), min_size=1, max_size=300), st.integers(0, 300), st.integers(0, 9000))

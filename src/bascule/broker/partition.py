@@ -162,12 +162,13 @@ class Partition:
             return answers + self._not_stored(draft, str(self.failure or "the stream is deleted"))
         now_ms = max(self._clock.now_ms(), self.log.timestamp_max)
         try:
-            if draft.terms is not None and self._notes_ids is not None and draft.terms.has_ids():
-                self._notes_ids()
-                self._notes_ids = None
+            # First of all, so that what a failure takes back is this draft and none before it.
             answers += self._admit(self.log, draft, now_ms)
             if not draft.record_count:
                 return answers
+            if draft.terms is not None and self._notes_ids is not None and draft.terms.has_ids():
+                self._notes_ids()
+                self._notes_ids = None
             self._append(self.log, draft, now_ms)
         except (OSError, BasculeError) as error:
             self.counts.disk_errors += isinstance(error, OSError)

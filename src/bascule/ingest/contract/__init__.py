@@ -89,7 +89,8 @@ class PublisherContract:
         self._window = DedupeWindow(
             ms_max=config.dedupe_window_ms, messages_max=config.dedupe_messages_max
         )
-        self._before = array("q", self._window.state)
+        self._last_before = self._window.state[2:5]
+        """The last record's id, as it was before the batch judged last."""
 
     def configure(self, config: StreamConfig) -> None:
         """Take over an altered window."""
@@ -123,7 +124,8 @@ class PublisherContract:
         Its answers then are those of the accepted records. `stored` or `take_back` follows.
         """
         window = self._window
-        self._before = array("q", window.state)
+        first_id = window.state[1]
+        self._last_before = window.state[2:5]
         terms = draft.terms or _NO_TERMS
         rows, count = terms.rows, terms.count
         remembers = window.ms_max > 0 and count > 0
@@ -137,7 +139,7 @@ class PublisherContract:
             self._stream_hash, allowance.records, allowance.bytes,
             window.ring, window.table if remembers else _NO_TABLE, window.state, verdicts, numbers,
         )  # fmt: skip
-        if remembers and window.state[1] > self._before[1]:
+        if remembers and window.state[1] > first_id:
             window.note_batch(next_offset + accepted, now_ms)
         self.counts.ids_dropped_early = window.dropped_early
         if accepted == draft.record_count:
@@ -152,14 +154,14 @@ class PublisherContract:
 
     def nothing_asked(self) -> None:
         """A batch without terms is accepted: the log's last record has no id."""
-        if self._window.state[4]:
-            self._before = array("q", self._window.state)
-            self._window.state[4] = 0
+        state = self._window.state
+        self._last_before = state[2:5]
+        state[4] = 0
 
     def take_back(self, offset: int) -> None:
         """The log did not take the batch judged last, which would have started at `offset`."""
         self._window.take_back(offset)
-        self._window.state[2:5] = self._before[2:5]
+        self._window.state[2:5] = self._last_before
 
     def _answer(
         self,
