@@ -241,6 +241,18 @@ def test_a_window_grows_and_forgets_the_oldest_beyond_its_number() -> None:
     assert values(again) == [b"0"]
 
 
+def test_ids_stored_after_a_full_disk_are_remembered_for_the_whole_window() -> None:
+    judged = contract(dedupe_window_ms=1_000)
+    judged.judge(draft([{"Nats-Msg-Id": f"{n}"} for n in range(10)]), next_offset=0, now_ms=1)
+    judged.take_back(0)
+    judged.judge(draft([{"Nats-Msg-Id": "a"}]), next_offset=0, now_ms=900)
+    again = draft([{"Nats-Msg-Id": "a"}])
+    judged.judge(again, next_offset=1, now_ms=1_900)
+    assert values(again) == []
+    judged.judge(again := draft([{"Nats-Msg-Id": "a"}]), next_offset=1, now_ms=1_901)
+    assert values(again) == [b"0"]
+
+
 def entry(index: int, inbox: bytes) -> bytes:
     return b"\0" + index.to_bytes(4, "little") + len(inbox).to_bytes(2, "little") + inbox
 

@@ -84,6 +84,9 @@ class DedupeWindow:
 
     def take_back(self, offset: int) -> None:
         """Forget the ids from `offset` on: the log did not take them."""
+        # Their time would be taken for that of the ids which get these offsets next.
+        while self._batches and self._batches[-1][0] > offset:
+            self._batches.pop()
         if len(self):
             _hot.window_drop(self.ring, self.table, self.state, _NOTHING_BELOW, offset)
 
