@@ -241,6 +241,17 @@ def test_a_window_grows_and_forgets_the_oldest_beyond_its_number() -> None:
     assert values(again) == [b"0"]
 
 
+def test_an_id_that_comes_after_a_large_window_ran_empty_is_forgotten_in_time() -> None:
+    judged = contract(dedupe_window_ms=1_000)
+    many = draft([{"Nats-Msg-Id": f"{n}"} for n in range(2 * window_module.PLACES_MIN)])
+    judged.judge(many, next_offset=0, now_ms=1)
+    end = many.record_count
+    for now_ms, expected in ((5_000, [b"0"]), (6_000, []), (6_001, [b"0"])):
+        judged.judge(one := draft([{"Nats-Msg-Id": "a"}]), next_offset=end, now_ms=now_ms)
+        assert values(one) == expected
+        end += one.record_count
+
+
 def test_ids_stored_after_a_full_disk_are_remembered_for_the_whole_window() -> None:
     judged = contract(dedupe_window_ms=1_000)
     judged.judge(draft([{"Nats-Msg-Id": f"{n}"} for n in range(10)]), next_offset=0, now_ms=1)

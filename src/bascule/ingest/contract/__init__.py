@@ -124,7 +124,6 @@ class PublisherContract:
         Its answers then are those of the accepted records. `stored` or `take_back` follows.
         """
         window = self._window
-        first_id = window.state[1]
         self._last_before = window.state[2:5]
         terms = draft.terms or _NO_TERMS
         rows, count = terms.rows, terms.count
@@ -132,6 +131,7 @@ class PublisherContract:
         if remembers:
             window.expire(now_ms)
             window.reserve(count)
+        next_id = window.state[1]  # An empty window counts from 0 again when it grows.
         verdicts = bytearray(draft.record_count)
         numbers = array("q", bytes(8 * draft.record_count))
         accepted = _hot.judge(
@@ -139,7 +139,7 @@ class PublisherContract:
             self._stream_hash, allowance.records, allowance.bytes,
             window.ring, window.table if remembers else _NO_TABLE, window.state, verdicts, numbers,
         )  # fmt: skip
-        if remembers and window.state[1] > first_id:
+        if remembers and window.state[1] > next_id:
             window.note_batch(next_offset + accepted, now_ms)
         self.counts.ids_dropped_early = window.dropped_early
         if accepted == draft.record_count:
