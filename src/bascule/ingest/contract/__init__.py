@@ -121,7 +121,8 @@ class PublisherContract:
     ) -> Judged | None:
         """Take out of the draft what must not be stored; None where all of it may be.
 
-        Its answers then are those of the accepted records. `stored` or `take_back` follows.
+        Its answers then are those of the accepted records. `take_back` follows if the log does not
+        take them.
         """
         window = self._window
         self._last_before = window.state[2:5]
