@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Final
 
 from bascule.ingest.acks import (
@@ -15,7 +16,7 @@ from bascule.ingest.acks import (
     AckError,
     AckFormat,
 )
-from bascule.ingest.contract import NO_LIMIT, Allowance, Judged, PublisherContract
+from bascule.ingest.contract import NO_LIMIT, UNLIMITED, Allowance, Judged, PublisherContract
 from bascule.ingest.sequencer import Draft
 from bascule.ingest.terms import Seed
 from bascule.model import Discard, StreamDefinition
@@ -120,8 +121,8 @@ class Admission:
 
     def _allowance(self, state: LogState, now_ns: int) -> Allowance:
         """The tightest of the limits on messages, and of those on bytes."""
-        records: list[tuple[int, AckError]] = []
-        sizes: list[tuple[int, AckError]] = []
+        records = [(UNLIMITED, DISCARDED_MESSAGES)]
+        sizes = [(UNLIMITED, DISCARDED_BYTES)]
         if self._records.rate:
             records.append((int(self._records.left(now_ns)), RATE_MESSAGES))
         if self._messages_max:
@@ -135,20 +136,11 @@ class Admission:
             sizes.append((tokens, RATE_BYTES))
         if self._bytes_max:
             sizes.append((self._bytes_max - state.bytes - HEADER_BYTES, DISCARDED_BYTES))
-        allowance = NO_LIMIT
-        record_limit = min(records, default=None, key=_first)
-        size_limit = min(sizes, default=None, key=_first)
-        if record_limit is not None:
-            allowance = Allowance(records=max(record_limit[0], 0), records_error=record_limit[1])
-        if size_limit is not None:
-            allowance = Allowance(
-                records=allowance.records,
-                records_error=allowance.records_error,
-                bytes=max(size_limit[0], 0),
-                bytes_error=size_limit[1],
-            )
-        return allowance
-
-
-def _first(pair: tuple[int, AckError]) -> int:
-    return pair[0]
+        records_left, records_error = min(records, key=itemgetter(0))
+        bytes_left, bytes_error = min(sizes, key=itemgetter(0))
+        return Allowance(
+            records=max(records_left, 0),
+            bytes=max(bytes_left, 0),
+            records_error=records_error,
+            bytes_error=bytes_error,
+        )
