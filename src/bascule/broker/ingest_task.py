@@ -92,11 +92,18 @@ class IngestTask:
         self._retrying = asyncio.create_task(self._retry_refused())
 
     async def attach(self, partitions: tuple[Partition, ...]) -> None:
-        """Subscribe for a stream; return once the server will deliver to all its partitions.
+        """Subscribe for a stream, a new one or one with partitions added at the end.
+
+        Returns once the server will deliver to all its partitions.
 
         Raises: NatsRefused where the server does not permit a subject; Broken after a time-out.
         """
-        await _confirmed(self._subscribe(partitions))
+        sids = self._sids.get(partitions[0].definition.id, [])
+        alone = sids.pop() if self._changes_group(partitions, sids) else None
+        ending = [] if alone is None else [self._source.unsubscribe(alone)]
+        await _confirmed([*ending, *self._subscribe(partitions)])
+        if alone is not None:
+            self._release_sid(alone)
 
     async def attach_all(self, streams: list[tuple[Partition, ...]]) -> None:
         """As `attach`, but what the server refuses stops only the stream concerned.
@@ -106,15 +113,6 @@ class IngestTask:
         confirmations = [done for partitions in streams for done in self._subscribe(partitions)]
         if confirmations:
             await _confirmed(confirmations, allow_refusals=True)
-
-    async def grow(self, partitions: tuple[Partition, ...]) -> None:
-        """Take partitions at the end that a stream has got. Raises: as `attach`."""
-        sids = self._sids[partitions[0].definition.id]
-        alone = sids.pop() if self._changes_group(partitions, sids) else None
-        ending = [] if alone is None else [self._source.unsubscribe(alone)]
-        await _confirmed([*ending, *self._subscribe(partitions)])
-        if alone is not None:
-            self._release_sid(alone)
 
     @staticmethod
     def _changes_group(partitions: tuple[Partition, ...], sids: list[int]) -> bool:

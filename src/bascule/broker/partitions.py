@@ -25,13 +25,10 @@ class Partitions:
         self._loop = loop
 
     def add(self, partitions: tuple[Partition, ...]) -> None:
+        """Take a stream's partitions in, in the place of those it had, which are among them."""
         definition = partitions[0].definition
         self._by_name[definition.name] = partitions
         self._by_id[definition.id] = partitions
-
-    def replace(self, partitions: tuple[Partition, ...]) -> None:
-        """Put more partitions in the place of a stream's."""
-        self.add(partitions)
 
     def remove(self, name: str) -> tuple[Partition, ...]:
         """Take a stream out; its waiting readers are told."""

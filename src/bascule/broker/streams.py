@@ -199,8 +199,8 @@ class Streams:
             )
             partitions += added
             # Readers know a partition before the first message can be in it.
-            self._partitions.replace(partitions)
-            await self._ingest.grow(partitions)
+            self._partitions.add(partitions)
+            await self._ingest.attach(partitions)
         return definition
 
     def info(self, name: str) -> StreamInfo:
