@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from bascule.record.header import HEADER_BYTES, read_header
 from bascule.storage import _hot
-from bascule.storage.scan import WALK_BYTES, check_header, check_header_present
+from bascule.storage.scan import WALK_BYTES, check_header, read_headers
 from bascule.storage.segment import Contents, LogPosition, Segment
 
 
@@ -40,12 +40,10 @@ def locate(contents: Contents, offset: int, limit: int, nowait: bool) -> Place |
     window, window_at = b"", position
     while position < limit:
         if position + HEADER_BYTES > window_at + len(window):
-            wanted = min(WALK_BYTES, limit - position)
-            data = (file.read_at_nowait if nowait else file.read_at)(position, wanted)
+            data = read_headers(file, position, min(WALK_BYTES, limit - position), nowait)
             if data is None:
                 return None
             window, window_at = data, position
-            check_header_present(file.path, position, len(window))
         # Compiled code passes the small batches in one go; the next one is looked at in full.
         position = window_at + _hot.skip_batches(window, position - window_at, offset)
         if position + HEADER_BYTES > window_at + len(window):

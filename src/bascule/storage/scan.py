@@ -27,12 +27,17 @@ BATCH_LENGTH_MIN: Final = HEADER_BYTES - LENGTH_PREFIX_BYTES
 MAGIC_POSITION: Final = 16
 
 
-def check_header_present(path: str, position: int, length: int) -> None:
-    """Raises: CorruptData where fewer than a header's bytes are left."""
-    if length < HEADER_BYTES:
-        raise CorruptData(
-            path, position, f"a batch header of {HEADER_BYTES} bytes", f"{length} bytes"
-        )
+def read_headers(file: File, position: int, length: int, nowait: bool) -> bytes | None:
+    """Read `length` bytes from `position` on, where a batch starts; fewer at the file's end.
+
+    None where `nowait` is set and the disk would have to be asked.
+
+    Raises: CorruptData where less than a header is there, OSError.
+    """
+    data = (file.read_at_nowait if nowait else file.read_at)(position, length)
+    if data is not None:
+        _check_header_present(file.path, position, len(data))
+    return data
 
 
 def check_header(header: BatchHeader, path: str, position: int, limit: int) -> None:
@@ -97,7 +102,7 @@ def scan_batches(file: File, *, start: int, end: int) -> Iterator[tuple[int, Bat
         if len(window) - at < HEADER_BYTES:
             window = memoryview(file.read_at(position, min(SCAN_BYTES, end - position)))
             window_at, at = position, 0
-            check_header_present(path, position, len(window))
+            _check_header_present(path, position, len(window))
         header = read_header(window, at)
         check_header(header, path, position, end)
         total = header.total_bytes
@@ -120,7 +125,7 @@ def walk_headers(file: File, *, start: int, end: int) -> Iterator[tuple[int, Bat
     while position < end:
         if position + HEADER_BYTES > window_at + len(window):
             window, window_at = file.read_at(position, WALK_BYTES), position
-            check_header_present(file.path, position, len(window))
+            _check_header_present(file.path, position, len(window))
         header = read_header(window, position - window_at)
         check_header(header, file.path, position, end)
         yield position, header
@@ -134,10 +139,9 @@ def whole_batch(file: File, position: int, limit: int, length: int, nowait: bool
 
     Raises: CorruptData, OSError.
     """
-    data = (file.read_at_nowait if nowait else file.read_at)(position, HEADER_BYTES)
+    data = read_headers(file, position, HEADER_BYTES, nowait)
     if data is None:
         return None
-    check_header_present(file.path, position, len(data))
     header = read_header(data)
     check_header(header, file.path, position, limit)
     return max(length, header.total_bytes)
@@ -183,6 +187,14 @@ def find_batch(
             return None
         position += SCAN_BYTES
     return None
+
+
+def _check_header_present(path: str, position: int, length: int) -> None:
+    """Raises: CorruptData where fewer than a header's bytes are left."""
+    if length < HEADER_BYTES:
+        raise CorruptData(
+            path, position, f"a batch header of {HEADER_BYTES} bytes", f"{length} bytes"
+        )
 
 
 def _pattern(offset: int, offset_max: int) -> re.Pattern[bytes]:

@@ -14,8 +14,8 @@ from bascule.storage.scan import (
     WALK_BYTES,
     check_epoch,
     check_header,
-    check_header_present,
     check_offset,
+    read_headers,
 )
 
 
@@ -42,12 +42,10 @@ def check_run(
     window, window_at, position, first = b"", start, start, True
     while position < end:
         if position + HEADER_BYTES > window_at + len(window):
-            wanted = min(WALK_BYTES, limit - position)
-            data = (file.read_at_nowait if nowait else file.read_at)(position, wanted)
+            data = read_headers(file, position, min(WALK_BYTES, limit - position), nowait)
             if data is None:
                 return False
             window, window_at = data, position
-            check_header_present(file.path, position, len(window))
         if not first:
             # Compiled code passes the small batches in one go; the next is looked at in full.
             entry = None if gaps is None else gaps.entry_after(position - 1)
