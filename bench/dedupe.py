@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import time
 from typing import Any
 
 from bench.harness import (
     Node,
+    TimedChild,
     confirm,
-    in_child,
     median_ratio,
     nats_connection,
     nats_server,
     node,
-    reap,
     report,
     row,
     work_directory,
@@ -45,22 +43,18 @@ def stored_rate(running: Node, port: int, window_ms: int, prefix: str, messages:
     """Messages/s from the first publish until all are synced."""
     blocks = operations(prefix, messages)
     running.create("dedupe", SUBJECT, dedupe_window_ms=window_ms, dedupe_messages_max=messages)
-    started, start_at = os.pipe()
 
-    def publisher() -> None:
+    def publish() -> float:
         sock = nats_connection(port)
         began = time.perf_counter()
         for block in blocks:
             sock.sendall(block)
         confirm(sock)
-        os.write(start_at, b"%.9f" % began)
+        return began
 
-    reap(in_child(publisher))
+    began = TimedChild(publish).wait()
     running.wait_stored("dedupe", messages)
     ended = time.perf_counter()
-    began = float(os.read(started, 64))
-    os.close(started)
-    os.close(start_at)
     assert running.partition("dedupe")["end_offset"] == messages
     running.delete("dedupe")
     return messages / (ended - began)

@@ -9,13 +9,12 @@ from typing import Any
 
 from bench.harness import (
     Node,
+    TimedChild,
     confirm,
-    in_child,
     median_ratio,
     nats_connection,
     nats_server,
     node,
-    reap,
     report,
     row,
     work_directory,
@@ -46,13 +45,7 @@ def bare_rate(port: int, size: int, messages: int) -> float:
     sock.sendall(b"SUB %s 1\r\n" % SUBJECT.encode())
     confirm(sock)
     wanted = messages * (len(b"MSG %s 1 %d\r\n" % (SUBJECT.encode(), size)) + size + 2)
-    started, start_at = os.pipe()
-
-    def publisher() -> None:
-        began = publish(port, size, messages)
-        os.write(start_at, b"%.9f" % began)
-
-    child = in_child(publisher)
+    child = TimedChild(lambda: publish(port, size, messages))
     buffer = bytearray(1 << 20)
     received = 0
     while received < wanted:
@@ -60,10 +53,7 @@ def bare_rate(port: int, size: int, messages: int) -> float:
         assert count, "the server dropped the bare subscriber"
         received += count
     ended = time.perf_counter()
-    reap(child)
-    began = float(os.read(started, 64))
-    os.close(started)
-    os.close(start_at)
+    began = child.wait()
     sock.close()
     return messages / (ended - began)
 
@@ -73,19 +63,9 @@ def stored_rate(running: Node, port: int, size: int, messages: int) -> tuple[flo
     name = f"ingest{size}"
     running.create(name, SUBJECT)
     cpu = running.cpu_seconds()
-    started, start_at = os.pipe()
-
-    def publisher() -> None:
-        began = publish(port, size, messages)
-        os.write(start_at, b"%.9f" % began)
-
-    child = in_child(publisher)
-    reap(child)
+    began = TimedChild(lambda: publish(port, size, messages)).wait()
     running.wait_stored(name, messages)
     ended = time.perf_counter()
-    began = float(os.read(started, 64))
-    os.close(started)
-    os.close(start_at)
     found = running.partition(name)
     assert found["synced_offset"] == found["end_offset"] == messages, found
     running.delete(name)
