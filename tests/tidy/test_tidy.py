@@ -62,9 +62,9 @@ BANS = (
     ban(r"(?<![\w.])print\(", "a structured log line, or rich in the CLI", but=(
         "src/bascule/cli/",)),
     ban(r"\basyncio\.sleep\(", "a signal to wait for, or virtual time",
-        where=("tests/",), but=("tests/interop/", "tests/e2e/", "tests/tidy/")),
+        where=("tests/",), but=("tests/interop/", "tests/e2e/", "tests/spark/", "tests/tidy/")),
     ban(r"(?<![\w.])time\.sleep\(", "a signal to wait for", where=("tests/", "src/"),
-        but=("tests/interop/", "tests/e2e/", "tests/tidy/", "src/bascule/host/real.py",
+        but=("tests/interop/", "tests/e2e/", "tests/spark/", "tests/tidy/", "src/bascule/host/real.py",
             "src/bascule/cli/demo/", "src/bascule/cli/top/")),
     ban(r"^\s*async def ", "a value the shell carries out: pure packages do not wait",
         where=PURE),

@@ -20,6 +20,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.streaming.query import StreamingQuery
 
+from bascule.pipeline.session import SHORT_LIVED, local_session
 from bascule.pipeline.source import BasculeDataSource
 
 FLIGHT: Final = (
@@ -37,28 +38,6 @@ POLL_SECONDS: Final = 1
 def say(event: str, **facts: Any) -> None:
     sys.stdout.write(json.dumps({"event": event, **facts}) + "\n")
     sys.stdout.flush()
-
-
-def session(folder: Path) -> SparkSession:
-    """A local Spark of two threads that leaves nothing outside `folder`."""
-    builder: SparkSession.Builder = SparkSession.builder
-    settings = {
-        "spark.master": f"local[{THREADS}]",
-        "spark.app.name": "bascule-demo",
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.bindAddress": "127.0.0.1",
-        # A short run is mostly warm-up, which the small compiler gets over sooner.
-        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
-        "spark.local.dir": str(folder / "spark"),
-        "spark.sql.warehouse.dir": str(folder / "spark" / "warehouse"),
-        "spark.sql.session.timeZone": "UTC",
-        "spark.sql.shuffle.partitions": "2",
-    }
-    for key, value in settings.items():
-        builder = builder.config(key, value)
-    return builder.getOrCreate()
 
 
 def flights_of(spark: SparkSession, *, server: str, stream: str) -> DataFrame:
@@ -122,7 +101,9 @@ def main() -> None:
     parser.add_argument("--stream", required=True)
     parser.add_argument("--output", required=True, type=Path)
     arguments = parser.parse_args()
-    spark = session(arguments.output)
+    spark = local_session(
+        arguments.output, name="bascule-demo", master=f"local[{THREADS}]", settings=SHORT_LIVED
+    )
     try:
         spark.dataSource.register(BasculeDataSource)
         say("started", version=spark.version)

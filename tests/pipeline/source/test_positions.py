@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bascule.errors import ConfigError, DataLoss
-from bascule.pipeline import offsets
-from bascule.pipeline.offsets import Extent, Range
-from bascule.pipeline.options import EARLIEST, LATEST
+from bascule.pipeline.source import positions as offsets
+from bascule.pipeline.source.options import EARLIEST, LATEST
+from bascule.pipeline.source.positions import Extent, Range
 
 EXTENT = Extent(stream="s", id="ab", partitions={0: (10, 100), 1: (0, 5)})
 

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from bascule.errors import ConfigError
-from bascule.pipeline.options import EARLIEST, LATEST, SourceOptions
+from bascule.pipeline.source.options import EARLIEST, LATEST, SourceOptions
 
 
 def test_everything_at_once() -> None:
@@ -71,8 +71,8 @@ def test_options_of_the_other_kind_are_refused() -> None:
 
 def test_nothing_imports_spark_unasked() -> None:
     script = (
-        "import sys, bascule, bascule.client, bascule.pipeline, bascule.pipeline.options, "
-        "bascule.pipeline.offsets; sys.exit('pyspark' in sys.modules)"
+        "import sys, bascule, bascule.client, bascule.pipeline, bascule.pipeline.source.options, "
+        "bascule.pipeline.source.positions; sys.exit('pyspark' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
 

@@ -1,4 +1,4 @@
-"""The Spark source against a real node: one Spark for the whole module, and one that is killed."""
+"""The Spark source against a real node, in the Spark of all tests and in one that is killed."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -16,69 +15,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-import bascule
 from bascule.client import SyncClient
 from bascule.pipeline import BasculeDataSource
+from bascule.pipeline.session import SHORT_LIVED, local_session
 from running import Node
 
-pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
-
-SPARK = {
-    "spark.ui.enabled": "false",
-    "spark.sql.session.timeZone": "UTC",
-    "spark.sql.shuffle.partitions": "2",
-    "spark.driver.memory": "1g",
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
-    "spark.sql.streaming.checkpointFileManagerClass": "org.apache.spark.sql.execution.streaming."
-    "checkpointing.FileSystemBasedCheckpointFileManager",
-}
 WAIT_S = 90
-
-
-def session(directory: Path) -> Any:
-    from pyspark.sql import SparkSession
-
-    # Spark's workers run `python3` of the PATH unless told otherwise.
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    builder = SparkSession.builder.master("local[2]").config(
-        "spark.sql.warehouse.dir", str(directory)
-    )
-    for name, value in SPARK.items():
-        builder = builder.config(name, value)
-    return builder.getOrCreate()
-
-
-@pytest.fixture(scope="module")
-def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
-    """A node that keeps its ports when it is started again."""
-    node = Node(tmp_path_factory.mktemp("node"))
-    node.start()
-    ports = {door: node.doors[door].rsplit(":", 1)[1] for door in ("client", "http", "nats")}
-    node.options = [text for door, port in ports.items() for text in (f"--{door}-port", port)]
-    yield node
-    node.stop()
-
-
-@pytest.fixture(scope="module")
-def client(node: Node) -> Iterator[SyncClient]:
-    with bascule.connect_sync(node.doors["http"]) as client:
-        yield client
-
-
-@pytest.fixture(scope="module")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    spark = session(tmp_path_factory.mktemp("spark"))
-    spark.sparkContext.setLogLevel("OFF")
-    yield spark
-    spark.stop()
-
-
-@pytest.fixture
-def stream(client: SyncClient, request: pytest.FixtureRequest) -> str:
-    """A stream named for the test; it takes `<its name>.>`."""
-    name = request.node.name.removeprefix("test_")
-    client.create_stream(name, f"{name}.>", sync="interval")
-    return str(name)
 
 
 def fill(client: SyncClient, stream: str, count: int, *, first: int = 0) -> None:
@@ -313,7 +255,7 @@ def test_a_killed_query_repeats_and_skips_nothing(
 
 def main(server: str, stream: str, directory: Path) -> None:
     """The query that is killed: small batches, as fast as they go."""
-    spark = session(directory)
+    spark = local_session(directory, master="local[2]", settings=SHORT_LIVED)
     running = (
         spark.readStream.format("bascule")
         .options(server=server, stream=stream, startingOffsets="earliest")

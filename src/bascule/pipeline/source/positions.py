@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from bascule.errors import ConfigError, DataLoss
-from bascule.pipeline.options import EARLIEST, LATEST, OffsetChoice
+from bascule.pipeline.source.options import EARLIEST, LATEST, OffsetChoice
 
 RECORDS_PER_TASK_MAX: Final = 4_000_000
 """A longer range is cut: about one to two seconds of reading, so a lost task costs little."""

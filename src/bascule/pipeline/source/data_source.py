@@ -1,17 +1,15 @@
 """The data source `bascule` for Spark's Python data source API (pyspark 4.3).
 
 Readers are pickled: to planner processes of the driver, and with every task to the executors. So
-they hold options and offsets only; connections live in this module, one client for each server in
-each process, and Spark reuses its Python workers from task to task.
+they hold options and offsets only; connections live in `pipeline.clients`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, MutableMapping, Sequence
+from collections.abc import Iterator, MutableMapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from threading import Event
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.datasource import (
     DataSource,
@@ -27,10 +25,12 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from bascule.client import BatchReader, SyncClient, connect_sync
-from bascule.errors import Broken, DataLoss, OffsetOutOfRange
+from bascule.client import BatchReader
+from bascule.errors import DataLoss, OffsetOutOfRange
 from bascule.model import StreamInfo
-from bascule.pipeline.offsets import (
+from bascule.pipeline.clients import client_of, is_known, patiently
+from bascule.pipeline.source.options import EARLIEST, LATEST, SourceOptions
+from bascule.pipeline.source.positions import (
     Extent,
     Range,
     advance,
@@ -40,7 +40,6 @@ from bascule.pipeline.offsets import (
     resolve,
     split,
 )
-from bascule.pipeline.options import EARLIEST, LATEST, SourceOptions
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -53,29 +52,6 @@ ROWS_PER_BATCH_MAX: Final = 65_536
 """Rows of one Arrow batch handed to Spark; larger and smaller ones measured slower."""
 BATCH_BYTES: Final = 8 << 20
 """About ROWS_PER_BATCH_MAX records of 128 B."""
-RETRY_PAUSES_S: Final = (0.1, 0.3, 1.0, 3.0, 5.0, 10.0)
-"""A node that restarts is back in seconds; Spark in local mode gives a task no second try."""
-
-T = TypeVar("T")
-_clients: dict[str, SyncClient] = {}
-
-
-def client_of(server: str) -> SyncClient:
-    """The client of this process for `server`; connected when it is first used."""
-    client = _clients.get(server)
-    if client is None:
-        client = _clients[server] = connect_sync(server or None)
-    return client
-
-
-def patiently(attempt: Callable[[], T]) -> T:
-    """What `attempt` returns; a node that cannot be reached is given a while to come back."""
-    for pause in RETRY_PAUSES_S:
-        try:
-            return attempt()
-        except Broken:
-            Event().wait(pause)
-    return attempt()
 
 
 def extent_of(options: SourceOptions) -> Extent:
@@ -83,7 +59,7 @@ def extent_of(options: SourceOptions) -> Extent:
 
     Raises: UnknownStream; Broken at once where the node was never there, later where it stays away.
     """
-    known = options.server in _clients
+    known = is_known(options.server)
     client = client_of(options.server)
 
     def ask() -> StreamInfo:

@@ -1,0 +1,61 @@
+"""One Spark, one node and one client for every test with Spark in this process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import bascule
+from bascule.client import SyncClient
+from bascule.pipeline.session import SHORT_LIVED, local_session
+from running import Node, end_leftovers
+
+SETTINGS = {
+    **SHORT_LIVED,
+    "spark.driver.memory": "1g",
+    "spark.sql.streaming.checkpointFileManagerClass": "org.apache.spark.sql.execution.streaming."
+    "checkpointing.FileSystemBasedCheckpointFileManager",
+}
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_process_stays() -> Iterator[None]:
+    yield
+    end_leftovers()
+
+
+@pytest.fixture(scope="session")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
+    """A node that keeps its ports when it is started again; a test that stops it starts it."""
+    node = Node(tmp_path_factory.mktemp("node"))
+    node.start()
+    ports = {door: node.doors[door].rsplit(":", 1)[1] for door in ("client", "http", "nats")}
+    node.options = [text for door, port in ports.items() for text in (f"--{door}-port", port)]
+    yield node
+    node.stop()
+
+
+@pytest.fixture(scope="session")
+def client(node: Node) -> Iterator[SyncClient]:
+    with bascule.connect_sync(node.doors["http"]) as client:
+        yield client
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
+    folder = tmp_path_factory.mktemp("spark")
+    spark = local_session(folder, master="local[2]", settings=SETTINGS)
+    spark.sparkContext.setLogLevel("OFF")
+    yield spark
+    spark.stop()
+
+
+@pytest.fixture
+def stream(client: SyncClient, request: pytest.FixtureRequest) -> str:
+    """A stream named for the test; it takes `<its name>.>`."""
+    name = request.node.name.removeprefix("test_")
+    client.create_stream(name, f"{name}.>", sync="interval")
+    return str(name)
