@@ -1,0 +1,172 @@
+"""What a declaration must hold beyond types: sections of its kind, options, triggers. Pure."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from bascule.errors import BasculeError, ConfigError
+from bascule.pipeline.declare.sections import (
+    AVAILABLE_NOW,
+    Declaration,
+    Kind,
+    OptionValue,
+    Value,
+)
+
+_INTERVAL: Final = re.compile(r"(\d+)\s*(ms|s|min|m|h)")
+_UNIT_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000}
+
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """What a kind takes: sections and keys it must have, and sections it may have."""
+
+    required: tuple[str, ...]
+    allowed: tuple[str, ...] = ()
+
+
+NEEDS: Final[Mapping[Kind, Needs]] = {
+    "archive": Needs(("source", "table", "pipeline.checkpoint"), ("value",)),
+    "audit": Needs(("source", "table"), ("value",)),
+    "replay": Needs(("table",), ("value",)),
+    "rollup": Needs(("source", "rollup", "pipeline.checkpoint"), ("value", "table", "sink")),
+    "compact-lake": Needs(("table",), ("value",)),
+}
+EVERY_KIND: Final = ("pipeline", "spark")
+
+
+def check(declaration: Declaration, origin: str) -> None:
+    """Raises: ConfigError, naming `origin` and the key."""
+    kind = declaration.pipeline.kind
+    needs = NEEDS[kind]
+    for key in needs.required:
+        if not _has(declaration, key):
+            shown = key if "." in key else f"[{key}]"
+            raise ConfigError(f"{origin}:{shown} is missing: kind {kind} needs it")
+    taken = {*EVERY_KIND, *needs.required, *needs.allowed}
+    for name in declaration.__struct_fields__:
+        if name not in taken and _has(declaration, name):
+            raise ConfigError(f"{origin}:[{name}] means nothing to kind {kind}")
+    _at(origin, "pipeline.trigger", lambda: trigger_ms(declaration.pipeline.trigger))
+    _check_table(declaration, origin)
+    _check_value(declaration, origin)
+    if declaration.source:
+        _check_source(declaration, origin)
+    if kind == "rollup":
+        _check_rollup(declaration, origin)
+
+
+def _has(declaration: Declaration, key: str) -> bool:
+    found: object = declaration
+    for name in key.split("."):
+        found = getattr(found, name)
+    return found is not None and found not in ({}, "")
+
+
+def _at(origin: str, key: str, attempt: Callable[[], object]) -> None:
+    """What `attempt` refuses, with the place in front."""
+    try:
+        attempt()
+    except BasculeError as error:
+        raise ConfigError(f"{origin}:{key}: {error}") from error
+
+
+def trigger_ms(text: str) -> int | None:
+    """Milliseconds between micro-batches; None for a run that ends with what is there now.
+
+    Raises: ConfigError.
+    """
+    if text == AVAILABLE_NOW:
+        return None
+    matched = _INTERVAL.fullmatch(text.strip())
+    if matched is None:
+        raise ConfigError(f"{text!r} is no trigger: expected {AVAILABLE_NOW}, or 10s, 500ms, 1min")
+    return int(matched[1]) * _UNIT_MS[matched[2]]
+
+
+def option_text(value: OptionValue) -> str:
+    """A TOML value as the text of a Spark option."""
+    if isinstance(value, dict):
+        return json.dumps(value)
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def options_of(section: Mapping[str, OptionValue]) -> dict[str, str]:
+    return {name: option_text(value) for name, value in section.items()}
+
+
+def value_options(value: Value | None) -> dict[str, str]:
+    """The options of the source that say how values are read; none for raw ones."""
+    if value is None or value.format == "raw":
+        return {}
+    found = {
+        "valueFormat": value.format,
+        "valueSchema": value.schema,
+        "valueSchemaFile": value.schema_file,
+        "valueDescriptorFile": value.descriptor_file,
+        "valueMessage": value.message,
+        "mode": value.mode,
+    }
+    return {name: text for name, text in found.items() if text}
+
+
+def source_options(declaration: Declaration) -> dict[str, str]:
+    """All options of `format("bascule")` for this declaration."""
+    server = declaration.pipeline.server
+    return {
+        **({"server": server} if server else {}),
+        **options_of(declaration.source),
+        **value_options(declaration.value),
+    }
+
+
+def _check_source(declaration: Declaration, origin: str) -> None:
+    from bascule.pipeline.source.options import SourceOptions
+
+    for name in declaration.source:
+        if name.lower().startswith("value") or name.lower() in ("mode", "server"):
+            section = "pipeline.server" if name.lower() == "server" else "[value]"
+            raise ConfigError(f"{origin}:source.{name}: say it in {section}")
+    options = source_options(declaration)
+    _at(origin, "[source]", lambda: SourceOptions.parse(options).for_stream())
+
+
+def _check_value(declaration: Declaration, origin: str) -> None:
+    options = {name.lower(): text for name, text in value_options(declaration.value).items()}
+    if options:
+        from bascule.pipeline.values import ValueSpec
+
+        _at(origin, "[value]", lambda: ValueSpec.from_options(options))
+
+
+def _check_table(declaration: Declaration, origin: str) -> None:
+    table = declaration.table
+    if table is None:
+        return
+    if table.format == "iceberg":
+        if not table.name:
+            raise ConfigError(f"{origin}:table.name is missing: an iceberg table has one, ns.name")
+        if not table.location and not table.catalog:
+            raise ConfigError(f"{origin}:table.location is missing, and there is no table.catalog")
+    elif not table.location:
+        raise ConfigError(f"{origin}:table.location is missing: a {table.format} table has one")
+
+
+def _check_rollup(declaration: Declaration, origin: str) -> None:
+    rollup = declaration.rollup
+    assert rollup is not None
+    if (declaration.table is None) == (declaration.sink is None):
+        raise ConfigError(f"{origin}: a rollup goes to a [table] or to a [sink]: one of the two")
+    if declaration.sink is not None and "stream" not in {n.lower() for n in declaration.sink}:
+        raise ConfigError(f"{origin}:sink.stream is missing: which stream takes the results?")
+    if not re.search(r"\brecords\b", rollup.sql, re.IGNORECASE):
+        raise ConfigError(f"{origin}:rollup.sql reads no table: the stream is FROM records")
+    if rollup.mode == "append" and rollup.watermark is None:
+        raise ConfigError(
+            f"{origin}:rollup.watermark is missing: in append mode a window is written once the "
+            "watermark has passed it, so there must be one"
+        )
