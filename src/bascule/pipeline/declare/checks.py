@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from bascule.errors import BasculeError, ConfigError
 from bascule.pipeline.declare.sections import (
-    AVAILABLE_NOW,
     Declaration,
     Kind,
     OptionValue,
     Value,
 )
-
-_INTERVAL: Final = re.compile(r"(\d+)\s*(ms|s|min|m|h)")
-_UNIT_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000}
+from bascule.pipeline.trigger import trigger_ms
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,11 +26,11 @@ class Needs:
 
 
 NEEDS: Final[Mapping[Kind, Needs]] = {
-    "archive": Needs(("source", "table", "pipeline.checkpoint"), ("value",)),
-    "audit": Needs(("source", "table"), ("value",)),
-    "replay": Needs(("table",), ("value",)),
+    "archive": Needs(("source", "table"), ("value", "archive")),
+    "audit": Needs(("source", "table"), ("value", "audit")),
+    "replay": Needs(("table",), ("source", "value", "sink", "replay")),
     "rollup": Needs(("source", "rollup", "pipeline.checkpoint"), ("value", "table", "sink")),
-    "compact-lake": Needs(("table",), ("value",)),
+    "compact-lake": Needs(("table",), ("source", "value", "compact_lake")),
 }
 EVERY_KIND: Final = ("pipeline", "spark")
 
@@ -56,8 +52,6 @@ def check(declaration: Declaration, origin: str) -> None:
     _check_value(declaration, origin)
     if declaration.source:
         _check_source(declaration, origin)
-    if kind == "rollup":
-        _check_rollup(declaration, origin)
 
 
 def _has(declaration: Declaration, key: str) -> bool:
@@ -73,19 +67,6 @@ def _at(origin: str, key: str, attempt: Callable[[], object]) -> None:
         attempt()
     except BasculeError as error:
         raise ConfigError(f"{origin}:{key}: {error}") from error
-
-
-def trigger_ms(text: str) -> int | None:
-    """Milliseconds between micro-batches; None for a run that ends with what is there now.
-
-    Raises: ConfigError.
-    """
-    if text == AVAILABLE_NOW:
-        return None
-    matched = _INTERVAL.fullmatch(text.strip())
-    if matched is None:
-        raise ConfigError(f"{text!r} is no trigger: expected {AVAILABLE_NOW}, or 10s, 500ms, 1min")
-    return int(matched[1]) * _UNIT_MS[matched[2]]
 
 
 def option_text(value: OptionValue) -> str:
@@ -145,28 +126,5 @@ def _check_value(declaration: Declaration, origin: str) -> None:
 
 def _check_table(declaration: Declaration, origin: str) -> None:
     table = declaration.table
-    if table is None:
-        return
-    if table.format == "iceberg":
-        if not table.name:
-            raise ConfigError(f"{origin}:table.name is missing: an iceberg table has one, ns.name")
-        if not table.location and not table.catalog:
-            raise ConfigError(f"{origin}:table.location is missing, and there is no table.catalog")
-    elif not table.location:
-        raise ConfigError(f"{origin}:table.location is missing: a {table.format} table has one")
-
-
-def _check_rollup(declaration: Declaration, origin: str) -> None:
-    rollup = declaration.rollup
-    assert rollup is not None
-    if (declaration.table is None) == (declaration.sink is None):
-        raise ConfigError(f"{origin}: a rollup goes to a [table] or to a [sink]: one of the two")
-    if declaration.sink is not None and "stream" not in {n.lower() for n in declaration.sink}:
-        raise ConfigError(f"{origin}:sink.stream is missing: which stream takes the results?")
-    if not re.search(r"\brecords\b", rollup.sql, re.IGNORECASE):
-        raise ConfigError(f"{origin}:rollup.sql reads no table: the stream is FROM records")
-    if rollup.mode == "append" and rollup.watermark is None:
-        raise ConfigError(
-            f"{origin}:rollup.watermark is missing: in append mode a window is written once the "
-            "watermark has passed it, so there must be one"
-        )
+    if table is not None:
+        _at(origin, "[table]", table.address)

@@ -13,7 +13,9 @@ from typing import Any, Final, get_args, get_type_hints
 import msgspec
 
 from bascule.errors import ConfigError
-from bascule.pipeline.declare.sections import NAME_PATTERN, Declaration, Section
+from bascule.pipeline.declare.checks import check
+from bascule.pipeline.declare.dispatch import spec_of
+from bascule.pipeline.declare.sections import NAME_PATTERN, Declaration
 
 VARIABLE: Final = re.compile(r"\$\$\{|\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
 """`${NAME}`, `${NAME:-default}`, and `$${` for the text `${`."""
@@ -38,14 +40,13 @@ def load(
 
     Raises: ConfigError, naming file and key.
     """
-    from bascule.pipeline.declare.checks import check
-
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} cannot be read: {error}") from error
     declaration = parse(text, str(path), environment=environment, settings=settings)
     check(declaration, str(path))
+    spec_of(declaration, str(path))
     return declaration
 
 
@@ -120,7 +121,7 @@ def expand(value: Any, environment: Mapping[str, str], origin: str, key: str = "
     return VARIABLE.sub(variable, value)
 
 
-def require_known(value: Any, section: type[Section], origin: str, key: str) -> None:
+def require_known(value: Any, section: type[msgspec.Struct], origin: str, key: str) -> None:
     """Raises: ConfigError for a key that no section has, with the nearest one that exists."""
     if not isinstance(value, dict):
         return
@@ -130,11 +131,11 @@ def require_known(value: Any, section: type[Section], origin: str, key: str) -> 
         if name not in kinds:
             raise ConfigError(f"{origin}:{full} is unknown; {_near(name, section, key)}")
         for kind in (kinds[name], *get_args(kinds[name])):
-            if isinstance(kind, type) and issubclass(kind, Section):
+            if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
                 require_known(inner, kind, origin, full)
 
 
-def _near(name: str, section: type[Section], key: str) -> str:
+def _near(name: str, section: type[msgspec.Struct], key: str) -> str:
     """What was most likely meant, also where the right name stands in a wrong section."""
     here = section.__struct_fields__
     prefix = f"{key}." if key else ""
@@ -146,7 +147,7 @@ def _near(name: str, section: type[Section], key: str) -> str:
     return f"known are {', '.join(prefix + field for field in here)}"
 
 
-def all_keys(section: type[Section] = Declaration, key: str = "") -> list[str]:
+def all_keys(section: type[msgspec.Struct] = Declaration, key: str = "") -> list[str]:
     """The dotted names of all keys; a section that takes any key stands for itself."""
     found = []
     for name, kind in get_type_hints(section).items():
@@ -154,7 +155,7 @@ def all_keys(section: type[Section] = Declaration, key: str = "") -> list[str]:
         inner = [
             part
             for part in (kind, *get_args(kind))
-            if isinstance(part, type) and issubclass(part, Section)
+            if isinstance(part, type) and issubclass(part, msgspec.Struct)
         ]
         found += all_keys(inner[0], full) if inner else [full]
     return found
@@ -198,7 +199,7 @@ def kind_of(key: str) -> Any:
         sections = [
             part
             for part in (kind, *get_args(kind))
-            if isinstance(part, type) and issubclass(part, Section)
+            if isinstance(part, type) and issubclass(part, msgspec.Struct)
         ]
         if not sections:
             return None

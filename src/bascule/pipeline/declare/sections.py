@@ -10,12 +10,13 @@ from typing import Annotated, Any, Final, Literal, TypeAlias
 
 import msgspec
 
-from bascule.pipeline.lake.model import TableFormat
+from bascule.pipeline.jobs.tables import TableSpec
+from bascule.pipeline.rollup.spec import Watermark
+from bascule.pipeline.trigger import AVAILABLE_NOW
 
 Kind: TypeAlias = Literal["archive", "replay", "audit", "rollup", "compact-lake"]
 KINDS: Final[tuple[Kind, ...]] = ("archive", "replay", "audit", "rollup", "compact-lake")
 
-AVAILABLE_NOW: Final = "available-now"
 NAME_PATTERN: Final = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
 
 Port: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=65_535)]
@@ -50,24 +51,6 @@ class Value(Section, frozen=True, kw_only=True):
     mode: Literal["PERMISSIVE", "FAILFAST"] = "PERMISSIVE"
 
 
-class Table(Section, frozen=True, kw_only=True):
-    """[table]: a lake table."""
-
-    format: TableFormat
-    location: str = ""
-    name: str = ""
-    partition_by: tuple[str, ...] = ()
-    catalog: dict[str, str] = {}
-
-
-class Watermark(Section, frozen=True, kw_only=True):
-    """rollup.watermark: how late a record may be."""
-
-    column: str = "timestamp"
-    delay: str
-    expression: str = ""
-
-
 class Rollup(Section, frozen=True, kw_only=True):
     """[rollup]: an aggregate over windows, in SQL."""
 
@@ -79,13 +62,21 @@ class Rollup(Section, frozen=True, kw_only=True):
 OptionValue: TypeAlias = str | int | float | bool | dict[str, Any]
 
 
+JobKeys: TypeAlias = dict[str, Any]
+"""Keys of a job's own spec, which checks them."""
+
+
 class Declaration(Section, frozen=True, kw_only=True):
     """A whole file."""
 
     pipeline: Pipeline
     source: dict[str, OptionValue] = {}
     value: Value | None = None
-    table: Table | None = None
+    table: TableSpec | None = None
     rollup: Rollup | None = None
     sink: dict[str, OptionValue] | None = None
+    archive: JobKeys = {}
+    audit: JobKeys = {}
+    replay: JobKeys = {}
+    compact_lake: JobKeys = {}
     spark: dict[str, str | int | float | bool] = {}

@@ -1,0 +1,161 @@
+"""From a declaration to the spec of its kind's job, and the run of that job.
+
+A job's spec is the law on its own keys: what `[archive]` may hold is what `ArchiveSpec` holds, less
+what the shared sections say. So a job gains a key without a change here.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from bascule.errors import BasculeError, ConfigError
+from bascule.pipeline.declare.checks import source_options, value_options
+from bascule.pipeline.declare.sections import Declaration, Kind
+from bascule.pipeline.jobs.model import JobResult, Progress
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """Where a kind's spec and its `run(spark, spec, progress)` are."""
+
+    spec_module: str
+    spec_name: str
+    run_module: str
+    section: str
+
+    def spec_class(self) -> type[msgspec.Struct]:
+        found: type[msgspec.Struct] = getattr(import_module(self.spec_module), self.spec_name)
+        return found
+
+
+JOBS: Final[Mapping[Kind, Job]] = {
+    "archive": Job(
+        "bascule.pipeline.jobs.archive.spec",
+        "ArchiveSpec",
+        "bascule.pipeline.jobs.archive.job",
+        "archive",
+    ),
+    "audit": Job(
+        "bascule.pipeline.jobs.audit.spec", "AuditSpec", "bascule.pipeline.jobs.audit.job", "audit"
+    ),
+    "replay": Job(
+        "bascule.pipeline.jobs.replay.spec",
+        "ReplaySpec",
+        "bascule.pipeline.jobs.replay.job",
+        "replay",
+    ),
+    "compact-lake": Job(
+        "bascule.pipeline.jobs.compact_lake.spec",
+        "CompactLakeSpec",
+        "bascule.pipeline.jobs.compact_lake.job",
+        "compact_lake",
+    ),
+    "rollup": Job(
+        "bascule.pipeline.rollup.spec", "RollupSpec", "bascule.pipeline.rollup.job", "rollup"
+    ),
+}
+
+SOURCE_KEYS: Final = {
+    "stream": "stream",
+    "startingOffsets": "starting_offsets",
+    "failOnDataLoss": "fail_on_data_loss",
+    "maxOffsetsPerTrigger": "offsets_per_trigger_max",
+}
+"""Options of the source that jobs with a reader of their own take too, and their names there."""
+
+
+def shared(declaration: Declaration) -> dict[str, Any]:
+    """What the shared sections say, by the names that specs have for it."""
+    pipeline = declaration.pipeline
+    values: dict[str, Any] = {
+        "name": pipeline.name,
+        "server": pipeline.server,
+        "checkpoint": pipeline.checkpoint or None,
+        "trigger": pipeline.trigger,
+        "value": value_options(declaration.value),
+        "source": source_options(declaration),
+    }
+    given = {name.lower(): value for name, value in declaration.source.items()}
+    for option, name in SOURCE_KEYS.items():
+        if option.lower() in given:
+            values[name] = given[option.lower()]
+    if declaration.table is not None:
+        values["table"] = msgspec.to_builtins(declaration.table)
+    if declaration.sink is not None:
+        values["sink"] = {name.lower(): value for name, value in declaration.sink.items()}
+    return values
+
+
+def spec_of(declaration: Declaration, origin: str) -> msgspec.Struct:
+    """The spec of the job that a declaration means.
+
+    Raises: ConfigError, naming `origin` and the key.
+    """
+    kind = declaration.pipeline.kind
+    job = JOBS[kind]
+    cls = job.spec_class()
+    section = getattr(declaration, job.section)
+    own = msgspec.to_builtins(section) if isinstance(section, msgspec.Struct) else dict(section)
+    common = shared(declaration)
+    fields = cls.__struct_fields__
+    for name in own:
+        if name not in fields or name in common:
+            raise ConfigError(f"{origin}:{job.section}.{name} is unknown; {_near(name, job)}")
+    if job.section != "rollup":
+        _refuse_other_options(declaration, origin, fields)
+    merged = {name: value for name, value in common.items() if name in fields} | own
+    try:
+        return msgspec.convert(merged, cls)
+    except msgspec.ValidationError as error:
+        text = str(error).replace("`$.", f"`{job.section}.").replace("`", "")
+        raise ConfigError(f"{origin}:[{job.section}]: {text[:1].lower()}{text[1:]}") from None
+    except BasculeError as error:
+        raise ConfigError(f"{origin}:[{job.section}]: {error}") from error
+
+
+def own_keys(kind: Kind) -> tuple[str, ...]:
+    """The keys of a kind's own section."""
+    told = {"name", "server", "checkpoint", "trigger", "value", "source", "table", "sink"}
+    told |= set(SOURCE_KEYS.values())
+    return tuple(f for f in JOBS[kind].spec_class().__struct_fields__ if f not in told)
+
+
+def _near(name: str, job: Job) -> str:
+    kind = next(kind for kind, other in JOBS.items() if other is job)
+    known = own_keys(kind)
+    near = difflib.get_close_matches(name, known, n=1)
+    return f"did you mean {near[0]}?" if near else f"known are {', '.join(known) or 'none'}"
+
+
+def _refuse_other_options(declaration: Declaration, origin: str, fields: tuple[str, ...]) -> None:
+    """A job with a reader of its own takes some options of the source, not all."""
+    taken = {option.lower() for option, name in SOURCE_KEYS.items() if name in fields}
+    for name in declaration.source:
+        if name.lower() not in taken:
+            kind = declaration.pipeline.kind
+            known = ", ".join(option for option in SOURCE_KEYS if option.lower() in taken)
+            raise ConfigError(
+                f"{origin}:source.{name} means nothing to kind {kind}; known: {known}"
+            )
+
+
+def run(
+    spark: SparkSession, declaration: Declaration, origin: str, progress: Progress
+) -> JobResult:
+    """Do what a declaration says.
+
+    Raises: BasculeError; what Spark raises.
+    """
+    job = JOBS[declaration.pipeline.kind]
+    spec = spec_of(declaration, origin)
+    result: JobResult = import_module(job.run_module).run(spark, spec, progress)
+    return result

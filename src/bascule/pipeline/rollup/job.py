@@ -1,0 +1,144 @@
+"""Runs a rollup: the stream as a view, the SQL, the table or stream it goes to."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark.sql import functions as f
+
+from bascule.errors import ConfigError
+from bascule.pipeline.jobs.model import JobResult, Progress
+from bascule.pipeline.jobs.tables import TableSpec
+from bascule.pipeline.lag import Lags, QueryState
+from bascule.pipeline.results import series_of, table_of
+from bascule.pipeline.rollup.spec import BATCH, VIEW, RollupSpec
+from bascule.pipeline.trigger import trigger_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+POLL_S: Final = 1
+SINK_COLUMNS: Final = ("value", "key", "subject", "headers", "partition")
+"""What the sink takes by name; other columns become the JSON of the value."""
+
+
+def frame_of(spark: SparkSession, spec: RollupSpec) -> DataFrame:
+    """The result of the SQL as a streaming frame.
+
+    Raises: ConfigError for an event time that is none; what Spark says of the SQL.
+    """
+    records = spark.readStream.format("bascule").options(**spec.source).load()
+    watermark = spec.watermark
+    if watermark is not None:
+        if watermark.expression:
+            records = records.withColumn(watermark.column, f.expr(watermark.expression))
+        elif watermark.column not in records.columns:
+            raise ConfigError(
+                f"rollup.watermark.column {watermark.column!r} is no column of the stream, and "
+                "there is no rollup.watermark.expression that makes it"
+            )
+        records = records.withWatermark(watermark.column, watermark.delay)
+    records.createOrReplaceTempView(VIEW)
+    return spark.sql(spec.sql)
+
+
+def lake_options(table: TableSpec) -> dict[str, str]:
+    """A table as options of `bascule_lake`."""
+    named = {"format": table.format, "location": table.location, "name": table.name}
+    named["partitionBy"] = ", ".join(table.partition_by)
+    catalog = {f"catalog.{name}": text for name, text in table.catalog.items()}
+    return {name: text for name, text in {**named, **catalog}.items() if text}
+
+
+def writing(frame: DataFrame, spec: RollupSpec) -> DataStreamWriter:
+    """The frame on its way to the table, or to the stream."""
+    if spec.table is not None:
+        options = lake_options(spec.table)
+        if spec.mode == "update":
+            options["batchColumn"] = BATCH
+        return frame.writeStream.format("bascule_lake").options(**options)
+    assert spec.sink is not None, "the spec says so"
+    server = {"server": spec.source["server"]} if "server" in spec.source else {}
+    return sink_rows(frame).writeStream.format("bascule").options(**{**server, **spec.sink})
+
+
+def sink_rows(frame: DataFrame) -> DataFrame:
+    """Rows as the sink takes them: without a column `value`, the JSON of the others is it."""
+    if "value" in frame.columns:
+        return frame
+    named = [f.col(name) for name in frame.columns if name in SINK_COLUMNS]
+    rest = [f.col(name) for name in frame.columns if name not in SINK_COLUMNS]
+    if not rest:
+        raise ConfigError("the rollup's SQL gives no column that could be a value")
+    return frame.select(*named, f.to_json(f.struct(*rest)).cast("binary").alias("value"))
+
+
+def run(spark: SparkSession, spec: RollupSpec, progress: Progress) -> JobResult:
+    """Run until what the stream holds now is in, or, with an interval, until stopped.
+
+    Raises: BasculeError; what Spark raises.
+    """
+    register(spark, spec)
+    started = time.monotonic()
+    progress.begin("rollup", None)
+    query = (
+        writing(frame_of(spark, spec), spec)
+        .queryName(spec.name)
+        .outputMode(spec.mode)
+        .option("checkpointLocation", spec.checkpoint)
+        .trigger(**trigger_of(spec.trigger))
+        .start()
+    )
+    lags = Lags()
+    try:
+        state = follow(query, lags, progress)
+    finally:
+        query.stop()
+    return result_of(spec, state, time.monotonic() - started)
+
+
+def register(spark: SparkSession, spec: RollupSpec) -> None:
+    from bascule.pipeline.lake_sink import LakeDataSource
+    from bascule.pipeline.source import BasculeDataSource
+
+    spark.dataSource.register(BasculeDataSource)
+    if spec.table is not None:
+        spark.dataSource.register(LakeDataSource)
+
+
+def follow(query: StreamingQuery, lags: Lags, progress: Progress) -> QueryState | None:
+    """Wait for the end of a query, telling how far it is; None where it had no batch."""
+    seen, state = -1, None
+    while True:
+        ended = query.awaitTermination(POLL_S)
+        for report in query.recentProgress:
+            if report["batchId"] > seen:
+                seen, state = report["batchId"], lags.on_progress(report)
+        if state is not None:
+            progress.advance(state.rows)
+        if ended:
+            return state
+
+
+def result_of(spec: RollupSpec, state: QueryState | None, seconds: float) -> JobResult:
+    rows = state.rows if state else 0
+    summary: dict[str, Any] = {
+        "rows": rows,
+        "rows_written": state.rows_written if state else 0,
+        "late_rows": state.late_rows if state else 0,
+        "batches": state.batches if state else 0,
+        "lag": state.lag if state else 0,
+        "seconds": round(seconds, 3),
+        "rows_per_s": round(rows / seconds) if seconds else 0,
+    }
+    return JobResult(
+        kind="rollup",
+        name=spec.name,
+        ok=True,
+        summary=summary,
+        tables=table_of([state] if state else []),
+        series=series_of(state) if state else (),
+    )
