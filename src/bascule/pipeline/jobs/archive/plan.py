@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Final
 
 from bascule.errors import DataLoss
@@ -131,7 +132,5 @@ def cut(
         held = (side or {}).get(partition, start)
         if start < held < marks[-1]:
             marks = sorted({*marks, held})
-        pieces += [
-            Piece(partition, a, b, side=a >= held) for a, b in zip(marks, marks[1:], strict=False)
-        ]
+        pieces += [Piece(partition, a, b, side=a >= held) for a, b in pairwise(marks)]
     return pieces

@@ -1,0 +1,130 @@
+"""The two ends of an archive as a process sees them: the stream's log, and the tables."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from bascule.errors import DataLoss
+from bascule.pipeline.clients import client_of, patiently
+from bascule.pipeline.jobs.archive.commit import Committer
+from bascule.pipeline.jobs.archive.plan import Committed, Held
+from bascule.pipeline.jobs.archive.spec import ArchiveSpec
+from bascule.pipeline.jobs.archive.task import Work
+from bascule.pipeline.jobs.rows import MALFORMED_SCHEMA, archive_schema
+from bascule.pipeline.jobs.tables import ensure_table, malformed_of
+from bascule.pipeline.values.spec import ValueSpec
+
+if TYPE_CHECKING:
+    from bascule.pipeline.lake.model import LakeTable
+
+ORPHAN_AGE_MS: Final = 3_600_000
+"""Files younger than this may belong to a batch under way, however old the snapshots are."""
+
+
+def held_of(server: str, stream: str) -> Held:
+    """What the log holds now. Raises: UnknownStream, Broken."""
+    info = patiently(lambda: client_of(server).stream(stream))
+    return Held(
+        stream=stream,
+        id=info.definition.id.hex(),
+        partitions={p.partition: (p.start_offset, p.high_watermark) for p in info.partitions},
+        bytes=sum(p.bytes for p in info.partitions),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A stream and its tables."""
+
+    spec: ArchiveSpec
+    value: ValueSpec
+    main: LakeTable
+    side: LakeTable | None
+
+    def held(self) -> Held:
+        """What the log holds now.
+
+        Raises: DataLoss where it is another stream than the one whose records the table holds.
+        """
+        held = held_of(self.spec.server, self.spec.stream)
+        snapshot = self.main.snapshot()
+        if snapshot is not None and snapshot.stream_id and snapshot.stream_id != held.id:
+            raise DataLoss(
+                held.stream, None, "the table holds an older stream, deleted since and made again"
+            )
+        return held
+
+    def committed(self) -> Committed:
+        """What the table holds of each stream partition."""
+        snapshot = self.main.snapshot()
+        return {} if snapshot is None else snapshot.committed
+
+    def side_ends(self) -> dict[int, int]:
+        """Where the table of malformed records ends."""
+        snapshot = None if self.side is None else self.side.snapshot()
+        return {} if snapshot is None else {p: end for p, (_, end) in snapshot.committed.items()}
+
+    def work(self) -> Work:
+        """What tasks are told."""
+        return Work(
+            server=self.spec.server,
+            stream=self.spec.stream,
+            stream_id=held_of(self.spec.server, self.spec.stream).id,
+            value=self.value,
+            raw=self.spec.raw,
+            writer=self.main.writer(),
+            side_writer=None if self.side is None else self.side.writer(),
+        )
+
+    def committer(self) -> Committer:
+        return Committer(self.spec.stream, self.main, self.side)
+
+    def commit_offsets(self) -> None:
+        """Commit under the pipeline's name how far the table is. Raises: as `reset_offsets`."""
+        client = client_of(self.spec.server)
+        found = client.offsets(consumer=self.spec.name, stream=self.spec.stream)
+        known = {entry.partition: entry.offset for entry in found}
+        for partition, (_, end) in self.committed().items():
+            if known.get(partition) != end:
+                client.reset_offsets(
+                    self.spec.name, self.spec.stream, offset=end, partition=partition
+                )
+
+    def tidy(self) -> None:
+        """Join small files, and forget old snapshots where the spec says so."""
+        for table in (self.main, self.side):
+            if table is None:
+                continue
+            table.compact(file_bytes=self.spec.file_bytes)
+            if self.spec.expire_after_ms is not None:
+                now = time.time_ns() // 1_000_000
+                age = max(self.spec.expire_after_ms, ORPHAN_AGE_MS)
+                table.expire(older_than_ms=now - age)
+
+
+def open_place(spec: ArchiveSpec) -> Place:
+    """Open the tables, and create those that are not there."""
+    value = ValueSpec.from_options({name.lower(): text for name, text in spec.value.items()})
+    address = spec.table.address()
+    by = spec.table.partition_by
+    main = ensure_table(address, archive_schema(value.arrow_type(), raw=spec.raw), by)
+    side = None
+    if not value.is_raw:
+        side = ensure_table(malformed_of(address), MALFORMED_SCHEMA, ())
+    return Place(spec, value, main, side)
+
+
+_places: dict[bytes, Place] = {}
+
+
+def place_of(spec: ArchiveSpec) -> Place:
+    """`open_place`, once for each spec and process."""
+    key = msgspec.json.encode(spec)
+    place = _places.get(key)
+    if place is None:
+        place = _places[key] = open_place(spec)
+    return place

@@ -1,0 +1,190 @@
+"""Runs an archive: the streaming query, its progress, and what is done at its end."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from bascule.errors import BasculeError
+from bascule.pipeline.jobs.archive.place import Place, open_place
+from bascule.pipeline.jobs.archive.plan import decode_position
+from bascule.pipeline.jobs.archive.spec import ArchiveSpec, trigger_of
+from bascule.pipeline.jobs.model import NO_PROGRESS, JobResult, Progress, Series, Table
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+POLL_S: Final = 1
+"""How often the query is asked how far it is."""
+
+Ends = dict[int, int]
+
+
+def run(spark: SparkSession, spec: ArchiveSpec, progress: Progress = NO_PROGRESS) -> JobResult:
+    """Archive a stream into its table, and return once the run ends: with `available-now` at what
+    the stream held at its beginning, else at an interrupt.
+
+    Whatever happened to the run before, the table afterwards holds each offset once.
+
+    Raises: StreamingQueryException with what went wrong in a batch; UnknownStream, ConfigError,
+    DataLoss, ForeignTable before the first.
+    """
+    if spec.tasks == 0:
+        spec = msgspec.structs.replace(spec, tasks=spark.sparkContext.defaultParallelism)
+    place = open_place(spec)
+    held = place.held()
+    before = _ends(place)
+    watermark = {p: end for p, (_, end) in held.partitions.items()}
+    first = {p: before.get(p, start) for p, (start, _) in held.partitions.items()}
+    waiting = sum(watermark[p] - first[p] for p in first)
+    endless = "availableNow" not in trigger_of(spec.trigger)
+    progress.begin(f"archive {spec.stream}", None if endless else max(0, waiting))
+    watch = _Watch(progress, sum(first.values()))
+    rows, size = _size(place)
+    began = time.monotonic()
+    checkpoint = spec.checkpoint or tempfile.mkdtemp(prefix="bascule-archive-")
+    try:
+        watch.follow(_start(spark, spec, checkpoint))
+    finally:
+        if spec.checkpoint is None:
+            shutil.rmtree(checkpoint, ignore_errors=True)
+    seconds = time.monotonic() - began
+    rows_after, size_after = _size(place)
+    committed = _finish(place, progress)
+    return _result(
+        place,
+        rows=rows_after - rows,
+        bytes=size_after - size,
+        seconds=seconds,
+        committed=committed,
+        watch=watch,
+    )
+
+
+def _start(spark: SparkSession, spec: ArchiveSpec, checkpoint: str) -> StreamingQuery:
+    from bascule.pipeline.jobs.archive.scan import FORMAT, ArchiveDataSource, spec_option
+
+    spark.dataSource.register(ArchiveDataSource)
+    options = spec_option(spec)
+    trigger: Any = trigger_of(spec.trigger)
+    return (
+        spark.readStream.format(FORMAT)
+        .options(**options)
+        .load()
+        .writeStream.format(FORMAT)
+        .queryName(spec.name)
+        .options(**options, checkpointLocation=checkpoint)
+        .trigger(**trigger)
+        .start()
+    )
+
+
+@dataclass
+class _Watch:
+    """Follows a query, and says how far it is."""
+
+    progress: Progress
+    first: int
+    """Sum of the offsets at which the partitions begin."""
+    batches: int = 0
+
+    def __post_init__(self) -> None:
+        self.points: list[tuple[float, float]] = []
+        """(seconds since the start, offsets done)."""
+
+    def follow(self, query: StreamingQuery) -> None:
+        """Until it ends; an interrupt stops it. Raises: StreamingQueryException."""
+        began = time.monotonic()
+        try:
+            while not query.awaitTermination(POLL_S):
+                self._look(query, began)
+        except KeyboardInterrupt:
+            self.progress.say("interrupted: stopping after the batch under way")
+            query.stop()
+        finally:
+            if query.isActive:
+                query.stop()
+        self._look(query, began)
+
+    def _look(self, query: StreamingQuery, began: float) -> None:
+        last = query.lastProgress
+        if last is None or not last["sources"] or not last["sources"][0]["endOffset"]:
+            return
+        end = msgspec.json.decode(last["sources"][0]["endOffset"])
+        done = sum(decode_position({k: v for k, v in end.items() if k != "again"}).values())
+        done = max(0, done - self.first)
+        if not self.points or done > self.points[-1][1]:
+            self.points.append((time.monotonic() - began, done))
+            self.progress.advance(done)
+        self.batches = last["batchId"] + 1
+
+
+def _ends(place: Place) -> Ends:
+    return {p: end for p, (_, end) in place.committed().items()}
+
+
+def _size(place: Place) -> tuple[int, int]:
+    snapshot = place.main.snapshot()
+    return (0, 0) if snapshot is None else (snapshot.rows, snapshot.bytes)
+
+
+def _finish(place: Place, progress: Progress) -> bool:
+    """What is done once at the end; whether the consumer's offsets are where the table is."""
+    if place.spec.compact_at_end:
+        progress.say("joining small files")
+        place.tidy()
+    if not place.spec.commit_offsets:
+        return False
+    try:
+        place.commit_offsets()
+    except BasculeError as error:
+        progress.say(f"the table is complete, but its offsets could not be committed: {error}")
+        return False
+    return True
+
+
+def _result(
+    place: Place, *, rows: int, bytes: int, seconds: float, committed: bool, watch: _Watch
+) -> JobResult:
+    spec, held = place.spec, place.held()
+    spans = place.committed()
+    malformed = 0
+    if place.side is not None and (snapshot := place.side.snapshot()) is not None:
+        malformed = snapshot.rows
+    lag = 0
+    table = []
+    for partition, (start, end) in sorted(held.partitions.items()):
+        low, high = spans.get(partition, (start, start))
+        lag += max(0, end - high)
+        table.append((partition, start, end, low, high, max(0, end - high)))
+    return JobResult(
+        kind="archive",
+        name=spec.name,
+        ok=True,
+        summary={
+            "stream": spec.stream,
+            "table": str(place.main.address),
+            "rows": rows,
+            "bytes": bytes,
+            "malformed_total": malformed,
+            "batches": watch.batches,
+            "seconds": round(seconds, 3),
+            "rows_per_s": round(rows / seconds) if seconds else 0,
+            "lag": lag,
+            "offsets_committed": committed,
+        },
+        tables=(
+            Table(
+                "Partitions",
+                ("partition", "log start", "watermark", "lake start", "lake end", "lag"),
+                tuple(table),
+            ),
+        ),
+        series=(Series("Archived", "seconds", "offsets", tuple(watch.points)),),
+    )

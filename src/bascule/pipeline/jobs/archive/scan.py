@@ -1,0 +1,227 @@
+"""Spark's side of an archive: a source whose tasks write data files, a sink that commits them.
+
+    driver   plan: lake's end .. watermark --> pieces     sink: one commit of all tasks' rows
+    tasks    piece --> node --> data files --> one row ----^
+
+The bytes of records stay in the tasks. Both halves are one data source, `bascule_archive`, told
+what to do by the option `spec`. Planning asks the table each time, never Spark's offsets alone.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, MutableMapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pyarrow as pa
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceStreamArrowWriter,
+    DataSourceStreamReader,
+    InputPartition,
+    WriterCommitMessage,
+)
+from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+
+from bascule.errors import BasculeError, DataLoss
+from bascule.pipeline.jobs.archive.commit import decode_written, encode_written
+from bascule.pipeline.jobs.archive.place import Place, place_of
+from bascule.pipeline.jobs.archive.plan import (
+    Piece,
+    Position,
+    advance,
+    cut,
+    decode_position,
+    encode_position,
+    rows_max_of,
+    starts_of,
+)
+from bascule.pipeline.jobs.archive.spec import ArchiveSpec
+from bascule.pipeline.jobs.archive.task import Work, archive_piece
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+log = logging.getLogger(__name__)
+
+FORMAT = "bascule_archive"
+SCHEMA = "written string"
+_ARROW_SCHEMA = pa.schema([("written", pa.string())])
+AGAIN = "again"
+"""Key of a position where Spark's was not the table's: the text must differ for a batch to run."""
+
+
+@dataclass
+class ArchiveTask(InputPartition):
+    """One task; without a piece it does nothing."""
+
+    work: Work | None
+    piece: Piece | None
+
+
+class ArchiveReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Plans batches from where the table ends. Lives in one process of the driver's."""
+
+    def __init__(self, spec: ArchiveSpec) -> None:
+        self._spec = spec
+        self._begin: dict[int, int] | None = None
+        self._targets: dict[int, int] | None = None
+        self._latest: Position | None = None
+
+    def _place(self) -> Place:
+        return place_of(self._spec)
+
+    def _starts(self, place: Place) -> dict[int, int]:
+        held, committed = place.held(), place.committed()
+        if self._begin is None:
+            latest = self._spec.starting_offsets == "latest"
+            self._begin = {
+                p: end if latest else first for p, (first, end) in held.partitions.items()
+            }
+        return starts_of(
+            held, committed, self._begin, fail_on_data_loss=self._spec.fail_on_data_loss
+        )
+
+    def initialOffset(self) -> Position:  # noqa: N802
+        """Where the table ends."""
+        place = self._place()
+        return encode_position(place.held().id, self._starts(place))
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        return ReadMaxRows(self._spec.offsets_per_trigger_max)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """Fix the end of the run: what the stream holds now."""
+        held = self._place().held()
+        self._targets = {p: end for p, (_, end) in held.partitions.items()}
+
+    def latestOffset(self, start: Position, limit: ReadLimit) -> Position:  # noqa: N802
+        """The end of the next batch, from where the table ends.
+
+        Raises: DataLoss where records that the table lacks are gone.
+        """
+        place = self._place()
+        held = place.held()
+        starts = self._starts(place)
+        latest = {p: end for p, (_, end) in held.partitions.items()}
+        self._latest = encode_position(held.id, latest)
+        targets = latest
+        if self._targets is not None:
+            targets = {p: min(end, self._targets.get(p, 0)) for p, end in latest.items()}
+        rows_max = limit.max_rows if isinstance(limit, ReadMaxRows) else 1 << 62
+        rows_max = rows_max_of(held, rows_max=rows_max, bytes_max=self._spec.bytes_per_trigger_max)
+        end = encode_position(held.id, advance(starts, targets, rows_max))
+        asked = {p: n for p, n in decode_position(_plain(start)).items() if p in starts}
+        if asked != starts and any(targets[p] > starts[p] for p in starts):
+            end[AGAIN] = ",".join(str(starts[p]) for p in sorted(starts))
+        return end
+
+    def reportLatestOffset(self) -> Position | None:  # noqa: N802
+        """The end of the stream, for the progress report."""
+        return self._latest
+
+    def partitions(self, start: Position, end: Position) -> Sequence[ArchiveTask]:
+        """Tasks for what the table lacks before `end`, which may come from a checkpoint."""
+        place = self._place()
+        held = place.held()
+        ends = decode_position(_plain(end))
+        if end["id"] != held.id:
+            raise DataLoss(held.stream, None, "it was deleted and created again")
+        for partition, offset in ends.items():
+            if offset > held.partitions.get(partition, (0, 0))[1]:
+                raise DataLoss(held.stream, partition, f"it no longer reaches offset {offset}")
+        starts = {p: n for p, n in self._starts(place).items() if p in ends}
+        pieces = cut(starts, ends, tasks=max(1, self._spec.tasks), side=place.side_ends())
+        if not pieces:
+            # For no task at all Spark would make one up.
+            return [ArchiveTask(None, None)]
+        work = place.work()
+        return [ArchiveTask(work, piece) for piece in pieces]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, ArchiveTask)
+        if partition.work is None or partition.piece is None:
+            return
+        written = archive_piece(partition.work, partition.piece)
+        yield pa.record_batch([pa.array([encode_written(written)], pa.string())], _ARROW_SCHEMA)
+
+    def commit(self, end: Position) -> None:
+        """Nothing: the position of record is the table's."""
+
+    def stop(self) -> None:
+        """Nothing to release: clients belong to the process."""
+
+
+def _plain(position: Position) -> Position:
+    return {name: value for name, value in position.items() if name != AGAIN}
+
+
+@dataclass
+class WrittenByTask(WriterCommitMessage):
+    """What a task of the sink got: rows of `SCHEMA`."""
+
+    written: list[str]
+
+
+class LakeCommitSink(DataSourceStreamArrowWriter):
+    """Collects what the tasks wrote, and commits once for each batch."""
+
+    def __init__(self, spec: ArchiveSpec) -> None:
+        self._spec = spec
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WrittenByTask:
+        return WrittenByTask([text for batch in iterator for text in batch.column(0).to_pylist()])
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """The tables first; once they hold the batch durably, the consumer's offsets."""
+        texts = [
+            text
+            for message in messages
+            if isinstance(message, WrittenByTask)
+            for text in message.written
+        ]
+        if not texts:
+            return
+        place = place_of(self._spec)
+        place.committer().commit(decode_written(text) for text in texts)
+        every = self._spec.compact_every
+        if every and batchId % every == every - 1:
+            place.tidy()
+        if self._spec.commit_offsets:
+            try:
+                place.commit_offsets()
+            except BasculeError as error:
+                # What the table holds is safe; the next batch, or the end of the run, says it.
+                log.warning("committing the offsets of %s failed: %s", self._spec.name, error)
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """Nothing: the files of a failed batch are in no snapshot, and expiry removes them."""
+
+
+class ArchiveDataSource(DataSource):
+    """Registered by the archive itself; `spec` is the whole of its options."""
+
+    options: MutableMapping[str, str]
+
+    @classmethod
+    def name(cls) -> str:
+        return FORMAT
+
+    def schema(self) -> str:
+        return SCHEMA
+
+    def _spec(self) -> ArchiveSpec:
+        return msgspec.json.decode(self.options["spec"], type=ArchiveSpec)
+
+    def streamReader(self, schema: StructType) -> ArchiveReader:  # noqa: N802
+        return ArchiveReader(self._spec())
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> LakeCommitSink:  # noqa: N802
+        return LakeCommitSink(self._spec())
+
+
+def spec_option(spec: ArchiveSpec) -> dict[str, Any]:
+    """The options that carry a spec through Spark."""
+    return {"spec": msgspec.json.encode(spec).decode()}

@@ -1,0 +1,1 @@
+"""The audit: log against table, in tasks that compare rows and sums."""

@@ -1,0 +1,172 @@
+"""Rows of the log against rows of a lake table, offset by offset. No Spark, no files."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+if TYPE_CHECKING:
+    from bascule.pipeline.lake.model import Span
+
+FaultKind: TypeAlias = Literal[
+    "missing", "duplicate", "differing", "extra", "rows", "crc", "unreadable"
+]
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Fault:
+    """One thing that is wrong."""
+
+    partition: int
+    offset: int
+    """Of the record; the start of the span where the fault is one of a whole span."""
+    kind: FaultKind
+    detail: str = ""
+
+
+@dataclass(slots=True)
+class Found:
+    """What an audit found in some offsets of one partition; counts are of records."""
+
+    partition: int
+    log_rows: int = 0
+    """Read from the log."""
+    lake_rows: int = 0
+    """Read from the table, the malformed ones too."""
+    malformed: int = 0
+    missing: int = 0
+    """In the log, and not in the table."""
+    duplicate: int = 0
+    """More than once in the table: how many too many."""
+    differing: int = 0
+    extra: int = 0
+    """In the table, and never in the log."""
+    compacted: int = 0
+    """In the table, and gone from a log that is compacted."""
+    spans_wrong: int = 0
+    """Spans whose rows or checksum are not those recorded when they were archived."""
+    spans_checked: int = 0
+    faults: list[Fault] = field(default_factory=list)
+    """The first ones, with their offsets."""
+
+    @property
+    def is_clean(self) -> bool:
+        return not (
+            self.missing or self.duplicate or self.differing or self.extra or self.spans_wrong
+        )
+
+    def add(self, other: Found, *, faults_max: int) -> None:
+        """Take what another part of the same partition was found to hold."""
+        for name in _COUNTS:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        self.faults = sorted([*self.faults, *other.faults])[:faults_max]
+
+
+_COUNTS = (
+    "log_rows", "lake_rows", "malformed", "missing", "duplicate", "differing", "extra",
+    "compacted", "spans_wrong", "spans_checked",
+)  # fmt: skip
+
+
+class Comparison:
+    """Compares windows of offsets, one after the other, and collects what it finds."""
+
+    def __init__(self, found: Found, *, compacted: bool, faults_max: int) -> None:
+        self._found = found
+        self._compacted = compacted
+        self._faults_max = faults_max
+
+    def compare(self, log: pa.Table, lake: pa.Table) -> None:
+        """Both hold the rows of one window in one schema: `log` with ascending offsets, `lake` with
+        offsets that do not descend.
+        """
+        if log.num_rows == lake.num_rows and _equal(log, lake):
+            return
+        expected, there = _offsets(log), _offsets(lake)
+        unique, first, counts = np.unique(there, return_index=True, return_counts=True)
+        self._count("missing", np.setdiff1d(expected, unique, assume_unique=True))
+        extra = np.setdiff1d(unique, expected, assume_unique=True)
+        if self._compacted:
+            self._found.compacted += len(extra)
+        else:
+            self._count("extra", extra)
+        repeated = counts > 1
+        self._count("duplicate", unique[repeated], int((counts[repeated] - 1).sum()))
+        _, at_log, at_lake = np.intersect1d(
+            expected, unique, assume_unique=True, return_indices=True
+        )
+        self._differences(log.take(at_log), lake.take(first[at_lake]))
+
+    def check_duplicates(self, lake: pa.Table) -> None:
+        """Of a window that the log holds no more: each offset once."""
+        unique, counts = np.unique(_offsets(lake), return_counts=True)
+        repeated = counts > 1
+        self._count("duplicate", unique[repeated], int((counts[repeated] - 1).sum()))
+
+    def check_span(self, span: Span, *, rows: tuple[int, int], crc: tuple[int, int]) -> None:
+        """Hold (found, recorded) rows and checksums of a whole span against each other."""
+        self._found.spans_checked += 1
+        details = []
+        if rows[0] != rows[1]:
+            details.append(f"{rows[0]} rows, {rows[1]} were archived")
+        if crc[0] != crc[1]:
+            details.append(f"checksum {crc[0]:08x}, {crc[1]:08x} was archived")
+        if not details:
+            return
+        self._found.spans_wrong += 1
+        kind: FaultKind = "rows" if rows[0] != rows[1] else "crc"
+        text = f"offsets [{span.start}, {span.end}): {'; '.join(details)}"
+        self._add([Fault(span.partition, span.start, kind, text)])
+
+    def _differences(self, log: pa.Table, lake: pa.Table) -> None:
+        rows: dict[int, list[str]] = {}
+        for name in log.column_names:
+            ours, theirs = log.column(name), lake.column(name)
+            if ours.equals(theirs):
+                continue
+            pairs = zip(ours.to_pylist(), theirs.to_pylist(), strict=True)
+            for row, (a, b) in enumerate(pairs):
+                if not _same(a, b):
+                    rows.setdefault(row, []).append(name)
+        self._found.differing += len(rows)
+        offsets = _offsets(log)
+        self._add(
+            [
+                Fault(self._found.partition, int(offsets[row]), "differing", ", ".join(names))
+                for row, names in sorted(rows.items())[: self._faults_max]
+            ]
+        )
+
+    def _count(
+        self,
+        kind: Literal["missing", "duplicate", "extra"],
+        offsets: npt.NDArray[np.int64],
+        count: int | None = None,
+    ) -> None:
+        total = len(offsets) if count is None else count
+        setattr(self._found, kind, getattr(self._found, kind) + total)
+        some = offsets[: self._faults_max].tolist()
+        self._add([Fault(self._found.partition, offset, kind) for offset in some])
+
+    def _add(self, faults: Sequence[Fault]) -> None:
+        room = self._faults_max - len(self._found.faults)
+        self._found.faults += faults[: max(0, room)]
+
+
+def _offsets(table: pa.Table) -> npt.NDArray[np.int64]:
+    offsets: npt.NDArray[np.int64] = table.column("offset").to_numpy()
+    return offsets
+
+
+def _equal(log: pa.Table, lake: pa.Table) -> bool:
+    return all(log.column(name).equals(lake.column(name)) for name in log.column_names)
+
+
+def _same(a: Any, b: Any) -> bool:
+    """Equal, where NaN is NaN at any depth."""
+    return bool(a == b) or repr(a) == repr(b)

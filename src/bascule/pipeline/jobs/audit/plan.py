@@ -1,0 +1,89 @@
+"""How an audit is cut into tasks. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
+from typing import Final
+
+from bascule.pipeline.jobs.audit.check import Part
+from bascule.pipeline.lake.model import DataFile, Span, SpanSum
+
+OFFSETS_PER_PART: Final = 1_000_000
+"""About a second of comparing, so that progress shows; spans as recorded are not cut."""
+
+Extents = Mapping[int, tuple[int, int]]
+
+
+def spans_of(
+    partition: int, held: tuple[int, int], sums: Iterable[SpanSum]
+) -> list[tuple[Span, SpanSum | None]]:
+    """What a table holds of a partition as spans without gap or overlap, as recorded where they
+    were; what no record tells of is cut into spans of its own.
+    """
+    at, end = held
+    spans: list[tuple[Span, SpanSum | None]] = []
+    mine = (sum for sum in sums if sum.span.partition == partition)
+    for sum in sorted(mine, key=lambda sum: sum.span):
+        if sum.span.start < at or sum.span.end > end:
+            continue
+        spans += [(span, None) for span in _unrecorded(partition, at, sum.span.start)]
+        spans.append((sum.span, sum))
+        at = sum.span.end
+    return spans + [(span, None) for span in _unrecorded(partition, at, end)]
+
+
+def _unrecorded(partition: int, start: int, end: int) -> list[Span]:
+    marks = [*range(start, end, OFFSETS_PER_PART), end]
+    return [Span(partition, a, b) for a, b in pairwise(marks)]
+
+
+def parts_of(
+    committed: Extents,
+    log: Extents,
+    sums: Sequence[SpanSum],
+    files: Sequence[DataFile],
+    malformed_files: Sequence[DataFile],
+    *,
+    offsets_per_part: int = OFFSETS_PER_PART,
+) -> list[Part]:
+    """Tasks that together check every offset a table holds; each gets the files it may need."""
+    parts = []
+    for partition, held in sorted(committed.items()):
+        group: list[tuple[Span, SpanSum | None]] = []
+        spans = spans_of(partition, held, sums)
+        for number, item in enumerate(spans):
+            group.append(item)
+            size = group[-1][0].end - group[0][0].start
+            if size >= offsets_per_part or number == len(spans) - 1:
+                parts.append(_part(group, log.get(partition, (held[1], 0)), files, malformed_files))
+                group = []
+    return parts
+
+
+def _part(
+    group: Sequence[tuple[Span, SpanSum | None]],
+    log: tuple[int, int],
+    files: Sequence[DataFile],
+    malformed_files: Sequence[DataFile],
+) -> Part:
+    whole = Span(group[0][0].partition, group[0][0].start, group[-1][0].end)
+    return Part(
+        spans=tuple(span for span, _ in group),
+        sums=tuple(sum for _, sum in group),
+        log_start=log[0],
+        log_end=log[1],
+        files=_overlapping(files, whole),
+        malformed_files=_overlapping(malformed_files, whole),
+    )
+
+
+def _overlapping(files: Sequence[DataFile], whole: Span) -> tuple[DataFile, ...]:
+    return tuple(
+        file
+        for file in files
+        if file.span is not None
+        and file.span.partition == whole.partition
+        and file.span.start < whole.end
+        and whole.start < file.span.end
+    )

@@ -1,0 +1,79 @@
+"""Records of the log as rows of a lake table: the same for the archive and for its audit."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+
+from bascule.errors import ConfigError
+from bascule.record.columns import HEADERS_TYPE, SCHEMA
+
+if TYPE_CHECKING:
+    from bascule.pipeline.values.spec import ValueSpec
+
+TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
+MALFORMED_SCHEMA: Final = pa.schema(
+    [
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+        ("subject", pa.string()),
+        ("partition", pa.int32()),
+        ("offset", pa.int64()),
+        ("timestamp", TIMESTAMP),
+        ("headers", HEADERS_TYPE),
+        ("reason", pa.string()),
+    ]
+)
+RAW: Final = "raw"
+"""Column of a value's own bytes, beside the columns made of them."""
+
+
+def archive_schema(value: pa.DataType, *, raw: bool) -> pa.Schema:
+    """The columns of a table whose values have type `value`.
+
+    Raises: ConfigError where `raw` bytes are asked for beside values that are bytes anyway.
+    """
+    if raw and value == pa.binary():
+        raise ConfigError("raw = true keeps bytes beside typed values: these values are bytes")
+    fields = [field for field in MALFORMED_SCHEMA if field.name != "reason"]
+    fields[1] = pa.field("value", value)
+    return pa.schema([*fields, pa.field(RAW, pa.binary())] if raw else fields)
+
+
+class RowMaker:
+    """Turns batches as the client reads them (`record.columns.SCHEMA`) into rows of the tables."""
+
+    def __init__(self, value: ValueSpec, *, raw: bool) -> None:
+        self.schema = archive_schema(value.arrow_type(), raw=raw)
+        self._decoder = None if value.is_raw else value.decoder()
+        self._raw = raw
+
+    def split(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, pa.RecordBatch | None]:
+        """The rows that parse, and those that do not (`MALFORMED_SCHEMA`; None where all do)."""
+        columns = dict(zip(SCHEMA.names, batch.columns, strict=True))
+        if self._decoder is None:
+            return self._rows(columns), None
+        decoded = self._decoder.decode(columns["value"])
+        raw = columns["value"]
+        if len(decoded.bad) == 0:
+            return self._rows({**columns, "value": decoded.values, RAW: raw}), None
+        keep = _complement(decoded.bad, batch.num_rows)
+        bad = {name: column.take(decoded.bad) for name, column in columns.items()}
+        bad["reason"] = pa.array(decoded.reasons, pa.string())
+        good = {**columns, "value": decoded.values, RAW: raw}
+        good = {name: column.take(keep) for name, column in good.items()}
+        return self._rows(good), pa.record_batch(
+            [bad[name] for name in MALFORMED_SCHEMA.names], schema=MALFORMED_SCHEMA
+        )
+
+    def _rows(self, columns: dict[str, pa.Array]) -> pa.RecordBatch:
+        return pa.record_batch([columns[name] for name in self.schema.names], schema=self.schema)
+
+
+def _complement(rows: pa.Array, count: int) -> pa.Array:
+    """The row numbers below `count` that are not in `rows`."""
+    keep = bytearray(b"\x01" * count)
+    for row in rows.to_pylist():
+        keep[row] = 0
+    return pa.array([row for row, kept in enumerate(keep) if kept], pa.int64())

@@ -1,0 +1,84 @@
+"""Plain Python work spread over Spark's tasks, with progress while it runs."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Final, TypeVar
+
+import pyarrow as pa
+
+from bascule.pipeline.jobs.model import Progress
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+POLL_S: Final = 0.3
+"""How often Spark is asked which tasks are done."""
+
+T = TypeVar("T")
+_SCHEMA: Final = pa.schema([("answer", pa.string())])
+_groups = iter(range(1 << 62))
+
+
+def spread(
+    spark: SparkSession,
+    items: Sequence[T],
+    work: Callable[[T], str],
+    *,
+    progress: Progress,
+    weights: Sequence[int],
+) -> list[str]:
+    """`work(item)` of each item in a task of its own; the answers in the order of the items.
+
+    `items` and `work` are pickled to the executors: `work` is a function of a module or a partial
+    of one. `progress` advances by an item's weight when its task is done, as far as Spark tells.
+
+    Raises: what Spark raises for a failed task, with the text of the error in it.
+    """
+    if not items:
+        return []
+
+    def answer(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                yield pa.record_batch([pa.array([work(items[number])], pa.string())], _SCHEMA)
+
+    context = spark.sparkContext
+    group = f"bascule-{next(_groups)}"
+    frame = spark.range(0, len(items), 1, len(items)).mapInArrow(answer, "answer string")
+    answers: list[str] = []
+    failures: list[BaseException] = []
+
+    def collect() -> None:
+        context.setJobGroup(group, "bascule", interruptOnCancel=True)
+        try:
+            answers.extend(row.answer for row in frame.collect())
+        except BaseException as error:
+            failures.append(error)
+
+    thread = threading.Thread(target=collect, name=group, daemon=True)
+    thread.start()
+    try:
+        while thread.is_alive():
+            thread.join(POLL_S)
+            progress.advance(_done(spark, group, sum(weights), len(items)))
+    except BaseException:
+        context.cancelJobGroup(group)
+        raise
+    if failures:
+        raise failures[0]
+    progress.advance(sum(weights))
+    return answers
+
+
+def _done(spark: SparkSession, group: str, total: int, count: int) -> int:
+    """About how much is done, by the number of finished tasks."""
+    tracker = spark.sparkContext.statusTracker()
+    finished = 0
+    for job in tracker.getJobIdsForGroup(group):
+        if (info := tracker.getJobInfo(job)) is not None:
+            for stage in info.stageIds:
+                if (state := tracker.getStageInfo(stage)) is not None:
+                    finished += state.numCompletedTasks
+    return total * min(finished, count) // count

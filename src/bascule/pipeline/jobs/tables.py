@@ -1,0 +1,89 @@
+"""Which lake table a job means, as a user says it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from bascule.errors import ConfigError, TableExists, UnknownTable
+from bascule.pipeline.lake.address import checked
+from bascule.pipeline.lake.model import TableAddress, TableFormat
+from bascule.pipeline.lake.parquet.table import create_table, open_table
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from bascule.pipeline.lake.model import LakeTable
+
+MALFORMED: Final = "_malformed"
+"""Added to a table's location or name: where its malformed records go."""
+
+
+class TableSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A lake table. Picklable, and the `[table]` of a pipeline's file."""
+
+    format: TableFormat = "parquet"
+    location: str = ""
+    """Directory or URI of a parquet or delta table; of an iceberg table its warehouse."""
+    name: str = ""
+    """`namespace.table` of an iceberg table."""
+    catalog: dict[str, str] = msgspec.field(default_factory=dict)
+    """Properties of the iceberg catalog; empty is SQLite in the warehouse."""
+    partition_by: tuple[str, ...] = ()
+    """`day(timestamp)`, `subject` and the like; taken when the table is created."""
+
+    def address(self) -> TableAddress:
+        """Raises: ConfigError where the format lacks what it needs."""
+        return checked(TableAddress(self.format, self.location, self.name, self.catalog))
+
+
+def malformed_of(address: TableAddress) -> TableAddress:
+    """Where the malformed records of the table at `address` go."""
+    if address.format == "iceberg":
+        return replace(address, name=address.name + MALFORMED)
+    return replace(address, location=address.location.rstrip("/") + MALFORMED)
+
+
+def open_there(address: TableAddress) -> LakeTable:
+    """The table at `address`. Raises: UnknownTable, ForeignTable, MissingExtra."""
+    return open_table(address)
+
+
+def open_if_there(address: TableAddress) -> LakeTable | None:
+    """The table at `address`, if there is one."""
+    try:
+        return open_table(address)
+    except UnknownTable:
+        return None
+
+
+def ensure_table(
+    address: TableAddress, schema: pa.Schema, partition_by: tuple[str, ...] = ()
+) -> LakeTable:
+    """The table at `address`, created where there is none.
+
+    Raises: ConfigError where the one that is there has other columns.
+    """
+    table = open_if_there(address)
+    if table is None:
+        try:
+            table = create_table(address, schema, partition_by)
+        except TableExists:
+            table = open_table(address)
+    held = table.schema.remove_metadata()
+    if [(f.name, f.type) for f in held] != [(f.name, f.type) for f in schema]:
+        raise ConfigError(
+            f"table {address} has columns {_text(held)}; the records make {_text(schema)}"
+        )
+    if partition_by and tuple(partition_by) != tuple(table.partitioning):
+        raise ConfigError(
+            f"table {address} is partitioned by {', '.join(table.partitioning) or 'nothing'}, "
+            f"asked for {', '.join(partition_by)}: that cannot change"
+        )
+    return table
+
+
+def _text(schema: pa.Schema) -> str:
+    return ", ".join(f"{field.name} {field.type}" for field in schema)

@@ -1,0 +1,132 @@
+"""The comparison of an audit finds what is wrong, and nothing else."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from itertools import pairwise
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bascule.pipeline.jobs.audit.compare import Comparison, Fault, Found
+from bascule.pipeline.jobs.audit.plan import parts_of, spans_of
+from bascule.pipeline.lake.model import DataFile, Span, SpanSum
+
+SCHEMA = pa.schema(
+    [("offset", pa.int64()), ("value", pa.struct([("x", pa.float64()), ("s", pa.string())]))]
+)
+ROWS = st.dictionaries(st.integers(0, 30), st.integers(0, 2))
+COPIES = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 2)))
+
+
+def table(rows: list[tuple[int, object]]) -> pa.Table:
+    return pa.Table.from_pylist(
+        [{"offset": n, "value": v} for n, v in sorted(rows, key=str_key)], SCHEMA
+    )
+
+
+def str_key(row: tuple[int, object]) -> int:
+    return row[0]
+
+
+def compared(
+    log: list[tuple[int, object]], lake: list[tuple[int, object]], *, compacted: bool = False
+) -> Found:
+    found = Found(3)
+    comparison = Comparison(found, compacted=compacted, faults_max=5)
+    comparison.compare(table(log), table(lake))
+    return found
+
+
+def value(x: int) -> dict[str, object]:
+    return {"x": float(x), "s": f"s{x}"}
+
+
+@given(ROWS, COPIES, st.booleans())
+def test_it_counts_as_a_person_would(
+    log: dict[int, int], lake: list[tuple[int, int]], compacted: bool
+) -> None:
+    found = compared(
+        [(n, value(x)) for n, x in log.items()],
+        [(n, value(x)) for n, x in lake],
+        compacted=compacted,
+    )
+    times = Counter(n for n, _ in lake)
+    assert found.missing == len(log.keys() - times.keys())
+    assert found.duplicate == sum(count - 1 for count in times.values())
+    strangers = len(times.keys() - log.keys())
+    assert (found.extra, found.compacted) == ((0, strangers) if compacted else (strangers, 0))
+    first: dict[int, int] = {}
+    for n, x in lake:
+        first.setdefault(n, x)
+    assert found.differing == sum(first[n] != log[n] for n in times.keys() & log.keys())
+    assert found.is_clean == (not found.faults)
+
+
+def test_faults_are_named() -> None:
+    log = [(n, value(n)) for n in range(10)]
+    lake = [(n, value(n)) for n in range(10) if n != 4]
+    lake[6] = (lake[6][0], {"x": 1.5, "s": None})
+    lake += [(2, value(2)), (12, value(12))]
+    found = compared(log, lake)
+    assert sorted(found.faults) == [
+        Fault(3, 2, "duplicate"),
+        Fault(3, 4, "missing"),
+        Fault(3, 7, "differing", "value"),
+        Fault(3, 12, "extra"),
+    ]
+
+
+def test_no_more_faults_than_asked_for_are_kept() -> None:
+    found = compared([(n, value(n)) for n in range(100)], [])
+    assert found.missing == 100
+    assert [fault.offset for fault in found.faults] == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("rows", [[(0, None)], [(0, {"x": math.nan, "s": None})]])
+def test_null_and_nan_are_themselves(rows: list[tuple[int, object]]) -> None:
+    assert compared(rows, rows).is_clean
+    assert compared(rows, [(0, value(0))]).differing == 1
+
+
+def test_spans_hold_what_was_recorded() -> None:
+    found = Found(3)
+    comparison = Comparison(found, compacted=False, faults_max=5)
+    comparison.check_span(Span(3, 0, 10), rows=(10, 10), crc=(7, 7))
+    assert found.is_clean
+    comparison.check_span(Span(3, 10, 20), rows=(9, 10), crc=(7, 8))
+    assert (found.spans_checked, found.spans_wrong) == (2, 1)
+    assert found.faults == [
+        Fault(3, 10, "rows", "offsets [10, 20): 9 rows, 10 were archived; "
+              "checksum 00000007, 00000008 was archived"),
+    ]  # fmt: skip
+
+
+MARKS = st.lists(st.integers(0, 100), min_size=2, max_size=8, unique=True).map(sorted)
+
+
+@given(MARKS, st.sets(st.integers(0, 7)), st.integers(1, 40))
+def test_parts_tile_what_the_table_holds(marks: list[int], forgotten: set[int], size: int) -> None:
+    whole = (marks[0], marks[-1])
+    sums = [
+        SpanSum(Span(1, a, b), b - a, 0)
+        for n, (a, b) in enumerate(pairwise(marks))
+        if n not in forgotten
+    ]
+    files = [DataFile(f"{n}", 1, 1, sum.span) for n, sum in enumerate(sums)]
+    spans = spans_of(1, whole, [*sums, *sums])
+    assert {sum for _, sum in spans if sum} == set(sums)
+    parts = parts_of({1: whole}, {1: whole}, sums, files, [], offsets_per_part=size)
+    at = marks[0]
+    for part in parts:
+        for span in part.spans:
+            assert span.start == at < span.end
+            at = span.end
+        low, high = part.spans[0].start, part.spans[-1].end
+        assert set(part.files) == {
+            f for f in files if f.span and f.span.start < high and low < f.span.end
+        }
+    assert at == marks[-1]
