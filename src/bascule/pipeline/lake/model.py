@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Final, Literal, Protocol, TypeAlias
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 TableFormat: TypeAlias = Literal["iceberg", "delta", "parquet"]
+
+
+Bound: TypeAlias = bool | int | float | str | None
+
+MIB: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +28,9 @@ class TableAddress:
     """`namespace.table` of an iceberg table."""
     catalog: Mapping[str, str] = field(default_factory=dict)
     """Properties of the iceberg catalog; empty is SQLite in the warehouse."""
+
+    def __str__(self) -> str:
+        return f"{self.format}:{self.location}" + (f"#{self.name}" if self.name else "")
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -46,6 +54,18 @@ class SpanSum:
 
 
 @dataclass(frozen=True, slots=True)
+class ColumnBounds:
+    """What a data file holds of one leaf column, so that readers can leave the file out."""
+
+    path: str
+    """Names joined by dots: `value.carrier`."""
+    nulls: int
+    low: Bound
+    """Least value; timestamps as microseconds, dates as days since 1970. None: not known."""
+    high: Bound
+
+
+@dataclass(frozen=True, slots=True)
 class DataFile:
     """One data file, written and closed, perhaps not committed yet."""
 
@@ -58,6 +78,8 @@ class DataFile:
     None in a table that keeps no offsets."""
     partition_values: tuple[tuple[str, str | None], ...] = ()
     """Name of each lake partition field, and its value as text."""
+    bounds: tuple[ColumnBounds, ...] = ()
+    """Of the columns of numbers, times and short texts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +132,24 @@ class Expired:
     bytes: int
 
 
+@dataclass(frozen=True, slots=True)
+class WriterOptions:
+    """How data files are written; the defaults are measured, see docs/pipelines/lake-tables.md."""
+
+    compression: Literal["zstd", "lz4", "snappy", "none"] = "zstd"
+    compression_level: int | None = None
+    """None is 1 for zstd."""
+    file_bytes: int = 256 * MIB
+    """A file is closed when it has grown to this."""
+    row_group_rows: int = 1_000_000
+    row_group_bytes: int = 64 * MIB
+    """Of rows in memory; a row group is written when it has either."""
+    open_files: int = 32
+    """Lake partitions that are written at a time; beyond, the one idle longest is closed."""
+    buffer_bytes: int = 256 * MIB
+    """Rows held in memory over all of them; beyond, the largest row group is written early."""
+
+
 class FileWriter(Protocol):
     """Writes the rows of one task into data files, split by the table's partitioning."""
 
@@ -135,7 +175,12 @@ class LakeTable(Protocol):
     address: TableAddress
 
     @property
-    def schema(self) -> pa.Schema: ...
+    def schema(self) -> pa.Schema:
+        """Columns of the records, without columns that exist only for partitioning."""
+
+    @property
+    def partitioning(self) -> tuple[str, ...]:
+        """Such as ("day(timestamp)", "value.carrier")."""
 
     def snapshot(self, id: str | None = None) -> Snapshot | None:
         """The current snapshot, or that of `id`; None while nothing was committed.
@@ -149,7 +194,7 @@ class LakeTable(Protocol):
     def history(self) -> list[SpanSum]:
         """The spans that the snapshots still held committed, oldest first."""
 
-    def writer(self) -> WriterSpec: ...
+    def writer(self, options: WriterOptions | None = None) -> WriterSpec: ...
 
     def commit(self, commit: Commit) -> Snapshot:
         """Add files in one atomic step; a repetition changes nothing and removes its files.

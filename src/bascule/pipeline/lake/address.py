@@ -1,0 +1,98 @@
+"""Texts and options that name a lake table, and the addresses they mean. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Final, cast, get_args
+
+from bascule.errors import ConfigError
+from bascule.pipeline.lake.model import TableAddress, TableFormat
+
+FORMATS: Final = get_args(TableFormat)
+NAME: Final = re.compile(r"\w[\w-]*(\.\w[\w-]*)+")
+SCHEME: Final = re.compile(r"[a-z][a-z0-9+]*://")
+CATALOG_PREFIX: Final = "catalog."
+
+
+def parse_address(text: str) -> TableAddress:
+    """The table that a text names.
+
+    `parquet:/folder`, `delta:/folder`, `delta:s3://bucket/folder`, `iceberg:/warehouse#db.table`.
+
+    Raises: ConfigError.
+    """
+    form, colon, rest = text.partition(":")
+    if not colon or form not in FORMATS:
+        raise ConfigError(
+            f"table {text!r} does not begin with its format: one of "
+            + ", ".join(f"{name}:" for name in FORMATS)
+        )
+    location, _, name = rest.partition("#")
+    return checked(TableAddress(cast(TableFormat, form), location=location, name=name))
+
+
+def address_of(options: Mapping[str, str]) -> TableAddress:
+    """The table that options name: `format`, `location`, `name` and `catalog.<property>`.
+
+    A single option `table` with a text for `parse_address` does as well, with or without
+    properties of a catalog.
+
+    Raises: ConfigError.
+    """
+    known = {key.lower(): value for key, value in options.items() if "." not in key}
+    catalog = {
+        key[len(CATALOG_PREFIX) :]: value
+        for key, value in options.items()
+        if key.lower().startswith(CATALOG_PREFIX)
+    }
+    if "table" in known:
+        address = parse_address(known["table"])
+    else:
+        form = known.get("format", "")
+        if form not in FORMATS:
+            raise ConfigError(f"format {form!r} is none of {', '.join(FORMATS)}", field="format")
+        address = TableAddress(
+            cast(TableFormat, form), known.get("location", ""), known.get("name", "")
+        )
+    return checked(
+        TableAddress(address.format, address.location, address.name, catalog)
+        if catalog
+        else address
+    )
+
+
+def checked(address: TableAddress) -> TableAddress:
+    """The address, if all parts that its format needs are there and no other.
+
+    Raises: ConfigError.
+    """
+    if address.format == "iceberg":
+        if not NAME.fullmatch(address.name):
+            raise ConfigError(
+                f"an iceberg table needs a name such as lake.flights, found {address.name!r}: "
+                "iceberg:/warehouse#lake.flights",
+                field="name",
+            )
+        if not address.location and not address.catalog:
+            raise ConfigError(
+                "an iceberg table needs a warehouse folder or the properties of a catalog",
+                field="location",
+            )
+        return address
+    if address.name or address.catalog:
+        raise ConfigError(
+            f"a {address.format} table is named by its location alone, found name "
+            f"{address.name!r} and {len(address.catalog)} properties of a catalog",
+            field="name" if address.name else "catalog",
+        )
+    if not address.location:
+        raise ConfigError(f"a {address.format} table needs a location", field="location")
+    is_remote = SCHEME.match(address.location) and not address.location.startswith("file://")
+    if address.format == "parquet" and is_remote:
+        raise ConfigError(
+            f"a parquet table is a folder of this machine, found {address.location!r}: "
+            "object stores hold delta and iceberg tables",
+            field="location",
+        )
+    return address

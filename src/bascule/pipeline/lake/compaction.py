@@ -1,0 +1,69 @@
+"""Joining small data files, whatever the table's format: which belong together, and rewriting."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from bascule.pipeline.lake.model import DataFile
+from bascule.pipeline.lake.reading import read_files
+from bascule.pipeline.lake.writing import ParquetWriterSpec
+
+Place = tuple[int, tuple[tuple[str, str | None], ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """Files, and the one that holds the same rows."""
+
+    old: tuple[DataFile, ...]
+    new: tuple[DataFile, ...]
+
+
+def groups(files: Sequence[DataFile], *, file_bytes: int) -> list[list[DataFile]]:
+    """Neighbours of one stream partition and lake partition, of `file_bytes` at most together.
+
+    Only neighbours: joining over a file between them would make spans overlap.
+    """
+    assert file_bytes > 0, "files have bytes"
+    places: dict[Place, list[DataFile]] = {}
+    for file in files:
+        number = file.span.partition if file.span else -1
+        places.setdefault((number, file.partition_values), []).append(file)
+    found: list[list[DataFile]] = []
+    for held in places.values():
+        held.sort(key=lambda file: file.span.start if file.span else 0)
+        run: list[DataFile] = []
+        total = 0
+        for file in held:
+            if run and total + file.bytes > file_bytes:
+                found.append(run)
+                run, total = [], 0
+            run.append(file)
+            total += file.bytes
+        found.append(run)
+    return [run for run in found if len(run) > 1]
+
+
+def rewrite(group: Sequence[DataFile], spec: ParquetWriterSpec) -> Joined:
+    """Write the rows of a group again, as files of no snapshot yet."""
+    number = group[0].span.partition if group[0].span else None
+    writer = spec.open(stream_partition=number, values=group[0].partition_values)
+    try:
+        for batch in read_files(group, spec.schema):
+            writer.write(batch)
+        written = writer.finish()
+    except BaseException:
+        writer.abort()
+        raise
+    return Joined(tuple(group), tuple(written))
+
+
+def totals(files: Sequence[DataFile]) -> tuple[int, int]:
+    """Rows and bytes."""
+    return sum(file.rows for file in files), sum(file.bytes for file in files)
+
+
+def whole_files(spec: ParquetWriterSpec, *, file_bytes: int) -> ParquetWriterSpec:
+    """The table's way of writing, for files of about `file_bytes`."""
+    return replace(spec, options=replace(spec.options, file_bytes=2 * file_bytes))

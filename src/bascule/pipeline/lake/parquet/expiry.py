@@ -1,0 +1,96 @@
+"""Forgetting old snapshots of a parquet table, then the data files that none names any more.
+
+The order makes each step harmless to committers and readers, and to a crash between any two:
+
+1. a snapshot of its own that builds on none, so that whatever is committed from then on builds on
+   it at the earliest. A committer that is about to build on an older one finds its number taken;
+2. those kept that build on one that goes are written again whole, each by a rename;
+3. the others are removed, newest first, so that what one builds on is there as long as itself;
+4. data files that are in no snapshot left, and old enough.
+"""
+
+from __future__ import annotations
+
+import time
+
+import msgspec
+
+from bascule.errors import UnknownSnapshot
+from bascule.pipeline.lake import storage
+from bascule.pipeline.lake.model import Expired
+from bascule.pipeline.lake.parquet.folder import ManifestFolder, joined
+from bascule.pipeline.lake.parquet.manifest import CommitText, SnapshotText
+
+
+def expire(folder: ManifestFolder, location: str, *, older_than_ms: int, keep: int) -> Expired:
+    """Raises: UnknownSnapshot where another expiry came between; OSError."""
+    numbers = folder.numbers()
+    going = _going(folder, numbers, older_than_ms=older_than_ms, keep=keep)
+    if going:
+        _rebase(folder, oldest=going[-1] + 1)
+        for n in reversed(going):
+            folder.remove(n)
+    candidates = [
+        found
+        for found in storage.files_below(f"{location}/data")
+        if found.modified_ms < older_than_ms
+    ]
+    held = referenced(folder)
+    _, removed_bytes = counted = storage.delete_files(
+        found.path for found in candidates if found.path[len(location) + 1 :] not in held
+    )
+    storage.delete_files(
+        path for path in folder.temporaries() if _modified_ms(path) < older_than_ms
+    )
+    return Expired(len(going), counted[0], removed_bytes)
+
+
+def _going(
+    folder: ManifestFolder, numbers: list[int], *, older_than_ms: int, keep: int
+) -> list[int]:
+    """The oldest snapshots that go: times ascend with numbers."""
+    going = []
+    for n in numbers[: len(numbers) - keep]:
+        if folder.read(n).ms >= older_than_ms:
+            break
+        going.append(n)
+    return going
+
+
+def _rebase(folder: ManifestFolder, *, oldest: int) -> None:
+    """Make every snapshot from `oldest` on independent of those before."""
+    while True:
+        top = folder.top()
+        text = _whole(folder, top, oldest)
+        now = max(time.time_ns() // 1_000_000, text.ms)
+        own = CommitText(n=top + 1, ms=now, kind="expire")
+        commits = [*text.commits, own]
+        text = msgspec.structs.replace(text, n=top + 1, ms=now, commits=commits)
+        if folder.add_whole(text):
+            break
+    for n in folder.numbers():
+        if n >= oldest and 0 < folder.read(n).base < oldest:
+            folder.replace(_whole(folder, n, oldest))
+
+
+def _whole(folder: ManifestFolder, n: int, oldest: int) -> SnapshotText:
+    text = joined(folder.chain(n))
+    kept = [commit for commit in text.commits if commit.n >= oldest]
+    return msgspec.structs.replace(text, commits=kept)
+
+
+def referenced(folder: ManifestFolder) -> set[str]:
+    """Paths, below the location, of the data files of all snapshots held."""
+    paths: set[str] = set()
+    for n in folder.numbers():
+        try:
+            text = folder.read(n)
+        except UnknownSnapshot:
+            continue  # expired since the folder was listed
+        paths.update(file.path for file in text.added)
+    return paths
+
+
+def _modified_ms(path: str) -> int:
+    filesystem, inner = storage.located(path)
+    return int((filesystem.get_file_info(inner).mtime_ns or 0) // 1_000_000)

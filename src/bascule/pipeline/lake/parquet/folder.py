@@ -1,0 +1,208 @@
+"""The `_bascule` folder of a parquet table: reading and making its files, atomically and synced."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import re
+import uuid
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from bascule.errors import ConfigError, UnknownSnapshot
+from bascule.host.real import RealFiles
+from bascule.pipeline.lake.parquet.manifest import (
+    SnapshotText,
+    TableText,
+    decode_snapshot,
+    decode_table,
+    encode,
+)
+
+MANIFEST: Final = "_bascule"
+SNAPSHOT: Final = re.compile(r"(\d{20})\.json")
+TEMPORARY: Final = ".tmp"
+NO_LINKS: Final = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EXDEV})
+CACHE_MAX: Final = 128
+"""Snapshot files kept decoded; a chain has at most 64."""
+
+
+class LinkingFiles(RealFiles):
+    """The host's files, with the one call that makes a name only where there is none."""
+
+    def link(self, source: str, target: str) -> None:
+        """Raises: FileExistsError, OSError."""
+        Path(target).hardlink_to(source)
+
+
+class ManifestFolder:
+    """Reads and makes `table.json` and snapshots. Snapshot files never change their meaning."""
+
+    def __init__(self, table: str, location: str, files: LinkingFiles) -> None:
+        self._table = table
+        self._files = files
+        self._root = f"{location}/{MANIFEST}"
+        self._snapshots = f"{self._root}/snapshots"
+        self._cache: dict[int, SnapshotText] = {}
+        self._top = 0
+
+    def make(self, text: TableText) -> bool:
+        """Write `table.json`; False where there is one.
+
+        Raises: OSError.
+        """
+        self._files.make_dirs(self._snapshots)
+        return self._write_new(self._root, "table.json", encode(text))
+
+    def read_table(self) -> TableText | None:
+        """Raises: CorruptData, UnsupportedFormat, OSError."""
+        path = f"{self._root}/table.json"
+        try:
+            return decode_table(self._files.read_bytes(path), path)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+
+    def numbers(self) -> list[int]:
+        """Of the snapshots held, ascending."""
+        names = self._files.list_dir(self._snapshots)
+        return sorted(int(found[1]) for name in names if (found := SNAPSHOT.fullmatch(name)))
+
+    def top(self) -> int:
+        """The newest snapshot; 0 while there is none."""
+        if not self._top:
+            self._top = max(self.numbers(), default=0)
+        while self._files.exists(self._path(self._top + 1)):
+            self._top += 1
+        return self._top
+
+    def read(self, n: int) -> SnapshotText:
+        """Raises: UnknownSnapshot, CorruptData, UnsupportedFormat, OSError."""
+        if (held := self._cache.get(n)) is not None:
+            return held
+        path = self._path(n)
+        try:
+            text = decode_snapshot(self._files.read_bytes(path), path)
+        except FileNotFoundError:
+            raise UnknownSnapshot(self._table, str(n)) from None
+        if len(self._cache) >= CACHE_MAX:
+            self._cache.pop(next(iter(self._cache)))
+        self._cache[n] = text
+        return text
+
+    def forget(self) -> None:
+        """Drop what is remembered, after an expiry by somebody else."""
+        self._cache.clear()
+        self._top = 0
+
+    def chain(self, n: int) -> list[SnapshotText]:
+        """The texts that make snapshot `n`, oldest first.
+
+        Raises: UnknownSnapshot where an expiry took one of them away; CorruptData; OSError.
+        """
+        found: list[SnapshotText] = []
+        while n:
+            found.append(self.read(n))
+            n = found[-1].base
+        return found[::-1]
+
+    def add(self, text: SnapshotText) -> bool:
+        """Make snapshot `text.n` of the changes of one commit; False where somebody else did.
+
+        It is on the disk before it can be seen, and the name is on return.
+
+        Raises: UnknownSnapshot where an expiry came between; OSError, after which it may be there.
+        """
+        target, below = text.n & (text.n - 1), text.n - 1
+        while below > target:
+            earlier = self.read(below)
+            text = followed(earlier, text)
+            below = earlier.base
+        return self.add_whole(msgspec.structs.replace(text, base=below))
+
+    def add_whole(self, text: SnapshotText) -> bool:
+        """As `add`, of a text that says everything since the snapshot `text.base`."""
+        if not self._write_new(self._snapshots, f"{text.n:020d}.json", encode(text)):
+            return False
+        self._top = max(self._top, text.n)
+        return True
+
+    def replace(self, text: SnapshotText) -> None:
+        """Write a held snapshot again, as another account of the same files."""
+        temporary = self._temporary(self._snapshots, encode(text))
+        self._files.rename(temporary, self._path(text.n))
+        self._files.sync_dir(self._snapshots)
+        self._cache[text.n] = text
+
+    def remove(self, n: int) -> None:
+        self._cache.pop(n, None)
+        with contextlib.suppress(FileNotFoundError):
+            self._files.remove(self._path(n))
+
+    def temporaries(self) -> list[str]:
+        """What killed committers left."""
+        return [
+            f"{folder}/{name}"
+            for folder in (self._root, self._snapshots)
+            for name in self._files.list_dir(folder)
+            if name.endswith(TEMPORARY)
+        ]
+
+    def _path(self, n: int) -> str:
+        return f"{self._snapshots}/{n:020d}.json"
+
+    def _temporary(self, folder: str, data: bytes) -> str:
+        path = f"{folder}/.{uuid.uuid4().hex}{TEMPORARY}"
+        file = self._files.open(path, create=True)
+        try:
+            file.append(data)
+            file.sync()
+        except BaseException:
+            with contextlib.suppress(OSError):
+                self._files.remove(path)
+            raise
+        finally:
+            file.close()
+        return path
+
+    def _write_new(self, folder: str, name: str, data: bytes) -> bool:
+        temporary = self._temporary(folder, data)
+        try:
+            self._files.link(temporary, f"{folder}/{name}")
+        except FileExistsError:
+            return False
+        except OSError as error:
+            if error.errno in NO_LINKS:
+                raise ConfigError(
+                    f"{folder} is on a file system without hard links, which a parquet table's "
+                    f"commits need ({error}); put it on a local disk, or take delta or iceberg"
+                ) from error
+            raise
+        finally:
+            with contextlib.suppress(OSError):
+                self._files.remove(temporary)
+        self._files.sync_dir(folder)
+        return True
+
+
+def followed(earlier: SnapshotText, later: SnapshotText) -> SnapshotText:
+    """The changes of `earlier` and then of `later` in one text."""
+    gone = set(later.removed)
+    kept = [file for file in earlier.added if file.path not in gone]
+    gone -= {file.path for file in earlier.added}
+    return msgspec.structs.replace(
+        later,
+        base=earlier.base,
+        commits=[*earlier.commits, *later.commits],
+        added=[*kept, *later.added],
+        removed=[*earlier.removed, *(path for path in later.removed if path in gone)],
+    )
+
+
+def joined(chain: list[SnapshotText]) -> SnapshotText:
+    """A chain from the empty table on, in one text."""
+    text = chain[0]
+    for later in chain[1:]:
+        text = followed(text, later)
+    return msgspec.structs.replace(text, base=0, removed=[])

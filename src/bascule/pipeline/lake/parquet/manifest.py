@@ -1,0 +1,152 @@
+"""The JSON of a parquet table's own manifest: what a snapshot's file says. Pure."""
+
+from __future__ import annotations
+
+import base64
+from typing import Final, TypeVar
+
+import msgspec
+import pyarrow as pa
+
+from bascule.errors import CorruptData, UnsupportedFormat
+from bascule.pipeline.lake.model import Bound, ColumnBounds, DataFile, Span, SpanSum
+from bascule.pipeline.lake.spans import State
+
+FORMAT: Final = 1
+Text = TypeVar("Text")
+
+
+class TableText(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """`_bascule/table.json`."""
+
+    format: int
+    id: str
+    """Random; another one means that the table was made again."""
+    created_ms: int
+    columns: dict[str, str]
+    """Name -> Arrow type, for people."""
+    schema: str
+    """The same as an Arrow IPC schema message, base64."""
+    partition_by: list[str] = msgspec.field(default_factory=list)
+    stream: str = ""
+    stream_id: str = ""
+
+
+class FileText(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """One data file."""
+
+    path: str
+    """Below the table's location."""
+    rows: int
+    bytes: int
+    span: tuple[int, int, int] | None = None
+    """Stream partition, least offset, greatest + 1."""
+    partition: dict[str, str | None] = msgspec.field(default_factory=dict)
+    bounds: dict[str, tuple[int, Bound, Bound]] = msgspec.field(default_factory=dict)
+    """Column -> nulls, least, greatest; times in microseconds, dates in days."""
+
+
+class CommitText(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """One commit among those that a snapshot's file tells of."""
+
+    n: int
+    ms: int
+    kind: str = "append"
+    """Or `compact`."""
+    spans: list[tuple[int, int, int, int, int]] = msgspec.field(default_factory=list)
+    """Stream partition, start, end, rows, CRC-32C."""
+
+
+class SnapshotText(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """`_bascule/snapshots/<n>.json`."""
+
+    format: int
+    n: int
+    base: int
+    """The snapshot that `added` and `removed` are changes to; 0 is the empty table."""
+    ms: int
+    rows: int
+    bytes: int
+    stream: str = ""
+    stream_id: str = ""
+    committed: dict[str, tuple[int, int]] = msgspec.field(default_factory=dict)
+    tokens: dict[str, int] = msgspec.field(default_factory=dict)
+    commits: list[CommitText] = msgspec.field(default_factory=list)
+    added: list[FileText] = msgspec.field(default_factory=list)
+    removed: list[str] = msgspec.field(default_factory=list)
+
+    @property
+    def state(self) -> State:
+        committed = {int(number): span for number, span in self.committed.items()}
+        return State(self.stream, self.stream_id, committed, self.tokens)
+
+
+def decode_table(data: bytes, file: str) -> TableText:
+    """Raises: CorruptData, UnsupportedFormat."""
+    found = _decode(data, file, TableText)
+    if found.format != FORMAT:
+        raise UnsupportedFormat(file, found.format, FORMAT)
+    return found
+
+
+def decode_snapshot(data: bytes, file: str) -> SnapshotText:
+    """Raises: CorruptData, UnsupportedFormat."""
+    found = _decode(data, file, SnapshotText)
+    if found.format != FORMAT:
+        raise UnsupportedFormat(file, found.format, FORMAT)
+    return found
+
+
+def _decode(data: bytes, file: str, kind: type[Text]) -> Text:
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise CorruptData(file, 0, f"the JSON of a {kind.__name__}", str(error)) from error
+
+
+def encode(text: TableText | SnapshotText) -> bytes:
+    return msgspec.json.encode(text) + b"\n"
+
+
+def schema_text(schema: pa.Schema) -> str:
+    return base64.b64encode(schema.serialize().to_pybytes()).decode()
+
+
+def schema_of(text: str, file: str) -> pa.Schema:
+    """Raises: CorruptData."""
+    try:
+        return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(text, validate=True)))
+    except (ValueError, OSError) as error:
+        raise CorruptData(file, 0, "an Arrow schema in base64", str(error)) from error
+
+
+def file_text(file: DataFile, location: str) -> FileText:
+    assert file.path.startswith(f"{location}/"), f"{file.path} is outside {location}"
+    return FileText(
+        path=file.path[len(location) + 1 :],
+        rows=file.rows,
+        bytes=file.bytes,
+        span=(file.span.partition, file.span.start, file.span.end) if file.span else None,
+        partition=dict(file.partition_values),
+        bounds={each.path: (each.nulls, each.low, each.high) for each in file.bounds},
+    )
+
+
+def data_file(text: FileText, location: str) -> DataFile:
+    return DataFile(
+        f"{location}/{text.path}",
+        text.rows,
+        text.bytes,
+        Span(*text.span) if text.span else None,
+        tuple(text.partition.items()),
+        tuple(ColumnBounds(path, *bounds) for path, bounds in text.bounds.items()),
+    )
+
+
+def commit_text(n: int, ms: int, sums: tuple[SpanSum, ...], kind: str = "append") -> CommitText:
+    spans = [(s.span.partition, s.span.start, s.span.end, s.rows, s.crc) for s in sums]
+    return CommitText(n=n, ms=ms, kind=kind, spans=spans)
+
+
+def sums_of(commit: CommitText) -> list[SpanSum]:
+    return [SpanSum(Span(p, start, end), rows, crc) for p, start, end, rows, crc in commit.spans]

@@ -1,0 +1,308 @@
+"""A lake table of Parquet files under our own manifest; implements `model.LakeTable`."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final, TypeVar
+
+import msgspec
+import pyarrow as pa
+
+from bascule.errors import (
+    CorruptData,
+    ForeignTable,
+    LakeBusy,
+    TableExists,
+    UnknownSnapshot,
+    UnknownTable,
+)
+from bascule.pipeline.lake import compaction, spans, storage
+from bascule.pipeline.lake.compaction import Joined
+from bascule.pipeline.lake.model import (
+    Commit,
+    Compacted,
+    DataFile,
+    Expired,
+    Snapshot,
+    SpanSum,
+    TableAddress,
+    WriterOptions,
+)
+from bascule.pipeline.lake.parquet import expiry
+from bascule.pipeline.lake.parquet.folder import LinkingFiles, ManifestFolder, joined
+from bascule.pipeline.lake.parquet.manifest import (
+    FORMAT,
+    SnapshotText,
+    TableText,
+    commit_text,
+    data_file,
+    file_text,
+    schema_of,
+    schema_text,
+    sums_of,
+)
+from bascule.pipeline.lake.partitioning import PartitionField, parse_partitioning
+from bascule.pipeline.lake.spans import State
+from bascule.pipeline.lake.writing import ParquetWriterSpec
+
+ATTEMPTS_MAX: Final = 1000
+"""Of one commit; at each of them somebody else's commit went through."""
+Result = TypeVar("Result")
+
+
+class ParquetTable:
+    """Open table. Threads may share it; each commit looks at the folder again."""
+
+    def __init__(self, address: TableAddress, text: TableText, folder: ManifestFolder) -> None:
+        self.address = address
+        self._location = storage.local_path(address.location)
+        self._text = text
+        self._folder = folder
+        self.schema = schema_of(text.schema, f"{self._location}/_bascule/table.json")
+        self._fields: tuple[PartitionField, ...] = parse_partitioning(
+            text.partition_by, self.schema
+        )
+
+    @property
+    def partitioning(self) -> tuple[str, ...]:
+        return tuple(self._text.partition_by)
+
+    def snapshot(self, id: str | None = None) -> Snapshot | None:
+        """As in `LakeTable`. Raises: UnknownSnapshot, CorruptData, OSError."""
+        if id is not None and (not id.isdigit() or int(id) == 0):
+            raise UnknownSnapshot(str(self.address), id)
+        n = self._folder.top() if id is None else int(id)
+        return self._as_snapshot(self._folder.read(n)) if n else None
+
+    def files(self, snapshot: Snapshot) -> list[DataFile]:
+        """As in `LakeTable`. Raises: UnknownSnapshot, CorruptData, OSError."""
+        try:
+            text = joined(self._folder.chain(int(snapshot.id)))
+        except UnknownSnapshot:
+            # An expiry may have told the snapshot anew, without what it was built on.
+            self._folder.forget()
+            text = joined(self._folder.chain(int(snapshot.id)))
+        found = [data_file(file, self._location) for file in text.added]
+        return sorted(found, key=place)
+
+    def history(self) -> list[SpanSum]:
+        def read() -> list[SpanSum]:
+            top = self._folder.top()
+            oldest = min(self._folder.numbers(), default=0)
+            return [
+                summed
+                for text in self._folder.chain(top)
+                for commit in text.commits
+                if commit.n >= oldest
+                for summed in sums_of(commit)
+            ]
+
+        return self._steadily(read)
+
+    def writer(self, options: WriterOptions | None = None) -> ParquetWriterSpec:
+        return ParquetWriterSpec(
+            self.schema, self._fields, f"{self._location}/data", options or WriterOptions()
+        )
+
+    def commit(self, commit: Commit) -> Snapshot:
+        """As in `LakeTable`. Raises: LakeConflict, LakeBusy, CorruptData, OSError."""
+
+        def attempt() -> Snapshot | None:
+            top = self._top()
+            plan = spans.plan(str(self.address), self._state(top), commit)
+            if not plan.advances:
+                self._drop_repeated(plan.repeated)
+                return self._as_snapshot(top)
+            text = self._next(top, plan.state, added=plan.files, sums=plan.sums)
+            if not self._folder.add(text):
+                return None
+            self._drop_repeated(plan.repeated)
+            return self._as_snapshot(text)
+
+        return self._until_first(attempt)
+
+    def compact(self, *, file_bytes: int) -> Compacted:
+        """As in `LakeTable`. Raises: LakeBusy, CorruptData, OSError."""
+        snapshot = self._steadily(self.snapshot)
+        held = self.files(snapshot) if snapshot else []
+        spec = compaction.whole_files(self.writer(), file_bytes=file_bytes)
+        done = [
+            compaction.rewrite(group, spec)
+            for group in compaction.groups(held, file_bytes=file_bytes)
+        ]
+        swapped = self._until_first(lambda: self._swap(done)) if done else []
+        old = [file for each in swapped for file in each.old]
+        new = [file for each in swapped for file in each.new]
+        return Compacted(len(old), len(new), compaction.totals(old)[1], compaction.totals(new)[1])
+
+    def expire(self, *, older_than_ms: int, keep: int = 1) -> Expired:
+        """As in `LakeTable`. Raises: LakeBusy, CorruptData, OSError."""
+        assert keep >= 1, "the newest snapshot is the table"
+        return self._steadily(
+            lambda: expiry.expire(
+                self._folder, self._location, older_than_ms=older_than_ms, keep=keep
+            )
+        )
+
+    def _swap(self, done: Sequence[Joined]) -> list[Joined] | None:
+        """One attempt to put compacted files in the place of those they were made of."""
+        top = self._top()
+        assert top is not None, "there was a snapshot with files"
+        held = {file.path for file in joined(self._folder.chain(top.n)).added}
+        still: list[Joined] = []
+        gone: list[Joined] = []
+        for each in done:
+            names = [file_text(file, self._location).path for file in each.old]
+            (still if held.issuperset(names) else gone).append(each)
+        # Somebody else has compacted these meanwhile.
+        storage.delete_files(file.path for each in gone for file in each.new)
+        if not still:
+            return still
+        text = self._next(
+            top,
+            self._state(top),
+            added=[file for each in still for file in each.new],
+            removed=[file for each in still for file in each.old],
+            kind="compact",
+        )
+        return still if self._folder.add(text) else None
+
+    def _next(
+        self,
+        top: SnapshotText | None,
+        state: State,
+        *,
+        added: Sequence[DataFile],
+        removed: Sequence[DataFile] = (),
+        sums: tuple[SpanSum, ...] = (),
+        kind: str = "append",
+    ) -> SnapshotText:
+        n = top.n + 1 if top else 1
+        now = max(time.time_ns() // 1_000_000, top.ms if top else 0)
+        more, less = compaction.totals(added), compaction.totals(removed)
+        return SnapshotText(
+            format=FORMAT,
+            n=n,
+            base=n - 1,
+            ms=now,
+            rows=(top.rows if top else 0) + more[0] - less[0],
+            bytes=(top.bytes if top else 0) + more[1] - less[1],
+            stream=state.stream,
+            stream_id=state.stream_id,
+            committed={str(number): span for number, span in (state.committed or {}).items()},
+            tokens=dict(state.tokens or {}),
+            commits=[commit_text(n, now, sums, kind)],
+            added=[file_text(file, self._location) for file in added],
+            removed=[file_text(file, self._location).path for file in removed],
+        )
+
+    def _top(self) -> SnapshotText | None:
+        n = self._folder.top()
+        return self._folder.read(n) if n else None
+
+    def _state(self, top: SnapshotText | None) -> State:
+        return top.state if top else State(self._text.stream, self._text.stream_id)
+
+    def _as_snapshot(self, text: SnapshotText | None) -> Snapshot:
+        if text is None:  # an empty commit to an empty table
+            return spans.snapshot_of("0", self._state(None), committed_ms=0, rows=0, bytes=0)
+        return spans.snapshot_of(
+            str(text.n), text.state, committed_ms=text.ms, rows=text.rows, bytes=text.bytes
+        )
+
+    def _drop_repeated(self, files: Sequence[DataFile]) -> None:
+        """Remove files of a repeated commit, but never one that some snapshot names."""
+        if not files:
+            return
+        held = expiry.referenced(self._folder)
+        storage.delete_files(
+            file.path for file in files if file_text(file, self._location).path not in held
+        )
+
+    def _until_first(self, attempt: Callable[[], Result | None]) -> Result:
+        for _ in range(ATTEMPTS_MAX):
+            done = self._steadily(attempt)
+            if done is not None:
+                return done
+        raise LakeBusy(str(self.address), ATTEMPTS_MAX)
+
+    def _steadily(self, read: Callable[[], Result]) -> Result:
+        """Read, and once more where an expiry took a file away that the reading came to."""
+        for _ in range(ATTEMPTS_MAX):
+            top = self._folder.top()
+            try:
+                return read()
+            except UnknownSnapshot as gone:
+                self._folder.forget()
+                if self._folder.top() == top:
+                    raise CorruptData(
+                        f"{self._location}/_bascule/snapshots/{int(gone.snapshot):020d}.json",
+                        0,
+                        f"a file that snapshot {top} builds on",
+                        "none",
+                    ) from None
+        raise LakeBusy(str(self.address), ATTEMPTS_MAX)
+
+
+def place(file: DataFile) -> tuple[int, int, str]:
+    """Order of files: by stream partition, offset, path."""
+    return (*((file.span.partition, file.span.start) if file.span else (-1, 0)), file.path)
+
+
+def open_table(address: TableAddress, *, files: LinkingFiles | None = None) -> ParquetTable:
+    """Raises: UnknownTable, ForeignTable, CorruptData, UnsupportedFormat, OSError."""
+    location = storage.local_path(address.location)
+    folder = ManifestFolder(str(address), location, files or LinkingFiles())
+    text = folder.read_table()
+    if text is None:
+        check_is_free(address, location)
+        raise UnknownTable(str(address))
+    return ParquetTable(address, text, folder)
+
+
+def create_table(
+    address: TableAddress,
+    schema: pa.Schema,
+    partitioning: Sequence[str],
+    *,
+    stream: str = "",
+    stream_id: str = "",
+    files: LinkingFiles | None = None,
+) -> ParquetTable:
+    """Raises: TableExists, ForeignTable, ConfigError, OSError."""
+    location = storage.local_path(address.location)
+    schema = schema.remove_metadata()
+    parse_partitioning(partitioning, schema)
+    folder = ManifestFolder(str(address), location, files or LinkingFiles())
+    text = TableText(
+        format=FORMAT,
+        id=uuid.uuid4().hex,
+        created_ms=time.time_ns() // 1_000_000,
+        columns={field.name: str(field.type) for field in schema},
+        schema=schema_text(schema),
+        partition_by=list(partitioning),
+        stream=stream,
+        stream_id=stream_id,
+    )
+    if folder.read_table() is None:
+        check_is_free(address, location)
+    if not folder.make(text):
+        raise TableExists(str(address))
+    return ParquetTable(address, msgspec.structs.replace(text), folder)
+
+
+def check_is_free(address: TableAddress, location: str) -> None:
+    """Raises: ForeignTable where the folder holds something else."""
+    folder = Path(location)
+    if folder.exists() and not folder.is_dir():
+        raise ForeignTable(str(address), "it is a file")
+    if not folder.exists():
+        return
+    held = sorted(entry.name for entry in folder.iterdir() if entry.name != "_bascule")
+    if "_delta_log" in held:
+        raise ForeignTable(str(address), f"it is a delta table: delta:{location}")
+    if held:
+        raise ForeignTable(str(address), f"its folder holds {held[0]!r} and no _bascule/table.json")

@@ -1,0 +1,136 @@
+"""What makes a commit exactly-once: its spans against those that the table holds. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from bascule.errors import LakeConflict
+from bascule.pipeline.lake.model import Commit, DataFile, Snapshot, Span, SpanSum
+
+Committed = dict[int, tuple[int, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """What every snapshot says of its table, beside its files."""
+
+    stream: str = ""
+    stream_id: str = ""
+    committed: Mapping[int, tuple[int, int]] | None = None
+    tokens: Mapping[str, int] | None = None
+    """Writer -> its last batch."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What of a commit is new, and the state after it."""
+
+    files: tuple[DataFile, ...]
+    """To be added."""
+    sums: tuple[SpanSum, ...]
+    repeated: tuple[DataFile, ...]
+    """Of spans that the table holds already: not to be added."""
+    state: State
+    advances: bool
+    """False for a repetition, which makes no snapshot."""
+
+
+def plan(table: str, state: State, commit: Commit) -> Plan:
+    """What `commit` adds to a table in `state`.
+
+    Each span is held already, and then left out with its files, or begins where the table's ends.
+
+    Raises: LakeConflict for a gap, a partial overlap, or another stream.
+    """
+    if commit.token is not None:
+        return _plan_token(state, commit, commit.token)
+    _check_stream(table, state, commit)
+    committed: Committed = dict(state.committed or {})
+    added: list[SpanSum] = []
+    for summed in sorted(commit.spans, key=lambda each: each.span):
+        span = summed.span
+        assert span.start <= span.end, f"{span} is no span"
+        held = committed.get(span.partition)
+        if span.start == span.end or (held and held[0] <= span.start and span.end <= held[1]):
+            continue
+        if held is None:
+            committed[span.partition] = (span.start, span.end)
+        elif span.start == held[1]:
+            committed[span.partition] = (held[0], span.end)
+        else:
+            raise LakeConflict(table, _why(span, held))
+        added.append(summed)
+    files, repeated = _sorted_out(commit, added)
+    return Plan(
+        files,
+        tuple(added),
+        repeated,
+        State(
+            commit.stream or state.stream,
+            commit.stream_id or state.stream_id,
+            committed,
+            state.tokens,
+        ),
+        advances=bool(added),
+    )
+
+
+def _plan_token(state: State, commit: Commit, token: tuple[str, int]) -> Plan:
+    assert not commit.spans, "a commit has spans or a token, not both"
+    writer, batch = token
+    tokens = dict(state.tokens or {})
+    if batch <= tokens.get(writer, -1):
+        return Plan((), (), commit.files, state, advances=False)
+    tokens[writer] = batch
+    after = State(state.stream, state.stream_id, state.committed, tokens)
+    return Plan(commit.files, (), (), after, advances=True)
+
+
+def _check_stream(table: str, state: State, commit: Commit) -> None:
+    if state.stream_id and commit.stream_id != state.stream_id:
+        raise LakeConflict(
+            table,
+            f"it archives stream {state.stream!r} of id {state.stream_id}, and this is "
+            f"{commit.stream!r} of id {commit.stream_id or 'none'}: the stream was created again, "
+            "or another one was meant",
+        )
+
+
+def _why(span: Span, held: tuple[int, int]) -> str:
+    given = f"offsets [{span.start}, {span.end}) of partition {span.partition}"
+    if span.start > held[1]:
+        return f"{given} leave a gap behind [{held[0]}, {held[1]}), which it holds"
+    if span.end <= held[0]:
+        return f"{given} lie before [{held[0]}, {held[1]}), which it holds"
+    return f"{given} overlap [{held[0]}, {held[1]}), which it holds, in part"
+
+
+def _sorted_out(
+    commit: Commit, added: list[SpanSum]
+) -> tuple[tuple[DataFile, ...], tuple[DataFile, ...]]:
+    files: list[DataFile] = []
+    repeated: list[DataFile] = []
+    for file in commit.files:
+        assert file.span is not None, f"{file.path} has no span in a commit of spans"
+        inside = [s.span for s in commit.spans if _holds(s.span, file.span)]
+        assert inside, f"{file.path} holds {file.span}, which is in no span of its commit"
+        is_new = any(_holds(each.span, file.span) for each in added)
+        (files if is_new else repeated).append(file)
+    return tuple(files), tuple(repeated)
+
+
+def _holds(span: Span, part: Span) -> bool:
+    return span.partition == part.partition and span.start <= part.start and part.end <= span.end
+
+
+def snapshot_of(id: str, state: State, *, committed_ms: int, rows: int, bytes: int) -> Snapshot:
+    return Snapshot(
+        id,
+        committed_ms,
+        state.stream,
+        state.stream_id,
+        dict(state.committed or {}),
+        rows,
+        bytes,
+    )

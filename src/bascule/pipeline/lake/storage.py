@@ -1,0 +1,88 @@
+"""Data files where they are: local folders and object stores, through Arrow's file systems."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import pyarrow.fs as pafs
+
+from bascule.host.real import RealFiles
+
+
+def located(path: str) -> tuple[pafs.FileSystem, str]:
+    """The file system of a path or URI, and the path within it."""
+    if local := local_path(path):
+        return pafs.LocalFileSystem(), local
+    return pafs.FileSystem.from_uri(path)  # type: ignore[no-any-return]
+
+
+def local_path(path: str) -> str:
+    """The path of this machine that a path or `file:` URI means; empty for other URIs."""
+    if path.startswith("file:"):
+        return unquote(urlsplit(path).path)
+    return "" if "://" in path else path
+
+
+def absolute(location: str) -> str:
+    """A location that means the same in every process."""
+    local = local_path(location)
+    return str(Path(local).absolute()) if local else location.rstrip("/")
+
+
+def sync_files(paths: Iterable[str]) -> None:
+    """Put files and their names on the disk, where they are on this machine.
+
+    Raises: OSError.
+    """
+    files = RealFiles()
+    folders = set()
+    for path in paths:
+        if local := local_path(path):
+            file = files.open(local, write=False)
+            try:
+                file.sync()
+            finally:
+                file.close()
+            folders.add(str(Path(local).parent))
+    for folder in sorted(folders):
+        files.sync_dir(folder)
+
+
+def delete_files(paths: Iterable[str]) -> tuple[int, int]:
+    """Remove files; one that is not there is no error. Returns how many and their bytes."""
+    count = total = 0
+    for path in paths:
+        filesystem, inner = located(path)
+        info = filesystem.get_file_info(inner)
+        if info.type == pafs.FileType.File:
+            filesystem.delete_file(inner)
+            count += 1
+            total += info.size
+    return count, total
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A file below a folder."""
+
+    path: str
+    """As `located` takes it: an absolute path, or a URI."""
+    bytes: int
+    modified_ms: int
+
+
+def files_below(location: str) -> list[Found]:
+    """All files below a folder, recursively; none where there is no folder."""
+    filesystem, inner = located(location)
+    selector = pafs.FileSelector(inner, recursive=True, allow_not_found=True)
+    base = location.rstrip("/")
+    found = []
+    for info in filesystem.get_file_info(selector):
+        if info.type == pafs.FileType.File:
+            rest = info.path[len(inner.rstrip("/")) :].lstrip("/")
+            modified = int((info.mtime_ns or 0) // 1_000_000)
+            found.append(Found(f"{base}/{rest}", info.size, modified))
+    return found
