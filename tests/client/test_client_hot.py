@@ -35,7 +35,13 @@ def message(index: object, body: bytes, *, run: object = 1, headers: bytes = b""
 
 
 def collect(
-    hot: ModuleType, data: bytes, acks: Acks, *, stream: bytes = b"s", run: int = 1
+    hot: ModuleType,
+    data: bytes,
+    acks: Acks,
+    *,
+    stream: bytes = b"s",
+    run: int = 1,
+    first: int = 0,
 ) -> tuple[int, list[int]]:
     """Acks added and rows left over."""
     positions = array("i", bytes(4 * 8 * 4096))
@@ -45,7 +51,7 @@ def collect(
     leftover = array("i", bytes(4 * 4096))
     added = hot.collect_acks(
         data, positions, count, len(INBOX) + 1, run, stream,
-        acks.offsets, acks.partitions, acks.details, leftover, state,
+        acks.offsets, acks.partitions, acks.details, leftover, state, first,
     )  # fmt: skip
     return added, list(leftover[: state[0]])
 
@@ -70,6 +76,22 @@ def test_the_first_ack_of_a_message_counts(hot: Hot) -> None:
     acks = room(1)
     assert collect(hot("client"), message(0, ack(5)) + message(0, ack(6)), acks) == (1, [])
     assert list(acks.offsets) == [5]
+
+
+def test_duplicates_are_marked(hot: Hot) -> None:
+    acks = room(2)
+    data = message(0, ack(5, duplicate=True)) + message(1, ack(6, duplicate=False))
+    assert collect(hot("client"), data, acks) == (2, [])
+    assert [ack.duplicate for ack in acks] == [True, False]
+    assert [ack.replicas for ack in acks] == [1, 1]
+
+
+def test_columns_may_begin_later(hot: Hot) -> None:
+    """A long run drops what is acked: entry 0 is another index then, and older acks are late."""
+    acks = room(2)
+    data = b"".join(message(index, ack(index)) for index in (999, 1_000, 1_001, 1_002))
+    assert collect(hot("client"), data, acks, first=1_000) == (2, [0, 3])
+    assert list(acks.offsets) == [1_000, 1_001]
 
 
 @pytest.mark.parametrize(

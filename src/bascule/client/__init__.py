@@ -15,6 +15,7 @@ lost connections, or raises: nothing is skipped in silence, a batch with a wrong
     nats/           the NATS connection; moves between servers by itself
     messages        what goes out, encoded as PUB and HPUB; acks; what is read
     publisher, run  acks: one at a time, and windows of many
+    columnar/       publishing whole Arrow batches
     connection      blocking sockets to client listeners; who leads a partition
     fetch_answer    the head of a Fetch response, before its batches have come
     fetcher         one partition, fetched and decoded a piece at a time

@@ -15,7 +15,8 @@ except ModuleNotFoundError:
 IS_COMPILED: bool = cython.compiled
 
 SYNCED = 32768
-"""Bit of `details` beside the number of replicas."""
+DUPLICATE = 16384
+"""Bits of `details` beside the number of replicas."""
 
 
 @cython.cfunc
@@ -102,11 +103,13 @@ def collect_acks(
     details: cython.ushort[::1],
     leftover: cython.int[::1],
     state: cython.longlong[::1],
+    first: cython.longlong = 0,
 ) -> int:
     """Put the acks of publish run `run` from `stream` into its columns, at their indexes.
 
     `positions` is what `wire._hot.parse_messages` found; `inbox_bytes` the length of the inbox with
-    its final dot. An index that has an offset (>= 0) keeps its first ack. Numbers of messages that
+    its final dot. Entry 0 of the columns is index `first`; acks below it are old and left over. An
+    index that has an offset (>= 0) keeps its first ack. Numbers of messages that
     are no usual ack of this run go to `leftover`, `state[0]` counts them. Returns how many indexes
     got their ack.
     """
@@ -123,6 +126,7 @@ def collect_acks(
     partition: cython.longlong
     replicas: cython.longlong
     synced: cython.longlong
+    duplicate: cython.longlong
     fields: cython.int
     key: cython.longlong
     # Names as `_word` reads them.
@@ -132,6 +136,7 @@ def collect_acks(
     seq_key: cython.longlong = 0x736571
     artition_key: cython.longlong = 0x6172746974696F6E
     replicas_key: cython.longlong = 0x7265706C69636173
+    uplicate_key: cython.longlong = 0x75706C6963617465
     added: cython.Py_ssize_t = 0
     left: cython.Py_ssize_t = 0
     good: cython.bint
@@ -156,6 +161,7 @@ def collect_acks(
             partition = 0
             replicas = 1
             synced = -1
+            duplicate = 0
             fields = 0
             at = positions[slot + 1]
             end = at + positions[slot + 2]
@@ -164,6 +170,7 @@ def collect_acks(
                 number, at = _number(buf, at, end)
                 if number == run and at < end and buf[at] == 46:
                     index, at = _number(buf, at + 1, end)
+                    index -= first
                     if at != end or index >= total:
                         index = -1
             if index >= 0:
@@ -204,9 +211,12 @@ def collect_acks(
                         fields |= 1
                     at = position + 1
                 elif buf[at] == 116 or buf[at] == 102:
-                    if key != synced_key:
+                    if key == synced_key:
+                        synced = 1 if buf[at] == 116 else 0
+                    elif key == uplicate_key and key_end - key_at == 9 and buf[key_at] == 100:
+                        duplicate = 1 if buf[at] == 116 else 0
+                    else:
                         break
-                    synced = 1 if buf[at] == 116 else 0
                     while at < end and buf[at] >= 97 and buf[at] <= 122:
                         at += 1
                 else:
@@ -246,7 +256,7 @@ def collect_acks(
             elif offsets[index] < 0:
                 offsets[index] = offset
                 partitions[index] = partition
-                details[index] = replicas + 32768 * synced
+                details[index] = replicas + 32768 * synced + 16384 * duplicate
                 added += 1
     state[0] = left
     return added

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 from weakref import WeakSet
 
 from bascule.client.admin import Admin, AdminFace, server_url
+from bascule.client.columnar.publisher import ColumnarFace
 from bascule.client.consumer import BatchReader, End, Start, messages_of
 from bascule.client.fetcher import FetchOptions
 from bascule.client.messages import Ack, Acks, Fields, Headers, Message, with_terms
@@ -35,7 +36,7 @@ BATCH_BYTES: Final = FetchOptions().batch_bytes
 READ_TIMEOUT_S: Final = FetchOptions().timeout
 
 
-class Client(AdminFace):
+class Client(AdminFace, ColumnarFace):
     """One node's streams: `async with bascule.connect() as client: ...`
 
     Admin goes over HTTP, publishing over a NATS connection opened by the first publish, reading

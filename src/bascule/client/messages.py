@@ -136,6 +136,11 @@ class Acks(Sequence[Ack]):
         for column in (self.offsets, self.partitions, self.details, self.streams):
             del column[count:]
 
+    def drop(self, count: int) -> None:
+        """Let go of the first `count` messages; the next one is number 0 then."""
+        for column in (self.offsets, self.partitions, self.details, self.streams):
+            del column[:count]
+
     def put(self, index: int, ack: Ack) -> bool:
         """Record `ack` for message `index`; False where it had one already."""
         if self.offsets[index] >= 0:

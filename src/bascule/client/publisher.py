@@ -14,13 +14,13 @@ import asyncio
 import itertools
 from array import array
 from collections.abc import AsyncIterable, Callable, Iterable
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 
 from bascule.client.messages import Ack, Acks, Encoder, Fields, Headers
 from bascule.client.nats import MESSAGES_PER_PARSE, NatsConnection
-from bascule.client.run import PublishRun
+from bascule.client.run import PublishRun, Run
 from bascule.errors import (
     BasculeError,
     Indeterminate,
@@ -35,6 +35,8 @@ ACK_WAIT_S: Final = 2.0
 NO_RESPONDERS_WAIT_S: Final = 0.25
 NO_RESPONDERS_ATTEMPTS: Final = 3
 """As JetStream clients do: a node that just restarts is given a moment."""
+
+R = TypeVar("R", bound=Run)
 
 
 class _Answer(msgspec.Struct):
@@ -97,7 +99,7 @@ class Publisher:
         self._nats = nats
         self._encoder = Encoder()
         self._singles: dict[int, _Single] = {}
-        self._runs: dict[int, PublishRun] = {}
+        self._runs: dict[int, Run] = {}
         self._indexes = itertools.count()
         self._run_ids = itertools.count(1)
         self._leftover = array("i", bytes(4 * MESSAGES_PER_PARSE))
@@ -171,22 +173,37 @@ class Publisher:
         on_progress: Callable[[int], None] | None,
     ) -> Acks:
         """Publish all, at most `window` without ack at a time; see `Client.publish_many`."""
-        await self._nats.wait_connected(timeout)
-        id = next(self._run_ids)
-        run = PublishRun(
-            self._nats,
-            self._encoder,
-            id=id,
-            window=window,
-            stream=stream,
-            timeout=timeout,
-            on_progress=on_progress,
-        )
-        self._runs[id] = run
+
+        def create(nats: NatsConnection, id: int) -> PublishRun:
+            return PublishRun(
+                nats,
+                self._encoder,
+                id=id,
+                window=window,
+                stream=stream,
+                timeout=timeout,
+                on_progress=on_progress,
+            )
+
+        run = await self.open_run(create, timeout)
         try:
             return await run.publish_all(messages)
         finally:
-            del self._runs[id]
+            self.close_run(run)
+
+    async def open_run(self, create: Callable[[NatsConnection, int], R], timeout: float) -> R:
+        """A run of its own number, made by `create`, which hears answers from now on.
+
+        Raises: Broken where there is no connection within `timeout` seconds.
+        """
+        await self._nats.wait_connected(timeout)
+        run = create(self._nats, next(self._run_ids))
+        self._runs[run.id] = run
+        return run
+
+    def close_run(self, run: Run) -> None:
+        """Hear no more answers for `run`; idempotent."""
+        self._runs.pop(run.id, None)
 
     def publish_nowait(
         self,

@@ -1,8 +1,9 @@
-"""One `publish_many` under way: what is sent, what is acked, what has to be sent again."""
+"""Publishes under way in a window: what is sent, what is acked, what has to be sent again."""
 
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
 from array import array
 from collections import deque
 from collections.abc import AsyncIterable, Callable, Iterable
@@ -24,16 +25,16 @@ REFUSALS_MAX: Final = 3
 """Nobody took the first message so often: no stream is there, rather than one restarting."""
 
 
-class PublishRun:
-    """Frames of messages without ack, oldest first, and the columns their acks go to.
+class Run(ABC):
+    """Messages without ack, oldest first, and the columns their acks go to.
 
-    Invariant: `_frames[i]` is message `_first + i`; everything before `_first` is acked.
+    How frames are kept is the subclass's business. Invariant: everything before message `_first`
+    is acked, and entry 0 of the ack columns is message `_base`.
     """
 
     def __init__(
         self,
         nats: NatsConnection,
-        encoder: Encoder,
         *,
         id: int,
         window: int,
@@ -44,8 +45,8 @@ class PublishRun:
         if window < 1:
             raise ValueError(f"window is {window}: expected at least 1")
         self._nats = nats
-        self._encoder = encoder
-        self._id = id
+        self.id = id
+        """The number between the inbox and a message's index in reply subjects."""
         self._window = window
         self._chunk = max(1, min(CHUNK_MESSAGES_MAX, window // 4))
         self._timeout = timeout
@@ -55,14 +56,12 @@ class PublishRun:
         self._only = stream
         if stream is not None:
             self._acks.names.append(stream)
-        self._frames: list[bytes] = []
+        self._base = 0
         self._first = 0
         self._count = 0
         """Messages taken so far, acked or not."""
         self._acked = 0
         self._reported = 0
-        self._unsent: list[bytes] = []
-        self._unsent_bytes = 0
         self._sent: deque[tuple[int, float]] = deque()
         """(end index, time first sent) of each chunk with messages without ack."""
         self._resent_at = 0.0
@@ -74,44 +73,25 @@ class PublishRun:
         """Wake `_settle` once no more than this many messages are without ack."""
         self._moved = asyncio.Event()
 
-    async def publish_all(self, messages: Iterable[Fields] | AsyncIterable[Fields]) -> Acks:
-        """Publish everything in order and return once all of it is acked."""
-        try:
-            if isinstance(messages, AsyncIterable):
-                async for fields in messages:
-                    if self._take(fields):
-                        await self._flush()
-            else:
-                for fields in messages:
-                    if self._take(fields):
-                        await self._flush()
-            await self._flush()
-            await self._settle(0)
-        except BasculeError as error:
-            error.add_note(f"{self._acked} of {self._count} messages were acked")
-            raise
-        self._acks.cut(self._count)
-        return self._acks
+    @abstractmethod
+    def subject_of(self, index: int) -> str:
+        """The subject of a message without ack; `?` where it is not held."""
 
-    def _take(self, fields: Fields) -> bool:
-        """Encode one message; whether the chunk is full."""
-        index = self._count
-        frame = self._encoder.encode(b"%b%d" % (self._prefix, index), *fields)
-        self._nats.check_payload(frame)
-        if not self._unsent:
-            # A source that waits for something lets what it gave so far go out meanwhile.
-            asyncio.get_running_loop().call_soon(self._send_chunk)
-        if len(self._acks) <= index:
-            self._acks.make_room(max(self._window, index // 4))
-        self._frames.append(frame)
-        self._unsent.append(frame)
-        self._unsent_bytes += len(frame)
-        self._count = index + 1
-        return len(self._unsent) >= self._chunk or self._unsent_bytes >= CHUNK_BYTES_MAX
+    @abstractmethod
+    def _frames_of(self, indexes: list[int]) -> list[bytes]:
+        """The frames of messages taken and not before `_first`, in ascending order."""
 
-    async def _flush(self) -> None:
-        """Send the chunk, and wait where the window or the socket is full."""
-        self._send_chunk()
+    @abstractmethod
+    def _forget(self, first: int) -> None:
+        """Let go of the frames before message `first`; `_first` still has its old value."""
+
+    def _explain(self, index: int, answer: BasculeError) -> BasculeError:
+        """The error that ends the run because of this answer to a message."""
+        answer.add_note(f"it was message {index} on {self.subject_of(index)!r}")
+        return answer
+
+    async def _pace(self) -> None:
+        """Wait where the window or the socket is full; called after each chunk."""
         await self._nats.drain()
         if self._count - self._acked > self._window - self._chunk:
             await self._settle(self._window - self._chunk)
@@ -119,14 +99,6 @@ class PublishRun:
             await asyncio.sleep(0)
         if self._failure is not None:
             raise self._failure
-
-    def _send_chunk(self) -> None:
-        if not self._unsent:
-            return
-        self._nats.send(b"".join(self._unsent))
-        self._unsent.clear()
-        self._unsent_bytes = 0
-        self._sent.append((self._count, asyncio.get_running_loop().time()))
 
     async def _settle(self, wanted: int) -> None:
         """Wait until at most `wanted` messages are without ack; send late ones again meanwhile."""
@@ -180,31 +152,33 @@ class PublishRun:
         acks = self._acks
         name = acks.names[0].encode() if acks.names else b""
         self._acked += _hot.collect_acks(
-            data, positions, count, inbox_bytes, self._id, name,
-            acks.offsets, acks.partitions, acks.details, leftover, state,
+            data, positions, count, inbox_bytes, self.id, name,
+            acks.offsets, acks.partitions, acks.details, leftover, state, self._base,
         )  # fmt: skip
         return leftover[: state[0]].tolist()
 
     def on_answer(self, index: int, answer: Ack | BasculeError) -> None:
         """Take one answer that `collect` did not."""
-        if index >= self._count or self._acks.offsets[index] >= 0:
+        if not self._first <= index < self._count or self._acks.offsets[index - self._base] >= 0:
             return
         if isinstance(answer, Ack):
             if self._only is None or answer.stream == self._only:
-                self._acked += self._acks.put(index, answer)
+                self._acked += self._acks.put(index - self._base, answer)
         elif isinstance(answer, NoResponders):
             if not self._refused:
                 asyncio.get_running_loop().call_later(REFUSED_WAIT_S, self._retry_refused)
             self._refused.add(index)
         else:
-            answer.add_note(f"it was message {index} on {self.subject_of(index)!r}")
-            self.fail(answer)
+            self.fail(self._explain(index, answer))
 
     def moved(self) -> None:
         """Forget what is acked; called after every chunk of answers."""
-        first = _hot.first_unacked(self._acks.offsets, self._first, self._count)
+        base = self._base
+        first = base + _hot.first_unacked(
+            self._acks.offsets, self._first - base, self._count - base
+        )
         if first > self._first:
-            del self._frames[: first - self._first]
+            self._forget(first)
             self._first = first
             self._ack_wait = ACK_WAIT_S
             while self._sent and self._sent[0][0] <= first:
@@ -215,16 +189,8 @@ class PublishRun:
         if self._count - self._acked <= self._wanted:
             self._moved.set()
 
-    def subject_of(self, index: int) -> str:
-        """The subject of a message without ack."""
-        if not 0 <= index - self._first < len(self._frames):
-            return "?"
-        return self._frames[index - self._first].split(b" ", 2)[1].decode()
-
     def resend_all(self) -> None:
         """The connection is new: whatever was under way is lost, so send all of it again."""
-        self._unsent.clear()
-        self._unsent_bytes = 0
         self._resent_at = asyncio.get_running_loop().time()
         if not self._sent or self._sent[-1][0] < self._count:
             self._sent.append((self._count, self._resent_at))
@@ -241,13 +207,103 @@ class PublishRun:
         self._refused.clear()
         if self._acked == 0:
             self._refusals += 1
-            if self._refusals >= REFUSALS_MAX and refused:
+            if refused and self._gives_up(self._refusals):
                 self.fail(NoResponders(self.subject_of(refused[0])))
         if self._failure is None:
             self._resend(refused)
 
+    def _gives_up(self, refusals: int) -> bool:
+        """Whether nobody will come, after the first messages were refused so often."""
+        return refusals >= REFUSALS_MAX
+
     def _resend(self, indexes: Iterable[int]) -> None:
-        offsets = self._acks.offsets
-        frames = [self._frames[i - self._first] for i in indexes if offsets[i] < 0]
-        if frames:
-            self._nats.send(b"".join(frames))
+        offsets, base = self._acks.offsets, self._base
+        unacked = [i for i in indexes if offsets[i - base] < 0]
+        if unacked:
+            self._nats.send(b"".join(self._frames_of(unacked)))
+
+
+class PublishRun(Run):
+    """One `publish_many`: `_frames[i]` is message `_first + i`."""
+
+    def __init__(
+        self,
+        nats: NatsConnection,
+        encoder: Encoder,
+        *,
+        id: int,
+        window: int,
+        stream: str | None,
+        timeout: float,
+        on_progress: Callable[[int], None] | None,
+    ) -> None:
+        super().__init__(
+            nats, id=id, window=window, stream=stream, timeout=timeout, on_progress=on_progress
+        )
+        self._encoder = encoder
+        self._frames: list[bytes] = []
+        self._unsent: list[bytes] = []
+        self._unsent_bytes = 0
+
+    async def publish_all(self, messages: Iterable[Fields] | AsyncIterable[Fields]) -> Acks:
+        """Publish everything in order and return once all of it is acked."""
+        try:
+            if isinstance(messages, AsyncIterable):
+                async for fields in messages:
+                    if self._take(fields):
+                        await self._flush()
+            else:
+                for fields in messages:
+                    if self._take(fields):
+                        await self._flush()
+            await self._flush()
+            await self._settle(0)
+        except BasculeError as error:
+            error.add_note(f"{self._acked} of {self._count} messages were acked")
+            raise
+        self._acks.cut(self._count)
+        return self._acks
+
+    def subject_of(self, index: int) -> str:
+        if not 0 <= index - self._first < len(self._frames):
+            return "?"
+        return self._frames[index - self._first].split(b" ", 2)[1].decode()
+
+    def resend_all(self) -> None:
+        self._unsent.clear()
+        self._unsent_bytes = 0
+        super().resend_all()
+
+    def _take(self, fields: Fields) -> bool:
+        """Encode one message; whether the chunk is full."""
+        index = self._count
+        frame = self._encoder.encode(b"%b%d" % (self._prefix, index), *fields)
+        self._nats.check_payload(frame)
+        if not self._unsent:
+            # A source that waits for something lets what it gave so far go out meanwhile.
+            asyncio.get_running_loop().call_soon(self._send_chunk)
+        if len(self._acks) <= index:
+            self._acks.make_room(max(self._window, index // 4))
+        self._frames.append(frame)
+        self._unsent.append(frame)
+        self._unsent_bytes += len(frame)
+        self._count = index + 1
+        return len(self._unsent) >= self._chunk or self._unsent_bytes >= CHUNK_BYTES_MAX
+
+    async def _flush(self) -> None:
+        self._send_chunk()
+        await self._pace()
+
+    def _send_chunk(self) -> None:
+        if not self._unsent:
+            return
+        self._nats.send(b"".join(self._unsent))
+        self._unsent.clear()
+        self._unsent_bytes = 0
+        self._sent.append((self._count, asyncio.get_running_loop().time()))
+
+    def _frames_of(self, indexes: list[int]) -> list[bytes]:
+        return [self._frames[i - self._first] for i in indexes]
+
+    def _forget(self, first: int) -> None:
+        del self._frames[: first - self._first]

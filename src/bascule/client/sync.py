@@ -23,6 +23,7 @@ from bascule.client.client import (
     WINDOW,
     Client,
 )
+from bascule.client.columnar.publisher import SyncColumnarFace
 from bascule.client.consumer import BatchReader, End, Start, messages_of
 from bascule.client.fetcher import FetchOptions
 from bascule.client.messages import Ack, Acks, Fields, Headers, Message
@@ -32,7 +33,7 @@ from bascule.errors import Closed
 T = TypeVar("T")
 
 
-class SyncClient(SyncAdminFace):
+class SyncClient(SyncAdminFace, SyncColumnarFace):
     """`with bascule.connect_sync() as client: ...`; usable from several threads."""
 
     def __init__(self, client_of_loop: Callable[[], Client]) -> None:
@@ -48,7 +49,7 @@ class SyncClient(SyncAdminFace):
 
         try:
             self._client = self._run(start())
-            self._face = self._client
+            self._face = self._columnar = self._client
         except BaseException:
             self._stop()
             raise
