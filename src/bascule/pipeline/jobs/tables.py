@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from bascule.errors import ConfigError, TableExists, UnknownTable
+from bascule.pipeline.lake import create_table, open_table
 from bascule.pipeline.lake.address import checked
 from bascule.pipeline.lake.model import TableAddress, TableFormat
-from bascule.pipeline.lake.parquet.table import create_table, open_table
 
 if TYPE_CHECKING:
     import pyarrow as pa

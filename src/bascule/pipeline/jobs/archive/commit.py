@@ -85,13 +85,13 @@ class Committer:
             sums = [task.malformed for task in tasks if task.malformed is not None]
             if not any(sum.rows for sum in sums):
                 continue
-            start = sums[0].span.start
-            if partition in held:
-                start = held[partition][1]
-            elif partition in begun:
-                start = begun[partition][0]
             first = sums[0]
-            sums[0] = SpanSum(Span(partition, start, first.span.end), first.rows, first.crc)
+            begin = held[partition][1] if partition in held else first.span.start
+            if partition in begun and partition not in held:
+                begin = begun[partition][0]
+            # Back to where the table ends; where it ends further on, this is a repetition.
+            whole = Span(partition, min(begin, first.span.start), first.span.end)
+            sums[0] = SpanSum(whole, first.rows, first.crc)
             spans += sums
         wanted = {sum.span.partition for sum in spans}
         files = [

@@ -1,0 +1,173 @@
+"""Crashes between any two steps of an archive, without Spark: each offset is there once."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from bascule.errors import LakeConflict
+from bascule.pipeline.jobs.archive import task
+from bascule.pipeline.jobs.archive.commit import Committer, decode_written, encode_written
+from bascule.pipeline.jobs.archive.plan import Piece, cut
+from bascule.pipeline.jobs.archive.task import Work, archive_piece
+from bascule.pipeline.jobs.rows import MALFORMED_SCHEMA, archive_schema
+from bascule.pipeline.jobs.tables import TableSpec, ensure_table, malformed_of
+from bascule.pipeline.lake.model import Commit, LakeTable, Snapshot
+from bascule.pipeline.lake.reading import read_files
+from bascule.pipeline.values.spec import ValueSpec
+from bascule.record.columns import SCHEMA
+
+VALUE = ValueSpec(format="json", schema="n bigint")
+
+
+def is_bad(offset: int) -> bool:
+    return offset % 7 == 3
+
+
+def batch(partition: int, start: int, end: int) -> pa.RecordBatch:
+    rows = [
+        {
+            "offset": offset,
+            "partition": partition,
+            "timestamp": offset * 1_000,
+            "key": b"k%d" % (offset % 3),
+            "value": b"no json" if is_bad(offset) else b'{"n": %d}' % offset,
+            "subject": f"s.{offset % 2}",
+            "headers": [],
+        }
+        for offset in range(start, end)
+    ]
+    return pa.RecordBatch.from_pylist(rows, schema=SCHEMA)
+
+
+@pytest.fixture(autouse=True)
+def log(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A log that holds what is asked for."""
+
+    def read(
+        server: str, stream: str, partition: int, start: int, end: int
+    ) -> Iterator[pa.RecordBatch]:
+        for at in range(start, end, 5):
+            yield batch(partition, at, min(at + 5, end))
+
+    monkeypatch.setattr(task, "read_log", read)
+
+
+@dataclass
+class Tables:
+    main: LakeTable
+    side: LakeTable
+
+    def work(self) -> Work:
+        return Work("", "s", "ab", VALUE, False, self.main.writer(), self.side.writer())
+
+
+@pytest.fixture
+def tables(tmp_path: Path) -> Tables:
+    address = TableSpec(location=str(tmp_path / "lake")).address()
+    schema = archive_schema(VALUE.arrow_type(), raw=False)
+    return Tables(
+        ensure_table(address, schema), ensure_table(malformed_of(address), MALFORMED_SCHEMA)
+    )
+
+
+class Crash(Exception):
+    """The process is gone."""
+
+
+class Crashing:
+    """A table whose commit may be the last thing a process does, or the one before."""
+
+    def __init__(self, table: LakeTable, dice: random.Random) -> None:
+        self._table, self._dice = table, dice
+
+    def snapshot(self) -> Snapshot | None:
+        return self._table.snapshot()
+
+    def commit(self, commit: Commit) -> Snapshot:
+        if self._dice.random() < 0.4:
+            raise Crash
+        done = self._table.commit(commit)
+        if self._dice.random() < 0.4:
+            raise Crash
+        return done
+
+
+def offsets_of(table: LakeTable) -> list[tuple[int, int]]:
+    snapshot = table.snapshot()
+    if snapshot is None:
+        return []
+    rows = [
+        row
+        for rows in read_files(table.files(snapshot), table.schema)
+        for row in rows.select(["partition", "offset"]).to_pylist()
+    ]
+    return [(row["partition"], row["offset"]) for row in rows]
+
+
+def ends_of(table: LakeTable) -> dict[int, int]:
+    snapshot = table.snapshot()
+    return {} if snapshot is None else {p: end for p, (_, end) in snapshot.committed.items()}
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_crashes_leave_each_offset_once(tables: Tables, seed: int) -> None:
+    dice = random.Random(seed)
+    total = {0: 60, 1: 25, 2: 3}
+    crashes = 0
+    while ends_of(tables.main) != total:
+        starts = {p: ends_of(tables.main).get(p, 0) for p in total}
+        ends = {p: min(end, starts[p] + dice.randint(0, 30)) for p, end in total.items()}
+        pieces = cut(starts, ends, tasks=2, rows_min=4, side=ends_of(tables.side))
+        written = [archive_piece(tables.work(), piece) for piece in pieces]
+        # As through Spark: text, and in the order in which tasks ended.
+        texts = [encode_written(one) for one in written]
+        dice.shuffle(texts)
+        committer = Committer("s", Crashing(tables.main, dice), Crashing(tables.side, dice))  # type: ignore[arg-type]
+        try:
+            committer.commit(decode_written(text) for text in texts)
+        except Crash:
+            crashes += 1
+    everything = [(p, n) for p, end in total.items() for n in range(end)]
+    assert offsets_of(tables.main) == [(p, n) for p, n in everything if not is_bad(n)]
+    assert offsets_of(tables.side) == [(p, n) for p, n in everything if is_bad(n)]
+    assert sum(sum.rows for sum in tables.main.history()) == len(offsets_of(tables.main))
+    assert crashes
+
+
+def test_a_repeated_commit_changes_nothing(tables: Tables) -> None:
+    written = [archive_piece(tables.work(), Piece(0, 0, 20))]
+    again = [archive_piece(tables.work(), Piece(0, 0, 20))]
+    committer = Committer("s", tables.main, tables.side)
+    committer.commit(written)
+    committer.commit(again)
+    assert len(offsets_of(tables.main)) + len(offsets_of(tables.side)) == 20
+    kept = {file.path for one in written for file in (*one.files, *one.malformed_files)}
+    gone = {file.path for one in again for file in (*one.files, *one.malformed_files)}
+    assert all(Path(path).exists() for path in kept)
+    assert not any(Path(path).exists() for path in gone)
+
+
+def test_a_gap_is_refused(tables: Tables) -> None:
+    committer = Committer("s", tables.main, tables.side)
+    committer.commit([archive_piece(tables.work(), Piece(0, 0, 10))])
+    with pytest.raises(LakeConflict, match="gap"):
+        committer.commit([archive_piece(tables.work(), Piece(0, 12, 20))])
+
+
+def test_a_task_that_fails_leaves_no_file(
+    tables: Tables, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def read(*arguments: object) -> Iterator[pa.RecordBatch]:
+        yield batch(0, 0, 10)
+        raise ConnectionError
+
+    monkeypatch.setattr(task, "read_log", read)
+    with pytest.raises(ConnectionError):
+        archive_piece(tables.work(), Piece(0, 0, 20))
+    assert list(tmp_path.rglob("*.parquet")) == []
