@@ -77,6 +77,10 @@ class ManifestFolder:
             self._top += 1
         return self._top
 
+    def holds(self, n: int) -> bool:
+        """Whether snapshot `n` is there, whatever is remembered of it."""
+        return self._files.exists(self._path(n))
+
     def read(self, n: int) -> SnapshotText:
         """Raises: UnknownSnapshot, CorruptData, UnsupportedFormat, OSError."""
         if (held := self._cache.get(n)) is not None:

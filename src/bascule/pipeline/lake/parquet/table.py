@@ -75,6 +75,8 @@ class ParquetTable:
         if id is not None and (not id.isdigit() or int(id) == 0):
             raise UnknownSnapshot(str(self.address), id)
         n = self._folder.top() if id is None else int(id)
+        if id is not None and not self._folder.holds(n):
+            raise UnknownSnapshot(str(self.address), id)
         return self._as_snapshot(self._folder.read(n)) if n else None
 
     def files(self, snapshot: Snapshot) -> list[DataFile]:
