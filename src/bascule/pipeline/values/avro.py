@@ -1,0 +1,58 @@
+"""Avro: one datum a value, without the header of a file.
+
+[datum]                                         as it stands
+C3 01 [fingerprint, 8 bytes, LE] [datum]        a single object of the same schema
+00 [schema id, 4 bytes, BE] [datum]             with option avroConfluent
+"""
+
+from __future__ import annotations
+
+from io import BytesIO
+from typing import Any, Final
+
+import fastavro
+import pyarrow as pa
+
+from bascule.pipeline.values.avro_schema import avro_type_of
+from bascule.pipeline.values.records import RecordDecoder
+
+CONFLUENT_BYTES: Final = 5
+SINGLE_OBJECT: Final = b"\xc3\x01"
+
+
+class AvroDecoder(RecordDecoder):
+    """Decodes records written with exactly the declared schema; no registry is asked."""
+
+    def __init__(self, schema: str, kind: pa.StructType, *, confluent: bool) -> None:
+        found = avro_type_of(schema)
+        super().__init__(kind, found.read, self._confluent if confluent else self._one)
+        self._schema = fastavro.parse_schema(found.plain)
+        self._single = SINGLE_OBJECT + _fingerprint(schema)
+
+    def _one(self, value: bytes) -> Any:
+        if value.startswith(self._single):
+            return self._datum(value, len(self._single))
+        return self._datum(value, 0)
+
+    def _confluent(self, value: bytes) -> Any:
+        if value[:1] != b"\0" or len(value) < CONFLUENT_BYTES:
+            found = value[:CONFLUENT_BYTES].hex(" ") or "no bytes"
+            raise ValueError(f"expected byte 0 and a schema id of 4 bytes, found {found}")
+        return self._datum(value, CONFLUENT_BYTES)
+
+    def _datum(self, value: bytes, at: int) -> Any:
+        stream = BytesIO(value)
+        stream.seek(at)
+        datum = fastavro.schemaless_reader(stream, self._schema)
+        if stream.tell() != len(value):
+            raise ValueError(f"the datum ends at byte {stream.tell()} of {len(value)}")
+        return datum
+
+
+def _fingerprint(schema: str) -> bytes:
+    from json import loads
+
+    from fastavro.schema import fingerprint, to_parsing_canonical_form
+
+    text = fingerprint(to_parsing_canonical_form(loads(schema)), "CRC-64-AVRO")
+    return bytes.fromhex(text)

@@ -1,0 +1,112 @@
+"""Columns as they were read made into the declared ones: text to times, dates, bytes.
+
+What a value becomes depends on it alone, never on its neighbours: a conversion either takes the
+whole column, or raises and is asked again for fewer rows.
+"""
+
+from __future__ import annotations
+
+import base64
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+_DATE: Final = (
+    r"(?:\d{4}-(?:(?:0[1-9]|1[0-2])-(?:0[1-9]|1\d|2[0-8])|(?:0[13-9]|1[0-2])-(?:29|30)"
+    r"|(?:0[13578]|1[02])-31)"
+    r"|(?:\d\d(?:0[48]|[2468][048]|[13579][26])|(?:[02468][048]|[13579][26])00)-02-29)"
+)
+_TIME: Final = r"(?:[01]\d|2[0-3])(?::[0-5]\d(?::[0-5]\d(?:\.\d{1,9})?)?)?"
+_ZONE: Final = r"(?:Z|[+-](?:[01]\d|2[0-3])(?::?[0-5]\d)?)?"
+DATE: Final = rf"^{_DATE}\Z"
+TIMESTAMP: Final = rf"^{_DATE}(?:[T ]{_TIME}{_ZONE})?\Z"
+TIMESTAMP_NTZ: Final = rf"^{_DATE}(?:[T ]{_TIME})?\Z"
+BASE64: Final = r"^(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?\Z"
+SHAPES: Final = {
+    DATE: "a date such as 2026-01-31",
+    TIMESTAMP: "a time such as 2026-01-31T23:59:59.5Z",
+    TIMESTAMP_NTZ: "a time without zone such as 2026-01-31T23:59:59.5",
+    BASE64: "bytes in base64",
+}
+"""Regular expressions that take what the conversions below take, and no more: refused here, a text
+is told with its place, and costs a microsecond."""
+
+_LONG_FRACTION: Final = r"(\.\d{6})\d{1,3}($|[Z+-])"
+"""Nanoseconds, as Go's and Java's clocks write them; Spark's timestamps hold microseconds."""
+_HAS_ZONE: Final = r"[T ][^Z+-]*[Z+-]"
+_DATE_ONLY: Final = r"^[^T ]*$"
+
+
+def finish(column: pa.Array, kind: pa.DataType) -> pa.Array:
+    """`column`, read as `typed.read_type` says, as an array of `kind`.
+
+    Raises: ValueError (Arrow's ArrowInvalid is one) where one of its values cannot be.
+    """
+    if column.type == kind:
+        return column
+    if column.offset:
+        column = column.take(pa.array(range(len(column)), pa.int64()))
+    buffers = column.buffers()
+    if pa.types.is_struct(kind):
+        children = [finish(column.field(n), field.type) for n, field in enumerate(kind)]
+        return _nested(column, kind, buffers[:1], children)
+    if pa.types.is_list(kind):
+        return _nested(column, kind, buffers[:2], [finish(column.values, kind.value_type)])
+    if pa.types.is_map(kind):
+        parts = [finish(column.keys, kind.key_type), finish(column.items, kind.item_type)]
+        entries = pa.StructArray.from_arrays(parts, fields=[kind.key_field, kind.item_field])
+        return _nested(column, kind, buffers[:2], [entries])
+    return _leaf(column, kind)
+
+
+def _nested(
+    column: pa.Array, kind: pa.DataType, buffers: list[pa.Buffer | None], children: list[pa.Array]
+) -> pa.Array:
+    return pa.Array.from_buffers(
+        kind, len(column), buffers, null_count=column.null_count, children=children
+    )
+
+
+def _leaf(column: pa.Array, kind: pa.DataType) -> pa.Array:
+    if pa.types.is_timestamp(kind) and pa.types.is_string(column.type):
+        return _timestamps(column, kind)
+    if pa.types.is_binary(kind):
+        return _from_base64(column)
+    if pa.types.is_float32(kind):
+        return _narrow(column)
+    return column.cast(kind)
+
+
+def _timestamps(text: pa.Array, kind: pa.DataType) -> pa.Array:
+    """ISO 8601 in UTC or with its zone; without one it is UTC where `kind` has a zone.
+
+    Text that Arrow takes as it stands is not changed by what follows, so both ways agree.
+    """
+    try:
+        return text.cast(kind)
+    except pa.ArrowInvalid:
+        text = pc.replace_substring_regex(text, _LONG_FRACTION, r"\1\2")
+    if kind.tz is not None:
+        bare = pc.if_else(pc.match_substring_regex(text, _DATE_ONLY), "T00:00Z", "Z")
+        zone = pc.if_else(pc.match_substring_regex(text, _HAS_ZONE), "", bare)
+        text = pc.binary_join_element_wise(text, zone, "")
+    return text.cast(kind)
+
+
+def _from_base64(text: pa.Array) -> pa.Array:
+    return pa.array(
+        [
+            None if item is None else base64.b64decode(item, validate=True)
+            for item in text.to_pylist()
+        ],
+        pa.binary(),
+    )
+
+
+def _narrow(column: pa.Array) -> pa.Array:
+    """Doubles to floats; NaN and infinity stay, a finite number does not become infinite."""
+    narrow = column.cast(pa.float32())
+    if pc.any(pc.and_(pc.is_inf(narrow), pc.is_finite(column))).as_py():
+        raise ValueError("a number beyond the range of float")
+    return narrow

@@ -1,0 +1,17 @@
+"""MessagePack: one map a value, checked by msgspec against the declared type."""
+
+from __future__ import annotations
+
+import msgspec
+import pyarrow as pa
+
+from bascule.pipeline.values.records import RecordDecoder
+from bascule.pipeline.values.typed import python_type, read_type
+
+
+class MsgpackDecoder(RecordDecoder):
+    """Decodes maps with the declared names as keys; other keys are passed over."""
+
+    def __init__(self, kind: pa.StructType) -> None:
+        one = msgspec.msgpack.Decoder(python_type("msgpack", kind)).decode
+        super().__init__(kind, read_type("msgpack", kind), one)

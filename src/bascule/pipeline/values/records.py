@@ -1,0 +1,133 @@
+"""One record after another: the exact way, which every format has.
+
+    values --one()--> rows (dictionaries) --Arrow--> read columns --finish()--> declared columns
+
+Steps two and three take many rows at a time. Where one of them refuses, the rows are halved until
+the bad ones stand alone.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from typing import Any, Final, TypeAlias
+
+import msgspec
+import pyarrow as pa
+
+from bascule.pipeline.values.leaves import SHAPES, finish
+from bascule.pipeline.values.model import Decoded
+
+REASON_CHARACTERS_MAX: Final = 200
+
+MALFORMED: Final = (
+    msgspec.MsgspecError,
+    pa.ArrowException,
+    ValueError,
+    TypeError,
+    LookupError,
+    ArithmeticError,
+    EOFError,
+    RecursionError,
+    StopIteration,
+    struct.error,
+)
+"""What decoders raise for bytes they do not like."""
+
+One: TypeAlias = Callable[[bytes], Any]
+"""The row that a value holds, as Python objects; raises one of MALFORMED."""
+
+
+class Rows:
+    """The rows of one column on their way to a `Decoded`."""
+
+    def __init__(self, kind: pa.DataType, count: int) -> None:
+        self._kind = kind
+        self._count = count
+        self._pieces: list[pa.Array] = []
+        self._numbers: list[int] = []
+        self._bad: dict[int, str] = {}
+
+    def add(self, piece: pa.Array, numbers: list[int]) -> None:
+        """Good rows, and which they are; none of them is below one added before."""
+        self._pieces.append(piece)
+        self._numbers += numbers
+
+    def add_bad(self, number: int, error: BaseException | str) -> None:
+        """A row that does not parse, and why."""
+        self._bad[number] = reason_of(error)
+
+    def finish(self) -> Decoded:
+        """All rows in their places; null where neither kind was added."""
+        values = pa.concat_arrays(self._pieces) if self._pieces else pa.nulls(0, self._kind)
+        if len(self._numbers) < self._count:
+            places: list[int | None] = [None] * self._count
+            for place, number in enumerate(self._numbers):
+                places[number] = place
+            values = values.take(pa.array(places, pa.int64()))
+        bad = sorted(self._bad)
+        return Decoded(values, pa.array(bad, pa.int64()), [self._bad[number] for number in bad])
+
+
+class RecordDecoder:
+    """Decodes values one by one with `one` into columns of type `read`, and finishes them."""
+
+    def __init__(self, kind: pa.DataType, read: pa.DataType, one: One) -> None:
+        self._kind = kind
+        self._read = read
+        self._one = one
+
+    def decode(self, values: pa.Array) -> Decoded:
+        """See `ValueDecoder`."""
+        rows = Rows(self._kind, len(values))
+        self.decode_into(rows, values.to_pylist(), range(len(values)))
+        return rows.finish()
+
+    def decode_into(
+        self, rows: Rows, values: list[bytes | None], numbers: range | list[int]
+    ) -> None:
+        """Decode `values`, which are the rows `numbers`; null ones are passed over."""
+        one = self._one
+        objects: list[Any] = []
+        whose: list[int] = []
+        for number, value in zip(numbers, values, strict=True):
+            if value is None:
+                continue
+            try:
+                objects.append(one(value))
+            except MALFORMED as error:
+                rows.add_bad(number, error)
+            else:
+                whose.append(number)
+        self._build(rows, objects, whose)
+
+    def _build(self, rows: Rows, objects: list[Any], whose: list[int]) -> None:
+        """Columns of all objects, or of those that can be; the first rows first."""
+        waiting = [(0, len(objects))]
+        while waiting:
+            start, end = waiting.pop()
+            if start == end:
+                continue
+            try:
+                column = finish(pa.array(objects[start:end], self._read), self._kind)
+            except MALFORMED as error:
+                if end - start == 1:
+                    rows.add_bad(whose[start], error)
+                    continue
+                middle = (start + end) // 2
+                waiting += [(middle, end), (start, middle)]
+            else:
+                rows.add(column, whose[start:end])
+
+
+def reason_of(error: BaseException | str) -> str:
+    """What to tell: one short line, in the house's spelling."""
+    text = " ".join(str(error).split()) or type(error).__name__
+    if "matching regex" in text:
+        for pattern, shape in SHAPES.items():
+            text = text.replace(f"`str` matching regex {pattern!r}", shape)
+    if text[1:2].islower():
+        text = text[0].lower() + text[1:]
+    if len(text) > REASON_CHARACTERS_MAX:
+        text = text[: REASON_CHARACTERS_MAX - 3] + "..."
+    return text
