@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -56,18 +57,21 @@ def test_all_columns(spark: Any, node: Node, client: SyncClient, stream: str) ->
     """Found without registration: `pyspark_bascule` is on the path."""
     from pyspark.sql.pandas.types import to_arrow_schema
 
-    from bascule.record.columns import SCHEMA
+    from bascule.pipeline.source.columns import schema_arrow
+    from bascule.pipeline.source.options import SourceOptions
 
     fill(client, stream, 1_000)
-    frame = reading(spark, node, stream, minPartitions="3")
-    assert to_arrow_schema(frame.schema, timezone="UTC").equals(SCHEMA)
+    more = {"minPartitions": "3", "includeHeaders": "true"}
+    frame = reading(spark, node, stream, **more)
+    promised = schema_arrow(SourceOptions.parse({"stream": stream, **more}))
+    assert to_arrow_schema(frame.schema, timezone="UTC").equals(promised)
     assert frame.rdd.getNumPartitions() >= 3
     rows = sorted(frame.collect(), key=lambda row: row.offset)
     for row, message in zip(rows, client.read(stream), strict=True):
         assert (row.offset, row.partition) == (message.offset, message.partition)
         assert bytes(row.key) == message.key
         assert bytes(row.value) == message.value == b"%d" % message.offset
-        assert row.subject == message.subject
+        assert (row.subject, row.stream) == (message.subject, stream)
         assert row.timestamp.astimezone(UTC) == message.timestamp
         headers = [(entry.key, bytes(entry.value)) for entry in row.headers]
         assert headers == [("reply", (message.reply or "").encode()), *message.headers]
@@ -112,6 +116,144 @@ def test_mistakes_reach_the_user(
 
     with pytest.raises(PySparkException, match=re.escape(said)):
         reading(spark, node, **{"stream": "mistakes", **more}).count()
+
+
+def test_several_streams_at_once(spark: Any, node: Node, client: SyncClient) -> None:
+    for name, partitions in (("many_a", 1), ("many_b", 3), ("manyother", 1)):
+        client.create_stream(
+            name, f"{name}.>", partitions=partitions, partition_by="subject", sync="interval"
+        )
+        fill(client, name, 100)
+    http = node.doors["http"]
+
+    def places(**said: str) -> set[tuple[str, int, int]]:
+        frame = spark.read.format("bascule").options(server=http, **said).load()
+        rows = frame.select("stream", "partition", "offset").collect()
+        assert len(rows) == len(set(rows))
+        return {tuple(row) for row in rows}
+
+    both = places(streams="many_a,many_b")
+    assert len(both) == 200
+    assert {partition for stream, partition, _ in both if stream == "many_b"} == {0, 1, 2}
+    assert places(streamPattern="many_.") == both
+    starts = '{"many_a": {"0": 90}, "many_b": {"0": -1, "1": -1, "2": -1}}'
+    some = places(streams="many_a,many_b", startingOffsets=starts)
+    assert some == {("many_a", 0, offset) for offset in range(90, 100)}
+
+
+def test_times(spark: Any, node: Node, client: SyncClient, stream: str) -> None:
+    fill(client, stream, 100)
+    time.sleep(0.05)
+    middle = datetime.now(UTC)
+    time.sleep(0.05)
+    fill(client, stream, 50, first=100)
+    middle_ms = str(round(middle.timestamp() * 1000))
+
+    def read(**more: str) -> list[int]:
+        return offsets_of(reading(spark, node, stream, **more))
+
+    assert read(startingTimestamp=middle.isoformat()) == list(range(100, 150))
+    assert read(endingTimestamp=middle_ms) == list(range(100))
+    assert read(startingOffsetsByTimestamp=f'{{"0": {middle_ms}}}') == list(range(100, 150))
+    late = {"startingTimestamp": "2100-01-01T00:00:00Z"}
+    assert read(**late, startingOffsetsByTimestampStrategy="latest") == []
+    from pyspark.errors import PySparkException
+
+    with pytest.raises(PySparkException, match="has no record at or after"):
+        read(**late)
+
+
+def test_columns_and_task_sizes(spark: Any, node: Node, client: SyncClient, stream: str) -> None:
+    fill(client, stream, 300)
+    frame = reading(spark, node, stream, columns="offset,subject", maxRecordsPerPartition="100")
+    assert frame.columns == ["offset", "subject"]
+    assert frame.rdd.getNumPartitions() == 3
+    assert offsets_of(frame) == list(range(300))
+
+
+@pytest.mark.parametrize("session_allows", [False, True])
+def test_filters_give_the_same_rows_pushed_down_or_not(
+    spark: Any, node: Node, client: SyncClient, session_allows: bool
+) -> None:
+    """What the tasks read is seen in the number of rows that leave the source."""
+    stream = f"filtered_{session_allows}".lower()
+    client.create_stream(stream, f"{stream}.>", sync="interval")
+    fill(client, stream, 200)
+    time.sleep(0.05)
+    middle = datetime.now(UTC)
+    time.sleep(0.05)
+    fill(client, stream, 800, first=200)
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", str(session_allows).lower())
+    try:
+        frame = reading(spark, node, stream)
+        everything = list(range(1_000))
+        for condition, wanted in (
+            ("offset >= 990", everything[990:]),
+            ("offset > 5 and offset < 8", [6, 7]),
+            ("offset in (5, 7)", [5, 7]),
+            ("partition = 1", []),
+            ("key = cast('k3' as binary)", [n for n in everything if n % 5 == 3]),
+            (f"subject like '{stream}.3%'", [n for n in everything if n % 7 == 3]),
+            (f"stream = '{stream}' and offset < 3", [0, 1, 2]),
+            (f"timestamp >= timestamp '{middle.isoformat()}'", everything[200:]),
+            (f"timestamp < timestamp '{middle.isoformat()}'", everything[:200]),
+            ("offset < 3 or offset = 7", [0, 1, 2, 7]),
+        ):
+            found = frame.where(condition)
+            assert offsets_of(found) == wanted, condition
+        tasks = reading(spark, node, stream, maxRecordsPerPartition="10").where("offset < 20")
+        assert tasks.rdd.getNumPartitions() == (2 if session_allows else 100)
+        off = reading(spark, node, stream, maxRecordsPerPartition="10", pushdown="false")
+        if not session_allows:
+            assert off.where("offset < 20").count() == 20
+    finally:
+        spark.conf.unset("spark.sql.python.filterPushdown.enabled")
+
+
+def test_typed_values(spark: Any, node: Node, client: SyncClient, stream: str) -> None:
+    values = [b'{"a": 1, "b": "x"}', b'{"a": "no number"}', b"{", b'{"a": 4, "c": true}']
+    client.publish_many((f"{stream}.1", value) for value in values)
+    typed = {"valueFormat": "json", "valueSchema": "a int, b string"}
+    frame = reading(spark, node, stream, **typed).orderBy("offset")
+    rows = frame.selectExpr("value.a", "value.b", "_corrupt_record").collect()
+    found = [(a, b, None if bad is None else bytes(bad)) for a, b, bad in rows]
+    assert found == [
+        (1, "x", None),
+        (None, None, values[1]),
+        (None, None, values[2]),
+        (4, None, None),
+    ]
+    from pyspark.errors import PySparkException
+
+    with pytest.raises(PySparkException, match=r"the value at offset 1 of stream .* is malformed"):
+        reading(spark, node, stream, **typed, mode="FAILFAST").collect()
+
+
+def test_views_of_a_stream_with_keys(spark: Any, node: Node, client: SyncClient) -> None:
+    client.create_stream(
+        "prices", "prices.>", partitions=2, partition_by="key", key_from="header",
+        cleanup=["compact"], sync="interval",
+    )  # fmt: skip
+    client.publish_many(("prices.x", b"%d" % n, f"k{n % 10}") for n in range(100))
+    client.publish_many([("prices.x", b"", "k3"), ("prices.x", b"new", "k4")])
+
+    def read(**more: str) -> dict[bytes, bytes]:
+        rows = reading(spark, node, "prices", view="latest", **more).collect()
+        assert len({bytes(row.key) for row in rows}) == len(rows)
+        return {bytes(row.key): bytes(row.value) for row in rows}
+
+    latest = read()
+    expected = {b"k%d" % n: b"%d" % (90 + n) for n in range(10)}
+    expected[b"k4"] = b"new"
+    expected.pop(b"k3")
+    assert latest == expected
+    ends = {str(p.partition): p.high_watermark for p in client.stream("prices").partitions}
+    rows = reading(spark, node, "prices", view="changes").collect()
+    assert len(rows) == sum(ends.values()) == 102
+    assert [row.change for row in rows if bytes(row.key) == b"k3"].count("delete") == 1
+    assert [row.change for row in rows].count("upsert") == 101
+    starts = json.dumps({p: end - 1 for p, end in ends.items()})
+    assert reading(spark, node, "prices", view="changes", startingOffsets=starts).count() == 2
 
 
 # Streams
@@ -161,6 +303,84 @@ def test_a_query_goes_on_where_it_stopped(
     assert [p["numInputRows"] for p in query.run().recentProgress] == [50]
     assert sum(p["numInputRows"] for p in query.run().recentProgress) == 0
     assert query.written() == list(range(1_050))
+
+
+def test_a_batch_waits_until_it_is_large_enough(
+    spark: Any, node: Node, client: SyncClient, stream: str, tmp_path: Path
+) -> None:
+    fill(client, stream, 10)
+    query = Query(spark, node, stream, tmp_path)
+    patient = {"minOffsetsPerTrigger": "100", "maxTriggerDelay": "1h"}
+    running = query.start(available_now=False, **patient)
+    try:
+        wait_until(lambda: (tmp_path / "checkpoint/metadata").exists())
+        fill(client, stream, 50, first=10)
+        time.sleep(1)
+        assert not (tmp_path / "checkpoint/offsets/0").exists()
+        fill(client, stream, 60, first=60)
+        wait_until(lambda: (tmp_path / "checkpoint/commits/0").exists())
+    finally:
+        running.stop()
+    assert query.written() == list(range(120))
+    query.run(**patient)
+    fill(client, stream, 1, first=120)
+    query.run(**patient)
+    assert query.written() == list(range(121))
+
+
+def test_streams_and_partitions_that_come_later(
+    spark: Any, node: Node, client: SyncClient, tmp_path: Path
+) -> None:
+    client.create_stream("late_a", "late_a.>", partition_by="subject", sync="interval")
+    fill(client, "late_a", 100)
+
+    def run() -> list[tuple[str, int, int]]:
+        query = (
+            spark.readStream.format("bascule")
+            .options(server=node.doors["http"], streamPattern="late_.*", startingOffsets="earliest")
+            .load()
+            .writeStream.format("parquet")
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .option("path", str(tmp_path / "out"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        assert query.awaitTermination(WAIT_S)
+        rows = spark.read.parquet(str(tmp_path / "out")).select("stream", "partition", "offset")
+        return sorted(tuple(row) for row in rows.collect())
+
+    def held() -> list[tuple[str, int, int]]:
+        return sorted(
+            (name, p.partition, offset)
+            for name in ("late_a", "late_b")
+            for p in client.stream(name).partitions
+            for offset in range(p.high_watermark)
+        )
+
+    assert len(run()) == 100
+    client.alter_stream("late_a", partitions=3)
+    client.create_stream("late_b", "late_b.>", sync="interval")
+    fill(client, "late_a", 100)
+    fill(client, "late_b", 50)
+    rows = run()
+    assert rows == held()
+    assert len(rows) == 250
+
+
+def test_retention_under_a_query_is_an_error_or_told(
+    spark: Any, node: Node, client: SyncClient, stream: str, tmp_path: Path
+) -> None:
+    query = Query(spark, node, stream, tmp_path)
+    fill(client, stream, 100)
+    query.run(maxOffsetsPerTrigger="40")
+    fill(client, stream, 100, first=100)
+    client.purge_stream(stream, to_offset=150)
+    from pyspark.errors import PySparkException
+
+    with pytest.raises(PySparkException, match=r"offset 100 is not in \[150, 200\]"):
+        query.run()
+    query.run(failOnDataLoss="false")
+    assert query.written() == [*range(100), *range(150, 200)]
 
 
 def test_latest_is_where_the_query_began(

@@ -14,15 +14,16 @@ positions as text; a stream's id tells it from another one created later under i
     {"flights": {"id": "<hex>", "0": <next offset of partition 0>, ...}, ...}
 
     options      what a user may say, checked
+    bounds       where to start and to end: words, offsets, times
     extents      what streams hold now, asked of the node
-    positions    positions, how they move, how they are written
-    tasks        ranges of offsets cut into tasks
+    positions    positions, how they move, how they are written; ranges, and how they are cut
+    planning     from options and extents to tasks
     columns      the rows' columns
     filters      what a query's WHERE leaves to be read
     reading      a task as Arrow batches
-    changes      `view = latest` and `view = changes` of a stream with keys
+    changes      `view = latest`: the last value of each key
     history      `archive`: what a lake table holds of a stream, before the log
-    batch, stream, data_source   Spark's interfaces
+    data_source  Spark's interfaces
 """
 
 from __future__ import annotations

@@ -2,49 +2,102 @@
 
 from __future__ import annotations
 
-import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import Final, TypeAlias
+from typing import Final, Literal, cast
 
 from bascule.errors import ConfigError
-
-EARLIEST: Final = -2
-LATEST: Final = -1
-"""Stand for the ends of a partition where an offset may be given, as in Kafka's JSON."""
-
-OffsetChoice: TypeAlias = int | dict[int, int]
-"""EARLIEST or LATEST for all partitions, or an offset (or one of the two) for each."""
+from bascule.pipeline.lake.model import TableAddress
+from bascule.pipeline.source.bounds import Bound, parse_offsets, parse_time, parse_times
+from bascule.pipeline.source.columns import check_columns
+from bascule.pipeline.values import VALUE_OPTIONS, ValueSpec
 
 SERVER_DEFAULT: Final = ""
 """No `server` option: the client finds the node by BASCULE_SERVER or its own default."""
+TRIGGER_DELAY_MS_MAX: Final = 15 * 60_000
+"""As Kafka's connector has it: 15 minutes."""
+
+View = Literal["log", "latest", "changes"]
+RAW: Final = ValueSpec()
+"""Values stay bytes."""
+
+STARTS: Final = ("startingTimestamp", "startingOffsetsByTimestamp", "startingOffsets")
+ENDS: Final = ("endingTimestamp", "endingOffsetsByTimestamp", "endingOffsets")
+"""What may say where to start and to end; the first that is given holds, as with Kafka's."""
 
 _NAMES: Final = (
     "server",
     "stream",
-    "startingOffsets",
-    "endingOffsets",
-    "maxOffsetsPerTrigger",
+    "streams",
+    "streamPattern",
+    *STARTS,
+    "startingOffsetsByTimestampStrategy",
+    *ENDS,
     "minPartitions",
+    "maxRecordsPerPartition",
+    "maxOffsetsPerTrigger",
+    "minOffsetsPerTrigger",
+    "maxTriggerDelay",
     "failOnDataLoss",
+    "includeHeaders",
+    "columns",
+    "view",
+    "pushdown",
+    "archive",
+    *VALUE_OPTIONS,
 )
 _BY_LOWER_NAME: Final = {name.lower(): name for name in _NAMES}
 _FROM_SPARK: Final = frozenset({"path", "__spark_schema__"})
 """Keys Spark may add by itself; `load("flights")` arrives as `path`."""
+_CATALOG: Final = "archive.catalog."
+"""`archive.catalog.uri` and the like go to the catalog of an Iceberg table."""
+_ONLY_BATCH: Final = (*ENDS,)
+_ONLY_STREAM: Final = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay")
+
+_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
+_DURATION: Final = re.compile(r"(\d+)\s*([a-z]+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Which streams are read: those named, or every one whose whole name matches."""
+
+    names: tuple[str, ...] = ()
+    pattern: str | None = None
+
+    def __str__(self) -> str:
+        if self.pattern is not None:
+            return f"streams matching {self.pattern!r}"
+        return ", ".join(repr(name) for name in self.names)
 
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
-    """The options of one read or one streaming query. Offsets are None where not given."""
+    """The options of one read or one streaming query. A bound is None where it is not given."""
 
-    stream: str
+    selection: Selection
     server: str = SERVER_DEFAULT
-    starting_offsets: OffsetChoice | None = None
-    ending_offsets: OffsetChoice | None = None
-    records_per_trigger_max: int | None = None
+    starting: Bound | None = None
+    ending: Bound | None = None
+    late_start_is_latest: bool = False
+    """What a starting time after the last record means: the end, or an error."""
     partitions_min: int = 1
+    records_per_task_max: int | None = None
+    records_per_trigger_max: int | None = None
+    records_per_trigger_min: int | None = None
+    trigger_delay_ms_max: int = TRIGGER_DELAY_MS_MAX
     fail_on_data_loss: bool = True
+    include_headers: bool = False
+    columns: tuple[str, ...] = ()
+    """Names of the columns to have, in this order; empty is all of them."""
+    view: View = "log"
+    pushdown: bool = True
+    archive: TableAddress | None = None
+    values: ValueSpec = RAW
+    given: frozenset[str] = frozenset()
+    """The options that were given, by their proper names."""
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> SourceOptions:
@@ -53,32 +106,66 @@ class SourceOptions:
         Raises: ConfigError for an unknown name, a missing stream or a value that cannot be read.
         """
         given = {name.lower(): str(value) for name, value in options.items()}
+        catalog = {
+            name[len(_CATALOG) :]: given.pop(name) for name in [*given] if name.startswith(_CATALOG)
+        }
         for name in given:
             if name not in _BY_LOWER_NAME and name not in _FROM_SPARK:
                 raise ConfigError(_unknown_text(name))
-        stream = given.get("stream") or given.get("path")
-        if not stream:
-            raise ConfigError('option "stream" is missing: which stream is to be read?')
-        return cls(
-            stream=stream,
+        parsed = cls(
+            selection=_selection(given),
             server=given.get("server", SERVER_DEFAULT),
-            starting_offsets=_offsets("startingOffsets", given),
-            ending_offsets=_offsets("endingOffsets", given),
-            records_per_trigger_max=_count("maxOffsetsPerTrigger", given),
+            starting=_bound(STARTS, given),
+            ending=_bound(ENDS, given),
+            late_start_is_latest=_word(
+                "startingOffsetsByTimestampStrategy", given, ("error", "latest")
+            )
+            == "latest",
             partitions_min=_count("minPartitions", given) or 1,
+            records_per_task_max=_count("maxRecordsPerPartition", given),
+            records_per_trigger_max=_count("maxOffsetsPerTrigger", given),
+            records_per_trigger_min=_count("minOffsetsPerTrigger", given),
+            trigger_delay_ms_max=_duration("maxTriggerDelay", given) or TRIGGER_DELAY_MS_MAX,
             fail_on_data_loss=_flag("failOnDataLoss", given, default=True),
+            include_headers=_flag("includeHeaders", given, default=False),
+            columns=_columns(given),
+            view=cast(View, _word("view", given, ("log", "latest", "changes"))),
+            pushdown=_flag("pushdown", given, default=True),
+            archive=_archive(given.get("archive"), catalog),
+            values=ValueSpec.from_options(given),
+            given=frozenset(_BY_LOWER_NAME[name] for name in given if name in _BY_LOWER_NAME),
         )
+        parsed._check()
+        return parsed
+
+    def _check(self) -> None:
+        check_columns(self)
+        if self.view != "log" and self.archive is not None:
+            raise ConfigError('option "archive" goes with view "log" only')
+        fewest, most = self.records_per_trigger_min, self.records_per_trigger_max
+        if fewest is not None and most is not None and fewest > most:
+            raise ConfigError(
+                f'option "minOffsetsPerTrigger" is {fewest}, more than "maxOffsetsPerTrigger", '
+                f"which is {most}"
+            )
 
     def for_batch(self) -> SourceOptions:
         """Raises: ConfigError where an option only means something to a streaming query."""
-        if self.records_per_trigger_max is not None:
-            raise ConfigError('option "maxOffsetsPerTrigger" is for readStream, not for read')
+        for name in _ONLY_STREAM:
+            if name in self.given:
+                raise ConfigError(f'option "{name}" is for readStream, not for read')
         return self
 
     def for_stream(self) -> SourceOptions:
         """Raises: ConfigError where an option only means something to a batch read."""
-        if self.ending_offsets is not None:
-            raise ConfigError('option "endingOffsets" is for read, not for readStream')
+        for name in _ONLY_BATCH:
+            if name in self.given:
+                raise ConfigError(f'option "{name}" is for read, not for readStream')
+        if self.view == "latest":
+            raise ConfigError(
+                'view "latest" is for read, not for readStream: it is what a stream comes to at '
+                'one offset; a streaming query may read the view "changes"'
+            )
         return self
 
 
@@ -88,28 +175,56 @@ def _unknown_text(name: str) -> str:
     return f"option {name!r} is unknown; {hint}"
 
 
-def _offsets(name: str, given: Mapping[str, str]) -> OffsetChoice | None:
-    text = given.get(name.lower())
-    if text is None:
-        return None
-    word = text.strip().lower()
-    if word == "earliest":
-        return EARLIEST
-    if word == "latest":
-        return LATEST
-    shape = f'option {name!r} is {text!r}: expected earliest, latest or JSON such as {{"0": 12}}'
+def _selection(given: Mapping[str, str]) -> Selection:
+    said = [name for name in ("stream", "streams", "streampattern") if given.get(name)]
+    if len(said) > 1:
+        names = ", ".join(f'"{_BY_LOWER_NAME[name]}"' for name in said)
+        raise ConfigError(f"options {names} say it more than once: give one of them")
+    if not said and given.get("path"):
+        return Selection(names=(given["path"],))
+    if not said:
+        raise ConfigError(
+            'option "stream" (or "streams", or "streamPattern") is missing: what is to be read?'
+        )
+    text = given[said[0]]
+    if said[0] == "stream":
+        return Selection(names=(text.strip(),))
+    if said[0] == "streams":
+        names_said = tuple(dict.fromkeys(part.strip() for part in text.split(",")))
+        if not all(names_said):
+            raise ConfigError(f'option "streams" is {text!r}: expected names with commas between')
+        return Selection(names=names_said)
     try:
-        parsed = json.loads(text)
-    except ValueError as error:
-        raise ConfigError(shape) from error
-    if not isinstance(parsed, dict) or not parsed:
-        raise ConfigError(shape)
-    chosen: dict[int, int] = {}
-    for partition, offset in parsed.items():
-        if not partition.isdecimal() or type(offset) is not int or offset < EARLIEST:
-            raise ConfigError(shape)
-        chosen[int(partition)] = offset
-    return chosen
+        re.compile(text)
+    except re.error as error:
+        raise ConfigError(
+            f'option "streamPattern" is {text!r}, which is no regular expression: {error}'
+        ) from error
+    return Selection(pattern=text)
+
+
+def _bound(names: tuple[str, str, str], given: Mapping[str, str]) -> Bound | None:
+    for name, parse in zip(names, (parse_time, parse_times, parse_offsets), strict=True):
+        if name.lower() in given:
+            return parse(name, given[name.lower()])
+    return None
+
+
+def _archive(text: str | None, catalog: Mapping[str, str]) -> TableAddress | None:
+    if text is None:
+        if catalog:
+            raise ConfigError(f'option "{_CATALOG}{min(catalog)}" is given without "archive"')
+        return None
+    from bascule.pipeline.lake import parse_address
+
+    return parse_address(text, catalog=catalog)
+
+
+def _columns(given: Mapping[str, str]) -> tuple[str, ...]:
+    text = given.get("columns")
+    if text is None:
+        return ()
+    return tuple(part.strip() for part in text.split(","))
 
 
 def _count(name: str, given: Mapping[str, str]) -> int | None:
@@ -121,6 +236,16 @@ def _count(name: str, given: Mapping[str, str]) -> int | None:
     return int(text)
 
 
+def _duration(name: str, given: Mapping[str, str]) -> int | None:
+    text = given.get(name.lower())
+    if text is None:
+        return None
+    matched = _DURATION.fullmatch(text.strip().lower())
+    if matched is None or matched[2] not in _MS:
+        raise ConfigError(f"option {name!r} is {text!r}: expected a time such as 500ms, 30s or 15m")
+    return int(matched[1]) * _MS[matched[2]]
+
+
 def _flag(name: str, given: Mapping[str, str], *, default: bool) -> bool:
     text = given.get(name.lower())
     if text is None:
@@ -129,3 +254,14 @@ def _flag(name: str, given: Mapping[str, str], *, default: bool) -> bool:
     if word not in ("true", "false"):
         raise ConfigError(f"option {name!r} is {text!r}: expected true or false")
     return word == "true"
+
+
+def _word(name: str, given: Mapping[str, str], words: tuple[str, ...]) -> str:
+    """One of `words`; the first is the default."""
+    text = given.get(name.lower())
+    if text is None:
+        return words[0]
+    word = text.strip().lower()
+    if word not in words:
+        raise ConfigError(f"option {name!r} is {text!r}: expected {', '.join(words)}")
+    return word

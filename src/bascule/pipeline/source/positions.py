@@ -1,27 +1,21 @@
-"""Positions of a streaming query, and how a range of offsets is cut into tasks. Pure."""
+"""Positions of a query, how they are written, checked and moved; ranges, cut into tasks. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final, TypeAlias
 
 from bascule.errors import ConfigError, DataLoss
-from bascule.pipeline.source.options import EARLIEST, LATEST, OffsetChoice
+
+OffsetJson: TypeAlias = dict[str, dict[str, str | int]]
+"""Stream -> {"id": hex, "0": next offset of partition 0, ...}, all names in order."""
+
+Positions: TypeAlias = dict[str, "Position"]
+
 
 RECORDS_PER_TASK_MAX: Final = 4_000_000
 """A longer range is cut: about one to two seconds of reading, so a lost task costs little."""
-
-OffsetJson = dict[str, str | int]
-
-
-@dataclass(frozen=True, slots=True)
-class Range:
-    """Offsets [start, end) of one partition."""
-
-    partition: int
-    start: int
-    end: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,94 +33,135 @@ class Extent:
         return {partition: end for partition, (_, end) in self.partitions.items()}
 
 
-def encode_offset(id: str, positions: Mapping[int, int]) -> OffsetJson:
+@dataclass(frozen=True, slots=True)
+class Position:
+    """How far one stream was read: its id then, and the next offset of each partition."""
+
+    id: str
+    offsets: Mapping[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Offsets [start, end) of one partition of a stream."""
+
+    stream: str
+    partition: int
+    start: int
+    end: int
+
+    @property
+    def records(self) -> int:
+        """Offsets in it, and records where none was compacted away."""
+        return max(0, self.end - self.start)
+
+
+def encode_positions(positions: Mapping[str, Position]) -> OffsetJson:
     """The JSON object Spark keeps in its checkpoint; equal positions give equal strings."""
-    offset: OffsetJson = {"stream": id}
-    for partition in sorted(positions):
-        offset[str(partition)] = positions[partition]
-    return offset
+    encoded: OffsetJson = {}
+    for stream in sorted(positions):
+        entry: dict[str, str | int] = {"id": positions[stream].id}
+        for partition in sorted(positions[stream].offsets):
+            entry[str(partition)] = positions[stream].offsets[partition]
+        encoded[stream] = entry
+    return encoded
 
 
-def decode_offset(offset: Mapping[str, str | int]) -> tuple[str, dict[int, int]]:
-    """The stream id and the positions in `offset`."""
-    positions = {int(key): int(value) for key, value in offset.items() if key != "stream"}
-    return str(offset.get("stream", "")), positions
-
-
-def resolve(choice: OffsetChoice, extent: Extent, *, option: str) -> dict[int, int]:
-    """Turn what a user chose into one offset per partition of the stream.
-
-    Raises: ConfigError where the partitions named are not the stream's.
-    """
-    chosen = choice if isinstance(choice, dict) else dict.fromkeys(extent.partitions, choice)
-    if set(chosen) != set(extent.partitions):
+def decode_positions(offset: Mapping[str, Any]) -> Positions:
+    """Raises: ConfigError for JSON that `encode_positions` does not write."""
+    try:
+        return {
+            stream: Position(
+                id=str(entry["id"]),
+                offsets={int(key): int(value) for key, value in entry.items() if key != "id"},
+            )
+            for stream, entry in offset.items()
+        }
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise ConfigError(
-            f"option {option!r} names partitions {sorted(chosen)}: "
-            f"stream {extent.stream!r} has {sorted(extent.partitions)}"
-        )
-    resolved = {}
-    for partition, offset in chosen.items():
-        earliest, latest = extent.partitions[partition]
-        resolved[partition] = {EARLIEST: earliest, LATEST: latest}.get(offset, offset)
-    return resolved
+            f"the checkpoint holds position {offset!r}, which this source does not write: is it "
+            "another source's? A new query needs a checkpoint location of its own"
+        ) from error
 
 
 def check_held(
-    extent: Extent, id: str, positions: Mapping[int, int], *, fail_on_data_loss: bool
+    extent: Extent, position: Position | None, *, fail_on_data_loss: bool
 ) -> dict[int, int]:
-    """Positions from which every record is still held.
+    """Offsets, one for each partition of the stream, from which every record is still held.
 
-    Raises: DataLoss where that is not so and `fail_on_data_loss`; else such a partition starts
-    again at the earliest offset it holds. A partition the query has not seen starts there too.
+    A partition without position was added since, and is read from offset 0. Raises: DataLoss
+    where records from a position on are gone and `fail_on_data_loss`; else such a partition
+    starts at the earliest offset that is held.
     """
-    recreated = bool(id) and id != extent.id
+    known: Mapping[int, int] = {} if position is None else position.offsets
+    recreated = position is not None and bool(position.id) and position.id != extent.id
     if recreated and fail_on_data_loss:
         raise DataLoss(extent.stream, None, "it was deleted and created again since the checkpoint")
     held = {}
     for partition, (earliest, latest) in extent.partitions.items():
-        position = positions.get(partition, earliest)
-        if recreated or not earliest <= position <= latest:
+        offset = known.get(partition, 0)
+        if recreated or not earliest <= offset <= latest:
             if fail_on_data_loss:
                 raise DataLoss(
-                    extent.stream, partition, f"offset {position} is not in [{earliest}, {latest}]"
+                    extent.stream, partition, f"offset {offset} is not in [{earliest}, {latest}]"
                 )
-            position = earliest
-        held[partition] = position
+            offset = earliest
+        held[partition] = offset
     return held
 
 
+def waiting(
+    positions: Mapping[str, Mapping[int, int]], targets: Mapping[str, Mapping[int, int]]
+) -> int:
+    """Records between the positions and the targets, in all."""
+    return sum(
+        max(0, end - positions[stream][partition])
+        for stream, ends in targets.items()
+        for partition, end in ends.items()
+    )
+
+
 def advance(
-    positions: Mapping[int, int], targets: Mapping[int, int], records_max: int | None
-) -> dict[int, int]:
-    """Move from `positions` towards `targets` by at most `records_max` records in all.
+    positions: Mapping[str, Mapping[int, int]],
+    targets: Mapping[str, Mapping[int, int]],
+    records_max: int | None,
+) -> dict[str, dict[int, int]]:
+    """Move from `positions` towards `targets` by about `records_max` records in all.
 
     The limit is shared out in proportion to what each partition has waiting; each that has
-    something moves by at least one, so no partition waits for ever.
+    something moves by at least one, so no partition waits for ever, and one more for each of
+    them is the most.
     """
-    waiting = {p: max(0, targets[p] - positions.get(p, 0)) for p in targets}
-    total = sum(waiting.values())
-    if records_max is None or total <= records_max:
-        return {p: positions.get(p, 0) + waiting[p] for p in targets}
-    return {
-        p: positions.get(p, 0) + (max(1, records_max * n // total) if n else 0)
-        for p, n in waiting.items()
-    }
+    total = waiting(positions, targets)
+    moved: dict[str, dict[int, int]] = {}
+    for stream, ends in targets.items():
+        moved[stream] = {}
+        for partition, end in ends.items():
+            at = positions[stream][partition]
+            step = max(0, end - at)
+            if records_max is not None and total > records_max and step:
+                step = max(1, records_max * step // total)
+            moved[stream][partition] = at + step
+    return moved
 
 
-def split(ranges: list[Range], *, pieces_min: int = 1) -> list[Range]:
-    """Cut ranges into about `pieces_min` pieces or more, none over RECORDS_PER_TASK_MAX.
+def split(
+    ranges: Iterable[Range], *, pieces_min: int = 1, records_max: int | None = None
+) -> list[Range]:
+    """Cut ranges into about `pieces_min` pieces or more, none over `records_max`.
 
     The pieces cover exactly the same offsets, in order; empty ranges vanish.
     """
-    total = sum(r.end - r.start for r in ranges if r.end > r.start)
+    ranges = [r for r in ranges if r.records]
+    total = sum(r.records for r in ranges)
     if total == 0:
         return []
-    piece = min(RECORDS_PER_TASK_MAX, max(1, total // pieces_min))
+    piece = min(records_max or RECORDS_PER_TASK_MAX, max(1, total // pieces_min))
     pieces = []
     for r in ranges:
-        count = -(-(r.end - r.start) // piece) if r.end > r.start else 0
+        count = -(-r.records // piece)
         for i in range(count):
-            start = r.start + (r.end - r.start) * i // count
-            end = r.start + (r.end - r.start) * (i + 1) // count
-            pieces.append(Range(r.partition, start, end))
+            start = r.start + r.records * i // count
+            end = r.start + r.records * (i + 1) // count
+            pieces.append(Range(r.stream, r.partition, start, end))
     return pieces

@@ -1,0 +1,138 @@
+"""Where a read starts or ends, as a user may say it: a word, offsets, a time. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final, Literal, TypeAlias
+
+from bascule.errors import ConfigError
+from bascule.pipeline.source.positions import Extent
+
+EARLIEST: Final = -2
+LATEST: Final = -1
+"""Stand for the ends of a partition where an offset may be given, as in Kafka's JSON."""
+
+Each: TypeAlias = Mapping[str, Mapping[int, int]]
+"""Stream -> partition -> offset, or time in Unix ms; the stream "" is the only one that is read."""
+
+FindOffset: TypeAlias = Callable[[str, int, int], int | None]
+"""Stream, partition, Unix ms -> the first offset at or after that time, None where none is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """One end of a read, for all partitions (`everywhere`) or for each one (`each`)."""
+
+    option: str
+    """Which option said it, for errors."""
+    kind: Literal["offset", "time"]
+    everywhere: int | None = None
+    each: Each | None = None
+
+    def of(self, extent: Extent) -> dict[int, int]:
+        """What it says for each partition of a stream.
+
+        Raises: ConfigError where it does not name exactly the stream's partitions.
+        """
+        if self.each is None:
+            assert self.everywhere is not None
+            return dict.fromkeys(extent.partitions, self.everywhere)
+        chosen = self.each.get("", self.each.get(extent.stream))
+        if chosen is None:
+            raise ConfigError(
+                f"option {self.option!r} names streams {sorted(self.each)}, "
+                f"but not {extent.stream!r}, which is read too"
+            )
+        if set(chosen) != set(extent.partitions):
+            raise ConfigError(
+                f"option {self.option!r} names partitions {sorted(chosen)}: "
+                f"stream {extent.stream!r} has {sorted(extent.partitions)}"
+            )
+        return dict(chosen)
+
+
+def resolve(
+    bound: Bound, extent: Extent, find: FindOffset, *, none_is_latest: bool
+) -> dict[int, int]:
+    """One offset for each partition of the stream.
+
+    A time stands for the first record at or after it. Where there is none, that is the end if
+    `none_is_latest`. Raises: ConfigError otherwise.
+    """
+    resolved = {}
+    for partition, said in bound.of(extent).items():
+        earliest, latest = extent.partitions[partition]
+        if bound.kind == "offset":
+            resolved[partition] = {EARLIEST: earliest, LATEST: latest}.get(said, said)
+            continue
+        found = find(extent.stream, partition, said)
+        if found is None and not none_is_latest:
+            raise ConfigError(
+                f"option {bound.option!r}: stream {extent.stream!r} partition {partition} has no "
+                f"record at or after {said} (Unix ms); set startingOffsetsByTimestampStrategy to "
+                '"latest" to start at its end then'
+            )
+        resolved[partition] = latest if found is None else min(found, latest)
+    return resolved
+
+
+def parse_offsets(option: str, text: str) -> Bound:
+    """`earliest`, `latest`, `{"0": 12}` or `{"flights": {"0": 12}}`. Raises: ConfigError."""
+    word = text.strip().lower()
+    if word in ("earliest", "latest"):
+        return Bound(option, "offset", everywhere=EARLIEST if word == "earliest" else LATEST)
+    shape = (
+        f"option {option!r} is {text!r}: expected earliest, latest or JSON such as "
+        '{"0": 12} or {"flights": {"0": 12}}, with -2 for earliest and -1 for latest'
+    )
+    return Bound(option, "offset", each=_each(text, shape, least=EARLIEST))
+
+
+def parse_times(option: str, text: str) -> Bound:
+    """`{"0": <Unix ms>}` or `{"flights": {"0": <Unix ms>}}`. Raises: ConfigError."""
+    shape = (
+        f"option {option!r} is {text!r}: expected JSON with Unix milliseconds such as "
+        '{"0": 1767225600000} or {"flights": {"0": 1767225600000}}'
+    )
+    return Bound(option, "time", each=_each(text, shape, least=0))
+
+
+def parse_time(option: str, text: str) -> Bound:
+    """Unix milliseconds, or ISO 8601 with a zone. Raises: ConfigError."""
+    said = text.strip()
+    if said.isdecimal():
+        return Bound(option, "time", everywhere=int(said))
+    try:
+        moment = datetime.fromisoformat(said)
+    except ValueError:
+        moment = None
+    if moment is None or moment.tzinfo is None:
+        raise ConfigError(
+            f"option {option!r} is {text!r}: expected Unix milliseconds such as 1767225600000, or "
+            "a time with its zone such as 2026-01-01T00:00:00Z"
+        )
+    return Bound(option, "time", everywhere=round(moment.timestamp() * 1000))
+
+
+def _each(text: str, shape: str, *, least: int) -> dict[str, dict[int, int]]:
+    try:
+        parsed = json.loads(text)
+    except ValueError as error:
+        raise ConfigError(shape) from error
+    if not isinstance(parsed, dict) or not parsed:
+        raise ConfigError(shape)
+    if not any(isinstance(value, dict) for value in parsed.values()):
+        parsed = {"": parsed}
+    return {stream: _by_partition(numbers, shape, least) for stream, numbers in parsed.items()}
+
+
+def _by_partition(numbers: object, shape: str, least: int) -> dict[int, int]:
+    if not isinstance(numbers, dict) or not numbers:
+        raise ConfigError(shape)
+    for partition, number in numbers.items():
+        if not partition.isdecimal() or type(number) is not int or number < least:
+            raise ConfigError(shape)
+    return {int(partition): number for partition, number in numbers.items()}

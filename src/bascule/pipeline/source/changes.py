@@ -1,0 +1,115 @@
+"""`view = latest`: a stream with keys as the last value of each key at an offset.
+
+Two passes over the log. The first keeps one offset a key: memory goes by keys, not by records. The
+second yields the records at these offsets, in order. What compaction takes away in between is seen
+by its absence and ends the read: never a silent gap.
+
+    offset   0   1   2   3   4   5           latest at 6: offsets 3, 5
+    key      a   b   a   a   c   b           c was deleted: its last record has no value
+    value    1   1   2   3   -   2
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from bascule.errors import ConfigError, DataLoss
+from bascule.model import KeyFrom, PartitionBy
+from bascule.pipeline.source.columns import Shaper
+from bascule.pipeline.source.filters import ALL, Predicate
+from bascule.pipeline.source.positions import Range
+from bascule.pipeline.source.reading import ReadOptions, fetched_batches, pieces
+
+if TYPE_CHECKING:
+    from bascule.model import StreamConfig
+    from bascule.pipeline.source.options import SourceOptions
+
+FOLD_ROWS_MIN: Final = 1 << 20
+"""Records between two reductions; as many again as there are keys, so that all cost one pass."""
+
+
+def check_keyed(stream: str, config: StreamConfig) -> None:
+    """Raises: ConfigError where records of one key may be in more than one partition."""
+    by_key = config.partition_by is PartitionBy.KEY or (
+        config.partition_by is PartitionBy.SUBJECT and config.key_from is KeyFrom.SUBJECT
+    )
+    if config.partitions > 1 and not by_key:
+        raise ConfigError(
+            f'view "latest" of stream {stream!r}: its {config.partitions} partitions are chosen by '
+            f"{config.partition_by.value}, so the records of one key may be in several, without an "
+            "order among them; a stream that is to be read so needs partition_by = key"
+        )
+
+
+def latest_rows(
+    options: SourceOptions, wanted: Range, predicate: Predicate = ALL
+) -> Iterator[pa.RecordBatch]:
+    """The last record of each key in the range, where it has a value; records without key are none.
+
+    Raises: DataLoss where compaction took one of them while they were read.
+    """
+    how = ReadOptions(options.server, options.fail_on_data_loss)
+    last = last_offsets(fetched_batches(how, wanted))
+    if not len(last):
+        return
+    shaper = Shaper(options, wanted.stream)
+    found = 0
+    for batch in fetched_batches(how, wanted):
+        kept = batch.filter(pc.is_in(batch.column("offset"), value_set=last))
+        found += kept.num_rows
+        mask = predicate.mask(kept)
+        if mask is not None:
+            kept = kept.filter(mask)
+        if kept.num_rows:
+            yield from pieces(shaper.shape(kept))
+    if found != len(last):
+        raise DataLoss(
+            wanted.stream,
+            wanted.partition,
+            f"compaction took {len(last) - found} of {len(last)} last values while they were read, "
+            "because newer ones came; read again",
+        )
+
+
+def last_offsets(batches: Iterable[pa.RecordBatch]) -> pa.Array:
+    """Offsets, ascending, of the last record of each key, those without value left out."""
+    state: pa.Table | None = None
+    pending: list[pa.RecordBatch] = []
+    rows = 0
+    for batch in batches:
+        pending.append(_marked(batch))
+        rows += batch.num_rows
+        if rows >= max(FOLD_ROWS_MIN, 0 if state is None else state.num_rows):
+            state, rows = _fold(state, pending), 0
+            pending.clear()
+    state = _fold(state, pending)
+    if state is None:
+        return pa.array([], pa.int64())
+    marks = state.column("mark").combine_chunks()
+    alive = marks.filter(pc.equal(pc.bit_wise_and(marks, 1), 1))
+    offsets = pc.shift_right(alive, 1)
+    return offsets.take(pc.array_sort_indices(offsets))
+
+
+def _marked(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Key and mark of each record that has a key; a mark is twice the offset, one more if there is
+    a value, so that the greatest of a key is its last and says which it is."""
+    offsets, keys, values = (batch.column(name) for name in ("offset", "key", "value"))
+    marks = pc.add(pc.shift_left(offsets, 1), pc.is_valid(values).cast(pa.int64()))
+    # Arrow counts the bytes of a plain binary column in 32 bits; these are gathered.
+    marked = pa.RecordBatch.from_arrays([keys.cast(pa.large_binary()), marks], ["key", "mark"])
+    return marked.filter(keys.is_valid())
+
+
+def _fold(state: pa.Table | None, pending: list[pa.RecordBatch]) -> pa.Table | None:
+    if not pending:
+        return state
+    table = pa.Table.from_batches(pending)
+    if state is not None:
+        table = pa.concat_tables([state, table])
+    folded = table.group_by("key").aggregate([("mark", "max")])
+    return folded.rename_columns({"mark_max": "mark"}).select(["key", "mark"])

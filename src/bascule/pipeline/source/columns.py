@@ -1,0 +1,167 @@
+"""The columns of the rows: which there are, and fetched batches brought into their shape."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, Protocol
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from bascule.errors import ConfigError, MalformedValue
+from bascule.record.columns import HEADERS_TYPE
+from bascule.record.columns import SCHEMA as FETCHED
+
+if TYPE_CHECKING:
+    from bascule.pipeline.values import ValueSpec
+
+ROWS_PER_BATCH_MAX: Final = 65_536
+"""Rows of one Arrow batch handed to Spark; larger and smaller ones measured slower."""
+CORRUPT: Final = "_corrupt_record"
+CHANGE: Final = "change"
+
+_DDL: Final = {
+    "key": "binary",
+    "value": "binary",
+    "subject": "string",
+    "stream": "string",
+    "partition": "int",
+    "offset": "bigint",
+    "timestamp": "timestamp",
+    "headers": "array<struct<key:string,value:binary>>",
+    CHANGE: "string",
+    CORRUPT: "binary",
+}
+_ARROW: Final = {
+    "key": pa.binary(),
+    "value": pa.binary(),
+    "subject": pa.string(),
+    "stream": pa.string(),
+    "partition": pa.int32(),
+    "offset": pa.int64(),
+    "timestamp": pa.timestamp("us", tz="UTC"),
+    "headers": HEADERS_TYPE,
+    CHANGE: pa.string(),
+    CORRUPT: pa.binary(),
+}
+
+
+class ColumnOptions(Protocol):
+    """What of `SourceOptions` decides the columns."""
+
+    @property
+    def columns(self) -> tuple[str, ...]: ...
+    @property
+    def include_headers(self) -> bool: ...
+    @property
+    def view(self) -> str: ...
+    @property
+    def values(self) -> ValueSpec: ...
+
+
+def available(options: ColumnOptions) -> tuple[str, ...]:
+    """Every column that these options can have, in the order of the schema."""
+    names = ["key", "value", "subject", "stream", "partition", "offset", "timestamp"]
+    if options.include_headers or "headers" in options.columns:
+        names.append("headers")
+    if options.view == "changes":
+        names.append(CHANGE)
+    if not options.values.is_raw and options.values.mode == "PERMISSIVE":
+        names.append(CORRUPT)
+    return tuple(names)
+
+
+def chosen(options: ColumnOptions) -> tuple[str, ...]:
+    """The columns of the rows, in order."""
+    return options.columns or available(options)
+
+
+def check_columns(options: ColumnOptions) -> None:
+    """Raises: ConfigError for a column that is unknown, or named twice."""
+    known = available(options)
+    for name in options.columns:
+        if name not in known:
+            raise ConfigError(f'option "columns" names {name!r}; there are {", ".join(known)}')
+    if len(set(options.columns)) < len(options.columns):
+        raise ConfigError(f'option "columns" names a column twice: {", ".join(options.columns)}')
+
+
+def schema_ddl(options: ColumnOptions) -> str:
+    """The schema in Spark's DDL."""
+    types = {**_DDL, "value": options.values.ddl()}
+    return ", ".join(f"`{name}` {types[name]}" for name in chosen(options))
+
+
+def schema_arrow(options: ColumnOptions) -> pa.Schema:
+    """The schema as Spark wants it in Arrow: exactly this, or it refuses the batch."""
+    types = {**_ARROW, "value": options.values.arrow_type()}
+    return pa.schema([pa.field(name, types[name]) for name in chosen(options)])
+
+
+class Shaper:
+    """Brings batches of one stream into the shape of the rows. One for each task."""
+
+    def __init__(self, options: ColumnOptions, stream: str) -> None:
+        self._stream = stream
+        self._names = chosen(options)
+        self._schema = schema_arrow(options)
+        self._values = options.values
+        self._fails = options.values.mode == "FAILFAST"
+        wants_values = bool({"value", CORRUPT} & set(self._names))
+        self._decoder = options.values.decoder() if wants_values else None
+        self._name_column = pa.repeat(pa.scalar(stream, pa.string()), 0)
+
+    @property
+    def needed(self) -> set[str]:
+        """The columns of a fetched batch that `shape` looks at."""
+        names = set(self._names)
+        if names & {CHANGE, CORRUPT}:
+            names.add("value")
+        if "value" in names and self._fails:
+            names |= {"partition", "offset"}
+        return names & set(FETCHED.names)
+
+    def shape(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Rows of a fetched batch (`record.columns.SCHEMA`, or what is `needed` of it) in the
+        columns that are chosen.
+
+        Raises: MalformedValue in mode FAILFAST.
+        """
+        columns = dict(zip(batch.schema.names, batch.columns, strict=True))
+        if self._decoder is not None and not self._values.is_raw:
+            self._decode(columns)
+        if CHANGE in self._names:
+            columns[CHANGE] = pc.if_else(pc.is_valid(batch.column("value")), "upsert", "delete")
+        columns["stream"] = self._stream_column(batch.num_rows)
+        return pa.RecordBatch.from_arrays(
+            [columns[name] for name in self._names], schema=self._schema
+        )
+
+    def _decode(self, columns: dict[str, pa.Array]) -> None:
+        assert self._decoder is not None
+        raw = columns["value"]
+        decoded = self._decoder.decode(raw)
+        if len(decoded.bad) and self._fails:
+            row = decoded.bad[0].as_py()
+            raise MalformedValue(
+                self._stream,
+                columns["partition"][row].as_py(),
+                columns["offset"][row].as_py(),
+                decoded.reasons[0],
+            )
+        columns["value"] = decoded.values
+        columns[CORRUPT] = corrupt_column(raw, decoded.bad)
+
+    def _stream_column(self, rows: int) -> pa.Array:
+        """The stream's name so many times; made once, as long as it was ever needed."""
+        if len(self._name_column) < rows:
+            room = max(rows, ROWS_PER_BATCH_MAX)
+            self._name_column = pa.repeat(pa.scalar(self._stream, pa.string()), room)
+        return self._name_column[:rows]
+
+
+def corrupt_column(raw: pa.Array, bad: pa.Array) -> pa.Array:
+    """The bytes of the rows `bad` at their places, null elsewhere."""
+    if not len(bad):
+        return pa.nulls(len(raw), pa.binary())
+    mask = pc.is_in(pa.array(range(len(raw)), pa.int64()), value_set=bad)
+    return pc.if_else(mask, raw, pa.scalar(None, pa.binary()))

@@ -1,0 +1,188 @@
+"""What streams hold now, asked of the client listener: one round trip for who leads, two for the
+ends of every partition, over connections that stay."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from typing import Final, TypeVar
+
+from bascule.client.connection import ASK_TIMEOUT_S, LogConnection, error_of
+from bascule.errors import Broken, UnknownStream
+from bascule.pipeline.clients import client_of, is_known, patiently
+from bascule.pipeline.source.options import Selection
+from bascule.pipeline.source.positions import Extent
+from bascule.wire.messages.list_offsets import (
+    TIMESTAMP_EARLIEST,
+    TIMESTAMP_LATEST,
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsTopic,
+)
+from bascule.wire.messages.metadata import (
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataTopic,
+)
+
+T = TypeVar("T")
+_Leaders = dict[tuple[str, int], str]
+_Times = dict[tuple[str, int], int]
+
+_askers: dict[str, Asker] = {}
+
+
+def asker_of(server: str) -> Asker:
+    """The asker of this process for `server`."""
+    asker = _askers.get(server)
+    if asker is None:
+        asker = _askers[server] = Asker(server)
+    return asker
+
+
+class Asker:
+    """Asks one cluster about its streams. One thread at a time."""
+
+    def __init__(self, server: str) -> None:
+        self._server = server
+        self._bootstrap = ""
+        self._connections: dict[str, LogConnection] = {}
+
+    def extents(self, selection: Selection) -> list[Extent]:
+        """What each selected stream holds now, by name.
+
+        Raises: UnknownStream for one that is named; Broken at once where the node was never
+        there, and after a while where it stays away.
+        """
+        return self._patiently(lambda: self._extents(selection))
+
+    def find_offset(self, stream: str, partition: int, time_ms: int) -> int | None:
+        """The first offset at or after a Unix time, None where there is none. Raises: Broken."""
+
+        def ask() -> int | None:
+            _, leaders = self._topics(Selection(names=(stream,)))
+            found = self._list(leaders, {(stream, partition): time_ms})[stream, partition]
+            return None if found < 0 else found
+
+        return self._patiently(ask)
+
+    def _patiently(self, ask: Callable[[], T]) -> T:
+        def afresh() -> T:
+            try:
+                return ask()
+            except Broken:
+                self._drop()
+                raise
+
+        # A connection that was kept may have gone stale without any harm to the node.
+        if self._connections:
+            try:
+                return afresh()
+            except Broken:
+                pass
+        return patiently(afresh) if is_known(self._server) else afresh()
+
+    def _extents(self, selection: Selection) -> list[Extent]:
+        topics, leaders = self._topics(selection)
+        starts = self._list(leaders, dict.fromkeys(leaders, TIMESTAMP_EARLIEST))
+        ends = self._list(leaders, dict.fromkeys(leaders, TIMESTAMP_LATEST))
+        return [
+            Extent(
+                stream=str(topic.name),
+                id=topic.topic_id.hex(),
+                partitions={
+                    p: (starts[str(topic.name), p], ends[str(topic.name), p])
+                    for p in sorted(found.partition_index for found in topic.partitions)
+                },
+            )
+            for topic in sorted(topics, key=lambda topic: str(topic.name))
+        ]
+
+    def _topics(self, selection: Selection) -> tuple[list[MetadataTopic], _Leaders]:
+        wanted = None
+        if selection.pattern is None:
+            wanted = [MetadataRequestTopic(name=name) for name in selection.names]
+        connection = self._connect(self._bootstrap or self._first_address())
+        answer = connection.request(MetadataRequest(topics=wanted, allow_auto_topic_creation=False))
+        topics = list(_selected(answer.topics, selection, connection.address))
+        nodes = {node.node_id: f"{node.host}:{node.port}" for node in answer.brokers}
+        leaders = {
+            (str(topic.name), found.partition_index): nodes[found.leader_id]
+            for topic in topics
+            for found in topic.partitions
+            if found.leader_id in nodes
+        }
+        for topic in topics:
+            if any((topic.name, p.partition_index) not in leaders for p in topic.partitions):
+                raise Broken(f"a partition of stream {topic.name!r} has no leader now")
+        return topics, leaders
+
+    def _list(self, leaders: _Leaders, times: _Times) -> dict[tuple[str, int], int]:
+        """The offset of each time, asked of each partition's leader."""
+        found: dict[tuple[str, int], int] = {}
+        for address in sorted(set(leaders.values())):
+            asked = {key: time for key, time in times.items() if leaders[key] == address}
+            answer = self._connect(address).request(_request(asked))
+            for topic in answer.topics:
+                for p in topic.partitions:
+                    if p.error_code:
+                        raise error_of(p.error_code, topic.name, p.partition_index, address=address)
+                    found[topic.name, p.partition_index] = p.offset
+        return found
+
+    def _first_address(self) -> str:
+        self._bootstrap = client_of(self._server).node().client
+        return self._bootstrap
+
+    def _connect(self, address: str) -> LogConnection:
+        connection = self._connections.get(address)
+        if connection is None:
+            host, _, port = address.rpartition(":")
+            connection = LogConnection(host.strip("[]"), int(port), timeout=ASK_TIMEOUT_S)
+            self._connections[address] = connection
+        return connection
+
+    def _drop(self) -> None:
+        self._bootstrap = ""
+        for connection in self._connections.values():
+            connection.close()
+        self._connections.clear()
+
+
+_INTERNAL: Final = "_"
+"""Streams of the system's own; a pattern does not match them."""
+
+
+def _selected(
+    topics: Iterable[MetadataTopic], selection: Selection, address: str
+) -> Iterable[MetadataTopic]:
+    if selection.pattern is None:
+        for topic in topics:
+            if topic.error_code:
+                raise error_of(topic.error_code, str(topic.name), 0, address=address)
+            yield topic
+        return
+    pattern = re.compile(selection.pattern)
+    for topic in topics:
+        name = str(topic.name)
+        if not topic.error_code and not name.startswith(_INTERNAL) and pattern.fullmatch(name):
+            yield topic
+
+
+def _request(times: _Times) -> ListOffsetsRequest:
+    by_stream: dict[str, list[ListOffsetsPartition]] = {}
+    for (stream, partition), time_ms in times.items():
+        by_stream.setdefault(stream, []).append(
+            ListOffsetsPartition(partition_index=partition, timestamp=time_ms)
+        )
+    return ListOffsetsRequest(
+        topics=[ListOffsetsTopic(name=name, partitions=p) for name, p in by_stream.items()]
+    )
+
+
+def one_extent(server: str, stream: str) -> Extent:
+    """What a stream holds now. Raises: UnknownStream, Broken."""
+    found = asker_of(server).extents(Selection(names=(stream,)))
+    if not found:
+        raise UnknownStream(stream)
+    return found[0]

@@ -1,0 +1,219 @@
+"""From options to tasks: what is there now, where to start and end, who reads what."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from bascule.errors import DataLoss
+from bascule.pipeline.clients import client_of
+from bascule.pipeline.lake.model import DataFile
+from bascule.pipeline.source.bounds import Bound, parse_offsets, resolve
+from bascule.pipeline.source.changes import check_keyed, latest_rows
+from bascule.pipeline.source.extents import asker_of
+from bascule.pipeline.source.filters import Interval, Predicate
+from bascule.pipeline.source.history import History, history_rows
+from bascule.pipeline.source.options import SourceOptions
+from bascule.pipeline.source.positions import (
+    RECORDS_PER_TASK_MAX,
+    Extent,
+    Position,
+    Positions,
+    Range,
+    check_held,
+    split,
+)
+from bascule.pipeline.source.reading import log_rows
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """What one Spark task reads: a range of a log, or of the files of a lake table."""
+
+    range: Range
+    files: tuple[DataFile, ...] = ()
+    from_lake: bool = False
+
+    @classmethod
+    def nothing(cls) -> Task:
+        return cls(Range("", 0, 0, 0))
+
+
+def run_task(options: SourceOptions, task: Task, predicate: Predicate) -> Iterator[pa.RecordBatch]:
+    """The rows of a task as Arrow batches of Spark's own schema."""
+    if not task.range.records:
+        return iter(())
+    if options.view == "latest":
+        return latest_rows(options, task.range, predicate)
+    if task.from_lake:
+        return history_rows(options, task.range, task.files, predicate)
+    return log_rows(options, task.range, predicate)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What the selected streams hold at one moment, history included, and what follows from it."""
+
+    options: SourceOptions
+    extents: dict[str, Extent]
+    histories: dict[str, History]
+
+    @classmethod
+    def now(cls, options: SourceOptions) -> Plan:
+        """Ask the node, and the lake table. Raises: UnknownStream, Broken, DataLoss."""
+        extents = {e.stream: e for e in asker_of(options.server).extents(options.selection)}
+        histories = {}
+        if options.archive is not None:
+            for stream in extents:
+                histories[stream] = History.of(options.archive, stream)
+                extents[stream] = histories[stream].widened(extents[stream])
+        return cls(options, extents, histories)
+
+    def ids(self) -> dict[str, str]:
+        return {stream: extent.id for stream, extent in self.extents.items()}
+
+    def latest(self) -> dict[str, dict[int, int]]:
+        return {stream: extent.latest() for stream, extent in self.extents.items()}
+
+    def resolved(self, bound: Bound) -> dict[str, dict[int, int]]:
+        """An offset for each partition. Raises: ConfigError."""
+        find = asker_of(self.options.server).find_offset
+        starts = bound.option.startswith("starting")
+        none_is_latest = not starts or self.options.late_start_is_latest
+        return {
+            stream: resolve(bound, extent, find, none_is_latest=none_is_latest)
+            for stream, extent in self.extents.items()
+        }
+
+    def initial(self) -> Positions:
+        """Where a new streaming query starts: at the end, unless told otherwise."""
+        bound = self.options.starting or parse_offsets("startingOffsets", "latest")
+        starts = self.resolved(bound)
+        wanted = {s: Position(self.extents[s].id, starts[s]) for s in starts}
+        held = self.held(wanted)
+        return {s: Position(self.extents[s].id, held[s]) for s in held}
+
+    def held(self, positions: Positions) -> dict[str, dict[int, int]]:
+        """Offsets from which on everything is still held. Raises: DataLoss."""
+        loss = self.options.fail_on_data_loss
+        for stream in positions:
+            if stream not in self.extents and loss:
+                raise DataLoss(stream, None, "it was deleted since the checkpoint")
+        return {
+            stream: check_held(extent, positions.get(stream), fail_on_data_loss=loss)
+            for stream, extent in self.extents.items()
+        }
+
+    def reaches(self, ends: Positions) -> bool:
+        """Whether this plan knows every stream and partition up to `ends`."""
+        return all(
+            stream in self.extents
+            and self.extents[stream].id == end.id
+            and all(
+                self.extents[stream].partitions.get(p, (0, -1))[1] >= offset
+                for p, offset in end.offsets.items()
+            )
+            for stream, end in ends.items()
+        )
+
+    def tasks(self, starts: Positions, ends: Positions) -> list[Task]:
+        """Tasks for exactly [starts, ends). Raises: DataLoss where part of that is gone."""
+        held = self.held(starts)
+        if not self.reaches(ends) and self.options.fail_on_data_loss:
+            short = next(s for s in ends if not self.reaches({s: ends[s]}))
+            raise DataLoss(short, None, f"it no longer reaches offsets {dict(ends[short].offsets)}")
+        ranges = []
+        for stream in sorted(set(ends) & set(self.extents)):
+            latest = self.extents[stream].latest()
+            for p, end in sorted(ends[stream].offsets.items()):
+                if p in latest:
+                    ranges.append(Range(stream, p, held[stream][p], min(end, latest[p])))
+        return self.split(ranges)
+
+    def split(self, ranges: Iterable[Range]) -> list[Task]:
+        """Cut ranges where the lake table ends, and into tasks."""
+        options = self.options
+        if options.view == "latest":
+            return [Task(r) for r in ranges if r.records]
+        logs, lakes = [], []
+        for wanted in ranges:
+            history = self.histories.get(wanted.stream)
+            before, after = (wanted, wanted) if history is None else history.cut(wanted)
+            logs.append(after)
+            if history is not None and before.records:
+                lakes.append(before)
+        cuts = {
+            "pieces_min": options.partitions_min,
+            "records_max": options.records_per_task_max or RECORDS_PER_TASK_MAX,
+        }
+        tasks = [
+            Task(r, files=self.histories[r.stream].files_of(r), from_lake=True)
+            for r in split(lakes, **cuts)
+        ]
+        return tasks + [Task(r) for r in split(logs, **cuts)]
+
+
+def plan_batch(options: SourceOptions, predicate: Predicate) -> list[Task]:
+    """The tasks of a batch read: what starts and ends say, less what `predicate` excludes.
+
+    Raises: DataLoss where some of it is not held; ConfigError.
+    """
+    plan = Plan.now(options)
+    starts = plan.resolved(options.starting or parse_offsets("startingOffsets", "earliest"))
+    ends = plan.resolved(options.ending or parse_offsets("endingOffsets", "latest"))
+    ids, latest = plan.ids(), plan.latest()
+    held = plan.held({s: Position(ids[s], starts[s]) for s in starts})
+    ranges = []
+    for stream in sorted(ends):
+        if options.view == "latest":
+            check_keyed(stream, client_of(options.server).stream(stream).definition.config)
+        for partition, end in sorted(ends[stream].items()):
+            if end > latest[stream][partition] and options.fail_on_data_loss:
+                raise DataLoss(
+                    stream,
+                    partition,
+                    f"endingOffsets is {end}, the partition ends at {latest[stream][partition]}",
+                )
+            end = min(end, latest[stream][partition])
+            ranges.append(Range(stream, partition, held[stream][partition], end))
+    if options.view == "latest":
+        return plan.split(ranges)
+    return plan.split(_narrowed(plan, ranges, predicate))
+
+
+def _narrowed(plan: Plan, ranges: list[Range], predicate: Predicate) -> Iterator[Range]:
+    """What of the ranges may pass the query's filters."""
+    for wanted in ranges:
+        if predicate.streams is not None and wanted.stream not in predicate.streams:
+            continue
+        if wanted.partition not in predicate.partitions:
+            continue
+        offsets = Interval(wanted.start, wanted.end) & predicate.offsets
+        offsets &= _offsets_of_times(plan, wanted, predicate)
+        yield replace(wanted, start=offsets.start, end=max(offsets.start, offsets.end))
+
+
+def _offsets_of_times(plan: Plan, wanted: Range, predicate: Predicate) -> Interval:
+    """The offsets at which the times that are wanted may be: times never fall in a partition.
+
+    The log tells of its own records only. Below its start nothing can be left out by time here.
+    """
+    if not predicate.has_times or not wanted.records:
+        return Interval()
+    find = asker_of(plan.options.server).find_offset
+    first, last = predicate.times_ms.start, predicate.times_ms.end
+    history = plan.histories.get(wanted.stream)
+    has_history = history is not None and wanted.partition in history.committed
+    interval = Interval()
+    if first > 0 and not has_history:
+        found = find(wanted.stream, wanted.partition, first)
+        interval &= Interval(wanted.end if found is None else found)
+    if 0 < last < Interval().end and not has_history:
+        found = find(wanted.stream, wanted.partition, last)
+        if found is not None:
+            interval &= Interval(end=found)
+    return interval
