@@ -200,6 +200,44 @@ def test_first_unacked(hot: Hot) -> None:
         find(column, 0, 5)
 
 
+@settings(max_examples=60)
+@given(
+    acks=st.lists(
+        st.tuples(st.integers(0, 1 << 60), st.integers(0, 3), st.booleans(), st.booleans(),
+                  st.integers(0, 1)),
+        max_size=40,
+    )
+)  # fmt: skip
+def test_acks_are_tallied(hot: Hot, acks: list[tuple[int, int, bool, bool, int]]) -> None:
+    table = array("q", bytes(8 * 5 * 4 * 2))
+    offsets, partitions = array("q", [a[0] for a in acks]), array("i", [a[1] for a in acks])
+    details = array("H", [1 + 32768 * a[2] + 16384 * a[3] for a in acks])
+    streams = array("H", [a[4] for a in acks])
+    tally = hot("client").tally_acks
+    assert tally(offsets, partitions, details, streams, len(acks), 4, table) == len(acks)
+    for stream in range(2):
+        for partition in range(4):
+            mine = [a for a in acks if (a[4], a[1]) == (stream, partition)]
+            at = 5 * (4 * stream + partition)
+            assert table[at] == len(mine)
+            assert table[at + 1] == sum(a[3] for a in mine)
+            assert table[at + 2] == sum(not a[2] for a in mine)
+            if mine:
+                assert table[at + 3] == min(a[0] for a in mine)
+                assert table[at + 4] == max(a[0] for a in mine)
+
+
+def test_acks_beyond_the_table_are_not_counted(hot: Hot) -> None:
+    tally, none = hot("client").tally_acks, array("H", [0, 0])
+    table = array("q", bytes(8 * 5 * 4))
+    for partition in (4, -1):
+        partitions = array("i", [0, partition])
+        assert tally(array("q", [1, 2]), partitions, none, none, 2, 4, table) == 1
+    assert tally(array("q", [1]), array("i", [0]), none, array("H", [1]), 1, 4, table) == 0
+    with pytest.raises(IndexError):
+        tally(array("q", [1]), array("i", [0]), none, none, 2, 4, table)
+
+
 def batch(first: int, count: int) -> bytes:
     records = [Record(first + n, 1_700_000_000_000, None, b"value") for n in range(count)]
     return bytes(build_batch(records, base_offset=first))

@@ -274,6 +274,47 @@ def first_unacked(
     return index
 
 
+def tally_acks(
+    offsets: cython.const[cython.longlong][::1],
+    partitions: cython.const[cython.int][::1],
+    details: cython.const[cython.ushort][::1],
+    streams: cython.const[cython.ushort][::1],
+    count: cython.Py_ssize_t,
+    places: cython.longlong,
+    table: cython.longlong[::1],
+) -> int:
+    """Count the first `count` acks into `table`, which has five numbers for each pair of a stream
+    and a partition below `places`: messages, of them duplicates, of them not synced, the lowest and
+    the highest offset.
+
+    Returns how many were counted: less than `count` where the table has no place for the next.
+    """
+    at: cython.Py_ssize_t
+    slot: cython.longlong
+    if (
+        count > len(offsets)
+        or count > len(partitions)
+        or count > len(details)
+        or count > len(streams)
+    ):
+        raise IndexError("the columns are shorter than the count")
+    for at in range(count):
+        slot = streams[at]
+        slot = 5 * (slot * places + partitions[at])
+        if partitions[at] < 0 or partitions[at] >= places or slot + 5 > len(table):
+            return at
+        if table[slot] == 0 or offsets[at] < table[slot + 3]:
+            table[slot + 3] = offsets[at]
+        if table[slot] == 0 or offsets[at] > table[slot + 4]:
+            table[slot + 4] = offsets[at]
+        table[slot] += 1
+        if details[at] & 16384:
+            table[slot + 1] += 1
+        if details[at] & 32768 == 0:
+            table[slot + 2] += 1
+    return count
+
+
 def walk_batches(
     buf: cython.const[cython.uchar][::1],
     start: cython.Py_ssize_t,

@@ -29,15 +29,6 @@ BAD_ID = 8
 TOO_LARGE = 9
 MALFORMED = 10
 
-SUBJECT_AT = 0
-KEY_AT = 1
-VALUE_AT = 2
-HEADERS_AT = 3
-NAME_AT = 4
-CONTENT_AT = 5
-ID_AT = 6
-"""Of `starts`: which element of its buffers is a column's first."""
-
 
 @cython.cfunc
 @cython.inline
@@ -177,12 +168,8 @@ def _reads(
 ):
     """Whether `word`, in lower case, stands at `at` in any case; the caller checked the range."""
     place: cython.int
-    byte: cython.int
     for place in range(length):
-        byte = buf[at + place]
-        if 65 <= byte <= 90:
-            byte += 32
-        if byte != word[place]:
+        if (buf[at + place] | 32) != word[place]:
             return False
     return True
 
@@ -302,14 +289,12 @@ def _mix(
 @cython.exceptval(check=False)
 @cython.returns(cython.bint)
 def _in_range(
-    ends: cython.const[cython.int][::1],
-    data: cython.const[cython.uchar][::1],
-    element: cython.Py_ssize_t,
+    ends: cython.const[cython.int][::1], size: cython.Py_ssize_t, element: cython.Py_ssize_t
 ):
-    """Whether an element's bytes lie within its column's."""
+    """Whether an element lies within the `size` of its column's data."""
     if element < 0 or element + 1 >= len(ends):
         return False
-    return 0 <= ends[element] <= ends[element + 1] <= len(data)
+    return 0 <= ends[element] <= ends[element + 1] <= size
 
 
 def encode_rows(
@@ -381,33 +366,20 @@ def encode_rows(
     id_bytes: cython.Py_ssize_t
     block: cython.Py_ssize_t
     size: cython.Py_ssize_t
-    prefix_bytes: cython.Py_ssize_t = len(prefix)
     fixed_bytes: cython.Py_ssize_t = len(fixed_subject)
-    id_prefix_bytes: cython.Py_ssize_t = len(id_prefix)
     has_fixed: cython.bint = fixed_bytes > 0
-    has_key: cython.bint = len(key_ends) > 0
-    has_headers: cython.bint = len(header_ends) > 0
-    has_id: cython.bint = len(id_ends) > 0
-    has_pattern: cython.bint = len(pattern) > 0 and not has_fixed
     tombstone: cython.bint
-    operation: cython.bint
+    deletes: cython.bint
     checksum: cython.ulonglong
     digit: cython.ulonglong
     place: cython.int
     why: cython.int = 0
     detail: cython.longlong = 0
-    if (
-        row < 0
-        or index < 0
-        or number < 0
-        or len(starts) < 7
-        or len(state) < 4
-        or len(out_ends) < 1
-        or room > 2147483647
-    ):
+    at = min(row, len(starts) - 7, len(state) - 4, len(out_ends) - 1, 2147483647 - room)
+    if at < 0 or index < 0 or number < 0:
         raise IndexError("buffers are too small for the rows given")
     state[3] = 0
-    if has_headers:
+    if len(header_ends) > 0:
         children = min(len(name_ends), len(content_ends)) - 1 - max(starts[4], starts[5])
     with cython.nogil:
         while row < rows:
@@ -423,7 +395,7 @@ def encode_rows(
                 if _is_null(subject_valid, element):
                     why = 2
                     break
-                if not _in_range(subject_ends, subject_data, element):
+                if not _in_range(subject_ends, len(subject_data), element):
                     why = 10
                     break
                 subject_at = subject_ends[element]
@@ -431,16 +403,18 @@ def encode_rows(
                 if not _is_subject(subject_data, subject_at, subject_bytes):
                     why = 2
                     break
-                if has_pattern and not _matches(pattern, subject_data, subject_at, subject_bytes):
+                if len(pattern) > 0 and not _matches(
+                    pattern, subject_data, subject_at, subject_bytes
+                ):
                     why = 3
                     break
             block = 12
             # The key.
             key_at = 0
             key_bytes = -1
-            if has_key and not _is_null(key_valid, starts[1] + row):
+            if len(key_ends) > 0 and not _is_null(key_valid, starts[1] + row):
                 element = starts[1] + row
-                if not _in_range(key_ends, key_data, element):
+                if not _in_range(key_ends, len(key_data), element):
                     why = 10
                     break
                 key_at = key_ends[element]
@@ -455,7 +429,7 @@ def encode_rows(
             value_bytes = 0
             tombstone = _is_null(value_valid, element)
             if not tombstone:
-                if not _in_range(value_ends, value_data, element):
+                if not _in_range(value_ends, len(value_data), element):
                     why = 10
                     break
                 value_at = value_ends[element]
@@ -463,12 +437,12 @@ def encode_rows(
             # The id, where a column has it.
             id_at = 0
             id_bytes = -1
-            if has_id:
+            if len(id_ends) > 0:
                 element = starts[6] + row
                 if _is_null(id_valid, element):
                     why = 8
                     break
-                if not _in_range(id_ends, id_data, element):
+                if not _in_range(id_ends, len(id_data), element):
                     why = 10
                     break
                 id_at = id_ends[element]
@@ -476,31 +450,28 @@ def encode_rows(
                 if id_bytes == 0 or not _is_line(id_data, id_at, id_bytes):
                     why = 8
                     break
-            elif id_prefix_bytes > 0:
-                id_bytes = id_prefix_bytes + _digits(number + row) + 9
+            elif len(id_prefix) > 0:
+                id_bytes = len(id_prefix) + _digits(number + row) + 9
             if id_bytes >= 0:
                 block += 15 + id_bytes
             # The headers.
             header_from = 0
             header_end = 0
-            operation = False
-            if has_headers and not _is_null(header_valid, starts[3] + row):
+            deletes = tombstone
+            if len(header_ends) > 0 and not _is_null(header_valid, starts[3] + row):
                 element = starts[3] + row
-                if element < 0 or element + 1 >= len(header_ends):
+                if not _in_range(header_ends, children, element):
                     why = 10
                     break
                 header_from = header_ends[element]
                 header_end = header_ends[element + 1]
-                if not 0 <= header_from <= header_end <= children:
-                    why = 10
-                    break
             header = header_from
             while header < header_end:
                 element = starts[4] + header
                 if _is_null(name_valid, element):
                     why = 5
                     break
-                if not _in_range(name_ends, name_data, element):
+                if not _in_range(name_ends, len(name_data), element):
                     why = 10
                     break
                 at = name_ends[element]
@@ -515,13 +486,13 @@ def encode_rows(
                     why = 7
                     break
                 if length == 12 and _reads(name_data, at, b"kv-operation", 12):
-                    operation = True
+                    deletes = False
                 block += length + 4
                 element = starts[5] + header
                 if _is_null(content_valid, element):
                     why = 6
                     break
-                if not _in_range(content_ends, content_data, element):
+                if not _in_range(content_ends, len(content_data), element):
                     why = 10
                     break
                 at = content_ends[element]
@@ -534,7 +505,7 @@ def encode_rows(
             if why:
                 detail = header - header_from
                 break
-            if tombstone and not operation:
+            if deletes:
                 block += 19
             if block == 12:
                 block = 0
@@ -544,7 +515,7 @@ def encode_rows(
                 why = 9
                 state[2] = size
                 break
-            at = 4 + subject_bytes + 1 + prefix_bytes + _digits(index + entry) + 1
+            at = 4 + subject_bytes + 1 + len(prefix) + _digits(index + entry) + 1
             at += _digits(size) + 2 + size + 2
             if block > 0:
                 at += 2 + _digits(block)
@@ -553,6 +524,7 @@ def encode_rows(
                 state[2] = at
                 break
             # All of it is right and there is room for it.
+            checksum = 0
             if block > 0:
                 to = _put_word(b"HPUB ", 5, out, to)
             else:
@@ -562,7 +534,7 @@ def encode_rows(
             else:
                 to = _put(subject_data, subject_at, subject_bytes, out, to)
             out[to] = 32
-            to = _put(prefix, 0, prefix_bytes, out, to + 1)
+            to = _put(prefix, 0, len(prefix), out, to + 1)
             to = _put_number(out, to, index + entry)
             out[to] = 32
             to += 1
@@ -582,42 +554,34 @@ def encode_rows(
                 while header < header_end:
                     element = starts[4] + header
                     at = name_ends[element]
-                    to = _put(name_data, at, name_ends[element + 1] - at, out, to)
+                    length = name_ends[element + 1] - at
+                    checksum = _mix(checksum, name_data, at, length)
+                    to = _put(name_data, at, length, out, to)
                     to = _put_word(b": ", 2, out, to)
                     element = starts[5] + header
                     at = content_ends[element]
-                    to = _put(content_data, at, content_ends[element + 1] - at, out, to)
+                    length = content_ends[element + 1] - at
+                    checksum = _mix(checksum, content_data, at, length)
+                    to = _put(content_data, at, length, out, to)
                     to = _put_word(b"\r\n", 2, out, to)
                     header += 1
-                if tombstone and not operation:
+                if deletes:
                     to = _put_word(b"KV-Operation: DEL\r\n", 19, out, to)
                 if id_bytes >= 0:
                     to = _put_word(b"Nats-Msg-Id: ", 13, out, to)
-                    if has_id:
+                    if len(id_ends) > 0:
                         to = _put(id_data, id_at, id_bytes, out, to)
                     else:
-                        to = _put(id_prefix, 0, id_prefix_bytes, out, to)
+                        to = _put(id_prefix, 0, len(id_prefix), out, to)
                         to = _put_number(out, to, number + row)
                         out[to] = 46
                         to += 1
-                        checksum = 0
                         if not has_fixed:
                             checksum = _mix(checksum, subject_data, subject_at, subject_bytes)
                         checksum = _mix(checksum, key_data, key_at, key_bytes)
                         checksum = _mix(
                             checksum, value_data, value_at, -1 if tombstone else value_bytes
                         )
-                        header = header_from
-                        while header < header_end:
-                            element = starts[4] + header
-                            at = name_ends[element]
-                            checksum = _mix(checksum, name_data, at, name_ends[element + 1] - at)
-                            element = starts[5] + header
-                            at = content_ends[element]
-                            checksum = _mix(
-                                checksum, content_data, at, content_ends[element + 1] - at
-                            )
-                            header += 1
                         checksum = (checksum ^ (checksum >> 32)) & mask
                         for place in range(8):
                             digit = (checksum >> (28 - 4 * place)) & 15
@@ -633,44 +597,3 @@ def encode_rows(
     state[1] = why
     state[3] = detail
     return row - first
-
-
-def tally_acks(
-    offsets: cython.const[cython.longlong][::1],
-    partitions: cython.const[cython.int][::1],
-    details: cython.const[cython.ushort][::1],
-    streams: cython.const[cython.ushort][::1],
-    count: cython.Py_ssize_t,
-    places: cython.longlong,
-    table: cython.longlong[::1],
-) -> int:
-    """Count the first `count` acks into `table`, which has five numbers for each pair of a stream
-    and a partition below `places`: messages, of them duplicates, of them not synced, the lowest and
-    the highest offset.
-
-    Returns how many were counted: less than `count` where the table has no place for the next.
-    """
-    at: cython.Py_ssize_t
-    slot: cython.longlong
-    if (
-        count > len(offsets)
-        or count > len(partitions)
-        or count > len(details)
-        or count > len(streams)
-    ):
-        raise IndexError("the columns are shorter than the count")
-    for at in range(count):
-        slot = streams[at]
-        slot = 5 * (slot * places + partitions[at])
-        if partitions[at] < 0 or partitions[at] >= places or slot + 5 > len(table):
-            return at
-        if table[slot] == 0 or offsets[at] < table[slot + 3]:
-            table[slot + 3] = offsets[at]
-        if table[slot] == 0 or offsets[at] > table[slot + 4]:
-            table[slot + 4] = offsets[at]
-        table[slot] += 1
-        if details[at] & 16384:
-            table[slot + 1] += 1
-        if details[at] & 32768 == 0:
-            table[slot + 2] += 1
-    return count

@@ -12,6 +12,7 @@ from typing import Final
 
 import pyarrow as pa
 
+from bascule.client import _hot as acks_hot
 from bascule.client.columnar import _hot
 from bascule.client.columnar.columns import Columns, Route
 from bascule.client.nats import NatsConnection
@@ -182,7 +183,7 @@ class ColumnarRun(Run):
         acks, count = self._acks, first - self._base
         lacking = _TALLY_FIELDS * PARTITION_COUNT_MAX * len(acks.names) - len(self._tally)
         self._tally.frombytes(bytes(8 * max(lacking, 0)))
-        counted = _hot.tally_acks(
+        counted = acks_hot.tally_acks(
             acks.offsets, acks.partitions, acks.details, acks.streams, count,
             PARTITION_COUNT_MAX, self._tally,
         )  # fmt: skip
