@@ -235,7 +235,8 @@ def test_views_of_a_stream_with_keys(spark: Any, node: Node, client: SyncClient)
         cleanup=["compact"], sync="interval",
     )  # fmt: skip
     client.publish_many(("prices.x", b"%d" % n, f"k{n % 10}") for n in range(100))
-    client.publish_many([("prices.x", b"", "k3"), ("prices.x", b"new", "k4")])
+    gone = ("prices.x", b"", "k3", {"KV-Operation": "DEL"})
+    client.publish_many([gone, ("prices.x", b"new", "k4")])
 
     def read(**more: str) -> dict[bytes, bytes]:
         rows = reading(spark, node, "prices", view="latest", **more).collect()
@@ -368,13 +369,16 @@ def test_streams_and_partitions_that_come_later(
 
 
 def test_retention_under_a_query_is_an_error_or_told(
-    spark: Any, node: Node, client: SyncClient, stream: str, tmp_path: Path
+    spark: Any, node: Node, client: SyncClient, tmp_path: Path
 ) -> None:
+    stream = "retained"  # Only what is synced can be purged.
+    client.create_stream(stream, f"{stream}.>", sync="always")
     query = Query(spark, node, stream, tmp_path)
     fill(client, stream, 100)
     query.run(maxOffsetsPerTrigger="40")
     fill(client, stream, 100, first=100)
-    client.purge_stream(stream, to_offset=150)
+    [purged] = client.purge_stream(stream, to_offset=150)
+    assert purged.start_offset == 150
     from pyspark.errors import PySparkException
 
     with pytest.raises(PySparkException, match=r"offset 100 is not in \[150, 200\]"):
