@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from bascule.pipeline.lake.model import DataFile
+from bascule.pipeline.lake.model import Compacted, DataFile
 from bascule.pipeline.lake.reading import read_files
 from bascule.pipeline.lake.writing import ParquetWriterSpec
 
@@ -57,6 +57,17 @@ def rewrite(group: Sequence[DataFile], spec: ParquetWriterSpec) -> Joined:
         writer.abort()
         raise
     return Joined(tuple(group), tuple(written))
+
+
+def outcome(done: Sequence[Joined]) -> Compacted:
+    old = [file for each in done for file in each.old]
+    new = [file for each in done for file in each.new]
+    return Compacted(len(old), len(new), totals(old)[1], totals(new)[1])
+
+
+def place(file: DataFile) -> tuple[int, int, str]:
+    """Order of files: by stream partition, offset, path."""
+    return (*((file.span.partition, file.span.start) if file.span else (-1, 0)), file.path)
 
 
 def totals(files: Sequence[DataFile]) -> tuple[int, int]:

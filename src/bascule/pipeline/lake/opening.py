@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 
 import pyarrow as pa
 
-from bascule.errors import ConfigError, TableExists, UnknownTable
+from bascule.errors import ConfigError, MissingExtra, TableExists, UnknownTable
 from bascule.pipeline.lake import storage
 from bascule.pipeline.lake.address import checked
 from bascule.pipeline.lake.model import LakeTable, TableAddress
@@ -23,7 +24,14 @@ def open_table(address: TableAddress) -> LakeTable:
         from bascule.pipeline.lake.parquet.table import open_table as open_parquet
 
         return open_parquet(address)
-    raise ConfigError(f"{address.format} tables are not there yet")
+    with _libraries(address.format):
+        if address.format == "iceberg":
+            from bascule.pipeline.lake.iceberg.table import open_table as open_iceberg
+
+            return open_iceberg(address)
+        from bascule.pipeline.lake.delta.table import open_table as open_delta
+
+        return open_delta(address)
 
 
 def create_table(
@@ -47,7 +55,14 @@ def create_table(
         from bascule.pipeline.lake.parquet.table import create_table as create_parquet
 
         return create_parquet(address, schema, partitioning, stream=stream, stream_id=stream_id)
-    raise ConfigError(f"{address.format} tables are not there yet")
+    with _libraries(address.format):
+        if address.format == "iceberg":
+            from bascule.pipeline.lake.iceberg.table import create_table as create_iceberg
+
+            return create_iceberg(address, schema, partitioning, stream=stream, stream_id=stream_id)
+        from bascule.pipeline.lake.delta.table import create_table as create_delta
+
+        return create_delta(address, schema, partitioning, stream=stream, stream_id=stream_id)
 
 
 def open_or_create(
@@ -83,6 +98,18 @@ def open_or_create(
             field="partition_by",
         )
     return table
+
+
+@contextmanager
+def _libraries(form: str) -> Iterator[None]:
+    """Raises: MissingExtra."""
+    package = {"iceberg": "pyiceberg", "delta": "deltalake"}[form]
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] in (package, "sqlalchemy"):
+            raise MissingExtra(f"the table format {form}", package, "lake") from error
+        raise
 
 
 def _absolute(address: TableAddress) -> TableAddress:

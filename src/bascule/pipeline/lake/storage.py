@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
 
 import pyarrow.fs as pafs
 
@@ -22,7 +21,9 @@ def located(path: str) -> tuple[pafs.FileSystem, str]:
 def local_path(path: str) -> str:
     """The path of this machine that a path or `file:` URI means; empty for other URIs."""
     if path.startswith("file:"):
-        return unquote(urlsplit(path).path)
+        # As Iceberg has it: nothing of the path is escaped.
+        rest = path[len("file:") :]
+        return "/" + rest[2:].partition("/")[2] if rest.startswith("//") else rest
     return "" if "://" in path else path
 
 

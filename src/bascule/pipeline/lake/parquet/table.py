@@ -88,7 +88,7 @@ class ParquetTable:
             self._folder.forget()
             text = joined(self._folder.chain(int(snapshot.id)))
         found = [data_file(file, self._location) for file in text.added]
-        return sorted(found, key=place)
+        return sorted(found, key=compaction.place)
 
     def history(self) -> list[SpanSum]:
         def read() -> list[SpanSum]:
@@ -136,9 +136,7 @@ class ParquetTable:
             for group in compaction.groups(held, file_bytes=file_bytes)
         ]
         swapped = self._until_first(lambda: self._swap(done)) if done else []
-        old = [file for each in swapped for file in each.old]
-        new = [file for each in swapped for file in each.new]
-        return Compacted(len(old), len(new), compaction.totals(old)[1], compaction.totals(new)[1])
+        return compaction.outcome(swapped)
 
     def expire(self, *, older_than_ms: int, keep: int = 1) -> Expired:
         """As in `LakeTable`. Raises: LakeBusy, CorruptData, OSError."""
@@ -247,11 +245,6 @@ class ParquetTable:
                         "none",
                     ) from None
         raise LakeBusy(str(self.address), ATTEMPTS_MAX)
-
-
-def place(file: DataFile) -> tuple[int, int, str]:
-    """Order of files: by stream partition, offset, path."""
-    return (*((file.span.partition, file.span.start) if file.span else (-1, 0)), file.path)
 
 
 def open_table(address: TableAddress, *, files: LinkingFiles | None = None) -> ParquetTable:

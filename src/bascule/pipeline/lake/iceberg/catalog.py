@@ -1,0 +1,70 @@
+"""The catalog of an address, and what goes wrong with it in our terms."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+from typing import Final
+
+from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.exceptions import NamespaceAlreadyExistsError
+from sqlalchemy.exc import IntegrityError, OperationalError
+
+from bascule.errors import ConfigError
+from bascule.pipeline.lake import storage
+from bascule.pipeline.lake.model import TableAddress
+
+EMBEDDED: Final = "bascule"
+"""The name under which the embedded catalog keeps its tables."""
+FILE: Final = "catalog.db"
+WAIT_SECONDS: Final = 60
+"""For the lock of SQLite, which each commit holds for milliseconds."""
+ATTEMPTS_MAX: Final = 10
+
+
+def open_catalog(address: TableAddress, *, create: bool) -> Catalog | None:
+    """The catalog; None where it is the embedded one, is not there, and is not to be made.
+
+    Raises: ConfigError for properties that pyiceberg does not take.
+    """
+    if address.catalog:
+        properties = dict(address.catalog)
+        if address.location:
+            properties.setdefault("warehouse", address.location)
+        name = properties.pop("name", EMBEDDED)
+        try:
+            return load_catalog(name, **properties)
+        except (ValueError, TypeError) as error:
+            raise ConfigError(f"the catalog of {address}: {error}", field="catalog") from error
+    folder = storage.local_path(address.location)
+    if not folder:
+        raise ConfigError(
+            f"{address} needs the properties of a catalog: the one kept in the warehouse itself "
+            "is a SQLite file on this machine",
+            field="catalog",
+        )
+    if not create and not (Path(folder) / FILE).exists():
+        return None
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    return _embedded(folder)
+
+
+def _embedded(folder: str) -> Catalog:
+    for attempt in range(ATTEMPTS_MAX):
+        try:
+            return load_catalog(
+                EMBEDDED,
+                type="sql",
+                uri=f"sqlite:///{folder}/{FILE}?timeout={WAIT_SECONDS}",
+                warehouse=f"file://{folder}",
+            )
+        except OperationalError:
+            # Somebody else made the same catalog's tables in this moment.
+            if attempt == ATTEMPTS_MAX - 1:
+                raise
+    raise AssertionError("the last attempt returns or raises")
+
+
+def ensure_namespace(catalog: Catalog, name: str) -> None:
+    with contextlib.suppress(NamespaceAlreadyExistsError, IntegrityError):
+        catalog.create_namespace_if_not_exists(name.rpartition(".")[0])

@@ -1,0 +1,62 @@
+"""Forgetting old snapshots of an Iceberg table, then the files that none names any more."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from pyiceberg.table import Table
+
+from bascule.pipeline.lake import storage
+from bascule.pipeline.lake.model import Expired
+
+
+@dataclass
+class Referenced:
+    """Paths that the snapshots held name."""
+
+    data: set[str] = field(default_factory=set)
+    metadata: set[str] = field(default_factory=set)
+
+
+def expire(table: Table, load: Callable[[], Table], *, older_than_ms: int, keep: int) -> Expired:
+    """Raises: CommitFailedException where somebody else was faster."""
+    held = sorted(table.snapshots(), key=lambda each: each.sequence_number or 0)
+    branches = {ref.snapshot_id for ref in table.metadata.refs.values()}
+    going = [
+        each.snapshot_id
+        for each in held[: max(0, len(held) - keep)]
+        if each.timestamp_ms < older_than_ms and each.snapshot_id not in branches
+    ]
+    if going:
+        table.maintenance.expire_snapshots().by_ids(going).commit()
+    location = table.location().rstrip("/")
+    data = _old(f"{location}/data", older_than_ms)
+    metadata = _old(f"{location}/metadata", older_than_ms)
+    # What is held is read last, so that whatever was committed meanwhile counts.
+    named = referenced(load())
+    count, size = storage.delete_files(path for path in data if path not in named.data)
+    storage.delete_files(
+        path for path in metadata if path.endswith(".avro") and path not in named.metadata
+    )
+    return Expired(len(going), count, size)
+
+
+def _old(folder: str, older_than_ms: int) -> list[str]:
+    return [
+        found.path for found in storage.files_below(folder) if found.modified_ms < older_than_ms
+    ]
+
+
+def referenced(table: Table) -> Referenced:
+    """Every file that some snapshot names, each manifest read once."""
+    named = Referenced()
+    for snapshot in table.snapshots():
+        named.metadata.add(snapshot.manifest_list)
+        for manifest in snapshot.manifests(table.io):
+            if manifest.manifest_path in named.metadata:
+                continue
+            named.metadata.add(manifest.manifest_path)
+            for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=True):
+                named.data.add(entry.data_file.file_path)
+    return named

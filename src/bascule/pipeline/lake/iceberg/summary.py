@@ -1,0 +1,57 @@
+"""What makes commits exactly-once, as properties of Iceberg's snapshots and tables."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from pyiceberg.table import Table
+from pyiceberg.table.snapshots import Snapshot as IcebergSnapshot
+
+from bascule.pipeline.lake import texts
+from bascule.pipeline.lake.model import SpanSum
+from bascule.pipeline.lake.spans import State
+
+PREFIX: Final = "bascule."
+SPANS: Final = f"{PREFIX}spans"
+MARK: Final = f"{PREFIX}committed"
+"""A summary that has it is one of ours."""
+
+
+def own_properties(state: State) -> dict[str, str]:
+    """The cumulative part: of a snapshot's summary, and of the table."""
+    return {f"{PREFIX}{name}": text for name, text in texts.of_state(state).items()}
+
+
+def summary_of(state: State, sums: Sequence[SpanSum]) -> dict[str, str]:
+    return own_properties(state) | {SPANS: texts.of_sums(sums)}
+
+
+def state_at(table: Table, snapshot: IcebergSnapshot | None = None) -> State:
+    """What the table holds at a snapshot, by default the newest.
+
+    Snapshots of other programs (a compaction by Spark) say nothing and change nothing: then it is
+    what the one before them says, or the table, should that have expired.
+    """
+    at = snapshot or table.current_snapshot()
+    while at is not None:
+        summary = _properties(at)
+        if MARK in summary:
+            return _state(summary)
+        parent = at.parent_snapshot_id
+        at = table.snapshot_by_id(parent) if parent is not None else None
+    return _state(table.properties)
+
+
+def sums_in(snapshot: IcebergSnapshot) -> list[SpanSum]:
+    return texts.to_sums(_properties(snapshot).get(SPANS, "[]"))
+
+
+def _properties(snapshot: IcebergSnapshot) -> Mapping[str, str]:
+    return snapshot.summary.additional_properties if snapshot.summary else {}
+
+
+def _state(properties: Mapping[str, str]) -> State:
+    return texts.to_state(
+        {name[len(PREFIX) :]: text for name, text in properties.items() if name.startswith(PREFIX)}
+    )

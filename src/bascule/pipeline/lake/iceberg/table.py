@@ -1,0 +1,275 @@
+"""A lake table in Iceberg's format; implements `model.LakeTable`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final, TypeVar
+
+import pyarrow as pa
+from pyiceberg.catalog import Catalog
+from pyiceberg.exceptions import (
+    CommitFailedException,
+    CommitStateUnknownException,
+    NoSuchNamespaceError,
+    NoSuchTableError,
+    TableAlreadyExistsError,
+    ValidationException,
+)
+from pyiceberg.manifest import DataFile as IcebergFile
+from pyiceberg.table import Table
+from pyiceberg.table.snapshots import Snapshot as IcebergSnapshot
+
+from bascule.errors import ForeignTable, LakeBusy, TableExists, UnknownSnapshot, UnknownTable
+from bascule.pipeline.lake import compaction, spans, storage
+from bascule.pipeline.lake.compaction import Joined
+from bascule.pipeline.lake.iceberg import expiry
+from bascule.pipeline.lake.iceberg.catalog import ensure_namespace, open_catalog
+from bascule.pipeline.lake.iceberg.columns import (
+    FileTerms,
+    to_arrow,
+    to_fields,
+    to_iceberg,
+    to_spec,
+)
+from bascule.pipeline.lake.iceberg.summary import (
+    PREFIX,
+    own_properties,
+    state_at,
+    summary_of,
+    sums_in,
+)
+from bascule.pipeline.lake.model import (
+    Commit,
+    Compacted,
+    DataFile,
+    Expired,
+    Snapshot,
+    SpanSum,
+    TableAddress,
+    WriterOptions,
+)
+from bascule.pipeline.lake.partitioning import parse_partitioning
+from bascule.pipeline.lake.spans import State
+from bascule.pipeline.lake.writing import ParquetWriterSpec
+
+ATTEMPTS_MAX: Final = 100
+"""Of one commit; at each of them somebody else's commit went through."""
+RETRIES: Final = "commit.retry.num-retries"
+PROPERTIES: Final = {
+    "format-version": "2",
+    RETRIES: "0",
+    "commit.manifest-merge.enabled": "true",
+    "write.metadata.delete-after-commit.enabled": "true",
+    "write.metadata.previous-versions-max": "100",
+    f"{PREFIX}format": "1",
+}
+Result = TypeVar("Result")
+
+
+class IcebergTable:
+    """Open table. Each commit loads the table anew from its catalog."""
+
+    def __init__(self, address: TableAddress, catalog: Catalog, table: Table) -> None:
+        self.address = address
+        self._catalog = catalog
+        name = str(address)
+        if table.properties.get(f"{PREFIX}format") != "1":
+            raise ForeignTable(name, f"it lacks the property {PREFIX}format = 1")
+        iceberg = table.schema()
+        self.schema: pa.Schema = to_arrow(iceberg, field_ids=False)
+        self._file_schema = to_arrow(iceberg, field_ids=True)
+        self._fields = to_fields(name, table.spec(), iceberg)
+        self._terms = FileTerms(iceberg, table.spec())
+        self._folder = f"{table.location().rstrip('/')}/data"
+
+    @property
+    def partitioning(self) -> tuple[str, ...]:
+        return tuple(str(field) for field in self._fields)
+
+    def snapshot(self, id: str | None = None) -> Snapshot | None:
+        """As in `LakeTable`. Raises: UnknownSnapshot, UnknownTable."""
+        table = self._load()
+        found = table.current_snapshot() if id is None else self._held(table, id)
+        return self._as_snapshot(table, found) if found else None
+
+    def files(self, snapshot: Snapshot) -> list[DataFile]:
+        """As in `LakeTable`. Raises: UnknownSnapshot, UnknownTable."""
+        table = self._load()
+        held = self._files_of(table, self._held(table, snapshot.id))
+        with_spans = bool(snapshot.committed)
+        found = [self._terms.from_iceberg(file, spans=with_spans) for file in held]
+        return sorted(found, key=compaction.place)
+
+    def history(self) -> list[SpanSum]:
+        table = self._load()
+        sums: list[list[SpanSum]] = []
+        at = table.current_snapshot()
+        while at is not None:
+            sums.append(sums_in(at))
+            parent = at.parent_snapshot_id
+            at = table.snapshot_by_id(parent) if parent is not None else None
+        return [each for found in reversed(sums) for each in found]
+
+    def writer(self, options: WriterOptions | None = None) -> ParquetWriterSpec:
+        return ParquetWriterSpec(
+            self._file_schema, self._fields, self._folder, options or WriterOptions()
+        )
+
+    def commit(self, commit: Commit) -> Snapshot:
+        """As in `LakeTable`. Raises: LakeConflict, LakeBusy, UnknownTable."""
+
+        def attempt(table: Table) -> Snapshot:
+            plan = spans.plan(str(self.address), state_at(table), commit)
+            if plan.advances:
+                self._append(table, plan)
+                table = self._load()
+            self._drop_repeated(table, plan.repeated)
+            found = table.current_snapshot()
+            return self._as_snapshot(table, found)
+
+        return self._until_first(attempt)
+
+    def compact(self, *, file_bytes: int) -> Compacted:
+        """As in `LakeTable`. Raises: LakeBusy, UnknownTable."""
+        snapshot = self.snapshot()
+        held = self.files(snapshot) if snapshot else []
+        spec = compaction.whole_files(self.writer(), file_bytes=file_bytes)
+        done = [
+            compaction.rewrite(group, spec)
+            for group in compaction.groups(held, file_bytes=file_bytes)
+        ]
+        swapped = self._until_first(lambda table: self._swap(table, done)) if done else []
+        return compaction.outcome(swapped)
+
+    def expire(self, *, older_than_ms: int, keep: int = 1) -> Expired:
+        """As in `LakeTable`. Raises: LakeBusy, UnknownTable."""
+        assert keep >= 1, "the newest snapshot is the table"
+        return self._until_first(
+            lambda table: expiry.expire(table, self._load, older_than_ms=older_than_ms, keep=keep)
+        )
+
+    def _append(self, table: Table, plan: spans.Plan) -> None:
+        """Raises: CommitFailedException where somebody else was faster."""
+        with table.transaction() as transaction:
+            if table.properties.get(RETRIES) != "0":
+                transaction.set_properties({RETRIES: "0"})
+            transaction.set_properties(own_properties(plan.state))
+            with transaction.update_snapshot(
+                snapshot_properties=summary_of(plan.state, plan.sums)
+            ).merge_append() as append:
+                for file in plan.files:
+                    append.append_data_file(self._terms.to_iceberg(file))
+
+    def _swap(self, table: Table, done: Sequence[Joined]) -> list[Joined]:
+        """Put compacted files in the place of those they were made of.
+
+        Raises: CommitFailedException where somebody else was faster.
+        """
+        held = {file.file_path: file for file in self._files_of(table, table.current_snapshot())}
+        still = [each for each in done if all(file.path in held for file in each.old)]
+        # Somebody else has compacted these meanwhile.
+        storage.delete_files(file.path for each in done if each not in still for file in each.new)
+        if not still:
+            return []
+        with table.transaction() as transaction:
+            if table.properties.get(RETRIES) != "0":
+                transaction.set_properties({RETRIES: "0"})
+            with transaction.update_snapshot(
+                snapshot_properties=summary_of(state_at(table), ())
+            ).overwrite() as rewrite:
+                for each in still:
+                    for file in each.old:
+                        rewrite.delete_data_file(held[file.path])
+                    for file in each.new:
+                        rewrite.append_data_file(self._terms.to_iceberg(file))
+        return still
+
+    def _files_of(self, table: Table, snapshot: IcebergSnapshot | None) -> list[IcebergFile]:
+        if snapshot is None:
+            return []
+        return [
+            entry.data_file
+            for manifest in snapshot.manifests(table.io)
+            for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=True)
+        ]
+
+    def _held(self, table: Table, id: str) -> IcebergSnapshot:
+        found = table.snapshot_by_id(int(id)) if id.isdigit() else None
+        if found is None:
+            raise UnknownSnapshot(str(self.address), id)
+        return found
+
+    def _as_snapshot(self, table: Table, found: IcebergSnapshot | None) -> Snapshot:
+        if found is None:  # an empty commit to an empty table
+            return spans.snapshot_of("0", state_at(table), committed_ms=0, rows=0, bytes=0)
+        summary = found.summary
+        return spans.snapshot_of(
+            str(found.snapshot_id),
+            state_at(table, found),
+            committed_ms=found.timestamp_ms,
+            rows=int(summary.get("total-records", 0)) if summary else 0,
+            bytes=int(summary.get("total-files-size", 0)) if summary else 0,
+        )
+
+    def _drop_repeated(self, table: Table, files: Sequence[DataFile]) -> None:
+        """Remove files of a repeated commit, but never one that some snapshot names."""
+        if files:
+            held = expiry.referenced(table).data
+            storage.delete_files(file.path for file in files if file.path not in held)
+
+    def _load(self) -> Table:
+        return load(self.address, self._catalog)
+
+    def _until_first(self, attempt: Callable[[Table], Result]) -> Result:
+        for _ in range(ATTEMPTS_MAX):
+            table = self._load()
+            try:
+                return attempt(table)
+            except (CommitFailedException, CommitStateUnknownException, ValidationException):
+                # Whether it went through is seen by the table's spans at the next look.
+                continue
+        raise LakeBusy(str(self.address), ATTEMPTS_MAX)
+
+
+def load(address: TableAddress, catalog: Catalog) -> Table:
+    """Raises: UnknownTable, ForeignTable."""
+    try:
+        return catalog.load_table(address.name)
+    except (NoSuchTableError, NoSuchNamespaceError):
+        raise UnknownTable(str(address)) from None
+    except FileNotFoundError as error:
+        raise ForeignTable(str(address), f"its metadata is gone: {error}") from error
+
+
+def open_table(address: TableAddress) -> IcebergTable:
+    """Raises: UnknownTable, ForeignTable, ConfigError."""
+    catalog = open_catalog(address, create=False)
+    if catalog is None:
+        raise UnknownTable(str(address))
+    return IcebergTable(address, catalog, load(address, catalog))
+
+
+def create_table(
+    address: TableAddress,
+    schema: pa.Schema,
+    partitioning: Sequence[str],
+    *,
+    stream: str = "",
+    stream_id: str = "",
+) -> IcebergTable:
+    """Raises: TableExists, ConfigError."""
+    fields = parse_partitioning(partitioning, schema)
+    iceberg = to_iceberg(schema.remove_metadata())
+    catalog = open_catalog(address, create=True)
+    assert catalog is not None, "it was to be made"
+    ensure_namespace(catalog, address.name)
+    try:
+        table = catalog.create_table(
+            address.name,
+            iceberg,
+            partition_spec=to_spec(fields, iceberg),
+            properties=PROPERTIES | own_properties(State(stream, stream_id)),
+        )
+    except TableAlreadyExistsError:
+        raise TableExists(str(address)) from None
+    return IcebergTable(address, catalog, table)
