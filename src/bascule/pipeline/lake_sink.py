@@ -9,15 +9,17 @@ or `table`); `partitionBy` is for a table that is created here (`day(window_star
 Tasks write data files, the driver adds all of a micro-batch in one commit under the token (id of
 the query, number of the batch). Spark repeats a batch after a crash under the same two, and the
 table takes a token once: each batch is in it exactly once. A lost checkpoint is another query to
-Spark, and to the table: its batches are new ones. A batch write is a token of its own.
+Spark, and to the table: its batches are new ones. A batch write is a token of its own, unless
+`tokenWriter` and `tokenBatch` give it one, as `in_batches` does within `foreachBatch`: Spark has no
+output mode `update` for a Python sink.
 
 The table keeps no offsets; what archives a stream is `bascule.pipeline.jobs.archive`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, MutableMapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
@@ -32,11 +34,12 @@ from pyspark.sql.datasource import (
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from bascule.errors import ConfigError, UnknownTable
+from bascule.errors import ConfigError
 from bascule.pipeline.lake.address import CATALOG_PREFIX, address_of
 from bascule.pipeline.lake.model import Commit, DataFile, LakeTable, TableAddress, WriterSpec
 
 if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
     from pyspark.sql.datasource import WriterCommitMessage as Message
 
 NAME: Final = "bascule_lake"
@@ -51,10 +54,11 @@ _OPTIONS: Final = frozenset(
         "name",
         "partitionby",
         "batchcolumn",
-        "path",
-        "checkpointlocation",
+        "tokenwriter",
+        "tokenbatch",
     }
 )
+_FROM_SPARK: Final = frozenset({"path", "checkpointlocation", "queryname"})
 
 
 @dataclass
@@ -72,20 +76,28 @@ class Target:
     address: TableAddress
     partition_by: tuple[str, ...] = ()
     batch_column: str = ""
+    token: tuple[str, int] | None = None
+    """Of a batch write."""
 
     @classmethod
     def parse(cls, options: MutableMapping[str, str]) -> Target:
         """Raises: ConfigError for an unknown option, or an address that is none."""
         given = dict(options.items())
         for name in given:
-            if name.lower() not in _OPTIONS and not name.lower().startswith(CATALOG_PREFIX):
+            if name.lower() not in _OPTIONS | _FROM_SPARK and not name.lower().startswith(
+                CATALOG_PREFIX
+            ):
                 raise ConfigError(f"option {name!r} is unknown to format {NAME!r}")
         lowered = {name.lower(): text for name, text in given.items()}
         fields = [part.strip() for part in lowered.get("partitionby", "").split(",")]
+        writer, batch = lowered.get("tokenwriter", ""), lowered.get("tokenbatch", "")
+        if bool(writer) != batch.isdecimal():
+            raise ConfigError('options "tokenWriter" and "tokenBatch", a number, go together')
         return cls(
             address_of(given),
             tuple(part for part in fields if part),
             lowered.get("batchcolumn", ""),
+            (writer, int(batch)) if writer else None,
         )
 
     def schema(self, frame: StructType) -> pa.Schema:
@@ -95,15 +107,13 @@ class Target:
         return schema
 
     def open(self, frame: StructType) -> LakeTable:
-        """The table, created where there is none. Raises: ForeignTable, OSError."""
-        from bascule.pipeline import lake
+        """The table, created where there is none.
 
-        try:
-            return lake.open_table(self.address)
-        except UnknownTable:
-            return lake.create_table(
-                self.address, self.schema(frame), partition_by=self.partition_by
-            )
+        Raises: ConfigError where there is one with other columns; ForeignTable; OSError.
+        """
+        from bascule.pipeline.lake import open_or_create
+
+        return open_or_create(self.address, self.schema(frame), self.partition_by)
 
 
 @dataclass
@@ -168,26 +178,38 @@ class LakeStreamWriter(DataSourceStreamArrowWriter):
         """Nothing: files that no snapshot holds go when snapshots expire."""
 
 
-@dataclass
 class LakeBatchWriter(DataSourceArrowWriter):
-    """One write of a whole frame."""
+    """One write of a whole frame; the same object plans, writes and commits."""
 
-    target: Target
-    frame: StructType
-    token: str = field(default_factory=lambda: uuid4().hex)
-
-    def __post_init__(self) -> None:
-        table = self.target.open(self.frame)
-        self.files = Files(table.writer(), self.target.schema(self.frame))
+    def __init__(self, target: Target, frame: StructType) -> None:
+        self._target = target
+        self._frame = frame
+        self._token = target.token or (uuid4().hex, 0)
+        table = target.open(frame)
+        self._files = Files(table.writer(), target.schema(frame), target.batch_column)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
-        return Written("", self.files.write(iterator, 0))
+        writer, batch = self._token
+        return Written(writer, self._files.write(iterator, batch))
 
     def commit(self, messages: list[Message | None]) -> None:
-        commit(self.target.open(self.frame), messages, (self.token, 0))
+        """Raises: LakeBusy; a token that the table has changes nothing."""
+        commit(self._target.open(self._frame), messages, self._token)
 
     def abort(self, messages: list[Message | None]) -> None:
         """Nothing: files that no snapshot holds go when snapshots expire."""
+
+
+def in_batches(options: Mapping[str, str]) -> Callable[[DataFrame, int], None]:
+    """A function for `foreachBatch` that writes each batch once, in any output mode."""
+
+    def write(frame: DataFrame, batch: int) -> None:
+        query = frame.sparkSession.sparkContext.getLocalProperty(QUERY_ID)
+        assert query is not None, "Spark names the query to the thread of the batch"
+        token = {"tokenWriter": query, "tokenBatch": str(batch)}
+        frame.write.format(NAME).options(**{**options, **token}).mode("append").save()
+
+    return write
 
 
 class LakeDataSource(DataSource):
@@ -202,7 +224,7 @@ class LakeDataSource(DataSource):
     def writer(self, schema: StructType, overwrite: bool) -> LakeBatchWriter:
         _refuse(overwrite)
         target = Target.parse(self.options)
-        if target.batch_column:
+        if target.batch_column and target.token is None:
             raise ConfigError('option "batchColumn" is for writeStream, not for write')
         return LakeBatchWriter(target, schema)
 
@@ -213,4 +235,4 @@ class LakeDataSource(DataSource):
 
 def _refuse(overwrite: bool) -> None:
     if overwrite:
-        raise ConfigError(f"format {NAME!r} only appends: mode append (or, of a query, update)")
+        raise ConfigError(f"format {NAME!r} only appends: mode append")

@@ -27,41 +27,29 @@ if TYPE_CHECKING:
 class Job:
     """Where a kind's spec and its `run(spark, spec, progress)` are."""
 
+    section: str
     spec_module: str
     spec_name: str
     run_module: str
-    section: str
 
     def spec_class(self) -> type[msgspec.Struct]:
         found: type[msgspec.Struct] = getattr(import_module(self.spec_module), self.spec_name)
         return found
 
 
+_JOBS: Final = "bascule.pipeline.jobs"
+_ROLLUP: Final = "bascule.pipeline.rollup"
 JOBS: Final[Mapping[Kind, Job]] = {
-    "archive": Job(
-        "bascule.pipeline.jobs.archive.spec",
-        "ArchiveSpec",
-        "bascule.pipeline.jobs.archive.job",
-        "archive",
-    ),
-    "audit": Job(
-        "bascule.pipeline.jobs.audit.spec", "AuditSpec", "bascule.pipeline.jobs.audit.job", "audit"
-    ),
-    "replay": Job(
-        "bascule.pipeline.jobs.replay.spec",
-        "ReplaySpec",
-        "bascule.pipeline.jobs.replay.job",
-        "replay",
-    ),
+    "archive": Job("archive", f"{_JOBS}.archive.spec", "ArchiveSpec", f"{_JOBS}.archive.run"),
+    "audit": Job("audit", f"{_JOBS}.audit.run", "AuditSpec", f"{_JOBS}.audit.run"),
+    "replay": Job("replay", f"{_JOBS}.replay.spec", "ReplaySpec", f"{_JOBS}.replay.run"),
     "compact-lake": Job(
-        "bascule.pipeline.jobs.compact_lake.spec",
-        "CompactLakeSpec",
-        "bascule.pipeline.jobs.compact_lake.job",
         "compact_lake",
+        f"{_JOBS}.compact_lake.spec",
+        "CompactLakeSpec",
+        f"{_JOBS}.compact_lake.run",
     ),
-    "rollup": Job(
-        "bascule.pipeline.rollup.spec", "RollupSpec", "bascule.pipeline.rollup.job", "rollup"
-    ),
+    "rollup": Job("rollup", f"{_ROLLUP}.spec", "RollupSpec", f"{_ROLLUP}.run"),
 }
 
 SOURCE_KEYS: Final = {

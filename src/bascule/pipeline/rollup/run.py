@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql import functions as f
 
 from bascule.errors import ConfigError
+from bascule.pipeline.declare.checks import option_text
 from bascule.pipeline.jobs.model import JobResult, Progress
 from bascule.pipeline.jobs.tables import TableSpec
 from bascule.pipeline.lag import Lags, QueryState
@@ -54,15 +56,33 @@ def lake_options(table: TableSpec) -> dict[str, str]:
 
 
 def writing(frame: DataFrame, spec: RollupSpec) -> DataStreamWriter:
-    """The frame on its way to the table, or to the stream."""
+    """The frame on its way to the table, or to the stream.
+
+    Spark gives a Python sink no output mode `update`, so there each batch is a batch write.
+    """
     if spec.table is not None:
+        from bascule.pipeline.lake_sink import in_batches
+
         options = lake_options(spec.table)
         if spec.mode == "update":
-            options["batchColumn"] = BATCH
+            return frame.writeStream.foreachBatch(in_batches({**options, "batchColumn": BATCH}))
         return frame.writeStream.format("bascule_lake").options(**options)
     assert spec.sink is not None, "the spec says so"
     server = {"server": spec.source["server"]} if "server" in spec.source else {}
-    return sink_rows(frame).writeStream.format("bascule").options(**{**server, **spec.sink})
+    options = {name: option_text(value) for name, value in {**server, **spec.sink}.items()}
+    rows = sink_rows(frame)
+    if spec.mode == "update":
+        return rows.writeStream.foreachBatch(_to_stream(options))
+    return rows.writeStream.format("bascule").options(**options)
+
+
+def _to_stream(options: dict[str, str]) -> Callable[[DataFrame, int], None]:
+    """Each batch published; one that Spark repeats is published again."""
+
+    def write(rows: DataFrame, batch: int) -> None:
+        rows.write.format("bascule").options(**options).mode("append").save()
+
+    return write
 
 
 def sink_rows(frame: DataFrame) -> DataFrame:

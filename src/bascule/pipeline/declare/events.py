@@ -1,0 +1,89 @@
+"""What a running pipeline tells whoever started it: one JSON object a line.
+
+    {"event": "started", "spark": "4.3.0", "prometheus": 9464}
+    {"event": "begin", "what": "archive", "total": 100000}
+    {"event": "advance", "done": 12000}            absolute, within what began last
+    {"event": "lag", "rows": 12000, "rows_per_s": 50000.0, "lag": 88000, "late_rows": 0}
+    {"event": "say", "text": "..."}
+    {"event": "result", "result": {...}}           a `JobResult`, the last but for "report"
+    {"event": "report", "path": "/x.html"}
+    {"event": "failed", "error": "DataLoss", "text": "..."}
+
+Pure.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from typing import Any, Final
+
+import msgspec
+
+from bascule import errors
+from bascule.errors import BasculeError
+from bascule.pipeline.jobs.model import JobResult
+
+Event = dict[str, Any]
+
+_RAISED: Final = re.compile(r"bascule\.errors\.(\w+): (.+)")
+"""How Spark shows what a Python worker raised."""
+_SENTENCE_MAX: Final = 600
+
+
+class Events:
+    """Writes events; a `Progress` of the job."""
+
+    def __init__(self, write: Callable[[str], object]) -> None:
+        self._write = write
+
+    def tell(self, event: str, **facts: Any) -> None:
+        self._write(json.dumps({"event": event, **facts}, default=str) + "\n")
+
+    def begin(self, what: str, total: int | None) -> None:
+        self.tell("begin", what=what, total=total)
+
+    def advance(self, done: int) -> None:
+        self.tell("advance", done=done)
+
+    def say(self, text: str) -> None:
+        self.tell("say", text=text)
+
+    def result(self, result: JobResult) -> None:
+        self.tell("result", result=msgspec.to_builtins(result))
+
+
+def decode_event(line: bytes) -> Event | None:
+    """The event in a line; None for anything else that was printed."""
+    try:
+        event = json.loads(line)
+    except ValueError:
+        return None
+    return event if isinstance(event, dict) and "event" in event else None
+
+
+def decode_result(facts: Any) -> JobResult:
+    """Raises: msgspec.ValidationError."""
+    return msgspec.convert(facts, JobResult)
+
+
+def failure_of(error: BaseException) -> tuple[str, str]:
+    """The class and the sentence of what went wrong, ours where Spark wraps one of ours."""
+    if isinstance(error, BasculeError):
+        return type(error).__name__, str(error)
+    text = str(error)
+    raised = _RAISED.findall(text)
+    if raised:
+        return str(raised[-1][0]), str(raised[-1][1]).strip()
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    sentence = lines[0] if lines else type(error).__name__
+    return "BasculeError", sentence[:_SENTENCE_MAX]
+
+
+def error_of(name: str) -> type[BasculeError]:
+    """The class of a name; the root of the tree for one that is not ours."""
+    found = getattr(errors, name, None)
+    if isinstance(found, type) and issubclass(found, BasculeError):
+        return found
+    return BasculeError
