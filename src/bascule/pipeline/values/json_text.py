@@ -41,6 +41,7 @@ class JsonDecoder(RecordDecoder):
         self._is_whole = msgspec.json.Decoder(msgspec.Raw).decode
         self._required = [n for n, field in enumerate(kind) if not field.nullable]
         self._has_fast_way = not any(_is_for_exact_way(field.type) for field in kind)
+        self._has_decimals = any(_has_decimals(field.type) for field in kind)
         self._lines = pa.schema([field.with_nullable(True) for field in self._read])
 
     def decode(self, values: pa.Array) -> Decoded:
@@ -86,6 +87,8 @@ class JsonDecoder(RecordDecoder):
         try:
             values.cast(pa.string())  # Arrow's reader would not notice what is not UTF-8
             column = finish(self._read_lines(values), self._kind)
+            if self._has_decimals:
+                column.validate(full=True)  # it lets pass what has too many digits
         except MALFORMED:
             return False
         if len(column) != len(values):
@@ -120,6 +123,11 @@ def _one_line_each(values: pa.Array) -> pa.Array:
         return values
     buffers = [validity, ends, pa.py_buffer(text.translate(_ONE_LINE))]
     return pa.Array.from_buffers(values.type, len(values), buffers, offset=values.offset)
+
+
+def _has_decimals(kind: pa.DataType) -> bool:
+    inner = [kind.field(n).type for n in range(kind.num_fields)]
+    return bool(pa.types.is_decimal(kind)) or any(_has_decimals(found) for found in inner)
 
 
 def _is_for_exact_way(kind: pa.DataType) -> bool:

@@ -49,7 +49,9 @@ def finish(column: pa.Array, kind: pa.DataType) -> pa.Array:
         column = column.take(pa.array(range(len(column)), pa.int64()))
     buffers = column.buffers()
     if pa.types.is_struct(kind):
-        children = [finish(column.field(n), field.type) for n, field in enumerate(kind)]
+        # Flattened, because below a null struct Arrow may have put empty text.
+        columns = column.flatten()
+        children = [finish(c, field.type) for c, field in zip(columns, kind, strict=True)]
         return _nested(column, kind, buffers[:1], children)
     if pa.types.is_list(kind):
         return _nested(column, kind, buffers[:2], [finish(column.values, kind.value_type)])

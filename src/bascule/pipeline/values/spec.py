@@ -190,11 +190,11 @@ def _arrow_type(spec: ValueSpec) -> pa.DataType:
 
         return pa.binary()
     if spec.format == "avro":
-        from bascule.pipeline.values.avro_schema import arrow_type_of
+        from bascule.pipeline.values.avro.schema import arrow_type_of
 
         return arrow_type_of(spec.schema)
     if spec.format == "protobuf":
-        from bascule.pipeline.values.protobuf_schema import arrow_type_of_message
+        from bascule.pipeline.values.protobuf.schema import arrow_type_of_message
 
         return arrow_type_of_message(spec.descriptors, spec.message)
     from bascule.pipeline.values.ddl import parse_ddl
@@ -219,11 +219,11 @@ def _decoder(spec: ValueSpec) -> ValueDecoder:
 
         return MsgpackDecoder(kind)
     if spec.format == "avro":
-        from bascule.pipeline.values.avro import AvroDecoder
+        from bascule.pipeline.values.avro.datum import AvroDecoder
 
         return AvroDecoder(spec.schema, kind, confluent=spec.avro_confluent)
     if spec.format == "protobuf":
-        from bascule.pipeline.values.protobuf import ProtobufDecoder
+        from bascule.pipeline.values.protobuf.message import ProtobufDecoder
 
         return ProtobufDecoder(spec.descriptors, spec.message, kind)
     if spec.format == "arrow":

@@ -8,7 +8,7 @@ import pyarrow as pa
 from google.protobuf.message import DecodeError
 from google.protobuf.message_factory import GetMessageClass
 
-from bascule.pipeline.values.protobuf_schema import find_message, message_reader
+from bascule.pipeline.values.protobuf.schema import find_message, message_reader
 from bascule.pipeline.values.records import RecordDecoder
 
 

@@ -1,9 +1,4 @@
-"""Avro: one datum a value, without the header of a file.
-
-[datum]                                         as it stands
-C3 01 [fingerprint, 8 bytes, LE] [datum]        a single object of the same schema
-00 [schema id, 4 bytes, BE] [datum]             with option avroConfluent
-"""
+"""Values in Avro, read by fastavro."""
 
 from __future__ import annotations
 
@@ -13,7 +8,7 @@ from typing import Any, Final
 import fastavro
 import pyarrow as pa
 
-from bascule.pipeline.values.avro_schema import avro_type_of
+from bascule.pipeline.values.avro.schema import avro_type_of
 from bascule.pipeline.values.records import RecordDecoder
 
 CONFLUENT_BYTES: Final = 5

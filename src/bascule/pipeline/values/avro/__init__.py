@@ -1,0 +1,6 @@
+"""Avro: one datum a value, without the header of a file.
+
+[datum]                                         as it stands
+C3 01 [fingerprint, 8 bytes, LE] [datum]        a single object of the same schema
+00 [schema id, 4 bytes, BE] [datum]             with option avroConfluent
+"""

@@ -1,0 +1,1 @@
+"""Protobuf: one message a value, described at run time by a FileDescriptorSet."""
