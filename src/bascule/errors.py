@@ -393,3 +393,34 @@ class MalformedValue(BasculeError):
         self.partition = partition
         self.offset = offset
         self.reason = reason
+
+
+class RowNotPublished(BasculeError):
+    """A row of a frame was not published; `write` is the batch or query, `why` says what to do.
+
+    `row` counts within the task's partition; it and `subject` are None where no row is at fault.
+    """
+
+    def __init__(
+        self, write: str, partition: int, row: int | None, subject: str | None, why: str
+    ) -> None:
+        where = f"{write}, partition {partition}"
+        if row is not None:
+            where += f", row {row}"
+        if subject is not None:
+            where += f" (subject {subject!r})"
+        super().__init__(f"{where}: {why}")
+        self.write = write
+        self.partition = partition
+        self.row = row
+        self.subject = subject
+        self.why = why
+
+
+class DedupeTooSmall(BasculeError):
+    """A stream does not remember message ids for as long as a repeated batch needs."""
+
+    def __init__(self, stream: str, why: str) -> None:
+        super().__init__(why)
+        self.stream = stream
+        self.why = why

@@ -156,9 +156,13 @@ class SyncBatchPublisher:
         published: Published = self._run(self._inner.finish())
         return published
 
-    def __enter__(self) -> SyncBatchPublisher:
+    def open(self) -> SyncBatchPublisher:
+        """See `BatchPublisher.open`."""
         self._run(self._inner.open())
         return self
+
+    def __enter__(self) -> SyncBatchPublisher:
+        return self.open()
 
     def __exit__(
         self,

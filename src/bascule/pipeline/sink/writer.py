@@ -1,0 +1,273 @@
+"""Spark's writers: planned on the driver, pickled to the executors, committed on the driver.
+
+Spark makes a stream's writer twice for each micro-batch, in processes of their own: what `commit`
+is to know comes in the tasks' messages.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from pyspark import TaskContext
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
+from pyspark.sql.pandas.types import to_arrow_type
+from pyspark.sql.types import StructType
+
+from bascule.client.columnar.publisher import SyncBatchPublisher
+from bascule.errors import (
+    BasculeError,
+    Broken,
+    Closed,
+    ConfigError,
+    DedupeTooSmall,
+    RowNotPublished,
+    UnknownStream,
+)
+from bascule.pipeline.clients import client_of, drop_client, is_known, patiently
+from bascule.pipeline.sink.advice import explain
+from bascule.pipeline.sink.columns import Projection, project
+from bascule.pipeline.sink.coverage import Window, uncovered
+from bascule.pipeline.sink.options import SinkOptions
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from bascule.client.columnar.run import Published
+
+log = logging.getLogger(__name__)
+
+QUERY_ID: Final = "sql.streaming.queryId"
+BATCH_ID: Final = "streaming.sql.batchId"
+"""Local properties of a task: `write` is told neither in any other way."""
+ID_DIGITS: Final = 16
+"""Of a query's id in message ids: 60 random bits tell queries apart within a stream's window."""
+
+
+@dataclass
+class Stored(WriterCommitMessage):
+    """What one task published; all of it is acked."""
+
+    rows: int
+    duplicates: int
+    planned_ms: int
+    """Unix time at which the driver planned the write."""
+    spans: tuple[tuple[str, int, int], ...]
+    """(stream, partition, rows)."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What executors are told of a write; picklable."""
+
+    options: SinkOptions
+    projection: Projection
+    window: Window | None
+    """Of the stream that is named, when the write was planned."""
+    planned_ms: int
+
+    @classmethod
+    def of(cls, options: SinkOptions, schema: StructType, *, patient: bool) -> Plan:
+        """Check what can be checked before a row is there.
+
+        Raises: ColumnMismatch, UnknownStream, Broken, DedupeTooSmall.
+        """
+        projection = project(
+            [(field.name, field.dataType.simpleString()) for field in schema.fields],
+            lambda index: to_arrow_type(schema.fields[index].dataType, timezone="UTC"),
+            fixed_subject=bool(options.subject),
+            headers=options.headers,
+        )
+        window = None
+        if options.stream:
+            window = _window(options, options.stream, patient=patient)
+            if window.is_off and options.dedupe == "require":
+                raise DedupeTooSmall(options.stream, window.why_off())
+        return cls(options, projection, window, _now_ms())
+
+    def publish(self, batches: Iterator[pa.RecordBatch], *, write: str, ids: str) -> Stored:
+        """Publish a task's rows and return once all are acked; `ids` begins their message ids.
+
+        Raises: RowNotPublished.
+        """
+        partition = _task().partitionId()
+        out: SyncBatchPublisher | None = None
+        try:
+            out = self._open(f"{ids}.{partition}." if ids else "")
+            with out:
+                for batch in batches:
+                    self._check_covered(out.taken + batch.num_rows)
+                    out.send(self.projection.of(batch))
+                published = out.finish()
+        except BasculeError as error:
+            row, subject = (out.failed_row, out.failed_subject) if out is not None else (None, None)
+            raise RowNotPublished(write, partition, row, subject, explain(error)) from error
+        return self._stored(published)
+
+    def _open(self, ids: str) -> SyncBatchPublisher:
+        """A publisher that is open. Raises: as `Client.batch_publisher`."""
+        options = self.options
+
+        def attempt() -> SyncBatchPublisher:
+            out = client_of(options.server, options.login).batch_publisher(
+                subject=options.subject or None,
+                message_ids=ids or None,
+                window=options.window,
+                stream=options.stream or None,
+                timeout=options.ack_timeout_s,
+            )
+            out.open()
+            return out
+
+        def attempt_anew() -> SyncBatchPublisher:
+            try:
+                return attempt()
+            except (Broken, Closed, ConfigError):
+                # What ended a connection for good would be told again and again.
+                drop_client(options.server, options.login)
+                raise
+
+        return patiently(attempt_anew)
+
+    def _check_covered(self, rows: int) -> None:
+        """Stop while everything sent can still be told from a repetition, where that is required.
+
+        Raises: DedupeTooSmall.
+        """
+        window = self.window
+        if window is None or self.options.dedupe != "require":
+            return
+        why = window.why_too_short(_now_ms() - self.planned_ms) or window.why_too_few(rows)
+        if why is not None:
+            raise DedupeTooSmall(window.stream, why)
+
+    def _stored(self, published: Published) -> Stored:
+        return Stored(
+            published.messages,
+            published.duplicates,
+            self.planned_ms,
+            tuple((span.stream, span.partition, span.messages) for span in published.spans),
+        )
+
+    def finish(self, messages: list[WriterCommitMessage | None], *, write: str) -> None:
+        """Say what a repetition of this write would store twice, which is done and is not taken
+        back; a batch that fails now would be repeated, of all things.
+        """
+        stored = [message for message in messages if isinstance(message, Stored)]
+        again = sum(message.duplicates for message in stored)
+        if again:
+            log.info("%s: %d rows had been stored by an earlier attempt", write, again)
+        if self.options.dedupe == "off" or not stored:
+            return
+        spans = [span for message in stored for span in message.spans]
+        windows = {} if self.window is None else {self.window.stream: self.window}
+        for stream in {stream for stream, _, _ in spans} - windows.keys():
+            try:
+                windows[stream] = _window(self.options, stream, patient=False)
+            except (UnknownStream, Broken):
+                # JetStream's own, or nobody to ask: the rows are stored all the same.
+                continue
+        duration_ms = _now_ms() - min(message.planned_ms for message in stored)
+        level = logging.ERROR if self.options.dedupe == "require" else logging.WARNING
+        for why in uncovered(windows, spans, duration_ms=duration_ms):
+            log.log(level, "%s: %s", write, why)
+
+
+class BasculeWriter(DataSourceArrowWriter):
+    """One `df.write`."""
+
+    def __init__(self, plan: Plan, ids: str) -> None:
+        self._plan = plan
+        self._ids = ids
+
+    @classmethod
+    def plan(
+        cls, options: Mapping[str, str], schema: StructType, *, overwrite: bool
+    ) -> BasculeWriter:
+        _refuse_overwrite(overwrite, 'use mode("append")')
+        parsed = SinkOptions.parse(options)
+        ids = parsed.id_prefix or secrets.token_hex(ID_DIGITS // 2)
+        return cls(Plan.of(parsed, schema, patient=False), "" if parsed.dedupe == "off" else ids)
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        return self._plan.publish(iterator, write=self._name, ids=self._ids)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        self._plan.finish(messages, write=self._name)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Nothing is taken back: what was acked is in the stream."""
+
+    @property
+    def _name(self) -> str:
+        return f"write {self._ids}" if self._ids else "write"
+
+
+class BasculeStreamWriter(DataSourceStreamArrowWriter):
+    """One micro-batch of a query."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+
+    @classmethod
+    def plan(
+        cls, options: Mapping[str, str], schema: StructType, *, overwrite: bool
+    ) -> BasculeStreamWriter:
+        _refuse_overwrite(overwrite, 'use output mode "append" or "update"')
+        parsed = SinkOptions.parse(options).for_stream()
+        return cls(Plan.of(parsed, schema, patient=True))
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        task = _task()
+        query, batch = task.getLocalProperty(QUERY_ID), task.getLocalProperty(BATCH_ID)
+        name = f"batch {batch} of query {query}"
+        if self._plan.options.dedupe == "off":
+            return self._plan.publish(iterator, write=name, ids="")
+        if query is None or batch is None:
+            raise ConfigError(
+                f"this Spark tells a task neither {QUERY_ID!r} nor {BATCH_ID!r}, of which message "
+                'ids are made: option dedupe="off" writes without'
+            )
+        ids = f"{query.replace('-', '')[:ID_DIGITS]}.{batch}"
+        return self._plan.publish(iterator, write=name, ids=ids)
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        self._plan.finish(messages, write=f"batch {batchId}")
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """Nothing is taken back: the batch is repeated, and what was acked is known by its id."""
+
+
+def _refuse_overwrite(overwrite: bool, instead: str) -> None:
+    if overwrite:
+        raise ConfigError(f"a stream cannot be overwritten, only appended to: {instead}")
+
+
+def _window(options: SinkOptions, stream: str, *, patient: bool) -> Window:
+    """What a stream remembers. Raises: UnknownStream, Broken."""
+
+    def ask() -> Window:
+        info = client_of(options.server, options.login).stream(stream)
+        return Window.of(stream, info.definition.config)
+
+    if patient or is_known(options.server, options.login):
+        return patiently(ask)
+    return ask()
+
+
+def _task() -> TaskContext:
+    task = TaskContext.get()
+    assert task is not None
+    return task
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
