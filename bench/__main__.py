@@ -7,7 +7,7 @@ import importlib
 
 NAMES = (
     "decode", "sendfile", "latency", "ingest", "acked", "reading", "idle", "compaction", "dedupe",
-    "restart",
+    "restart", "spark_read",
 )  # fmt: skip
 
 

@@ -14,8 +14,9 @@ OffsetJson: TypeAlias = dict[str, dict[str, str | int]]
 Positions: TypeAlias = dict[str, "Position"]
 
 
-RECORDS_PER_TASK_MAX: Final = 4_000_000
-"""A longer range is cut: about one to two seconds of reading, so a lost task costs little."""
+RECORDS_PER_TASK_MAX: Final = 1_000_000
+"""A longer range is cut: half a second of reading, so that all cores are busy to the end, and a task
+that is lost costs little."""
 
 
 @dataclass(frozen=True, slots=True)
