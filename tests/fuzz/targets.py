@@ -2,11 +2,25 @@
 
 from __future__ import annotations
 
-from fuzz import kafka_targets, nats_targets, record_targets, storage_targets, text_targets
+from fuzz import (
+    kafka_targets,
+    nats_targets,
+    record_targets,
+    storage_targets,
+    text_targets,
+    value_targets,
+)
 from fuzz.target import Target
 
 TARGETS: dict[str, Target] = {
     target.name: target
-    for module in (nats_targets, kafka_targets, record_targets, storage_targets, text_targets)
+    for module in (
+        nats_targets,
+        kafka_targets,
+        record_targets,
+        storage_targets,
+        text_targets,
+        value_targets,
+    )
     for target in module.TARGETS
 }

@@ -1,6 +1,11 @@
-"""Arrow: each value is an IPC stream of one batch with one row of the declared columns."""
+"""Arrow: each value is an IPC stream of one batch with one row of the declared columns.
+
+[schema message] [batch message, 1 row] [end of stream, or nothing]
+"""
 
 from __future__ import annotations
+
+import struct
 
 import pyarrow as pa
 
@@ -9,40 +14,91 @@ from bascule.pipeline.values.records import MALFORMED, Rows
 
 
 class ArrowDecoder:
-    """Decodes streams whose columns have the declared names and types, in the declared order."""
+    """Decodes streams whose columns have the declared names and types, in the declared order.
+
+    Compressed batches are refused: what a few bytes of them unpack to has no bound.
+    """
 
     def __init__(self, kind: pa.StructType) -> None:
         self._kind = kind
         self._schema = pa.schema([field.with_nullable(True) for field in kind])
+        self._required = [n for n, field in enumerate(kind) if not field.nullable]
+        self._known = b""
+        """Metadata of the schema message last seen to be right; most streams repeat it."""
 
     def decode(self, values: pa.Array) -> Decoded:
         """See `ValueDecoder`."""
         rows = Rows(self._kind, len(values))
+        batches, numbers = [], []
         for number, value in enumerate(values):
             if not value.is_valid:
                 continue
             try:
-                rows.add(self._row(value.as_buffer()), [number])
-            except (*MALFORMED, MemoryError) as error:
+                batches.append(self._batch(value.as_buffer()))
+            except (*MALFORMED, OSError, MemoryError) as error:
                 rows.add_bad(number, error)
+            else:
+                numbers.append(number)
+        if batches:
+            table = pa.Table.from_batches(batches, self._schema)
+            columns = [column.combine_chunks() for column in table.columns]
+            rows.add(pa.StructArray.from_arrays(columns, fields=list(self._kind)), numbers)
         return rows.finish()
 
-    def _row(self, value: pa.Buffer) -> pa.StructArray:
-        with pa.ipc.open_stream(value) as reader:
-            found = pa.schema([field.with_nullable(True) for field in reader.schema])
-            if not found.equals(self._schema):
-                raise ValueError(f"columns are {_shown(found)}, declared {_shown(self._schema)}")
-            batches = list(reader)
-        count = sum(batch.num_rows for batch in batches)
-        if len(batches) != 1 or count != 1:
-            raise ValueError(f"expected one batch of one row, found {len(batches)} of {count} rows")
-        batch = batches[0]
+    def _batch(self, value: pa.Buffer) -> pa.RecordBatch:
+        """Its only batch. Raises: one of MALFORMED, OSError, MemoryError."""
+        messages = list(pa.ipc.MessageReader.open_stream(value))
+        if not messages:
+            raise ValueError("expected an Arrow stream, found no message")
+        self._check_schema(messages[0])
+        kinds = ", ".join(message.type for message in messages[1:]) or "nothing"
+        if kinds != "record batch":
+            raise ValueError(f"expected one record batch behind the schema, found {kinds}")
+        if _is_compressed(messages[1].metadata.to_pybytes()):
+            raise ValueError("expected no compression of the record batch")
+        batch = pa.ipc.read_record_batch(messages[1], self._schema)
+        if batch.num_rows != 1:
+            raise ValueError(f"expected one row, found {batch.num_rows}")
         batch.validate(full=True)
-        columns = [column.cast(f.type) for column, f in zip(batch.columns, self._kind, strict=True)]
-        for column, field in zip(columns, self._kind, strict=True):
-            if column.null_count and not field.nullable:
-                raise ValueError(f"column {field.name!r} is null")
-        return pa.StructArray.from_arrays(columns, fields=list(self._kind))
+        for number in self._required:
+            if batch.column(number).null_count:
+                raise ValueError(f"column {self._kind[number].name!r} is null")
+        return batch
+
+    def _check_schema(self, message: pa.Message) -> None:
+        """The types have to be equal; whether nulls may occur, and what lists call their items,
+        changes nothing in how a batch is laid out."""
+        metadata = message.metadata.to_pybytes()
+        if metadata == self._known:
+            return
+        found = pa.ipc.read_schema(message)
+        plain = pa.schema([field.with_nullable(True) for field in found])
+        if not plain.equals(self._schema):
+            raise ValueError(f"columns are {_shown(found)}, declared {_shown(self._schema)}")
+        self._known = metadata
+
+
+def _is_compressed(metadata: bytes) -> bool:
+    """Whether the record batch of a message (a flatbuffer that Arrow has verified) says so.
+
+    The third field of a Message is its header, the fourth of a RecordBatch its compression.
+    """
+    message = _field(metadata, struct.unpack_from("<I", metadata)[0], 2)
+    if message is None:
+        raise ValueError("expected a record batch in the message, found none")
+    header = message + struct.unpack_from("<I", metadata, message)[0]
+    return _field(metadata, header, 3) is not None
+
+
+def _field(buffer: bytes, table: int, number: int) -> int | None:
+    """Where a field of a flatbuffer's table is; None where it is not there."""
+    slots = table - struct.unpack_from("<i", buffer, table)[0]
+    if slots < 0:
+        raise ValueError("a table of the message begins before it")
+    if struct.unpack_from("<H", buffer, slots)[0] < 6 + 2 * number:
+        return None
+    at = struct.unpack_from("<H", buffer, slots + 4 + 2 * number)[0]
+    return table + at if at else None
 
 
 def _shown(schema: pa.Schema) -> str:

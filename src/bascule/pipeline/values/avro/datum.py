@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from io import BytesIO
 from typing import Any, Final
 
 import fastavro
 import pyarrow as pa
+from fastavro.schema import fingerprint, to_parsing_canonical_form
 
 from bascule.pipeline.values.avro.schema import avro_type_of
 from bascule.pipeline.values.records import RecordDecoder
@@ -22,7 +24,7 @@ class AvroDecoder(RecordDecoder):
         found = avro_type_of(schema)
         super().__init__(kind, found.read, self._confluent if confluent else self._one)
         self._schema = fastavro.parse_schema(found.plain)
-        self._single = SINGLE_OBJECT + _fingerprint(schema)
+        self._single = SINGLE_OBJECT + fingerprint_of(schema)
 
     def _one(self, value: bytes) -> Any:
         if value.startswith(self._single):
@@ -44,10 +46,7 @@ class AvroDecoder(RecordDecoder):
         return datum
 
 
-def _fingerprint(schema: str) -> bytes:
-    from json import loads
-
-    from fastavro.schema import fingerprint, to_parsing_canonical_form
-
-    text = fingerprint(to_parsing_canonical_form(loads(schema)), "CRC-64-AVRO")
-    return bytes.fromhex(text)
+def fingerprint_of(schema: str) -> bytes:
+    """What stands before a single object: CRC-64-AVRO of the canonical schema, little-endian."""
+    canonical = to_parsing_canonical_form(json.loads(schema))
+    return bytes.fromhex(fingerprint(canonical, "CRC-64-AVRO"))
