@@ -24,7 +24,7 @@ from bascule.pipeline.lake import (
     read_files,
 )
 
-FORMATS = ("parquet", "iceberg")
+FORMATS = ("parquet", "iceberg", "delta")
 HOUR_US = 3_600_000_000
 NOON = 1_795_262_400_000_000
 """2026-11-21T12:00:00Z in microseconds."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Final, cast, get_args
 
 from bascule.errors import ConfigError
@@ -13,6 +14,8 @@ FORMATS: Final = get_args(TableFormat)
 NAME: Final = re.compile(r"\w[\w-]*(\.\w[\w-]*)+")
 SCHEME: Final = re.compile(r"[a-z][a-z0-9+]*://")
 CATALOG_PREFIX: Final = "catalog."
+MALFORMED: Final = "_malformed"
+"""Added to a table's location or name: where the records that did not parse go."""
 
 
 def parse_address(text: str) -> TableAddress:
@@ -96,3 +99,10 @@ def checked(address: TableAddress) -> TableAddress:
             field="location",
         )
     return address
+
+
+def malformed_of(address: TableAddress) -> TableAddress:
+    """Where the malformed records of the table at `address` go."""
+    if address.format == "iceberg":
+        return replace(address, name=address.name + MALFORMED)
+    return replace(address, location=address.location.rstrip("/") + MALFORMED)

@@ -7,7 +7,7 @@ Values have the same text everywhere, that of Iceberg's folders: hour `2026-11-2
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from bascule.errors import ConfigError
+from bascule.pipeline.lake.columns import leaves, type_of
 
 TIME_TRANSFORMS: Final = ("year", "month", "day", "hour")
 FIELD: Final = re.compile(r"(?:(\w+)\(\s*([\w.]+)\s*\)|([\w.]+))")
@@ -99,32 +100,6 @@ def _is_identity(kind: pa.DataType) -> bool:
         or pa.types.is_date32(kind)
         or pa.types.is_boolean(kind)
     )
-
-
-def type_of(schema: pa.Schema, path: str) -> pa.DataType | None:
-    """The type of a column or of a field within structs; None where there is none."""
-    first, *rest = path.split(".")
-    if schema.get_field_index(first) < 0:
-        return None
-    kind = schema.field(first).type
-    for name in rest:
-        if not pa.types.is_struct(kind) or kind.get_field_index(name) < 0:
-            return None
-        kind = kind.field(name).type
-    return kind
-
-
-def leaves(schema: pa.Schema) -> list[str]:
-    """Paths of the columns, with fields of structs in place of the structs."""
-
-    def below(prefix: str, kind: pa.DataType) -> Iterator[str]:
-        if pa.types.is_struct(kind):
-            for child in kind:
-                yield from below(f"{prefix}.{child.name}", child.type)
-        else:
-            yield prefix
-
-    return [path for field in schema for path in below(field.name, field.type)]
 
 
 def folder_of(values: Values) -> str:

@@ -23,6 +23,7 @@ import pyarrow.parquet as pq
 from bascule.errors import ConfigError
 from bascule.pipeline.lake import storage
 from bascule.pipeline.lake.bounds import bounds_of
+from bascule.pipeline.lake.columns import parquet_leaves
 from bascule.pipeline.lake.model import DataFile, Span, WriterOptions
 from bascule.pipeline.lake.partitioning import PartitionField, Values, folder_of, split
 
@@ -239,21 +240,3 @@ def _properties(spec: ParquetWriterSpec) -> dict[str, Any]:
 
 def _is_text(kind: pa.DataType) -> bool:
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
-
-
-def parquet_leaves(schema: pa.Schema) -> list[tuple[str, pa.DataType]]:
-    """The leaf columns by the paths that Parquet gives them: `headers.list.element.key`."""
-
-    def below(path: str, kind: pa.DataType) -> list[tuple[str, pa.DataType]]:
-        if pa.types.is_struct(kind):
-            return [leaf for f in kind for leaf in below(f"{path}.{f.name}", f.type)]
-        if pa.types.is_map(kind):
-            return [
-                *below(f"{path}.key_value.key", kind.key_type),
-                *below(f"{path}.key_value.value", kind.item_type),
-            ]
-        if pa.types.is_list(kind) or pa.types.is_large_list(kind):
-            return below(f"{path}.list.element", kind.value_type)
-        return [(path, kind)]
-
-    return [leaf for f in schema for leaf in below(f.name, f.type)]

@@ -29,6 +29,7 @@ from pyiceberg.types import (
 )
 
 from bascule.errors import ConfigError, ForeignTable
+from bascule.pipeline.lake.columns import with_common_types
 from bascule.pipeline.lake.model import ColumnBounds, DataFile, Span
 from bascule.pipeline.lake.partitioning import TIME_TRANSFORMS, PartitionField
 
@@ -63,22 +64,7 @@ def _numbered(field: pa.Field, counter: itertools.count[int]) -> pa.Field:
 def to_arrow(schema: Schema, *, field_ids: bool) -> pa.Schema:
     """The columns with Arrow's common types: no large ones."""
     found = schema_to_pyarrow(schema, include_field_ids=field_ids)
-    return pa.schema([_small(field, field_ids) for field in found])
-
-
-def _small(field: pa.Field, field_ids: bool) -> pa.Field:
-    kind = field.type
-    if pa.types.is_large_string(kind):
-        kind = pa.string()
-    elif pa.types.is_large_binary(kind):
-        kind = pa.binary()
-    elif pa.types.is_struct(kind):
-        kind = pa.struct([_small(child, field_ids) for child in kind])
-    elif pa.types.is_map(kind):
-        kind = pa.map_(_small(kind.key_field, field_ids), _small(kind.item_field, field_ids))
-    elif pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        kind = pa.list_(_small(kind.value_field, field_ids))
-    return pa.field(field.name, kind, field.nullable, field.metadata if field_ids else None)
+    return pa.schema([with_common_types(field, metadata=field_ids) for field in found])
 
 
 def to_spec(fields: Sequence[PartitionField], schema: Schema) -> PartitionSpec:
@@ -128,11 +114,13 @@ class FileTerms:
         known = [
             (*self._types[each.path], each) for each in file.bounds if each.path in self._types
         ]
-        bounded = [
-            (number, kind, each)
-            for number, kind, each in known
-            if each.low is not None and not isinstance(kind, DecimalType)
-        ]
+        lower: dict[int, bytes] = {}
+        upper: dict[int, bytes] = {}
+        for number, kind, each in known:
+            if each.low is None or each.high is None or isinstance(kind, DecimalType):
+                continue
+            lower[number] = to_bytes(kind, each.low)
+            upper[number] = to_bytes(kind, each.high)
         values = dict(file.partition_values)
         return IcebergFile.from_args(
             content=DataFileContent.DATA,
@@ -147,8 +135,8 @@ class FileTerms:
             value_counts={number: file.rows for number, _, _ in known},
             null_value_counts={number: each.nulls for number, _, each in known},
             nan_value_counts={},
-            lower_bounds={n: to_bytes(kind, each.low) for n, kind, each in bounded},
-            upper_bounds={n: to_bytes(kind, each.high) for n, kind, each in bounded},
+            lower_bounds=lower,
+            upper_bounds=upper,
             key_metadata=None,
             split_offsets=None,
             equality_ids=None,

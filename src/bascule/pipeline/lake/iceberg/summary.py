@@ -8,9 +8,8 @@ from typing import Final
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot as IcebergSnapshot
 
-from bascule.pipeline.lake import texts
 from bascule.pipeline.lake.model import SpanSum
-from bascule.pipeline.lake.spans import State
+from bascule.pipeline.lake.spans import State, state_of, state_texts, sums_of, sums_text
 
 PREFIX: Final = "bascule."
 SPANS: Final = f"{PREFIX}spans"
@@ -20,11 +19,11 @@ MARK: Final = f"{PREFIX}committed"
 
 def own_properties(state: State) -> dict[str, str]:
     """The cumulative part: of a snapshot's summary, and of the table."""
-    return {f"{PREFIX}{name}": text for name, text in texts.of_state(state).items()}
+    return {f"{PREFIX}{name}": text for name, text in state_texts(state).items()}
 
 
 def summary_of(state: State, sums: Sequence[SpanSum]) -> dict[str, str]:
-    return own_properties(state) | {SPANS: texts.of_sums(sums)}
+    return own_properties(state) | {SPANS: sums_text(sums)}
 
 
 def state_at(table: Table, snapshot: IcebergSnapshot | None = None) -> State:
@@ -44,7 +43,7 @@ def state_at(table: Table, snapshot: IcebergSnapshot | None = None) -> State:
 
 
 def sums_in(snapshot: IcebergSnapshot) -> list[SpanSum]:
-    return texts.to_sums(_properties(snapshot).get(SPANS, "[]"))
+    return sums_of(_properties(snapshot).get(SPANS, "[]"))
 
 
 def _properties(snapshot: IcebergSnapshot) -> Mapping[str, str]:
@@ -52,6 +51,6 @@ def _properties(snapshot: IcebergSnapshot) -> Mapping[str, str]:
 
 
 def _state(properties: Mapping[str, str]) -> State:
-    return texts.to_state(
+    return state_of(
         {name[len(PREFIX) :]: text for name, text in properties.items() if name.startswith(PREFIX)}
     )

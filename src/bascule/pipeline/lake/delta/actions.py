@@ -1,0 +1,166 @@
+"""Data files and columns in Delta's terms and ours."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+from urllib.parse import unquote
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import DeltaTable
+from deltalake.transaction import AddAction, RemoveAction
+
+from bascule.errors import ForeignTable
+from bascule.pipeline.lake.columns import type_of
+from bascule.pipeline.lake.model import Bound, ColumnBounds, DataFile, Span
+from bascule.pipeline.lake.partitioning import PartitionField
+
+PARTITION_TYPES: Final = {
+    "year": pa.int32(),
+    "month": pa.string(),
+    "day": pa.date32(),
+    "hour": pa.string(),
+}
+
+
+def table_schema(schema: pa.Schema, fields: Sequence[PartitionField]) -> pa.Schema:
+    """The columns of the records, and those that are only partition fields behind them."""
+    for field in fields:
+        if field.name not in schema.names:
+            kind = PARTITION_TYPES.get(field.transform) or type_of(schema, field.source)
+            schema = schema.append(pa.field(field.name, kind))
+    return schema
+
+
+def add_action(file: DataFile, location: str, schema: pa.Schema, *, is_new: bool) -> AddAction:
+    """`is_new` is False for rows that the table held before, in other files."""
+    statistics: dict[str, Any] = {
+        "numRecords": file.rows,
+        "minValues": _nested((each.path, _written(each.low, schema, each)) for each in file.bounds),
+        "maxValues": _nested(
+            (each.path, _written(each.high, schema, each)) for each in file.bounds
+        ),
+        "nullCount": _nested((each.path, each.nulls) for each in file.bounds),
+    }
+    return AddAction(
+        path=file.path[len(location) + 1 :],
+        size=file.bytes,
+        partition_values=dict(file.partition_values),
+        modification_time=time.time_ns() // 1_000_000,
+        data_change=is_new,
+        stats=msgspec.json.encode(statistics).decode(),
+    )
+
+
+def remove_action(file: DataFile, location: str) -> RemoveAction:
+    """For a file whose rows stay in the table, in another one."""
+    return RemoveAction(
+        path=file.path[len(location) + 1 :],
+        data_change=False,
+        deletion_timestamp=time.time_ns() // 1_000_000,
+        size=file.bytes,
+        partition_values=dict(file.partition_values),
+    )
+
+
+def _nested(values: Iterable[tuple[str, object]]) -> dict[str, Any]:
+    """Values by dotted path as objects within objects, as Delta has statistics of structs."""
+    found: dict[str, Any] = {}
+    for path, value in values:
+        if value is None:
+            continue
+        *parents, name = path.split(".")
+        at = found
+        for parent in parents:
+            at = at.setdefault(parent, {})
+        at[name] = value
+    return found
+
+
+def _written(bound: Bound, schema: pa.Schema, column: ColumnBounds) -> Bound:
+    kind = type_of(schema, column.path)
+    if bound is None or kind is None or pa.types.is_boolean(kind) or isinstance(bound, bool):
+        return None
+    if pa.types.is_timestamp(kind):
+        assert isinstance(bound, int), "bounds of times are microseconds"
+        return f"{np.datetime64(bound, 'us')}" + ("Z" if kind.tz else "")
+    if pa.types.is_date(kind):
+        return str(np.datetime64(bound, "D"))  # type: ignore[call-overload]
+    if pa.types.is_decimal(kind):
+        return None
+    return bound
+
+
+def data_files(
+    name: str, table: DeltaTable, location: str, fields: Sequence[PartitionField], *, spans: bool
+) -> list[DataFile]:
+    """Every file of a loaded version; with `spans` the rows of each are of one stream partition.
+
+    Raises: ForeignTable for files that are elsewhere, or without the bounds that spans need.
+    """
+    actions = pa.table(table.get_add_actions(flatten=True))
+    columns = {each: _plain(actions.column(each)) for each in actions.column_names}
+    bounded = [each[len("null_count.") :] for each in columns if each.startswith("null_count.")]
+    nothing: list[Any] = [None] * actions.num_rows
+    texts = {field.name: _texts(actions.column(f"partition.{field.name}")) for field in fields}
+    found = []
+    for row in range(actions.num_rows):
+        path = unquote(columns["path"][row])
+        if "://" in path:
+            raise ForeignTable(name, f"its file {path} is outside its location")
+        bounds = tuple(
+            ColumnBounds(
+                each,
+                columns[f"null_count.{each}"][row],
+                columns.get(f"min.{each}", nothing)[row],
+                columns.get(f"max.{each}", nothing)[row],
+            )
+            for each in bounded
+            if columns[f"null_count.{each}"][row] is not None
+        )
+        values = tuple((field.name, texts[field.name][row]) for field in fields)
+        found.append(
+            DataFile(
+                f"{location}/{path}",
+                columns["num_records"][row],
+                columns["size_bytes"][row],
+                _span(name, path, bounds, dict(values)) if spans else None,
+                values,
+                bounds,
+            )
+        )
+    return found
+
+
+def _span(
+    name: str, path: str, bounds: Sequence[ColumnBounds], values: dict[str, str | None]
+) -> Span:
+    known: dict[str, Any] = {each.path: (each.low, each.high) for each in bounds}
+    number = values.get("partition", known.get("partition", (None,))[0])
+    low, high = known.get("offset", (None, None))
+    if number is None or low is None or high is None:
+        raise ForeignTable(name, f"its file {path} does not say which offsets it holds")
+    return Span(int(number), low, high + 1)
+
+
+def _plain(column: pa.ChunkedArray) -> list[Any]:
+    kind = column.type
+    if pa.types.is_timestamp(kind):
+        column = column.cast(pa.timestamp("us", kind.tz)).cast(pa.int64())
+    elif pa.types.is_date32(kind):
+        column = column.cast(pa.int32())
+    elif pa.types.is_decimal(kind):
+        return [None] * len(column)
+    return list(column.to_pylist())
+
+
+def _texts(column: pa.ChunkedArray) -> list[str | None]:
+    if pa.types.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
+    if pa.types.is_boolean(column.type):
+        column = pc.cast(column, pa.string())
+    return [None if value is None else str(value) for value in column.to_pylist()]

@@ -1,0 +1,54 @@
+"""Forgetting old versions of a Delta table, then the files that none names any more.
+
+Delta's own vacuum keeps to hours and does not remove versions, so it is done here: a checkpoint at
+the oldest version kept makes those before it unnecessary, and they go, newest first.
+"""
+
+from __future__ import annotations
+
+from urllib.parse import unquote
+
+import pyarrow as pa
+from deltalake import DeltaTable
+
+from bascule.pipeline.lake import storage
+from bascule.pipeline.lake.delta.log import Log
+from bascule.pipeline.lake.model import Expired
+
+
+def expire(log: Log, location: str, *, older_than_ms: int, keep: int) -> Expired:
+    """Raises: CorruptData."""
+    versions = log.versions()
+    going = []
+    for version in versions[: max(0, len(versions) - keep)]:
+        info = log.info(version)
+        if info is None or info.ms >= older_than_ms:
+            break
+        going.append(version)
+    if going:
+        oldest = going[-1] + 1
+        DeltaTable(location, version=oldest).create_checkpoint()
+        log.remove_before(oldest)
+    candidates = [
+        found
+        for found in storage.files_below(location)
+        if found.modified_ms < older_than_ms
+        and found.path.endswith(".parquet")
+        and not found.path[len(location) + 1 :].startswith("_")
+    ]
+    held = referenced(log, location)
+    count, size = storage.delete_files(found.path for found in candidates if found.path not in held)
+    return Expired(sum(version > 0 for version in going), count, size)
+
+
+def referenced(log: Log, location: str) -> set[str]:
+    """Paths of the files that some version in the log names.
+
+    Those of the oldest one, and what each later one added.
+    """
+    oldest, *later = log.versions()
+    actions = pa.table(DeltaTable(location, version=oldest).get_add_actions())
+    paths = list(actions.column("path").to_pylist())
+    for version in later:
+        paths += log.added(version)
+    return {f"{location}/{unquote(path)}" for path in paths}

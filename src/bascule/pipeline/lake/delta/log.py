@@ -1,0 +1,154 @@
+"""The log of a Delta table, read for what commits say of themselves."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+import msgspec
+import pyarrow.fs as pafs
+from deltalake import DeltaTable
+from deltalake.transaction import Transaction
+
+from bascule.errors import CorruptData
+from bascule.pipeline.lake import storage
+from bascule.pipeline.lake.model import SpanSum
+from bascule.pipeline.lake.spans import State, state_of, state_texts, sums_of, sums_text
+
+KEY: Final = "bascule"
+COMMIT: Final = re.compile(r"(\d{20})\.json")
+NUMBERED: Final = re.compile(r"(\d{20})\..+")
+APP: Final = "bascule:"
+
+
+class Info(msgspec.Struct, kw_only=True):
+    """What the commit of a version says of itself."""
+
+    version: int
+    ms: int
+    own: dict[str, Any] | None
+    """None where another program committed."""
+
+    @property
+    def sums(self) -> list[SpanSum]:
+        return sums_of(self.own["spans"]) if self.own else []
+
+
+def own_metadata(
+    state: State, sums: Sequence[SpanSum], *, rows: int, bytes: int, kind: str
+) -> dict[str, Any]:
+    """For a commit's custom metadata."""
+    texts = state_texts(state)
+    return {KEY: {**texts, "spans": sums_text(sums), "rows": rows, "bytes": bytes, "kind": kind}}
+
+
+def transactions(state: State, sums: Sequence[SpanSum], before: State) -> list[Transaction]:
+    """The application transactions that one commit changes."""
+    committed = state.committed or {}
+    found = []
+    for number in sorted({each.span.partition for each in sums}):
+        start, end = committed[number]
+        found += [
+            Transaction(f"{APP}start:{number}", start),
+            Transaction(f"{APP}end:{number}", end),
+        ]
+    if sums:
+        found.append(Transaction(f"{APP}partitions", max(committed) + 1))
+    known = before.tokens or {}
+    found += [
+        Transaction(f"{APP}token:{writer}", batch)
+        for writer, batch in sorted((state.tokens or {}).items())
+        if known.get(writer) != batch
+    ]
+    return found
+
+
+class Log:
+    """The folder `_delta_log` of one table."""
+
+    def __init__(self, location: str) -> None:
+        self._filesystem, inner = storage.located(f"{location}/_delta_log")
+        self._folder = inner
+
+    def info(self, version: int) -> Info | None:
+        """Of a version; None where its commit is no longer in the log.
+
+        Raises: CorruptData.
+        """
+        for action in self._actions(version):
+            if "commitInfo" in action:
+                found = action["commitInfo"]
+                return Info(version=version, ms=found.get("timestamp", 0), own=found.get(KEY))
+        return None
+
+    def added(self, version: int) -> list[str]:
+        """Paths that a version added, as they stand in the log. Raises: CorruptData."""
+        return [action["add"]["path"] for action in self._actions(version) if "add" in action]
+
+    def versions(self) -> list[int]:
+        """Whose commits are in the log, ascending."""
+        return sorted(int(found[1]) for name in self._names() if (found := COMMIT.fullmatch(name)))
+
+    def remove_before(self, version: int) -> None:
+        """Remove commits and checkpoints of versions before, newest first."""
+        going = [
+            name
+            for name in self._names()
+            if (found := NUMBERED.fullmatch(name)) and int(found[1]) < version
+        ]
+        for name in sorted(going, reverse=True):
+            self._filesystem.delete_file(f"{self._folder}/{name}")
+
+    def path(self, version: int) -> str:
+        return f"{self._folder}/{version:020d}.json"
+
+    def _names(self) -> list[str]:
+        selector = pafs.FileSelector(self._folder, allow_not_found=True)
+        return [info.base_name for info in self._filesystem.get_file_info(selector)]
+
+    def _actions(self, version: int) -> Iterator[dict[str, Any]]:
+        path = self.path(version)
+        try:
+            with self._filesystem.open_input_stream(path) as stream:
+                data = stream.read()
+        except FileNotFoundError:
+            return
+        try:
+            yield from (msgspec.json.decode(line) for line in data.splitlines() if line.strip())
+        except msgspec.DecodeError as error:
+            raise CorruptData(path, 0, "one JSON action a line", str(error)) from error
+
+
+def state_at(log: Log, table: DeltaTable, version: int) -> State:
+    """What the table holds at a loaded version.
+
+    Versions of other programs (an optimize by Spark) say nothing and change nothing: then it is
+    what the one before says, or the application transactions, should its commit be gone.
+    """
+    at = version
+    while (info := log.info(at)) is not None:
+        if info.own is not None:
+            return state_of(info.own)
+        at -= 1
+    configured = table.metadata().configuration
+    committed = {}
+    for number in range(table.transaction_version(f"{APP}partitions") or 0):
+        end = table.transaction_version(f"{APP}end:{number}")
+        if end is not None:
+            start = table.transaction_version(f"{APP}start:{number}")
+            committed[number] = (start or 0, end)
+    return State(
+        configured.get("bascule.stream", ""),
+        configured.get("bascule.stream-id", ""),
+        committed,
+    )
+
+
+def with_token(state: State, table: DeltaTable, writer: str) -> State:
+    """The state with the last batch of a writer, as Delta itself has it."""
+    last = table.transaction_version(f"{APP}token:{writer}")
+    if last is None:
+        return state
+    return replace(state, tokens={**(state.tokens or {}), writer: last})

@@ -1,0 +1,330 @@
+"""A lake table in Delta's format; implements `model.LakeTable`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final, TypeVar
+
+import msgspec
+import pyarrow as pa
+import pyarrow.fs as pafs
+from deltalake import DeltaTable
+from deltalake import Schema as DeltaSchema
+from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
+from deltalake.transaction import AddAction, CommitProperties, RemoveAction
+
+from bascule.errors import (
+    ConfigError,
+    ForeignTable,
+    LakeBusy,
+    TableExists,
+    UnknownSnapshot,
+    UnknownTable,
+)
+from bascule.pipeline.lake import compaction, spans, storage
+from bascule.pipeline.lake.columns import with_common_types
+from bascule.pipeline.lake.compaction import Joined
+from bascule.pipeline.lake.delta import expiry
+from bascule.pipeline.lake.delta.actions import (
+    add_action,
+    data_files,
+    remove_action,
+    table_schema,
+)
+from bascule.pipeline.lake.delta.log import (
+    KEY,
+    Info,
+    Log,
+    own_metadata,
+    state_at,
+    transactions,
+    with_token,
+)
+from bascule.pipeline.lake.model import (
+    Commit,
+    Compacted,
+    DataFile,
+    Expired,
+    Snapshot,
+    SpanSum,
+    TableAddress,
+    WriterOptions,
+)
+from bascule.pipeline.lake.partitioning import parse_partitioning
+from bascule.pipeline.lake.spans import State
+from bascule.pipeline.lake.writing import ParquetWriterSpec
+
+ATTEMPTS_MAX: Final = 1000
+"""Of one commit; at each of them somebody else's commit went through."""
+FORMAT: Final = f"{KEY}.format"
+PARTITION_BY: Final = f"{KEY}.partition-by"
+CONFIGURATION: Final = {
+    FORMAT: "1",
+    # The offset's bounds count however many fields the value has.
+    "delta.dataSkippingNumIndexedCols": "-1",
+}
+Result = TypeVar("Result")
+
+
+class DeltaLakeTable:
+    """Open table. Each commit loads the newest version."""
+
+    def __init__(self, address: TableAddress, table: DeltaTable) -> None:
+        self.address = address
+        self._location = address.location
+        self._log = Log(self._location)
+        configured = table.metadata().configuration
+        if configured.get(FORMAT) != "1":
+            raise ForeignTable(str(address), f"it lacks the property {FORMAT} = 1")
+        self._table_schema = pa.schema(
+            [with_common_types(field) for field in pa.schema(table.schema().to_arrow())]
+        )
+        partition_by = msgspec.json.decode(configured.get(PARTITION_BY, "[]"), type=list[str])
+        made = set(msgspec.json.decode(configured.get(f"{KEY}.made-columns", "[]"), type=list[str]))
+        self.schema = pa.schema([field for field in self._table_schema if field.name not in made])
+        self._fields = parse_partitioning(partition_by, self.schema)
+
+    @property
+    def partitioning(self) -> tuple[str, ...]:
+        return tuple(str(field) for field in self._fields)
+
+    def snapshot(self, id: str | None = None) -> Snapshot | None:
+        """As in `LakeTable`. Raises: UnknownSnapshot, UnknownTable, ForeignTable."""
+        if id is None:
+            table = self._load()
+            return self._as_snapshot(table) if table.version() else None
+        return self._as_snapshot(self._load_version(id))
+
+    def files(self, snapshot: Snapshot) -> list[DataFile]:
+        """As in `LakeTable`. Raises: UnknownSnapshot, ForeignTable."""
+        table = self._load_version(snapshot.id)
+        return sorted(
+            self._files_of(table, with_spans=bool(snapshot.committed)), key=compaction.place
+        )
+
+    def history(self) -> list[SpanSum]:
+        """As in `LakeTable`. Raises: CorruptData."""
+        found = (self._log.info(version) for version in self._log.versions())
+        return [each for info in found if info for each in info.sums]
+
+    def writer(self, options: WriterOptions | None = None) -> ParquetWriterSpec:
+        return ParquetWriterSpec(
+            self.schema, self._fields, self._location, options or WriterOptions()
+        )
+
+    def commit(self, commit: Commit) -> Snapshot:
+        """As in `LakeTable`. Raises: LakeConflict, LakeBusy, ForeignTable."""
+
+        def attempt(table: DeltaTable) -> Snapshot:
+            state = state_at(self._log, table, table.version())
+            if commit.token is not None:
+                state = with_token(state, table, commit.token[0])
+            plan = spans.plan(str(self.address), state, commit)
+            if plan.advances:
+                added = [
+                    add_action(file, self._location, self.schema, is_new=True)
+                    for file in plan.files
+                ]
+                self._write(table, added, plan, before=state, files=plan.files)
+                table = self._load()
+            self._drop_repeated(plan.repeated)
+            return self._as_snapshot(table)
+
+        return self._until_first(attempt)
+
+    def compact(self, *, file_bytes: int) -> Compacted:
+        """As in `LakeTable`. Raises: LakeBusy, ForeignTable."""
+        snapshot = self.snapshot()
+        held = self.files(snapshot) if snapshot else []
+        spec = compaction.whole_files(self.writer(), file_bytes=file_bytes)
+        done = [
+            compaction.rewrite(group, spec)
+            for group in compaction.groups(held, file_bytes=file_bytes)
+        ]
+        swapped = self._until_first(lambda table: self._swap(table, done)) if done else []
+        return compaction.outcome(swapped)
+
+    def expire(self, *, older_than_ms: int, keep: int = 1) -> Expired:
+        """As in `LakeTable`. Raises: ForeignTable, CorruptData."""
+        assert keep >= 1, "the newest snapshot is the table"
+        self._load()
+        return expiry.expire(self._log, self._location, older_than_ms=older_than_ms, keep=keep)
+
+    def _swap(self, table: DeltaTable, done: Sequence[Joined]) -> list[Joined]:
+        """Put compacted files in the place of those they were made of.
+
+        Raises: CommitFailedError where somebody else was faster.
+        """
+        held = {file.path for file in self._files_of(table, with_spans=False)}
+        still = [each for each in done if held.issuperset(file.path for file in each.old)]
+        # Somebody else has compacted these meanwhile.
+        storage.delete_files(file.path for each in done if each not in still for file in each.new)
+        if not still:
+            return []
+        old = [file for each in still for file in each.old]
+        new = [file for each in still for file in each.new]
+        actions: list[AddAction | RemoveAction] = [
+            *(add_action(file, self._location, self.schema, is_new=False) for file in new),
+            *(remove_action(file, self._location) for file in old),
+        ]
+        state = state_at(self._log, table, table.version())
+        plan = spans.Plan((), (), (), state, advances=True)
+        self._write(table, actions, plan, before=state, files=new, gone=old, kind="compact")
+        return still
+
+    def _write(
+        self,
+        table: DeltaTable,
+        actions: Sequence[AddAction | RemoveAction],
+        plan: spans.Plan,
+        *,
+        before: State,
+        files: Sequence[DataFile],
+        gone: Sequence[DataFile] = (),
+        kind: str = "append",
+    ) -> None:
+        """Raises: CommitFailedError where somebody else was faster."""
+        rows, size = self._totals(table)
+        more, less = compaction.totals(files), compaction.totals(gone)
+        table.create_write_transaction(
+            list(actions),
+            mode="append",
+            schema=table.schema(),
+            partition_by=[field.name for field in self._fields],
+            commit_properties=CommitProperties(
+                custom_metadata=own_metadata(
+                    plan.state,
+                    plan.sums,
+                    rows=rows + more[0] - less[0],
+                    bytes=size + more[1] - less[1],
+                    kind=kind,
+                ),
+                max_commit_retries=0,
+                app_transactions=transactions(plan.state, plan.sums, before),
+            ),
+        )
+        # delta-rs leaves it to the kernel when a commit reaches the disk.
+        if storage.local_path(self._location):
+            storage.sync_files([self._log.path(table.version() + 1)])
+
+    def _totals(self, table: DeltaTable) -> tuple[int, int]:
+        """Rows and bytes of a loaded version."""
+        info = self._log.info(table.version())
+        if info is not None and info.own is not None:
+            return info.own["rows"], info.own["bytes"]
+        actions = pa.table(table.get_add_actions(flatten=True))
+        return (
+            sum(actions.column("num_records").to_pylist()),
+            sum(actions.column("size_bytes").to_pylist()),
+        )
+
+    def _files_of(self, table: DeltaTable, *, with_spans: bool) -> list[DataFile]:
+        return data_files(str(self.address), table, self._location, self._fields, spans=with_spans)
+
+    def _as_snapshot(self, table: DeltaTable) -> Snapshot:
+        version = table.version()
+        info = self._log.info(version) or Info(version=version, ms=0, own=None)
+        rows, size = self._totals(table)
+        return spans.snapshot_of(
+            str(version),
+            state_at(self._log, table, version),
+            committed_ms=info.ms,
+            rows=rows,
+            bytes=size,
+        )
+
+    def _drop_repeated(self, files: Sequence[DataFile]) -> None:
+        """Remove files of a repeated commit, but never one that some version names."""
+        if files:
+            held = expiry.referenced(self._log, self._location)
+            storage.delete_files(file.path for file in files if file.path not in held)
+
+    def _load(self) -> DeltaTable:
+        return load(self.address)
+
+    def _load_version(self, id: str) -> DeltaTable:
+        if not id.isdigit() or id == "0":
+            raise UnknownSnapshot(str(self.address), id)
+        try:
+            return DeltaTable(self._location, version=int(id))
+        except DeltaError:
+            raise UnknownSnapshot(str(self.address), id) from None
+
+    def _until_first(self, attempt: Callable[[DeltaTable], Result]) -> Result:
+        for _ in range(ATTEMPTS_MAX):
+            try:
+                return attempt(self._load())
+            except CommitFailedError:
+                continue
+        raise LakeBusy(str(self.address), ATTEMPTS_MAX)
+
+
+def load(address: TableAddress) -> DeltaTable:
+    """The newest version. Raises: UnknownTable, ForeignTable."""
+    try:
+        return DeltaTable(address.location)
+    except TableNotFoundError:
+        check_is_free(address)
+        raise UnknownTable(str(address)) from None
+    except DeltaError as error:
+        raise ForeignTable(str(address), str(error)) from error
+
+
+def check_is_free(address: TableAddress) -> None:
+    """Raises: ForeignTable where the folder holds something else."""
+    filesystem, inner = storage.located(address.location)
+    selector = pafs.FileSelector(inner, allow_not_found=True)
+    try:
+        held = sorted(info.base_name for info in filesystem.get_file_info(selector))
+    except NotADirectoryError:
+        raise ForeignTable(str(address), "it is a file") from None
+    if "_bascule" in held:
+        raise ForeignTable(str(address), f"it is a parquet table: parquet:{inner}")
+    if held:
+        raise ForeignTable(str(address), f"its folder holds {held[0]!r} and no _delta_log")
+
+
+def open_table(address: TableAddress) -> DeltaLakeTable:
+    """Raises: UnknownTable, ForeignTable."""
+    return DeltaLakeTable(address, load(address))
+
+
+def create_table(
+    address: TableAddress,
+    schema: pa.Schema,
+    partitioning: Sequence[str],
+    *,
+    stream: str = "",
+    stream_id: str = "",
+) -> DeltaLakeTable:
+    """Raises: TableExists, ForeignTable, ConfigError."""
+    schema = schema.remove_metadata()
+    fields = parse_partitioning(partitioning, schema)
+    whole = table_schema(schema, fields)
+    made = [name for name in whole.names if name not in schema.names]
+    try:
+        columns = DeltaSchema.from_arrow(whole)
+    except Exception as error:  # deltalake raises this class itself
+        first = str(error).partition("\n")[0]
+        raise ConfigError(f"these columns do not fit a delta table: {first}") from error
+    if not DeltaTable.is_deltatable(address.location):
+        check_is_free(address)
+    try:
+        table = DeltaTable.create(
+            address.location,
+            schema=columns,
+            partition_by=[field.name for field in fields],
+            configuration={
+                **CONFIGURATION,
+                PARTITION_BY: msgspec.json.encode([str(field) for field in fields]).decode(),
+                f"{KEY}.made-columns": msgspec.json.encode(made).decode(),
+                f"{KEY}.stream": stream,
+                f"{KEY}.stream-id": stream_id,
+            },
+            raise_if_key_not_exists=False,
+        )
+    except DeltaError as error:
+        if DeltaTable.is_deltatable(address.location):
+            raise TableExists(str(address)) from None
+        raise ConfigError(f"{address} cannot be made: {error}") from error
+    return DeltaLakeTable(address, table)
