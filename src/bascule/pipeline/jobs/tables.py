@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from bascule.errors import ConfigError, TableExists, UnknownTable
 from bascule.pipeline.lake import create_table, open_table
 from bascule.pipeline.lake.address import checked
+from bascule.pipeline.lake.address import malformed_of as malformed_of
 from bascule.pipeline.lake.model import TableAddress, TableFormat
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from bascule.pipeline.lake.model import LakeTable
-
-MALFORMED: Final = "_malformed"
-"""Added to a table's location or name: where its malformed records go."""
 
 
 class TableSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -37,13 +34,6 @@ class TableSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     def address(self) -> TableAddress:
         """Raises: ConfigError where the format lacks what it needs."""
         return checked(TableAddress(self.format, self.location, self.name, self.catalog))
-
-
-def malformed_of(address: TableAddress) -> TableAddress:
-    """Where the malformed records of the table at `address` go."""
-    if address.format == "iceberg":
-        return replace(address, name=address.name + MALFORMED)
-    return replace(address, location=address.location.rstrip("/") + MALFORMED)
 
 
 def open_there(address: TableAddress) -> LakeTable:
