@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import msgspec
 import pyarrow as pa
 
-from bascule.errors import Broken, CorruptData, DataLoss
+from bascule.errors import DataLoss
 from bascule.pipeline.jobs.archive.place import held_of
 from bascule.pipeline.jobs.archive.task import read_log
 from bascule.pipeline.jobs.audit.compare import Comparison, Fault, Found
+from bascule.pipeline.jobs.cursor import Cursor
 from bascule.pipeline.jobs.rows import MALFORMED_SCHEMA, RowMaker
 from bascule.pipeline.lake.checksum import SpanChecksum
 from bascule.pipeline.lake.model import DataFile, Span, SpanSum
 from bascule.pipeline.lake.reading import read_files
 from bascule.pipeline.values.spec import ValueSpec
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 WINDOW_ROWS: Final = 65_536
 """Compared at a time where there is no log to say how much."""
@@ -54,45 +52,6 @@ class Part:
     """The log's watermark when the audit began."""
     files: tuple[DataFile, ...]
     malformed_files: tuple[DataFile, ...]
-
-
-class Cursor:
-    """Rows of a table in the order of offsets, handed out up to a bound."""
-
-    def __init__(
-        self,
-        batches: Iterator[pa.RecordBatch],
-        schema: pa.Schema,
-        on_error: Callable[[Exception], None],
-    ) -> None:
-        self._batches = batches
-        self._schema = schema
-        self._on_error = on_error
-        self._rest: pa.RecordBatch | None = None
-        self._ended = False
-
-    def until(self, bound: int) -> pa.Table:
-        """All rows below `bound` that were not handed out before."""
-        taken = []
-        while (rest := self._next()) is not None:
-            offsets = rest.column("offset").to_numpy()
-            count = int(offsets.searchsorted(bound))
-            if count:
-                taken.append(rest.slice(0, count))
-            if count < len(offsets):
-                self._rest = rest.slice(count)
-                break
-            self._rest = None
-        return pa.Table.from_batches(taken, self._schema)
-
-    def _next(self) -> pa.RecordBatch | None:
-        if self._rest is None and not self._ended:
-            try:
-                self._rest = next(self._batches, None)
-            except (Broken, CorruptData, OSError) as error:
-                self._on_error(error)
-            self._ended = self._rest is None
-        return self._rest
 
 
 class _Side:

@@ -1,0 +1,249 @@
+"""Runs a replay: round after round of Spark tasks, one for each stream partition."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING
+
+import msgspec
+import pyarrow as pa
+
+from bascule.errors import ConfigError
+from bascule.pipeline.clients import client_of, patiently
+from bascule.pipeline.jobs.model import NO_PROGRESS, JobResult, Progress, Table
+from bascule.pipeline.jobs.replay.publish import Sent, Source, Stretch, publish_stretch
+from bascule.pipeline.jobs.replay.spec import ReplaySpec, offset_of
+from bascule.pipeline.jobs.replay.state import (
+    ReplayState,
+    check_same,
+    read_state,
+    stored_since,
+    write_state,
+)
+from bascule.pipeline.jobs.rows import RAW
+from bascule.pipeline.jobs.spread import spread
+from bascule.pipeline.jobs.tables import malformed_of, open_if_there, open_there
+from bascule.pipeline.lake.model import DataFile, Snapshot, Span
+from bascule.pipeline.values.spec import ValueSpec
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from bascule.model import StreamInfo
+
+
+@dataclass
+class _Course:
+    """Where a replay is: what is to be published, and what is."""
+
+    ends: dict[int, int]
+    next: dict[int, int]
+    stored: dict[int, list[int]]
+    files: list[DataFile]
+    malformed_files: list[DataFile]
+    sent: dict[int, Sent] = field(default_factory=dict)
+
+    @property
+    def waiting(self) -> int:
+        return sum(self.ends[p] - self.next[p] for p in self.ends)
+
+    def round(self, rows: int) -> list[Stretch]:
+        """What comes next, at most `rows` offsets of each partition."""
+        stretches = []
+        for partition, end in sorted(self.ends.items()):
+            start = self.next[partition]
+            span = Span(partition, start, min(end, start + rows))
+            if span.start < span.end:
+                stored = self.stored.get(partition, ())
+                self.stored[partition] = [offset for offset in stored if offset >= span.end]
+                stretches.append(
+                    Stretch(
+                        span,
+                        _overlapping(self.files, span),
+                        _overlapping(self.malformed_files, span),
+                        tuple(offset for offset in stored if span.start <= offset < span.end),
+                    )
+                )
+        return stretches
+
+    def done(self, stretches: list[Stretch], answers: list[str]) -> None:
+        for stretch, answer in zip(stretches, answers, strict=True):
+            one = msgspec.json.decode(answer, type=Sent)
+            total = self.sent.setdefault(one.partition, Sent(one.partition, 0, 0))
+            total.messages += one.messages
+            total.duplicates += one.duplicates
+            self.next[one.partition] = stretch.span.end
+
+
+def run(spark: SparkSession, spec: ReplaySpec, progress: Progress = NO_PROGRESS) -> JobResult:
+    """Publish what the table holds, each partition in the order of its offsets, and return once
+    all of it is acked.
+
+    With a `checkpoint` a run that was killed goes on; what it published after its last note is
+    found by its message ids in the target, and not published again.
+
+    Raises: UnknownTable, UnknownStream, ConfigError; what publishing raises, from Spark.
+    """
+    began = time.monotonic()
+    value = ValueSpec.from_options({name.lower(): text for name, text in spec.value.items()})
+    table = open_there(spec.table.address())
+    snapshot = table.snapshot()
+    target = patiently(lambda: client_of(spec.server).stream(spec.to))
+    source = Source(spec, "" if snapshot is None else snapshot.stream_id, table.schema, value)
+    _check(spec, source)
+    now = _state(spec, source, target, {})
+    course = _Course({}, {}, {}, [], [])
+    if snapshot is not None:
+        course = _course(spec, snapshot, table.files(snapshot), now)
+    total, dedupes = course.waiting, _dedupes(target)
+    progress.begin(f"replay to {spec.to}", total)
+    if not dedupes:
+        progress.say(f"stream {spec.to} does not remember message ids: repetitions are stored")
+    rows = _round_rows(spec, target, len(course.ends))
+    while stretches := course.round(rows):
+        done = total - course.waiting
+        weights = [each.span.end - each.span.start for each in stretches]
+        answers = spread(
+            spark,
+            stretches,
+            partial(publish_stretch, source),
+            progress=_Shifted(progress, done),
+            weights=weights,
+        )
+        course.done(stretches, answers)
+        target = patiently(lambda: client_of(spec.server).stream(spec.to))
+        write_state(spec.checkpoint, _state(spec, source, target, course.next))
+    return _result(spec, course, dedupes=dedupes, seconds=time.monotonic() - began)
+
+
+@dataclass
+class _Shifted:
+    """Progress of a round as that of the whole."""
+
+    progress: Progress
+    before: int
+
+    def begin(self, what: str, total: int | None) -> None:
+        """Nothing: the whole has begun."""
+
+    def advance(self, done: int) -> None:
+        self.progress.advance(self.before + done)
+
+    def say(self, text: str) -> None:
+        self.progress.say(text)
+
+
+def _check(spec: ReplaySpec, source: Source) -> None:
+    typed = pa.types.is_struct(source.schema.field("value").type)
+    if typed and RAW not in source.schema.names and source.value.is_raw:
+        raise ConfigError(
+            f"table {spec.table.address()} keeps values as columns: say with `value` "
+            "(valueFormat json or msgpack) how they become bytes, or archive with raw = true"
+        )
+    if typed and RAW not in source.schema.names:
+        source.value.encoder()
+
+
+def _course(
+    spec: ReplaySpec, snapshot: Snapshot, files: list[DataFile], now: ReplayState
+) -> _Course:
+    """What is asked for of the snapshot, less what a run before this one published."""
+    starts, ends = {}, {}
+    for partition, (first, last) in snapshot.committed.items():
+        if spec.partitions and partition not in spec.partitions:
+            continue
+        start, end = (offset_of(a, partition) for a in (spec.start_offset, spec.end_offset))
+        starts[partition] = first if start is None else min(max(start, first), last)
+        ends[partition] = max(starts[partition], last if end is None else min(end, last))
+    malformed: list[DataFile] = []
+    if spec.malformed and (side := open_if_there(malformed_of(spec.table.address()))) is not None:
+        held = side.snapshot()
+        malformed = [] if held is None else side.files(held)
+    stored: dict[int, list[int]] = {}
+    state = read_state(spec.checkpoint)
+    if state is None:
+        now.next = {str(partition): start for partition, start in starts.items()}
+        write_state(spec.checkpoint, now)
+    else:
+        check_same(state, now, spec.checkpoint)
+        stored = stored_since(client_of(spec.server), state)
+        for partition, start in starts.items():
+            at = max(start, state.next.get(str(partition), start))
+            starts[partition] = min(at, ends[partition])
+    return _Course(ends, starts, stored, files, malformed)
+
+
+def _state(
+    spec: ReplaySpec, source: Source, target: StreamInfo, next: Mapping[int, int]
+) -> ReplayState:
+    return ReplayState(
+        table=str(spec.table.address()),
+        stream_id=source.stream_id,
+        to=spec.to,
+        to_id=target.definition.id.hex(),
+        next={str(partition): offset for partition, offset in next.items()},
+        to_ends={str(p.partition): p.high_watermark for p in target.partitions},
+    )
+
+
+def _dedupes(target: StreamInfo) -> bool:
+    config = target.definition.config
+    return config.dedupe_window_ms > 0 and config.dedupe_messages_max > 0
+
+
+def _round_rows(spec: ReplaySpec, target: StreamInfo, partitions: int) -> int:
+    """So many rows of each partition that the target remembers the ids of two rounds."""
+    remembered = target.definition.config.dedupe_messages_max
+    if not _dedupes(target):
+        return spec.rows_per_round
+    return max(1, min(spec.rows_per_round, remembered // (2 * max(1, partitions))))
+
+
+def _overlapping(files: list[DataFile], span: Span) -> tuple[DataFile, ...]:
+    return tuple(
+        file
+        for file in files
+        if file.span is not None
+        and file.span.partition == span.partition
+        and file.span.start < span.end
+        and span.start < file.span.end
+    )
+
+
+def _result(spec: ReplaySpec, course: _Course, *, dedupes: bool, seconds: float) -> JobResult:
+    messages = sum(sent.messages for sent in course.sent.values())
+    return JobResult(
+        kind="replay",
+        name=spec.name,
+        ok=True,
+        summary={
+            "table": str(spec.table.address()),
+            "to": spec.to,
+            "messages": messages,
+            "duplicates": sum(sent.duplicates for sent in course.sent.values()),
+            "dedupe": dedupes,
+            "seconds": round(seconds, 3),
+            "messages_per_s": round(messages / seconds) if seconds else 0,
+        },
+        tables=(
+            Table(
+                "Partitions",
+                ("partition", "next offset", "messages", "duplicates"),
+                tuple(
+                    (
+                        partition,
+                        course.next[partition],
+                        *(
+                            (s.messages, s.duplicates)
+                            if (s := course.sent.get(partition))
+                            else (0, 0)
+                        ),
+                    )
+                    for partition in sorted(course.ends)
+                ),
+            ),
+        ),
+    )

@@ -1,0 +1,97 @@
+"""How far a replay is, in a small file beside it, and what was stored after that was written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+import numpy as np
+import pyarrow.compute as pc
+
+from bascule.client.messages import ID_HEADER
+from bascule.errors import ConfigError
+from bascule.host.real import RealFiles
+
+if TYPE_CHECKING:
+    from bascule.client import SyncClient
+
+FILE: Final = "replay.json"
+
+
+class ReplayState(msgspec.Struct, kw_only=True):
+    """`replay.json`."""
+
+    table: str
+    stream_id: str
+    """Of the archived stream."""
+    to: str
+    to_id: str
+    next: dict[str, int]
+    """Partition of the archived stream -> the first offset that is not known to be published."""
+    to_ends: dict[str, int]
+    """Partition of the target -> where it ended when `next` was written. What a run that was
+    killed published beyond `next` lies behind."""
+
+
+def read_state(folder: str | None) -> ReplayState | None:
+    """None where there is none. Raises: ConfigError where the file is no state."""
+    if folder is None or not (path := Path(folder) / FILE).exists():
+        return None
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=ReplayState)
+    except msgspec.DecodeError as error:
+        raise ConfigError(f"{path} is no state of a replay: {error}") from error
+
+
+def write_state(folder: str | None, state: ReplayState) -> None:
+    """Replace the file; after a crash it is the old or the new one, whole."""
+    if folder is None:
+        return
+    path = Path(folder) / FILE
+    path.parent.mkdir(parents=True, exist_ok=True)
+    beside = path.with_suffix(".new")
+    files = RealFiles()
+    file = files.open(str(beside), create=True)
+    try:
+        file.truncate(0)
+        file.write_at(0, msgspec.json.encode(state))
+        file.sync()
+    finally:
+        file.close()
+    files.rename(str(beside), str(path))
+    files.sync_dir(str(path.parent))
+
+
+def check_same(state: ReplayState, now: ReplayState, folder: str | None) -> None:
+    """Raises: ConfigError where a state is of another replay."""
+    for name in ("table", "stream_id", "to", "to_id"):
+        old, new = getattr(state, name), getattr(now, name)
+        if old != new:
+            raise ConfigError(
+                f"{folder}/{FILE} is of another replay: {name} was {old!r} and is {new!r}; "
+                "take another checkpoint, or remove the file to begin again"
+            )
+
+
+def stored_since(client: SyncClient, state: ReplayState) -> dict[int, list[int]]:
+    """Offsets by partition that the target got since `state` was written, by their message ids."""
+    prefix = f"{state.stream_id}.".encode()
+    found: dict[int, list[int]] = {}
+    for info in client.stream(state.to).partitions:
+        start = max(state.to_ends.get(str(info.partition), info.start_offset), info.start_offset)
+        if start >= info.high_watermark:
+            continue
+        batches = client.read_batches(
+            state.to, start=start, end=info.high_watermark, partition=info.partition
+        )
+        with batches:
+            for batch in batches:
+                entries = batch.column("headers").flatten()
+                is_id = pc.equal(entries.field(0), ID_HEADER).to_numpy(zero_copy_only=False)
+                ids = entries.field(1).take(np.flatnonzero(is_id)).to_pylist()
+                for text in ids:
+                    if text is not None and text.startswith(prefix):
+                        partition, offset = text[len(prefix) :].split(b".")
+                        found.setdefault(int(partition), []).append(int(offset))
+    return {partition: sorted(offsets) for partition, offsets in found.items()}
