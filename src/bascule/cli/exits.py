@@ -42,7 +42,7 @@ EXPLAINED: Final = (
     (3, "no such stream or partition, or no stream on the subject"),
     (4, "the stream has another configuration that cannot change, or the data directory is in use"),
     (5, "the node or the NATS server cannot be reached"),
-    (6, "data is corrupt, or a check of the demo failed"),
+    (6, "data is corrupt, or a check of the demo or of an audit failed"),
     (7, "the stream rejected a message, or its fate is unknown"),
     (130, "interrupted"),
 )
@@ -78,4 +78,9 @@ _TABLE: Final[tuple[tuple[type[BasculeError], int, str], ...]] = (
 
 def explain(error: BasculeError) -> tuple[int, str]:
     """The exit code for `error`, and what to do next (or nothing)."""
-    return next((code, hint) for cls, code, hint in _TABLE if isinstance(error, cls))
+    return explain_class(type(error))
+
+
+def explain_class(kind: type[BasculeError]) -> tuple[int, str]:
+    """The same for an error of which another process told the class."""
+    return next((code, hint) for cls, code, hint in _TABLE if issubclass(kind, cls))

@@ -13,6 +13,7 @@ from bascule.cli.demo.command import demo
 from bascule.cli.inspect import inspect
 from bascule.cli.offsets import offsets
 from bascule.cli.output import err
+from bascule.cli.pipeline import pipeline
 from bascule.cli.publish import publish
 from bascule.cli.read import read
 from bascule.cli.serve import serve
@@ -34,6 +35,7 @@ app = typer.Typer(
 app.command()(serve)
 app.add_typer(streams, name="stream")
 app.add_typer(offsets, name="offsets")
+app.add_typer(pipeline, name="pipeline")
 app.command()(publish)
 app.command()(read)
 app.command()(top)

@@ -4,7 +4,7 @@
 
     listener = watch(spark, prometheus_port=9464)     # or registry=...; or neither
     ...
-    print(listener)                                   # a line for each query and partition
+    str(listener)                                     # a line for each query and partition
     listener.lag()                                    # the same as values
 
 It sees the queries of this Spark session from when it is added, whatever they read; lag only of

@@ -35,9 +35,11 @@ class Program:
         environment: Mapping[str, str] | None = None,
         without: str | None = None,
         piped: bool = False,
+        tied: bool = False,
     ) -> None:
         """Start it; standard error goes to `log`, standard output too unless it is `piped`.
 
+        A `tied` one has a standard input that ends when this process does, even by kill -9.
         It gets this process's environment and `environment`, less variables that begin with
         `without`.
         """
@@ -51,7 +53,7 @@ class Program:
         with log.open("ab") as file:
             self._process = subprocess.Popen(
                 arguments,
-                stdin=subprocess.DEVNULL,
+                stdin=subprocess.PIPE if tied else subprocess.DEVNULL,
                 stdout=subprocess.PIPE if piped else file,
                 stderr=file,
                 env={**inherited, **(environment or {})},
@@ -66,6 +68,10 @@ class Program:
     def output(self) -> IO[bytes]:
         assert self._process.stdout is not None, f"{self.name} was not started with piped=True"
         return self._process.stdout
+
+    def interrupt(self) -> None:
+        """Ask it to end in order."""
+        self._process.terminate()
 
     def has_ended(self) -> bool:
         return self._process.poll() is not None
@@ -99,8 +105,9 @@ class Program:
                     os.kill(pid, signal.SIGKILL)
                 except ProcessLookupError:
                     pass
-            if self._process.stdout is not None:
-                self._process.stdout.close()
+            for pipe in (self._process.stdin, self._process.stdout):
+                if pipe is not None:
+                    pipe.close()
 
     def __enter__(self) -> Program:
         return self

@@ -54,13 +54,19 @@ class Events:
         self.tell("result", result=msgspec.to_builtins(result))
 
 
-def decode_event(line: bytes) -> Event | None:
-    """The event in a line; None for anything else that was printed."""
+def decode_line(line: bytes) -> dict[str, Any] | None:
+    """The JSON object in a line; None for anything else that was printed."""
     try:
-        event = json.loads(line)
+        found = json.loads(line)
     except ValueError:
         return None
-    return event if isinstance(event, dict) and "event" in event else None
+    return found if isinstance(found, dict) else None
+
+
+def decode_event(line: bytes) -> Event | None:
+    """The event in a line; None for anything else that was printed."""
+    event = decode_line(line)
+    return event if event is not None and "event" in event else None
 
 
 def decode_result(facts: Any) -> JobResult:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
@@ -23,12 +24,13 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 POLL_S: Final = 1
+_WITH: Final = re.compile(r"(?:\s|--[^\n]*\n)*WITH\s", re.IGNORECASE)
 SINK_COLUMNS: Final = ("value", "key", "subject", "headers", "partition")
 """What the sink takes by name; other columns become the JSON of the value."""
 
 
 def frame_of(spark: SparkSession, spec: RollupSpec) -> DataFrame:
-    """The result of the SQL as a streaming frame.
+    """The result of the SQL as a streaming frame, as its table or stream takes it.
 
     Raises: ConfigError for an event time that is none; what Spark says of the SQL.
     """
@@ -43,8 +45,16 @@ def frame_of(spark: SparkSession, spec: RollupSpec) -> DataFrame:
                 "there is no rollup.watermark.expression that makes it"
             )
         records = records.withWatermark(watermark.column, watermark.delay)
-    records.createOrReplaceTempView(VIEW)
-    return spark.sql(spec.sql)
+    rows = spark.sql(named(spec.sql), records=records)
+    return rows if spec.sink is None else sink_rows(rows)
+
+
+def named(sql: str) -> str:
+    """The SQL as a template of a frame `records`, without a view that outlives it."""
+    text = sql.replace("{", "{{").replace("}", "}}")
+    view = "WITH {} AS (SELECT * FROM {{{}}})".format(VIEW, VIEW)  # noqa: S608, UP032
+    own = _WITH.match(text)
+    return f"{view}, {text[own.end() :]}" if own else f"{view}\n{text}"
 
 
 def lake_options(table: TableSpec) -> dict[str, str]:
@@ -55,25 +65,29 @@ def lake_options(table: TableSpec) -> dict[str, str]:
     return {name: text for name, text in {**named, **catalog}.items() if text}
 
 
+def sink_of(spec: RollupSpec) -> tuple[str, dict[str, str]]:
+    """Format and options of what takes the rows."""
+    if spec.table is not None:
+        return "bascule_lake", lake_options(spec.table)
+    assert spec.sink is not None, "the spec says so"
+    server = {"server": spec.source["server"]} if "server" in spec.source else {}
+    given = {**server, **spec.sink}
+    return "bascule", {name: option_text(value) for name, value in given.items()}
+
+
 def writing(frame: DataFrame, spec: RollupSpec) -> DataStreamWriter:
     """The frame on its way to the table, or to the stream.
 
     Spark gives a Python sink no output mode `update`, so there each batch is a batch write.
     """
-    if spec.table is not None:
-        from bascule.pipeline.lake_sink import in_batches
+    format, options = sink_of(spec)
+    if spec.mode == "append":
+        return frame.writeStream.format(format).options(**options)
+    if spec.table is None:
+        return frame.writeStream.foreachBatch(_to_stream(options))
+    from bascule.pipeline.lake_sink import in_batches
 
-        options = lake_options(spec.table)
-        if spec.mode == "update":
-            return frame.writeStream.foreachBatch(in_batches({**options, "batchColumn": BATCH}))
-        return frame.writeStream.format("bascule_lake").options(**options)
-    assert spec.sink is not None, "the spec says so"
-    server = {"server": spec.source["server"]} if "server" in spec.source else {}
-    options = {name: option_text(value) for name, value in {**server, **spec.sink}.items()}
-    rows = sink_rows(frame)
-    if spec.mode == "update":
-        return rows.writeStream.foreachBatch(_to_stream(options))
-    return rows.writeStream.format("bascule").options(**options)
+    return frame.writeStream.foreachBatch(in_batches({**options, "batchColumn": BATCH}))
 
 
 def _to_stream(options: dict[str, str]) -> Callable[[DataFrame, int], None]:

@@ -1,0 +1,165 @@
+"""The commands, and what each prints."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from bascule.cli import exits
+from bascule.cli.output import JsonOption, err, out, print_json
+
+if TYPE_CHECKING:
+    from bascule.pipeline.declare import Declaration
+
+FileArgument = Annotated[
+    Path, typer.Argument(metavar="FILE", help="The pipeline's TOML file.", show_default=False)
+]
+SetOption = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Set a key, such as table.format=delta."),
+]
+
+pipeline = typer.Typer(
+    help="Archive, replay, audit and roll up streams with Spark, declared in a file.",
+    no_args_is_help=True,
+)
+
+
+@pipeline.command()
+def run(
+    file: FileArgument,
+    settings: SetOption = None,
+    report: Annotated[
+        Path | None,
+        typer.Option("--report", metavar="HTML", help="Write a page with figures and plots."),
+    ] = None,
+    json: JsonOption = False,
+) -> None:
+    """Run a pipeline: what the stream holds now, or, with an interval as trigger, until Ctrl-C.
+
+    A run that was killed goes on where it was. Exits with 6 where an audit found a fault.
+    """
+    from bascule.cli.pipeline.running import run_declared
+
+    chosen = settings or []
+    declaration = _load(file, chosen)
+    result = run_declared(file, declaration, chosen, report=report, quiet=json)
+    if json:
+        print_json(result.raw)
+    if result.interrupted:
+        raise typer.Exit(exits.INTERRUPTED)
+    if not result.ok:
+        raise typer.Exit(exits.CORRUPT)
+
+
+@pipeline.command()
+def check(file: FileArgument, settings: SetOption = None, json: JsonOption = False) -> None:
+    """Check a file without Spark and without a node."""
+    declaration = _load(file, settings or [])
+    if json:
+        print_json(_facts(declaration))
+        return
+    facts = _facts(declaration)
+    out.print(f"[green]{file} is sound[/green]: " + _sentence(facts))
+
+
+@pipeline.command()
+def new(
+    kind: Annotated[
+        str,
+        typer.Argument(
+            metavar="KIND", help="archive, replay, audit, rollup or compact-lake.",
+            show_default=False,
+        ),
+    ],
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", metavar="FILE", help="Where to write it; - is the screen.",
+                     show_default="KIND.toml"),
+    ] = None,
+) -> None:  # fmt: skip
+    """Write an example file with its keys explained."""
+    from bascule.pipeline.declare.examples import example
+
+    text = example(kind)
+    path = output or Path(f"{kind}.toml")
+    if str(path) == "-":
+        out.print(text, end="", markup=False)
+        return
+    if path.exists():
+        raise typer.BadParameter(f"{path} exists already; --output names another file")
+    path.write_text(text, encoding="utf-8")
+    err.print(f"wrote {path}; next: bascule pipeline check {path}")
+
+
+@pipeline.command()
+def sdp(
+    file: FileArgument,
+    into: Annotated[
+        Path, typer.Option("--into", metavar="DIR", help="The project's folder.")
+    ],
+    settings: SetOption = None,
+) -> None:  # fmt: skip
+    """Write an archive or a rollup as a project of Spark Declarative Pipelines.
+
+    It runs by `bascule pipeline sdp-run DIR`, or by `spark-pipelines run`.
+    """
+    from bascule.pipeline.sdp import write_project
+
+    declaration = _load(file, settings or [])
+    written = write_project(declaration, file, into, settings=settings or [])
+    for path in written:
+        err.print(f"wrote {path}")
+    err.print(f"next: bascule pipeline sdp-run {into}")
+
+
+@pipeline.command(name="sdp-run")
+def sdp_run(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The project's folder.",
+                                           exists=True, file_okay=False)],
+    json: JsonOption = False,
+) -> None:  # fmt: skip
+    """Run a project of Spark Declarative Pipelines, and end as the run did.
+
+    `spark-pipelines run` of Spark 4.3.0 exits with 1 after a run that read from a Python source
+    and COMPLETED; this one exits with 0 then, and only then.
+    """
+    from bascule.cli.pipeline.sdp_running import run_project
+
+    facts = run_project(folder, quiet=json)
+    if json:
+        print_json(facts)
+    if not facts["completed"]:
+        raise typer.Exit(exits.FAILED)
+
+
+def _load(file: Path, settings: list[str]) -> Declaration:
+    """Raises: ConfigError."""
+    from bascule.pipeline.declare import load
+
+    return load(file, environment=os.environ, settings=settings)
+
+
+def _facts(declaration: Declaration) -> dict[str, Any]:
+    """What a file says, without anything secret: no options, no catalog."""
+    table = declaration.table
+    return {
+        "name": declaration.pipeline.name,
+        "kind": declaration.pipeline.kind,
+        "stream": declaration.source.get("stream"),
+        "table": str(table.address()) if table else None,
+        "trigger": declaration.pipeline.trigger,
+        "checkpoint": declaration.pipeline.checkpoint or None,
+    }
+
+
+def _sentence(facts: dict[str, Any]) -> str:
+    parts = [f"{facts['kind']} {facts['name']}"]
+    if facts["stream"]:
+        parts.append(f"stream {facts['stream']}")
+    if facts["table"]:
+        parts.append(f"table {facts['table']}")
+    return ", ".join([*parts, facts["trigger"]])

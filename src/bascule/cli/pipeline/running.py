@@ -1,0 +1,140 @@
+"""Spark in a session of its own: started, watched by its events, ended whatever happens."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Any, Final
+
+import typer
+
+from bascule.cli import exits
+from bascule.cli.demo.processes import Program
+from bascule.cli.demo.stages import require_java
+from bascule.cli.output import err
+from bascule.cli.pipeline.picture import Picture, summary
+
+if TYPE_CHECKING:
+    from bascule.pipeline.declare import Declaration
+    from bascule.pipeline.declare.events import Event
+
+MODULE: Final = "bascule.pipeline.declare"
+END_SECONDS_MAX: Final = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How a run ended."""
+
+    ok: bool
+    interrupted: bool
+    raw: dict[str, Any]
+    """The result for programs."""
+
+
+def run_declared(
+    file: Path, declaration: Declaration, settings: list[str], *, report: Path | None, quiet: bool
+) -> Ended:
+    """Run a checked declaration, and show how far it is on standard error.
+
+    Raises: Broken where Spark ends without a word; typer.Exit after telling what failed.
+    """
+    require_java()
+    arguments = [sys.executable, "-m", MODULE, str(file), "--events", "--tied"]
+    for setting in settings:
+        arguments += ["--set", setting]
+    if report is not None:
+        arguments += ["--report", str(report)]
+    with tempfile.TemporaryDirectory(prefix="bascule-pipeline-") as folder:
+        log = Path(folder) / "spark.log"
+        spark = Program(
+            "Spark", arguments, log=log, environment=_environment(), piped=True, tied=True
+        )
+        with spark as program, passing_signals_on(program):
+            return _watch(program, declaration, quiet=quiet)
+
+
+def _environment() -> dict[str, str]:
+    return {
+        "PYSPARK_PYTHON": sys.executable,
+        "PYSPARK_DRIVER_PYTHON": sys.executable,
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "PYTHONWARNINGS": "ignore",
+    }
+
+
+def _watch(program: Program, declaration: Declaration, *, quiet: bool) -> Ended:
+    from bascule.pipeline.declare.events import decode_result
+
+    found: dict[str, Any] | None = None
+    page = ""
+    with Picture(declaration.pipeline.name, quiet=quiet) as picture:
+        for event in _events(program):
+            picture.show(event)
+            if event["event"] == "result":
+                found = event["result"]
+            elif event["event"] == "report":
+                page = event["path"]
+            elif event["event"] == "failed":
+                raise _failed(event)
+            elif event["event"] == "interrupted":
+                raise typer.Exit(exits.INTERRUPTED)
+    if found is None:
+        program.wait(END_SECONDS_MAX)
+        raise program.failure()
+    result = decode_result(found)
+    if not quiet:
+        err.print(summary(result))
+    if page:
+        err.print(f"report: {page}")
+    return Ended(result.ok, bool(result.summary.get("interrupted")), found)
+
+
+@contextmanager
+def passing_signals_on(program: Program) -> Iterator[None]:
+    """The first Ctrl-C (or SIGTERM, SIGHUP) asks the program to end in order, the next ends it."""
+    asked = False
+
+    def on_signal(number: int, frame: FrameType | None) -> None:
+        nonlocal asked
+        if asked:
+            raise KeyboardInterrupt
+        asked = True
+        program.interrupt()
+
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = {number: signal.signal(number, on_signal) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _events(program: Program) -> Iterator[Event]:
+    from bascule.pipeline.declare.events import decode_event
+
+    while line := program.output.readline():
+        event = decode_event(line)
+        if event is not None:
+            yield event
+
+
+def _failed(event: Event) -> Exception:
+    """Tell what failed, as the command line tells errors of its own."""
+    from rich.markup import escape
+
+    from bascule.pipeline.declare.events import error_of
+
+    kind = error_of(event["error"])
+    code, hint = exits.explain_class(kind)
+    err.print(f"[red]error:[/red] {escape(event['text'])}")
+    if hint:
+        err.print(f"[dim]{escape(hint)}[/dim]")
+    return typer.Exit(code)

@@ -1,0 +1,54 @@
+"""`spark-pipelines run` in a session of its own, and how it really ended."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any, Final
+
+from rich.markup import escape
+
+from bascule.cli.demo.processes import Program, interrupted_by_all_signals
+from bascule.cli.demo.stages import require_java
+from bascule.cli.output import err
+from bascule.errors import ConfigError
+from bascule.pipeline.declare.events import decode_line
+
+MODULE: Final = "bascule.pipeline.sdp"
+
+
+def run_project(folder: Path, *, quiet: bool) -> dict[str, Any]:
+    """Run the project in `folder`; returns its outcome.
+
+    Raises: ConfigError where there is none; Broken where it ends without a word.
+    """
+    from bascule.pipeline.sdp.project import SPEC
+
+    if not (folder / SPEC).exists():
+        raise ConfigError(f"{folder} holds no {SPEC}: `bascule pipeline sdp` writes one")
+    require_java()
+    arguments = [sys.executable, "-m", MODULE, str(folder.absolute()), "--tied"]
+    with tempfile.TemporaryDirectory(prefix="bascule-sdp-") as scratch:
+        program = Program(
+            "spark-pipelines", arguments, log=Path(scratch) / "run.log", piped=True, tied=True
+        )
+        with interrupted_by_all_signals(), program:
+            facts: dict[str, Any] | None = None
+            with err.status(f"{folder.name}: running", spinner="dots"):
+                for line in program.output:
+                    facts = decode_line(line) or facts
+        if facts is None:
+            raise program.failure()
+        if not quiet:
+            _tell(folder.name, facts, program)
+    return facts
+
+
+def _tell(name: str, facts: dict[str, Any], program: Program) -> None:
+    if facts["completed"]:
+        known = " (its client's fault with Python sources was corrected)"
+        err.print(f"[green]{escape(name)}: COMPLETED[/green]{known if facts['corrected'] else ''}")
+        return
+    err.print(f"[red]{escape(name)}: not completed[/red]: {escape(facts['error'])}")
+    err.print(escape(str(program.failure())), style="dim")

@@ -1,0 +1,68 @@
+"""What the definition file of a project calls: one sink, and the flow into it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pyspark import pipelines as dp
+
+from bascule.pipeline.declare.dispatch import spec_of
+from bascule.pipeline.declare.document import load
+from bascule.pipeline.sdp.project import check
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from bascule.pipeline.jobs.archive.spec import ArchiveSpec
+    from bascule.pipeline.rollup.spec import RollupSpec
+
+
+def define(spark: SparkSession, file: str, settings: Sequence[str] = ()) -> None:
+    """Define the flow of the declaration in `file`.
+
+    Raises: ConfigError.
+    """
+    from bascule.pipeline.jobs.archive.spec import ArchiveSpec
+    from bascule.pipeline.rollup.spec import RollupSpec
+
+    declaration = load(Path(file), environment=os.environ, settings=settings)
+    check(declaration)
+    spec = spec_of(declaration, file)
+    if isinstance(spec, RollupSpec):
+        _define_rollup(spark, spec)
+    elif isinstance(spec, ArchiveSpec):
+        _define_archive(spark, spec)
+
+
+def _define_rollup(spark: SparkSession, spec: RollupSpec) -> None:
+    from bascule.pipeline.rollup.run import frame_of, register, sink_of
+
+    register(spark, spec)
+    format, options = sink_of(spec)
+    name = _identifier(spec.name)
+    dp.create_sink(name, format, options)
+
+    @dp.append_flow(target=name, name=f"{name}_flow")
+    def flow() -> DataFrame:
+        return frame_of(spark, spec)
+
+
+def _define_archive(spark: SparkSession, spec: ArchiveSpec) -> None:
+    from bascule.pipeline.jobs.archive.scan import FORMAT, ArchiveDataSource, spec_option
+
+    spark.dataSource.register(ArchiveDataSource)
+    options = spec_option(spec)
+    name = _identifier(spec.name)
+    dp.create_sink(name, FORMAT, options)
+
+    @dp.append_flow(target=name, name=f"{name}_flow")
+    def flow() -> DataFrame:
+        return spark.readStream.format(FORMAT).options(**options).load()
+
+
+def _identifier(name: str) -> str:
+    """A pipeline's name as one that needs no quotes in SQL."""
+    return "".join(c if c.isalnum() else "_" for c in name)

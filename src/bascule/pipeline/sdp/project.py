@@ -1,0 +1,77 @@
+"""Writes the folder of a project."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from bascule.errors import ConfigError
+from bascule.pipeline.declare.sections import Declaration
+
+SPEC: Final = "spark-pipeline.yml"
+DEFINITIONS: Final = "transformations/pipeline.py"
+STORAGE: Final = "storage"
+KINDS: Final = ("archive", "rollup")
+
+_DEFINITIONS: Final = '''\
+"""Written by `bascule pipeline sdp`: the flow of {file}."""
+
+from bascule.pipeline.sdp.flows import define
+
+define(spark, {file!r}, {settings!r})  # noqa: F821 (spark-pipelines gives it)
+'''
+
+
+def write_project(
+    declaration: Declaration, file: Path, into: Path, *, settings: Sequence[str] = ()
+) -> list[Path]:
+    """Write the project of `declaration`, which was loaded from `file`; returns the files.
+
+    Raises: ConfigError for a kind that is no streaming flow, or a folder that holds something else.
+    """
+    check(declaration)
+    spec, definitions = into / SPEC, into / DEFINITIONS
+    if into.exists() and any(into.iterdir()) and not spec.exists():
+        raise ConfigError(f"{into} is not empty, and no project: choose another folder")
+    definitions.parent.mkdir(parents=True, exist_ok=True)
+    (into / STORAGE).mkdir(exist_ok=True)
+    spec.write_text(spec_text(declaration, into), encoding="utf-8")
+    definitions.write_text(
+        _DEFINITIONS.format(file=str(file.absolute()), settings=list(settings)), encoding="utf-8"
+    )
+    return [spec, definitions]
+
+
+def check(declaration: Declaration) -> None:
+    """Raises: ConfigError where Spark Declarative Pipelines have no such flow."""
+    kind = declaration.pipeline.kind
+    if kind not in KINDS:
+        raise ConfigError(
+            f"kind {kind} is no streaming flow: Spark Declarative Pipelines run "
+            + " and ".join(KINDS)
+        )
+    if declaration.rollup is not None and declaration.rollup.mode != "append":
+        raise ConfigError(
+            "rollup.mode is 'update': flows of Spark Declarative Pipelines append; "
+            "`bascule pipeline run` runs it"
+        )
+
+
+def spec_text(declaration: Declaration, into: Path) -> str:
+    """The YAML; every value is JSON, which is YAML too."""
+    from bascule.pipeline.declare.checks import option_text
+
+    settings = {name: option_text(value) for name, value in declaration.spark.items()}
+    settings.setdefault("spark.sql.session.timeZone", "UTC")
+    lines = [
+        f"name: {json.dumps(declaration.pipeline.name)}",
+        f"storage: {json.dumps((into / STORAGE).absolute().as_uri())}",
+        "libraries:",
+        "  - glob:",
+        f"      include: {json.dumps(DEFINITIONS)}",
+        "configuration:",
+        *(f"  {json.dumps(name)}: {json.dumps(text)}" for name, text in settings.items()),
+    ]
+    return "\n".join(lines) + "\n"

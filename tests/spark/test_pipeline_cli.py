@@ -1,0 +1,190 @@
+"""`bascule pipeline` as people run it: a Spark of its own, which ends with the command."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+import pytest
+
+from bascule.cli import exits
+from bascule.client import SyncClient
+from running import Node
+
+pytestmark = pytest.mark.tier3
+pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
+
+BASCULE = [sys.executable, "-m", "bascule.cli.main", "pipeline"]
+WAIT_S = 120
+
+ROLLUP = """
+[pipeline]
+name = "by-subject"
+kind = "rollup"
+server = "{server}"
+checkpoint = "checkpoint"
+report = "report.html"
+master = "local[2]"
+prometheus_port = 0
+
+[source]
+stream = "{stream}"
+startingOffsets = "earliest"
+
+[rollup]
+sql = "SELECT window.start AS at, subject, count(*) AS n FROM records GROUP BY window(timestamp, '1 second'), subject"
+mode = "update"
+
+[table]
+format = "parquet"
+location = "table"
+"""  # noqa: E501
+
+
+def declared(folder: Path, node: Node, stream: str) -> Path:
+    path = folder / "rollup.toml"
+    path.write_text(ROLLUP.format(server=node.doors["http"], stream=stream))
+    return path
+
+
+def fill(client: SyncClient, stream: str, count: int) -> None:
+    client.publish_many((f"{stream}.{n % 3}", b"%d" % n) for n in range(count))
+
+
+def bascule(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*BASCULE, *arguments],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=WAIT_S,
+        check=False,
+    )
+
+
+def mentions(folder: Path) -> list[int]:
+    """Processes whose command line or environment names the folder: Java and Python workers."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdecimal() or int(entry.name) == os.getpid():
+            continue
+        try:
+            text = (entry / "cmdline").read_bytes() + (entry / "environ").read_bytes()
+        except OSError:
+            continue
+        if str(folder).encode() in text:
+            found.append(int(entry.name))
+    return found
+
+
+def wait_until(holds: Any) -> None:
+    deadline = time.monotonic() + WAIT_S
+    while not holds():
+        assert time.monotonic() < deadline, f"not within {WAIT_S} s"
+        Event().wait(0.1)
+
+
+def started(folder: Path, *arguments: str) -> subprocess.Popen[bytes]:
+    """A run that goes on until it is stopped, with an environment to be known by."""
+    return subprocess.Popen(
+        [*BASCULE, *arguments, "--set", "pipeline.trigger=500ms"],
+        cwd=folder,
+        env={**os.environ, "KNOWN_BY": str(folder)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    )
+
+
+def batches(folder: Path) -> int:
+    return len(list((folder / "checkpoint" / "commits").glob("[0-9]*")))
+
+
+def test_a_run_tells_its_result_and_writes_its_report(
+    node: Node, client: SyncClient, stream: str, tmp_path: Path
+) -> None:
+    fill(client, stream, 3_000)
+    path = declared(tmp_path, node, stream)
+    done = bascule("run", path.name, "--json", folder=tmp_path)
+    assert done.returncode == exits.OK, done.stderr
+    result = json.loads(done.stdout)
+    assert result["kind"] == "rollup"
+    assert result["summary"]["rows"] == 3_000
+    page = (tmp_path / "report.html").read_text()
+    assert "<svg" in page
+    assert "http" not in page.replace("http-equiv", ""), "a report fetches nothing"
+    again = bascule("run", path.name, folder=tmp_path)
+    assert again.returncode == exits.OK, again.stderr
+    assert "by-subject rollup: done" in again.stderr
+    assert mentions(tmp_path) == []
+
+
+def test_what_fails_in_spark_is_one_sentence(node: Node, tmp_path: Path) -> None:
+    path = declared(tmp_path, node, "nowhere")
+    done = bascule("run", path.name, folder=tmp_path)
+    assert done.returncode == exits.UNKNOWN
+    assert "error: no stream is named 'nowhere'" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_spark_in_order(
+    node: Node, client: SyncClient, tmp_path: Path, number: signal.Signals
+) -> None:
+    stream = f"ends_on_{number.name.lower()}"
+    client.create_stream(stream, f"{stream}.>", sync="interval")
+    fill(client, stream, 100)
+    path = declared(tmp_path, node, stream)
+    process = started(tmp_path, "run", path.name, "--json")
+    wait_until(lambda: batches(tmp_path) == 1)
+    fill(client, stream, 100)  # Spark reports a batch only after it is committed
+    wait_until(lambda: batches(tmp_path) == 2)
+    process.send_signal(number)
+    output, news = process.communicate(timeout=WAIT_S)
+    assert process.returncode == exits.INTERRUPTED, news
+    summary = json.loads(output)["summary"]
+    assert summary["interrupted"] is True
+    assert summary["rows"] >= 100
+    assert (tmp_path / "report.html").exists()
+    assert mentions(tmp_path) == []
+
+
+def test_kill_9_leaves_no_java_and_loses_nothing(
+    node: Node, client: SyncClient, stream: str, tmp_path: Path
+) -> None:
+    fill(client, stream, 100)
+    path = declared(tmp_path, node, stream)
+    process = started(tmp_path, "run", path.name)
+    wait_until(lambda: batches(tmp_path) or process.poll() is not None)
+    assert process.poll() is None, process.communicate()
+    assert mentions(tmp_path), "Java runs, and is found by what it was given"
+    process.kill()
+    process.communicate(timeout=WAIT_S)
+    wait_until(lambda: not mentions(tmp_path))
+    fill(client, stream, 50)
+    done = bascule("run", path.name, "--json", folder=tmp_path)
+    assert done.returncode == exits.OK, done.stderr
+    assert sum_of_last_versions(tmp_path / "table") == 150
+
+
+def sum_of_last_versions(folder: Path) -> int:
+    """Of each window and subject, the count with the greatest batch."""
+    import pyarrow as pa
+
+    from bascule.pipeline import lake
+
+    table = lake.open_table(lake.TableAddress("parquet", str(folder)))
+    snapshot = table.snapshot()
+    assert snapshot is not None
+    rows = pa.Table.from_batches(lake.read_files(table.files(snapshot), table.schema)).to_pylist()
+    latest: dict[Any, dict[str, Any]] = {}
+    for row in sorted(rows, key=lambda row: row["batch"]):
+        latest[row["at"], row["subject"]] = row
+    return sum(row["n"] for row in latest.values())
