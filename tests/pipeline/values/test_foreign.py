@@ -390,9 +390,11 @@ def test_other_arrow_streams_are_told() -> None:
     other = stream([row], pa.schema([("i", pa.int64())]))
     assert reason(ARROW, other).startswith("columns are i int64, declared i int32, s string")
     assert reason(ARROW, stream([row], compression="zstd")).startswith("expected no compression")
-    assert reason(ARROW, b"") == "expected an Arrow stream, found no message"
+    assert reason(ARROW, b"") == (
+        "expected an Arrow stream of schema, record batch, found no message"
+    )
     end = pa.ipc.MessageReader.open_stream(value).read_next_message().serialize()
-    assert reason(ARROW, end.to_pybytes()).endswith("behind the schema, found nothing")
+    assert reason(ARROW, end.to_pybytes()).endswith(" found schema")
     for end in (4, len(value) // 2, len(value) - 9):
         assert reason(ARROW, value[:end])
     liar = value.replace(struct.pack("<q", 1), struct.pack("<q", 1 << 50))

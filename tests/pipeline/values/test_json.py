@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import cache
 from typing import Any
 
 import pyarrow as pa
@@ -10,8 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bascule.pipeline.values import ValueSpec, json_text
-from bascule.pipeline.values.model import Decoded
+from bascule.pipeline.values import Decoded, ValueDecoder, ValueSpec, json_text
 from pipeline.values.oracle import BAD, decoded
 
 DDL = (
@@ -55,8 +55,13 @@ def fast(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(json_text, "ROWS_MIN", 1)
 
 
+@cache
+def decoder(spec: ValueSpec) -> ValueDecoder:
+    return spec.decoder()
+
+
 def decode(values: list[bytes | None], spec: ValueSpec = SPEC) -> Decoded:
-    found = spec.decoder().decode(pa.array(values, pa.binary()))
+    found = decoder(spec).decode(pa.array(values, pa.binary()))
     assert str(found.values.type) == str(spec.arrow_type())
     found.values.validate(full=True)
     assert len(found.values) == len(values)

@@ -48,12 +48,11 @@ class ArrowDecoder:
     def _batch(self, value: pa.Buffer) -> pa.RecordBatch:
         """Its only batch. Raises: one of MALFORMED, OSError, MemoryError."""
         messages = list(pa.ipc.MessageReader.open_stream(value))
-        if not messages:
-            raise ValueError("expected an Arrow stream, found no message")
+        kinds = [message.type for message in messages]
+        if kinds != ["schema", "record batch"]:  # reading another as one of them ends the process
+            found = ", ".join(kinds) or "no message"
+            raise ValueError(f"expected an Arrow stream of schema, record batch, found {found}")
         self._check_schema(messages[0])
-        kinds = ", ".join(message.type for message in messages[1:]) or "nothing"
-        if kinds != "record batch":
-            raise ValueError(f"expected one record batch behind the schema, found {kinds}")
         if _is_compressed(messages[1].metadata.to_pybytes()):
             raise ValueError("expected no compression of the record batch")
         batch = pa.ipc.read_record_batch(messages[1], self._schema)
