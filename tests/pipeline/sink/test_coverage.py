@@ -1,0 +1,70 @@
+"""Whether a stream's dedupe window covers the repetition of a batch."""
+
+from __future__ import annotations
+
+import pytest
+
+from bascule.errors import (
+    BasculeError,
+    Broken,
+    Indeterminate,
+    NoResponders,
+    PublishRejected,
+    RowRefused,
+)
+from bascule.model import StreamConfig
+from bascule.pipeline.sink.advice import explain
+from bascule.pipeline.sink.coverage import RESTART_MS, Window, uncovered
+
+WINDOW = Window("s", 120_000, 1_000, partitions=2)
+
+
+def test_a_window_is_the_streams() -> None:
+    config = StreamConfig("a", dedupe_window_ms=5, dedupe_messages_max=6, partitions=7)
+    assert Window.of("s", config) == Window("s", 5, 6, 7)
+
+
+@pytest.mark.parametrize("window", [Window("s", 0, 10), Window("s", 10, 0)])
+def test_a_window_may_be_off(window: Window) -> None:
+    assert window.is_off
+    (said,) = uncovered({"s": window}, [("s", 0, 1)], duration_ms=0)
+    assert "remembers no message ids" in said
+
+
+def test_a_batch_that_fits_is_covered() -> None:
+    spans = [("s", 0, 600), ("s", 0, 400), ("s", 1, 1_000)]
+    assert uncovered({"s": WINDOW}, spans, duration_ms=120_000 - RESTART_MS) == []
+
+
+def test_time_to_come_back_counts() -> None:
+    (said,) = uncovered({"s": WINDOW}, [("s", 0, 1)], duration_ms=120_001 - RESTART_MS)
+    assert "for 120 s, and a batch of 90.0 s needs 120 s" in said
+    assert "--dedupe-window 4m" in said
+
+
+def test_the_fullest_partition_counts() -> None:
+    spans = [("s", 0, 900), ("s", 1, 600), ("s", 0, 101), ("other", 0, 5_000)]
+    (said,) = uncovered({"s": WINDOW}, spans, duration_ms=0)
+    assert "remembers 1000 message ids in partition 0, and a batch wrote 1001" in said
+    assert "--dedupe-messages 1001" in said
+
+
+def test_without_partitions_only_what_is_certain_is_said() -> None:
+    assert WINDOW.why_too_few(2_000) is None
+    assert "remembers 2000 message ids, and a batch wrote 2001" in str(WINDOW.why_too_few(2_001))
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (RowRefused(3, "a", "its subject is null"), "its subject is null; mend such rows"),
+        (PublishRejected(400, 10054, "too large"), "raise the stream's message_bytes_max"),
+        (PublishRejected(400, 99999, "whatever"), "see docs/publishing.md"),
+        (NoResponders("a"), "waits for a stream whose node is away"),
+        (Indeterminate("no ack within 5 s"), "raise option ackTimeout"),
+        (Broken("x"), "is the NATS server there"),
+        (BasculeError("x"), "nothing after this row"),
+    ],
+)
+def test_errors_say_what_to_do(error: BasculeError, said: str) -> None:
+    assert said in explain(error)
