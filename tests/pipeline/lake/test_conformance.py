@@ -232,6 +232,32 @@ def test_tokens_make_a_batch_harmless_to_repeat(lake: Lake) -> None:
     assert table.history() == []
 
 
+def test_a_batch_may_replace_all_there_was(lake: Lake) -> None:
+    schema = pa.schema([("carrier", pa.string()), ("flights", pa.int64())])
+    table = lake.create(["carrier"], schema=schema)
+
+    def replace(batch: int, carriers: list[str]) -> None:
+        opened = table.writer().open()
+        for carrier in carriers:
+            row = {"carrier": carrier, "flights": batch}
+            opened.write(pa.RecordBatch.from_pylist([row], schema))
+        table.commit(Commit(tuple(opened.finish()), token=("latest", batch), replaces=True))
+
+    for batch, carriers, held in [
+        (0, ["AA", "UA"], [("AA", 0), ("UA", 0)]),
+        (1, ["UA", "DL"], [("DL", 1), ("UA", 1)]),
+        (1, ["NK"], [("DL", 1), ("UA", 1)]),
+        (2, [], []),
+        (3, ["B6"], [("B6", 3)]),
+    ]:
+        replace(batch, carriers)
+        found = sorted((row["carrier"], row["flights"]) for row in rows_of(table).to_pylist())
+        assert found == held
+        snapshot = table.snapshot()
+        assert snapshot is not None
+        assert snapshot.rows == len(held)
+
+
 def test_time_travel(lake: Lake) -> None:
     table = lake.create()
     ids = [

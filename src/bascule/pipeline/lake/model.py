@@ -96,6 +96,8 @@ class Commit:
     spans: tuple[SpanSum, ...] = ()
     token: tuple[str, int] | None = None
     """(writer, batch number): a batch not above the writer's last is there already."""
+    replaces: bool = False
+    """The files take the place of all that the table held; only with a token."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,6 +45,7 @@ def plan(table: str, state: State, commit: Commit) -> Plan:
 
     Raises: LakeConflict for a gap, a partial overlap, or another stream.
     """
+    assert commit.token is not None or not commit.replaces, "offsets are only added"
     if commit.token is not None:
         return _plan_token(state, commit, commit.token)
     _check_stream(table, state, commit)

@@ -121,11 +121,15 @@ class DeltaLakeTable:
                 state = with_token(state, table, commit.token[0])
             plan = spans.plan(str(self.address), state, commit)
             if plan.advances:
-                added = [
-                    add_action(file, self._location, self.schema, is_new=True)
-                    for file in plan.files
+                gone = self._files_of(table, with_spans=False) if commit.replaces else []
+                actions: list[AddAction | RemoveAction] = [
+                    *(
+                        add_action(file, self._location, self.schema, is_new=True)
+                        for file in plan.files
+                    ),
+                    *(remove_action(file, self._location) for file in gone),
                 ]
-                self._write(table, added, plan, before=state, files=plan.files)
+                self._write(table, actions, plan, before=state, files=plan.files, gone=gone)
                 table = self._load()
             self._drop_repeated(plan.repeated)
             return self._as_snapshot(table)

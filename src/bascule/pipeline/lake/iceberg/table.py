@@ -121,7 +121,7 @@ class IcebergTable:
         def attempt(table: Table) -> Snapshot:
             plan = spans.plan(str(self.address), state_at(table), commit)
             if plan.advances:
-                self._append(table, plan)
+                self._append(table, plan, replaces=commit.replaces)
                 table = self._load()
             self._drop_repeated(table, plan.repeated)
             found = table.current_snapshot()
@@ -148,17 +148,21 @@ class IcebergTable:
             lambda table: expiry.expire(table, self._load, older_than_ms=older_than_ms, keep=keep)
         )
 
-    def _append(self, table: Table, plan: spans.Plan) -> None:
+    def _append(self, table: Table, plan: spans.Plan, *, replaces: bool) -> None:
         """Raises: CommitFailedException where somebody else was faster."""
+        gone = self._files_of(table, table.current_snapshot()) if replaces else []
         with table.transaction() as transaction:
             if table.properties.get(RETRIES) != "0":
                 transaction.set_properties({RETRIES: "0"})
             transaction.set_properties(own_properties(plan.state))
-            with transaction.update_snapshot(
+            update = transaction.update_snapshot(
                 snapshot_properties=summary_of(plan.state, plan.sums)
-            ).merge_append() as append:
+            )
+            with update.overwrite() if gone else update.merge_append() as change:
+                for old in gone:
+                    change.delete_data_file(old)
                 for file in plan.files:
-                    append.append_data_file(self._terms.to_iceberg(file))
+                    change.append_data_file(self._terms.to_iceberg(file))
 
     def _swap(self, table: Table, done: Sequence[Joined]) -> list[Joined]:
         """Put compacted files in the place of those they were made of.

@@ -118,7 +118,8 @@ class ParquetTable:
             if not plan.advances:
                 self._drop_repeated(plan.repeated)
                 return self._as_snapshot(top)
-            text = self._next(top, plan.state, added=plan.files, sums=plan.sums)
+            gone = self.files(self._as_snapshot(top)) if commit.replaces and top else []
+            text = self._next(top, plan.state, added=plan.files, removed=gone, sums=plan.sums)
             if not self._folder.add(text):
                 return None
             self._drop_repeated(plan.repeated)
