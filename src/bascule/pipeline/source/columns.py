@@ -120,14 +120,16 @@ class Shaper:
             names |= {"partition", "offset"}
         return names & set(FETCHED.names)
 
-    def shape(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+    def shape(self, batch: pa.RecordBatch, *, is_typed: bool = False) -> pa.RecordBatch:
         """Rows of a fetched batch (`record.columns.SCHEMA`, or what is `needed` of it) in the
-        columns that are chosen.
+        columns that are chosen. With `is_typed` its values were decoded before.
 
         Raises: MalformedValue in mode FAILFAST.
         """
         columns = dict(zip(batch.schema.names, batch.columns, strict=True))
-        if self._decoder is not None and not self._values.is_raw:
+        if is_typed:
+            columns[CORRUPT] = pa.nulls(batch.num_rows, pa.binary())
+        elif self._decoder is not None and not self._values.is_raw:
             self._decode(columns)
         if CHANGE in self._names:
             columns[CHANGE] = pc.if_else(pc.is_valid(batch.column("value")), "upsert", "delete")

@@ -28,12 +28,14 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from bascule.errors import DataLoss
 from bascule.pipeline.source.columns import schema_ddl
 from bascule.pipeline.source.filters import ALL, Predicate, predicate_of
 from bascule.pipeline.source.options import SourceOptions
 from bascule.pipeline.source.planning import Plan, Task, plan_batch, run_task
 from bascule.pipeline.source.positions import (
     Position,
+    Positions,
     advance,
     decode_positions,
     encode_positions,
@@ -95,6 +97,7 @@ class BasculeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._latest: dict[str, Any] | None = None
         self._advanced_at: float | None = None
         self._planned: Plan | None = None
+        self._is_past_history = False
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
         """Where a new query starts. Spark asks twice: the first answer is kept."""
@@ -115,8 +118,8 @@ class BasculeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
         Raises: DataLoss where records between `start` and it are gone.
         """
-        plan = self._planned = Plan.now(self._options)
-        held = plan.held(decode_positions(start))
+        plan, held = self._look(decode_positions(start))
+        self._planned = plan
         latest = plan.latest()
         ids = plan.ids()
         self._latest = encode_positions({s: Position(ids[s], ends) for s, ends in latest.items()})
@@ -126,6 +129,24 @@ class BasculeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         rows_max = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         ends = advance(held, targets, rows_max)
         return encode_positions({s: Position(ids[s], ends[s]) for s in ends})
+
+    def _look(self, positions: Positions) -> tuple[Plan, dict[str, dict[int, int]]]:
+        """What is there now, and where the next batch starts.
+
+        A query that has caught up with the log leaves the archive alone, unless retention has
+        overtaken it.
+        """
+        if self._is_past_history:
+            try:
+                plan = Plan.now(self._options, history=False)
+                return plan, plan.held(positions)
+            except DataLoss:
+                if self._options.archive is None:
+                    raise
+        plan = Plan.now(self._options)
+        held = plan.held(positions)
+        self._is_past_history = plan.is_past_history(held)
+        return plan, held
 
     def _waits_for_more(self, count: int) -> bool:
         """Whether a batch of `count` records is put off for minOffsetsPerTrigger."""

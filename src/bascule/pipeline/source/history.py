@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from bascule.errors import ConfigError, DataLoss
+from bascule.errors import ConfigError, DataLoss, UnknownTable
 from bascule.pipeline.lake.model import DataFile
 from bascule.pipeline.source.columns import Shaper
 from bascule.pipeline.source.filters import ALL, Predicate
@@ -29,6 +29,34 @@ from bascule.record.columns import SCHEMA as FETCHED
 if TYPE_CHECKING:
     from bascule.pipeline.lake.model import Snapshot, TableAddress
     from bascule.pipeline.source.options import SourceOptions
+    from bascule.pipeline.values import ValueSpec
+
+
+@dataclass(frozen=True, slots=True)
+class LakeFiles:
+    """The files that a range is read from, and what their column of values is."""
+
+    main: tuple[DataFile, ...]
+    malformed: tuple[DataFile, ...] = ()
+    """Of records whose values did not parse; their values are bytes."""
+    value_column: str = "value"
+    is_typed: bool = False
+    """Whether that column holds values as they are to be read, and not bytes."""
+
+    def overlapping(self, wanted: Range) -> LakeFiles:
+        """Those that may hold offsets of a range."""
+        return replace(
+            self,
+            main=tuple(file for file in self.main if _overlaps(file, wanted)),
+            malformed=tuple(file for file in self.malformed if _overlaps(file, wanted)),
+        )
+
+
+def _overlaps(file: DataFile, wanted: Range) -> bool:
+    span = file.span
+    if span is None or span.partition != wanted.partition:
+        return False
+    return span.start < wanted.end and span.end > wanted.start
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,22 +67,31 @@ class History:
     stream_id: str
     committed: Mapping[int, tuple[int, int]]
     """Partition -> [start, end) without gap."""
-    files: tuple[DataFile, ...] = ()
+    files: LakeFiles
 
     @classmethod
-    def of(cls, address: TableAddress, stream: str) -> History:
-        """The table's current snapshot. Raises: ConfigError where it archives another stream."""
+    def of(cls, address: TableAddress, stream: str, values: ValueSpec) -> History:
+        """The table's current snapshot.
+
+        Raises: ConfigError where it archives another stream, or values of another type;
+        UnknownTable.
+        """
         from bascule.pipeline.lake import open_table
 
         table = open_table(address)
-        snapshot: Snapshot | None = table.snapshot()
+        snapshot = table.snapshot()
         if snapshot is None:
-            return cls(stream, "", {})
+            return cls(stream, "", {}, LakeFiles(()))
         if snapshot.stream != stream:
             raise ConfigError(
                 f"the archive holds stream {snapshot.stream!r}, and {stream!r} is read"
             )
-        files = tuple(table.files(snapshot))
+        files = _files_for(table.schema, values)
+        files = replace(
+            files,
+            main=tuple(table.files(snapshot)),
+            malformed=_malformed_files(address, snapshot, table.schema),
+        )
         return cls(stream, snapshot.stream_id, snapshot.committed, files)
 
     def widened(self, extent: Extent) -> Extent:
@@ -80,39 +117,80 @@ class History:
 
     def cut(self, wanted: Range) -> tuple[Range, Range]:
         """The part of a range that is history, and the part that the log holds."""
-        _, end = self.committed.get(wanted.partition, (0, 0))
+        start, end = self.committed.get(wanted.partition, (0, 0))
+        if wanted.start < start:  # The archive began later than the log, which has it all.
+            return replace(wanted, end=wanted.start), wanted
         middle = min(max(wanted.start, end), wanted.end)
         return replace(wanted, end=middle), replace(wanted, start=middle)
 
-    def files_of(self, wanted: Range) -> tuple[DataFile, ...]:
-        """The files that may hold offsets of a range."""
-        return tuple(
-            file
-            for file in self.files
-            if file.span is not None
-            and file.span.partition == wanted.partition
-            and file.span.start < wanted.end
-            and file.span.end > wanted.start
-        )
+
+def _files_for(held: pa.Schema, values: ValueSpec) -> LakeFiles:
+    """Which column the values are read from. Raises: ConfigError where none has what is asked."""
+    found, wanted = held.field("value").type, values.arrow_type()
+    if found == pa.binary():
+        return LakeFiles(())
+    if found == wanted:
+        return LakeFiles((), is_typed=True)
+    if "raw" in held.names:
+        return LakeFiles((), value_column="raw")
+    raise ConfigError(
+        f"the archive holds values of type {found}, and the options ask for {wanted}: give the "
+        "valueFormat and valueSchema that it was written with, or archive with raw = true"
+    )
+
+
+def _malformed_files(
+    address: TableAddress, snapshot: Snapshot, held: pa.Schema
+) -> tuple[DataFile, ...]:
+    """The files of the table of malformed records. It is committed first, so it may be ahead."""
+    from bascule.pipeline.lake import open_table
+    from bascule.pipeline.lake.address import malformed_of
+
+    if held.field("value").type == pa.binary():
+        return ()
+    try:
+        side = open_table(malformed_of(address))
+    except UnknownTable:
+        return ()
+    found = side.snapshot()
+    return () if found is None else tuple(side.files(found))
 
 
 def history_rows(
-    options: SourceOptions,
-    wanted: Range,
-    files: tuple[DataFile, ...],
-    predicate: Predicate = ALL,
+    options: SourceOptions, wanted: Range, files: LakeFiles, predicate: Predicate = ALL
 ) -> Iterator[pa.RecordBatch]:
     """The rows of a range that the files hold, in the source's columns; only these are read.
 
-    Raises: MalformedValue, Broken where a file is gone because its snapshot expired.
+    Raises: MalformedValue; Broken where a file is gone because its snapshot expired.
     """
-    from bascule.pipeline.lake.reading import read_files
-
     shaper = Shaper(options, wanted.stream)
     needed = shaper.needed | predicate.needed or {"offset"}
-    stored = pa.schema([field for field in FETCHED if field.name in needed])
+    for source, column, is_typed in (
+        (files.main, files.value_column, files.is_typed),
+        (files.malformed, "value", False),
+    ):
+        for batch in _read(options, source, wanted, needed, column, is_typed):
+            mask = predicate.mask(batch)
+            kept = batch if mask is None else batch.filter(mask)
+            if kept.num_rows:
+                yield from pieces(shaper.shape(kept, is_typed=is_typed))
+
+
+def _read(
+    options: SourceOptions,
+    files: tuple[DataFile, ...],
+    wanted: Range,
+    needed: set[str],
+    column: str,
+    is_typed: bool,
+) -> Iterator[pa.RecordBatch]:
+    """Batches with the columns of a fetched one that are needed."""
+    from bascule.pipeline.lake.reading import read_files
+
+    value = options.values.arrow_type() if is_typed else pa.binary()
+    names = [name for name in FETCHED.names if name in needed]
+    stored = pa.schema(
+        [pa.field(column, value) if n == "value" else FETCHED.field(n) for n in names]
+    )
     for batch in read_files(files, stored, offset_start=wanted.start, offset_end=wanted.end):
-        mask = predicate.mask(batch)
-        kept = batch if mask is None else batch.filter(mask)
-        if kept.num_rows:
-            yield from pieces(shaper.shape(kept))
+        yield batch.rename_columns(names)

@@ -215,9 +215,9 @@ def _archive(text: str | None, catalog: Mapping[str, str]) -> TableAddress | Non
         if catalog:
             raise ConfigError(f'option "{_CATALOG}{min(catalog)}" is given without "archive"')
         return None
-    from bascule.pipeline.lake import parse_address
+    from bascule.pipeline.lake import address_of
 
-    return parse_address(text, catalog=catalog)
+    return address_of({"table": text, **{f"catalog.{name}": catalog[name] for name in catalog}})
 
 
 def _columns(given: Mapping[str, str]) -> tuple[str, ...]:

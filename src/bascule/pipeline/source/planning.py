@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from bascule.errors import DataLoss
 from bascule.pipeline.clients import client_of
-from bascule.pipeline.lake.model import DataFile
 from bascule.pipeline.source.bounds import Bound, parse_offsets, resolve
 from bascule.pipeline.source.changes import check_keyed, latest_rows
 from bascule.pipeline.source.extents import asker_of
 from bascule.pipeline.source.filters import Interval, Predicate
-from bascule.pipeline.source.history import History, history_rows
+from bascule.pipeline.source.history import History, LakeFiles, history_rows
 from bascule.pipeline.source.options import SourceOptions
 from bascule.pipeline.source.positions import (
     RECORDS_PER_TASK_MAX,
@@ -35,8 +34,8 @@ class Task:
     """What one Spark task reads: a range of a log, or of the files of a lake table."""
 
     range: Range
-    files: tuple[DataFile, ...] = ()
-    from_lake: bool = False
+    files: LakeFiles | None = None
+    """Read from these, or where there are none from the log."""
 
     @classmethod
     def nothing(cls) -> Task:
@@ -49,7 +48,7 @@ def run_task(options: SourceOptions, task: Task, predicate: Predicate) -> Iterat
         return iter(())
     if options.view == "latest":
         return latest_rows(options, task.range, predicate)
-    if task.from_lake:
+    if task.files is not None:
         return history_rows(options, task.range, task.files, predicate)
     return log_rows(options, task.range, predicate)
 
@@ -63,13 +62,16 @@ class Plan:
     histories: dict[str, History]
 
     @classmethod
-    def now(cls, options: SourceOptions) -> Plan:
-        """Ask the node, and the lake table. Raises: UnknownStream, Broken, DataLoss."""
+    def now(cls, options: SourceOptions, *, history: bool = True) -> Plan:
+        """Ask the node, and with `history` the archive, if there is one.
+
+        Raises: UnknownStream, Broken; DataLoss where the two leave a gap.
+        """
         extents = {e.stream: e for e in asker_of(options.server).extents(options.selection)}
         histories = {}
-        if options.archive is not None:
+        if history and options.archive is not None:
             for stream in extents:
-                histories[stream] = History.of(options.archive, stream)
+                histories[stream] = History.of(options.archive, stream, options.values)
                 extents[stream] = histories[stream].widened(extents[stream])
         return cls(options, extents, histories)
 
@@ -107,6 +109,14 @@ class Plan:
             stream: check_held(extent, positions.get(stream), fail_on_data_loss=loss)
             for stream, extent in self.extents.items()
         }
+
+    def is_past_history(self, offsets: Mapping[str, Mapping[int, int]]) -> bool:
+        """Whether nothing from `offsets` on is read from an archive."""
+        return all(
+            offsets[stream].get(partition, 0) >= end
+            for stream, history in self.histories.items()
+            for partition, (_, end) in history.committed.items()
+        )
 
     def reaches(self, ends: Positions) -> bool:
         """Whether this plan knows every stream and partition up to `ends`."""
@@ -151,7 +161,7 @@ class Plan:
             "records_max": options.records_per_task_max or RECORDS_PER_TASK_MAX,
         }
         tasks = [
-            Task(r, files=self.histories[r.stream].files_of(r), from_lake=True)
+            Task(r, files=self.histories[r.stream].files.overlapping(r))
             for r in split(lakes, **cuts)
         ]
         return tasks + [Task(r) for r in split(logs, **cuts)]

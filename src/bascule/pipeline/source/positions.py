@@ -15,8 +15,8 @@ Positions: TypeAlias = dict[str, "Position"]
 
 
 RECORDS_PER_TASK_MAX: Final = 1_000_000
-"""A longer range is cut: half a second of reading, so that all cores are busy to the end, and a task
-that is lost costs little."""
+"""A longer range is cut: half a second of reading, so that all cores stay busy, and a lost
+task costs little."""
 
 
 @dataclass(frozen=True, slots=True)
