@@ -10,13 +10,14 @@ say which row it was.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from bascule.pipeline.values.leaves import finish
+from bascule.pipeline.values.leaves import all_finite, finish
 from bascule.pipeline.values.model import Decoded
 from bascule.pipeline.values.records import MALFORMED, RecordDecoder, Rows
 from bascule.pipeline.values.typed import python_type, read_type
@@ -41,7 +42,8 @@ class JsonDecoder(RecordDecoder):
         self._is_whole = msgspec.json.Decoder(msgspec.Raw).decode
         self._required = [n for n, field in enumerate(kind) if not field.nullable]
         self._has_fast_way = not any(_is_for_exact_way(field.type) for field in kind)
-        self._has_decimals = any(_has_decimals(field.type) for field in kind)
+        self._has_decimals = _has(kind, pa.types.is_decimal)
+        self._has_floats = _has(kind, pa.types.is_floating)
         self._lines = pa.schema([field.with_nullable(True) for field in self._read])
 
     def decode(self, values: pa.Array) -> Decoded:
@@ -86,9 +88,12 @@ class JsonDecoder(RecordDecoder):
             return False
         try:
             values.cast(pa.string())  # Arrow's reader would not notice what is not UTF-8
-            column = finish(self._read_lines(values), self._kind)
+            column = self._read_lines(values)
             if self._has_decimals:
-                column.validate(full=True)  # it lets pass what has too many digits
+                column.validate(full=True)  # Arrow's reader lets pass what has too many digits
+            if self._has_floats and not all_finite(column):
+                return False  # it makes infinity of 60e308, though not of 1e309
+            column = finish(column, self._kind)
         except MALFORMED:
             return False
         if len(column) != len(values):
@@ -125,9 +130,10 @@ def _one_line_each(values: pa.Array) -> pa.Array:
     return pa.Array.from_buffers(values.type, len(values), buffers, offset=values.offset)
 
 
-def _has_decimals(kind: pa.DataType) -> bool:
+def _has(kind: pa.DataType, fits: Callable[[pa.DataType], bool]) -> bool:
+    """Whether `kind` or a type in it fits."""
     inner = [kind.field(n).type for n in range(kind.num_fields)]
-    return bool(pa.types.is_decimal(kind)) or any(_has_decimals(found) for found in inner)
+    return fits(kind) or any(_has(found, fits) for found in inner)
 
 
 def _is_for_exact_way(kind: pa.DataType) -> bool:

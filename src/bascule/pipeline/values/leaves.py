@@ -47,26 +47,25 @@ def finish(column: pa.Array, kind: pa.DataType) -> pa.Array:
         return column
     if column.offset:
         column = column.take(pa.array(range(len(column)), pa.int64()))
-    buffers = column.buffers()
     if pa.types.is_struct(kind):
         # Flattened, because below a null struct Arrow may have put empty text.
         columns = column.flatten()
         children = [finish(c, field.type) for c, field in zip(columns, kind, strict=True)]
-        return _nested(column, kind, buffers[:1], children)
+        return nested(column, kind, 1, children)
     if pa.types.is_list(kind):
-        return _nested(column, kind, buffers[:2], [finish(column.values, kind.value_type)])
+        return nested(column, kind, 2, [finish(column.values, kind.value_type)])
     if pa.types.is_map(kind):
         parts = [finish(column.keys, kind.key_type), finish(column.items, kind.item_type)]
         entries = pa.StructArray.from_arrays(parts, fields=[kind.key_field, kind.item_field])
-        return _nested(column, kind, buffers[:2], [entries])
+        return nested(column, kind, 2, [entries])
     return _leaf(column, kind)
 
 
-def _nested(
-    column: pa.Array, kind: pa.DataType, buffers: list[pa.Buffer | None], children: list[pa.Array]
-) -> pa.Array:
+def nested(column: pa.Array, kind: pa.DataType, buffers: int, children: list[pa.Array]) -> pa.Array:
+    """`column` with other children, as `kind`; it keeps so many buffers of its own."""
+    own = column.buffers()[:buffers]
     return pa.Array.from_buffers(
-        kind, len(column), buffers, null_count=column.null_count, children=children
+        kind, len(column), own, null_count=column.null_count, children=children
     )
 
 
@@ -112,3 +111,13 @@ def _narrow(column: pa.Array) -> pa.Array:
     if pc.any(pc.and_(pc.is_inf(narrow), pc.is_finite(column))).as_py():
         raise ValueError("a number beyond the range of float")
     return narrow
+
+
+def all_finite(column: pa.Array) -> bool:
+    """Whether no number in it, at any depth but in maps, is NaN or infinite."""
+    kind = column.type
+    if pa.types.is_floating(kind):
+        return not pc.any(pc.invert(pc.is_finite(column))).as_py()
+    if pa.types.is_struct(kind):
+        return all(all_finite(inner) for inner in column.flatten())
+    return not pa.types.is_list(kind) or all_finite(column.flatten())
