@@ -2,28 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pyarrow as pa
-
-from bascule.errors import Broken, CorruptData
 
 
 class Cursor:
     """One pass over batches whose offsets ascend."""
 
-    def __init__(
-        self,
-        batches: Iterator[pa.RecordBatch],
-        schema: pa.Schema,
-        on_error: Callable[[Exception], None] | None = None,
-    ) -> None:
-        """With `on_error` what cannot be read is told to it, and ends the rows."""
+    def __init__(self, batches: Iterator[pa.RecordBatch], schema: pa.Schema) -> None:
         self._batches = batches
         self._schema = schema
-        self._on_error = on_error
         self._rest: pa.RecordBatch | None = None
-        self._ended = False
 
     def until(self, bound: int) -> pa.Table:
         """All rows below `bound` that were not handed out before."""
@@ -40,12 +30,6 @@ class Cursor:
         return pa.Table.from_batches(taken, self._schema)
 
     def _next(self) -> pa.RecordBatch | None:
-        if self._rest is None and not self._ended:
-            try:
-                self._rest = next(self._batches, None)
-            except (Broken, CorruptData, OSError) as error:
-                if self._on_error is None:
-                    raise
-                self._on_error(error)
-            self._ended = self._rest is None
+        if self._rest is None:
+            self._rest = next(self._batches, None)
         return self._rest

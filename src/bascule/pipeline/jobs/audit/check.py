@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import msgspec
 import pyarrow as pa
 
-from bascule.errors import DataLoss
+from bascule.errors import Broken, CorruptData, DataLoss
 from bascule.pipeline.jobs.archive.place import held_of
 from bascule.pipeline.jobs.archive.task import read_log
 from bascule.pipeline.jobs.audit.compare import Comparison, Fault, Found
@@ -17,7 +17,7 @@ from bascule.pipeline.jobs.cursor import Cursor
 from bascule.pipeline.jobs.rows import MALFORMED_SCHEMA, RowMaker
 from bascule.pipeline.lake.checksum import SpanChecksum
 from bascule.pipeline.lake.model import DataFile, Span, SpanSum
-from bascule.pipeline.lake.reading import read_files
+from bascule.pipeline.lake.reading import clusters, read_files
 from bascule.pipeline.values.spec import ValueSpec
 
 WINDOW_ROWS: Final = 65_536
@@ -95,12 +95,7 @@ def check_part(subject: Subject, part: Part) -> str:
     start, end = part.spans[0].start, part.spans[-1].end
 
     def cursor(files: tuple[DataFile, ...], schema: pa.Schema) -> Cursor:
-        def unreadable(error: Exception) -> None:
-            found.spans_wrong += 1
-            found.faults.insert(0, Fault(partition, start, "unreadable", str(error)))
-
-        batches = read_files(files, schema, offset_start=start, offset_end=end)
-        return Cursor(batches, schema, unreadable)
+        return Cursor(_rows_of(files, schema, (start, end), found), schema)
 
     main_rows = cursor(part.files, rows.schema)
     side_rows = cursor(part.malformed_files, MALFORMED_SCHEMA)
@@ -116,6 +111,19 @@ def check_part(subject: Subject, part: Part) -> str:
                 span, rows=(main.count, recorded.rows), crc=(checksum.value, recorded.crc)
             )
     return msgspec.json.encode(found).decode()
+
+
+def _rows_of(
+    files: Sequence[DataFile], schema: pa.Schema, offsets: tuple[int, int], found: Found
+) -> Iterator[pa.RecordBatch]:
+    """The rows of files in the order of offsets; a file that cannot be read is a fault."""
+    for cluster in clusters(files):
+        try:
+            yield from read_files(cluster, schema, offset_start=offsets[0], offset_end=offsets[1])
+        except (Broken, CorruptData, OSError) as error:
+            found.spans_wrong += 1
+            start = min(file.span.start for file in cluster if file.span is not None)
+            found.faults.insert(0, Fault(found.partition, start, "unreadable", str(error)))
 
 
 def _check_span(

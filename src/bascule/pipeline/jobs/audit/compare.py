@@ -121,7 +121,9 @@ class Comparison:
         self._found.spans_wrong += 1
         kind: FaultKind = "rows" if rows[0] != rows[1] else "crc"
         text = f"offsets [{span.start}, {span.end}): {'; '.join(details)}"
-        self._add([Fault(span.partition, span.start, kind, text)])
+        # A whole span matters more than one more of its records.
+        fault = Fault(span.partition, span.start, kind, text)
+        self._found.faults = [fault, *self._found.faults][: self._faults_max]
 
     def _differences(self, log: pa.Table, lake: pa.Table) -> None:
         rows: dict[int, list[str]] = {}

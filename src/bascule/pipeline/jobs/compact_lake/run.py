@@ -1,0 +1,137 @@
+"""Runs a compaction by key: Spark finds the last record of each key, tasks write them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from bascule.pipeline.jobs.compact_lake.spec import CompactLakeSpec
+from bascule.pipeline.jobs.model import NO_PROGRESS, JobResult, Progress, Table
+from bascule.pipeline.jobs.tables import ensure_table, open_there
+from bascule.pipeline.lake.model import Commit, DataFile, FileWriter, LakeTable, WriterSpec
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_FILES: Final = pa.schema([("file", pa.string())])
+
+
+def run(spark: SparkSession, spec: CompactLakeSpec, progress: Progress = NO_PROGRESS) -> JobResult:
+    """Put the last record of each key into `into`, in the place of what it held.
+
+    Within a stream partition the greatest offset is the last. Where a key is in several, as when
+    partitions were added or messages are spread by subject, the latest timestamp decides, then the
+    offset. Records without key are left out; so are malformed ones, which have no value to keep.
+    A run over an archive that did not grow changes nothing; readers see the old rows or the new.
+
+    Raises: UnknownTable, ConfigError where `into` has other columns.
+    """
+    began = time.monotonic()
+    source = open_there(spec.table.address())
+    into = ensure_table(spec.into.address(), source.schema, spec.into.partition_by)
+    snapshot = source.snapshot()
+    rows = 0 if snapshot is None else snapshot.rows
+    progress.begin(f"compact {spec.table.address()}", rows)
+    changed = False
+    if snapshot is not None and (files := source.files(snapshot)):
+        batch = sum(end for _, end in snapshot.committed.values())
+        before = into.snapshot()
+        last = last_records(
+            _read(spark, source, files),
+            partitions=len(snapshot.committed),
+            keep_tombstones=spec.keep_tombstones,
+        )
+        written = _write(last, into)
+        progress.advance(rows)
+        token = (f"compact-lake:{spec.name}", batch)
+        after = into.commit(Commit(tuple(written), token=token, replaces=True))
+        changed = before is None or before.id != after.id
+        progress.say(f"{after.rows} keys of {rows} records")
+    return _result(spec, into, rows=rows, changed=changed, seconds=time.monotonic() - began)
+
+
+def _read(spark: SparkSession, table: LakeTable, files: list[DataFile]) -> DataFrame:
+    """The rows of data files, read by Spark itself."""
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    schema = from_arrow_schema(table.schema.remove_metadata())
+    paths = [file.path for file in files]
+    # Files are named one by one: folders hold what no snapshot names, too.
+    return spark.read.schema(schema).option("recursiveFileLookup", "true").parquet(*paths)
+
+
+def last_records(rows: DataFrame, *, partitions: int, keep_tombstones: bool) -> DataFrame:
+    """The last record of each key, with the columns of `rows`."""
+    from pyspark.sql import functions as f
+
+    rest = [name for name in rows.columns if name != "key"]
+    keyed = rows.where(f.col("key").isNotNull()).select("key", f.struct(*rest).alias("last"))
+    last = keyed.groupBy("key", f.col("last.partition").alias("p")).agg(
+        f.max_by("last", f.col("last.offset")).alias("last")
+    )
+    if partitions > 1:
+        order = f.struct("last.timestamp", "last.offset", "last.partition")
+        last = last.groupBy("key").agg(f.max_by("last", order).alias("last"))
+    if not keep_tombstones:
+        last = last.where(f.col("last.value").isNotNull())
+    return last.select("key", "last.*").select(*rows.columns)
+
+
+def _write(rows: DataFrame, into: LakeTable) -> list[DataFile]:
+    """Write in tasks; the files belong to no snapshot yet."""
+    ordered = rows.sortWithinPartitions("partition", "offset")
+    frame = ordered.mapInArrow(_writing(into.writer(), into.schema), "file string")
+    return [msgspec.json.decode(row.file, type=DataFile) for row in frame.collect()]
+
+
+def _writing(
+    writer_spec: WriterSpec, schema: pa.Schema
+) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """A file, or more, for each stream partition: within one, offsets have to ascend."""
+
+    def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        writers: dict[int, FileWriter] = {}
+        try:
+            for batch in batches:
+                for partition in pc.unique(batch.column("partition")).to_pylist():
+                    mine = batch.filter(pc.equal(batch.column("partition"), partition))
+                    if partition not in writers:
+                        writers[partition] = writer_spec.open()
+                    writers[partition].write(mine.cast(schema))
+            files = [file for writer in writers.values() for file in writer.finish()]
+        except BaseException:
+            for writer in writers.values():
+                writer.abort()
+            raise
+        texts = [msgspec.json.encode(file).decode() for file in files]
+        yield pa.record_batch([pa.array(texts, pa.string())], _FILES)
+
+    return write
+
+
+def _result(
+    spec: CompactLakeSpec, into: LakeTable, *, rows: int, changed: bool, seconds: float
+) -> JobResult:
+    snapshot = into.snapshot()
+    keys = 0 if snapshot is None else snapshot.rows
+    return JobResult(
+        kind="compact-lake",
+        name=spec.name,
+        ok=True,
+        summary={
+            "table": str(spec.table.address()),
+            "into": str(spec.into.address()),
+            "rows": rows,
+            "keys": keys,
+            "bytes": 0 if snapshot is None else snapshot.bytes,
+            "changed": changed,
+            "seconds": round(seconds, 3),
+            "rows_per_s": round(rows / seconds) if seconds else 0,
+        },
+        tables=(Table("Compaction", ("records", "keys"), ((rows, keys),)),),
+    )
