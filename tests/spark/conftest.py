@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 import bascule
 from bascule.client import SyncClient
 from bascule.pipeline.session import SHORT_LIVED, local_session
+from lake_world import World
 from running import Node, end_leftovers
 
 SETTINGS = {
@@ -59,3 +61,8 @@ def stream(client: SyncClient, request: pytest.FixtureRequest) -> str:
     name = request.node.name.removeprefix("test_")
     client.create_stream(name, f"{name}.>", sync="interval")
     return str(name)
+
+
+@pytest.fixture
+def world(spark: Any, node: Node, client: SyncClient, stream: str, tmp_path: Path) -> World:
+    return World(spark, node, client, stream, tmp_path)

@@ -5,70 +5,13 @@ from __future__ import annotations
 import json
 import shutil
 import time
-from pathlib import Path
-from typing import Any
 
 import pytest
 
-from bascule.client import SyncClient
-from bascule.pipeline.jobs.archive.run import run as archive
-from bascule.pipeline.jobs.archive.spec import ArchiveSpec
-from bascule.pipeline.jobs.audit.run import AuditSpec
-from bascule.pipeline.jobs.audit.run import run as audit
-from bascule.pipeline.jobs.tables import TableSpec, malformed_of, open_there
-from bascule.pipeline.lake.model import LakeTable
-from bascule.pipeline.lake.reading import read_files
-from running import Node
+from bascule.pipeline.jobs.tables import malformed_of, open_there
+from lake_world import World
 
 SCHEMA = {"valueFormat": "json", "valueSchema": "n bigint, name string"}
-
-
-class World:
-    """A stream, its table and the jobs on them."""
-
-    def __init__(self, spark: Any, node: Node, client: SyncClient, stream: str, folder: Path):
-        self.spark, self.node, self.client, self.stream = spark, node, client, stream
-        self.folder = folder
-        self.table = TableSpec(location=str(folder / "lake"))
-
-    def fill(self, count: int, *, first: int = 0) -> None:
-        self.client.publish_many(
-            (f"{self.stream}.{n % 7}", b"%d" % n, f"k{n % 5}", {"H": "x"} if n % 3 else None)
-            for n in range(first, first + count)
-        )
-
-    def spec(self, **more: Any) -> ArchiveSpec:
-        wanted = {"name": f"archive-{self.stream}", "table": self.table, **more}
-        return ArchiveSpec(stream=self.stream, server=self.node.doors["http"], **wanted)
-
-    def archive(self, **more: Any) -> Any:
-        return archive(self.spark, self.spec(**more))
-
-    def audit(self, **more: Any) -> Any:
-        wanted = {"name": "audit", "stream": self.stream, "table": self.table, **more}
-        return audit(self.spark, AuditSpec(server=self.node.doors["http"], **wanted))
-
-    def open(self) -> LakeTable:
-        return open_there(self.table.address())
-
-    def rows(self, table: LakeTable | None = None) -> list[dict[str, Any]]:
-        table = table or self.open()
-        snapshot = table.snapshot()
-        assert snapshot is not None
-        files = table.files(snapshot)
-        return [row for batch in read_files(files, table.schema) for row in batch.to_pylist()]
-
-    def offsets(self) -> list[int]:
-        return [row["offset"] for row in self.rows()]
-
-    def committed(self) -> dict[int, int]:
-        found = self.client.offsets(consumer=f"archive-{self.stream}", stream=self.stream)
-        return {entry.partition: entry.offset for entry in found}
-
-
-@pytest.fixture
-def world(spark: Any, node: Node, client: SyncClient, stream: str, tmp_path: Path) -> World:
-    return World(spark, node, client, stream, tmp_path)
 
 
 def test_a_stream_is_in_its_table_as_it_was(world: World) -> None:
