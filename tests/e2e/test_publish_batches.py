@@ -163,7 +163,7 @@ def test_a_refused_row_is_named(client: SyncClient) -> None:
     name = next(names)
     client.create_stream(name, f"{name}.>", message_bytes_max=1_000)
     batch = pa.RecordBatch.from_pydict(
-        {"value": [b"x" * (2_000 if n == 7 else 1) for n in range(9)]}
+        {"value": [b"x" * (2_000 if n >= 7 else 1) for n in range(20)]}
     )
     with client.batch_publisher(subject=f"{name}.a") as out:
         with pytest.raises(PublishRejected) as caught:

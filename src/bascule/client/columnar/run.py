@@ -211,7 +211,10 @@ class ColumnarRun(Run):
         )
 
     def _explain(self, index: int, answer: BasculeError) -> BasculeError:
-        self.failed_row, self.failed_subject = index, self.subject_of(index)
+        if self.failed_row is None or index < self.failed_row:
+            # Refusals come in any order: the first row is the one to name.
+            self.failed_row, self.failed_subject = index, self.subject_of(index)
+            self._failure = None
         return super()._explain(index, answer)
 
     def _silence(self) -> BasculeError:
