@@ -7,7 +7,7 @@ import importlib
 
 NAMES = (
     "decode", "sendfile", "latency", "ingest", "acked", "reading", "idle", "compaction", "dedupe",
-    "restart", "spark_read", "spark_latency", "spark_sink",
+    "restart", "spark_read", "spark_latency", "spark_archive", "spark_sink",
 )  # fmt: skip
 
 
