@@ -13,8 +13,9 @@ import msgspec
 from bascule.errors import BasculeError
 from bascule.pipeline.jobs.archive.place import Place, open_place
 from bascule.pipeline.jobs.archive.plan import decode_position
-from bascule.pipeline.jobs.archive.spec import ArchiveSpec, trigger_of
+from bascule.pipeline.jobs.archive.spec import ArchiveSpec
 from bascule.pipeline.jobs.model import NO_PROGRESS, JobResult, Progress, Series, Table
+from bascule.pipeline.trigger import trigger_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from typing import Final, Literal
 
 import msgspec
 
 from bascule.errors import ConfigError
 from bascule.pipeline.jobs.tables import TableSpec
+from bascule.pipeline.trigger import trigger_of
 from bascule.wire.offsets import check_consumer
 
 OFFSETS_PER_TRIGGER: Final = 5_000_000
@@ -17,9 +17,6 @@ BYTES_PER_TRIGGER: Final = 1 << 30
 """The same for large records, by the log's average."""
 FILE_BYTES: Final = 128 << 20
 """A file that a compaction aims at."""
-
-_INTERVAL: Final = re.compile(r"(\d+) ?(ms|s|m|h)")
-_UNITS: Final = {"ms": "milliseconds", "s": "seconds", "m": "minutes", "h": "hours"}
 
 
 class ArchiveSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -61,13 +58,3 @@ class ArchiveSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} is {getattr(self, name)}: expected at least 1")
         trigger_of(self.trigger)
-
-
-def trigger_of(text: str) -> dict[str, str | bool]:
-    """The argument of Spark's `trigger` that `text` stands for. Raises: ConfigError."""
-    if text == "available-now":
-        return {"availableNow": True}
-    found = _INTERVAL.fullmatch(text)
-    if found is None:
-        raise ConfigError(f"trigger is {text!r}: expected available-now, or a time such as 10s")
-    return {"processingTime": f"{found[1]} {_UNITS[found[2]]}"}
