@@ -45,7 +45,7 @@ def test_a_name_of_a_type(text: str) -> None:
 
 def test_columns_with_all_that_may_stand_around_them() -> None:
     text = (
-        "a int NOT NULL, `b ``c`: STRING comment 'it\\'s', _d1 array< map<string,struct<x:int>> >"
+        "a int NOT NULL, `b ``c`: STRING comment 'it\\'s ''b''', _d1 array< map<string,struct<x:int>> >"
     )
     assert parse_ddl(text) == pa.struct(
         [
@@ -129,3 +129,19 @@ def test_any_text_is_a_schema_or_is_refused(text: str) -> None:
         assert "position" in str(error)
     else:
         assert parse_ddl(format_ddl(kind)) == kind
+
+
+@given(structs(types))
+def test_spark_would_have_the_same_in_arrow(kind: pa.DataType) -> None:
+    conversion = pytest.importorskip("pyspark.sql.pandas.types")
+    theirs = conversion.from_arrow_type(kind)
+    again = conversion.to_arrow_type(theirs, timezone="UTC")
+    assert again.equals(kind, check_metadata=True)
+    assert str(again) == str(kind)
+
+
+def test_the_text_is_what_spark_calls_the_type() -> None:
+    conversion = pytest.importorskip("pyspark.sql.pandas.types")
+    columns = [(f"c{number}", inner) for number, inner in enumerate(SIMPLE.values())]
+    kind = pa.struct([*columns, ("l", list_of(map_of(pa.string(), pa.struct(columns))))])
+    assert format_ddl(kind) == conversion.from_arrow_type(kind).simpleString()

@@ -210,7 +210,8 @@ class _Parser:
             self._take()
             if self._next.kind != "text":
                 self._fail("a text between single quotes")
-            self._take()
+            while self._next.kind == "text":  # '' in a text is a quote, and reads as two texts
+                self._take()
 
     def _type(self) -> pa.DataType:
         if self._next.kind != "word":
