@@ -8,7 +8,7 @@ import datetime
 import json
 import math
 import re
-from decimal import Decimal, DecimalException
+from decimal import Decimal
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -51,7 +51,7 @@ def decoded(value: bytes | None, kind: pa.StructType) -> Any:
         )
         no_surrogates(found)
         return convert(found, kind)
-    except (Malformed, ValueError, RecursionError, DecimalException):
+    except (Malformed, ValueError, ArithmeticError, RecursionError):
         return BAD
 
 
@@ -97,7 +97,7 @@ def convert(found: Any, kind: pa.DataType) -> Any:
         return int(found)
     if pa.types.is_floating(kind):
         need(isinstance(found, Number))
-        number = float(found)
+        number = float(int(found)) if re.fullmatch(r"-?\d{1,400}", found) else float(found)
         if kind.bit_width == 32:
             with np.errstate(over="ignore", under="ignore"):
                 number = float(np.float32(number))

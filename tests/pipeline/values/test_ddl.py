@@ -45,7 +45,8 @@ def test_a_name_of_a_type(text: str) -> None:
 
 def test_columns_with_all_that_may_stand_around_them() -> None:
     text = (
-        "a int NOT NULL, `b ``c`: STRING comment 'it\\'s ''b''', _d1 array< map<string,struct<x:int>> >"
+        "a int NOT NULL, `b ``c`: STRING comment 'it\\'s ''b''', "
+        "_d1 array< map<string,struct<x:int>> >"
     )
     assert parse_ddl(text) == pa.struct(
         [

@@ -24,7 +24,7 @@ VALUES = [
     b'{"i":1.0}', b'{"i":1e2}', b'{"i":-0}', b'{"i":2147483648}', b'{"i":"1"}', b'{"i":true}',
     b'{"t":-128}', b'{"t":128}', b'{"l":9223372036854775807}', b'{"l":9223372036854775808}',
     b'{"b":true,"d":1}', b'{"b":1}', b'{"d":1e308}', b'{"d":1e309}', b'{"d":-0.0}', b'{"d":1e-400}',
-    b'{"d":60e308}',
+    b'{"d":60e308}', b'{"d":-0}', b'{"d":[-0]}', b'{"d":%d}' % 10**400, b'{"d":-1e-320}',
     b'{"f":0.1}', b'{"f":1e39}', b'{"f":3.4028235e38}', b'{"d":NaN}', b'{"d":Infinity}',
     b'{"s":1}', b'{"s":"\\u00e9\xc3\xa9\\ud83d\\ude00"}', b'{"s":"\\ud800"}', b'{"s":"\xff"}',
     b'{"other":"\xff"}', b'{"s":"a\nb"}', b'{"s":"a\\nb"}', b'{\n\r\n"s"\n:\n"x"}\n', b'{"s":"\0"}',
@@ -105,7 +105,7 @@ def test_all_values_at_once() -> None:
 
 
 def test_good_values_go_the_fast_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    slow = {b'{"i":1,"i":2}', b'{"other":"\xff"}'}
+    slow = {b'{"i":1,"i":2}', b'{"other":"\xff"}', b'{"d":-0}', b'{"d":-0.0}', b'{"d":-1e-320}'}
     good = [v for v in VALUES if decoded(v, SPEC.arrow_type()) is not BAD and v not in slow]
 
     def refuse(*_: object) -> None:

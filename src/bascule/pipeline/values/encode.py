@@ -8,7 +8,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from bascule.pipeline.values.leaves import all_finite, nested
+from bascule.pipeline.values.leaves import is_finite, nested
 
 _ENCODERS: Final[dict[str, msgspec.json.Encoder | msgspec.msgpack.Encoder]] = {
     "json": msgspec.json.Encoder(decimal_format="number"),
@@ -59,7 +59,7 @@ class RowEncoder:
             fields = [kind.key_field, kind.item_field.with_type(items.type)]
             entries = pa.StructArray.from_arrays([keys, items], fields=fields)
             return nested(column, pa.map_(*fields), 2, [entries])
-        if pa.types.is_floating(kind) and self._is_json and not all_finite(column):
+        if pa.types.is_floating(kind) and self._is_json and not is_finite(column):
             raise ValueError("NaN and infinity cannot be written as json")
         return _as_text(column) if pa.types.is_temporal(kind) else column
 

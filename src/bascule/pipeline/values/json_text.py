@@ -17,7 +17,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from bascule.pipeline.values.leaves import all_finite, finish
+from bascule.pipeline.values.leaves import finish, is_finite
 from bascule.pipeline.values.model import Decoded
 from bascule.pipeline.values.records import MALFORMED, RecordDecoder, Rows
 from bascule.pipeline.values.typed import python_type, read_type
@@ -91,8 +91,8 @@ class JsonDecoder(RecordDecoder):
             column = self._read_lines(values)
             if self._has_decimals:
                 column.validate(full=True)  # Arrow's reader lets pass what has too many digits
-            if self._has_floats and not all_finite(column):
-                return False  # it makes infinity of 60e308, though not of 1e309
+            if self._has_floats and not _are_agreed(column):
+                return False
             column = finish(column, self._kind)
         except MALFORMED:
             return False
@@ -134,6 +134,20 @@ def _has(kind: pa.DataType, fits: Callable[[pa.DataType], bool]) -> bool:
     """Whether `kind` or a type in it fits."""
     inner = [kind.field(n).type for n in range(kind.num_fields)]
     return fits(kind) or any(_has(found, fits) for found in inner)
+
+
+def _are_agreed(column: pa.Array) -> bool:
+    """Whether all numbers with fractions are ones of which msgspec makes the same.
+
+    Arrow's reader makes infinity of 60e308, though it refuses 1e309, and -0.0 of -0.
+    """
+    kind = column.type
+    if pa.types.is_floating(kind):
+        negative_zero = pc.any(pc.equal(pc.divide(1.0, column), float("-inf"))).as_py()
+        return is_finite(column) and not negative_zero
+    if pa.types.is_struct(kind):
+        return all(_are_agreed(inner) for inner in column.flatten())
+    return not pa.types.is_list(kind) or _are_agreed(column.flatten())
 
 
 def _is_for_exact_way(kind: pa.DataType) -> bool:

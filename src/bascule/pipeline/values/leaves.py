@@ -113,11 +113,6 @@ def _narrow(column: pa.Array) -> pa.Array:
     return narrow
 
 
-def all_finite(column: pa.Array) -> bool:
-    """Whether no number in it, at any depth but in maps, is NaN or infinite."""
-    kind = column.type
-    if pa.types.is_floating(kind):
-        return not pc.any(pc.invert(pc.is_finite(column))).as_py()
-    if pa.types.is_struct(kind):
-        return all(all_finite(inner) for inner in column.flatten())
-    return not pa.types.is_list(kind) or all_finite(column.flatten())
+def is_finite(column: pa.Array) -> bool:
+    """Whether no number in a column of them is NaN or infinite."""
+    return not pc.any(pc.invert(pc.is_finite(column))).as_py()
