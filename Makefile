@@ -21,7 +21,7 @@ SEED    ?=
 .PHONY: help
 help: ## this menu
 	@printf 'Bascule: durable streams on NATS subjects\n\n'
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  \033[1mmake %-10s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  \033[1mmake %-13s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 	@printf '\nBASCULE_PURE=1 leaves the compiled parts out. PYTHON=python3.13 picks the Python of a new .venv.\n'
 
 # -- set-up -----------------------------------------------------------------------------------
@@ -94,6 +94,11 @@ torture: setup ## kill -9 under load with random timing, ROUNDS=20 times; damage
 	$(PYTEST) -q -s --timeout=0 --rounds=$(ROUNDS) --seed=$(strip $(or $(SEED),$(shell od -An -N3 -tu4 /dev/urandom))) \
 		tests/e2e/test_torture.py
 	$(PYTEST) -q --timeout=0 --torture tests/storage/test_any_byte.py
+
+.PHONY: torture-spark
+torture-spark: setup ## kill driver and executors of the archive and the sink, ROUNDS=20 times each
+	$(PYTEST) -q -s --timeout=0 --rounds=$(ROUNDS) --seed=$(strip $(or $(SEED),$(shell od -An -N3 -tu4 /dev/urandom))) \
+		tests/spark/test_archive_torture.py tests/spark/test_sink_torture.py
 
 .PHONY: power
 power: $(VENV)/.installed build ## power loss on the crashable disk, POWER_ROUNDS=10000 rounds from SEED on

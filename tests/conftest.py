@@ -41,8 +41,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="damage every byte instead of samples",
     )
-    parser.addoption("--rounds", type=int, help="of kill -9 in tests/e2e/test_torture.py")
-    parser.addoption("--seed", type=int, help="of the dice in tests/e2e/test_torture.py")
+    parser.addoption("--rounds", type=int, help="of kill -9 in the tests of torture")
+    parser.addoption("--seed", type=int, help="of the dice in the tests of torture")
 
 
 @pytest.fixture
