@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING, Final, TypeVar
 
 import pyarrow as pa
@@ -47,27 +47,20 @@ def spread(
     context = spark.sparkContext
     group = f"bascule-{next(_groups)}"
     frame = spark.range(0, len(items), 1, len(items)).mapInArrow(answer, "answer string")
-    answers: list[str] = []
-    failures: list[BaseException] = []
 
-    def collect() -> None:
+    def collect() -> list[str]:
         context.setJobGroup(group, "bascule", interruptOnCancel=True)
-        try:
-            answers.extend(row.answer for row in frame.collect())
-        except BaseException as error:
-            failures.append(error)
+        return [row.answer for row in frame.collect()]
 
-    thread = threading.Thread(target=collect, name=group, daemon=True)
-    thread.start()
-    try:
-        while thread.is_alive():
-            thread.join(POLL_S)
-            progress.advance(_done(spark, group, sum(weights), len(items)))
-    except BaseException:
-        context.cancelJobGroup(group)
-        raise
-    if failures:
-        raise failures[0]
+    with ThreadPoolExecutor(1, thread_name_prefix=group) as executor:
+        coming = executor.submit(collect)
+        try:
+            while not wait([coming], POLL_S).done:
+                progress.advance(_done(spark, group, sum(weights), len(items)))
+        except BaseException:
+            context.cancelJobGroup(group)
+            raise
+    answers = coming.result()
     progress.advance(sum(weights))
     return answers
 

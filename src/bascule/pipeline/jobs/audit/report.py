@@ -1,0 +1,121 @@
+"""What an audit tells: a result of its findings."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from bascule.pipeline.jobs.archive.plan import Held
+from bascule.pipeline.jobs.audit.check import Part
+from bascule.pipeline.jobs.audit.compare import Fault, Found
+from bascule.pipeline.jobs.audit.plan import Extents
+from bascule.pipeline.jobs.audit.spec import AuditSpec
+from bascule.pipeline.jobs.model import JobResult, Json, Table
+
+COLUMNS = (
+    "partition", "log start", "watermark", "lake start", "lake end", "rows", "malformed",
+    "missing", "duplicate", "differing", "extra", "crc", "lag",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """What is compared: one state of the tables, and the extent of the log right after it."""
+
+    log: Held
+    committed: Extents
+    parts: list[Part]
+
+    def lag(self, partition: int) -> int:
+        start, end = self.log.partitions.get(partition, (0, 0))
+        return max(0, end - self.committed.get(partition, (start, start))[1])
+
+    def late_start(self, partition: int) -> int:
+        """Offsets of the log before the table's first."""
+        if partition not in self.committed:
+            return 0
+        start, end = self.log.partitions.get(partition, (0, 0))
+        return max(0, min(self.committed[partition][0], end) - start)
+
+    def beyond(self, partition: int) -> int:
+        """Offsets of the table behind the log's last."""
+        end = self.log.partitions.get(partition, (0, 0))[1]
+        return max(0, self.committed.get(partition, (0, end))[1] - end)
+
+
+def result_of(spec: AuditSpec, view: View, found: dict[int, Found], seconds: float) -> JobResult:
+    """The findings by partition, and the first faults; `ok` where there are none."""
+    faults: list[Fault] = []
+    ok = True
+    for partition, one in found.items():
+        more = _faults_of_extent(spec, view, partition)
+        one.missing += view.late_start(partition)
+        faults += [*more, *one.faults]
+        ok = ok and one.is_clean and not more
+    named = faults[: spec.faults_max]
+    return JobResult(
+        kind="audit",
+        name=spec.name,
+        ok=ok,
+        summary=_summary(spec, view, found, named, seconds),
+        tables=(
+            Table("Partitions", COLUMNS, tuple(_row(view, one) for one in found.values())),
+            Table(
+                "First faults",
+                ("partition", "offset", "fault", "detail"),
+                tuple((f.partition, f.offset, f.kind, f.detail) for f in named),
+            ),
+        ),
+    )
+
+
+def _faults_of_extent(spec: AuditSpec, view: View, partition: int) -> list[Fault]:
+    """Where the table's offsets are others than the log's."""
+    start, end = view.log.partitions.get(partition, (0, 0))
+    low, high = view.committed.get(partition, (start, start))
+    faults = []
+    if view.late_start(partition):
+        faults.append(Fault(partition, start, "missing", f"the table begins at {low}"))
+    if view.beyond(partition):
+        faults.append(Fault(partition, end, "extra", f"the table goes on to {high}"))
+    if (lag := view.lag(partition)) and not spec.allow_lag:
+        faults.append(Fault(partition, high, "missing", f"the table lags {lag} behind"))
+    return faults
+
+
+def _row(view: View, one: Found) -> tuple[int | str, ...]:
+    start, end = view.log.partitions.get(one.partition, (0, 0))
+    low, high = view.committed.get(one.partition, (start, start))
+    crc = f"{one.spans_wrong} of {one.spans_checked} wrong" if one.spans_wrong else "ok"
+    return (
+        one.partition, start, end, low, high, one.lake_rows, one.malformed, one.missing,
+        one.duplicate, one.differing, one.extra, crc, view.lag(one.partition),
+    )  # fmt: skip
+
+
+def _summary(
+    spec: AuditSpec, view: View, found: dict[int, Found], named: list[Fault], seconds: float
+) -> dict[str, Json]:
+    total = Found(-1)
+    for one in found.values():
+        total.add(replace(one, faults=[]), faults_max=0)
+    return {
+        "stream": spec.stream,
+        "table": str(spec.table.address()),
+        "rows": total.lake_rows,
+        "rows_of_log": total.log_rows,
+        "malformed": total.malformed,
+        "missing": total.missing,
+        "duplicate": total.duplicate,
+        "differing": total.differing,
+        "extra": total.extra,
+        "compacted_since": total.compacted,
+        "spans_checked": total.spans_checked,
+        "spans_wrong": total.spans_wrong,
+        "lag": sum(view.lag(partition) for partition in found),
+        "first_faults": [
+            {"partition": f.partition, "offset": f.offset, "kind": f.kind, "detail": f.detail}
+            for f in named
+        ],
+        "seconds": round(seconds, 3),
+        "rows_per_s": round(total.lake_rows / seconds) if seconds else 0,
+    }
