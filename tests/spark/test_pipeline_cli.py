@@ -126,6 +126,24 @@ def test_a_run_tells_its_result_and_writes_its_report(
     assert mentions(tmp_path) == []
 
 
+def test_an_application_of_spark_submit(
+    node: Node, client: SyncClient, stream: str, tmp_path: Path
+) -> None:
+    """The master is spark-submit's, the result is on standard output."""
+    fill(client, stream, 300)
+    path = declared(tmp_path, node, stream)
+    submit = Path(sys.executable).parent / "spark-submit"
+    application = Path(__file__).resolve().parents[2] / "examples" / "run_pipeline.py"
+    done = subprocess.run(
+        [str(submit), "--master", "local[1]", "--conf", "spark.ui.enabled=false", str(application),
+         str(path), "--set", "pipeline.prometheus_port=0"],
+        env={**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"},
+        cwd=tmp_path, capture_output=True, text=True, timeout=WAIT_S, check=False,
+    )  # fmt: skip
+    assert done.returncode == exits.OK, done.stderr
+    assert json.loads(done.stdout)["summary"]["rows"] == 300
+
+
 def test_what_fails_in_spark_is_one_sentence(node: Node, tmp_path: Path) -> None:
     path = declared(tmp_path, node, "nowhere")
     done = bascule("run", path.name, folder=tmp_path)

@@ -180,6 +180,32 @@ def test_a_batch_that_is_repeated_is_in_the_table_once(
     assert counts(rows_of(spec)) == before
 
 
+def test_rollup_to_a_stream(
+    spark: Any, node: Node, client: SyncClient, stream: str, tmp_path: Path
+) -> None:
+    """Rows go out as JSON, on the subject that the SQL made; the WITH of the user is kept."""
+    client.create_stream("counts_of_rollup", "counts_of_rollup.>")
+    sql = f"WITH counted AS ({BY_MINUTE}) SELECT concat('counts_of_rollup.', kind) AS subject, "
+    spec = spec_of(
+        node,
+        stream,
+        tmp_path,
+        sql=sql + "n, total FROM counted",
+        table=None,
+        sink={"stream": "counts_of_rollup"},
+    )
+    publish(client, stream, [(minute, kind, minute) for minute in range(10) for kind in "ab"])
+    roll_up(spark, spec)
+    messages = [
+        (message.subject, json.loads(message.value))
+        for message in client.read("counts_of_rollup", start="earliest", follow=False)
+    ]
+    assert sorted(messages, key=str) == sorted(
+        ((f"counts_of_rollup.{kind}", {"n": 1, "total": minute})
+         for minute in range(7) for kind in "ab"), key=str,
+    )  # fmt: skip
+
+
 def test_an_event_time_that_is_no_column(
     spark: Any, node: Node, client: SyncClient, stream: str, tmp_path: Path
 ) -> None:

@@ -28,9 +28,9 @@ class Needs:
 NEEDS: Final[Mapping[Kind, Needs]] = {
     "archive": Needs(("source", "table"), ("value", "archive")),
     "audit": Needs(("source", "table"), ("value", "audit")),
-    "replay": Needs(("table",), ("source", "value", "sink", "replay")),
+    "replay": Needs(("table", "replay"), ("value",)),
     "rollup": Needs(("source", "rollup", "pipeline.checkpoint"), ("value", "table", "sink")),
-    "compact-lake": Needs(("table",), ("source", "value", "compact_lake")),
+    "compact-lake": Needs(("table", "compact_lake")),
 }
 EVERY_KIND: Final = ("pipeline", "spark")
 
@@ -52,6 +52,8 @@ def check(declaration: Declaration, origin: str) -> None:
     _check_value(declaration, origin)
     if declaration.source:
         _check_source(declaration, origin)
+    if declaration.sink:
+        _check_sink(declaration.sink, origin)
 
 
 def _has(declaration: Declaration, key: str) -> bool:
@@ -90,6 +92,7 @@ def value_options(value: Value | None) -> dict[str, str]:
         "valueSchemaFile": value.schema_file,
         "valueDescriptorFile": value.descriptor_file,
         "valueMessage": value.message,
+        "avroConfluent": "true" if value.avro_confluent else "",
         "mode": value.mode,
     }
     return {name: text for name, text in found.items() if text}
@@ -114,6 +117,12 @@ def _check_source(declaration: Declaration, origin: str) -> None:
             raise ConfigError(f"{origin}:source.{name}: say it in {section}")
     options = source_options(declaration)
     _at(origin, "[source]", lambda: SourceOptions.parse(options).for_stream())
+
+
+def _check_sink(sink: Mapping[str, OptionValue], origin: str) -> None:
+    from bascule.pipeline.sink.options import SinkOptions
+
+    _at(origin, "[sink]", lambda: SinkOptions.parse(options_of(sink)))
 
 
 def _check_value(declaration: Declaration, origin: str) -> None:

@@ -18,6 +18,7 @@ from bascule.errors import BasculeError, ConfigError
 from bascule.pipeline.declare.checks import source_options, value_options
 from bascule.pipeline.declare.sections import Declaration, Kind
 from bascule.pipeline.jobs.model import JobResult, Progress
+from bascule.pipeline.trigger import AVAILABLE_NOW
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -98,6 +99,7 @@ def spec_of(declaration: Declaration, origin: str) -> msgspec.Struct:
     for name in own:
         if name not in fields or name in common:
             raise ConfigError(f"{origin}:{job.section}.{name} is unknown; {_near(name, job)}")
+    _refuse_unused(declaration, origin, fields)
     if job.section != "rollup":
         _refuse_other_options(declaration, origin, fields)
     merged = {name: value for name, value in common.items() if name in fields} | own
@@ -121,7 +123,22 @@ def _near(name: str, job: Job) -> str:
     kind = next(kind for kind, other in JOBS.items() if other is job)
     known = own_keys(kind)
     near = difflib.get_close_matches(name, known, n=1)
-    return f"did you mean {near[0]}?" if near else f"known are {', '.join(known) or 'none'}"
+    if near:
+        return f"did you mean {job.section}.{near[0]}?"
+    return f"known are {', '.join(known) or 'none'}"
+
+
+def _refuse_unused(declaration: Declaration, origin: str, fields: tuple[str, ...]) -> None:
+    """Nothing is said in vain. Raises: ConfigError."""
+    pipeline = declaration.pipeline
+    given = {
+        "checkpoint": bool(pipeline.checkpoint),
+        "trigger": pipeline.trigger != AVAILABLE_NOW,
+        "server": bool(pipeline.server) and "source" not in fields,
+    }
+    for name, is_given in given.items():
+        if is_given and name not in fields:
+            raise ConfigError(f"{origin}:pipeline.{name} means nothing to kind {pipeline.kind}")
 
 
 def _refuse_other_options(declaration: Declaration, origin: str, fields: tuple[str, ...]) -> None:

@@ -166,8 +166,10 @@ def resolve_paths(document: Document, folder: Path) -> None:
     for key in PATH_KEYS:
         section, _, name = key.partition(".")
         _resolve(document.get(section), name, folder)
-    for section in ("table", "into"):
-        _resolve(document.get(section), "location", folder)
+    _resolve(document.get("table"), "location", folder)
+    compaction = document.get("compact_lake")
+    if isinstance(compaction, dict):
+        _resolve(compaction.get("into"), "location", folder)
 
 
 def _resolve(section: Any, name: str, folder: Path) -> None:

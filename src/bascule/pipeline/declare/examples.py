@@ -20,14 +20,16 @@ _HEAD: Final = """\
 [pipeline]
 name = "flights-{kind}"
 kind = "{kind}"
-# server = "http://127.0.0.1:9080"     the node; else BASCULE_SERVER
 {pipeline}# report = "report.html"               a page with figures and plots
 # master = "local[*]"                  spark-submit brings its own
 # prometheus_port = 9464               lag, rows/s, late rows; 0 picks a free port
 
 """
+_SERVER: Final = """\
+# server = "http://127.0.0.1:9080"     the node; else BASCULE_SERVER
+"""
 _CHECKPOINT: Final = """\
-checkpoint = "checkpoint"
+checkpoint = "checkpoint"              # Spark's position and state
 # trigger = "available-now"            or an interval: "10s", and it runs until stopped
 """
 _SOURCE: Final = """\
@@ -56,6 +58,9 @@ format = "{format}"                    # iceberg, delta, parquet
 location = "{location}"
 {more}
 """
+_ARCHIVED: Final = _TABLE.format(
+    format="iceberg", location="lake", more='name = "archive.flights"\n'
+)
 _SPARK: Final = """\
 # [spark]                              settings of Spark
 # "spark.driver.memory" = "2g"
@@ -64,37 +69,61 @@ _SPARK: Final = """\
 _BODY: Final = {
     "archive": (
         "Archives a stream into a lake table, exactly once by offsets.",
-        _CHECKPOINT,
+        _SERVER + _CHECKPOINT,
         _SOURCE
         + _VALUE
         + _TABLE.format(
             format="iceberg",
             location="lake",
-            more='name = "archive.flights"\npartition_by = ["day(timestamp)"]\n'
+            more='name = "archive.flights"\npartition_by = ["day(timestamp)"]\n\n'
             "# [table.catalog]                      without it: SQLite in the warehouse\n"
             '# type = "rest"\n# uri = "https://catalog.example.org"\n'
             '# credential = "${CATALOG_CREDENTIAL}"\n',
         )
-        + "[archive]\n"
-        + "# raw = false                          keep the bytes beside the columns\n"
-        + "# commit_offsets = true                so that retention_after can wait for the lake\n"
-        + "# compact_every = 0                    join small files every so many commits\n\n",
+        + """\
+[archive]
+# raw = false                          keep the bytes of a value beside its columns
+# commit_offsets = true                so that retention_after can wait for the lake
+# compact_every = 0                    join small files every so many commits
+# compact_at_end = false
+# expire_after_ms = 604800000          forget older snapshots
+
+""",
     ),
     "audit": (
-        "Proves that each offset of a stream is in the lake table once, with the same content.",
-        "",
+        "Compares each record of a stream with the lake table that archives it.",
+        _SERVER,
         _STREAM
         + _VALUE
-        + _TABLE.format(format="iceberg", location="lake", more='name = "archive.flights"\n'),
+        + _ARCHIVED
+        + """\
+[audit]
+# allow_lag = false                    the table may end before the stream does
+# faults_max = 20                      so many are listed
+
+""",
     ),
     "replay": (
-        "Publishes what a lake table holds to a stream.",
-        "",
-        _TABLE.format(format="iceberg", location="lake", more='name = "archive.flights"\n'),
+        "Publishes what a lake table holds to a stream, each record once and in order.",
+        _SERVER + 'checkpoint = "checkpoint"              # from which a killed run goes on\n',
+        _ARCHIVED
+        + """\
+[replay]
+to = "flights-again"                   # the stream that takes the records
+subject = "again.{subject}"            # {subject}, {1}, {2}; empty is each record's own
+# partitions = [0, 1]                  of the archived stream; none is all
+# start_offset = 0
+# end_offset = 1000000                 the first that is not wanted
+# start_ms = 1767225600000             Unix time
+# end_ms = 1767312000000
+# malformed = true                     also records that did not parse
+# original_headers = true              tell where a record came from in Bascule-Original-*
+
+""",
     ),
     "rollup": (
         "Counts a stream by windows of time, in SQL.",
-        _CHECKPOINT,
+        _SERVER + _CHECKPOINT,
         _SOURCE
         + """\
 [value]                                # the SQL sees value.carrier and so on
@@ -119,13 +148,24 @@ watermark = { column = "timestamp", delay = "10 minutes" }
         + """\
 # [sink]                               instead of [table]: a stream takes the rows as JSON
 # stream = "flights-by-hour"
+# subject = "counts.by-hour"           or a column `subject` of the SQL
 
 """,
     ),
     "compact-lake": (
         "Keeps the last value of each key of an archived stream in a table of its own.",
         "",
-        _TABLE.format(format="iceberg", location="lake", more='name = "archive.flights"\n'),
+        _ARCHIVED
+        + """\
+[compact_lake]
+# keep_tombstones = false              keys whose last record has no value stay, with a null
+
+[compact_lake.into]                    # rewritten as a whole by every run
+format = "iceberg"
+location = "lake"
+name = "archive.flights_by_key"
+
+""",
     ),
 }
 

@@ -48,6 +48,7 @@ class Value(Section, frozen=True, kw_only=True):
     schema_file: str = ""
     descriptor_file: str = ""
     message: str = ""
+    avro_confluent: bool = False
     mode: Literal["PERMISSIVE", "FAILFAST"] = "PERMISSIVE"
 
 
