@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 import pyarrow.parquet as pq
 
-from bascule.pipeline.lake.model import Bound, ColumnBounds
+from bascule.errors import ForeignTable
+from bascule.pipeline.lake.model import Bound, ColumnBounds, Span
 
 TEXT_LENGTH_MAX: Final = 64
 """Longer texts prune little and make manifests large."""
@@ -67,3 +68,27 @@ def _plain(value: object) -> Bound:
     if isinstance(value, bool | int | float):
         return value
     return None
+
+
+def span_of(
+    table: str, path: str, bounds: Sequence[ColumnBounds], *, partition: str | None = None
+) -> Span:
+    """The span that a file's bounds tell, its stream partition possibly from its folder.
+
+    Raises: ForeignTable for a file of several stream partitions, or without these bounds.
+    """
+    known = {each.path: each for each in bounds}
+    offsets, numbers = known.get("offset"), known.get("partition")
+    low = None if numbers is None else numbers.low
+    high = None if numbers is None else numbers.high
+    if partition is not None:
+        low = high = int(partition)
+    if offsets is None or not isinstance(offsets.low, int) or not isinstance(offsets.high, int):
+        raise ForeignTable(table, f"its file {path} does not say which offsets it holds")
+    if not isinstance(low, int) or low != high:
+        raise ForeignTable(
+            table,
+            f"its file {path} holds rows of several stream partitions ({low} to {high}): another "
+            "program has joined files, which only a table partitioned by partition allows",
+        )
+    return Span(low, offsets.low, offsets.high + 1)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 import numpy as np
@@ -86,6 +86,7 @@ def _rows_of(
     if offsets and span and not (offsets[0] <= span.start and span.end <= offsets[1]):
         cut = offsets
     wanted = schema if cut is None or OFFSET in schema.names else schema.append(OFFSET_FIELD)
+    values = dict(file.partition_values)
     filesystem, inner = storage.located(file.path)
     try:
         if isinstance(filesystem, pafs.LocalFileSystem):
@@ -93,6 +94,9 @@ def _rows_of(
         else:
             source = filesystem.open_input_file(inner)
         with source, pq.ParquetFile(source, pre_buffer=False) as opened:
+            if offsets and not _is_sorted(opened.metadata):
+                yield from _sorted_rows(opened, schema, batch_rows, offsets, values)
+                return
             for batch in opened.iter_batches(
                 batch_size=batch_rows,
                 row_groups=_row_groups(opened.metadata, cut),
@@ -101,7 +105,7 @@ def _rows_of(
             ):
                 rows = batch if cut is None else _within(batch, cut)
                 if rows.num_rows:
-                    yield shaped(rows, schema)
+                    yield shaped(rows, schema, values)
     except FileNotFoundError as error:
         raise Broken(
             f"{file.path} is gone: the snapshot that names it has expired; take a newer one"
@@ -110,6 +114,32 @@ def _rows_of(
         if isinstance(error, OSError) and error.errno is not None:
             raise
         raise CorruptData(file.path, 0, "a Parquet file", str(error)) from error
+
+
+def _is_sorted(metadata: pq.FileMetaData) -> bool:
+    """Whether the file says that its rows are in the order of offsets, as ours do."""
+    for group in range(metadata.num_row_groups):
+        order = metadata.row_group(group).sorting_columns
+        if not order or metadata.schema.column(order[0].column_index).path != OFFSET:
+            return False
+    return True
+
+
+def _sorted_rows(
+    file: pq.ParquetFile,
+    schema: pa.Schema,
+    batch_rows: int,
+    offsets: tuple[int, int],
+    values: Mapping[str, str | None],
+) -> Iterator[pa.RecordBatch]:
+    """The rows of a file that another program wrote (a compaction of Delta's), in order."""
+    wanted = schema if OFFSET in schema.names else schema.append(OFFSET_FIELD)
+    table = file.read(columns=_columns(file.schema_arrow, wanted), use_threads=False)
+    ordered = table.take(pc.sort_indices(table.column(OFFSET))).combine_chunks()
+    for batch in ordered.to_batches(max_chunksize=batch_rows):
+        rows = _within(batch, offsets)
+        if rows.num_rows:
+            yield shaped(rows, schema, values)
 
 
 def _within(batch: pa.RecordBatch, offsets: tuple[int, int]) -> pa.RecordBatch:
@@ -159,14 +189,21 @@ def _columns(held: pa.Schema, wanted: pa.Schema) -> list[str]:
     return paths
 
 
-def shaped(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """The columns of `schema`, in its types; null where `batch` has none."""
+def shaped(
+    batch: pa.RecordBatch, schema: pa.Schema, values: Mapping[str, str | None] | None = None
+) -> pa.RecordBatch:
+    """The columns of `schema`, in its types; null where `batch` has none.
+
+    `values` are those of the file's lake partition: what other programs write into a Delta table
+    has no columns that the table is partitioned by.
+    """
     if batch.schema.equals(schema, check_metadata=True):
         return batch
     arrays = []
     for field in schema:
         if batch.schema.get_field_index(field.name) < 0:
-            arrays.append(pa.nulls(batch.num_rows, field.type))
+            text = (values or {}).get(field.name)
+            arrays.append(pa.repeat(pa.scalar(text).cast(field.type), batch.num_rows))
         else:
             arrays.append(_as_type(batch.column(field.name), field.type))
     if not arrays:

@@ -216,7 +216,9 @@ def _properties(spec: ParquetWriterSpec) -> dict[str, Any]:
     dictionaries: list[str] = []
     encodings: dict[str, str] = {}
     statistics: list[str] = []
-    for path, kind in parquet_leaves(spec.schema):
+    leaves = parquet_leaves(spec.schema)
+    paths = [path for path, _ in leaves]
+    for path, kind in leaves:
         if _is_text(kind) or path == "partition":
             dictionaries.append(path)
         elif pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
@@ -229,7 +231,10 @@ def _properties(spec: ParquetWriterSpec) -> dict[str, Any]:
     level = options.compression_level
     if level is None and options.compression == "zstd":
         level = 1
+    order = [number for number, path in enumerate(paths) if path == OFFSET]
     return {
+        # Tells reading.py, and engines, that rows need no sorting.
+        "sorting_columns": [pq.SortingColumn(number) for number in order] or None,
         "compression": options.compression,
         "compression_level": level,
         "use_dictionary": dictionaries,

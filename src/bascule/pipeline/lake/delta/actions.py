@@ -15,8 +15,9 @@ from deltalake import DeltaTable
 from deltalake.transaction import AddAction, RemoveAction
 
 from bascule.errors import ForeignTable
+from bascule.pipeline.lake.bounds import span_of
 from bascule.pipeline.lake.columns import type_of
-from bascule.pipeline.lake.model import Bound, ColumnBounds, DataFile, Span
+from bascule.pipeline.lake.model import Bound, ColumnBounds, DataFile
 from bascule.pipeline.lake.partitioning import PartitionField
 
 PARTITION_TYPES: Final = {
@@ -56,11 +57,11 @@ def add_action(file: DataFile, location: str, schema: pa.Schema, *, is_new: bool
     )
 
 
-def remove_action(file: DataFile, location: str) -> RemoveAction:
-    """For a file whose rows stay in the table, in another one."""
+def remove_action(file: DataFile, location: str, *, is_gone: bool) -> RemoveAction:
+    """`is_gone` is False for a file whose rows stay in the table, in another one."""
     return RemoveAction(
         path=file.path[len(location) + 1 :],
-        data_change=False,
+        data_change=is_gone,
         deletion_timestamp=time.time_ns() // 1_000_000,
         size=file.bytes,
         partition_values=dict(file.partition_values),
@@ -128,23 +129,14 @@ def data_files(
                 f"{location}/{path}",
                 columns["num_records"][row],
                 columns["size_bytes"][row],
-                _span(name, path, bounds, dict(values)) if spans else None,
+                span_of(name, path, bounds, partition=dict(values).get("partition"))
+                if spans
+                else None,
                 values,
                 bounds,
             )
         )
     return found
-
-
-def _span(
-    name: str, path: str, bounds: Sequence[ColumnBounds], values: dict[str, str | None]
-) -> Span:
-    known: dict[str, Any] = {each.path: (each.low, each.high) for each in bounds}
-    number = values.get("partition", known.get("partition", (None,))[0])
-    low, high = known.get("offset", (None, None))
-    if number is None or low is None or high is None:
-        raise ForeignTable(name, f"its file {path} does not say which offsets it holds")
-    return Span(int(number), low, high + 1)
 
 
 def _plain(column: pa.ChunkedArray) -> list[Any]:

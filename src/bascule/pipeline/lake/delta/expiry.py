@@ -46,8 +46,10 @@ def referenced(log: Log, location: str) -> set[str]:
 
     Those of the oldest one, and what each later one added.
     """
-    oldest, *later = log.versions()
-    actions = pa.table(DeltaTable(location, version=oldest).get_add_actions())
+    versions = log.versions()
+    table = DeltaTable(location, version=versions[0]) if versions else DeltaTable(location)
+    later = [each for each in versions if each > table.version()]
+    actions = pa.table(table.get_add_actions())
     paths = list(actions.column("path").to_pylist())
     for version in later:
         paths += log.added(version)

@@ -127,7 +127,7 @@ class DeltaLakeTable:
                         add_action(file, self._location, self.schema, is_new=True)
                         for file in plan.files
                     ),
-                    *(remove_action(file, self._location) for file in gone),
+                    *(remove_action(file, self._location, is_gone=True) for file in gone),
                 ]
                 self._write(table, actions, plan, before=state, files=plan.files, gone=gone)
                 table = self._load()
@@ -169,7 +169,7 @@ class DeltaLakeTable:
         new = [file for each in still for file in each.new]
         actions: list[AddAction | RemoveAction] = [
             *(add_action(file, self._location, self.schema, is_new=False) for file in new),
-            *(remove_action(file, self._location) for file in old),
+            *(remove_action(file, self._location, is_gone=False) for file in old),
         ]
         state = state_at(self._log, table, table.version())
         plan = spans.Plan((), (), (), state, advances=True)

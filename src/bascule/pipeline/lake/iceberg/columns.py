@@ -10,7 +10,11 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 from pyiceberg.conversions import from_bytes, to_bytes
-from pyiceberg.io.pyarrow import pyarrow_to_schema, schema_to_pyarrow
+from pyiceberg.io.pyarrow import (
+    UnsupportedPyArrowTypeException,
+    pyarrow_to_schema,
+    schema_to_pyarrow,
+)
 from pyiceberg.manifest import DataFile as IcebergFile
 from pyiceberg.manifest import DataFileContent, FileFormat
 from pyiceberg.partitioning import PartitionField as IcebergField
@@ -29,8 +33,9 @@ from pyiceberg.types import (
 )
 
 from bascule.errors import ConfigError, ForeignTable
+from bascule.pipeline.lake.bounds import span_of
 from bascule.pipeline.lake.columns import with_common_types
-from bascule.pipeline.lake.model import ColumnBounds, DataFile, Span
+from bascule.pipeline.lake.model import ColumnBounds, DataFile
 from bascule.pipeline.lake.partitioning import TIME_TRANSFORMS, PartitionField
 
 FIELD_ID: Final = b"PARQUET:field_id"
@@ -45,7 +50,7 @@ def to_iceberg(schema: pa.Schema) -> Schema:
     numbered = pa.schema([_numbered(field, counter) for field in schema])
     try:
         return pyarrow_to_schema(numbered)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, UnsupportedPyArrowTypeException) as error:
         raise ConfigError(f"these columns do not fit an iceberg table: {error}") from error
 
 
@@ -144,8 +149,11 @@ class FileTerms:
             spec_id=self._spec.spec_id,
         )
 
-    def from_iceberg(self, file: IcebergFile, *, spans: bool) -> DataFile:
-        """A file of the manifests; with `spans` its rows are of one stream partition."""
+    def from_iceberg(self, table: str, file: IcebergFile, *, spans: bool) -> DataFile:
+        """A file of the manifests; with `spans` its rows are of one stream partition.
+
+        Raises: ForeignTable where they are not.
+        """
         bounds = []
         lower, upper = file.lower_bounds or {}, file.upper_bounds or {}
         for number, nulls in (file.null_value_counts or {}).items():
@@ -155,11 +163,6 @@ class FileTerms:
             low = from_bytes(kind, lower[number]) if number in lower else None
             high = from_bytes(kind, upper[number]) if number in upper else None
             bounds.append(ColumnBounds(path, nulls, _plain(low), _plain(high)))
-        span = None
-        if spans:
-            known: dict[str, Any] = {each.path: each for each in bounds}
-            number, offsets = known["partition"].low, known["offset"]
-            span = Span(number, offsets.low, offsets.high + 1)
         values = tuple(
             (name, _text(file.partition[at], how, kind))
             for at, (name, how, kind) in enumerate(self._values)
@@ -168,7 +171,7 @@ class FileTerms:
             file.file_path,
             file.record_count,
             file.file_size_in_bytes,
-            span,
+            span_of(table, file.file_path, bounds) if spans else None,
             values,
             tuple(bounds),
         )

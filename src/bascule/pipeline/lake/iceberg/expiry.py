@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from pyiceberg.table import Table
+from pyiceberg.table.update import AssertTableUUID, RemoveSnapshotsUpdate
 
 from bascule.pipeline.lake import storage
 from bascule.pipeline.lake.model import Expired
@@ -29,7 +30,12 @@ def expire(table: Table, load: Callable[[], Table], *, older_than_ms: int, keep:
         if each.timestamp_ms < older_than_ms and each.snapshot_id not in branches
     ]
     if going:
-        table.maintenance.expire_snapshots().by_ids(going).commit()
+        # pyiceberg's own builder copies the metadata twice for each of them.
+        table.catalog.commit_table(
+            table,
+            (AssertTableUUID(uuid=table.metadata.table_uuid),),
+            (RemoveSnapshotsUpdate.model_validate({"snapshot-ids": going}),),
+        )
     location = table.location().rstrip("/")
     data = _old(f"{location}/data", older_than_ms)
     metadata = _old(f"{location}/metadata", older_than_ms)

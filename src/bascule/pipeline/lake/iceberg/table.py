@@ -38,6 +38,7 @@ from bascule.pipeline.lake.iceberg.summary import (
     summary_of,
     sums_in,
 )
+from bascule.pipeline.lake.iceberg.transaction import SwiftTransaction
 from bascule.pipeline.lake.model import (
     Commit,
     Compacted,
@@ -97,7 +98,9 @@ class IcebergTable:
         table = self._load()
         held = self._files_of(table, self._held(table, snapshot.id))
         with_spans = bool(snapshot.committed)
-        found = [self._terms.from_iceberg(file, spans=with_spans) for file in held]
+        found = [
+            self._terms.from_iceberg(str(self.address), file, spans=with_spans) for file in held
+        ]
         return sorted(found, key=compaction.place)
 
     def history(self) -> list[SpanSum]:
@@ -122,7 +125,6 @@ class IcebergTable:
             plan = spans.plan(str(self.address), state_at(table), commit)
             if plan.advances:
                 self._append(table, plan, replaces=commit.replaces)
-                table = self._load()
             self._drop_repeated(table, plan.repeated)
             found = table.current_snapshot()
             return self._as_snapshot(table, found)
@@ -151,7 +153,7 @@ class IcebergTable:
     def _append(self, table: Table, plan: spans.Plan, *, replaces: bool) -> None:
         """Raises: CommitFailedException where somebody else was faster."""
         gone = self._files_of(table, table.current_snapshot()) if replaces else []
-        with table.transaction() as transaction:
+        with SwiftTransaction(table) as transaction:
             if table.properties.get(RETRIES) != "0":
                 transaction.set_properties({RETRIES: "0"})
             transaction.set_properties(own_properties(plan.state))
@@ -175,7 +177,7 @@ class IcebergTable:
         storage.delete_files(file.path for each in done if each not in still for file in each.new)
         if not still:
             return []
-        with table.transaction() as transaction:
+        with SwiftTransaction(table) as transaction:
             if table.properties.get(RETRIES) != "0":
                 transaction.set_properties({RETRIES: "0"})
             with transaction.update_snapshot(
