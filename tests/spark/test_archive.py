@@ -55,6 +55,18 @@ def test_spark_state_is_not_the_position(world: World) -> None:
     assert world.audit().ok
 
 
+def test_latest_is_where_the_first_run_began(world: World) -> None:
+    """Also when that run found nothing, and Spark kept nothing of it."""
+    world.fill(100)
+    assert world.archive(starting_offsets="latest").summary["rows"] == 0
+    world.fill(50, first=100)
+    assert world.archive(starting_offsets="latest").summary["rows"] == 50
+    assert world.offsets() == list(range(100, 150))
+    found = world.audit()
+    assert not found.ok
+    assert found.summary["missing"] == 100
+
+
 def test_a_batch_that_spark_repeats_is_there_once(world: World) -> None:
     """The crash between the table's commit and Spark's note of it."""
     checkpoint = world.folder / "checkpoint"

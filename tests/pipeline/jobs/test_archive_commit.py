@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
-from bascule.errors import LakeConflict
+from bascule.errors import LakeConflict, MalformedValue
 from bascule.pipeline.jobs.archive import task
 from bascule.pipeline.jobs.archive.commit import Committer, decode_written, encode_written
 from bascule.pipeline.jobs.archive.plan import Piece, cut
@@ -170,4 +170,11 @@ def test_a_task_that_fails_leaves_no_file(
     monkeypatch.setattr(task, "read_log", read)
     with pytest.raises(ConnectionError):
         archive_piece(tables.work(), Piece(0, 0, 20))
+    assert list(tmp_path.rglob("*.parquet")) == []
+
+
+def test_a_malformed_value_may_end_the_run(tables: Tables, tmp_path: Path) -> None:
+    work = replace(tables.work(), value=replace(VALUE, mode="FAILFAST"))
+    with pytest.raises(MalformedValue, match="offset 10 of stream 's' partition 0"):
+        archive_piece(work, Piece(0, 4, 20))
     assert list(tmp_path.rglob("*.parquet")) == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -21,6 +22,8 @@ from bascule.pipeline.values.spec import ValueSpec
 if TYPE_CHECKING:
     from bascule.pipeline.lake.model import LakeTable
 
+REQUESTS_AT_ONCE: Final = 8
+"""Each tells the node how far one partition is."""
 ORPHAN_AGE_MS: Final = 3_600_000
 """Files younger than this may belong to a batch under way, however old the snapshots are."""
 
@@ -83,16 +86,40 @@ class Place:
     def committer(self) -> Committer:
         return Committer(self.spec.stream, self.main, self.side)
 
+    def begin(self, held: Held) -> dict[int, int]:
+        """Where an empty table begins.
+
+        What was latest is noted as the consumer's offsets at once: while the table is empty nothing
+        else would remember it.
+        """
+        if self.spec.starting_offsets == "earliest":
+            return {partition: first for partition, (first, _) in held.partitions.items()}
+        known = self._known_offsets()
+        latest = {p: known.get(p, end) for p, (_, end) in held.partitions.items()}
+        if self.spec.commit_offsets:
+            self._commit({p: end for p, end in latest.items() if p not in known})
+        return latest
+
     def commit_offsets(self) -> None:
         """Commit under the pipeline's name how far the table is. Raises: as `reset_offsets`."""
+        known = self._known_offsets()
+        self._commit({p: end for p, (_, end) in self.committed().items() if known.get(p) != end})
+
+    def _known_offsets(self) -> dict[int, int]:
         client = client_of(self.spec.server)
         found = client.offsets(consumer=self.spec.name, stream=self.spec.stream)
-        known = {entry.partition: entry.offset for entry in found}
-        for partition, (_, end) in self.committed().items():
-            if known.get(partition) != end:
-                client.reset_offsets(
-                    self.spec.name, self.spec.stream, offset=end, partition=partition
-                )
+        return {entry.partition: entry.offset for entry in found}
+
+    def _commit(self, ends: dict[int, int]) -> None:
+        client = client_of(self.spec.server)
+
+        def commit(partition: int) -> None:
+            client.reset_offsets(
+                self.spec.name, self.spec.stream, offset=ends[partition], partition=partition
+            )
+
+        with ThreadPoolExecutor(REQUESTS_AT_ONCE) as threads:
+            list(threads.map(commit, ends))
 
     def tidy(self) -> None:
         """Join small files, and forget old snapshots where the spec says so."""

@@ -106,7 +106,7 @@ class _Watch:
             while not query.awaitTermination(POLL_S):
                 self._look(query, began)
         except KeyboardInterrupt:
-            self.progress.say("interrupted: stopping after the batch under way")
+            self.progress.say("interrupted: the batch under way is given up")
             query.stop()
         finally:
             if query.isActive:

@@ -74,12 +74,10 @@ class ArchiveReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return place_of(self._spec)
 
     def _starts(self, place: Place) -> dict[int, int]:
+        """Where the table goes on."""
         held, committed = place.held(), place.committed()
         if self._begin is None:
-            latest = self._spec.starting_offsets == "latest"
-            self._begin = {
-                p: end if latest else first for p, (first, end) in held.partitions.items()
-            }
+            self._begin = place.begin(held)
         return starts_of(
             held, committed, self._begin, fail_on_data_loss=self._spec.fail_on_data_loss
         )
