@@ -32,6 +32,9 @@ SHAPES: Final = {
 """Regular expressions that take what the conversions below take, and no more: refused here, a text
 is told with its place, and costs a microsecond."""
 
+UNSCALED_BYTES_MAX: Final = 64
+"""Bytes of a decimal; 16 hold 38 digits, but some writers fill up with the sign."""
+
 _LONG_FRACTION: Final = r"(\.\d{6})\d{1,3}($|[Z+-])"
 """Nanoseconds, as Go's and Java's clocks write them; Spark's timestamps hold microseconds."""
 _HAS_ZONE: Final = r"[T ][^Z+-]*[Z+-]"
@@ -74,6 +77,8 @@ def _leaf(column: pa.Array, kind: pa.DataType) -> pa.Array:
         return _timestamps(column, kind)
     if pa.types.is_binary(kind):
         return _from_base64(column)
+    if pa.types.is_decimal(kind):
+        return _from_twos_complement(column, kind)
     if pa.types.is_float32(kind):
         return _narrow(column)
     return column.cast(kind)
@@ -103,6 +108,26 @@ def _from_base64(text: pa.Array) -> pa.Array:
         ],
         pa.binary(),
     )
+
+
+def _from_twos_complement(column: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Unscaled numbers, big-endian, as Avro writes decimals."""
+    end = 10**kind.precision
+    numbers = []
+    for item in column.to_pylist():
+        number = 0 if item is None else _unscaled(item)
+        if not -end < number < end:
+            raise ValueError(f"a decimal of more than {kind.precision} digits")
+        numbers.append(number.to_bytes(16, "little", signed=True))
+    validity = column.is_valid().buffers()[1]
+    return pa.Array.from_buffers(kind, len(column), [validity, pa.py_buffer(b"".join(numbers))])
+
+
+def _unscaled(item: bytes) -> int:
+    """Raises: ValueError for one of very many bytes, whose work would have no bound."""
+    if not 0 < len(item) <= UNSCALED_BYTES_MAX:
+        raise ValueError(f"a decimal of {len(item)} bytes")
+    return int.from_bytes(item, "big", signed=True)
 
 
 def _narrow(column: pa.Array) -> pa.Array:

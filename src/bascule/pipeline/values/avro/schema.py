@@ -1,7 +1,8 @@
 """An Avro schema as an Arrow type, and as what fastavro is asked to read.
 
-Times and dates are read as the numbers they are, which Arrow takes as they stand, so the plain
-schema has no logical types but decimals:
+Times and dates are read as the numbers they are, which Arrow takes as they stand, and decimals as
+bytes, since fastavro would work for minutes on one of a megabyte. So the plain schema has no
+logical types:
 
     {"type": "long", "logicalType": "timestamp-millis"}    declared timestamp[us, UTC]
                                                            read as  timestamp[ms, UTC]
@@ -144,8 +145,8 @@ class _Walk:
             precision, scale = schema.get("precision"), schema.get("scale", 0)
             if not isinstance(precision, int) or not 0 < precision <= PRECISION_MAX:
                 raise _wrong(f"a decimal has precision {precision}, at most {PRECISION_MAX} fits")
-            kind = pa.decimal128(precision, scale)
-            return AvroType(kind, kind, schema)
+            plain = {key: value for key, value in schema.items() if key != "logicalType"}
+            return AvroType(pa.decimal128(precision, scale), pa.binary(), plain)
         plain = {key: value for key, value in schema.items() if key != "logicalType"}
         if name == "enum":
             return AvroType(pa.string(), pa.string(), plain)
