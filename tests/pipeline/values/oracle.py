@@ -121,6 +121,7 @@ def member(found: Members, field: pa.Field) -> Any:
 def decimal(found: Any, kind: pa.DataType) -> Decimal:
     number = Decimal(found) if isinstance(found, Number) else Decimal(text(found))
     need(number.is_finite())
+    need(abs(number.adjusted()) <= 200)
     need(number == 0 or number.adjusted() < kind.precision - kind.scale)
     rounded = round(number, kind.scale) if number else Decimal(0)
     need(rounded == number)

@@ -82,7 +82,8 @@ def test_msgpack_maps_become_rows() -> None:
         ({"z": "noon"}, "invalid RFC3339 encoded datetime - at `$.z`"),
         ({"n": NOON}, "expected `datetime` with no timezone component - at `$.n`"),
         ({"m": "12.345"}, "rescaling Decimal value would cause data loss"),
-        ({"m": "NaN"}, "the string 'NaN' is not a valid decimal128 number"),
+        ({"m": "1e-999999999"}, "a decimal that is no number, or beyond 10 to the 200"),
+        ({"m": "NaN"}, "a decimal that is no number, or beyond 10 to the 200"),
         ([1], "expected `object`, got `array`"),
     ],
 )
@@ -203,6 +204,17 @@ SMALL = {"type": "record", "name": "S", "fields": [{"name": "a", "type": NUMBERS
 )
 def test_avro_that_claims_more_than_it_has_is_told(count: bytes) -> None:
     assert reason(ValueSpec("avro", json.dumps(SMALL)), count + b"\x02\x02")
+
+
+def test_an_avro_decimal_of_a_megabyte_is_told_at_once() -> None:
+    decimal = {"type": "bytes", "logicalType": "decimal", "precision": 5, "scale": 2}
+    schema = {"type": "record", "name": "S", "fields": [{"name": "m", "type": decimal}]}
+    spec = ValueSpec("avro", json.dumps(schema))
+    long = avro({"m": b"\x7f" * 1_000_000}, {**schema, "fields": [{"name": "m", "type": "bytes"}]})
+    assert reason(spec, long) == "a decimal of 1000000 bytes"
+    assert reason(spec, b"\x06\x01\x86\xa0") == "a decimal of more than 5 digits"
+    assert only(spec, b"\x06\xfe\x79\x61") == {"m": Decimal("-999.99")}
+    assert reason(spec, b"\x00") == "a decimal of 0 bytes"
 
 
 @pytest.mark.parametrize(

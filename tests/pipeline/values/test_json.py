@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from bascule.pipeline.values import Decoded, ValueDecoder, ValueSpec, json_text
 from pipeline.values.oracle import BAD, decoded
 
+DECIMALS = ValueSpec("json", "m decimal(6,2), a array<decimal(6,2)>, o struct<m:decimal(9,0)>")
 DDL = (
-    "i int, l bigint, t tinyint, b boolean, f float, d double, s string, m decimal(6,2), "
+    "i int, l bigint, t tinyint, b boolean, f float, d double, s string, "
     "z timestamp, n timestamp_ntz, y date, r binary, a array<int>, o struct<i:int,s:string>, "
     "q array<struct<z:timestamp>>, `x y` string"
 )
@@ -29,7 +30,8 @@ VALUES = [
     b'{"s":1}', b'{"s":"\\u00e9\xc3\xa9\\ud83d\\ude00"}', b'{"s":"\\ud800"}', b'{"s":"\xff"}',
     b'{"other":"\xff"}', b'{"s":"a\nb"}', b'{"s":"a\\nb"}', b'{\n\r\n"s"\n:\n"x"}\n', b'{"s":"\0"}',
     b'{"m":1.25}', b'{"m":"1.25"}', b'{"m":1.255}', b'{"m":1.250}', b'{"m":12345}', b'{"m":1e3}',
-    b'{"m":"NaN"}', b'{"m":1e9999999}', b'{"m":-0}', b'{"z":"2013-01-01T10:00:00Z"}',
+    b'{"m":"NaN"}', b'{"m":1e9999999}', b'{"m":1e-999999999}', b'{"m":0e-999999999}',
+    b'{"m":-0}', b'{"z":"2013-01-01T10:00:00Z"}',
     b'{"z":"2013-01-01"}', b'{"z":"2013-01-01 10:00"}', b'{"z":"2013-01-01T10:00:00.123456789Z"}',
     b'{"z":"2013-01-01T10:00:00.5+02:30"}', b'{"z":"2013-02-29"}', b'{"z":1357034400}',
     b'{"n":"2013-01-01T10:00:00.123"}', b'{"n":"2013-01-01T10:00:00Z"}', b'{"y":"2013-01-31"}',
@@ -107,6 +109,7 @@ def test_all_values_at_once() -> None:
 def test_good_values_go_the_fast_way(monkeypatch: pytest.MonkeyPatch) -> None:
     slow = {b'{"i":1,"i":2}', b'{"other":"\xff"}', b'{"d":-0}', b'{"d":-0.0}', b'{"d":-1e-320}'}
     good = [v for v in VALUES if decoded(v, SPEC.arrow_type()) is not BAD and v not in slow]
+    good = [v for v in good if b"e9999999" not in v]
 
     def refuse(*_: object) -> None:
         raise AssertionError("the exact way was gone")
@@ -204,7 +207,6 @@ def test_reasons_name_the_field_and_what_was_found() -> None:
         "expected `int` <= 127 - at `$.t`",
         "expected a time such as 2026-01-31T23:59:59.5Z - at `$.z`",
         "expected bytes in base64 - at `$.r`",
-        "rescaling Decimal value would cause data loss",
         "expected `object`, got another value",
         "input data was truncated",
         "input data was truncated",
@@ -226,6 +228,13 @@ def test_a_value_longer_than_a_block_of_the_reader(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(json_text, "BLOCK_BYTES_MIN", 64)
     long = json.dumps({"s": "x" * 10_000, "i": 1}).encode()
     check([b'{"i":1}', long, b'{"i":2}'] * 3)
+
+
+@pytest.mark.parametrize("value", [v for v in VALUES if b'"m"' in v], ids=repr)
+def test_decimals_at_any_depth(value: bytes) -> None:
+    number = value[5:-1]
+    batch = [value, b'{"a":[null,%b]}' % number, b'{"o":{"m":%b}}' % number, b'{"m":1.5}']
+    check(batch, DECIMALS)
 
 
 def test_an_empty_column() -> None:

@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 from bascule.pipeline.values.leaves import finish, is_finite
 from bascule.pipeline.values.model import Decoded
 from bascule.pipeline.values.records import MALFORMED, RecordDecoder, Rows
-from bascule.pipeline.values.typed import python_type, read_type
+from bascule.pipeline.values.typed import decimal_check, python_type, read_type
 
 BLOCK_BYTES_MIN: Final = 4 << 20
 """Arrow's reader takes so much a thread; on 2 cores it read flights fastest with 4 MiB."""
@@ -38,11 +38,10 @@ class JsonDecoder(RecordDecoder):
 
     def __init__(self, kind: pa.StructType) -> None:
         one = msgspec.json.Decoder(python_type("json", kind)).decode
-        super().__init__(kind, read_type("json", kind), one)
+        super().__init__(kind, read_type("json", kind), one, decimal_check(kind))
         self._is_whole = msgspec.json.Decoder(msgspec.Raw).decode
         self._required = [n for n, field in enumerate(kind) if not field.nullable]
         self._has_fast_way = not any(_is_for_exact_way(field.type) for field in kind)
-        self._has_decimals = _has(kind, pa.types.is_decimal)
         self._has_floats = _has(kind, pa.types.is_floating)
         self._lines = pa.schema([field.with_nullable(True) for field in self._read])
 
@@ -89,8 +88,6 @@ class JsonDecoder(RecordDecoder):
         try:
             values.cast(pa.string())  # Arrow's reader would not notice what is not UTF-8
             column = self._read_lines(values)
-            if self._has_decimals:
-                column.validate(full=True)  # Arrow's reader lets pass what has too many digits
             if self._has_floats and not _are_agreed(column):
                 return False
             column = finish(column, self._kind)
@@ -151,9 +148,10 @@ def _are_agreed(column: pa.Array) -> bool:
 
 
 def _is_for_exact_way(kind: pa.DataType) -> bool:
-    """Arrow's reader knows no maps, and nothing of required fields further down."""
+    """Arrow's reader knows no maps, and nothing of required fields further down; of decimals it
+    lets pass what has too many digits, and ends the process over 1e-999999999."""
     if pa.types.is_struct(kind):
         return any(not field.nullable or _is_for_exact_way(field.type) for field in kind)
     if pa.types.is_list(kind):
         return _is_for_exact_way(kind.value_type)
-    return bool(pa.types.is_map(kind))
+    return bool(pa.types.is_map(kind) or pa.types.is_decimal(kind))

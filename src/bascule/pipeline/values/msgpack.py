@@ -6,7 +6,7 @@ import msgspec
 import pyarrow as pa
 
 from bascule.pipeline.values.records import RecordDecoder
-from bascule.pipeline.values.typed import python_type, read_type
+from bascule.pipeline.values.typed import decimal_check, python_type, read_type
 
 
 class MsgpackDecoder(RecordDecoder):
@@ -14,4 +14,4 @@ class MsgpackDecoder(RecordDecoder):
 
     def __init__(self, kind: pa.StructType) -> None:
         one = msgspec.msgpack.Decoder(python_type("msgpack", kind)).decode
-        super().__init__(kind, read_type("msgpack", kind), one)
+        super().__init__(kind, read_type("msgpack", kind), one, decimal_check(kind))

@@ -34,7 +34,7 @@ MALFORMED: Final = (
 )
 """What decoders raise for bytes they do not like."""
 
-One: TypeAlias = Callable[[bytes], Any]
+One: TypeAlias = Callable[[Any], Any]
 """The row that a value holds, as Python objects; raises one of MALFORMED."""
 
 
@@ -70,12 +70,17 @@ class Rows:
 
 
 class RecordDecoder:
-    """Decodes values one by one with `one` into columns of type `read`, and finishes them."""
+    """Decodes values one by one with `one` into columns of type `read`, and finishes them.
 
-    def __init__(self, kind: pa.DataType, read: pa.DataType, one: One) -> None:
+    `check` sees each row before Arrow does, and passes it on or raises as `one` does.
+    """
+
+    def __init__(
+        self, kind: pa.DataType, read: pa.DataType, one: One, check: One | None = None
+    ) -> None:
         self._kind = kind
         self._read = read
-        self._one = one
+        self._one = one if check is None else lambda value: check(one(value))
 
     def decode(self, values: pa.Array) -> Decoded:
         """See `ValueDecoder`."""

@@ -22,6 +22,9 @@ _KEYS_TEXT: Final = {"json": "string", "msgpack": "string or an integer"}
 _FLOAT_END: Final = 3.4028235677973366e38
 """The least double that becomes an infinite float."""
 
+EXPONENT_MAX: Final = 200
+"""Of a decimal; columns hold 38 digits."""
+
 
 def check_expressible(value_format: str, kind: pa.DataType) -> None:
     """Raises: ConfigError for a type that no value of this format could hold."""
@@ -121,3 +124,48 @@ def _maps(kind: pa.DataType) -> list[pa.DataType]:
     if pa.types.is_struct(kind):
         return [key for field in kind for key in _maps(field.type)]
     return []
+
+
+def decimal_check(kind: pa.DataType) -> Callable[[Any], Any] | None:
+    """Passes on what msgspec decoded, unless a decimal in it is beyond all bounds; None where
+    `kind` has no decimals. Arrow ends the process over one such as 1e-999999999.
+
+    The returned function raises ValueError.
+    """
+    if pa.types.is_decimal(kind):
+        return _bounded
+    if pa.types.is_list(kind) or pa.types.is_map(kind):
+        inner = decimal_check(kind.value_type if pa.types.is_list(kind) else kind.item_type)
+        return None if inner is None else _check_of_all(inner)
+    if pa.types.is_struct(kind):
+        found = [(field.name, decimal_check(field.type)) for field in kind]
+        checks = [(name, inner) for name, inner in found if inner is not None]
+        return _check_of_members(checks) if checks else None
+    return None
+
+
+def _bounded(number: Decimal) -> Decimal:
+    if not number.is_finite() or abs(number.adjusted()) > EXPONENT_MAX:
+        raise ValueError(f"a decimal that is no number, or beyond 10 to the {EXPONENT_MAX}")
+    return number
+
+
+def _check_of_all(inner: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    def check(items: Any) -> Any:
+        for item in items.values() if isinstance(items, dict) else items:
+            if item is not None:
+                inner(item)
+        return items
+
+    return check
+
+
+def _check_of_members(checks: list[tuple[str, Callable[[Any], Any]]]) -> Callable[[Any], Any]:
+    def check(row: Any) -> Any:
+        for name, inner in checks:
+            value = row.get(name)
+            if value is not None:
+                inner(value)
+        return row
+
+    return check
