@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from bascule.errors import (
@@ -12,7 +14,7 @@ from bascule.errors import (
     PublishRejected,
     RowRefused,
 )
-from bascule.model import StreamConfig
+from bascule.model import PartitionBy, StreamConfig
 from bascule.pipeline.sink.advice import explain
 from bascule.pipeline.sink.coverage import RESTART_MS, Window, uncovered
 
@@ -21,12 +23,20 @@ WINDOW = Window("s", 120_000, 1_000, partitions=2)
 
 def test_a_window_is_the_streams() -> None:
     config = StreamConfig("a", dedupe_window_ms=5, dedupe_messages_max=6, partitions=7)
-    assert Window.of("s", config) == Window("s", 5, 6, 7)
+    assert Window.of("s", config) == Window("s", 5, 6, 7, is_scattered=True)
+    for other in (replace(config, partition_by=PartitionBy.KEY), replace(config, partitions=1)):
+        assert not Window.of("s", other).is_scattered
+
+
+def test_a_repetition_may_land_in_another_partition() -> None:
+    window = replace(WINDOW, is_scattered=True)
+    (said,) = uncovered({"s": window}, [("s", 0, 1)], duration_ms=0)
+    assert "has 2 partitions with partition_by = group" in said
 
 
 @pytest.mark.parametrize("window", [Window("s", 0, 10), Window("s", 10, 0)])
 def test_a_window_may_be_off(window: Window) -> None:
-    assert window.is_off
+    assert window.why_none()
     (said,) = uncovered({"s": window}, [("s", 0, 1)], duration_ms=0)
     assert "remembers no message ids" in said
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from bascule.model import StreamConfig
+from bascule.model import PartitionBy, StreamConfig
 
 RESTART_MS: Final = 30_000
 """Allowed for a crash to be noticed and Spark to start again: it takes 15 to 20 s on two cores."""
@@ -28,16 +28,29 @@ class Window:
     messages_max: int
     """How many."""
     partitions: int = 1
+    is_scattered: bool = False
+    """NATS picks the partition of each message at random, that of a repetition too."""
 
     @classmethod
     def of(cls, stream: str, config: StreamConfig) -> Window:
-        return cls(stream, config.dedupe_window_ms, config.dedupe_messages_max, config.partitions)
+        return cls(
+            stream,
+            config.dedupe_window_ms,
+            config.dedupe_messages_max,
+            config.partitions,
+            config.partitions > 1 and config.partition_by is PartitionBy.GROUP,
+        )
 
-    @property
-    def is_off(self) -> bool:
-        return not self.ms_max or not self.messages_max
-
-    def why_off(self) -> str:
+    def why_none(self) -> str | None:
+        """Why a repetition is not known at all."""
+        if self.is_scattered:
+            return (
+                f"stream {self.stream!r} has {self.partitions} partitions with partition_by = "
+                "group: NATS may hand a repeated row to another partition, which does not know "
+                "its id; a stream for a sink has one partition, or partition_by subject or key"
+            )
+        if self.ms_max and self.messages_max:
+            return None
         return (
             f"stream {self.stream!r} remembers no message ids (its dedupe window is off): a batch "
             f"that is repeated stores its rows again; `bascule stream alter {self.stream} "
@@ -86,8 +99,8 @@ def uncovered(
     said: list[str] = []
     for stream in sorted({stream for stream, _ in rows} & windows.keys()):
         window = windows[stream]
-        if window.is_off:
-            said.append(window.why_off())
+        if (none := window.why_none()) is not None:
+            said.append(none)
             continue
         most, partition = max(
             (count, partition) for (name, partition), count in rows.items() if name == stream

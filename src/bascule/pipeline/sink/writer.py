@@ -89,8 +89,8 @@ class Plan:
         window = None
         if options.stream:
             window = _window(options, options.stream, patient=patient)
-            if window.is_off and options.dedupe == "require":
-                raise DedupeTooSmall(options.stream, window.why_off())
+            if options.dedupe == "require" and (none := window.why_none()) is not None:
+                raise DedupeTooSmall(options.stream, none)
         return cls(options, projection, window, _now_ms())
 
     def publish(self, batches: Iterator[pa.RecordBatch], *, write: str, ids: str) -> Stored:
