@@ -231,7 +231,7 @@ def test_a_window_too_short_stops_a_required_write_before_a_row_is_beyond_it(
     for dedupe, stored in (("require", 0), ("warn", 25_000)):
         options = {"subject": "short.a", "stream": "short", "dedupe": dedupe}
         if dedupe == "require":
-            with pytest.raises(PySparkException, match="--dedupe-messages 10000"):
+            with pytest.raises(PySparkException, match="--dedupe-messages 40000"):
                 write(frame, node, **options)
         else:
             write(frame, node, **options)

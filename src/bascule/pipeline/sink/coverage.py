@@ -16,6 +16,8 @@ from bascule.model import PartitionBy, StreamConfig
 
 RESTART_MS: Final = 30_000
 """Allowed for a crash to be noticed and Spark to start again: it takes 15 to 20 s on two cores."""
+ROOM: Final = 4
+"""Times the rows seen that are advised: more may come, and other publishers have ids too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +80,7 @@ class Window:
         return (
             f"stream {self.stream!r} remembers {places} message ids{where}, and a batch wrote "
             f"{rows} rows there: `bascule stream alter {self.stream} --dedupe-messages "
-            f"{-(-rows // max(self.partitions if partition is None else 1, 1))}`, or make batches "
-            "smaller (maxOffsetsPerTrigger)"
+            f"{ROOM * rows}` (an id takes 32 bytes), or make batches smaller (maxOffsetsPerTrigger)"
         )
 
 
