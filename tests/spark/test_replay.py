@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
 import time
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +18,8 @@ from bascule.errors import ConfigError
 from bascule.pipeline.jobs.replay.run import run as replay
 from bascule.pipeline.jobs.replay.spec import ReplaySpec
 from bascule.pipeline.jobs.replay.state import FILE
+from bascule.pipeline.jobs.tables import TableSpec
+from bascule.pipeline.session import SHORT_LIVED, local_session
 from lake_world import World
 
 
@@ -83,6 +90,36 @@ def test_a_killed_replay_goes_on_without_a_window(world: World) -> None:
         other.replay(table=world.table, checkpoint=str(folder))
 
 
+def test_kill_9_within_a_round(world: World) -> None:
+    """Spark as a process of its own; what it published and did not note is not published again."""
+    world.fill(20_000)
+    world.archive()
+    copy = Copy(world)
+    folder = world.folder / "replay"
+    with (world.folder / "spark.log").open("wb") as output:
+        process = subprocess.Popen(
+            [sys.executable, __file__, world.node.doors["http"], copy.name, str(world.folder)],
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])},
+        )
+    try:
+        deadline = time.monotonic() + 120
+        while len(copy.messages()) < 3_000:
+            assert process.poll() is None, (world.folder / "spark.log").read_text()[-5_000:]
+            assert time.monotonic() < deadline, "nothing is replayed"
+            time.sleep(0.05)
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait(20)
+    before = len(copy.messages())
+    done = copy.replay(checkpoint=str(folder))
+    assert done.summary["messages"] < 20_000
+    assert copy.originals() == list(range(20_000))
+    print(f"{before} before the kill, {done.summary} after it")
+
+
 def test_ranges(world: World) -> None:
     world.fill(100)
     time.sleep(0.05)
@@ -144,3 +181,22 @@ def test_partitions_keep_their_order(world: World) -> None:
         )
     assert all(offsets == sorted(offsets) for offsets in by_partition.values())
     assert sum(map(len, by_partition.values())) == 600
+
+
+def main(server: str, to: str, folder: Path) -> None:
+    """The replay that is killed: short rounds."""
+    spark = local_session(folder / "own", master="local[2]", settings=SHORT_LIVED)
+    spec = ReplaySpec(
+        name="replay",
+        to=to,
+        server=server,
+        subject=f"{to}.{{subject}}",
+        table=TableSpec(location=str(folder / "lake")),
+        checkpoint=str(folder / "replay"),
+        rows_per_round=1_000,
+    )
+    replay(spark, spec)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2], Path(sys.argv[3]))
