@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+from collections.abc import Iterable
 from pathlib import Path
 
 import pyarrow as pa
@@ -12,7 +13,7 @@ from pyiceberg.catalog import load_catalog
 from pyiceberg.table import Table
 
 from bascule.errors import ConfigError, ForeignTable, LakeConflict, UnknownTable
-from bascule.pipeline.lake import open_table, parse_address
+from bascule.pipeline.lake import open_table, parse_address, storage
 from bascule.pipeline.lake.model import TableAddress
 from lake_rows import NOON, SCHEMA, Lake, commit_of, offsets_in, records, rows_of
 
@@ -113,15 +114,34 @@ def test_a_retry_of_pyiceberg_is_switched_off_again(lake: Lake) -> None:
 
 def test_manifests_stay_few(lake: Lake) -> None:
     table = lake.create()
-    commit = commit_of(table, records(0, 0, 3))
-    table.commit(commit)
-    for start in range(3, 324, 3):
+    with loaded(lake).transaction() as transaction:
+        transaction.set_properties({"commit.manifest.min-count-to-merge": "10"})
+    for start in range(0, 72, 3):
         table.commit(commit_of(table, records(0, start, start + 3)))
     made = loaded(lake)
     current = made.current_snapshot()
     assert current is not None
-    assert len(current.manifests(made.io)) < 100
-    assert offsets_in(table) == {0: [*range(324)]}
+    assert len(current.manifests(made.io)) < 10
+    assert offsets_in(table) == {0: [*range(72)]}
+
+
+def test_what_a_commit_names_is_on_the_disk_first(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[str] = []
+
+    def note(paths: Iterable[str]) -> None:
+        synced.extend(paths)
+
+    table = lake.create()
+    commit = commit_of(table, records(0, 0, 10))
+    monkeypatch.setattr(storage, "sync_files", note)
+    table.commit(commit)
+    made = loaded(lake)
+    snapshot = made.current_snapshot()
+    assert snapshot is not None
+    manifests = [each.manifest_path for each in snapshot.manifests(made.io)]
+    assert {*manifests, snapshot.manifest_list, made.metadata_location} <= set(synced)
 
 
 def test_another_catalog_by_its_properties(tmp_path: Path) -> None:

@@ -113,7 +113,10 @@ def folder_of(values: Values) -> str:
 def split(
     batch: pa.RecordBatch, fields: Sequence[PartitionField]
 ) -> list[tuple[Values, pa.RecordBatch]]:
-    """The rows of `batch` by their values of `fields`; rows keep their order within each part."""
+    """The rows of `batch` by their values of `fields`; rows keep their order.
+
+    The same values may come twice, where rows of few values alternate: slices cost no copy.
+    """
     if not fields or not batch.num_rows:
         return [((), batch)] if batch.num_rows else []
     columns = [_codes(batch, field) for field in fields]

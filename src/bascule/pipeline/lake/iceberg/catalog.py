@@ -20,6 +20,7 @@ FILE: Final = "catalog.db"
 WAIT_SECONDS: Final = 60
 """For the lock of SQLite, which each commit holds for milliseconds."""
 ATTEMPTS_MAX: Final = 10
+FILES: Final = "bascule.pipeline.lake.iceberg.files.SyncedFileIO"
 
 
 def open_catalog(address: TableAddress, *, create: bool) -> Catalog | None:
@@ -57,6 +58,7 @@ def _embedded(folder: str) -> Catalog:
                 type="sql",
                 uri=f"sqlite:///{folder}/{FILE}?timeout={WAIT_SECONDS}",
                 warehouse=f"file://{folder}",
+                **{"py-io-impl": FILES},
             )
         except OperationalError:
             # Somebody else made the same catalog's tables in this moment.

@@ -61,7 +61,7 @@ PROPERTIES: Final = {
     RETRIES: "0",
     "commit.manifest-merge.enabled": "true",
     "write.metadata.delete-after-commit.enabled": "true",
-    "write.metadata.previous-versions-max": "100",
+    "write.metadata.previous-versions-max": "20",
     f"{PREFIX}format": "1",
 }
 Result = TypeVar("Result")

@@ -1,0 +1,64 @@
+"""Files of an Iceberg table on this machine, on the disk before anything names them.
+
+The catalog's SQLite syncs the name of a table's newest metadata; without this, a power cut could
+leave that name and not what it names.
+"""
+
+from __future__ import annotations
+
+from types import TracebackType
+
+from pyiceberg.io import OutputStream
+from pyiceberg.io.pyarrow import PyArrowFile, PyArrowFileIO
+
+from bascule.pipeline.lake import storage
+
+
+class SyncedStream:
+    """An output stream that syncs its file, and the file's name, when it is closed."""
+
+    def __init__(self, stream: OutputStream, location: str) -> None:
+        self._stream = stream
+        self._location = location
+        self._is_open = True
+
+    def write(self, b: bytes) -> int:
+        return self._stream.write(b)
+
+    def tell(self) -> int:
+        return self._stream.tell()
+
+    def close(self) -> None:
+        """Raises: OSError."""
+        if self._is_open:
+            self._is_open = False
+            self._stream.close()
+            storage.sync_files([self._location])
+
+    def __enter__(self) -> SyncedStream:
+        return self
+
+    def __exit__(
+        self,
+        exctype: type[BaseException] | None,
+        excinst: BaseException | None,
+        exctb: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+class SyncedFile(PyArrowFile):
+    """A file whose output stream syncs."""
+
+    def create(self, overwrite: bool = False) -> OutputStream:
+        return SyncedStream(super().create(overwrite), self.location)
+
+
+class SyncedFileIO(PyArrowFileIO):
+    """pyiceberg's files by Arrow; what is written on this machine is synced."""
+
+    def new_output(self, location: str) -> PyArrowFile:
+        if not storage.local_path(location):
+            return super().new_output(location)
+        scheme, netloc, path = self.parse_location(location, self.properties)
+        return SyncedFile(location=location, path=path, fs=self.fs_by_scheme(scheme, netloc))
