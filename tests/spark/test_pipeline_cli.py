@@ -18,11 +18,11 @@ from bascule.cli import exits
 from bascule.client import SyncClient
 from running import Node
 
-pytestmark = pytest.mark.tier3
+pytestmark = [pytest.mark.tier3, pytest.mark.timeout(500)]
 pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
 
 BASCULE = [sys.executable, "-m", "bascule.cli.main", "pipeline"]
-WAIT_S = 120
+WAIT_S = 240
 
 ROLLUP = """
 [pipeline]
@@ -135,7 +135,8 @@ def test_an_application_of_spark_submit(
     submit = Path(sys.executable).parent / "spark-submit"
     application = Path(__file__).resolve().parents[2] / "examples" / "run_pipeline.py"
     done = subprocess.run(
-        [str(submit), "--master", "local[1]", "--conf", "spark.ui.enabled=false", str(application),
+        [str(submit), "--master", "local[1]", "--conf", "spark.ui.enabled=false", "--conf",
+         "spark.sql.shuffle.partitions=2", str(application),
          str(path), "--set", "pipeline.prometheus_port=0"],
         env={**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"},
         cwd=tmp_path, capture_output=True, text=True, timeout=WAIT_S, check=False,

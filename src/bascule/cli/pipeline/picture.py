@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
 
@@ -47,6 +48,7 @@ class Picture:
         self._task = self._progress.add_task(f"{name}: starting Spark", total=None, figures="")
         self._name = name
         self._done = 0
+        self._began = time.monotonic()
         self._lag: dict[str, Any] = {}
 
     def show(self, event: Event) -> None:
@@ -56,7 +58,7 @@ class Picture:
                 if event.get("prometheus"):
                     self.say(f"metrics: http://127.0.0.1:{event['prometheus']}/metrics")
             case "begin":
-                self._done = 0
+                self._done, self._began = 0, time.monotonic()
                 self._describe(str(event["what"]))
                 self._progress.reset(self._task, total=event.get("total"))
                 self._progress.update(self._task, total=event.get("total"))
@@ -78,8 +80,10 @@ class Picture:
 
     def _figures(self) -> str:
         parts = [f"{self._done:,} rows"]
+        seconds = time.monotonic() - self._began
+        if self._done and seconds > 0:
+            parts.append(f"{count_text(self._done / seconds)} rows/s")
         if self._lag:
-            parts.append(f"{count_text(self._lag['rows_per_s'])} rows/s")
             parts.append(f"lag {count_text(self._lag['lag'])}")
             if self._lag.get("late_rows"):
                 parts.append(f"late {count_text(self._lag['late_rows'])}")

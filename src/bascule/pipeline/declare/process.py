@@ -26,7 +26,7 @@ from bascule.pipeline.declare.checks import option_text
 from bascule.pipeline.declare.document import load
 from bascule.pipeline.declare.events import Events, failure_of
 from bascule.pipeline.declare.sections import Declaration
-from bascule.pipeline.jobs.model import JobResult
+from bascule.pipeline.jobs.model import JobResult, Series
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -42,6 +42,7 @@ INTERRUPTED: Final = 130
 
 STOP_SECONDS_MAX: Final = 30.0
 TELL_SECONDS: Final = 1.0
+LISTENER_SECONDS_MAX: Final = 2.0
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -139,6 +140,8 @@ def _watched(
         if not stopper.asked:
             raise
         return _so_far(declaration, listener)
+    else:
+        result = replace(result, series=_with_lines(result, listener))
     finally:
         stopper.close()
         ended.set()
@@ -147,6 +150,23 @@ def _watched(
     if stopper.asked:
         return replace(result, summary={"interrupted": True, **result.summary})
     return result
+
+
+def _with_lines(result: JobResult, listener: LagListener) -> tuple[Series, ...]:
+    """The job's lines, and of lag and micro-batches where it has none of its own.
+
+    Not of rows: what a query of the archive hands to Spark is a row for each file.
+    """
+    from bascule.pipeline.results import series_of
+
+    for _ in range(round(LISTENER_SECONDS_MAX / 0.1)):  # Spark tells its listeners in time
+        if not any(state.active for state in listener.queries()):
+            break
+        threading.Event().wait(0.1)
+    named = {line.title for line in result.series} | {"Throughput", "Late rows"}
+    states = listener.queries()
+    found = series_of(states[0]) if states else ()
+    return (*result.series, *(line for line in found if line.title not in named))
 
 
 def _so_far(declaration: Declaration, listener: LagListener) -> JobResult:

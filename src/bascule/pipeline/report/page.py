@@ -53,7 +53,7 @@ font-variant-numeric:tabular-nums;letter-spacing:-.01em}
 .warm b{color:var(--warm)}
 .plots{display:grid;grid-template-columns:repeat(auto-fit,minmax(300px,1fr));gap:12px;margin-top:12px}
 section{margin-top:12px}
-svg{display:block;width:100%;height:auto;overflow:visible}
+svg{display:block;width:100%;height:auto;max-height:260px;overflow:visible}
 svg text{fill:var(--soft);font-size:12px;font-family:inherit}
 .grid{stroke:var(--rule)}.area{fill:var(--line);opacity:.12}
 .line{fill:none;stroke:var(--line);stroke-width:2;stroke-linejoin:round;stroke-linecap:round}

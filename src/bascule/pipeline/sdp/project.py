@@ -14,6 +14,12 @@ SPEC: Final = "spark-pipeline.yml"
 DEFINITIONS: Final = "transformations/pipeline.py"
 STORAGE: Final = "storage"
 KINDS: Final = ("archive", "rollup")
+DEFAULTS: Final = {
+    "spark.sql.session.timeZone": "UTC",
+    # Spark's own 200 is for clusters: each is a store of state, with files in every micro-batch.
+    "spark.sql.shuffle.partitions": "2",
+}
+"""Settings where the declaration has none; a local session of ours has the same."""
 
 _DEFINITIONS: Final = '''\
 """Written by `bascule pipeline sdp`: the flow of {file}."""
@@ -64,7 +70,8 @@ def spec_text(declaration: Declaration, into: Path) -> str:
     from bascule.pipeline.declare.checks import option_text
 
     settings = {name: option_text(value) for name, value in declaration.spark.items()}
-    settings.setdefault("spark.sql.session.timeZone", "UTC")
+    for name, text in DEFAULTS.items():
+        settings.setdefault(name, text)
     lines = [
         f"name: {json.dumps(declaration.pipeline.name)}",
         f"storage: {json.dumps((into / STORAGE).absolute().as_uri())}",

@@ -1,0 +1,112 @@
+"""`bascule pipeline` without Spark: new, check, sdp, what a bar shows, what a summary says."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from bascule.cli import exits
+from bascule.cli.main import main
+from bascule.cli.pipeline import picture
+from bascule.cli.pipeline.picture import Picture, summary
+from bascule.errors import DataLoss, UnknownStream
+from bascule.pipeline.declare.sections import KINDS
+from bascule.pipeline.jobs.model import JobResult, Table
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_new_file_is_sound(kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "p.toml"
+    assert main(["pipeline", "new", kind, "--output", str(path)]) == exits.OK
+    assert main(["pipeline", "check", str(path)]) == exits.OK
+    assert f"is sound: {kind} flights-{kind}" in capsys.readouterr().out.replace("\n", " ")
+    assert main(["pipeline", "check", str(path), "--json"]) == exits.OK
+    facts = json.loads(capsys.readouterr().out)
+    assert facts["kind"] == kind
+    assert str(tmp_path) in facts["table"]
+
+
+def test_new_overwrites_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "p.toml"
+    path.write_text("mine")
+    assert main(["pipeline", "new", "audit", "-o", str(path)]) == exits.USAGE
+    assert path.read_text() == "mine"
+    assert main(["pipeline", "new", "audit", "-o", "-"]) == exits.OK
+    assert 'kind = "audit"' in capsys.readouterr().out
+    assert main(["pipeline", "new", "adit"]) == exits.USAGE
+    assert "did you mean audit?" in capsys.readouterr().err
+
+
+def test_what_is_wrong_is_told_with_its_key(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "p.toml"
+    main(["pipeline", "new", "archive", "-o", str(path)])
+    for command in ("check", "run"):
+        wrong = ["pipeline", command, str(path), "--set", "table.formt=delta"]
+        assert main(wrong) == exits.USAGE
+        told = capsys.readouterr().err.replace("\n", "")
+        assert "table.formt is unknown; did you mean table.format?" in told
+
+
+def test_a_check_tells_no_secret(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CREDENTIAL", "hunter2")
+    path = tmp_path / "p.toml"
+    main(["pipeline", "new", "archive", "-o", str(path)])
+    path.write_text(path.read_text() + '\n[table.catalog]\ncredential = "${CREDENTIAL}"\n')
+    assert main(["pipeline", "check", str(path), "--json"]) == exits.OK
+    assert "hunter2" not in capsys.readouterr().out
+
+
+def test_a_project_is_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "p.toml"
+    main(["pipeline", "new", "rollup", "-o", str(path)])
+    into = tmp_path / "project"
+    assert main(["pipeline", "sdp", str(path), "--into", str(into)]) == exits.OK
+    assert (into / "spark-pipeline.yml").exists()
+    assert main(["pipeline", "sdp-run", str(tmp_path)]) == exits.USAGE
+    assert "holds no spark-pipeline.yml" in capsys.readouterr().err.replace("\n", "")
+
+
+def test_codes_of_errors_that_another_process_told() -> None:
+    assert exits.explain_class(UnknownStream)[0] == exits.UNKNOWN
+    assert exits.explain_class(DataLoss)[0] == exits.FAILED
+
+
+def test_the_bar_shows_rows_lag_and_late_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    console = Console(file=io.StringIO(), force_terminal=True, width=160, highlight=False)
+    monkeypatch.setattr(picture, "err", console)
+    with Picture("flights", quiet=False) as shown:
+        shown.show({"event": "started", "spark": "4.3.0", "prometheus": 9464})
+        shown.show({"event": "begin", "what": "archive [x]", "total": 1_000})
+        shown.show({"event": "advance", "done": 250})
+        shown.show({"event": "lag", "rows_per_s": 9.0, "lag": 750, "late_rows": 3})
+        shown.show({"event": "say", "text": "joining [small] files"})
+        shown.show({"event": "unknown to this version"})
+    assert isinstance(console.file, io.StringIO)
+    text = console.file.getvalue()
+    for word in ("http://127.0.0.1:9464/metrics", "250 rows", "lag 750", "late 3", "[small]"):
+        assert word in text
+
+
+def test_the_summary_is_one_table_and_what_the_job_found() -> None:
+    result = JobResult(
+        "audit",
+        "nightly",
+        False,
+        {"rows": 1_000, "seconds": 2.0, "note": "[red]plain[/red]"},
+        (Table("Faults", ("partition", "offset"), tuple((0, n) for n in range(50))),),
+    )
+    console = Console(file=io.StringIO(), width=100)
+    console.print(summary(result))
+    assert isinstance(console.file, io.StringIO)
+    text = console.file.getvalue()
+    assert "nightly audit: faults found" in text
+    assert "[red]plain[/red]" in text
+    assert "and 30 more" in text
