@@ -177,6 +177,23 @@ def test_restarts_of_the_nats_server_during_a_write(spark: Any, tmp_path: Path) 
             assert client.stream("rows").partitions[0].high_watermark == 60_000
 
 
+def test_credentials_for_nats(spark: Any, tmp_path: Path) -> None:
+    from pyspark.errors import PySparkException
+
+    login = {"user": "spark", "password": "secret"}
+    environment = {"BASCULE_NATS_USER": "spark", "BASCULE_NATS_PASSWORD": "secret"}
+    with (
+        running_nats(tmp_path / "nats", "--user", "spark", "--pass", "secret") as server,
+        running_node(tmp_path, nats=server.url, environment=environment) as node,
+    ):
+        node.create("rows", "rows.>")
+        write(rows(spark, "rows", 100), node, stream="rows", **login)
+        assert node.partition("rows")["high_watermark"] == 100
+        for wrong in ({}, {**login, "password": "no"}):
+            with pytest.raises(PySparkException, match="mend the credentials"):
+                write(rows(spark, "rows", 100), node, stream="rows", **wrong)
+
+
 @pytest.mark.parametrize(
     ("columns", "options", "said"),
     [

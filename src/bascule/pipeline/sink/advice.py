@@ -14,6 +14,7 @@ from bascule.errors import (
     PublishRejected,
     RowRefused,
 )
+from bascule.wire.nats import NatsRefused
 
 TOO_LARGE: Final = 10054
 NOT_STORED: Final = 10077
@@ -54,6 +55,8 @@ def _todo(error: BasculeError) -> str:
         )
     if isinstance(error, LimitExceeded):
         return "raise the limit, or leave such rows out"
+    if isinstance(error, NatsRefused):
+        return "mend the credentials: options user and password, token, nkey, creds, tlsCa ..."
     if isinstance(error, Broken):
         return "is the NATS server there, and may this machine reach it?"
     if isinstance(error, ConfigError):

@@ -37,6 +37,7 @@ from bascule.pipeline.sink.advice import explain
 from bascule.pipeline.sink.columns import Projection, project
 from bascule.pipeline.sink.coverage import Window, uncovered
 from bascule.pipeline.sink.options import SinkOptions
+from bascule.wire.nats import NatsRefused
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -127,15 +128,22 @@ class Plan:
             out.open()
             return out
 
-        def attempt_anew() -> SyncBatchPublisher:
+        def attempt_anew() -> SyncBatchPublisher | NatsRefused:
             try:
                 return attempt()
-            except (Broken, Closed, ConfigError):
+            except NatsRefused as refused:
+                # Waiting gives no one other credentials.
+                drop_client(options.server, options.login)
+                return refused
+            except (Broken, Closed):
                 # What ended a connection for good would be told again and again.
                 drop_client(options.server, options.login)
                 raise
 
-        return patiently(attempt_anew)
+        out = patiently(attempt_anew)
+        if isinstance(out, NatsRefused):
+            raise out
+        return out
 
     def _check_covered(self, rows: int) -> None:
         """Stop while everything sent can still be told from a repetition, where that is required.
