@@ -11,7 +11,8 @@ import pyarrow as pa
 from bascule.pipeline.jobs.model import Progress
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark import StatusTracker
+    from pyspark.sql import DataFrame, Row, SparkSession
 
 POLL_S: Final = 0.3
 """How often Spark is asked which tasks are done."""
@@ -44,34 +45,41 @@ def spread(
             for number in batch.column(0).to_pylist():
                 yield pa.record_batch([pa.array([work(items[number])], pa.string())], _SCHEMA)
 
-    context = spark.sparkContext
-    group = f"bascule-{next(_groups)}"
     frame = spark.range(0, len(items), 1, len(items)).mapInArrow(answer, "answer string")
+    return [row.answer for row in collected(frame, progress=progress, total=sum(weights))]
 
-    def collect() -> list[str]:
+
+def collected(frame: DataFrame, *, progress: Progress, total: int) -> list[Row]:
+    """The rows of a frame; `progress` advances up to `total` with the tasks that Spark has done."""
+    context = frame.sparkSession.sparkContext
+    group = f"bascule-{next(_groups)}"
+
+    def collect() -> list[Row]:
         context.setJobGroup(group, "bascule", interruptOnCancel=True)
-        return [row.answer for row in frame.collect()]
+        return frame.collect()
 
+    furthest = 0
     with ThreadPoolExecutor(1, thread_name_prefix=group) as executor:
         coming = executor.submit(collect)
         try:
             while not wait([coming], POLL_S).done:
-                progress.advance(_done(spark, group, sum(weights), len(items)))
+                furthest = max(furthest, int(total * _share_done(context.statusTracker(), group)))
+                progress.advance(furthest)
         except BaseException:
             context.cancelJobGroup(group)
             raise
-    answers = coming.result()
-    progress.advance(sum(weights))
-    return answers
+    rows = coming.result()
+    progress.advance(total)
+    return rows
 
 
-def _done(spark: SparkSession, group: str, total: int, count: int) -> int:
-    """About how much is done, by the number of finished tasks."""
-    tracker = spark.sparkContext.statusTracker()
-    finished = 0
+def _share_done(tracker: StatusTracker, group: str) -> float:
+    """Of the tasks that Spark knows of so far; stages to come it does not."""
+    done = count = 0
     for job in tracker.getJobIdsForGroup(group):
         if (info := tracker.getJobInfo(job)) is not None:
             for stage in info.stageIds:
                 if (state := tracker.getStageInfo(stage)) is not None:
-                    finished += state.numCompletedTasks
-    return total * min(finished, count) // count
+                    done += state.numCompletedTasks
+                    count += state.numTasks
+    return done / count if count else 0.0

@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 
 from bascule.pipeline.jobs.compact_lake.spec import CompactLakeSpec
 from bascule.pipeline.jobs.model import NO_PROGRESS, JobResult, Progress, Table
+from bascule.pipeline.jobs.spread import collected
 from bascule.pipeline.jobs.tables import ensure_table, open_there
 from bascule.pipeline.lake.model import Commit, DataFile, FileWriter, LakeTable, WriterSpec
 
@@ -46,8 +47,7 @@ def run(spark: SparkSession, spec: CompactLakeSpec, progress: Progress = NO_PROG
             partitions=len(snapshot.committed),
             keep_tombstones=spec.keep_tombstones,
         )
-        written = _write(last, into)
-        progress.advance(rows)
+        written = _write(last, into, progress=progress, total=rows)
         token = (f"compact-lake:{spec.name}", batch)
         after = into.commit(Commit(tuple(written), token=token, replaces=True))
         changed = before is None or before.id != after.id
@@ -82,11 +82,14 @@ def last_records(rows: DataFrame, *, partitions: int, keep_tombstones: bool) -> 
     return last.select("key", "last.*").select(*rows.columns)
 
 
-def _write(rows: DataFrame, into: LakeTable) -> list[DataFile]:
+def _write(rows: DataFrame, into: LakeTable, *, progress: Progress, total: int) -> list[DataFile]:
     """Write in tasks; the files belong to no snapshot yet."""
     ordered = rows.sortWithinPartitions("partition", "offset")
     frame = ordered.mapInArrow(_writing(into.writer(), into.schema), "file string")
-    return [msgspec.json.decode(row.file, type=DataFile) for row in frame.collect()]
+    return [
+        msgspec.json.decode(row.file, type=DataFile)
+        for row in collected(frame, progress=progress, total=total)
+    ]
 
 
 def _writing(
