@@ -49,7 +49,7 @@ def test_the_path_is_the_stream() -> None:
         ({"window": "0"}, "option 'window' is '0': expected a whole number of at least 1"),
         ({"ackTimeout": "5"}, "expected a time such as"),
         ({"ackTimeout": "0s"}, "expected a time such as"),
-        ({"dedupe": "yes"}, "expected require, warn, off"),
+        ({"dedupe": "yes"}, "expected require, warn or off"),
         ({"dedupe": "require"}, 'needs option "stream"'),
         ({"includeHeaders": "1"}, "expected true, false"),
         ({"messageIdPrefix": "a\nb"}, "expected printable text"),

@@ -103,7 +103,7 @@ def test_schemas() -> None:
         ({"stream": "s", "minPartitions": "two"}, "a whole number of at least 1"),
         ({"stream": "s", "failOnDataLoss": "no"}, "expected true or false"),
         ({"stream": "s", "maxTriggerDelay": "90"}, "expected a time such as"),
-        ({"stream": "s", "view": "newest"}, "expected log, latest, changes"),
+        ({"stream": "s", "view": "newest"}, "expected log, latest or changes"),
         ({"stream": "s", "columns": "offset,nope"}, "names 'nope'; there are key, value"),
         ({"stream": "s", "columns": "offset,offset"}, "names a column twice"),
         ({"stream": "s", "minOffsetsPerTrigger": "9", "maxOffsetsPerTrigger": "8"}, "more than"),

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from typing import Final, Literal, cast
 
 from bascule.client.columnar.publisher import BATCH_TIMEOUT_S, BATCH_WINDOW
 from bascule.errors import ConfigError
 from bascule.pipeline.clients import NO_LOGIN, NatsLogin
+from bascule.pipeline.option_text import count_of, flag_of, ms_of, unknown_text, word_of
 from bascule.wire.subjects import check_subject
 
 Dedupe = Literal["require", "warn", "off"]
@@ -46,8 +45,6 @@ _FROM_SPARK: Final = frozenset(
     {"path", "checkpointlocation", "queryname", "outputmode", "__spark_schema__"}
 )
 """Keys that Spark adds, or that are meant for it; `save("flights")` arrives as `path`."""
-_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000}
-_DURATION: Final = re.compile(r"(\d+)\s*([a-z]+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,11 +75,11 @@ class SinkOptions:
         given = {name.lower(): str(value) for name, value in options.items()}
         for name in given:
             if name not in _BY_LOWER_NAME and name not in _FROM_SPARK:
-                raise ConfigError(_unknown_text(name))
+                raise ConfigError(unknown_text(name, _BY_LOWER_NAME, of=" to the sink"))
         subject = given.get("subject", "")
         if "subject" in given:
             check_subject(subject, wildcards=False)
-        dedupe = cast(Dedupe, _word("dedupe", given, DEDUPE, default="warn"))
+        dedupe = cast(Dedupe, word_of("dedupe", given, DEDUPE, default="warn"))
         stream = given.get("stream") or given.get("path") or ""
         if dedupe == "require" and not stream:
             raise ConfigError(
@@ -94,12 +91,12 @@ class SinkOptions:
             server=given.get("server", ""),
             stream=stream,
             subject=subject,
-            headers=_flag("includeHeaders", given, default=True),
-            window=_count("window", given, default=BATCH_WINDOW),
-            ack_timeout_s=_seconds("ackTimeout", given, default=BATCH_TIMEOUT_S),
+            headers=flag_of("includeHeaders", given, default=True),
+            window=count_of("window", given, BATCH_WINDOW),
+            ack_timeout_s=ms_of("ackTimeout", given, round(BATCH_TIMEOUT_S * 1_000)) / 1_000,
             dedupe=dedupe,
             id_prefix=_line("messageIdPrefix", given),
-            login=NatsLogin(**login, tls_first=_flag("tlsFirst", given, default=False)),
+            login=NatsLogin(**login, tls_first=flag_of("tlsFirst", given, default=False)),
         )
 
     def for_stream(self) -> SinkOptions:
@@ -110,43 +107,6 @@ class SinkOptions:
                 "query come from its checkpoint"
             )
         return self
-
-
-def _unknown_text(name: str) -> str:
-    near = get_close_matches(name, _BY_LOWER_NAME, n=1, cutoff=0.5)
-    hint = f"did you mean {_BY_LOWER_NAME[near[0]]!r}?" if near else f"known: {', '.join(_NAMES)}"
-    return f"option {name!r} is unknown to the sink; {hint}"
-
-
-def _count(name: str, given: Mapping[str, str], *, default: int) -> int:
-    text = given.get(name.lower())
-    if text is None:
-        return default
-    if not text.strip().isdecimal() or int(text) < 1:
-        raise ConfigError(f"option {name!r} is {text!r}: expected a whole number of at least 1")
-    return int(text)
-
-
-def _seconds(name: str, given: Mapping[str, str], *, default: float) -> float:
-    text = given.get(name.lower())
-    if text is None:
-        return default
-    matched = _DURATION.fullmatch(text.strip().lower())
-    if matched is None or matched[2] not in _MS or not int(matched[1]):
-        raise ConfigError(f"option {name!r} is {text!r}: expected a time such as 500ms, 30s or 15m")
-    return int(matched[1]) * _MS[matched[2]] / 1_000
-
-
-def _flag(name: str, given: Mapping[str, str], *, default: bool) -> bool:
-    return _word(name, given, ("true", "false"), default=str(default).lower()) == "true"
-
-
-def _word(name: str, given: Mapping[str, str], words: tuple[str, ...], *, default: str) -> str:
-    text = given.get(name.lower(), default)
-    word = text.strip().lower()
-    if word not in words:
-        raise ConfigError(f"option {name!r} is {text!r}: expected {', '.join(words)}")
-    return word
 
 
 def _line(name: str, given: Mapping[str, str]) -> str:

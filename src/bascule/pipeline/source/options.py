@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from typing import Final, Literal, cast
 
 from bascule.errors import ConfigError
 from bascule.pipeline.lake.model import TableAddress
+from bascule.pipeline.option_text import count_of, flag_of, ms_of, unknown_text, word_of
 from bascule.pipeline.source.bounds import Bound, parse_offsets, parse_time, parse_times
 from bascule.pipeline.source.columns import check_columns
 from bascule.pipeline.values import VALUE_OPTIONS, ValueSpec
@@ -55,9 +55,6 @@ _CATALOG: Final = "archive.catalog."
 """`archive.catalog.uri` and the like go to the catalog of an Iceberg table."""
 _ONLY_BATCH: Final = (*ENDS,)
 _ONLY_STREAM: Final = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay")
-
-_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
-_DURATION: Final = re.compile(r"(\d+)\s*([a-z]+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,26 +108,26 @@ class SourceOptions:
         }
         for name in given:
             if name not in _BY_LOWER_NAME and name not in _FROM_SPARK:
-                raise ConfigError(_unknown_text(name))
+                raise ConfigError(unknown_text(name, _BY_LOWER_NAME))
         parsed = cls(
             selection=_selection(given),
             server=given.get("server", SERVER_DEFAULT),
             starting=_bound(STARTS, given),
             ending=_bound(ENDS, given),
-            late_start_is_latest=_word(
-                "startingOffsetsByTimestampStrategy", given, ("error", "latest")
+            late_start_is_latest=word_of(
+                "startingOffsetsByTimestampStrategy", given, ("error", "latest"), default="error"
             )
             == "latest",
-            partitions_min=_count("minPartitions", given) or 1,
-            records_per_task_max=_count("maxRecordsPerPartition", given),
-            records_per_trigger_max=_count("maxOffsetsPerTrigger", given),
-            records_per_trigger_min=_count("minOffsetsPerTrigger", given),
-            trigger_delay_ms_max=_duration("maxTriggerDelay", given) or TRIGGER_DELAY_MS_MAX,
-            fail_on_data_loss=_flag("failOnDataLoss", given, default=True),
-            include_headers=_flag("includeHeaders", given, default=False),
+            partitions_min=count_of("minPartitions", given, 1),
+            records_per_task_max=count_of("maxRecordsPerPartition", given, None),
+            records_per_trigger_max=count_of("maxOffsetsPerTrigger", given, None),
+            records_per_trigger_min=count_of("minOffsetsPerTrigger", given, None),
+            trigger_delay_ms_max=ms_of("maxTriggerDelay", given, TRIGGER_DELAY_MS_MAX),
+            fail_on_data_loss=flag_of("failOnDataLoss", given, default=True),
+            include_headers=flag_of("includeHeaders", given, default=False),
             columns=_columns(given),
-            view=cast(View, _word("view", given, ("log", "latest", "changes"))),
-            pushdown=_flag("pushdown", given, default=True),
+            view=cast(View, word_of("view", given, ("log", "latest", "changes"), default="log")),
+            pushdown=flag_of("pushdown", given, default=True),
             archive=_archive(given.get("archive"), catalog),
             values=ValueSpec.from_options(given),
             given=frozenset(_BY_LOWER_NAME[name] for name in given if name in _BY_LOWER_NAME),
@@ -167,12 +164,6 @@ class SourceOptions:
                 'one offset; a streaming query may read the view "changes"'
             )
         return self
-
-
-def _unknown_text(name: str) -> str:
-    near = get_close_matches(name, _BY_LOWER_NAME, n=1, cutoff=0.5)
-    hint = f"did you mean {_BY_LOWER_NAME[near[0]]!r}?" if near else f"known: {', '.join(_NAMES)}"
-    return f"option {name!r} is unknown; {hint}"
 
 
 def _selection(given: Mapping[str, str]) -> Selection:
@@ -225,43 +216,3 @@ def _columns(given: Mapping[str, str]) -> tuple[str, ...]:
     if text is None:
         return ()
     return tuple(part.strip() for part in text.split(","))
-
-
-def _count(name: str, given: Mapping[str, str]) -> int | None:
-    text = given.get(name.lower())
-    if text is None:
-        return None
-    if not text.strip().isdecimal() or int(text) < 1:
-        raise ConfigError(f"option {name!r} is {text!r}: expected a whole number of at least 1")
-    return int(text)
-
-
-def _duration(name: str, given: Mapping[str, str]) -> int | None:
-    text = given.get(name.lower())
-    if text is None:
-        return None
-    matched = _DURATION.fullmatch(text.strip().lower())
-    if matched is None or matched[2] not in _MS:
-        raise ConfigError(f"option {name!r} is {text!r}: expected a time such as 500ms, 30s or 15m")
-    return int(matched[1]) * _MS[matched[2]]
-
-
-def _flag(name: str, given: Mapping[str, str], *, default: bool) -> bool:
-    text = given.get(name.lower())
-    if text is None:
-        return default
-    word = text.strip().lower()
-    if word not in ("true", "false"):
-        raise ConfigError(f"option {name!r} is {text!r}: expected true or false")
-    return word == "true"
-
-
-def _word(name: str, given: Mapping[str, str], words: tuple[str, ...]) -> str:
-    """One of `words`; the first is the default."""
-    text = given.get(name.lower())
-    if text is None:
-        return words[0]
-    word = text.strip().lower()
-    if word not in words:
-        raise ConfigError(f"option {name!r} is {text!r}: expected {', '.join(words)}")
-    return word
