@@ -51,7 +51,7 @@ def test_the_path_is_the_stream() -> None:
         ({"ackTimeout": "0s"}, "expected a time such as"),
         ({"dedupe": "yes"}, "expected require, warn or off"),
         ({"dedupe": "require"}, 'needs option "stream"'),
-        ({"includeHeaders": "1"}, "expected true, false"),
+        ({"includeHeaders": "1"}, "expected true or false"),
         ({"messageIdPrefix": "a\nb"}, "expected printable text"),
     ],
 )
