@@ -129,7 +129,7 @@ def test_a_run_tells_its_result_and_writes_its_report(
 def test_an_application_of_spark_submit(
     node: Node, client: SyncClient, stream: str, tmp_path: Path
 ) -> None:
-    """The master is spark-submit's, the result is on standard output."""
+    """The master is spark-submit's, the result is the last line of standard output."""
     fill(client, stream, 300)
     path = declared(tmp_path, node, stream)
     submit = Path(sys.executable).parent / "spark-submit"
@@ -142,7 +142,7 @@ def test_an_application_of_spark_submit(
         cwd=tmp_path, capture_output=True, text=True, timeout=WAIT_S, check=False,
     )  # fmt: skip
     assert done.returncode == exits.OK, done.stderr
-    assert json.loads(done.stdout)["summary"]["rows"] == 300
+    assert json.loads(done.stdout.splitlines()[-1])["summary"]["rows"] == 300
 
 
 def test_what_fails_in_spark_is_one_sentence(node: Node, tmp_path: Path) -> None:

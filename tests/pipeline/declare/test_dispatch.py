@@ -168,6 +168,8 @@ def test_failures_are_told_in_our_own_words() -> None:
         f"[STREAM_FAILED] x\nTraceback\nbascule.errors.DataLoss: {loss}\n SQLSTATE"
     )
     assert failure_of(wrapped) == ("DataLoss", str(loss))
+    where = f"{DataLoss.__module__}.DataLoss"  # as a traceback of a worker names it
+    assert failure_of(RuntimeError(f"x\n{where}: {loss}\n")) == ("DataLoss", str(loss))
     assert failure_of(RuntimeError("[TABLE] no\nplan")) == ("BasculeError", "[TABLE] no")
     assert error_of("DataLoss") is DataLoss
     assert error_of("Final").__name__ == "BasculeError"

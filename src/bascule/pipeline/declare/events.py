@@ -27,7 +27,7 @@ from bascule.pipeline.jobs.model import JobResult
 
 Event = dict[str, Any]
 
-_RAISED: Final = re.compile(r"bascule\.errors\.(\w+): (.+)")
+_RAISED: Final = re.compile(r"bascule\.errors\.(?:\w+\.)*(\w+): (.+)")
 """How Spark shows what a Python worker raised."""
 _SENTENCE_MAX: Final = 600
 

@@ -2,7 +2,8 @@
 
     python -m bascule.pipeline.declare FILE [--set key=value]... [--report FILE] [--events] [--tied]
 
-Without `--events` it prints the result as JSON. It ends with 0, 1 for a failure, 2 for a wrong
+Without `--events` its last line is the result as JSON, and its events go to standard error, which
+`spark-submit` puts into standard output. It ends with 0, 1 for a failure, 2 for a wrong
 declaration, 6 where the job did its work and found a fault, 130 where it was interrupted, by
 SIGINT or SIGTERM, which end the query in order.
 """
@@ -252,7 +253,7 @@ def _print_result(result: JobResult) -> None:
 
     import msgspec
 
-    sys.stdout.write(json.dumps(msgspec.to_builtins(result), indent=2, default=str) + "\n")
+    sys.stdout.write(json.dumps(msgspec.to_builtins(result), default=str) + "\n")
 
 
 def _failed(events: Events, error: BasculeError, code: int) -> int:

@@ -16,7 +16,9 @@ from typing import Final
 _COMPLETED: Final = re.compile(r"\bRun is COMPLETED\b")
 _FAILED: Final = re.compile(r"\bRun (?:is|has) (?:FAILED|STOPPED|CANCELED|TERMINATED)\b")
 _KNOWN_FAULT: Final = re.compile(r"UNKNOWN_RESPONSE.*__python_accumulator__", re.DOTALL)
-_ERROR: Final = re.compile(r"^(?:Error: |[\w.]+(?:Error|Exception): ).*|bascule\.errors\.\w+: .*")
+_ERROR: Final = re.compile(
+    r"^(?:Error: |[\w.]+(?:Error|Exception): ).*|bascule\.errors\.[\w.]+: .*"
+)
 
 
 @dataclass(frozen=True, slots=True)
