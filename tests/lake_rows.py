@@ -138,7 +138,7 @@ def data_files(folder: Path) -> set[Path]:
     return {path for path in folder.rglob("*.parquet") if "_delta_log" not in path.parts}
 
 
-STEPS = 12
+STEPS = 8
 SPAN = 3
 
 

@@ -135,7 +135,7 @@ def test_compaction_and_expiry_survive_any_failed_operation(lake: Lake) -> None:
     ends = [0]
 
     def run(files: FailingFiles) -> None:
-        for _ in range(3):
+        for _ in range(2):
             made.commit(commit_of(made, records(0, ends[0], ends[0] + 5)))
             ends[0] += 5
         table = parquet.open_table(lake.address(), files=files)
@@ -146,7 +146,8 @@ def test_compaction_and_expiry_survive_any_failed_operation(lake: Lake) -> None:
         table = open_table(lake.address())
         assert offsets_in(table) == {0: [*range(ends[0])]}, what
         snapshots = lake.folder / "flights/_bascule/snapshots"
-        for path in sorted(snapshots.glob("*.json")):
+        held = sorted(snapshots.glob("*.json"))
+        for path in (held[0], held[-1]):
             snapshot = table.snapshot(str(int(path.stem)))
             assert snapshot is not None, what
             end = snapshot.committed[0][1]
@@ -177,10 +178,10 @@ def test_creation_survives_any_failed_operation(tmp_path: Path) -> None:
 
 def test_any_snapshot_of_a_long_history_is_read_in_few_files(lake: Lake) -> None:
     table = lake.create()
-    for start in range(100):
+    for start in range(40):
         table.commit(commit_of(table, records(0, start, start + 1)))
     folder = lake.folder / "flights/_bascule/snapshots"
-    for n in range(1, 101):
+    for n in range(1, 41):
         assert offsets_in(table, str(n)) == {0: [*range(n)]}
         chain, at = 0, n
         while at:
@@ -188,7 +189,7 @@ def test_any_snapshot_of_a_long_history_is_read_in_few_files(lake: Lake) -> None
             chain += 1
         assert chain == n.bit_count()
     written = sum(len(json.loads(path.read_text())["added"]) for path in folder.iterdir())
-    assert written <= 100 * 7
+    assert written <= 40 * 6
 
 
 @pytest.mark.parametrize("commits", [1, 2, 7, 8, 9, 31])
