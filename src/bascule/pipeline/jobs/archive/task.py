@@ -4,22 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
-from bascule.errors import DataLoss, MalformedValue, OffsetOutOfRange
-from bascule.pipeline.clients import client_of, patiently
+from bascule.errors import MalformedValue
 from bascule.pipeline.jobs.archive.commit import Written
 from bascule.pipeline.jobs.archive.plan import Piece
 from bascule.pipeline.jobs.rows import RowMaker
 from bascule.pipeline.lake.checksum import SpanChecksum
 from bascule.pipeline.lake.model import DataFile, FileWriter, Span, SpanSum, WriterSpec
+from bascule.pipeline.source.positions import Range
+from bascule.pipeline.source.reading import ReadOptions, fetched_batches
 from bascule.pipeline.values.spec import ValueSpec
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-BATCH_BYTES: Final = 8 << 20
-"""Decoded at a time: about 65,536 records of 128 B."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,19 +40,7 @@ def read_log(
 
     Raises: DataLoss where some of them are gone.
     """
-    if start >= end:
-        return
-
-    client = patiently(lambda: client_of(server))
-    try:
-        with patiently(
-            lambda: client.read_batches(
-                stream, start=start, end=end, partition=partition, batch_bytes=BATCH_BYTES
-            )
-        ) as batches:
-            yield from batches
-    except OffsetOutOfRange as gone:
-        raise DataLoss(stream, partition, str(gone)) from gone
+    return fetched_batches(ReadOptions(server), Range(stream, partition, start, end))
 
 
 class _Output:
