@@ -29,9 +29,7 @@ def test_lag_is_what_lies_between_the_batch_and_the_end() -> None:
     lags = Lags()
     state = lags.on_progress(progress(0, end=100, latest=450))
     assert state.lag == 350
-    found = [
-        (p.query, p.stream, p.partition, p.position, p.end, p.lag) for p in lags.partitions()
-    ]
+    found = [(p.query, p.stream, p.partition, p.position, p.end, p.lag) for p in lags.partitions()]
     assert found == [("by-hour", "flights", 0, 100, 450, 350), ("by-hour", "flights", 1, 7, 7, 0)]
     state = lags.on_progress(progress(1, end=450, latest=450))
     assert state.lag == 0
