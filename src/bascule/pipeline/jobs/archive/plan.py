@@ -12,6 +12,7 @@ from itertools import pairwise
 from typing import Final
 
 from bascule.errors import DataLoss
+from bascule.pipeline.source import positions
 
 ROWS_PER_TASK_MIN: Final = 100_000
 """Fewer are not worth a file and a task of their own: some 50 ms of work."""
@@ -87,14 +88,8 @@ def advance(starts: Mapping[int, int], targets: Mapping[int, int], rows_max: int
 
     Shared in proportion to what each partition has waiting; each that has something moves.
     """
-    waiting = {p: max(0, targets.get(p, start) - start) for p, start in starts.items()}
-    total = sum(waiting.values())
-    if total <= rows_max:
-        return {p: start + waiting[p] for p, start in starts.items()}
-    return {
-        p: start + (max(1, rows_max * waiting[p] // total) if waiting[p] else 0)
-        for p, start in starts.items()
-    }
+    ends = {p: targets.get(p, start) for p, start in starts.items()}
+    return positions.advance({"": starts}, {"": ends}, rows_max)[""]
 
 
 def rows_max_of(held: Held, *, rows_max: int, bytes_max: int) -> int:
