@@ -29,7 +29,7 @@ def sources(spark: SparkSession, running: Node, file: Path, records: int) -> dic
     """A frame to read in batch of each source."""
     return {
         "ours": spark.read.format("bascule")
-        .options(server=running.doors["http"], stream="read"),
+        .options(server=running.doors["http"], stream="read", minPartitions="2"),
         "prebuilt": spark.read.format("prebuilt").options(file=str(file), rows=str(records)),
         "kafka": spark.read.format("kafka").options(**kafka_options(running)),
     }  # fmt: skip
@@ -48,7 +48,8 @@ def kafka_options(running: Node) -> dict[str, str]:
 def streams(spark: SparkSession, running: Node, file: Path, records: int) -> dict[str, Any]:
     return {
         "ours": spark.readStream.format("bascule")
-        .options(server=running.doors["http"], stream="read", startingOffsets="earliest"),
+        .options(server=running.doors["http"], stream="read", startingOffsets="earliest")
+        .option("minPartitions", "2"),
         "prebuilt": spark.readStream.format("prebuilt").options(file=str(file), rows=str(records)),
         "kafka": spark.readStream.format("kafka").options(**kafka_options(running)),
     }  # fmt: skip
@@ -91,7 +92,7 @@ def pushed_down(spark: SparkSession, running: Node, records: int) -> list[dict[s
     """Seconds of a whole read, of one percent of it, and of a job that reads nothing."""
     spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
     first = records * 6 // 10
-    frame = spark.read.format("bascule").options(server=running.doors["http"], stream="read").load()
+    options = {"server": running.doors["http"], "stream": "read", "pushdown": "true"}
     wheres = {
         "all": "offset >= 0",
         "percent": f"offset >= {first} and offset < {first + records // 100}",
@@ -99,7 +100,12 @@ def pushed_down(spark: SparkSession, running: Node, records: int) -> list[dict[s
     }
     rounds = []
     for turn in range(ROUNDS + 1):
-        spent = {name: seconds_to_noop(frame.where(where)) for name, where in wheres.items()}
+        spent = {
+            name: seconds_to_noop(
+                spark.read.format("bascule").options(**options).load().where(where)
+            )
+            for name, where in wheres.items()
+        }
         if turn:
             rounds.append(spent)
     spark.conf.unset("spark.sql.python.filterPushdown.enabled")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -70,6 +71,25 @@ def test_rows_are_the_same_from_history_and_log(archived: World) -> None:
     assert sorted(row.offset for row in early.collect()) == list(range(100, 110))
     keyed = read(world).where("key = cast('k3' as binary)")
     assert keyed.count() == 300
+
+
+def test_times_are_found_in_history_too(world: World) -> None:
+    world.fill(100)
+    moments = [datetime.now(UTC)]
+    for first in (100, 200):
+        time.sleep(0.05)
+        world.fill(100, first=first)
+        moments.append(datetime.now(UTC))
+        world.archive()
+    world.fill(100, first=300)
+    drop_from_log(world, 250)
+
+    def offsets(**more: str) -> list[int]:
+        return sorted(row.offset for row in read(world, columns="offset", **more).collect())
+
+    assert offsets(startingTimestamp=moments[0].isoformat()) == list(range(100, 400))
+    assert offsets(startingTimestamp=moments[2].isoformat()) == list(range(300, 400))
+    assert offsets(endingTimestamp=moments[1].isoformat()) == list(range(200))
 
 
 def test_a_query_starts_in_history_and_follows_the_log(archived: World) -> None:

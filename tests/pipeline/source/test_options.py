@@ -26,7 +26,7 @@ def test_everything_at_once() -> None:
             "failOnDataLoss": "FALSE",
             "includeHeaders": "true",
             "columns": "offset, value,headers",
-            "pushdown": "false",
+            "pushdown": "true",
             "startingOffsetsByTimestampStrategy": "latest",
         }
     )
@@ -36,7 +36,7 @@ def test_everything_at_once() -> None:
     assert options.starting == parse_offsets("startingOffsets", said)
     assert options.ending == parse_time("endingTimestamp", "1767225600000")
     assert (options.partitions_min, options.records_per_task_max) == (4, 1000)
-    assert (options.fail_on_data_loss, options.pushdown) == (False, False)
+    assert (options.fail_on_data_loss, options.pushdown) == (False, True)
     assert (options.include_headers, options.late_start_is_latest) == (True, True)
     assert options.columns == ("offset", "value", "headers")
     assert pickle.loads(pickle.dumps(options)) == options

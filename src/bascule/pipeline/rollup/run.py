@@ -161,13 +161,15 @@ def result_of(spec: RollupSpec, state: QueryState | None, seconds: float) -> Job
     rows = state.rows if state else 0
     summary: dict[str, Any] = {
         "rows": rows,
-        "rows_written": state.rows_written if state else 0,
         "late_rows": state.late_rows if state else 0,
         "batches": state.batches if state else 0,
         "lag": state.lag if state else 0,
         "seconds": round(seconds, 3),
         "rows_per_s": round(rows / seconds) if seconds else 0,
     }
+    if spec.mode == "append":
+        # Of a batch that Spark gives to a function it does not know what was written.
+        summary["rows_written"] = state.rows_written if state else 0
     return JobResult(
         kind="rollup",
         name=spec.name,

@@ -79,7 +79,11 @@ class BasculeReader(DataSourceReader):
 
 
 class FilteringReader(BasculeReader):
-    """A batch reader that is offered the query's filters, to leave out what cannot pass them."""
+    """A batch reader that is offered the query's filters, to leave out what cannot pass them.
+
+    Spark 4.3 keeps what was planned with the frame, so a second query on the frame with other
+    filters would miss rows: only who says `pushdown = true` gets one, and a frame for each filter.
+    """
 
     def pushFilters(self, filters: list[Filter]) -> Iterator[Filter]:  # noqa: N802
         """Every filter goes back: Spark applies them all to what is left."""

@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from bascule.errors import ConfigError, DataLoss, UnknownTable
 from bascule.pipeline.lake.model import DataFile
@@ -115,6 +116,15 @@ class History:
             partitions[partition] = (min(start, log_start), latest)
         return replace(extent, partitions=partitions)
 
+    def find_offset(self, partition: int, time_ms: int) -> int | None:
+        """The first offset of the history at or after a Unix time, None where none is."""
+        found = [
+            offset
+            for files in (self.files.main, self.files.malformed)
+            if (offset := _first_at(files, partition, time_ms)) is not None
+        ]
+        return min(found, default=None)
+
     def cut(self, wanted: Range) -> tuple[Range, Range]:
         """The part of a range that is history, and the part that the log holds."""
         start, end = self.committed.get(wanted.partition, (0, 0))
@@ -122,6 +132,34 @@ class History:
             return replace(wanted, end=wanted.start), wanted
         middle = min(max(wanted.start, end), wanted.end)
         return replace(wanted, end=middle), replace(wanted, start=middle)
+
+
+def _first_at(files: tuple[DataFile, ...], partition: int, time_ms: int) -> int | None:
+    """Times never fall within a partition: the first row of that time or later has the offset."""
+    from bascule.pipeline.lake.reading import read_files
+
+    moment = pa.scalar(time_ms * 1000, pa.timestamp("us", tz="UTC"))
+    columns = pa.schema([FETCHED.field("offset"), FETCHED.field("timestamp")])
+    chosen = [
+        file
+        for file in files
+        if file.span is not None
+        and file.span.partition == partition
+        and _ends_at(file, time_ms * 1000)
+    ]
+    for batch in read_files(chosen, columns):
+        later = batch.filter(pc.greater_equal(batch.column("timestamp"), moment))
+        if later.num_rows:
+            return int(later.column("offset")[0].as_py())
+    return None
+
+
+def _ends_at(file: DataFile, moment_us: int) -> bool:
+    """Whether a file may have rows of that time (Unix microseconds) or later."""
+    for bounds in file.bounds:
+        if bounds.path == "timestamp" and isinstance(bounds.high, int):
+            return bounds.high >= moment_us
+    return True
 
 
 def _files_for(held: pa.Schema, values: ValueSpec) -> LakeFiles:

@@ -90,7 +90,8 @@ class SourceOptions:
     columns: tuple[str, ...] = ()
     """Names of the columns to have, in this order; empty is all of them."""
     view: View = "log"
-    pushdown: bool = True
+    pushdown: bool = False
+    """Whether filters that Spark offers are taken; see `FilteringReader` for what that asks."""
     archive: TableAddress | None = None
     values: ValueSpec = RAW
     given: frozenset[str] = frozenset()
@@ -106,6 +107,11 @@ class SourceOptions:
         catalog = {
             name[len(_CATALOG) :]: given.pop(name) for name in [*given] if name.startswith(_CATALOG)
         }
+        if "provider" in given:
+            raise ConfigError(
+                "CREATE TABLE ... USING bascule: Spark keeps the options of such a table from the "
+                "source; CREATE TEMPORARY VIEW ... USING bascule OPTIONS (...) passes them on"
+            )
         for name in given:
             if name not in _BY_LOWER_NAME and name not in _FROM_SPARK:
                 raise ConfigError(unknown_text(name, _BY_LOWER_NAME))
@@ -127,7 +133,7 @@ class SourceOptions:
             include_headers=flag_of("includeHeaders", given, default=False),
             columns=_columns(given),
             view=cast(View, word_of("view", given, ("log", "latest", "changes"), default="log")),
-            pushdown=flag_of("pushdown", given, default=True),
+            pushdown=flag_of("pushdown", given, default=False),
             archive=_archive(given.get("archive"), catalog),
             values=ValueSpec.from_options(given),
             given=frozenset(_BY_LOWER_NAME[name] for name in given if name in _BY_LOWER_NAME),

@@ -83,13 +83,20 @@ class Plan:
 
     def resolved(self, bound: Bound) -> dict[str, dict[int, int]]:
         """An offset for each partition. Raises: ConfigError."""
-        find = asker_of(self.options.server).find_offset
         starts = bound.option.startswith("starting")
         none_is_latest = not starts or self.options.late_start_is_latest
         return {
-            stream: resolve(bound, extent, find, none_is_latest=none_is_latest)
+            stream: resolve(bound, extent, self.find_offset, none_is_latest=none_is_latest)
             for stream, extent in self.extents.items()
         }
+
+    def find_offset(self, stream: str, partition: int, time_ms: int) -> int | None:
+        """The first offset at or after a Unix time, in history or log; None where none is."""
+        found = [asker_of(self.options.server).find_offset(stream, partition, time_ms)]
+        history = self.histories.get(stream)
+        if history is not None:
+            found.append(history.find_offset(partition, time_ms))
+        return min((offset for offset in found if offset is not None), default=None)
 
     def initial(self) -> Positions:
         """Where a new streaming query starts: at the end, unless told otherwise."""
@@ -208,22 +215,16 @@ def _narrowed(plan: Plan, ranges: list[Range], predicate: Predicate) -> Iterator
 
 
 def _offsets_of_times(plan: Plan, wanted: Range, predicate: Predicate) -> Interval:
-    """The offsets at which the times that are wanted may be: times never fall in a partition.
-
-    The log tells of its own records only. Below its start nothing can be left out by time here.
-    """
-    if not predicate.has_times or not wanted.records:
-        return Interval()
-    find = asker_of(plan.options.server).find_offset
-    first, last = predicate.times_ms.start, predicate.times_ms.end
-    history = plan.histories.get(wanted.stream)
-    has_history = history is not None and wanted.partition in history.committed
+    """The offsets at which the times that are wanted may be: times never fall in a partition."""
     interval = Interval()
-    if first > 0 and not has_history:
-        found = find(wanted.stream, wanted.partition, first)
+    if not predicate.has_times or not wanted.records:
+        return interval
+    first, last = predicate.times_ms.start, predicate.times_ms.end
+    if first > 0:
+        found = plan.find_offset(wanted.stream, wanted.partition, first)
         interval &= Interval(wanted.end if found is None else found)
-    if 0 < last < Interval().end and not has_history:
-        found = find(wanted.stream, wanted.partition, last)
+    if 0 < last < Interval().end:
+        found = plan.find_offset(wanted.stream, wanted.partition, last)
         if found is not None:
             interval &= Interval(end=found)
     return interval
