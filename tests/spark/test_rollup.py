@@ -15,8 +15,8 @@ import pytest
 from bascule.client import SyncClient
 from bascule.errors import ConfigError
 from bascule.pipeline.jobs.model import NO_PROGRESS, JobResult
+from bascule.pipeline.jobs.rollup.spec import RollupSpec, Watermark
 from bascule.pipeline.jobs.tables import TableSpec
-from bascule.pipeline.rollup.spec import RollupSpec, Watermark
 from running import Node
 
 pytestmark = pytest.mark.tier3
@@ -70,7 +70,7 @@ def wait_until(holds: Callable[[], bool]) -> None:
 
 
 def roll_up(spark: Any, spec: RollupSpec) -> JobResult:
-    from bascule.pipeline.rollup.run import run
+    from bascule.pipeline.jobs.rollup.run import run
 
     return run(spark, spec, NO_PROGRESS)
 

@@ -39,7 +39,7 @@ class Job:
 
 
 _JOBS: Final = "bascule.pipeline.jobs"
-_ROLLUP: Final = "bascule.pipeline.rollup"
+_ROLLUP: Final = "bascule.pipeline.jobs.rollup"
 JOBS: Final[Mapping[Kind, Job]] = {
     "archive": Job("archive", f"{_JOBS}.archive.spec", "ArchiveSpec", f"{_JOBS}.archive.run"),
     "audit": Job("audit", f"{_JOBS}.audit.run", "AuditSpec", f"{_JOBS}.audit.run"),

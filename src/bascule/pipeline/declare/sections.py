@@ -10,8 +10,8 @@ from typing import Annotated, Any, Final, Literal, TypeAlias
 
 import msgspec
 
+from bascule.pipeline.jobs.rollup.spec import Watermark
 from bascule.pipeline.jobs.tables import TableSpec
-from bascule.pipeline.rollup.spec import Watermark
 from bascule.pipeline.trigger import AVAILABLE_NOW
 
 Kind: TypeAlias = Literal["archive", "replay", "audit", "rollup", "compact-lake"]

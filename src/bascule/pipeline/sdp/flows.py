@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from bascule.pipeline.jobs.archive.spec import ArchiveSpec
-    from bascule.pipeline.rollup.spec import RollupSpec
+    from bascule.pipeline.jobs.rollup.spec import RollupSpec
 
 
 def define(spark: SparkSession, file: str, settings: Sequence[str] = ()) -> None:
@@ -26,7 +26,7 @@ def define(spark: SparkSession, file: str, settings: Sequence[str] = ()) -> None
     Raises: ConfigError.
     """
     from bascule.pipeline.jobs.archive.spec import ArchiveSpec
-    from bascule.pipeline.rollup.spec import RollupSpec
+    from bascule.pipeline.jobs.rollup.spec import RollupSpec
 
     declaration = load(Path(file), environment=os.environ, settings=settings)
     check(declaration)
@@ -38,7 +38,7 @@ def define(spark: SparkSession, file: str, settings: Sequence[str] = ()) -> None
 
 
 def _define_rollup(spark: SparkSession, spec: RollupSpec) -> None:
-    from bascule.pipeline.rollup.run import frame_of, register, sink_of
+    from bascule.pipeline.jobs.rollup.run import frame_of, register, sink_of
 
     register(spark, spec)
     format, options = sink_of(spec)

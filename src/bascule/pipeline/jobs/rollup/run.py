@@ -11,11 +11,11 @@ from pyspark.sql import functions as f
 
 from bascule.errors import ConfigError
 from bascule.pipeline.declare.checks import option_text
-from bascule.pipeline.jobs.model import JobResult, Progress
+from bascule.pipeline.jobs.model import NO_PROGRESS, JobResult, Progress
+from bascule.pipeline.jobs.rollup.spec import BATCH, VIEW, RollupSpec
 from bascule.pipeline.jobs.tables import TableSpec
 from bascule.pipeline.lag import Lags, QueryState
 from bascule.pipeline.results import series_of, table_of
-from bascule.pipeline.rollup.spec import BATCH, VIEW, RollupSpec
 from bascule.pipeline.trigger import trigger_of
 
 if TYPE_CHECKING:
@@ -110,7 +110,7 @@ def sink_rows(frame: DataFrame) -> DataFrame:
     return frame.select(*named, f.to_json(f.struct(*rest)).cast("binary").alias("value"))
 
 
-def run(spark: SparkSession, spec: RollupSpec, progress: Progress) -> JobResult:
+def run(spark: SparkSession, spec: RollupSpec, progress: Progress = NO_PROGRESS) -> JobResult:
     """Run until what the stream holds now is in, or, with an interval, until stopped.
 
     Raises: BasculeError; what Spark raises.
