@@ -96,7 +96,7 @@ class _Watch:
     batches: int = 0
 
     def __post_init__(self) -> None:
-        self.points: list[tuple[float, float]] = []
+        self.points: list[tuple[float, float]] = [(0.0, 0.0)]
         """(seconds since the start, offsets done)."""
 
     def follow(self, query: StreamingQuery) -> None:
@@ -120,7 +120,7 @@ class _Watch:
         end = msgspec.json.decode(last["sources"][0]["endOffset"])
         done = sum(decode_position({k: v for k, v in end.items() if k != "again"}).values())
         done = max(0, done - self.first)
-        if not self.points or done > self.points[-1][1]:
+        if done > self.points[-1][1]:
             self.points.append((time.monotonic() - began, done))
             self.progress.advance(done)
         self.batches = last["batchId"] + 1
