@@ -80,9 +80,10 @@ class Query:
                 found[int(stat.parent.name)] = int(fields[1])
         return [pid for pid, parent in found.items() if parent in found]
 
-    def wait(self) -> None:
+    def wait(self, rows: int) -> None:
+        """Until it has written all of `rows`, of which it had written some."""
         assert self.process is not None
-        assert self.process.wait(WAIT_S) == 0, self.log.read_text()[-5_000:]
+        assert self.process.wait(WAIT_S + rows // 1_000) == 0, self.log.read_text()[-5_000:]
 
 
 @pytest.fixture
@@ -117,7 +118,7 @@ def test_each_row_is_stored_once(query: Query, request: pytest.FixtureRequest) -
             met += live_and_die(query, client, dice, anywhere=number % 5 == 1 < rounds)
         print(f"round {number}: {dict(met)}, {time.monotonic() - began:.0f} s", flush=True)
     query.start(to_the_end=True)
-    query.wait()
+    query.wait(sent)
     with bascule.connect_sync(query.node.doors["http"]) as client:
         stored = Counter(
             int(m.value or b"-1")
