@@ -72,8 +72,12 @@ check: $(VENV)/.installed build ## lint, format, types, floors, house rules
 	$(PYTEST) -q tests/tidy
 
 .PHONY: test
-test: setup ## every test, real servers and clients and Spark included (under 15 minutes on 2 cores)
-	$(PYTEST)
+test: setup ## every test but those on Spark, real servers and clients included (under 15 minutes on 2 cores)
+	$(PYTEST) --ignore=tests/spark
+
+.PHONY: test-spark
+test-spark: setup ## source, sink, pipelines, examples, notebook and cluster on real Spark (some 15 minutes)
+	$(PYTEST) tests/spark
 
 .PHONY: test-fast
 test-fast: $(VENV)/.installed build ## tier 1: no socket, no sleep, under a minute

@@ -24,7 +24,7 @@ from bascule.pipeline.jobs.tables import TableSpec, malformed_of, open_there
 from bascule.pipeline.session import SHORT_LIVED, local_session
 from lake_world import World
 
-ROUNDS_USUAL = 2
+ROUNDS_USUAL = 1
 WAIT_S = 120
 VALUE = {"valueFormat": "json", "valueSchema": "n bigint"}
 

@@ -21,7 +21,7 @@ from running import Node
 
 pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
 
-ROUNDS_USUAL = 2
+ROUNDS_USUAL = 1
 ROWS_PER_ROUND = 16_000
 ROWS_PER_BATCH = 4_000
 WAIT_S = 120
