@@ -57,8 +57,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 @pytest.fixture
 def stream(client: SyncClient, request: pytest.FixtureRequest) -> str:
-    """A stream named for the test; it takes `<its name>.>`."""
-    name = request.node.name.removeprefix("test_")
+    """A stream named for the file and the test; it takes `<its name>.>`."""
+    name = f"{request.path.stem}_{request.node.name}".replace("test_", "")
     client.create_stream(name, f"{name}.>", sync="interval")
     return str(name)
 
