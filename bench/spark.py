@@ -85,7 +85,7 @@ def seconds_available_now(frame: DataFrame, folder: Path, sink: str = "noop", **
 
 
 def like(batch: pa.RecordBatch) -> bytes:
-    """`batch` as IPC, for the option `batch` of `Prebuilt` (hexadecimal)."""
+    """`batch` as IPC, for the option `file` of `Prebuilt`."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, batch.schema) as writer:
         writer.write_batch(batch)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from bascule.pipeline.lake.model import Compacted, DataFile
@@ -18,6 +18,23 @@ class Joined:
 
     old: tuple[DataFile, ...]
     new: tuple[DataFile, ...]
+
+
+def compact(
+    held: Sequence[DataFile],
+    spec: ParquetWriterSpec,
+    *,
+    file_bytes: int,
+    swap: Callable[[list[Joined]], list[Joined]],
+) -> Compacted:
+    """Join what is small among the files `held`; `spec` is the table's way of writing.
+
+    `swap` puts new files in the place of old ones, as one commit of the table, and returns what it
+    put: what somebody else has compacted meanwhile is left out.
+    """
+    whole = replace(spec, options=replace(spec.options, file_bytes=2 * file_bytes))
+    done = [rewrite(group, whole) for group in groups(held, file_bytes=file_bytes)]
+    return outcome(swap(done) if done else [])
 
 
 def groups(files: Sequence[DataFile], *, file_bytes: int) -> list[list[DataFile]]:
@@ -73,8 +90,3 @@ def place(file: DataFile) -> tuple[int, int, str]:
 def totals(files: Sequence[DataFile]) -> tuple[int, int]:
     """Rows and bytes."""
     return sum(file.rows for file in files), sum(file.bytes for file in files)
-
-
-def whole_files(spec: ParquetWriterSpec, *, file_bytes: int) -> ParquetWriterSpec:
-    """The table's way of writing, for files of about `file_bytes`."""
-    return replace(spec, options=replace(spec.options, file_bytes=2 * file_bytes))

@@ -81,6 +81,16 @@ class DataFile:
     bounds: tuple[ColumnBounds, ...] = ()
     """Of the columns of numbers, times and short texts."""
 
+    def may_hold(self, wanted: Span) -> bool:
+        """Whether a row of it may be among those offsets."""
+        span = self.span
+        return (
+            span is not None
+            and span.partition == wanted.partition
+            and span.start < wanted.end
+            and wanted.start < span.end
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Commit:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from typing import Final, TypeVar
 
 from bascule.client.connection import ASK_TIMEOUT_S, LogConnection, error_of
-from bascule.errors import Broken, UnknownStream
+from bascule.errors import Broken
 from bascule.pipeline.clients import client_of, is_known, patiently
 from bascule.pipeline.source.options import Selection
 from bascule.pipeline.source.positions import Extent
@@ -178,11 +178,3 @@ def _request(times: _Times) -> ListOffsetsRequest:
     return ListOffsetsRequest(
         topics=[ListOffsetsTopic(name=name, partitions=p) for name, p in by_stream.items()]
     )
-
-
-def one_extent(server: str, stream: str) -> Extent:
-    """What a stream holds now. Raises: UnknownStream, Broken."""
-    found = asker_of(server).extents(Selection(names=(stream,)))
-    if not found:
-        raise UnknownStream(stream)
-    return found[0]

@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from bascule.errors import ConfigError, DataLoss, UnknownTable
-from bascule.pipeline.lake.model import DataFile
+from bascule.pipeline.lake.model import DataFile, Span
 from bascule.pipeline.source.columns import Shaper
 from bascule.pipeline.source.filters import ALL, Predicate
 from bascule.pipeline.source.positions import Extent, Range
@@ -46,18 +46,12 @@ class LakeFiles:
 
     def overlapping(self, wanted: Range) -> LakeFiles:
         """Those that may hold offsets of a range."""
+        span = Span(wanted.partition, wanted.start, wanted.end)
         return replace(
             self,
-            main=tuple(file for file in self.main if _overlaps(file, wanted)),
-            malformed=tuple(file for file in self.malformed if _overlaps(file, wanted)),
+            main=tuple(file for file in self.main if file.may_hold(span)),
+            malformed=tuple(file for file in self.malformed if file.may_hold(span)),
         )
-
-
-def _overlaps(file: DataFile, wanted: Range) -> bool:
-    span = file.span
-    if span is None or span.partition != wanted.partition:
-        return False
-    return span.start < wanted.end and span.end > wanted.start
 
 
 @dataclass(frozen=True, slots=True)

@@ -73,17 +73,6 @@ def _part(
         sums=tuple(sum for _, sum in group),
         log_start=log[0],
         log_end=log[1],
-        files=_overlapping(files, whole),
-        malformed_files=_overlapping(malformed_files, whole),
-    )
-
-
-def _overlapping(files: Sequence[DataFile], whole: Span) -> tuple[DataFile, ...]:
-    return tuple(
-        file
-        for file in files
-        if file.span is not None
-        and file.span.partition == whole.partition
-        and file.span.start < whole.end
-        and whole.start < file.span.end
+        files=tuple(file for file in files if file.may_hold(whole)),
+        malformed_files=tuple(file for file in malformed_files if file.may_hold(whole)),
     )

@@ -62,8 +62,8 @@ class _Course:
                 stretches.append(
                     Stretch(
                         span,
-                        _overlapping(self.files, span),
-                        _overlapping(self.malformed_files, span),
+                        tuple(file for file in self.files if file.may_hold(span)),
+                        tuple(file for file in self.malformed_files if file.may_hold(span)),
                         tuple(offset for offset in stored if span.start <= offset < span.end),
                     )
                 )
@@ -200,17 +200,6 @@ def _round_rows(spec: ReplaySpec, target: StreamInfo, partitions: int) -> int:
     if not _dedupes(target):
         return spec.rows_per_round
     return max(1, min(spec.rows_per_round, remembered // (2 * max(1, partitions))))
-
-
-def _overlapping(files: list[DataFile], span: Span) -> tuple[DataFile, ...]:
-    return tuple(
-        file
-        for file in files
-        if file.span is not None
-        and file.span.partition == span.partition
-        and file.span.start < span.end
-        and span.start < file.span.end
-    )
 
 
 def _result(spec: ReplaySpec, course: _Course, *, dedupes: bool, seconds: float) -> JobResult:

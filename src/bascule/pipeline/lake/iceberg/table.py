@@ -135,13 +135,12 @@ class IcebergTable:
         """As in `LakeTable`. Raises: LakeBusy, UnknownTable."""
         snapshot = self.snapshot()
         held = self.files(snapshot) if snapshot else []
-        spec = compaction.whole_files(self.writer(), file_bytes=file_bytes)
-        done = [
-            compaction.rewrite(group, spec)
-            for group in compaction.groups(held, file_bytes=file_bytes)
-        ]
-        swapped = self._until_first(lambda table: self._swap(table, done)) if done else []
-        return compaction.outcome(swapped)
+        return compaction.compact(
+            held,
+            self.writer(),
+            file_bytes=file_bytes,
+            swap=lambda done: self._until_first(lambda table: self._swap(table, done)),
+        )
 
     def expire(self, *, older_than_ms: int, keep: int = 1) -> Expired:
         """As in `LakeTable`. Raises: LakeBusy, UnknownTable."""

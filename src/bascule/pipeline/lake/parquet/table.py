@@ -131,13 +131,12 @@ class ParquetTable:
         """As in `LakeTable`. Raises: LakeBusy, CorruptData, OSError."""
         snapshot = self._steadily(self.snapshot)
         held = self.files(snapshot) if snapshot else []
-        spec = compaction.whole_files(self.writer(), file_bytes=file_bytes)
-        done = [
-            compaction.rewrite(group, spec)
-            for group in compaction.groups(held, file_bytes=file_bytes)
-        ]
-        swapped = self._until_first(lambda: self._swap(done)) if done else []
-        return compaction.outcome(swapped)
+        return compaction.compact(
+            held,
+            self.writer(),
+            file_bytes=file_bytes,
+            swap=lambda done: self._until_first(lambda: self._swap(done)),
+        )
 
     def expire(self, *, older_than_ms: int, keep: int = 1) -> Expired:
         """As in `LakeTable`. Raises: LakeBusy, CorruptData, OSError."""
