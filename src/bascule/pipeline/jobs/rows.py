@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from bascule.errors import ConfigError
 from bascule.record.columns import HEADERS_TYPE, SCHEMA
@@ -58,22 +59,14 @@ class RowMaker:
         raw = columns["value"]
         if len(decoded.bad) == 0:
             return self._rows({**columns, "value": decoded.values, RAW: raw}), None
-        keep = _complement(decoded.bad, batch.num_rows)
+        parses = pc.invert(decoded.bad_mask())
         bad = {name: column.take(decoded.bad) for name, column in columns.items()}
         bad["reason"] = pa.array(decoded.reasons, pa.string())
         good = {**columns, "value": decoded.values, RAW: raw}
-        good = {name: column.take(keep) for name, column in good.items()}
+        good = {name: column.filter(parses) for name, column in good.items()}
         return self._rows(good), pa.record_batch(
             [bad[name] for name in MALFORMED_SCHEMA.names], schema=MALFORMED_SCHEMA
         )
 
     def _rows(self, columns: dict[str, pa.Array]) -> pa.RecordBatch:
         return pa.record_batch([columns[name] for name in self.schema.names], schema=self.schema)
-
-
-def _complement(rows: pa.Array, count: int) -> pa.Array:
-    """The row numbers below `count` that are not in `rows`."""
-    keep = bytearray(b"\x01" * count)
-    for row in rows.to_pylist():
-        keep[row] = 0
-    return pa.array([row for row, kept in enumerate(keep) if kept], pa.int64())

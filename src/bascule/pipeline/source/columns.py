@@ -151,7 +151,7 @@ class Shaper:
                 decoded.reasons[0],
             )
         columns["value"] = decoded.values
-        columns[CORRUPT] = corrupt_column(raw, decoded.bad)
+        columns[CORRUPT] = pc.if_else(decoded.bad_mask(), raw, pa.scalar(None, pa.binary()))
 
     def _stream_column(self, rows: int) -> pa.Array:
         """The stream's name so many times; made once, as long as it was ever needed."""
@@ -159,11 +159,3 @@ class Shaper:
             room = max(rows, ROWS_PER_BATCH_MAX)
             self._name_column = pa.repeat(pa.scalar(self._stream, pa.string()), room)
         return self._name_column[:rows]
-
-
-def corrupt_column(raw: pa.Array, bad: pa.Array) -> pa.Array:
-    """The bytes of the rows `bad` at their places, null elsewhere."""
-    if not len(bad):
-        return pa.nulls(len(raw), pa.binary())
-    mask = pc.is_in(pa.array(range(len(raw)), pa.int64()), value_set=bad)
-    return pc.if_else(mask, raw, pa.scalar(None, pa.binary()))

@@ -21,6 +21,15 @@ class Decoded:
     reasons: list[str]
     """One short text for each of `bad`: what was expected, what found, where."""
 
+    def bad_mask(self) -> pa.Array:
+        """For each row whether it is among `bad`: bool, as long as `values`."""
+        import numpy as np
+        import pyarrow as pa
+
+        mask = np.zeros(len(self.values), dtype=bool)
+        mask[self.bad.to_numpy()] = True
+        return pa.array(mask)
+
 
 class ValueDecoder(Protocol):
     """Bytes to typed rows. Keeps no state between calls; not shared between threads."""
