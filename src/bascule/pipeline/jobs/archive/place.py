@@ -48,8 +48,8 @@ class Place:
     main: LakeTable
     side: LakeTable | None
 
-    def held(self) -> Held:
-        """What the log holds now.
+    def look(self) -> tuple[Held, Committed]:
+        """What the log holds now, and the table of each stream partition: asked once each.
 
         Raises: DataLoss where it is another stream than the one whose records the table holds.
         """
@@ -59,7 +59,7 @@ class Place:
             raise DataLoss(
                 held.stream, None, "the table holds an older stream, deleted since and made again"
             )
-        return held
+        return held, {} if snapshot is None else snapshot.committed
 
     def committed(self) -> Committed:
         """What the table holds of each stream partition."""
@@ -71,12 +71,12 @@ class Place:
         snapshot = None if self.side is None else self.side.snapshot()
         return {} if snapshot is None else {p: end for p, (_, end) in snapshot.committed.items()}
 
-    def work(self) -> Work:
+    def work(self, stream_id: str) -> Work:
         """What tasks are told."""
         return Work(
             server=self.spec.server,
             stream=self.spec.stream,
-            stream_id=held_of(self.spec.server, self.spec.stream).id,
+            stream_id=stream_id,
             value=self.value,
             raw=self.spec.raw,
             writer=self.main.writer(),

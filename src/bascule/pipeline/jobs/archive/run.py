@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 POLL_S: Final = 1
 """How often the query is asked how far it is."""
 
-Ends = dict[int, int]
-
 
 def run(spark: SparkSession, spec: ArchiveSpec, progress: Progress = NO_PROGRESS) -> JobResult:
     """Archive a stream into its table, and return once the run ends: with `available-now` at what
@@ -39,8 +37,8 @@ def run(spark: SparkSession, spec: ArchiveSpec, progress: Progress = NO_PROGRESS
     if spec.tasks == 0:
         spec = msgspec.structs.replace(spec, tasks=spark.sparkContext.defaultParallelism)
     place = open_place(spec)
-    held = place.held()
-    before = _ends(place)
+    held, spans = place.look()
+    before = {p: end for p, (_, end) in spans.items()}
     watermark = {p: end for p, (_, end) in held.partitions.items()}
     first = {p: before.get(p, start) for p, (start, _) in held.partitions.items()}
     waiting = sum(watermark[p] - first[p] for p in first)
@@ -126,10 +124,6 @@ class _Watch:
         self.batches = last["batchId"] + 1
 
 
-def _ends(place: Place) -> Ends:
-    return {p: end for p, (_, end) in place.committed().items()}
-
-
 def _size(place: Place) -> tuple[int, int]:
     snapshot = place.main.snapshot()
     return (0, 0) if snapshot is None else (snapshot.rows, snapshot.bytes)
@@ -153,8 +147,8 @@ def _finish(place: Place, progress: Progress) -> bool:
 def _result(
     place: Place, *, rows: int, bytes: int, seconds: float, committed: bool, watch: _Watch
 ) -> JobResult:
-    spec, held = place.spec, place.held()
-    spans = place.committed()
+    spec = place.spec
+    held, spans = place.look()
     malformed = 0
     if place.side is not None and (snapshot := place.side.snapshot()) is not None:
         malformed = snapshot.rows

@@ -29,6 +29,7 @@ from bascule.errors import BasculeError, DataLoss
 from bascule.pipeline.jobs.archive.commit import decode_written, encode_written
 from bascule.pipeline.jobs.archive.place import Place, place_of
 from bascule.pipeline.jobs.archive.plan import (
+    Held,
     Piece,
     Position,
     advance,
@@ -73,26 +74,25 @@ class ArchiveReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _place(self) -> Place:
         return place_of(self._spec)
 
-    def _starts(self, place: Place) -> dict[int, int]:
-        """Where the table goes on."""
-        held, committed = place.held(), place.committed()
+    def _look(self, place: Place) -> tuple[Held, dict[int, int]]:
+        """What the log holds, and where the table goes on."""
+        held, committed = place.look()
         if self._begin is None:
             self._begin = place.begin(held)
-        return starts_of(
-            held, committed, self._begin, fail_on_data_loss=self._spec.fail_on_data_loss
-        )
+        loss = self._spec.fail_on_data_loss
+        return held, starts_of(held, committed, self._begin, fail_on_data_loss=loss)
 
     def initialOffset(self) -> Position:  # noqa: N802
         """Where the table ends."""
-        place = self._place()
-        return encode_position(place.held().id, self._starts(place))
+        held, starts = self._look(self._place())
+        return encode_position(held.id, starts)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         return ReadMaxRows(self._spec.offsets_per_trigger_max)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Fix the end of the run: what the stream holds now."""
-        held = self._place().held()
+        held, _ = self._place().look()
         self._targets = {p: end for p, (_, end) in held.partitions.items()}
 
     def latestOffset(self, start: Position, limit: ReadLimit) -> Position:  # noqa: N802
@@ -100,9 +100,7 @@ class ArchiveReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
         Raises: DataLoss where records that the table lacks are gone.
         """
-        place = self._place()
-        held = place.held()
-        starts = self._starts(place)
+        held, starts = self._look(self._place())
         latest = {p: end for p, (_, end) in held.partitions.items()}
         self._latest = encode_position(held.id, latest)
         targets = latest
@@ -123,19 +121,19 @@ class ArchiveReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: Position, end: Position) -> Sequence[ArchiveTask]:
         """Tasks for what the table lacks before `end`, which may come from a checkpoint."""
         place = self._place()
-        held = place.held()
+        held, starts = self._look(place)
         ends = decode_position(_plain(end))
         if end["id"] != held.id:
             raise DataLoss(held.stream, None, "it was deleted and created again")
         for partition, offset in ends.items():
             if offset > held.partitions.get(partition, (0, 0))[1]:
                 raise DataLoss(held.stream, partition, f"it no longer reaches offset {offset}")
-        starts = {p: n for p, n in self._starts(place).items() if p in ends}
+        starts = {p: n for p, n in starts.items() if p in ends}
         pieces = cut(starts, ends, tasks=max(1, self._spec.tasks), side=place.side_ends())
         if not pieces:
             # For no task at all Spark would make one up.
             return [ArchiveTask(None, None)]
-        work = place.work()
+        work = place.work(held.id)
         return [ArchiveTask(work, piece) for piece in pieces]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
