@@ -47,7 +47,7 @@ def ban(pattern: str, instead: str, **scope: tuple[str, ...]) -> Ban:
 
 PURE = tuple(
     f"src/bascule/{package}/"
-    for package in ("record", "wire", "storage", "replication", "metadata")
+    for package in ("record", "wire", "storage", "raft", "replication", "metadata")
 )
 DOORS = ("src/bascule/broker/", "src/bascule/cli/")
 

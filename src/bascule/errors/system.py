@@ -139,14 +139,22 @@ class InternalStream(BasculeError):
 
 
 class NotLeader(BasculeError):
-    """Another node leads the partition; `leader` is its id or None while there is none."""
+    """Another node leads: a partition in `epoch`, or a Raft group in `term`; the other is None.
+
+    `leader` is its id or None while there is none. What was asked took no effect here.
+    """
 
     retriable = True
 
-    def __init__(self, leader: int | None, epoch: int) -> None:
-        super().__init__(f"not the leader: node {leader} leads in epoch {epoch}")
+    def __init__(
+        self, leader: int | None, epoch: int | None = None, *, term: int | None = None
+    ) -> None:
+        when = f"epoch {epoch}" if term is None else f"term {term}"
+        who = "no leader is known" if leader is None else f"node {leader} leads"
+        super().__init__(f"not the leader: {who} in {when}")
         self.leader = leader
         self.epoch = epoch
+        self.term = term
 
 
 class FencedEpoch(BasculeError):
@@ -178,9 +186,38 @@ class Indeterminate(BasculeError):
 
 
 class CannotReplicate(BasculeError):
-    """Never appended; retry later."""
+    """Never appended; retry later. `why` says what stands in the way."""
 
     retriable = True
+
+    def __init__(self, why: str) -> None:
+        super().__init__(f"cannot replicate now: {why}")
+        self.why = why
+
+
+class MembersChanged(BasculeError):
+    """A change of members was decided on members that are no longer in force.
+
+    `expected` and `found` are the log indices from which the members hold.
+    """
+
+    def __init__(self, expected: int, found: int) -> None:
+        super().__init__(
+            f"the members have changed: expected those of index {expected}, found those of {found}"
+        )
+        self.expected = expected
+        self.found = found
+
+
+class LaggingIndex(BasculeError):
+    """A local read or a barrier asked for index `asked` and its deadline found only `applied`."""
+
+    retriable = True
+
+    def __init__(self, asked: int, applied: int) -> None:
+        super().__init__(f"index {asked} is not applied yet: this node is at {applied}")
+        self.asked = asked
+        self.applied = applied
 
 
 class PartitionFailed(BasculeError):

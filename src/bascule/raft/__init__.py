@@ -1,0 +1,1 @@
+"""Raft as a library: a pure core, MicroRaft's log, and a store's contract."""

@@ -1,0 +1,86 @@
+"""What a Raft group is set to. Every member of one group has the same settings."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from bascule.errors import ConfigError
+
+MIB: Final = 1 << 20
+
+
+class RaftConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """Settings of a group; times are in ticks, whose length is the driver's affair.
+
+    The first three of the log are MicroRaft's; `pending_entries_max` is the size of its in-progress
+    section, and the capacity of the ring follows from the three (`log_capacity`).
+    """
+
+    election_ticks: int = 10
+    """A follower that has not heard from a leader for this long, and up to twice as long by dice,
+    asks for an election; a leader that has not heard from a quorum for this long steps down."""
+    heartbeat_ticks: int = 2
+
+    commit_count_to_take_snapshot: int = 10_000
+    """Every member takes a snapshot at each multiple of this index."""
+    pending_entries_max: int = 5_000
+    """Entries that are not committed yet; a proposal beyond is refused with `CannotReplicate`."""
+    snapshot_keep_ratio: float = 0.1
+    """Share of `commit_count_to_take_snapshot` kept behind a snapshot for members that lag."""
+    pending_bytes_max: int = 64 * MIB
+    """Payload bytes that are not committed yet; one larger entry alone is let through."""
+
+    append_entries_max: int = 1_000
+    append_bytes_max: int = MIB
+    """An append request holds at most so much, but always one entry."""
+    inflight_appends_max: int = 32
+    inflight_bytes_max: int = 8 * MIB
+    """Append requests sent to one member and not answered."""
+    apply_entries_max: int = 1_000
+    """Entries handed to the state machine at a time."""
+    chunk_requests_max: int = 2
+    """Snapshot chunks asked of one member at a time."""
+
+    reads_max: int = 5_000
+    """Linearizable reads that wait; one more is refused with `CannotReplicate`."""
+    lease_reads: bool = False
+    """Whether reads may trust the leader's lease. They then trust that no member's clock runs
+    faster than the leader's by more than `lease_margin_ticks` in `election_ticks`."""
+    lease_margin_ticks: int = 2
+
+    def __post_init__(self) -> None:
+        for name, floor in (
+            ("election_ticks", 2), ("heartbeat_ticks", 1), ("commit_count_to_take_snapshot", 1),
+            ("pending_entries_max", 1), ("pending_bytes_max", 1), ("append_entries_max", 1),
+            ("append_bytes_max", 1), ("inflight_appends_max", 1), ("inflight_bytes_max", 1),
+            ("apply_entries_max", 1), ("chunk_requests_max", 1), ("reads_max", 1),
+            ("lease_margin_ticks", 0),
+        ):  # fmt: skip
+            if (found := getattr(self, name)) < floor:
+                raise ConfigError(f"{name} is {found}, expected at least {floor}")
+        if self.heartbeat_ticks >= self.election_ticks:
+            raise ConfigError(
+                f"heartbeat_ticks is {self.heartbeat_ticks}, expected less than election_ticks, "
+                f"which is {self.election_ticks}"
+            )
+        if not 0 <= self.snapshot_keep_ratio <= 1:
+            raise ConfigError(
+                f"snapshot_keep_ratio is {self.snapshot_keep_ratio}, expected between 0 and 1"
+            )
+        if self.lease_reads and self.lease_margin_ticks >= self.election_ticks:
+            raise ConfigError(
+                f"lease_margin_ticks is {self.lease_margin_ticks}, expected less than "
+                f"election_ticks, which is {self.election_ticks}"
+            )
+
+    @property
+    def kept_entries(self) -> int:
+        """Entries kept behind a snapshot for members that lag."""
+        return max(1, int(self.snapshot_keep_ratio * self.commit_count_to_take_snapshot))
+
+    @property
+    def log_capacity(self) -> int:
+        """Slots of the ring: snapshotted, committed and in-progress section together."""
+        return self.commit_count_to_take_snapshot + self.pending_entries_max + self.kept_entries
