@@ -1,0 +1,150 @@
+"""Majorities and changes of members, against a second implementation that counts everything."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import combinations
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bascule.raft.quorum import Change, Members, decode_members, encode_members, founded
+
+NODES = st.integers(1, 9)
+
+
+@st.composite
+def groups(draw: st.DrawFn) -> Members:
+    voters = draw(st.sets(NODES, max_size=7))
+    learners = draw(st.sets(NODES, max_size=3)) - voters
+    index = draw(st.integers(0, 1 << 40))
+    return Members(tuple(sorted(voters)), tuple(sorted(learners)), index)
+
+
+# ------------------------------------------------------------ the second implementation
+
+
+def quorums(voters: tuple[int, ...]) -> list[set[int]]:
+    """Every set of voters that is more than half of them."""
+    return [
+        set(chosen)
+        for size in range(len(voters) + 1)
+        for chosen in combinations(voters, size)
+        if size > len(voters) - size
+    ]
+
+
+def reached_by_counting(voters: tuple[int, ...], values: Mapping[int, int]) -> int:
+    """Tries every value there is, and every majority that might have it."""
+    candidates = {0, *values.values()}
+    return max(
+        (
+            value
+            for value in candidates
+            if any(all(values.get(v, 0) >= value for v in quorum) for quorum in quorums(voters))
+        ),
+        default=0,
+    )
+
+
+# ------------------------------------------------------------ majorities
+
+
+@given(groups(), st.dictionaries(NODES, st.integers(0, 5)))
+def test_reached_is_what_some_majority_has(members: Members, values: dict[int, int]) -> None:
+    assert members.reached(values) == reached_by_counting(members.voters, values)
+
+
+@given(groups(), st.sets(NODES))
+def test_is_majority_is_one_of_all_majorities(members: Members, yes: set[int]) -> None:
+    expected = any(quorum <= yes for quorum in quorums(members.voters))
+    assert members.is_majority(lambda voter: voter in yes) == expected
+
+
+@given(groups())
+def test_majority_is_the_size_of_the_smallest(members: Members) -> None:
+    if members.voters:
+        assert members.majority == min(map(len, quorums(members.voters)))
+
+
+@pytest.mark.parametrize(
+    ("voters", "majority"), [(1, 1), (2, 2), (3, 2), (4, 3), (5, 3), (6, 4), (7, 4)]
+)
+def test_even_groups_need_more_than_half(voters: int, majority: int) -> None:
+    """MicroRaft commits with half of an even group; two halves need not meet."""
+    members = founded(*range(1, voters + 1))
+    assert members.majority == majority
+    acknowledged = dict.fromkeys(members.voters[: majority - 1], 8)
+    assert members.reached(acknowledged) == 0
+    assert members.reached(acknowledged | {voters: 8}) == 8
+
+
+@given(groups(), st.dictionaries(NODES, st.integers(1, 9)))
+def test_learners_count_in_no_majority(members: Members, values: dict[int, int]) -> None:
+    only_learners = {node: value for node, value in values.items() if node in members.learners}
+    assert members.reached(only_learners) == 0
+    assert not members.is_majority(lambda node: node in members.learners)
+
+
+def test_a_group_without_voters_agrees_on_nothing() -> None:
+    nobody = Members((), (3,))
+    assert nobody.reached({3: 9}) == 0
+    assert not nobody.is_majority(lambda node: True)
+
+
+# ------------------------------------------------------------ changes
+
+
+@given(groups(), st.sampled_from(Change), NODES, st.integers(1, 1 << 40))
+def test_a_change_does_what_it_says(members: Members, change: Change, node: int, at: int) -> None:
+    after = members.changed(change, node, at)
+    voters = dict.fromkeys(members.voters, "voter")
+    kinds = voters | dict.fromkeys(members.learners, "learner")
+    match change:
+        case Change.ADD_VOTER:
+            kinds[node] = "voter"
+        case Change.ADD_LEARNER:
+            kinds.setdefault(node, "learner")
+        case Change.REMOVE:
+            kinds.pop(node, None)
+    assert after.index == at
+    assert after.voters == tuple(sorted(n for n, kind in kinds.items() if kind == "voter"))
+    assert after.learners == tuple(sorted(n for n, kind in kinds.items() if kind == "learner"))
+    assert set(after.all) == set(kinds)
+    assert all((member in after) == (member in kinds) for member in range(1, 10))
+
+
+@given(groups(), st.sampled_from(Change), NODES)
+def test_majorities_of_neighbours_meet(members: Members, change: Change, node: int) -> None:
+    """Thesis 4.1: why one member at a time needs no joint consensus."""
+    after = members.changed(change, node, 1)
+    assert all(old & new for old in quorums(members.voters) for new in quorums(after.voters))
+
+
+def test_majorities_two_changes_apart_may_miss_each_other() -> None:
+    """Why the second change waits until the first is committed."""
+    before = founded(1, 2)
+    after = before.changed(Change.ADD_VOTER, 3, 1).changed(Change.ADD_VOTER, 4, 2)
+    after = after.changed(Change.REMOVE, 1, 3)
+    assert {1, 2} in quorums(before.voters)
+    assert {3, 4} in quorums(after.voters)
+
+
+def test_founders_are_sorted_and_counted_once() -> None:
+    assert founded(3, 1, 2, 3) == Members((1, 2, 3), (), 0)
+
+
+# ------------------------------------------------------------ bytes
+
+
+@given(groups())
+def test_members_come_back_from_their_bytes(members: Members) -> None:
+    assert decode_members(encode_members(members)) == members
+
+
+@pytest.mark.parametrize("payload", [b"", b"\xc1", b"\x93\x91\xa1a\x90\x00", b"\x01"])
+def test_foreign_bytes_are_refused(payload: bytes) -> None:
+    with pytest.raises(msgspec.MsgspecError):
+        decode_members(payload)
