@@ -5,6 +5,7 @@ from __future__ import annotations
 from fuzz import (
     kafka_targets,
     nats_targets,
+    raft_targets,
     record_targets,
     storage_targets,
     text_targets,
@@ -17,6 +18,7 @@ TARGETS: dict[str, Target] = {
     for module in (
         nats_targets,
         kafka_targets,
+        raft_targets,
         record_targets,
         storage_targets,
         text_targets,
