@@ -34,18 +34,24 @@ class InvalidName(BasculeError):
 
 
 class CorruptData(BasculeError):
-    """Bytes on disk are not what was written: file, byte position, expected and found."""
+    """Bytes on disk are not what was written: file, byte position, expected and found.
 
-    def __init__(self, file: str, at: int, expected: str, found: str) -> None:
+    Where a byte says nothing, as in a database, `place` says it in words and `at` is its number.
+    """
+
+    def __init__(
+        self, file: str, at: int, expected: str, found: str, *, place: str | None = None
+    ) -> None:
         advice = _advice(file)
         super().__init__(
-            f"{file} is corrupt at byte {at}: expected {expected}, found {found}"
+            f"{file} is corrupt at {place or f'byte {at}'}: expected {expected}, found {found}"
             + (f"; {advice}" if advice else "")
         )
         self.file = file
         self.at = at
         self.expected = expected
         self.found = found
+        self.place = place
 
 
 _ADVICE: Final = {
