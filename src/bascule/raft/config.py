@@ -30,7 +30,7 @@ class RaftConfig(msgspec.Struct, frozen=True, kw_only=True):
     snapshot_keep_ratio: float = 0.1
     """Share of `commit_count_to_take_snapshot` kept behind a snapshot for members that lag."""
     pending_bytes_max: int = 64 * MIB
-    """Payload bytes that are not committed yet; one larger entry alone is let through."""
+    """Payload bytes that are not committed yet; a proposal beyond is refused."""
 
     append_entries_max: int = 1_000
     append_bytes_max: int = MIB
