@@ -175,20 +175,20 @@ class MemoryStore:
 
     # What a test calls.
 
-    def crash(self, random: Random) -> None:
+    def crash(self, dice: Random) -> None:
         """End as by a power cut and open again: what was buffered is lost by dice, faults are over.
 
         Whoever held the store before must not call it any more: `load` is the next call.
         """
         buffered, disk = self._buffered, self._disk
         if buffered:
-            kept = _below(random, len(buffered) + 1)
+            kept = _below(dice, len(buffered) + 1)
             for change in buffered[:kept]:
                 disk.make(change)
             if kept < len(buffered):
                 kind, argument = buffered[kept]
                 if kind == _ENTRIES:
-                    disk.make((kind, argument[: _below(random, len(argument))]))
+                    disk.make((kind, argument[: _below(dice, len(argument))]))
             buffered.clear()
         self._last = disk.entries[-1].index if disk.entries else 0
         self._fail_at = 0
@@ -256,6 +256,6 @@ class MemoryStore:
             raise Closed(f"store {self._name} is closed")
 
 
-def _below(random: Random, count: int) -> int:
+def _below(dice: Random, count: int) -> int:
     """One of 0 ... count - 1."""
-    return min(int(random.uniform(0, count)), count - 1)
+    return min(int(dice.uniform(0, count)), count - 1)
