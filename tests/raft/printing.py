@@ -1,0 +1,160 @@
+"""The compact text of what members say, write, apply and answer, as the transcripts show it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from bascule.raft.effects import Answer, Apply, Outcome, Ready, Role, Write
+from bascule.raft.messages import (
+    AnyMessage,
+    Append,
+    AppendReply,
+    Chunk,
+    ChunkReply,
+    ChunkRequest,
+    Entry,
+    Heartbeat,
+    HeartbeatReply,
+    Kind,
+    SnapshotOffer,
+    SnapshotReply,
+    TimeoutNow,
+    VoteReply,
+    VoteRequest,
+)
+from bascule.raft.node import Node
+from bascule.raft.quorum import Members, decode_members
+
+FILLER = b"."
+"""What a payload of a given size is filled up with."""
+SHOWN_ENTRIES_MAX = 12
+"""Of more entries in a row only the first two and the last are shown."""
+
+
+def payload_text(payload: bytes) -> str:
+    name = payload.rstrip(FILLER)
+    filled = f"({len(payload)} B)" if len(name) < len(payload) else ""
+    return name.decode() + filled
+
+
+def members_text(members: Members) -> str:
+    text = " ".join(map(str, members.voters)) or "nobody"
+    if members.learners:
+        text += ", learners " + " ".join(map(str, members.learners))
+    return text
+
+
+def entry_text(entry: Entry) -> str:
+    match entry.kind:
+        case Kind.NO_OP:
+            what = "no-op"
+        case Kind.MEMBERS:
+            what = f"members {members_text(decode_members(entry.payload))}"
+        case _:
+            what = payload_text(entry.payload)
+    return f"{entry.index}/{entry.term} {what}"
+
+
+def entries_text(entries: Iterable[Entry]) -> str:
+    texts = list(map(entry_text, entries))
+    if len(texts) > SHOWN_ENTRIES_MAX:
+        return f"[{texts[0]}, {texts[1]} .. {texts[-1]}]"
+    return f"[{', '.join(texts)}]"
+
+
+def message_text(message: AnyMessage) -> str:
+    """`1->2 kind term what`."""
+    head = f"{message.source}->{message.target} "
+    term = f"t{message.term}"
+    match message:
+        case VoteRequest(pre=pre, last_index=index, last_term=last_term, forced=forced):
+            text = f"{'pre-vote?' if pre else 'vote?'} {term} last {index}/{last_term}"
+            text += " forced" if forced else ""
+        case VoteReply(pre=pre, granted=granted):
+            text = f"{'pre-vote' if pre else 'vote'} {'yes' if granted else 'no'} {term}"
+        case Append(previous_index=index, previous_term=previous, entries=entries):
+            text = f"append {term} after {index}/{previous} {entries_text(entries)}"
+            text += f" commit {message.commit}"
+        case AppendReply(matched=True, index=index):
+            text = f"matched {term} {index}"
+        case AppendReply(index=index, hint_index=hint, hint_term=hint_term):
+            text = f"refused {term} {index} try {hint}/{hint_term}"
+        case Heartbeat(commit=commit, round=number):
+            text = f"beat {term} round {number} commit {commit}"
+        case HeartbeatReply(round=number):
+            text = f"heard {term} round {number}"
+        case TimeoutNow():
+            text = f"timeout-now {term}"
+        case SnapshotOffer(index=index, index_term=of, sources=sources):
+            text = f"offer {term} snapshot {index}/{of} chunks {len(message.checksums)}"
+            text += f" members {members_text(message.members)} from {' '.join(map(str, sources))}"
+        case SnapshotReply(index=index):
+            text = f"reached {term} {index}"
+        case ChunkRequest(index=index, number=number):
+            text = f"chunk? {term} {index}#{number}"
+        case ChunkReply(index=index, number=number, data=data):
+            text = f"chunk {term} {index}#{number} {data_text(data)}"
+    return head + text
+
+
+def data_text(data: bytes | None) -> str:
+    return "none" if data is None else f'"{data.decode()}"'
+
+
+def chunk_text(chunk: Chunk) -> str:
+    return f"{chunk.index}#{chunk.number} {data_text(chunk.data)}"
+
+
+def state_text(node: Node) -> str:
+    """`1 follower t2 of 3 commit 4`."""
+    of = f" of {node.leader}" if node.role is Role.FOLLOWER and node.leader else ""
+    return f"{node.id} {node.role.value} t{node.term}{of} commit {node.commit}"
+
+
+def write_text(write: Write) -> Iterator[str]:
+    parts = []
+    if write.vote is not None:
+        term, voted_for = write.vote
+        parts.append(f"term {term} vote {voted_for or 'nobody'}")
+    if write.truncate_from:
+        parts.append(f"truncate from {write.truncate_from}")
+    if write.entries:
+        parts.append(entries_text(write.entries))
+    if write.chunks:
+        parts.append("chunks " + ", ".join(map(chunk_text, write.chunks)))
+    if write.truncate_until:
+        parts.append(f"truncate until {write.truncate_until}")
+    parts += [f"delete {count} chunks of {index}" for index, count in write.delete_chunks]
+    parts.append("sync" if write.sync else "no sync")
+    yield f"write {write.number}: {'; '.join(parts)}"
+    for message in write.then_send:
+        yield f"  then {message_text(message)}"
+
+
+def apply_text(apply: Apply) -> str:
+    if apply.restore is not None:
+        snapshot = apply.restore
+        return f"apply snapshot {snapshot.index}: {' '.join(map(data_text, snapshot.chunks))}"
+    text = f"apply {entries_text(apply.entries)}"
+    return f"{text} and take snapshot {apply.last}" if apply.take_snapshot else text
+
+
+def answer_text(name: str, answer: Answer) -> str:
+    text = f"answer {name}: {answer.outcome.value}"
+    if answer.outcome in (Outcome.COMMITTED, Outcome.READABLE, Outcome.INDETERMINATE):
+        text += f" at {answer.index}"
+    if answer.outcome is Outcome.NOT_LEADER:
+        text += f", {answer.leader or 'nobody known'} leads" if answer.leader else ", nobody known"
+    return text
+
+
+def ready_text(ready: Ready, names: dict[int, str]) -> Iterator[str]:
+    """One line for each thing to do; `names` are those of the tickets."""
+    for message in ready.send:
+        yield f"send {message_text(message)}"
+    if ready.write is not None:
+        yield from write_text(ready.write)
+    for answer in ready.answers:
+        yield answer_text(names[answer.ticket], answer)
+    if ready.apply is not None:
+        yield apply_text(ready.apply)
