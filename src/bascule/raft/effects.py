@@ -67,7 +67,8 @@ class Outcome(Enum):
     READABLE = "readable"
     """The state machine may be read now: it has applied `index` and all the read must see."""
     NOT_LEADER = "not leader"
-    """It never took effect and never will: ask the leader."""
+    """It never took effect and never will: ask the leader. A proposal's entry was replaced, and an
+    entry of another leader is committed in its place."""
     INDETERMINATE = "indeterminate"
     """It may or may not be committed, now or later."""
     TIMED_OUT = "timed out"

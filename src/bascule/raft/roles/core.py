@@ -179,7 +179,7 @@ class Core:
         while self._history[-1].index >= index and len(self._history) > 1:
             self._history.pop()
         self._forget_written(index)
-        self.proposals.truncated(index, self.leader)
+        self.proposals.truncated(index)
 
     def _forget_written(self, index: int) -> None:
         for write in self._underway:
@@ -196,7 +196,7 @@ class Core:
             return False
         start = log.commit + 1
         log.commit_to(index)
-        self.proposals.committed(start, index + 1, self.leader)
+        self.proposals.committed(start, index + 1, log, self.leader)
         return True
 
     # -- messages -----------------------------------------------------------------------------
@@ -316,7 +316,7 @@ class Core:
             old = log.snapshot
             behind = snapshot.index + 1
             self.proposals.covered(behind, self.leader)
-            self.proposals.truncated(behind, self.leader)
+            self.proposals.doomed(behind, self.leader)
             if self._unwritten > behind:
                 self._truncate_from = behind
             log.reset(snapshot)

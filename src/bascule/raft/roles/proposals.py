@@ -1,73 +1,108 @@
-"""Who is to be told what became of an entry, each once."""
+"""Who is to be told what became of an entry, each once.
+
+That an entry was truncated here does not say what becomes of it: another member may still have it,
+be elected and commit it (the Raft paper's figure 8). Its fate is known once an entry is committed at
+its index, and `NOT_LEADER` waits for that.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import msgspec
 
 from bascule.raft.effects import Answer, Outcome
+from bascule.raft.log import RaftLog
 
 
 class Pending(msgspec.Struct, gc=False):
-    """A proposal whose entry is in the log and not known to be committed."""
+    """A proposal whose fate is not known."""
 
+    index: int
+    term: int
     ticket: int
     deadline: int | None
 
 
 class Proposals:
-    """The proposals made on one node, by index. They survive its leadership: an entry's fate is
-    known when it is committed or replaced, whoever leads then."""
+    """The proposals made on one node. They survive its leadership."""
 
-    __slots__ = ("_next_deadline", "answers", "pending")
+    __slots__ = ("_live", "_next_deadline", "_replaced", "answers")
 
     def __init__(self, answers: list[Answer]) -> None:
         self.answers = answers
-        self.pending: dict[int, Pending] = {}
+        self._live: dict[int, Pending] = {}
+        """By index: those whose entry is in this node's log."""
+        self._replaced: list[Pending] = []
+        """Those whose entry is not, in no order."""
         self._next_deadline: int | None = None
 
     def __len__(self) -> int:
-        return len(self.pending)
+        return len(self._live) + len(self._replaced)
 
-    def add(self, index: int, ticket: int, deadline: int | None) -> None:
-        self.pending[index] = Pending(ticket, deadline)
+    def add(self, index: int, term: int, ticket: int, deadline: int | None) -> None:
+        self._live[index] = Pending(index, term, ticket, deadline)
         if deadline is not None and (self._next_deadline is None or deadline < self._next_deadline):
             self._next_deadline = deadline
 
-    def committed(self, start: int, end: int, leader: int) -> None:
-        """The entries [start, end) are committed."""
-        pending = self.pending
-        if not pending:
-            return
-        for index in range(start, end):
-            if (found := pending.pop(index, None)) is not None:
-                self.answers.append(Answer(found.ticket, Outcome.COMMITTED, index, leader))
+    def committed(self, start: int, end: int, log: RaftLog, leader: int) -> None:
+        """The entries [start, end) of `log` are committed."""
+        if live := self._live:
+            for index in range(start, end):
+                if (found := live.pop(index, None)) is not None:
+                    self.answers.append(Answer(found.ticket, Outcome.COMMITTED, index, leader))
+        if self._replaced:
+            for found in self._taken(lambda pending: pending.index < end):
+                same = log.term_at(found.index) == found.term
+                outcome = Outcome.COMMITTED if same else Outcome.NOT_LEADER
+                self._answer(found, outcome, leader)
 
-    def truncated(self, start: int, leader: int) -> None:
-        """The entries from `start` on were replaced: they are committed nowhere, ever."""
-        for index in sorted(index for index in self.pending if index >= start):
-            found = self.pending.pop(index)
-            self.answers.append(Answer(found.ticket, Outcome.NOT_LEADER, index, leader))
+    def truncated(self, start: int) -> None:
+        """The entries from `start` on were replaced in this node's log."""
+        for index in sorted(index for index in self._live if index >= start):
+            self._replaced.append(self._live.pop(index))
 
     def covered(self, end: int, leader: int) -> None:
         """A snapshot stands where the entries before `end` were, and may hold them or not."""
-        for index in sorted(index for index in self.pending if index < end):
-            found = self.pending.pop(index)
-            self.answers.append(Answer(found.ticket, Outcome.INDETERMINATE, index, leader))
+        for index in sorted(index for index in self._live if index < end):
+            self._answer(self._live.pop(index), Outcome.INDETERMINATE, leader)
+        for found in self._taken(lambda pending: pending.index < end):
+            self._answer(found, Outcome.INDETERMINATE, leader)
+
+    def doomed(self, start: int, leader: int) -> None:
+        """What was in the log from `start` on lay behind an entry that differs from the committed
+        one: no log that has it can be a leader's any more."""
+        for index in sorted(index for index in self._live if index >= start):
+            self._answer(self._live.pop(index), Outcome.NOT_LEADER, leader)
 
     def expire(self, now: int, leader: int) -> None:
         """Answer those whose deadline has passed; their entries may be committed later all the
         same."""
         if self._next_deadline is None or self._next_deadline > now:
             return
-        self._next_deadline = None
-        for index, found in list(self.pending.items()):
-            if found.deadline is None:
-                continue
-            if found.deadline <= now:
-                del self.pending[index]
-                self.answers.append(Answer(found.ticket, Outcome.INDETERMINATE, index, leader))
-            elif self._next_deadline is None or found.deadline < self._next_deadline:
-                self._next_deadline = found.deadline
+        late = [found for found in self._live.values() if _is_late(found, now)]
+        for found in late:
+            del self._live[found.index]
+        late += self._taken(lambda pending: _is_late(pending, now))
+        for found in late:
+            self._answer(found, Outcome.INDETERMINATE, leader)
+        deadlines = [found.deadline for found in (*self._live.values(), *self._replaced)]
+        self._next_deadline = min((at for at in deadlines if at is not None), default=None)
 
     def next_deadline(self) -> int | None:
-        return self._next_deadline if self.pending else None
+        """The earliest tick at which `expire` may have to be called."""
+        return self._next_deadline if self._live or self._replaced else None
+
+    def _taken(self, which: Callable[[Pending], bool]) -> list[Pending]:
+        """The replaced ones that `which` is true of; they are no longer held."""
+        taken = [pending for pending in self._replaced if which(pending)]
+        if taken:
+            self._replaced = [pending for pending in self._replaced if not which(pending)]
+        return taken
+
+    def _answer(self, found: Pending, outcome: Outcome, leader: int) -> None:
+        self.answers.append(Answer(found.ticket, outcome, found.index, leader))
+
+
+def _is_late(pending: Pending, now: int) -> bool:
+    return pending.deadline is not None and pending.deadline <= now

@@ -66,7 +66,7 @@ class Requests:
         core.append(Entry(index, core.term, kind, payload))
         ticket = self._ticket()
         deadline = None if deadline_ticks is None else core.now + deadline_ticks
-        core.proposals.add(index, ticket, deadline)
+        core.proposals.add(index, core.term, ticket, deadline)
         return ticket
 
     def _ticket(self) -> int:
@@ -172,6 +172,8 @@ class Requests:
         read = Read(self._ticket(), deadline)
         read.index = min_index
         if policy is ReadPolicy.LOCAL or leading is None:
+            if self._member.resting and min_index > core.applied:
+                self._member.wake()  # so that its deadline comes
             core.reads.wait_for_index(read)
         elif policy is ReadPolicy.LEASE and leading.has_lease():
             read.index = core.log.commit
