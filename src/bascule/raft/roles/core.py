@@ -12,6 +12,7 @@ from enum import Enum
 
 import msgspec
 
+from bascule.errors import RemoteProtocolError
 from bascule.host.api import Random
 from bascule.raft.config import RaftConfig
 from bascule.raft.effects import Answer, Apply, Role, Write
@@ -24,9 +25,8 @@ from bascule.raft.store.contract import Restored
 
 
 class Purpose(Enum):
-    """What the chunks of a write are."""
+    """Why a snapshot is written."""
 
-    NONE = 0
     OWN = 1
     """A snapshot this node took."""
     FETCHED = 2
@@ -40,16 +40,16 @@ class Underway(msgspec.Struct):
     last: int
     """Entries up to here are on disk when it is done; less where they were truncated since."""
     vote: tuple[int, int] | None
-    purpose: Purpose
-    snapshot: Snapshot | None
+    snapshots: tuple[tuple[Purpose, Snapshot], ...]
+    """Those whose chunks are complete with it."""
 
 
 class Core:
     """The state that the roles share. `applied <= commit <= log.last`, `synced <= log.last`."""
 
     __slots__ = (
-        "_after", "_applying", "_chunks", "_deletes", "_history", "_patience", "_purpose",
-        "_restore", "_snapshot", "_truncate_from", "_truncate_until", "_underway", "_unwritten",
+        "_after", "_applying", "_chunks", "_deletes", "_history", "_patience",
+        "_restore", "_snapshots", "_truncate_from", "_truncate_until", "_underway", "_unwritten",
         "_vote_changed", "_write_number", "answers", "applied", "config", "contact",
         "election_at", "id", "leader", "log", "next_ticket", "now", "outbox", "proposals",
         "random", "reads", "role", "synced", "term", "voted_for",
@@ -90,8 +90,7 @@ class Core:
         self._truncate_until = 0
         self._chunks: list[Chunk] = []
         self._deletes: list[tuple[int, int]] = []
-        self._purpose = Purpose.NONE
-        self._snapshot: Snapshot | None = None
+        self._snapshots: list[tuple[Purpose, Snapshot]] = []
         self._applying = 0
         self._restore = restored.snapshot
         if self._restore is not None:
@@ -165,9 +164,19 @@ class Core:
     # -- the log ------------------------------------------------------------------------------
 
     def append(self, entry: Entry) -> None:
-        self.log.append(entry)
+        """Put `entry` behind the last one.
+
+        Raises: RemoteProtocolError where it changes the members and holds none.
+        """
         if entry.kind == Kind.MEMBERS:
-            self._history.append(decode_members(entry.payload))
+            try:
+                members = decode_members(entry.payload)
+            except msgspec.MsgspecError as error:
+                raise RemoteProtocolError(
+                    f"entry {entry.index} holds no members: {error}"
+                ) from error
+            self._history.append(members)
+        self.log.append(entry)
 
     def truncate_from(self, index: int) -> None:
         """Replace the log from `index` on: its entries will not be committed.
@@ -232,8 +241,7 @@ class Core:
         """The chunks of `snapshot` are complete with the next write."""
         if purpose is Purpose.OWN:
             self._chunks.extend(snapshot.as_chunks())
-        self._snapshot = snapshot
-        self._purpose = purpose
+        self._snapshots.append((purpose, snapshot))
 
     def delete_chunks(self, index: int, count: int) -> None:
         self._chunks = [chunk for chunk in self._chunks if chunk.index != index]
@@ -255,14 +263,14 @@ class Core:
             chunks=tuple(self._chunks),
             truncate_until=self._truncate_until,
             delete_chunks=tuple(self._deletes),
-            sync=bool(entries or vote or self._snapshot is not None),
+            sync=bool(entries or vote or self._snapshots),
             then_send=tuple(self._after),
         )
-        self._underway.append(Underway(write.number, log.last, vote, self._purpose, self._snapshot))
+        self._underway.append(Underway(write.number, log.last, vote, tuple(self._snapshots)))
         self._unwritten = log.last + 1
         self._vote_changed = False
         self._truncate_from = self._truncate_until = 0
-        self._purpose, self._snapshot = Purpose.NONE, None
+        self._snapshots.clear()
         self._chunks.clear()
         self._deletes.clear()
         self._after.clear()

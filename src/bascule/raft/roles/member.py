@@ -139,7 +139,10 @@ class Member:
     def _follow(self, leader: int) -> None:
         """`leader` leads this term, and was heard now."""
         core = self.core
-        assert core.role is not Role.LEADER, f"two leaders in term {core.term}"
+        if core.role is Role.LEADER:
+            raise RemoteProtocolError(
+                f"node {leader} leads in term {core.term}, in which node {core.id} was elected"
+            )
         core.role = Role.FOLLOWER
         core.leader = leader
         core.heard_leader()
@@ -254,18 +257,20 @@ class Member:
             self._maybe_leave()
 
     def _on_write_done(self, write: Underway) -> None:
-        core = self.core
         if write.vote is not None:
             self.election.on_own_vote(*write.vote)
-        if write.snapshot is None:
-            return
-        if write.purpose is Purpose.OWN:
-            self.snapshots_taken += 1
-            self._compact(write.snapshot)
-            return
+        for purpose, snapshot in write.snapshots:
+            if purpose is Purpose.OWN:
+                self.snapshots_taken += 1
+                self._compact(snapshot)
+            else:
+                self._install(snapshot)
+
+    def _install(self, snapshot: Snapshot) -> None:
+        core = self.core
         self.snapshots_installed += 1
-        core.install(write.snapshot)
-        self.following.on_installed(write.snapshot.index)
+        core.install(snapshot)
+        self.following.on_installed(snapshot.index)
         if core.leader not in (NOBODY, core.id):
             self.following.has_reached(core.leader, core.log.snapshot_index)
 

@@ -1,8 +1,8 @@
 """Who is to be told what became of an entry, each once.
 
 That an entry was truncated here does not say what becomes of it: another member may still have it,
-be elected and commit it (the Raft paper's figure 8). Its fate is known once an entry is committed at
-its index, and `NOT_LEADER` waits for that.
+be elected and commit it (the Raft paper's figure 8). Its fate is known once an entry is committed
+at its index, and `NOT_LEADER` waits for that.
 """
 
 from __future__ import annotations
@@ -52,7 +52,9 @@ class Proposals:
                 if (found := live.pop(index, None)) is not None:
                     self.answers.append(Answer(found.ticket, Outcome.COMMITTED, index, leader))
         if self._replaced:
-            for found in self._taken(lambda pending: pending.index < end):
+            # Behind an entry of a later term none of an earlier one can ever be committed.
+            term = log.term_at(end - 1) or 0
+            for found in self._taken(lambda held: held.index < end or held.term < term):
                 same = log.term_at(found.index) == found.term
                 outcome = Outcome.COMMITTED if same else Outcome.NOT_LEADER
                 self._answer(found, outcome, leader)
