@@ -1,0 +1,163 @@
+"""What may be called committed, and that it stays so."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from bascule.raft.effects import Role, Write
+from bascule.raft.messages import AnyMessage, AppendReply, SnapshotReply
+from bascule.raft.store.contract import Restored
+from bascule.sim.checkers.base import Checker, InvariantBroken, NodeView
+from bascule.sim.checkers.disks import Disks
+from bascule.sim.checkers.ledger import Ledger
+
+
+class Monotonic(Checker):
+    """In one life a node's term and commit index never fall, and a new life begins at or above the
+    term and the snapshot on its disk."""
+
+    name = "monotonic commit and term"
+
+    def __init__(self, disks: Disks) -> None:
+        self._disks = disks
+        self._terms: dict[int, int] = {}
+
+    def on_start(self, node: NodeView, restored: Restored) -> None:
+        disk = self._disks.of(node.id)
+        if node.term < disk.term or node.commit < disk.snapshot_index:
+            raise InvariantBroken(
+                self.name,
+                f"node {node.id} restarts in term {node.term} with commit index {node.commit}; on "
+                f"its disk are term {disk.term} and a snapshot at {disk.snapshot_index}",
+            )
+        self._terms[node.id] = node.term
+
+    def on_role(self, node: NodeView) -> None:
+        if node.term < self._terms.get(node.id, 0):
+            raise InvariantBroken(
+                self.name,
+                f"node {node.id} falls from term {self._terms[node.id]} to {node.term}",
+            )
+        self._terms[node.id] = node.term
+
+    def on_commit(self, node: NodeView, before: int, as_leader: bool) -> None:
+        if node.commit < before:
+            raise InvariantBroken(
+                self.name, f"node {node.id}'s commit index falls from {before} to {node.commit}"
+            )
+
+
+class CommitIsDurable(Checker):
+    """A leader commits an entry of its own term that a majority of voters has on disk; nobody else
+    commits what no leader has.
+
+    It is told before the ledger, which then counts the new index as committed.
+    """
+
+    name = "a commit is a majority's"
+
+    def __init__(self, disks: Disks, ledger: Ledger) -> None:
+        self._disks = disks
+        self._ledger = ledger
+
+    def on_commit(self, node: NodeView, before: int, as_leader: bool) -> None:
+        index = node.commit
+        if not as_leader:
+            if index > self._ledger.last:
+                raise InvariantBroken(
+                    self.name,
+                    f"node {node.id}, which does not lead, commits {index} in term {node.term}; "
+                    f"leaders have committed up to {self._ledger.last}",
+                )
+            return
+        term = node.log.term_at(index)
+        if term != node.term:
+            raise InvariantBroken(
+                self.name,
+                f"node {node.id} leads term {node.term} and commits up to {index}, an entry of "
+                f"term {term}, by count",
+            )
+        voters = node.members.voters
+        having = [voter for voter in voters if self._disks.of(voter).has(index, term)]
+        if len(having) < node.members.majority:
+            raise InvariantBroken(
+                self.name,
+                f"node {node.id} commits {index} of term {term}; of the voters {voters} only "
+                f"{having} have it on disk",
+            )
+
+
+class NothingLost(Checker):
+    """No disk gives up an entry that is committed, but for a snapshot; and at the end a majority of
+    the voters has all of it."""
+
+    name = "no committed entry lost"
+
+    def __init__(self, disks: Disks, ledger: Ledger) -> None:
+        self._disks = disks
+        self._ledger = ledger
+
+    def on_write(self, node: NodeView, write: Write) -> None:
+        index = write.truncate_from
+        if not index or index > self._ledger.last:
+            return
+        disk, term = self._disks.of(node.id), self._ledger.term_at(index)
+        if term is not None and index > disk.snapshot_index and disk.has(index, term):
+            raise InvariantBroken(
+                self.name,
+                f"node {node.id} truncates from {index}, where its disk has the committed entry of "
+                f"term {term}",
+            )
+
+    def at_end(self, nodes: Mapping[int, NodeView]) -> None:
+        index = self._ledger.last
+        term, members = self._ledger.term_at(index), self._ledger.members_at(index)
+        if term is None or members is None:
+            return
+        having = [voter for voter in members.voters if self._disks.of(voter).has(index, term)]
+        if len(having) < members.majority:
+            raise InvariantBroken(
+                self.name,
+                f"of the voters {members.voters} only {having} have the last committed entry, "
+                f"{index} of term {term}, on disk",
+            )
+
+
+class MatchIsDurable(Checker):
+    """Who says that its log matches up to an index has the leader's entries up to there on disk."""
+
+    name = "a match is durable"
+    sends = (AppendReply, SnapshotReply)
+
+    def __init__(self, disks: Disks) -> None:
+        self._disks = disks
+        self._nodes: dict[int, NodeView] = {}
+
+    def on_start(self, node: NodeView, restored: Restored) -> None:
+        self._nodes[node.id] = node
+
+    def on_crash(self, node_id: int) -> None:
+        self._nodes.pop(node_id, None)
+
+    def on_send(self, node_id: int, message: AnyMessage) -> None:
+        assert isinstance(message, AppendReply | SnapshotReply)
+        if isinstance(message, AppendReply) and not message.matched:
+            return
+        disk, index = self._disks.of(node_id), message.index
+        if index > disk.last:
+            raise InvariantBroken(
+                self.name,
+                f"node {node_id} says that it matches up to {index}; its disk reaches to "
+                f"{disk.last}",
+            )
+        leader = self._nodes.get(message.target)
+        if leader is None or leader.term != message.term or leader.role is not Role.LEADER:
+            return
+        term = leader.log.term_at(index) if index <= leader.log.last else 0
+        if term is not None and index and not disk.has(index, term):
+            raise InvariantBroken(
+                self.name,
+                f"node {node_id} tells leader {message.target} of term {message.term} that it "
+                f"matches up to {index}, term {term} there; its disk has term "
+                f"{disk.terms.get(index)}",
+            )

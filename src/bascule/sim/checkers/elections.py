@@ -1,0 +1,116 @@
+"""Who may lead: one to a term, by votes that survive, after asking whether they would be given."""
+
+from __future__ import annotations
+
+from bascule.raft.effects import Role
+from bascule.raft.messages import AnyMessage, TimeoutNow, VoteReply, VoteRequest
+from bascule.raft.store.contract import Restored
+from bascule.sim.checkers.base import Checker, InvariantBroken, NodeView
+from bascule.sim.checkers.disks import Disks
+
+
+class ElectionSafety(Checker):
+    """A term has one leader, in one life of it (thesis 3.4)."""
+
+    name = "election safety"
+
+    def __init__(self) -> None:
+        self._lives: dict[int, int] = {}
+        self._leaders: dict[int, tuple[int, int]] = {}
+
+    def on_start(self, node: NodeView, restored: Restored) -> None:
+        self._lives[node.id] = self._lives.get(node.id, 0) + 1
+
+    def on_role(self, node: NodeView) -> None:
+        if node.role is not Role.LEADER:
+            return
+        me = (node.id, self._lives.get(node.id, 0))
+        leader = self._leaders.setdefault(node.term, me)
+        if leader != me:
+            raise InvariantBroken(
+                self.name,
+                f"node {me[0]} in its life {me[1]} leads term {node.term}, which node {leader[0]} "
+                f"led in its life {leader[1]}",
+            )
+
+
+class OneVote(Checker):
+    """A node votes for one candidate a term, itself included, in all its lives; and its vote leaves
+    it, or counts for itself, only once it is on its disk."""
+
+    name = "one durable vote a term"
+    sends = (VoteReply, VoteRequest)
+
+    def __init__(self, disks: Disks) -> None:
+        self._disks = disks
+        self._votes: dict[tuple[int, int], int] = {}
+
+    def on_send(self, node_id: int, message: AnyMessage) -> None:
+        if isinstance(message, VoteReply):
+            if message.granted and not message.pre:
+                self._vote(node_id, message.term, message.target)
+        elif isinstance(message, VoteRequest) and not message.pre:
+            self._vote(node_id, message.term, node_id)
+
+    def on_role(self, node: NodeView) -> None:
+        if node.role is Role.LEADER:
+            self._vote(node.id, node.term, node.id)
+
+    def _vote(self, node_id: int, term: int, candidate: int) -> None:
+        given = self._votes.setdefault((node_id, term), candidate)
+        if given != candidate:
+            raise InvariantBroken(
+                self.name,
+                f"node {node_id} votes for {candidate} in term {term}, after it voted for {given}",
+            )
+        disk = self._disks.of(node_id)
+        if disk.term < term or (disk.term == term and disk.vote != candidate):
+            raise InvariantBroken(
+                self.name,
+                f"node {node_id} votes for {candidate} in term {term}; on its disk are term "
+                f"{disk.term} and a vote for {disk.vote}",
+            )
+
+
+class PreVote(Checker):
+    """A term begins only after a majority said that it would vote for it, unless the leader handed
+    over (thesis 9.6, 3.10): nobody disturbs a group that has a leader."""
+
+    name = "no term without a pre-vote"
+    steps = (VoteReply, TimeoutNow)
+
+    def __init__(self) -> None:
+        self._said_yes: dict[int, tuple[int, set[int]]] = {}
+        """Node -> (term asked for, who said yes)."""
+        self._forced: dict[int, int] = {}
+        """Node -> the term that its leader asked it to begin."""
+        self._begun: dict[int, int] = {}
+
+    def on_start(self, node: NodeView, restored: Restored) -> None:
+        self._said_yes.pop(node.id, None)
+        self._forced.pop(node.id, None)
+
+    def on_step(self, node: NodeView, message: AnyMessage) -> None:
+        if isinstance(message, TimeoutNow):
+            self._forced[node.id] = message.term + 1
+        elif isinstance(message, VoteReply) and message.pre and message.granted:
+            term, voters = self._said_yes.get(node.id, (0, set()))
+            if term != message.term:
+                voters = set()
+                self._said_yes[node.id] = (message.term, voters)
+            voters.add(message.source)
+
+    def on_role(self, node: NodeView) -> None:
+        if node.role not in (Role.CANDIDATE, Role.LEADER):
+            return
+        begun, self._begun[node.id] = self._begun.get(node.id, 0), node.term
+        if begun == node.term or self._forced.get(node.id) == node.term:
+            return
+        term, voters = self._said_yes.get(node.id, (0, set()))
+        yes = voters | {node.id} if term == node.term else {node.id}
+        if not node.members.is_majority(yes.__contains__):
+            raise InvariantBroken(
+                self.name,
+                f"node {node.id} begins term {node.term}; of the voters {node.members.voters} "
+                f"only {sorted(yes)} said that they would vote for it",
+            )

@@ -1,0 +1,88 @@
+"""What the group has committed, as seen by whoever committed it."""
+
+from __future__ import annotations
+
+from bascule.raft.messages import Entry, Kind
+from bascule.raft.quorum import Members, decode_members
+from bascule.raft.store.contract import Restored
+from bascule.sim.checkers.base import Checker, InvariantBroken, NodeView
+
+
+class Ledger(Checker):
+    """State-machine safety where it is decided: no two nodes commit different entries at an index.
+
+    Other checkers ask it for what is committed.
+    """
+
+    name = "state-machine safety"
+
+    def __init__(self) -> None:
+        self.committed: dict[int, Entry] = {}
+        self.last = 0
+        """The highest index that any node ever committed."""
+        self.records: list[tuple[int, int]] = []
+        """(term of the node that committed, highest index by then), oldest first."""
+        self._members: list[Members] = []
+
+    def on_start(self, node: NodeView, restored: Restored) -> None:
+        if not self._members and restored.founding is not None and restored.founding.voters:
+            self._members.append(restored.founding)
+
+    def on_commit(self, node: NodeView, before: int, as_leader: bool) -> None:
+        log, commit, committed = node.log, node.commit, self.committed
+        if commit <= before:
+            return
+        start = before + 1
+        if start <= log.snapshot_index:
+            self._check_snapshot(node)
+            start = max(start, log.first)
+        for index in range(start, commit + 1):
+            entry = log.entry(index)
+            known = committed.get(index)
+            if known is None:
+                committed[index] = entry
+                if entry.kind == Kind.MEMBERS:
+                    self._members.append(decode_members(entry.payload))
+            elif known is not entry and known != entry:
+                raise InvariantBroken(
+                    self.name,
+                    f"node {node.id} commits {said(entry)} at {index}, where {said(known)} is "
+                    f"committed",
+                )
+        if commit > self.last:
+            self.last = commit
+            self.records.append((node.term, commit))
+
+    def _check_snapshot(self, node: NodeView) -> None:
+        log = node.log
+        known = self.committed.get(log.snapshot_index)
+        if known is not None and known.term != log.snapshot_term:
+            raise InvariantBroken(
+                self.name,
+                f"node {node.id} has a snapshot at {log.snapshot_index} of term "
+                f"{log.snapshot_term}, where {said(known)} is committed",
+            )
+
+    def term_at(self, index: int) -> int | None:
+        """The term of what is committed at `index`."""
+        entry = self.committed.get(index)
+        return None if entry is None else entry.term
+
+    def members_at(self, index: int) -> Members | None:
+        """The members in force after the committed entry at `index`."""
+        for members in reversed(self._members):
+            if members.index <= index:
+                return members
+        return None
+
+    def committed_before(self, term: int) -> int:
+        """The highest index committed by a node in an earlier term than `term`."""
+        for found, index in reversed(self.records):
+            if found < term:
+                return index
+        return 0
+
+
+def said(entry: Entry) -> str:
+    """An entry for the text of a breach."""
+    return f"({entry.index}, term {entry.term}, {Kind(entry.kind).name}, {entry.payload[:32]!r})"

@@ -1,0 +1,117 @@
+"""Memory is bounded: every section, window and queue of a node by its setting."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, Protocol, cast
+
+from bascule.raft.effects import ReadPolicy, Ready, Role
+from bascule.raft.messages import Append, Entry, Kind, size_of
+from bascule.raft.report import Report
+from bascule.sim.checkers.base import Checker, InvariantBroken, NodeView
+
+LOOK_EVERY: Final = 64
+"""Of so many `Ready`s of all nodes, one is followed by a look at the node's whole report."""
+
+
+class Reporting(Protocol):
+    """A node that tells everything about itself."""
+
+    def report(self) -> Report: ...
+
+
+class BoundedMemory(Checker):
+    """A log holds no more than its capacity, but for no-ops of elections that committed nothing;
+    what is in progress, in flight or waiting stays within its limits, and so does each message."""
+
+    name = "bounded memory"
+
+    def __init__(self) -> None:
+        self._readies = 0
+
+    def on_ready(self, node: NodeView, ready: Ready) -> None:
+        log = node.log
+        if len(log) > log.capacity:
+            self._check_log(node)
+        for message in ready.send:
+            if isinstance(message, Append):
+                self._check_append(node, message.entries)
+        if ready.apply is not None and len(ready.apply.entries) > node.config.apply_entries_max:
+            raise InvariantBroken(
+                self.name,
+                f"node {node.id} hands over {len(ready.apply.entries)} entries to apply; the most "
+                f"is {node.config.apply_entries_max}",
+            )
+        self._readies += 1
+        if self._readies % LOOK_EVERY == 0:
+            self._check_report(node)
+
+    def on_propose(self, node: NodeView, ticket: int, payload: bytes) -> None:
+        log, config = node.log, node.config
+        pending = log.last - node.commit
+        if pending > config.pending_entries_max:
+            raise InvariantBroken(
+                self.name,
+                f"node {node.id} took a proposal as number {pending} in progress; the most is "
+                f"{config.pending_entries_max}",
+            )
+        if log.pending_bytes > config.pending_bytes_max and pending > 1:
+            raise InvariantBroken(
+                self.name,
+                f"node {node.id} took a proposal that makes {log.pending_bytes} bytes in "
+                f"progress; the most is {config.pending_bytes_max}",
+            )
+
+    def on_read(self, node: NodeView, ticket: int, policy: ReadPolicy, min_index: int) -> None:
+        self._check_report(node)
+
+    def at_end(self, nodes: Mapping[int, NodeView]) -> None:
+        for node in nodes.values():
+            self._check_report(node)
+
+    def _check_log(self, node: NodeView) -> None:
+        log = node.log
+        entries = [log.entry(index) for index in range(log.first, log.last + 1)]
+        beyond = len(log) - log.capacity
+        if sum(entry.kind == Kind.NO_OP for entry in entries) < beyond:
+            raise InvariantBroken(
+                self.name,
+                f"node {node.id} holds {len(log)} entries, {log.first} to {log.last}; the capacity "
+                f"is {log.capacity}",
+            )
+
+    def _check_append(self, node: NodeView, entries: tuple[Entry, ...]) -> None:
+        config = node.config
+        if len(entries) > config.append_entries_max or (
+            len(entries) > 1 and sum(map(size_of, entries)) > config.append_bytes_max
+        ):
+            raise InvariantBroken(
+                self.name,
+                f"node {node.id} sends {len(entries)} entries of {sum(map(size_of, entries))} "
+                f"bytes at once; the most is {config.append_entries_max} of "
+                f"{config.append_bytes_max} bytes",
+            )
+
+    def _check_report(self, node: NodeView) -> None:
+        report, config = cast(Reporting, node).report(), node.config
+        largest = max(config.append_bytes_max, config.pending_bytes_max)
+        limits = [
+            ("reads waiting", report.reads_waiting, config.reads_max),
+            ("proposals waiting", report.proposals_waiting, 2 * config.log_capacity),
+        ]
+        if node.role is Role.LEADER:
+            for follower in report.followers:
+                to = f"to node {follower.node}"
+                limits += [
+                    (f"appends {to}", follower.inflight_appends, config.inflight_appends_max),
+                    (
+                        f"bytes in flight {to}",
+                        follower.inflight_bytes,
+                        config.inflight_bytes_max + largest,
+                    ),
+                ]
+        for what, found, most in limits:
+            if found > most:
+                raise InvariantBroken(
+                    self.name, f"node {node.id} has {found} {what}; the most is {most}"
+                )

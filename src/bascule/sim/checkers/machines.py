@@ -1,0 +1,104 @@
+"""What state machines are fed, and the snapshots they make."""
+
+from __future__ import annotations
+
+from bascule.raft.effects import Apply, Write
+from bascule.raft.messages import Chunk
+from bascule.raft.store.contract import Restored
+from bascule.sim.checkers.base import Checker, InvariantBroken, NodeView
+from bascule.sim.checkers.ledger import Ledger, said
+
+
+class ApplyOrder(Checker):
+    """Every state machine is fed the committed entries in order, each once in a life, without a gap
+    but what a snapshot stands for."""
+
+    name = "applied in order"
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self._applied: dict[int, int] = {}
+
+    def on_start(self, node: NodeView, restored: Restored) -> None:
+        self._applied[node.id] = 0
+
+    def on_apply(self, node_id: int, apply: Apply) -> None:
+        applied = self._applied.get(node_id, 0)
+        if apply.restore is not None:
+            if apply.entries or apply.restore.index != apply.last or apply.last < applied:
+                raise InvariantBroken(
+                    self.name,
+                    f"node {node_id} restores the snapshot at {apply.restore.index} as "
+                    f"{apply.last}, after {applied}, with {len(apply.entries)} entries",
+                )
+        else:
+            self._check(node_id, applied, apply)
+        if apply.last > self._ledger.last:
+            raise InvariantBroken(
+                self.name,
+                f"node {node_id} applies up to {apply.last}; committed is {self._ledger.last}",
+            )
+        self._applied[node_id] = apply.last
+
+    def _check(self, node_id: int, applied: int, apply: Apply) -> None:
+        committed = self._ledger.committed
+        for entry in apply.entries:
+            applied += 1
+            known = committed.get(applied)
+            if entry is not known and entry != known:
+                raise InvariantBroken(
+                    self.name,
+                    f"node {node_id} applies {said(entry)} as number {applied}; committed there is "
+                    f"{said(known) if known else 'nothing'}",
+                )
+        if applied != apply.last:
+            raise InvariantBroken(
+                self.name,
+                f"node {node_id} says that it applied {apply.last} and was at {applied}",
+            )
+
+
+class SnapshotsAgree(Checker):
+    """Snapshots at one index are the same on all members, chunk by chunk, with the members in force
+    there; and they stand for what is committed."""
+
+    name = "snapshots agree"
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self._known: dict[tuple[int, int], Chunk] = {}
+
+    def on_write(self, node: NodeView, write: Write) -> None:
+        for chunk in write.chunks:
+            place = (chunk.index, chunk.number)
+            known = self._known.setdefault(place, chunk)
+            if known is not chunk and known != chunk:
+                raise InvariantBroken(
+                    self.name,
+                    f"node {node.id} has chunk {chunk.number} of {chunk.count} of the snapshot at "
+                    f"{chunk.index}, term {chunk.term}, members {chunk.members}, "
+                    f"{len(chunk.data)} bytes; elsewhere it is {known.number} of {known.count}, "
+                    f"term {known.term}, members {known.members}, {len(known.data)} bytes",
+                )
+            if known is chunk:
+                self._check(node.id, chunk)
+
+    def on_start(self, node: NodeView, restored: Restored) -> None:
+        if restored.snapshot is not None:
+            self._check(node.id, restored.snapshot.as_chunks()[0])
+
+    def _check(self, node_id: int, chunk: Chunk) -> None:
+        ledger = self._ledger
+        term, members = ledger.term_at(chunk.index), ledger.members_at(chunk.index)
+        if term is None or term != chunk.term:
+            raise InvariantBroken(
+                self.name,
+                f"node {node_id} has a snapshot at {chunk.index} of term {chunk.term}; the entry "
+                f"committed there is of term {term}",
+            )
+        if members is not None and members != chunk.members:
+            raise InvariantBroken(
+                self.name,
+                f"node {node_id} has a snapshot at {chunk.index} with the members {chunk.members}; "
+                f"in force there are {members}",
+            )

@@ -1,0 +1,92 @@
+"""Who belongs to the group: one change at a time, and everybody knows (thesis 4.1)."""
+
+from __future__ import annotations
+
+from bascule.raft.effects import Role, Write
+from bascule.raft.messages import Kind
+from bascule.raft.quorum import Members, decode_members
+from bascule.raft.store.contract import Restored
+from bascule.sim.checkers.base import Checker, InvariantBroken, NodeView
+from bascule.sim.checkers.ledger import Ledger
+
+
+class OneChange(Checker):
+    """A leader begins a change of the members only when the one before and an entry of its own term
+    are committed, and changes one member at a time."""
+
+    name = "one membership change at a time"
+
+    def __init__(self) -> None:
+        self._last: dict[int, Members] = {}
+        """Node -> the members in force before the entries it wrote last."""
+
+    def on_start(self, node: NodeView, restored: Restored) -> None:
+        self._last[node.id] = node.members
+
+    def on_write(self, node: NodeView, write: Write) -> None:
+        before = self._last.get(node.id)
+        self._last[node.id] = node.members
+        if node.role is not Role.LEADER or before is None:
+            return
+        for entry in write.entries:
+            if entry.kind != Kind.MEMBERS or entry.term != node.term:
+                continue
+            after = decode_members(entry.payload)
+            self._check(node, before, after, entry.index)
+            before = after
+
+    def _check(self, node: NodeView, before: Members, after: Members, index: int) -> None:
+        if before.index > node.commit:
+            raise InvariantBroken(
+                self.name,
+                f"node {node.id} changes the members at {index}, while the change at "
+                f"{before.index} is not committed: {node.commit} is",
+            )
+        if node.log.term_at(node.commit) != node.term:
+            raise InvariantBroken(
+                self.name,
+                f"node {node.id} changes the members at {index} in term {node.term}, of which no "
+                f"entry is committed",
+            )
+        voters = set(before.voters) ^ set(after.voters)
+        everyone = set(before.all) ^ set(after.all)
+        if len(voters | everyone) > 1:
+            raise InvariantBroken(
+                self.name, f"node {node.id} changes the members at {index} from {before} to {after}"
+            )
+
+
+class MembersInForce(Checker):
+    """A node goes by the last change in its log: where its log is the committed one, by the members
+    committed there, also after a restart and from a snapshot."""
+
+    name = "members in force"
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+
+    def on_start(self, node: NodeView, restored: Restored) -> None:
+        self._check(node)
+
+    def on_commit(self, node: NodeView, before: int, as_leader: bool) -> None:
+        self._check(node)
+
+    def on_role(self, node: NodeView) -> None:
+        self._check(node)
+
+    def _check(self, node: NodeView) -> None:
+        members, log = node.members, node.log
+        if members.index > log.last:
+            raise InvariantBroken(
+                self.name,
+                f"node {node.id} goes by the members of {members.index} with a log to {log.last}",
+            )
+        known = self._ledger.members_at(node.commit)
+        if known is None or node.commit == 0 or members.index > node.commit:
+            return
+        if members != known:
+            raise InvariantBroken(
+                self.name,
+                f"node {node.id} goes by {members} with commit index {node.commit}, where {known} "
+                f"are in force",
+            )

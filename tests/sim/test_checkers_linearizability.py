@@ -1,0 +1,324 @@
+"""The linearizability check: histories known to be right or wrong, and a checker that tries every
+order."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bascule.host.real import RealRandom
+from bascule.sim.checkers.base import InvariantBroken
+from bascule.sim.checkers.history import (
+    NEVER,
+    Action,
+    Call,
+    Fate,
+    History,
+    Operation,
+    Result,
+)
+from bascule.sim.checkers.linearizability import Linearizability, Verdict, check_key
+
+_numbers = itertools.count(1)
+
+
+def call(
+    invoked: int,
+    returned: int,
+    action: Action,
+    value: bytes | None = None,
+    *,
+    expected: bytes | None = None,
+    swapped: bool = True,
+) -> Call:
+    """`value` is what is written, or what a get found; `returned` 0 stands for an unknown fate."""
+    written = b"" if action is Action.GET or value is None else value
+    operation = Operation(next(_numbers), 1, "k", action, written, expected)
+    if not returned:
+        return Call(operation, invoked, NEVER, None)
+    found = value if action is Action.GET else None
+    result = Result(Fate.OK, found, swapped and action is Action.CAS)
+    return Call(operation, invoked, returned, result)
+
+
+def put(invoked: int, returned: int, value: bytes) -> Call:
+    return call(invoked, returned, Action.PUT, value)
+
+
+def get(invoked: int, returned: int, value: bytes | None) -> Call:
+    return call(invoked, returned, Action.GET, value)
+
+
+def append(invoked: int, returned: int, value: bytes) -> Call:
+    return call(invoked, returned, Action.APPEND, value)
+
+
+def cas(
+    invoked: int, returned: int, expected: bytes | None, value: bytes, *, swapped: bool
+) -> Call:
+    return call(invoked, returned, Action.CAS, value, expected=expected, swapped=swapped)
+
+
+RIGHT = {
+    "nothing": [],
+    "a key without a value": [get(1, 2, None)],
+    "one after the other": [put(1, 2, b"a"), get(3, 4, b"a"), put(5, 6, b"b"), get(7, 8, b"b")],
+    "a read sees a write that runs beside it": [put(1, 4, b"a"), get(2, 3, b"a")],
+    "a read does not see a write that runs beside it": [put(1, 4, b"a"), get(2, 3, None)],
+    "two writes beside each other in either order": [
+        put(1, 4, b"a"), put(2, 3, b"b"), get(5, 6, b"a"), get(7, 8, b"a"),
+    ],
+    "an unknown write took effect": [put(1, 2, b"a"), put(3, 0, b"b"), get(4, 5, b"b")],
+    "an unknown write took effect late": [
+        put(1, 2, b"a"), put(3, 0, b"b"), get(4, 5, b"a"), get(6, 7, b"b"),
+    ],
+    "an unknown write never took effect": [put(1, 0, b"b"), get(2, 3, None), get(4, 5, None)],
+    "appends": [append(1, 4, b"x"), append(2, 3, b"y"), get(5, 6, b"yx")],
+    "an unknown append between": [append(1, 2, b"x"), append(3, 0, b"y"), append(4, 5, b"z"),
+        get(6, 7, b"xyz")],
+    "an unknown cas explains": [
+        put(1, 2, b"a"), cas(3, 0, b"a", b"b", swapped=True), get(4, 5, b"b"),
+    ],
+    "an unknown put is why a cas fails": [
+        put(1, 2, b"a"), put(3, 0, b"b"), cas(4, 5, b"a", b"c", swapped=False), put(6, 7, b"d"),
+        get(8, 9, b"d"),
+    ],
+    "one cas of two wins": [
+        put(1, 2, b"a"), cas(3, 6, b"a", b"b", swapped=False), cas(4, 5, b"a", b"c", swapped=True),
+        get(7, 8, b"c"),
+    ],
+}  # fmt: skip
+
+WRONG = {
+    "a read from nowhere": [get(1, 2, b"a")],
+    "a stale read": [put(1, 2, b"a"), put(3, 4, b"b"), get(5, 6, b"a")],
+    "a lost write": [put(1, 2, b"a"), get(3, 4, None)],
+    "a read from the future": [get(1, 2, b"a"), put(3, 4, b"a")],
+    "two reads see two orders": [
+        put(1, 8, b"a"), put(2, 9, b"b"), get(3, 4, b"a"), get(5, 6, b"b"), get(10, 11, b"a"),
+    ],
+    "a value comes back": [
+        put(1, 2, b"a"), put(3, 0, b"b"), get(4, 5, b"b"), get(6, 7, b"a"),
+    ],
+    "an unknown write took effect twice": [
+        put(1, 0, b"a"), get(2, 3, b"a"), put(4, 5, b"b"), get(6, 7, b"b"), get(8, 9, b"a"),
+    ],
+    "both cas win": [
+        put(1, 2, b"a"), cas(3, 6, b"a", b"b", swapped=True), cas(4, 5, b"a", b"c", swapped=True),
+    ],
+    "a cas fails though it found what it expected": [
+        put(1, 2, b"a"), cas(3, 4, b"a", b"b", swapped=False),
+    ],
+    "an append is lost": [append(1, 2, b"x"), append(3, 4, b"y"), get(5, 6, b"y")],
+    "an append is there twice": [append(1, 2, b"x"), get(3, 4, b"xx")],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", RIGHT)
+def test_right_histories(name: str) -> None:
+    assert check_key(RIGHT[name]) is Verdict.LINEARIZABLE
+    assert by_every_order(RIGHT[name])
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_wrong_histories(name: str) -> None:
+    assert check_key(WRONG[name]) is Verdict.VIOLATED
+    assert not by_every_order(WRONG[name])
+
+
+def after(found: Call, value: bytes | None) -> list[bytes | None]:
+    """What `found` may leave of `value`; nothing where it cannot have answered what it answered."""
+    operation, result = found.operation, found.result
+    if operation.action is Action.GET:
+        return [value] if result is None or result.value == value else []
+    if operation.action is Action.PUT:
+        return [operation.value]
+    if operation.action is Action.APPEND:
+        return [(value or b"") + operation.value]
+    agrees = operation.expected == value
+    if result is not None and result.swapped != agrees:
+        return []
+    return [operation.value if agrees else value]
+
+
+def by_every_order(calls: Sequence[Call], value: bytes | None = None) -> bool:
+    """The definition: some order of the calls, which keeps the order of those that do not overlap
+    and may leave out those of unknown fate, gives every answer."""
+    if all(found.result is None for found in calls):
+        return True
+    for position, found in enumerate(calls):
+        if any(other.returned < found.invoked for other in calls):
+            continue
+        rest = [*calls[:position], *calls[position + 1 :]]
+        if any(by_every_order(rest, left) for left in after(found, value)):
+            return True
+    return False
+
+
+VALUES = st.sampled_from([b"", b"a", b"b", b"ab"])
+
+
+@st.composite
+def histories(draw: st.DrawFn) -> list[Call]:
+    """Up to seven calls with few values and any overlap, their answers by dice: many are wrong."""
+    count = draw(st.integers(1, 7))
+    ends = draw(st.permutations(range(1, 2 * count + 1)))
+    calls = []
+    for position in range(count):
+        invoked, returned = sorted(ends[2 * position : 2 * position + 2])
+        action = draw(st.sampled_from(Action))
+        unknown = draw(st.integers(0, 3)) == 0
+        value = draw(VALUES | st.none()) if action is Action.GET else draw(VALUES)
+        calls.append(
+            call(
+                invoked,
+                0 if unknown else returned,
+                action,
+                value,
+                expected=draw(VALUES | st.none()),
+                swapped=draw(st.booleans()),
+            )
+        )
+    return calls
+
+
+@settings(max_examples=600, deadline=None)
+@given(histories())
+def test_agrees_with_every_order_tried(calls: list[Call]) -> None:
+    expected = Verdict.LINEARIZABLE if by_every_order(calls) else Verdict.VIOLATED
+    assert check_key(calls) is expected
+
+
+def generated(seed: int, *, clients: int, operations: int, unknown: float) -> History:
+    """A history of one register that is linearizable: each operation takes effect between its
+    invocation and its return, or of those of unknown fate at some later time or never."""
+    dice = RealRandom(seed)
+    history, value = History(), None
+    running: dict[int, tuple[Operation, Result | None]] = {}
+    late: list[Operation] = []
+
+    def take_effect(operation: Operation) -> Result:
+        nonlocal value
+        if operation.action is Action.GET:
+            return Result(Fate.OK, value)
+        if operation.action is Action.CAS and operation.expected != value:
+            return Result(Fate.OK)
+        if operation.action is Action.APPEND:
+            value = (value or b"")[-8:] + operation.value
+            value = value[-40:]
+        else:
+            value = operation.value
+        return Result(Fate.OK, None, operation.action is Action.CAS)
+
+    actions = (Action.GET, Action.PUT, Action.CAS, Action.GET)
+    for number in range(1, operations * 3):
+        client = int(dice.uniform(0, clients))
+        if client not in running:
+            action = actions[int(dice.uniform(0, len(actions)))]
+            wanted = value if dice.uniform(0, 1) < 0.7 else b"other"
+            operation = Operation(number, client, "k", action, b"%d" % number, wanted)
+            history.invoke(operation)
+            running[client] = (operation, None)
+            continue
+        operation, result = running[client]
+        if result is None and dice.uniform(0, 1) < unknown:
+            history.give_back(operation, Result(Fate.UNKNOWN))
+            late.append(operation)
+            del running[client]
+        elif result is None:
+            running[client] = (operation, take_effect(operation))
+        else:
+            history.give_back(operation, result)
+            del running[client]
+        if late and dice.uniform(0, 1) < 0.05:
+            take_effect(late.pop(int(dice.uniform(0, len(late)))))
+    return history
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_long_histories_with_many_unknown_fates_are_decided(seed: int) -> None:
+    """Hundreds of operations on one key, a tenth of them of unknown fate, in few configurations."""
+    calls = generated(seed, clients=8, operations=400, unknown=0.15).calls()["k"]
+    assert len(calls) > 200
+    assert check_key(calls, configurations_max=20_000) is Verdict.LINEARIZABLE
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_one_wrong_read_in_a_long_history_is_found(seed: int) -> None:
+    calls = generated(seed, clients=5, operations=300, unknown=0.1).calls()["k"]
+    reads = [c for c in calls if c.result is not None and c.operation.action is Action.GET]
+    target = reads[len(reads) // 2]
+    old = next(
+        c.operation.value
+        for c in calls
+        if c.operation.action is Action.PUT
+        and c.returned < target.invoked
+        and target.result is not None
+        and c.operation.value != target.result.value
+    )
+    wrong = Call(target.operation, target.invoked, target.returned, Result(Fate.OK, old))
+    changed = [wrong if c is target else c for c in calls]
+    assert check_key(changed, configurations_max=50_000) is Verdict.VIOLATED
+
+
+def test_a_search_that_takes_too_long_says_so() -> None:
+    calls = [append(1, 0, b"%d" % number) for number in range(12)] + [get(2, 3, b"never")]
+    assert check_key(calls, configurations_max=100) is Verdict.UNDECIDED
+
+
+def run(checker: Linearizability, *steps: tuple[str, Operation, Result | None]) -> None:
+    for what, operation, result in steps:
+        if what == "invoke":
+            checker.on_invoke(operation)
+        else:
+            assert result is not None
+            checker.on_return(operation, result)
+    checker.at_end({})
+
+
+def test_the_checker_fires_and_shows_the_operations_up_to_the_wrong_one() -> None:
+    write = Operation(1, 1, "k", Action.PUT, b"a")
+    read = Operation(2, 2, "k", Action.GET)
+    other = Operation(3, 2, "other", Action.PUT, b"b")
+    with pytest.raises(InvariantBroken) as broken:
+        run(
+            Linearizability(),
+            ("invoke", write, None),
+            ("return", write, Result(Fate.OK)),
+            ("invoke", other, None),
+            ("return", other, Result(Fate.OK)),
+            ("invoke", read, None),
+            ("return", read, Result(Fate.OK, None)),
+        )
+    assert broken.value.name == "linearizable reads and writes"
+    assert "key 'k'" in broken.value.text
+    assert "get -> None" in broken.value.text
+
+
+def test_what_failed_has_no_effect_and_what_never_returned_may_have_one() -> None:
+    failed = Operation(1, 1, "k", Action.PUT, b"a")
+    lost = Operation(2, 2, "k", Action.PUT, b"b")
+    read = Operation(3, 3, "k", Action.GET)
+    steps: list[tuple[str, Operation, Result | None]] = [
+        ("invoke", failed, None),
+        ("invoke", lost, None),
+        ("return", failed, Result(Fate.FAILED)),
+        ("invoke", read, None),
+    ]
+    run(Linearizability(), *steps, ("return", read, Result(Fate.OK, b"b")))
+    with pytest.raises(InvariantBroken):
+        run(Linearizability(), *steps, ("return", read, Result(Fate.OK, b"a")))
+
+
+def test_a_key_that_is_not_decided_is_counted() -> None:
+    checker = Linearizability(configurations_max=10)
+    writes = [Operation(number, number, "k", Action.APPEND, b"x") for number in range(1, 9)]
+    read = Operation(99, 99, "k", Action.GET)
+    for operation in [*writes, read]:
+        checker.on_invoke(operation)
+    run(checker, ("return", read, Result(Fate.OK, b"y")))
+    assert checker.undecided == ["k"]
