@@ -1,0 +1,401 @@
+"""`Hub`: all groups of one process, under one tick and one heartbeat per peer.
+
+A pure object like the nodes it holds: ticks, bundles, completions and requests go in, and `ready`
+hands over what is to be done. What all groups have for one peer leaves in one bundle.
+
+**A tick costs what is due in it.** A node's clock is moved when something happens to it or when its
+own timer is due; a heap of those times says which that are.
+
+**A group at rest costs nothing.** A leader whose group has been quiet for an election timeout (all
+committed, on every member's disk) puts it to rest: it stops its heartbeats, and the group joins the
+set that its hub keeps for each member's hub (`resting`). A bundle that brings the news is the last
+heartbeat of the group; a follower that has exactly that log, committed, suspends its timer. From
+then on the beat between the two hubs, one small bundle per heartbeat interval and direction however
+many groups rest, is the heartbeat of all of them. The leader does not wait for agreement before it
+rests: until the news arrives, a follower's timer runs as between two heartbeats.
+
+**Whatever happens wakes.** A node wakes by itself on a message or a request; the hub sees that it
+did and takes it out of the sets. Beyond that:
+
+* A follower that does not agree, or woke, is refused to its leader's hub until the set no longer
+  holds it. The leader wakes.
+* A peer is silent for an election timeout: the groups that rest under it wake, each with the
+  silence counted into its own timer, so that their elections spread as the dice of the nodes fell.
+* Bundles pass from a peer but not to it: every bundle says up to which tick its sender heard the
+  other, so the hub knows that it is out of contact. A group that has no majority of its voters in
+  contact wakes, to step down or to go on.
+* A peer comes back, after a restart or after it gave us up: it has another incarnation or session.
+  Whatever rested with it wakes, and the sets begin empty.
+* A leader was deposed behind its back: who took part in the election woke, and so refuses. If none
+  of them can be heard, there is no majority in contact.
+
+A group may rest while a minority of its members is away, if those had its whole log when they went.
+
+**Safety does not depend on any of this.** Rest is nothing but a timer that does not run; votes,
+terms and commits know nothing of it, and a lease is never extended by a beat. A wrong belief of the
+hub costs an election or a heartbeat.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable
+from typing import Final
+
+import msgspec
+
+from bascule.errors import RemoteProtocolError
+from bascule.raft.effects import Answer, Apply, Completion, Role, Write
+from bascule.raft.messages import AnyMessage, HeartbeatReply
+from bascule.raft.multi.bundle import Bundle, Rest
+from bascule.raft.multi.peer import Heard, Peer
+from bascule.raft.node import Node
+
+NOBODY: Final = 0
+
+
+class HubReady(msgspec.Struct, frozen=True, kw_only=True):
+    """All that the groups of a hub want done at one moment; see `effects.Ready`.
+
+    The writes of all groups may be made durable by one sync.
+    """
+
+    bundles: tuple[Bundle, ...] = ()
+    """To be sent at once; those for one peer in this order, if it can be had."""
+    writes: tuple[tuple[int, Write], ...] = ()
+    """(group, write); when it is done: `advance(group, Written(number), write.then_send)`."""
+    applies: tuple[tuple[int, Apply], ...] = ()
+    answers: tuple[tuple[int, Answer], ...] = ()
+
+
+class Member:
+    """A group's node at this hub, and what the hub has agreed on for it."""
+
+    __slots__ = ("clock", "due_at", "group", "led_to", "node", "queued_at", "quiet_since", "under")
+
+    def __init__(self, group: int, node: Node, now: int) -> None:
+        self.group = group
+        self.node = node
+        self.clock = now
+        """The hub's tick up to which the node's clock was moved."""
+        self.due_at: int | None = now
+        """The tick at which the node has something to do by itself."""
+        self.queued_at: int | None = None
+        """Its earliest place in the heap."""
+        self.led_to: tuple[Peer, ...] | None = None
+        """While it rests as leader: those who were told."""
+        self.under: Peer | None = None
+        """While it rests as follower: who leads."""
+        self.quiet_since: int | None = None
+
+    def catch_up(self, now: int) -> None:
+        if now > self.clock:
+            self.node.tick(now - self.clock)
+            self.clock = now
+
+
+class Hub:
+    """All groups of node `node_id` in this process. Not thread-safe; every method returns at once.
+
+    `incarnation` is not 0 and differs from those of this node's earlier starts (the time of the
+    start will do). The ticks are those of the groups' settings.
+    """
+
+    def __init__(
+        self, node_id: int, incarnation: int, *, heartbeat_ticks: int, election_ticks: int
+    ) -> None:
+        assert node_id > 0, node_id
+        assert incarnation > 0, incarnation
+        self.id = node_id
+        self.incarnation = incarnation
+        self.now = 0
+        """Ticks since the start."""
+        self._heartbeat_ticks = heartbeat_ticks
+        self._election_ticks = election_ticks
+        self._members: dict[int, Member] = {}
+        self._peers: dict[int, Peer] = {}
+        self._busy: dict[int, Member] = {}
+        """Those to whom something happened since `ready` last asked them."""
+        self._timers: list[tuple[int, int]] = []
+        """Heap of (tick, group)."""
+
+    # -- groups -------------------------------------------------------------------------------
+
+    @property
+    def groups(self) -> tuple[int, ...]:
+        return tuple(self._members)
+
+    def add(self, group: int, node: Node) -> None:
+        """Take in a node, new or restored, of a group that is not here yet."""
+        assert node.id == self.id, (node.id, self.id)
+        assert group not in self._members, group
+        self._touch(group, member := Member(group, node, self.now))
+        self._members[group] = member
+
+    def remove(self, group: int) -> None:
+        """Let go of a group: its messages go nowhere from now on, and what is under way is lost."""
+        member = self._members.pop(group)
+        self._busy.pop(group, None)
+        self._leave_rest(member)
+
+    def node(self, group: int) -> Node:
+        """The node of a group, for requests and reports, at the present tick.
+
+        Raises: KeyError where the group is not here.
+        """
+        member = self._members[group]
+        member.catch_up(self.now)
+        self._touch(group, member)
+        return member.node
+
+    def _touch(self, group: int, member: Member) -> None:
+        self._busy[group] = member
+
+    def _peer(self, node: int) -> Peer:
+        peer = self._peers.get(node)
+        if peer is None:
+            peer = self._peers[node] = Peer(
+                node,
+                (self.id, self.incarnation),
+                heartbeat_ticks=self._heartbeat_ticks,
+                election_ticks=self._election_ticks,
+            )
+        return peer
+
+    # -- time ---------------------------------------------------------------------------------
+
+    def tick(self, count: int = 1) -> None:
+        """Let `count` ticks pass."""
+        self.now = now = self.now + count
+        timers = self._timers
+        while timers and timers[0][0] <= now:
+            at, group = heapq.heappop(timers)
+            member = self._members.get(group)
+            if member is None or member.queued_at != at:
+                continue
+            member.queued_at = None
+            if member.due_at is None:
+                continue
+            if member.due_at <= now:
+                member.catch_up(now)
+                self._touch(group, member)
+            else:
+                self._queue(member, member.due_at)
+        for peer in tuple(self._peers.values()):
+            if peer.followed.resting and peer.is_silent(now):
+                self._forget_followed(peer)
+            if peer.was_in_contact and not peer.is_in_contact(now):
+                self._lose_contact(peer)
+
+    def due(self) -> int | None:
+        """Ticks until something happens if nothing else does; None: never."""
+        now = self.now
+        times = [self._timers[0][0]] if self._timers else []
+        times += [at for peer in self._peers.values() for at in peer.deadlines(now)]
+        return max(1, min(times) - now) if times else None
+
+    def _queue(self, member: Member, at: int) -> None:
+        if member.queued_at is None or at < member.queued_at:
+            member.queued_at = at
+            heapq.heappush(self._timers, (at, member.group))
+
+    # -- what comes in ------------------------------------------------------------------------
+
+    def receive(self, bundle: Bundle) -> None:
+        """Take what another hub sent.
+
+        Raises: RemoteProtocolError where it is not for this node or cannot come from one that
+        keeps to the protocol; the rest of it is then as if lost.
+        """
+        if bundle.target != self.id or bundle.source == self.id:
+            raise RemoteProtocolError(
+                f"node {self.id} got a bundle from {bundle.source} to {bundle.target}"
+            )
+        peer, now = self._peer(bundle.source), self.now
+        heard = peer.hear(bundle, now)
+        if heard is Heard.RESTARTED:
+            self._forget_followed(peer)
+        if heard is not Heard.SAME:
+            self._wake_led(peer)
+        for group, message in bundle.messages:
+            self._step(group, message)
+        if peer.is_about_led(bundle):
+            peer.led.confirm(bundle.held)
+            self._on_refused(peer, bundle.refused)
+        if peer.is_about_followed(bundle):
+            self._on_changes(peer, bundle)
+
+    def _step(self, group: int, message: AnyMessage) -> None:
+        member = self._members.get(group)
+        if member is None:
+            return
+        node = member.node
+        member.catch_up(self.now)
+        if node.resting:
+            if (
+                type(message) is HeartbeatReply
+                and node.role is Role.LEADER
+                and message.term == node.term
+            ):
+                return  # of the last round before it came to rest: nobody waits for it
+            self._wake(member)
+        self._touch(group, member)
+        node.step(message)
+
+    def advance(
+        self, group: int, completion: Completion, then_send: tuple[AnyMessage, ...] = ()
+    ) -> None:
+        """Something handed over is done. Of a group that is no longer here it is of no interest."""
+        member = self._members.get(group)
+        if member is None:
+            return
+        self._send(group, then_send)
+        member.catch_up(self.now)
+        self._touch(group, member)
+        member.node.advance(completion)
+
+    # -- what goes out ------------------------------------------------------------------------
+
+    def ready(self) -> HubReady | None:
+        """Hand over what is to be done; None where there is nothing."""
+        writes: list[tuple[int, Write]] = []
+        applies: list[tuple[int, Apply]] = []
+        answers: list[tuple[int, Answer]] = []
+        busy, self._busy = self._busy, {}
+        for group, member in busy.items():
+            ready = member.node.ready()
+            if ready is not None:
+                self._send(group, ready.send)
+                if ready.write is not None:
+                    writes.append((group, ready.write))
+                if ready.apply is not None:
+                    applies.append((group, ready.apply))
+                answers += [(group, answer) for answer in ready.answers]
+            self._settle(member)
+        bundles: list[Bundle] = []
+        for peer in self._peers.values():
+            bundles += peer.take_bundles(self.now)
+        if not (bundles or writes or applies or answers):
+            return None
+        return HubReady(
+            bundles=tuple(bundles),
+            writes=tuple(writes),
+            applies=tuple(applies),
+            answers=tuple(answers),
+        )
+
+    def _send(self, group: int, messages: Iterable[AnyMessage]) -> None:
+        for message in messages:
+            self._peer(message.target).outbox.append((group, message))
+
+    # -- coming to rest -----------------------------------------------------------------------
+
+    def _settle(self, member: Member) -> None:
+        """See what has become of a node after all that happened to it."""
+        node = member.node
+        if not node.resting:
+            self._leave_rest(member)
+            self._maybe_rest(member)
+        due = node.due()
+        member.due_at = None if due is None else member.clock + due
+        if member.due_at is not None:
+            self._queue(member, member.due_at)
+
+    def _maybe_rest(self, member: Member) -> None:
+        """Put a group to rest that this node leads and that has been quiet for long enough."""
+        node, now = member.node, self.now
+        if node.role is not Role.LEADER or not node.may_rest():
+            member.quiet_since = None
+            return
+        if member.quiet_since is None:
+            member.quiet_since = now
+        if now - member.quiet_since < self._election_ticks or not self._has_majority(node):
+            return
+        node.rest_as_leader()
+        member.quiet_since = None
+        member.led_to = tuple(self._peer(other) for other in node.members.all if other != self.id)
+        rest = Rest(member.group, node.term, node.log.last)
+        for peer in member.led_to:
+            peer.led.add(rest)
+
+    def _has_majority(self, node: Node) -> bool:
+        """Whether bundles pass both ways between this hub and a majority of the group's voters."""
+        now = self.now
+        return node.members.is_majority(
+            lambda voter: voter == self.id or self._peer(voter).is_in_contact(now)
+        )
+
+    def _on_changes(self, peer: Peer, bundle: Bundle) -> None:
+        """Follow what the peer says of the groups it leads."""
+        if not peer.followed.take(bundle.base, bundle.version, bundle.rested, bundle.woken):
+            return
+        for group in bundle.woken:
+            member = self._members.get(group)
+            if member is not None and member.under is peer:
+                self._wake(member)
+        for rest in bundle.rested:
+            self._follow(peer, rest)
+
+    def _follow(self, peer: Peer, rest: Rest) -> None:
+        member = self._members.get(rest.group)
+        if member is None:
+            peer.refuse(rest.group)
+            return
+        member.catch_up(self.now)
+        if member.node.rest_as_follower(peer.id, rest.term, rest.index):
+            if member.under is not peer:
+                self._leave_rest(member)
+                member.under = peer
+            member.due_at = None
+        else:
+            self._wake(member)
+            peer.refuse(rest.group)
+
+    # -- waking -------------------------------------------------------------------------------
+
+    def _wake(self, member: Member) -> None:
+        """Let a node's time pass again, a follower's as its leader's hub was heard."""
+        if not member.node.resting:
+            return
+        member.catch_up(self.now)
+        under = member.under
+        member.node.wake(0 if under is None else under.silent_ticks(self.now))
+        self._touch(member.group, member)
+
+    def _leave_rest(self, member: Member) -> None:
+        """Tell those it rested with."""
+        if member.led_to is not None:
+            for peer in member.led_to:
+                peer.led.remove(member.group)
+            member.led_to = None
+        if member.under is not None:
+            member.under.refuse(member.group)
+            member.under = None
+
+    def _on_refused(self, peer: Peer, refused: Iterable[Rest]) -> None:
+        for rest in refused:
+            if peer.led.resting.get(rest.group) == rest:
+                self._wake(self._members[rest.group])
+
+    def _wake_led(self, peer: Peer) -> None:
+        """The peer lets none of the groups rest that this hub leads."""
+        for group in peer.led.resting:
+            self._wake(self._members[group])
+        peer.led.forget()
+
+    def _forget_followed(self, peer: Peer) -> None:
+        """Wake what rests under the peer."""
+        for group in peer.followed.resting:
+            member = self._members.get(group)
+            if member is not None and member.under is peer:
+                self._wake(member)
+                member.under = None
+        peer.forget_followed()
+
+    def _lose_contact(self, peer: Peer) -> None:
+        """Wake the groups that are left without a majority."""
+        peer.was_in_contact = False
+        for group in peer.led.resting:
+            member = self._members[group]
+            if member.node.resting and not self._has_majority(member.node):
+                self._wake(member)
