@@ -1,0 +1,277 @@
+"""Every store keeps the contract, and the suite that says so notices where one does not."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Sequence
+
+import pytest
+
+from bascule.errors import Closed, CorruptData, LogFailed
+from bascule.host.real import RealRandom
+from bascule.raft.messages import Chunk, Entry
+from bascule.raft.quorum import founded
+from bascule.raft.store.conformance import CHECKS, BrokenPromise, Check, name_of, run
+from bascule.raft.store.contract import RaftStore, Restored
+from bascule.raft.store.expectation import (
+    AddEntries,
+    Expectation,
+    FoundMembers,
+    SetTerm,
+    carry_out,
+)
+from bascule.raft.store.memory import MemoryStore
+from bascule.raft.store.random_calls import RandomCalls
+
+
+class MemoryGround:
+    """A memory store outlives its crashes by itself."""
+
+    def __init__(self, dice: RealRandom, kind: type[MemoryStore] = MemoryStore) -> None:
+        self.dice = dice
+        self.store = kind()
+
+    def open(self) -> MemoryStore:
+        self.store.crash(self.dice)
+        return self.store
+
+    def crash(self, store: RaftStore) -> None:
+        store.close()
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=name_of)
+def test_memory_store_keeps_the_contract(check: Check) -> None:
+    for seed in range(5):
+        dice = RealRandom(seed)
+        check(lambda dice=dice: MemoryGround(dice), dice)
+
+
+# The suite itself: a store that breaks one promise is found out.
+
+
+class FlushesNothing(MemoryStore):
+    def flush(self) -> None:
+        """Says it is done."""
+
+
+class BuffersTerms(MemoryStore):
+    def persist_term(self, term: int, voted_for: int) -> None:
+        self._buffer(5, (term, voted_for))
+
+
+class BuffersFounding(MemoryStore):
+    def found(self, members: object) -> None:
+        self._buffer(6, members)
+
+
+class TermsOvertake(MemoryStore):
+    """A term is on the disk before the entries that were written before it."""
+
+    def persist_term(self, term: int, voted_for: int) -> None:
+        self._disk.make((5, (term, voted_for)))
+
+
+class ForgetsTheVote(MemoryStore):
+    def persist_term(self, term: int, voted_for: int) -> None:
+        super().persist_term(term, 0)
+
+
+class KeepsWhatIsTruncated(MemoryStore):
+    def truncate_from(self, index: int) -> None:
+        super().truncate_from(index + 1)
+        self._last = index - 1
+
+
+class TruncatesTheNext(MemoryStore):
+    def truncate_until(self, index: int) -> None:
+        super().truncate_until(index + 1)
+
+
+class NeverTruncates(MemoryStore):
+    def truncate_until(self, index: int) -> None:
+        """An optimisation that this one does without: forbidden, since the log must go on."""
+
+
+class KeepsTheFirstChunk(MemoryStore):
+    def persist_chunk(self, chunk: Chunk) -> None:
+        if (chunk.index, chunk.number) not in self._disk.chunks:
+            super().persist_chunk(chunk)
+
+
+class MixesUpChunks(MemoryStore):
+    def persist_chunk(self, chunk: Chunk) -> None:
+        number = len([c for c in self._disk.chunks.values() if c.index == chunk.index])
+        super().persist_chunk(
+            Chunk(chunk.index, chunk.term, chunk.members, number, chunk.count, chunk.data)
+        )
+
+
+class DeletesAllChunks(MemoryStore):
+    def delete_chunks(self, index: int, count: int) -> None:
+        for found in {chunk.index for chunk in self._disk.chunks.values()}:
+            super().delete_chunks(found, 100)
+
+
+class DropsKinds(MemoryStore):
+    def persist_entries(self, entries: Sequence[Entry]) -> None:
+        super().persist_entries([Entry(e.index, e.term, 0, e.payload) for e in entries])
+
+
+class LoadsWithoutChecks(MemoryStore):
+    def load(self) -> Restored:
+        if self._disk.entries or self._disk.term > 2:
+            return Restored(
+                founding=self._disk.founding,
+                term=self._disk.term,
+                voted_for=self._disk.voted_for,
+                entries=tuple(self._disk.entries),
+            )
+        return super().load()
+
+
+class EmptyWhereCorrupt(MemoryStore):
+    """What must never be: a log that cannot be read starts anew."""
+
+    def load(self) -> Restored:
+        try:
+            return super().load()
+        except Exception:
+            return Restored(founding=self._disk.founding, term=self._disk.term)
+
+
+class LosesTheSecondCall(MemoryStore):
+    """A crash loses calls out of order."""
+
+    def crash(self, dice: RealRandom) -> None:
+        if len(self._buffered) > 1:
+            del self._buffered[0]
+        super().crash(dice)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        FlushesNothing, BuffersTerms, BuffersFounding, TermsOvertake, ForgetsTheVote,
+        KeepsWhatIsTruncated, TruncatesTheNext, NeverTruncates, KeepsTheFirstChunk, MixesUpChunks,
+        DeletesAllChunks, DropsKinds, LoadsWithoutChecks, EmptyWhereCorrupt, LosesTheSecondCall,
+    ],
+    ids=lambda kind: kind.__name__,
+)  # fmt: skip
+def test_a_broken_store_is_found_out(kind: type[MemoryStore]) -> None:
+    broken = 0
+    for seed in range(5):
+        dice = RealRandom(seed)
+        try:
+            run(lambda dice=dice: MemoryGround(dice, kind), dice)
+        except (BrokenPromise, CorruptData):
+            broken += 1
+    # Where a promise is broken only in a crash, dice may hide it once; they may not hide it often.
+    assert broken >= 4
+
+
+# What only the memory store has: faults on request.
+
+
+def drawn_trial(store: MemoryStore, seed: int, expected: Expectation) -> None:
+    """The same calls for the same seed; `expected` is told of each, also of the one that fails."""
+    calls = RandomCalls(RealRandom(seed))
+    store.load()
+    begin = [FoundMembers(founded(1, 2, 3)), SetTerm(1, 1)]
+    for round_number in range(40):
+        for call in begin or calls.draw(expected.held):
+            try:
+                carry_out(store, call)
+            except LogFailed:
+                expected.begun(call)
+                raise
+            expected.call(call)
+        begin = []
+        if round_number % 3 == 0:
+            store.flush()
+            expected.flushed()
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC])
+def test_every_call_may_fail(number: int) -> None:
+    """The n-th call fails, for n = 1, 2, 3, ... until a run has no failure."""
+    for n in range(1, 10_000):
+        store, expected = MemoryStore("disk"), Expectation()
+        store.fail_in(n, number)
+        try:
+            drawn_trial(store, 3, expected)
+        except LogFailed as error:
+            assert isinstance(error.__cause__, OSError)
+            assert error.__cause__.errno == number
+        else:
+            assert n > 60, "the last call of a run should be well behind"
+            return
+        for refused in (store.flush, store.load, lambda: store.persist_term(99, 1)):  # noqa: B023
+            with pytest.raises(LogFailed, match="disk has stopped"):
+                refused()
+        store.crash(RealRandom(n))
+        expected.loaded(store.load(), crashed=True)
+    raise AssertionError("no run without a failure")
+
+
+def test_a_full_disk_refuses_what_needs_room() -> None:
+    store = MemoryStore()
+    store.load()
+    store.found(founded(1))
+    store.persist_term(1, 1)
+    store.persist_entries([Entry(1, 1, 0, b"")])
+    store.flush()
+    store.full = True
+    store.flush()  # nothing to write
+    store.truncate_from(1)
+    with pytest.raises(LogFailed, match="no space left"):
+        store.flush()
+    store.full = False
+    with pytest.raises(LogFailed, match="no space left"):
+        store.persist_entries([Entry(2, 1, 0, b"")])
+    store.crash(RealRandom(1))
+    store.load()
+    store.flush()
+
+
+def test_a_crash_may_leave_any_beginning() -> None:
+    """By dice, every state that the contract allows comes about, torn calls too."""
+    seen = set()
+    for seed in range(400):
+        store, expected = MemoryStore(), Expectation()
+        store.load()
+        for call in (
+            FoundMembers(founded(1)),
+            SetTerm(1, 1),
+            AddEntries(tuple(Entry(n, 1, 0, b"") for n in range(1, 5))),
+            AddEntries((Entry(5, 1, 0, b""), Entry(6, 1, 0, b""))),
+        ):
+            carry_out(store, call)
+            expected.call(call)
+        store.crash(RealRandom(seed))
+        restored = store.load()
+        expected.loaded(restored, crashed=True)
+        seen.add(len(restored.entries))
+    assert seen == {0, 1, 2, 3, 4, 5, 6}
+
+
+def test_a_closed_store_refuses() -> None:
+    store = MemoryStore()
+    store.load()
+    store.found(founded(1))
+    store.close()
+    for refused in (store.flush, store.load, lambda: store.persist_term(1, 1)):
+        with pytest.raises(Closed):
+            refused()
+    store.crash(RealRandom(1))
+    assert store.load() == Restored(founding=founded(1))
+
+
+def test_statistics_count_what_was_asked_for() -> None:
+    store = MemoryStore()
+    store.load()
+    store.found(founded(1))
+    store.persist_entries([Entry(1, 1, 0, b""), Entry(2, 1, 0, b"")])
+    store.flush()
+    store.flush()
+    found = store.statistics()
+    assert (found.calls, found.syncs, found.entries) == (3, 2, 2)
