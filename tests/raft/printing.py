@@ -27,6 +27,7 @@ from bascule.raft.quorum import Members, decode_members
 
 FILLER = b"."
 """What a payload of a given size is filled up with."""
+AT_INDEX = (Outcome.COMMITTED, Outcome.READABLE, Outcome.INDETERMINATE)
 SHOWN_ENTRIES_MAX = 12
 """Of more entries in a row only the first two and the last are shown."""
 
@@ -141,10 +142,10 @@ def apply_text(apply: Apply) -> str:
 
 def answer_text(name: str, answer: Answer) -> str:
     text = f"answer {name}: {answer.outcome.value}"
-    if answer.outcome in (Outcome.COMMITTED, Outcome.READABLE, Outcome.INDETERMINATE):
+    if answer.outcome in AT_INDEX and answer.index:
         text += f" at {answer.index}"
     if answer.outcome is Outcome.NOT_LEADER:
-        text += f", {answer.leader or 'nobody known'} leads" if answer.leader else ", nobody known"
+        text += f", {answer.leader} leads" if answer.leader else ", nobody is known to lead"
     return text
 
 
