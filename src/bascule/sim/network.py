@@ -1,0 +1,125 @@
+"""A network that delays, loses, repeats and reorders, and whose links can be cut one by one.
+
+It says of no message that it was lost. What is on its way when a node stops reaches the node's next
+life, as a datagram would; a link may also be drawn to keep the order, as a connection does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+from bascule.sim.chance import Chance, threshold
+from bascule.sim.loop import MILLISECOND, Loop
+
+LINK_BITS: Final = 16
+"""A link is `source << LINK_BITS | target`."""
+
+
+class Addressed(Protocol):
+    """What a network carries."""
+
+    @property
+    def source(self) -> int: ...
+
+    @property
+    def target(self) -> int: ...
+
+
+@dataclass(slots=True, frozen=True, kw_only=True)
+class Conditions:
+    """How a network behaves, drawn once for a run. Times in microseconds, shares in [0, 1]."""
+
+    delay: int = 500
+    """At least, one way."""
+    jitter: int = 500
+    """Up to so much more, evenly spread."""
+    loss: float = 0.0
+    repeat: float = 0.0
+    late: float = 0.0
+    """Share of messages that take up to `late_by` more."""
+    late_by: int = 100 * MILLISECOND
+    ordered: bool = False
+    """Whether a link keeps the order of what it carries."""
+
+
+class Network:
+    """Carries messages between numbered nodes."""
+
+    def __init__(self, loop: Loop, chance: Chance, conditions: Conditions) -> None:
+        self._loop = loop
+        self._word = chance.word
+        self._receivers: dict[int, Callable[[Any, Any], None]] = {}
+        self._cut: set[int] = set()
+        self._slow: dict[int, int] = {}
+        self._last: dict[int, int] = {}
+        self.carry: Callable[[Any], Any] | None = None
+        """What becomes of a message on the way; None: nothing."""
+        self.sent = 0
+        self.lost = 0
+        self.set(conditions)
+
+    def set(self, conditions: Conditions) -> None:
+        """Behave so from now on."""
+        self._delay = conditions.delay
+        self._jitter = conditions.jitter + 1
+        self._loss = threshold(conditions.loss)
+        self._repeat = threshold(conditions.repeat)
+        self._late = threshold(conditions.late)
+        self._late_by = conditions.late_by + 1
+        self._ordered = conditions.ordered
+
+    def connect(self, node: int, receive: Callable[[Any, Any], None]) -> None:
+        """Messages to `node` go to `receive(message, None)`."""
+        self._receivers[node] = receive
+
+    def send(self, message: Addressed) -> None:
+        """Carry a message, if the dice let it."""
+        self.sent += 1
+        word = self._word
+        link = message.source << LINK_BITS | message.target
+        receive = self._receivers.get(message.target)
+        if receive is None or link in self._cut or word() < self._loss:
+            self.lost += 1
+            return
+        if self.carry is not None:
+            message = self.carry(message)
+        loop = self._loop
+        loop.at(self._arrival(link), receive, message)
+        if word() < self._repeat:
+            loop.at(self._arrival(link), receive, message)
+
+    def _arrival(self, link: int) -> int:
+        word = self._word
+        when = self._loop.now + self._delay + word() % self._jitter
+        if word() < self._late:
+            when += word() % self._late_by
+        if self._slow:
+            when += self._slow.get(link, 0)
+        if self._ordered:
+            when = max(when, self._last.get(link, 0))
+            self._last[link] = when
+        return when
+
+    def cut(self, links: Iterable[tuple[int, int]]) -> None:
+        """Lose all that is sent over these links (source, target) from now on."""
+        self._cut.update(source << LINK_BITS | target for source, target in links)
+
+    def mend(self, links: Iterable[tuple[int, int]]) -> None:
+        """Undo a cut of these links."""
+        self._cut.difference_update(source << LINK_BITS | target for source, target in links)
+
+    def slow(self, links: Iterable[tuple[int, int]], by: int) -> None:
+        """Take `by` microseconds longer over these links; 0: no longer."""
+        for source, target in links:
+            link = source << LINK_BITS | target
+            if by:
+                self._slow[link] = by
+            else:
+                self._slow.pop(link, None)
+
+    def mend_all(self) -> None:
+        """No link is cut or slow."""
+        self._cut.clear()
+        self._slow.clear()

@@ -1,0 +1,280 @@
+"""Simulated users: one operation at a time each, and an honest record of what they were told.
+
+A client asks the node it takes for the leader, follows hints, and asks again only where it was told
+that nothing happened. What it was not told stays unknown for good, and it goes on under another
+number, as a process that was restarted would.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from bascule.errors import CannotReplicate, LimitExceeded, NotLeader
+from bascule.raft.effects import Answer, Outcome, ReadPolicy
+from bascule.sim.checkers.base import InvariantBroken
+from bascule.sim.checkers.history import Action, Fate, Operation, Result
+from bascule.sim.raft.cluster import Cluster
+from bascule.sim.raft.member import Member
+from bascule.sim.raft.state import VERBS, Command, Effect, encode_command
+
+ACTIONS: Final = (
+    Action.GET, Action.GET, Action.GET, Action.PUT, Action.PUT, Action.CAS, Action.CAS,
+    Action.APPEND,
+)  # fmt: skip
+PATIENCE: Final = 8
+"""Elections after which a client gives an operation up."""
+VALUE_BYTES_MAX: Final = 120
+"""A client that read a longer value puts a short one next."""
+
+
+class Client:
+    """One user."""
+
+    __slots__ = (
+        "_attempt", "_chance", "_clients", "_cluster", "_known", "_operation", "_seen_index",
+        "_target", "acknowledged", "process",
+    )  # fmt: skip
+
+    def __init__(self, clients: Clients, process: int) -> None:
+        self._clients = clients
+        self._cluster = clients.cluster
+        self._chance = clients.cluster.chance
+        self.process = process
+        self.acknowledged = 0
+        """Writes known to have been committed."""
+        self._operation: Operation | None = None
+        self._attempt = 0
+        """Numbers what was asked; an answer to another than the last is of no interest."""
+        self._target = 0
+        self._known: dict[str, bytes | None] = {}
+        """What was last seen of a key."""
+        self._seen_index = 0
+        """The index of the last entry known to be committed."""
+        self._think()
+
+    @property
+    def is_busy(self) -> bool:
+        return self._operation is not None
+
+    def _think(self) -> None:
+        clients = self._clients
+        if clients.active:
+            loop, wait = self._cluster.loop, self._chance.wait
+            loop.after(wait(clients.think), self._invoke)
+
+    def _invoke(self, _: None, __: None) -> None:
+        clients = self._clients
+        if not clients.active:
+            return
+        operation = self._draw(clients.next_operation())
+        self._operation = operation
+        self._cluster.checkers.on_invoke(operation)
+        loop = self._cluster.loop
+        loop.after(PATIENCE * self._cluster.plan.election, self._give_up, operation)
+        self._ask(0)
+
+    def _draw(self, number: int) -> Operation:
+        chance, known = self._chance, self._known
+        key = f"k{chance.below(self._cluster.plan.keys)}"
+        action = chance.pick(ACTIONS)
+        value = b"%d." % number
+        if action is Action.GET:
+            return Operation(number, self.process, key, action)
+        if len(known.get(key) or b"") > VALUE_BYTES_MAX:
+            action = Action.PUT
+        if action is Action.CAS:
+            return Operation(number, self.process, key, action, value, known.get(key))
+        return Operation(number, self.process, key, action, value)
+
+    # -- asking -------------------------------------------------------------------------------
+
+    def _ask(self, after: int) -> None:
+        """Send the request, which takes its time and may get lost."""
+        plan, chance = self._cluster.plan, self._chance
+        self._attempt = self._clients.next_number()
+        if not chance.happens(self._clients.loss):
+            delay = after + chance.below(plan.request_delay_max + 1)
+            self._cluster.loop.after(delay, self._arrive, self._operation, self._attempt)
+
+    def _ask_elsewhere(self, leader: int | None) -> None:
+        """Nothing happened there: try the leader that was named, or anyone, a little later."""
+        chance = self._chance
+        if leader and chance.happens(0.9):
+            self._target = leader
+            self._ask(0)
+        else:
+            self._target = 0
+            self._ask(chance.wait(self._cluster.plan.beat))
+
+    def _arrive(self, operation: Operation, attempt: int) -> None:
+        if self._operation is not operation or self._attempt != attempt:
+            return
+        cluster = self._cluster
+        member = cluster.members.get(self._target)
+        if member is None or not member.is_up:
+            up = cluster.up()
+            if not up:
+                self._ask(cluster.plan.election)
+                return
+            member = self._chance.pick(up)
+            self._target = member.id
+        try:
+            if operation.action is Action.GET:
+                self._read(member, operation)
+            else:
+                self._propose(member, operation)
+        except NotLeader as error:
+            self._ask_elsewhere(error.leader)
+        except (CannotReplicate, LimitExceeded):
+            self._ask(self._chance.wait(cluster.plan.beat))
+
+    def _deadline(self) -> int | None:
+        ticks = self._cluster.plan.config.election_ticks
+        return self._chance.between(1, 3 * ticks) if self._chance.happens(0.5) else None
+
+    def _propose(self, member: Member, operation: Operation) -> None:
+        payload = encode_command(
+            Command(
+                self._attempt, VERBS[operation.action], operation.key, operation.value,
+                operation.expected,
+            )
+        )  # fmt: skip
+        member.propose(payload, self._deadline(), self._on_proposed, (operation, self._attempt))
+
+    def _read(self, member: Member, operation: Operation) -> None:
+        leases = self._cluster.plan.config.lease_reads
+        policy = ReadPolicy.LINEARIZABLE
+        if leases and self._chance.happens(0.7):
+            policy = ReadPolicy.LEASE
+        member.read(policy, 0, self._deadline(), self._on_read, (operation, self._attempt))
+
+    # -- answers ------------------------------------------------------------------------------
+
+    def _on_proposed(
+        self, member: Member, answer: Answer, effect: Effect | None,
+        asked: tuple[Operation, int],
+    ) -> None:  # fmt: skip
+        operation, attempt = asked
+        if effect is not None and effect.number != attempt:
+            raise InvariantBroken(
+                "answers",
+                f"node {member.id} said that proposal {attempt} is at index {answer.index}, "
+                f"where {effect.number} is",
+            )
+        if self._operation is not operation or self._attempt != attempt:
+            return  # given up
+        outcome = answer.outcome
+        if outcome is Outcome.COMMITTED:
+            self._seen_index = max(self._seen_index, answer.index)
+            self.acknowledged += 1
+            if effect is None:
+                self._end(Result(Fate.UNKNOWN))
+            elif self._chance.happens(self._clients.loss):
+                pass  # the answer is lost on its way
+            else:
+                if effect.done and operation.action is not Action.APPEND:
+                    self._known[operation.key] = operation.value
+                self._end(Result(Fate.OK, swapped=effect.done))
+        elif outcome is Outcome.NOT_LEADER:
+            self._ask_elsewhere(answer.leader)
+        else:
+            self._end(Result(Fate.UNKNOWN))
+
+    def _on_read(
+        self, member: Member, answer: Answer, effect: Effect | None,
+        asked: tuple[Operation, int],
+    ) -> None:  # fmt: skip
+        del effect
+        operation, attempt = asked
+        if self._operation is not operation or self._attempt != attempt:
+            return
+        if answer.outcome is Outcome.READABLE:
+            value = member.state.values.get(operation.key)
+            self._known[operation.key] = value
+            self._end(Result(Fate.OK, value=value))
+        elif answer.outcome is Outcome.NOT_LEADER:
+            self._ask_elsewhere(answer.leader)
+        else:
+            self._ask_elsewhere(None)
+
+    def _give_up(self, operation: Operation, _: None) -> None:
+        if self._operation is operation:
+            self._end(Result(Fate.UNKNOWN))
+
+    def _end(self, result: Result) -> None:
+        operation = self._operation
+        assert operation is not None
+        self._operation = None
+        if operation.action is Action.GET and result.fate is Fate.UNKNOWN:
+            result = Result(Fate.FAILED)  # a read that was not answered changed nothing
+        self._cluster.checkers.on_return(operation, result)
+        if result.fate is Fate.UNKNOWN:
+            self.process = self._clients.next_process()
+        if self._seen_index and self._chance.happens(0.2):
+            self._read_locally()
+        self._think()
+
+    # -- local reads --------------------------------------------------------------------------
+
+    def _read_locally(self) -> None:
+        """Ask any node for what this client has written."""
+        up = self._cluster.up()
+        if up:
+            member = self._chance.pick(up)
+            self._cluster.loop.after(0, self._on_local, member, self._seen_index)
+
+    def _on_local(self, member: Member, index: int) -> None:
+        if not member.is_up:
+            return
+        ticks = 2 * self._cluster.plan.config.election_ticks
+        try:
+            member.read(ReadPolicy.LOCAL, index, ticks, self._on_local_read, index)
+        except CannotReplicate:
+            pass  # too many reads wait there
+
+    def _on_local_read(
+        self, member: Member, answer: Answer, effect: Effect | None, index: int
+    ) -> None:
+        del effect
+        if answer.outcome is Outcome.READABLE and member.state.applied < index:
+            raise InvariantBroken(
+                "local reads",
+                f"node {member.id} let index {index} be read and has applied "
+                f"{member.state.applied}",
+            )
+
+
+class Clients:
+    """All users of a cluster."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+        self.active = True
+        self.think = cluster.plan.think
+        self.loss = cluster.plan.request_loss
+        self.operations = 0
+        self._number = 0
+        self._process = cluster.plan.clients
+        self.all = [Client(self, number) for number in range(1, cluster.plan.clients + 1)]
+
+    def next_number(self) -> int:
+        self._number += 1
+        return self._number
+
+    def next_process(self) -> int:
+        self._process += 1
+        return self._process
+
+    def next_operation(self) -> int:
+        self.operations += 1
+        return self.next_number()
+
+    def calm_down(self) -> None:
+        """No request is lost from now on, and everyone asks more often."""
+        self.loss = 0.0
+        self.think = self.cluster.plan.beat
+
+    @property
+    def acknowledged(self) -> int:
+        """Writes known to be committed, of all users."""
+        return sum(client.acknowledged for client in self.all)

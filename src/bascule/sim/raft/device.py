@@ -1,0 +1,142 @@
+"""A member's disk: one queue, in order, answered later than asked.
+
+A write's calls reach the store when its turn begins and are flushed when it ends, so a crash in
+between leaves the store to its dice. Writes that wait are taken together, as the storage thread of
+production does, with one flush for all.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from bascule.errors import LogFailed
+from bascule.raft.effects import Write
+from bascule.raft.store.contract import RaftStore
+from bascule.sim.chance import Chance
+from bascule.sim.loop import Loop
+
+SLOW_FACTOR: Final = 40
+"""How much longer a slow disk takes."""
+
+
+class Owner(Protocol):
+    """Whom a device tells."""
+
+    def on_written(self, writes: list[Write]) -> None:
+        """These are done, in order."""
+        ...
+
+    def on_durable(self, writes: list[Write]) -> None:
+        """These are on the disk now, in order; told before `on_written` of the last."""
+        ...
+
+    def on_disk_failed(self, error: LogFailed) -> None:
+        """A call failed; nothing more comes of what was asked."""
+        ...
+
+
+@dataclass(slots=True, frozen=True, kw_only=True)
+class DiskPace:
+    """How long a disk takes, in microseconds: at least, and up to so much more."""
+
+    sync: int = 500
+    sync_jitter: int = 2_000
+    write: int = 20
+    together_max: int = 16
+    """Writes taken at a time."""
+
+
+class Device:
+    """Carries writes out on a store, one batch after another."""
+
+    __slots__ = (
+        "_busy", "_chance", "_life", "_loop", "_owner", "_pace", "_queue", "_store", "_unsynced",
+        "slow",
+    )  # fmt: skip
+
+    def __init__(
+        self, loop: Loop, chance: Chance, pace: DiskPace, store: RaftStore, owner: Owner
+    ) -> None:
+        self._loop = loop
+        self._chance = chance
+        self._pace = pace
+        self._owner = owner
+        self._queue: deque[Write] = deque()
+        self._busy = False
+        self._life = 0
+        self._unsynced: list[Write] = []
+        self._store = store
+        self.slow = False
+
+    def reset(self) -> None:
+        """The machine stopped: nothing more comes of what was asked."""
+        self._life += 1
+        self._busy = False
+        self._queue.clear()
+        self._unsynced.clear()
+
+    def ask(self, write: Write) -> None:
+        """Carry out `write` after all that were asked before."""
+        self._queue.append(write)
+        if not self._busy:
+            self._begin()
+
+    def _begin(self) -> None:
+        queue, pace = self._queue, self._pace
+        batch = [queue.popleft()]
+        while queue and len(batch) < pace.together_max:
+            batch.append(queue.popleft())
+        syncs = False
+        try:
+            for write in batch:
+                carry_out(self._store, write)
+                syncs = syncs or write.sync
+        except LogFailed as error:
+            self._owner.on_disk_failed(error)
+            return
+        self._busy = True
+        takes = pace.write
+        if syncs:
+            takes += pace.sync + self._chance.word() % (pace.sync_jitter + 1)
+        if self.slow:
+            takes *= SLOW_FACTOR
+        self._loop.after(takes, self._end, (self._life, syncs), batch)
+
+    def _end(self, mark: tuple[int, bool], batch: list[Write]) -> None:
+        life, syncs = mark
+        if life != self._life:
+            return
+        self._unsynced += batch
+        if syncs:
+            try:
+                self._store.flush()
+            except LogFailed as error:
+                self._owner.on_disk_failed(error)
+                return
+            durable, self._unsynced = self._unsynced, []
+            self._owner.on_durable(durable)
+        self._busy = False
+        self._owner.on_written(batch)
+        if self._queue and not self._busy and life == self._life:
+            self._begin()
+
+
+def carry_out(store: RaftStore, write: Write) -> None:
+    """Make the calls of a write but its flush.
+
+    Raises: LogFailed.
+    """
+    if write.vote is not None:
+        store.persist_term(*write.vote)
+    if write.truncate_from:
+        store.truncate_from(write.truncate_from)
+    if write.entries:
+        store.persist_entries(write.entries)
+    for chunk in write.chunks:
+        store.persist_chunk(chunk)
+    if write.truncate_until:
+        store.truncate_until(write.truncate_until)
+    for index, count in write.delete_chunks:
+        store.delete_chunks(index, count)

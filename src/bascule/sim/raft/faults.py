@@ -1,0 +1,212 @@
+"""What goes wrong, when, and for how long: one train of events for each kind that was drawn."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable
+from typing import Final
+
+from bascule.sim.raft.cluster import Cluster
+from bascule.sim.raft.member import Member
+from bascule.sim.raft.operator import Operator
+from bascule.sim.raft.plan import Fault
+
+Links = tuple[tuple[int, int], ...]
+
+DISK_ERRORS: Final = (errno.EIO, errno.ENOSPC)
+FAIL_IN_MAX: Final = 40
+"""A failing disk fails within so many calls."""
+
+
+class Faults:
+    """Strikes a cluster until it is told to stop."""
+
+    def __init__(self, cluster: Cluster, operator: Operator) -> None:
+        self._cluster = cluster
+        self._chance = cluster.chance
+        self._active = True
+        self.struck: dict[Fault, int] = {}
+        """How often each kind has happened."""
+        self._acts: dict[Fault, Callable[[], None]] = {
+            Fault.CRASH: self._crash,
+            Fault.OUTAGE: self._outage,
+            Fault.PAUSE: self._pause,
+            Fault.SPLIT: self._split,
+            Fault.ISOLATE: self._isolate,
+            Fault.BRIDGE: self._bridge,
+            Fault.LINK: self._link,
+            Fault.FLAP: self._flap,
+            Fault.SLOW_LINK: self._slow_link,
+            Fault.SLOW_DISK: self._slow_disk,
+            Fault.FAIL_DISK: self._fail_disk,
+            Fault.WRECK: self._wreck,
+            Fault.CLOCK_JUMP: self._jump,
+            Fault.CLOCK_DRIFT: self._drift,
+            Fault.CHANGE: operator.change,
+            Fault.TRANSFER: operator.transfer,
+            Fault.CAMPAIGN: operator.campaign,
+        }
+        for fault, mean in cluster.plan.faults.items():
+            cluster.loop.after(self._chance.wait(mean), self._strike, fault, mean)
+
+    def stop(self) -> None:
+        """Nothing goes wrong from now on, and what is broken is mended."""
+        self._active = False
+        cluster = self._cluster
+        cluster.network.mend_all()
+        cluster.network.set(cluster.plan.calm)
+        for member in list(cluster.members.values()):
+            member.device.slow = False
+            member.store.fail_in(0)
+            if member.paused:
+                member.resume(clock_first=True)
+            member.set_tick(cluster.plan.tick)
+            if cluster.may_start(member):
+                member.start()
+
+    def _strike(self, fault: Fault, mean: int) -> None:
+        if self._active:
+            self.struck[fault] = self.struck.get(fault, 0) + 1
+            self._cluster.note(0, f"strikes: {fault.value}")
+            self._acts[fault]()
+            self._cluster.loop.after(self._chance.wait(mean), self._strike, fault, mean)
+
+    def _lasts(self) -> int:
+        return self._chance.wait(self._cluster.plan.fault_lasts)
+
+    def _anyone(self) -> Member | None:
+        """A machine that is up; a leader as often as all others together, for it has more to
+        lose."""
+        leader = self._cluster.leader()
+        if leader is not None and self._chance.happens(0.4):
+            return leader
+        up = self._cluster.up()
+        return self._chance.pick(up) if up else None
+
+    # -- machines -----------------------------------------------------------------------------
+
+    def _crash(self) -> None:
+        if (member := self._anyone()) is not None:
+            # A quick restart meets peers that have not noticed.
+            down = self._lasts() if self._chance.happens(0.7) else 1 + self._chance.below(1_000)
+            self._cluster.crash(member, down)
+
+    def _outage(self) -> None:
+        for member in self._cluster.members.values():
+            if member.node is not None:
+                self._cluster.crash(member, self._lasts())
+
+    def _pause(self) -> None:
+        if (member := self._anyone()) is not None:
+            member.pause()
+            self._cluster.loop.after(self._lasts(), self._on_resume, member, member.life)
+
+    def _on_resume(self, member: Member, life: int) -> None:
+        if member.life == life and member.paused:
+            # A lease is trusted on the word of the clock: whoever serves by it looks there first.
+            leases = self._cluster.plan.config.lease_reads
+            member.resume(clock_first=leases or self._chance.happens(0.5))
+
+    # -- the network --------------------------------------------------------------------------
+
+    def _cut(self, links: Links) -> None:
+        self._cluster.network.cut(links)
+        self._cluster.loop.after(self._lasts(), self._on_mend, links)
+
+    def _on_mend(self, links: Links, _: None) -> None:
+        self._cluster.network.mend(links)
+
+    def _ids(self) -> list[int]:
+        return list(self._cluster.members)
+
+    def _parts(self) -> tuple[list[int], list[int]]:
+        left: list[int] = []
+        right: list[int] = []
+        for number in self._ids():
+            (left if self._chance.happens(0.5) else right).append(number)
+        return left, right
+
+    def _split(self) -> None:
+        self._cut(between(*self._parts()))
+
+    def _isolate(self) -> None:
+        if (member := self._anyone()) is None:
+            return
+        others = [number for number in self._ids() if number != member.id]
+        outward = tuple((member.id, other) for other in others)
+        inward = tuple((other, member.id) for other in others)
+        self._cut(self._chance.pick((outward + inward, outward, inward)))
+
+    def _bridge(self) -> None:
+        left, right = self._parts()
+        if len(left) > 1:
+            left.pop()
+        self._cut(between(left, right))
+
+    def _link(self) -> None:
+        ids = self._ids()
+        self._cut(((self._chance.pick(ids), self._chance.pick(ids)),))
+
+    def _flap(self) -> None:
+        links = between(*self._parts())
+        if self._chance.happens(0.5):
+            links = links[::2]  # one direction of each
+        self._on_flap(links, self._chance.between(3, 12))
+
+    def _on_flap(self, links: Links, left: int) -> None:
+        network = self._cluster.network
+        if not left or not self._active:
+            network.mend(links)
+            return
+        (network.cut if left % 2 else network.mend)(links)
+        every = max(1, self._cluster.plan.fault_lasts // 6)
+        self._cluster.loop.after(self._chance.wait(every), self._on_flap, links, left - 1)
+
+    def _slow_link(self) -> None:
+        ids = self._ids()
+        left, right = self._chance.pick(ids), self._chance.pick(ids)
+        links = ((left, right), (right, left))
+        by = int(self._chance.spread(1, 4) * self._cluster.plan.beat)
+        self._cluster.network.slow(links, by)
+        self._cluster.loop.after(self._lasts(), self._on_quick_link, links)
+
+    def _on_quick_link(self, links: Links, _: None) -> None:
+        self._cluster.network.slow(links, 0)
+
+    # -- disks --------------------------------------------------------------------------------
+
+    def _slow_disk(self) -> None:
+        if (member := self._anyone()) is not None:
+            member.device.slow = True
+            self._cluster.loop.after(self._lasts(), self._on_quick_disk, member)
+
+    def _on_quick_disk(self, member: Member, _: None) -> None:
+        member.device.slow = False
+
+    def _fail_disk(self) -> None:
+        if (member := self._anyone()) is not None:
+            calls = self._chance.between(1, FAIL_IN_MAX)
+            member.store.fail_in(calls, self._chance.pick(DISK_ERRORS))
+
+    def _wreck(self) -> None:
+        cluster = self._cluster
+        member = self._chance.pick(list(cluster.members.values()))
+        if all(cluster.survives(members, lost=member.id) for members in cluster.all_views()):
+            cluster.wreck(member)
+
+    # -- clocks -------------------------------------------------------------------------------
+
+    def _jump(self) -> None:
+        if (member := self._anyone()) is not None:
+            member.jump(self._chance.between(1, 3 * self._cluster.plan.config.election_ticks))
+
+    def _drift(self) -> None:
+        plan = self._cluster.plan
+        if (member := self._anyone()) is not None and plan.drift:
+            factor = self._chance.uniform(1 - plan.drift, 1 + plan.drift)
+            member.set_tick(max(1, int(plan.tick * factor)))
+
+
+def between(left: list[int], right: list[int]) -> Links:
+    """Both directions of every link between two parts, one after the other."""
+    return tuple(link for a in left for b in right for link in ((a, b), (b, a)))

@@ -1,0 +1,138 @@
+"""Whoever runs the group: adds, promotes and removes members, hands leadership over.
+
+The operator keeps the one rule that is his to keep: he takes no member out, and lets no disk be
+written off, if the majority then needed has lost its disks. He switches a machine off for good only
+when its removal is known to be committed.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from bascule.errors import BasculeError
+from bascule.raft.effects import Answer, Outcome
+from bascule.raft.quorum import Change, Members
+from bascule.sim.raft.cluster import Cluster
+from bascule.sim.raft.member import Member
+from bascule.sim.raft.state import Effect
+
+MEMBERS_MAX: Final = 7
+MACHINES_MAX: Final = 14
+
+
+class Operator:
+    """Changes of members and of leaders, as often as the plan says."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._chance = cluster.chance
+        self.changes = 0
+        """Known to be committed."""
+
+    def change(self) -> None:
+        """Ask the leader for a change that suits the members it has."""
+        leader = self._cluster.leader()
+        if leader is None:
+            return
+        assert leader.node is not None
+        members = leader.node.members
+        change, target = self._draw(leader, members)
+        if not target:
+            return
+        expected = members.index if self._chance.happens(0.5) else None
+        ticks = self._cluster.plan.config.election_ticks
+        deadline = self._chance.between(1, 4 * ticks) if self._chance.happens(0.5) else None
+        try:
+            leader.change_members(
+                change, target, expected, deadline, self._on_changed, (change, target)
+            )
+        except BasculeError:
+            return  # refused: one is under way, or there is no room
+
+    def _draw(self, leader: Member, members: Members) -> tuple[Change, int]:
+        """A change and its target; target 0 where none suits."""
+        chance = self._chance
+        if members.learners and chance.happens(0.6):
+            target = chance.pick(members.learners)
+            if chance.happens(0.8):
+                return Change.ADD_VOTER, self._whole(target)
+            return Change.REMOVE, target
+        if len(members.all) < MEMBERS_MAX and chance.happens(0.5):
+            change = Change.ADD_LEARNER if chance.happens(0.85) else Change.ADD_VOTER
+            return change, self._newcomer(members)
+        others = [voter for voter in members.voters if voter != leader.id or chance.happens(0.5)]
+        if len(members.voters) < 2 or not others:
+            return Change.REMOVE, 0
+        target = chance.pick(others)
+        after = members.changed(Change.REMOVE, target, 0)
+        return Change.REMOVE, target if self._cluster.survives(after) else 0
+
+    def _whole(self, target: int) -> int:
+        """`target` if it may vote one day, else 0."""
+        member = self._cluster.members.get(target)
+        return target if member is not None and not member.wrecked else 0
+
+    def _newcomer(self, members: Members) -> int:
+        """A machine that is not a member: one that waits, or a new one."""
+        cluster = self._cluster
+        waiting = [
+            member.id
+            for member in cluster.members.values()
+            if member.is_up and member.id not in members and member.id not in cluster.retired
+        ]
+        if waiting and (self._chance.happens(0.5) or len(cluster.members) >= MACHINES_MAX):
+            return self._chance.pick(waiting)
+        if len(cluster.members) >= MACHINES_MAX:
+            return 0
+        return cluster.add(max(cluster.members) + 1, Members(())).id
+
+    def _on_changed(
+        self, member: Member, answer: Answer, effect: Effect | None, asked: tuple[Change, int]
+    ) -> None:
+        del member, effect
+        if answer.outcome is not Outcome.COMMITTED:
+            return
+        self.changes += 1
+        change, target = asked
+        if change is Change.REMOVE:
+            wait = self._chance.wait(self._cluster.plan.fault_lasts)
+            self._cluster.loop.after(wait, self._retire, target)
+
+    def _retire(self, target: int, _: None) -> None:
+        """Switch a removed machine off, unless anyone counts on it again."""
+        cluster = self._cluster
+        machine = cluster.members[target]
+        others = [
+            cluster.views[member.id] if member.node is None else member.node.members
+            for member in cluster.members.values()
+            if member.id != target and not member.wrecked and member.id not in cluster.retired
+        ]
+        if any(target in members for members in others):
+            return
+        cluster.retired.add(target)
+        if machine.node is not None:
+            cluster.crash(machine)
+
+    def transfer(self) -> None:
+        """Ask the leader to hand over to another voter."""
+        leader = self._cluster.leader()
+        if leader is None:
+            return
+        assert leader.node is not None
+        target = self._chance.pick(leader.node.members.all)
+        ticks = self._cluster.plan.config.election_ticks
+        try:
+            leader.transfer(target, 2 * ticks, self._on_transferred, None)
+        except BasculeError:
+            return  # to itself, to a learner, or one is under way
+
+    def _on_transferred(
+        self, member: Member, answer: Answer, effect: Effect | None, asked: None
+    ) -> None:
+        pass
+
+    def campaign(self) -> None:
+        """Have anyone stand for election."""
+        up = self._cluster.up()
+        if up:
+            self._chance.pick(up).campaign()

@@ -1,0 +1,284 @@
+"""A run of one seed: a plan, a phase of faults, a phase of peace, a judgement."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import msgspec
+
+from bascule.host.real import RealRandom
+from bascule.raft.quorum import Members
+from bascule.sim.chance import Chance
+from bascule.sim.checkers.base import Checker, Checkers, InvariantBroken
+from bascule.sim.loop import SECOND
+from bascule.sim.raft.clients import Clients
+from bascule.sim.raft.cluster import Cluster
+from bascule.sim.raft.faults import Faults
+from bascule.sim.raft.member import Member
+from bascule.sim.raft.operator import Operator
+from bascule.sim.raft.plan import Pace, draw_plan
+from bascule.sim.raft.trace import Trace
+
+CRASHED: Final = "no exception"
+"""The invariant that a run breaks by raising what no checker raised."""
+
+
+class Options(msgspec.Struct, frozen=True, kw_only=True):
+    """What narrows the dice of a run; together with the seed it says everything."""
+
+    nodes: int = 0
+    """As many members to begin with; 0: drawn."""
+    pace: Pace = Pace.ANY
+    all_faults: bool = False
+    """Whether every kind of fault is among those drawn."""
+    by_codec: bool = False
+    """Whether every message is encoded and decoded on its way."""
+    seconds: int = 0
+    """Simulated length of the first phase; 0: drawn."""
+
+    def as_arguments(self) -> str:
+        """As the command line takes them."""
+        parts = []
+        if self.nodes:
+            parts.append(f"--nodes {self.nodes}")
+        if self.pace is not Pace.ANY:
+            parts.append(f"--pace {self.pace.value}")
+        if self.all_faults:
+            parts.append("--all-faults")
+        if self.by_codec:
+            parts.append("--by-codec")
+        if self.seconds:
+            parts.append(f"--seconds {self.seconds}")
+        return "".join(f" {part}" for part in parts)
+
+
+class RunResult(msgspec.Struct, frozen=True, kw_only=True):
+    """What a run that broke nothing came to."""
+
+    seed: int
+    nodes: int
+    simulated_seconds: float
+    heartbeat_ms: float
+    events: int
+    messages: int
+    committed: int
+    """Index up to which the group has committed."""
+    acknowledged: int
+    """Writes that clients know to be committed."""
+    operations: int
+    crashes: int
+    changes: int
+    """Changes of members known to be committed."""
+    faults: dict[str, int]
+    digest: str
+    """Equal for two runs that went the same way."""
+
+
+class SimulationFailed(Exception):
+    """A run broke an invariant; the text is the whole report but for the program's version."""
+
+    def __init__(
+        self, seed: int, invariant: str, text: str, *, last_events: tuple[str, ...], replay: str
+    ) -> None:
+        lines = ["the last events:", *last_events, "", f"seed {seed} broke {invariant}: {text}"]
+        super().__init__("\n".join([*lines, f"replay: {replay}"]))
+        self.seed = seed
+        self.invariant = invariant
+        self.text = text
+        self.last_events = last_events
+        self.replay = replay
+
+    def __reduce__(self) -> tuple[Callable[..., SimulationFailed], tuple[object, ...]]:
+        # Across processes: what pickle makes of keywords otherwise is a call without them.
+        arguments = (self.seed, self.invariant, self.text, self.last_events, self.replay)
+        return _failed, arguments
+
+
+def _failed(
+    seed: int, invariant: str, text: str, last_events: tuple[str, ...], replay: str
+) -> SimulationFailed:
+    return SimulationFailed(seed, invariant, text, last_events=last_events, replay=replay)
+
+
+def no_checkers() -> Sequence[Checker]:
+    """Runs are then judged by what every run looks at itself."""
+    return ()
+
+
+def run_seed(
+    seed: int,
+    options: Options | None = None,
+    *,
+    checkers: Callable[[], Sequence[Checker]] = no_checkers,
+    trace: Trace | None = None,
+    planted: str = "",
+) -> RunResult:
+    """Run a seed; `planted` is only named in the replay line.
+
+    Raises: SimulationFailed. Without `trace`, a run that fails is repeated for its last events.
+    """
+    options = options or Options()
+    if trace is not None:
+        return _run(seed, options, (*checkers(), trace), trace, planted)
+    try:
+        return _run(seed, options, checkers(), None, planted)
+    except SimulationFailed as failed:
+        again = Trace()
+        try:
+            _run(seed, options, (*checkers(), again), again, planted)
+        except SimulationFailed:
+            pass
+        raise SimulationFailed(
+            seed,
+            failed.invariant,
+            failed.text,
+            last_events=tuple(again.last),
+            replay=failed.replay,
+        ) from failed.__cause__
+
+
+def _run(
+    seed: int, options: Options, checkers: Sequence[Checker], trace: Trace | None, planted: str
+) -> RunResult:
+    run = Run(seed, options, checkers, trace)
+    replay = f"python -m bascule.sim raft --seed {seed}{options.as_arguments()}"
+    if planted:
+        replay += f" --planted {planted}"
+    last = () if trace is None else tuple(trace.last)
+    try:
+        return run.play()
+    except InvariantBroken as broken:
+        last = () if trace is None else tuple(trace.last)
+        raise SimulationFailed(
+            seed, broken.name, broken.text, last_events=last, replay=replay
+        ) from broken
+    except Exception as error:
+        # Whatever the production code raises here it would have raised in production.
+        text = f"{type(error).__name__}: {error}"
+        raise SimulationFailed(seed, CRASHED, text, last_events=last, replay=replay) from error
+
+
+class Run:
+    """One seed's cluster, clients and faults."""
+
+    def __init__(
+        self, seed: int, options: Options, checkers: Sequence[Checker], trace: Trace | None
+    ) -> None:
+        chance = Chance(RealRandom(seed))
+        self.plan = draw_plan(
+            seed, chance, nodes=options.nodes, pace=options.pace, all_faults=options.all_faults,
+            by_codec=options.by_codec,
+        )  # fmt: skip
+        self._checkers = Checkers(checkers)
+        self._safety = options.seconds * SECOND or self.plan.safety
+        self.cluster = Cluster(self.plan, chance, self._checkers, trace)
+        self.operator = Operator(self.cluster)
+        self.clients = Clients(self.cluster)
+        self.faults = Faults(self.cluster, self.operator)
+
+    def play(self) -> RunResult:
+        """Both phases. Raises: InvariantBroken."""
+        cluster = self.cluster
+        cluster.start()
+        cluster.loop.run(self._safety)
+        cluster.note(0, "nothing goes wrong from here on")
+        self.faults.stop()
+        self.clients.calm_down()
+        before = [client.acknowledged for client in self.clients.all]
+        self._until(lambda: self._owed(before))
+        cluster.note(0, "clients ask nothing from here on")
+        self.clients.active = False
+        self._until(self._restless)
+        self._agree()
+        self._checkers.at_end(cluster.nodes())
+        return self._result()
+
+    def _until(self, owed: Callable[[], str]) -> None:
+        """Let time pass until nothing is owed any more."""
+        loop, plan = self.cluster.loop, self.plan
+        deadline = loop.now + plan.liveness
+        while what := owed():
+            if loop.now >= deadline:
+                raise InvariantBroken(
+                    "progress", f"{plan.liveness / SECOND:.0f} s without faults, and {what}"
+                )
+            loop.run(loop.now + plan.election)
+
+    def _owed(self, before: list[int]) -> str:
+        """What is missing before clients have all they may expect."""
+        if self.cluster.leader() is None:
+            return "nobody leads"
+        for client, acknowledged in zip(self.clients.all, before, strict=True):
+            if client.acknowledged == acknowledged:
+                return f"client {client.process} has had no write committed"
+        return ""
+
+    def _restless(self) -> str:
+        """What keeps the group from being at one with itself."""
+        leader = self.cluster.leader()
+        if leader is None or leader.node is None:
+            return "nobody leads"
+        if any(client.is_busy for client in self.clients.all):
+            return "a client waits"
+        if leader.node.commit != leader.node.log.last:
+            return f"leader {leader.id} has entries {leader.node.commit + 1} on not committed"
+        for member in self._in_force(leader.node.members):
+            node = member.node
+            if node is None:
+                return f"member {member.id} is down"
+            if node.log.last != leader.node.log.last or node.applied != leader.node.commit:
+                return (
+                    f"member {member.id} has applied {node.applied} and has entries to "
+                    f"{node.log.last}, leader {leader.id} has committed {leader.node.commit}"
+                )
+            if member.state.applied != node.applied:
+                return f"member {member.id}'s state machine is at {member.state.applied}"
+            if member.waiting:
+                return f"member {member.id} has not answered {member.waiting} questions"
+        return ""
+
+    def _in_force(self, members: Members) -> list[Member]:
+        """The machines of `members` whose disks were not destroyed."""
+        found = [self.cluster.members[number] for number in members.all]
+        return [
+            member
+            for member in found
+            if not member.wrecked and member.id not in self.cluster.retired
+        ]
+
+    def _agree(self) -> None:
+        """All state machines hold the same."""
+        leader = self.cluster.leader()
+        assert leader is not None
+        assert leader.node is not None
+        for member in self._in_force(leader.node.members):
+            if member.state.values != leader.state.values:
+                raise InvariantBroken(
+                    "state machines",
+                    f"at index {leader.state.applied} node {leader.id} holds "
+                    f"{leader.state.values} and node {member.id} {member.state.values}",
+                )
+
+    def _result(self) -> RunResult:
+        cluster, plan = self.cluster, self.plan
+        leader = cluster.leader()
+        assert leader is not None
+        assert leader.node is not None
+        state = zlib.crc32(b"".join(leader.state.take_snapshot()))
+        return RunResult(
+            seed=plan.seed,
+            nodes=plan.nodes,
+            simulated_seconds=cluster.loop.now / SECOND,
+            heartbeat_ms=plan.beat / 1_000,
+            events=cluster.loop.events,
+            messages=cluster.network.sent,
+            committed=leader.node.commit,
+            acknowledged=self.clients.acknowledged,
+            operations=self.clients.operations,
+            crashes=cluster.crashes,
+            changes=self.operator.changes,
+            faults={fault.value: times for fault, times in self.faults.struck.items()},
+            digest=f"{cluster.loop.digest:016x}{state:08x}",
+        )

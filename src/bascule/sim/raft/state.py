@@ -1,0 +1,73 @@
+"""The state machine of a simulated group: a small map with snapshots in several chunks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+
+from bascule.sim.checkers.history import Action
+
+PUT: Final = 1
+CAS: Final = 2
+APPEND: Final = 3
+VERBS: Final = {Action.PUT: PUT, Action.CAS: CAS, Action.APPEND: APPEND}
+
+
+class Command(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A proposal's payload. `number` is its own: nobody proposes the same twice."""
+
+    number: int
+    verb: int
+    key: str
+    value: bytes
+    expected: bytes | None = None
+
+
+class Effect(msgspec.Struct, frozen=True, gc=False):
+    """What applying a command came to."""
+
+    number: int
+    done: bool
+    """False where a CAS found another value."""
+
+
+encode_command = msgspec.msgpack.Encoder().encode
+decode_command = msgspec.msgpack.Decoder(Command).decode
+_decode_state = msgspec.msgpack.Decoder(tuple[int, dict[str, bytes]]).decode
+_encode_state = msgspec.msgpack.Encoder(order="sorted").encode
+
+
+class KeyValues:
+    """Keys and their values; `applied` is the index they stand for."""
+
+    __slots__ = ("applied", "chunk_bytes", "values")
+
+    def __init__(self, chunk_bytes: int) -> None:
+        self.applied = 0
+        self.chunk_bytes = chunk_bytes
+        """A chunk of a snapshot holds at most so many bytes."""
+        self.values: dict[str, bytes] = {}
+
+    def apply(self, payload: bytes) -> Effect:
+        """Apply one command."""
+        command = decode_command(payload)
+        values, key = self.values, command.key
+        if command.verb == CAS and values.get(key) != command.expected:
+            return Effect(command.number, False)
+        if command.verb == APPEND:
+            values[key] = values.get(key, b"") + command.value
+        else:
+            values[key] = command.value
+        return Effect(command.number, True)
+
+    def take_snapshot(self) -> tuple[bytes, ...]:
+        """The chunks of the state; equal on all that applied the same."""
+        whole = _encode_state((self.applied, self.values))
+        size = self.chunk_bytes
+        return tuple([whole[at : at + size] for at in range(0, len(whole), size)])
+
+    def restore(self, chunks: Sequence[bytes]) -> None:
+        """Become what the chunks hold."""
+        self.applied, self.values = _decode_state(b"".join(chunks))
