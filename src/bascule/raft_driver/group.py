@@ -1,0 +1,326 @@
+"""One Raft group of this node, as its user sees it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from bascule.errors import (
+    BasculeError,
+    Broken,
+    CannotReplicate,
+    Closed,
+    Indeterminate,
+    LaggingIndex,
+    NotLeader,
+)
+from bascule.raft.effects import Answer, Apply, Outcome, ReadPolicy, Role
+from bascule.raft.messages import Kind
+from bascule.raft.node import Node
+from bascule.raft.quorum import Change, Members
+from bascule.raft.report import Report
+from bascule.raft.store.contract import RaftStore
+from bascule.raft_driver.state_machine import StateMachine
+
+log = logging.getLogger("bascule.raft_driver")
+
+
+class Keeper(Protocol):
+    """What a group needs of the driver it belongs to."""
+
+    def touch(self, number: int) -> Node:
+        """The group's node; the driver looks soon what it wants done."""
+        ...
+
+    def count_time(self) -> None:
+        """Let the nodes know what time has passed until now."""
+        ...
+
+    def ticks_of(self, seconds: float) -> int: ...
+
+
+class _Waiter:
+    """Somebody who waits for anything but a proposal."""
+
+    __slots__ = ("future", "on_timeout")
+
+    def __init__(self, future: asyncio.Future[int], on_timeout: Callable[[], BasculeError]) -> None:
+        self.future = future
+        self.on_timeout = on_timeout
+
+
+class Group:
+    """A member of one group: proposals, reads and changes of members.
+
+    Methods belong to the driver's event loop. A request raises at once, or its future raises:
+
+    * NotLeader: it took no effect and never will; ask the leader it names.
+    * CannotReplicate: it took no effect; try again later.
+    * Indeterminate: it may or may not have taken effect, now or later.
+    * Broken, Closed: this node takes no part in the group any more.
+    """
+
+    __slots__ = (
+        "_awaiting_result", "_ended", "_keeper", "_leader_seen", "_leader_waits", "_proposals",
+        "_waiters", "machine", "node", "number", "store",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        number: int,
+        node: Node,
+        store: RaftStore,
+        machine: StateMachine,
+        keeper: Keeper,
+    ) -> None:
+        """Made by `RaftDriver.open_group`."""
+        self.number = number
+        self.node = node
+        self.store = store
+        self.machine = machine
+        self._keeper = keeper
+        self._proposals: dict[int, asyncio.Future[Any]] = {}
+        """By ticket, until the entry is committed."""
+        self._awaiting_result: dict[int, asyncio.Future[Any]] = {}
+        """By index, from then until it is applied here."""
+        self._waiters: dict[int, _Waiter] = {}
+        self._leader_waits: list[asyncio.Future[int]] = []
+        self._leader_seen = (0, 0)
+        self._ended: BasculeError | None = None
+
+    # -- what it is ---------------------------------------------------------------------------
+
+    @property
+    def leader(self) -> int:
+        """The node that leads as far as known, else 0."""
+        return self.node.leader
+
+    @property
+    def is_leader(self) -> bool:
+        return self.node.role is Role.LEADER
+
+    @property
+    def members(self) -> Members:
+        """Those in force, committed or not."""
+        return self.node.members
+
+    @property
+    def applied(self) -> int:
+        """The index up to which the state machine has applied the log."""
+        return self.node.applied
+
+    def report(self) -> Report:
+        """All that is to know of this node's part in the group."""
+        return self.node.report()
+
+    # -- requests -----------------------------------------------------------------------------
+
+    def propose_nowait(
+        self, payload: bytes, *, timeout_s: float | None = None
+    ) -> asyncio.Future[Any]:
+        """Append `payload` to the log; the future has what this node's state machine returned for
+        it, once it is committed and applied.
+
+        Without `timeout_s` it waits until the entry's fate is known, however long no majority
+        can be reached; with it, the future raises Indeterminate then.
+
+        Raises: NotLeader, CannotReplicate, LimitExceeded, Broken, Closed.
+        """
+        node = self._open_node()
+        if timeout_s is None:
+            ticket = node.propose(payload)
+        else:
+            ticket = node.propose(payload, deadline_ticks=self._keeper.ticks_of(timeout_s))
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._proposals[ticket] = future
+        return future
+
+    async def propose(self, payload: bytes, *, timeout_s: float | None = None) -> Any:
+        """As `propose_nowait`, waited for."""
+        return await self.propose_nowait(payload, timeout_s=timeout_s)
+
+    async def read(
+        self,
+        policy: ReadPolicy = ReadPolicy.LINEARIZABLE,
+        *,
+        min_index: int = 0,
+        timeout_s: float | None = None,
+    ) -> int:
+        """Return when the state machine may be read on this node, with the index it has applied at
+        least.
+
+        Raises: NotLeader unless `policy` is LOCAL; CannotReplicate where too many wait, or where no
+        majority confirmed this leader in time; LaggingIndex where a LOCAL read's `min_index` was
+        not applied in time; Broken, Closed.
+        """
+        node = self._open_node()
+        if policy is ReadPolicy.LEASE:
+            # A process that was stopped wakes to requests before it wakes to its timer.
+            self._keeper.count_time()
+        ticks = None if timeout_s is None else self._keeper.ticks_of(timeout_s)
+        ticket = node.read(policy, min_index=min_index, deadline_ticks=ticks)
+
+        def late() -> BasculeError:
+            if policy is ReadPolicy.LOCAL or node.commit < min_index:
+                return LaggingIndex(min_index, node.applied)
+            return CannotReplicate(f"no majority confirmed node {node.id} as leader in time")
+
+        return await self._wait(ticket, late)
+
+    async def barrier(self, index: int, *, timeout_s: float | None = None) -> int:
+        """Return when this node has applied `index`, whatever its role.
+
+        Raises: LaggingIndex after `timeout_s`; Broken, Closed.
+        """
+        return await self.read(ReadPolicy.LOCAL, min_index=index, timeout_s=timeout_s)
+
+    async def change_members(
+        self,
+        change: Change,
+        node: int,
+        *,
+        expected_index: int | None = None,
+        timeout_s: float | None = None,
+    ) -> int:
+        """Add, promote or remove a member; returns the index of the committed change, which is
+        the new members' `index`.
+
+        Raises: as `propose_nowait`; MembersChanged where the members in force are not those of
+        `expected_index`; ConfigError where the change changes nothing.
+        """
+        raft = self._open_node()
+        ticks = None if timeout_s is None else self._keeper.ticks_of(timeout_s)
+        ticket = raft.change_members(
+            change, node, expected_index=expected_index, deadline_ticks=ticks
+        )
+        return await self._wait(ticket, lambda: Indeterminate("the change is not committed yet"))
+
+    async def transfer(self, target: int, *, timeout_s: float | None = None) -> None:
+        """Return when another node leads, `target` if all goes well.
+
+        Raises: NotLeader, CannotReplicate, ConfigError; Indeterminate where none does in time, by
+        default an election timeout: this node may go on leading.
+        """
+        raft = self._open_node()
+        ticks = None if timeout_s is None else self._keeper.ticks_of(timeout_s)
+        ticket = raft.transfer(target, deadline_ticks=ticks)
+        await self._wait(ticket, lambda: Indeterminate(f"node {target} does not lead yet"))
+
+    async def wait_leader(self) -> int:
+        """The leader, as soon as one is known."""
+        if self.leader:
+            return self.leader
+        future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self._leader_waits.append(future)
+        return await future
+
+    def _open_node(self) -> Node:
+        """The node, of which the driver looks what it wants done soon."""
+        if self._ended is not None:
+            raise type(self._ended)(*self._ended.args)
+        return self._keeper.touch(self.number)
+
+    async def _wait(self, ticket: int, on_timeout: Callable[[], BasculeError]) -> int:
+        future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self._waiters[ticket] = _Waiter(future, on_timeout)
+        return await future
+
+    # -- from the driver ----------------------------------------------------------------------
+
+    def on_answer(self, answer: Answer) -> None:
+        ticket, outcome = answer.ticket, answer.outcome
+        future = self._proposals.pop(ticket, None)
+        if future is not None:
+            if outcome is Outcome.COMMITTED:
+                self._awaiting_result[answer.index] = future
+            elif not future.done():
+                future.set_exception(self._error(answer))
+            return
+        waiter = self._waiters.pop(ticket)
+        if waiter.future.done():
+            return
+        if outcome is Outcome.COMMITTED or outcome is Outcome.READABLE:
+            waiter.future.set_result(answer.index)
+        elif outcome is Outcome.TIMED_OUT:
+            waiter.future.set_exception(waiter.on_timeout())
+        else:
+            waiter.future.set_exception(self._error(answer))
+
+    def _error(self, answer: Answer) -> BasculeError:
+        if answer.outcome is Outcome.NOT_LEADER:
+            return NotLeader(answer.leader or None, term=self.node.term)
+        return Indeterminate("it was appended, and is not known to be committed")
+
+    def carry_out(self, apply: Apply) -> None:
+        """Have the state machine do it, without the snapshot that may be asked for."""
+        if apply.restore is not None:
+            self.machine.restore(apply.restore)
+            self._give_up_results(apply.last)
+            return
+        entries: Sequence[Any] = apply.entries
+        if any(entry.kind for entry in entries):
+            entries = [entry for entry in entries if entry.kind == Kind.NORMAL]
+            if not entries:
+                return
+        results = self.machine.apply(entries)
+        assert len(results) == len(entries), "a state machine returns a result for each entry"
+        if waiting := self._awaiting_result:
+            for entry, result in zip(entries, results, strict=True):
+                future = waiting.pop(entry.index, None)
+                if future is not None and not future.done():
+                    future.set_result(result)
+
+    def _give_up_results(self, last: int) -> None:
+        """A snapshot took the place of entries that were committed: what they returned is known to
+        the nodes alone that applied them."""
+        for index in [index for index in self._awaiting_result if index <= last]:
+            future = self._awaiting_result.pop(index)
+            if not future.done():
+                future.set_exception(
+                    Indeterminate(f"entry {index} is committed; its result came by a snapshot")
+                )
+
+    def look_for_leader(self) -> None:
+        """Tell those who wait for a leader, and the log, of a new one."""
+        node = self.node
+        seen = (node.term, node.leader)
+        if seen == self._leader_seen:
+            return
+        self._leader_seen = seen
+        if not node.leader:
+            return
+        log.info(
+            "raft leader",
+            extra={"group": self.number, "leader": node.leader, "term": node.term},
+        )
+        waits, self._leader_waits = self._leader_waits, []
+        for future in waits:
+            if not future.done():
+                future.set_result(node.leader)
+
+    def end(self, error: Broken | Closed) -> None:
+        """Answer all who wait: nothing more will be known here."""
+        if self._ended is not None:
+            return
+        self._ended = error
+        unknown: list[asyncio.Future[Any]] = [
+            *self._proposals.values(),
+            *self._awaiting_result.values(),
+        ]
+        for future in unknown:
+            if not future.done():
+                future.set_exception(Indeterminate(str(error)))
+        for future in [w.future for w in self._waiters.values()] + self._leader_waits:
+            if not future.done():
+                future.set_exception(type(error)(*error.args))
+        self._proposals.clear()
+        self._awaiting_result.clear()
+        self._waiters.clear()
+        self._leader_waits.clear()
+
+    @property
+    def waiting(self) -> int:
+        """Requests that are not answered."""
+        return len(self._proposals) + len(self._awaiting_result) + len(self._waiters)

@@ -1,0 +1,272 @@
+"""TCP between the peers of a node: a listener, and a link to each peer.
+
+What it owes is what Raft asks of a network, which is nothing: bundles may be lost, and are, and
+counted, where a peer is away or slow. What it promises is that a hostile or mistaken peer costs its
+own connection and no more, and that nobody can make it hold more than the limits say.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+from collections.abc import Callable, Mapping
+from typing import Final
+
+import msgspec
+
+from bascule.errors import RemoteProtocolError
+from bascule.host.api import Random
+from bascule.raft.codec import BODY_BYTES_MAX, decode
+from bascule.raft.multi.bundle import Bundle
+from bascule.raft_driver.framing import FrameReader
+from bascule.raft_driver.hello import (
+    HELLO_BYTES_MAX,
+    MAGIC,
+    VERSION,
+    Hello,
+    decode_hello,
+    encode_hello,
+)
+from bascule.raft_driver.peer_link import Address, LinkStatistics, PeerLink
+
+log = logging.getLogger("bascule.raft_driver")
+
+HELLO_TIMEOUT_S: Final = 3.0
+STRANGERS_MAX: Final = 64
+"""Connections that have not said hello yet; one more is closed unheard."""
+QUEUE_BYTES_MAX: Final = 64 << 20
+"""Waiting for one peer; twice what a few groups may have in flight to it."""
+
+
+class TransportStatistics(msgspec.Struct, frozen=True, kw_only=True):
+    """What the transport has done since it began."""
+
+    peers: dict[int, LinkStatistics]
+    frames_received: int
+    bytes_received: int
+    refused: int
+    """Connections closed for what they said, or for being too many."""
+    unknown_dropped: int
+    """Bundles for nodes without an address."""
+
+
+class Transport:
+    """Listens for peers, dials peers, and passes bundles both ways."""
+
+    def __init__(
+        self,
+        node_id: int,
+        incarnation: int,
+        *,
+        cluster: str,
+        random: Random,
+        on_bundle: Callable[[Bundle], None],
+        queue_bytes_max: int = QUEUE_BYTES_MAX,
+        server_tls: ssl.SSLContext | None = None,
+        client_tls: ssl.SSLContext | None = None,
+    ) -> None:
+        """`on_bundle` gets what known peers of `cluster` sent to this node."""
+        self.node_id = node_id
+        self.incarnation = incarnation
+        self.cluster = cluster
+        self.on_bundle = on_bundle
+        self._random = random
+        self._queue_bytes_max = queue_bytes_max
+        self._server_tls = server_tls
+        self._client_tls = client_tls
+        self._links: dict[int, PeerLink] = {}
+        self._accepted: dict[int, _Accepted] = {}
+        self._strangers: set[_Accepted] = set()
+        self._server: asyncio.Server | None = None
+        self._closing: set[asyncio.Task[None]] = set()
+        self._refused = 0
+        self._unknown_dropped = 0
+        self.frames_received = 0
+        self.bytes_received = 0
+
+    async def listen(self, host: str, port: int) -> Address:
+        """Take peers' connections; returns the address, of which a port of 0 was chosen.
+
+        Raises: OSError.
+        """
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(
+            lambda: _Accepted(self), host, port, ssl=self._server_tls
+        )
+        name = self._server.sockets[0].getsockname()
+        return name[0], name[1]
+
+    def set_peers(self, peers: Mapping[int, Address]) -> None:
+        """Have links to these and no others; this node's own id is passed over."""
+        wanted = {node: address for node, address in peers.items() if node != self.node_id}
+        for node in [node for node in self._links if node not in wanted]:
+            self.remove_peer(node)
+        for node, address in wanted.items():
+            self.set_peer(node, address)
+
+    def set_peer(self, node: int, address: Address) -> None:
+        """Have a link to `node`, there; nothing happens where it is."""
+        if node == self.node_id:
+            return
+        link = self._links.get(node)
+        if link is not None:
+            if link.address == address:
+                return
+            self._close_later(link)
+        hello = Hello(MAGIC, VERSION, self.cluster, self.node_id, node, self.incarnation)
+        self._links[node] = PeerLink(
+            hello,
+            address,
+            random=self._random,
+            queue_bytes_max=self._queue_bytes_max,
+            tls=self._client_tls,
+        )
+
+    def remove_peer(self, node: int) -> None:
+        """Neither dial the peer nor take its connections any more."""
+        link = self._links.pop(node, None)
+        if link is not None:
+            self._close_later(link)
+        accepted = self._accepted.pop(node, None)
+        if accepted is not None:
+            accepted.close()
+
+    def _close_later(self, link: PeerLink) -> None:
+        task = asyncio.get_running_loop().create_task(link.close())
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)
+
+    def send(self, bundle: Bundle) -> None:
+        """Send it, or drop and count it."""
+        link = self._links.get(bundle.target)
+        if link is None:
+            self._unknown_dropped += 1
+        else:
+            link.send(bundle)
+
+    async def close(self) -> None:
+        """Return once all connections are closed."""
+        if self._server is not None:
+            self._server.close()
+        for accepted in [*self._strangers, *self._accepted.values()]:
+            accepted.close()
+        for link in self._links.values():
+            self._close_later(link)
+        self._links.clear()
+        if self._closing:
+            await asyncio.wait(list(self._closing))
+        if self._server is not None:
+            await self._server.wait_closed()
+
+    def statistics(self) -> TransportStatistics:
+        return TransportStatistics(
+            peers={node: link.statistics() for node, link in self._links.items()},
+            frames_received=self.frames_received,
+            bytes_received=self.bytes_received,
+            refused=self._refused,
+            unknown_dropped=self._unknown_dropped,
+        )
+
+    # -- what accepted connections tell --------------------------------------------------------
+
+    def on_stranger(self, accepted: _Accepted) -> bool:
+        """Whether there is room for one more that has not said hello."""
+        if len(self._strangers) >= STRANGERS_MAX:
+            self._refused += 1
+            return False
+        self._strangers.add(accepted)
+        return True
+
+    def on_hello(self, accepted: _Accepted, hello: Hello) -> None:
+        """Raises: RemoteProtocolError where the node is none of ours."""
+        link = self._links.get(hello.source)
+        if link is None:
+            raise RemoteProtocolError(f"node {hello.source} is not a known peer")
+        self._strangers.discard(accepted)
+        before = self._accepted.get(hello.source)
+        if before is not None:
+            before.close()
+        self._accepted[hello.source] = accepted
+        link.nudge()
+
+    def on_refused(self, peer: str, error: RemoteProtocolError) -> None:
+        self._refused += 1
+        log.warning("raft connection closed", extra={"peer": peer, "error": str(error)})
+
+    def on_gone(self, accepted: _Accepted, node: int) -> None:
+        self._strangers.discard(accepted)
+        if self._accepted.get(node) is accepted:
+            del self._accepted[node]
+
+
+class _Accepted(asyncio.Protocol):
+    """A connection somebody opened to us: a hello, then bundles."""
+
+    def __init__(self, owner: Transport) -> None:
+        self._owner = owner
+        self._frames = FrameReader(HELLO_BYTES_MAX)
+        self._wire: asyncio.Transport | None = None
+        self._peer = 0
+        self._incarnation = 0
+        self._timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._wire = transport
+        if not self._owner.on_stranger(self):
+            transport.abort()
+            return
+        self._timer = asyncio.get_running_loop().call_later(HELLO_TIMEOUT_S, transport.abort)
+
+    def data_received(self, data: bytes) -> None:
+        owner, wire = self._owner, self._wire
+        assert wire is not None
+        if wire.is_closing():
+            return
+        owner.bytes_received += len(data)
+        try:
+            for body in self._frames.feed(data):
+                if self._peer:
+                    self._on_bundle(body)
+                else:
+                    self._on_hello(body)
+        except RemoteProtocolError as error:
+            name = wire.get_extra_info("peername")
+            owner.on_refused(f"{name[0]}:{name[1]}" if name else "?", error)
+            wire.abort()
+
+    def _on_bundle(self, body: bytes) -> None:
+        bundle = decode(body)
+        owner = self._owner
+        if (bundle.source, bundle.target, bundle.incarnation) != (
+            self._peer,
+            owner.node_id,
+            self._incarnation,
+        ):
+            raise RemoteProtocolError(
+                f"a bundle of node {bundle.source} for {bundle.target} on the connection of "
+                f"{self._peer} to {owner.node_id}, or of another start of it"
+            )
+        owner.frames_received += 1
+        owner.on_bundle(bundle)
+
+    def _on_hello(self, body: bytes) -> None:
+        owner, wire = self._owner, self._wire
+        assert wire is not None
+        hello = decode_hello(body, cluster=owner.cluster, target=owner.node_id)
+        owner.on_hello(self, hello)
+        self._peer, self._incarnation = hello.source, hello.incarnation
+        self._frames.bytes_max = BODY_BYTES_MAX
+        if self._timer is not None:
+            self._timer.cancel()
+        wire.write(encode_hello(owner.cluster, owner.node_id, hello.source, owner.incarnation))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._owner.on_gone(self, self._peer)
+
+    def close(self) -> None:
+        if self._wire is not None:
+            self._wire.abort()

@@ -1,0 +1,238 @@
+"""The one thread that waits for the disk, for all Raft groups of a node.
+
+It takes everything that is queued, carries it out in order, flushes once, and tells the event loop
+of all of it in one call. What comes while a flush runs is the next round, so syncs group
+themselves: the busier the node, the fewer syncs an entry costs.
+
+A store that fails, fails for good, and with it everything behind it in the queue: the stores of a
+node share a disk, most often a file, and what one of them buffered may have been lost with the
+flush of another.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sqlite3
+import threading
+from collections.abc import Callable, Sequence
+from queue import SimpleQueue
+from typing import Final, TypeAlias, TypeVar
+
+import msgspec
+
+from bascule.errors import BasculeError, Broken
+from bascule.host.api import Clock
+from bascule.raft.effects import Write
+from bascule.raft.store.contract import RaftStore
+
+log = logging.getLogger("bascule.raft_driver")
+
+T = TypeVar("T")
+
+STORE_ERRORS: Final = (OSError, BasculeError, sqlite3.Error, MemoryError)
+"""What a store is expected to fail with; anything else is a bug and is raised again."""
+
+Job: TypeAlias = tuple[int, RaftStore, Write]
+"""(group, its store, what to write)."""
+Task: TypeAlias = Callable[[], None]
+
+
+class WriteStatistics(msgspec.Struct, frozen=True, kw_only=True):
+    """What the thread has done since it began."""
+
+    writes: int
+    entries: int
+    rounds: int
+    syncs: int
+    """Rounds that ended in a flush: somebody waited for the disk."""
+    round_writes_max: int
+    queued: int
+    """Batches that wait now."""
+    busy_ns: int
+    """Time spent carrying out and flushing."""
+    sync_ns: int
+    """The part of it spent in flushes."""
+    failure: str
+
+
+class WriteThread:
+    """Carries out the writes of all groups in the order in which they were submitted."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        clock: Clock,
+        *,
+        on_done: Callable[[Sequence[Job]], None],
+        on_failed: Callable[[str], None],
+        name: str = "raft-store",
+    ) -> None:
+        """`on_done` and `on_failed` are called on `loop`; the latter once at most, with the cause,
+        and neither is called after it."""
+        self._loop = loop
+        self._clock = clock
+        self._on_done = on_done
+        self._on_failed = on_failed
+        self._queue: SimpleQueue[Sequence[Job] | Task | None] = SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._last: Callable[[], None] | None = None
+        self._failure = ""
+        self._writes = 0
+        self._entries = 0
+        self._rounds = 0
+        self._syncs = 0
+        self._round_writes_max = 0
+        self._busy_ns = 0
+        self._sync_ns = 0
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def submit(self, jobs: Sequence[Job]) -> None:
+        """Queue writes; `on_done` is told of each when it, and all before it, are done."""
+        self._queue.put(jobs)
+
+    def run(self, function: Callable[[], T]) -> asyncio.Future[T]:
+        """Have the thread call `function` after what is queued, for its result or its error.
+
+        The future raises Broken where the thread has failed before.
+        """
+        future: asyncio.Future[T] = self._loop.create_future()
+
+        def task() -> None:
+            if self._failure:
+                self._post(_fail, future, Broken(f"the store has failed: {self._failure}"))
+                return
+            try:
+                result = function()
+            except STORE_ERRORS as error:
+                self._post(_fail, future, error)
+            except BaseException as error:
+                self._post(_fail, future, error)
+                raise
+            else:
+                self._post(_resolve, future, result)
+
+        self._queue.put(task)
+        return future
+
+    async def stop(self, last: Callable[[], None] | None = None) -> None:
+        """Return once everything submitted before is done, `last` was called on the thread, also
+        where a store has failed, and the thread has ended."""
+        self._last = last
+        self._queue.put(None)
+        await self._loop.run_in_executor(None, self._thread.join)
+
+    def statistics(self) -> WriteStatistics:
+        return WriteStatistics(
+            writes=self._writes,
+            entries=self._entries,
+            rounds=self._rounds,
+            syncs=self._syncs,
+            round_writes_max=self._round_writes_max,
+            queued=self._queue.qsize(),
+            busy_ns=self._busy_ns,
+            sync_ns=self._sync_ns,
+            failure=self._failure,
+        )
+
+    # -- on the thread -------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        queue = self._queue
+        ended = False
+        while not ended:
+            jobs: list[Job] = []
+            taken = queue.get()
+            while True:
+                if taken is None:
+                    ended = True
+                    break
+                if callable(taken):
+                    # What came before it is written first, so that it sees the stores in order.
+                    self._round(jobs)
+                    jobs = []
+                    taken()
+                else:
+                    jobs += taken
+                if queue.empty():
+                    break
+                taken = queue.get()
+            self._round(jobs)
+        if self._last is not None:
+            try:
+                self._last()
+            except STORE_ERRORS as error:
+                log.warning("raft store not closed cleanly", extra={"error": str(error)})
+
+    def _round(self, jobs: Sequence[Job]) -> None:
+        if not jobs or self._failure:
+            return
+        began = self._clock.monotonic_ns()
+        group = 0
+        try:
+            owed: dict[int, RaftStore] = {}
+            for group, store, write in jobs:  # noqa: B007 - the group is named where it fails
+                carry_out(store, write)
+                self._entries += len(write.entries)
+                if write.sync:
+                    owed[id(store)] = store
+            if owed:
+                synced_from = self._clock.monotonic_ns()
+                for store in owed.values():
+                    store.flush()
+                self._sync_ns += self._clock.monotonic_ns() - synced_from
+                self._syncs += 1
+        except STORE_ERRORS as error:
+            self._fail(group, error)
+            return
+        except BaseException as error:
+            self._fail(group, error)
+            raise
+        self._writes += len(jobs)
+        self._rounds += 1
+        self._round_writes_max = max(self._round_writes_max, len(jobs))
+        self._busy_ns += self._clock.monotonic_ns() - began
+        self._post(self._on_done, jobs)
+
+    def _fail(self, group: int, error: BaseException) -> None:
+        self._failure = f"{type(error).__name__}: {error}"
+        log.error(
+            "raft store failed; this node takes no part any more",
+            extra={"group": group, "error": self._failure},
+        )
+        self._post(self._on_failed, self._failure)
+
+    def _post(self, function: Callable[..., None], *arguments: object) -> None:
+        try:
+            self._loop.call_soon_threadsafe(function, *arguments)
+        except RuntimeError:
+            # The loop was closed without `stop`: nobody is left to be told.
+            log.debug("raft store outlived its event loop")
+
+
+def carry_out(store: RaftStore, write: Write) -> None:
+    """Make the changes of `write` in the order of its fields, without the flush."""
+    if write.vote is not None:
+        store.persist_term(*write.vote)
+    if write.truncate_from:
+        store.truncate_from(write.truncate_from)
+    if write.entries:
+        store.persist_entries(write.entries)
+    for chunk in write.chunks:
+        store.persist_chunk(chunk)
+    if write.truncate_until:
+        store.truncate_until(write.truncate_until)
+    for index, count in write.delete_chunks:
+        store.delete_chunks(index, count)
+
+
+def _resolve(future: asyncio.Future[T], result: T) -> None:
+    if not future.done():
+        future.set_result(result)
+
+
+def _fail(future: asyncio.Future[T], error: BaseException) -> None:
+    if not future.done():
+        future.set_exception(error)
