@@ -95,7 +95,16 @@ class Core:
         self._restore = restored.snapshot
         if self._restore is not None:
             self.applied = 0
+        self._forget_again()
         self.reset_election_timer()
+
+    def _forget_again(self) -> None:
+        """Drop what a crash brought back: the log was cut behind its snapshot, the store had not
+        flushed it. With so much in the ring there would be no room up to the next snapshot."""
+        until = self.log.snapshot_index - self.config.kept_entries
+        if until >= self.log.first:
+            self.log.truncate_until(until)
+            self._truncate_until = until
 
     def _restored_history(self, restored: Restored) -> list[Members]:
         base = restored.founding if restored.founding is not None else Members(())
