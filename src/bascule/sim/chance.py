@@ -20,11 +20,11 @@ def threshold(probability: float) -> int:
     return min(int(probability * WORDS), WORDS)
 
 
-def _words(random: Random) -> Iterator[int]:
+def _words(dice: Random) -> Iterator[int]:
     # A block at a time: drawing a word is then a step of a generator, not a call through layers.
     # Two thirds of the time of a simulation would be dice otherwise.
     while True:
-        yield from memoryview(random.bytes(BLOCK_BYTES)).cast("I")
+        yield from memoryview(dice.bytes(BLOCK_BYTES)).cast("I")
 
 
 class Chance:
@@ -35,8 +35,8 @@ class Chance:
     word: Callable[[], int]
     """The next word, evenly spread over [0, 2^32)."""
 
-    def __init__(self, random: Random) -> None:
-        self.word = _words(random).__next__
+    def __init__(self, dice: Random) -> None:
+        self.word = _words(dice).__next__
 
     def below(self, limit: int) -> int:
         """An integer in [0, limit); the unevenness of the remainder does not matter here."""

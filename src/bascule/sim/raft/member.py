@@ -175,7 +175,7 @@ class Member:
         node.step(message)
         self._cluster.checkers.on_step(node, message)
         if self.machine.busy:
-            self._look_later()
+            self._look_later(node)
         else:
             self._look()
 
@@ -236,13 +236,14 @@ class Member:
             raise InvariantBroken("tickets", f"node {self.id} gave ticket {ticket} twice")
         self._tickets[ticket] = (told, context)
         if self.machine.busy:
-            self._look_later()
+            self._look_later(self.running())
         else:
             self._look()
 
     # -- what the node wants done -------------------------------------------------------------
 
-    def _look_later(self) -> None:
+    def _look_later(self, node: Node) -> None:
+        self._cluster.checkers.observe(node)
         if not self._looking:
             self._looking = True
             self._cluster.loop.after(self.machine.busy, self.on_look, self.life)
