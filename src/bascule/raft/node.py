@@ -7,6 +7,8 @@ the same code runs under a simulator and in production.
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from bascule.host.api import Random
 from bascule.raft.config import RaftConfig
 from bascule.raft.effects import Completion, ReadPolicy, Ready, Role
@@ -195,10 +197,13 @@ class Node:
         """Whether the node waits for something to happen; ticks only move its clock."""
         return self._member.resting
 
-    def may_rest(self) -> bool:
-        """Whether this leader has nothing to do until something happens: all is committed, on every
-        member's disk and known to be, and nobody waits."""
-        return may_rest(self._member)
+    def may_rest(self, away: Collection[int] = ()) -> bool:
+        """Whether this leader has nothing to do until something happens: all is committed, on the
+        disk of every member but those `away` and known to be, and nobody waits.
+
+        Who lets the group rest wakes it when one of those `away` is back.
+        """
+        return may_rest(self._member, away)
 
     def rest_as_leader(self) -> None:
         """Send no heartbeats and count no quorum until something happens."""

@@ -29,7 +29,8 @@ did and takes it out of the sets. Beyond that:
 * A leader was deposed behind its back: who took part in the election woke, and so refuses. If none
   of them can be heard, there is no majority in contact.
 
-A group may rest while a minority of its members is away, if those had its whole log when they went.
+A group rests although a minority of its members is away, so that a node that is down costs nothing
+either. Those may lag behind; when they are back, one of the rules above wakes the group for them.
 
 **Safety does not depend on any of this.** Rest is nothing but a timer that does not run; votes,
 terms and commits know nothing of it, and a lease is never extended by a beat. A wrong belief of the
@@ -40,7 +41,6 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable
-from typing import Final
 
 import msgspec
 
@@ -48,10 +48,9 @@ from bascule.errors import RemoteProtocolError
 from bascule.raft.effects import Answer, Apply, Completion, Role, Write
 from bascule.raft.messages import AnyMessage, HeartbeatReply
 from bascule.raft.multi.bundle import Bundle, Rest
+from bascule.raft.multi.group import NEVER, Group
 from bascule.raft.multi.peer import Heard, Peer
 from bascule.raft.node import Node
-
-NOBODY: Final = 0
 
 
 class HubReady(msgspec.Struct, frozen=True, kw_only=True):
@@ -66,32 +65,6 @@ class HubReady(msgspec.Struct, frozen=True, kw_only=True):
     """(group, write); when it is done: `advance(group, Written(number), write.then_send)`."""
     applies: tuple[tuple[int, Apply], ...] = ()
     answers: tuple[tuple[int, Answer], ...] = ()
-
-
-class Member:
-    """A group's node at this hub, and what the hub has agreed on for it."""
-
-    __slots__ = ("clock", "due_at", "group", "led_to", "node", "queued_at", "quiet_since", "under")
-
-    def __init__(self, group: int, node: Node, now: int) -> None:
-        self.group = group
-        self.node = node
-        self.clock = now
-        """The hub's tick up to which the node's clock was moved."""
-        self.due_at: int | None = now
-        """The tick at which the node has something to do by itself."""
-        self.queued_at: int | None = None
-        """Its earliest place in the heap."""
-        self.led_to: tuple[Peer, ...] | None = None
-        """While it rests as leader: those who were told."""
-        self.under: Peer | None = None
-        """While it rests as follower: who leads."""
-        self.quiet_since: int | None = None
-
-    def catch_up(self, now: int) -> None:
-        if now > self.clock:
-            self.node.tick(now - self.clock)
-            self.clock = now
 
 
 class Hub:
@@ -112,9 +85,9 @@ class Hub:
         """Ticks since the start."""
         self._heartbeat_ticks = heartbeat_ticks
         self._election_ticks = election_ticks
-        self._members: dict[int, Member] = {}
+        self._groups: dict[int, Group] = {}
         self._peers: dict[int, Peer] = {}
-        self._busy: dict[int, Member] = {}
+        self._busy: dict[int, Group] = {}
         """Those to whom something happened since `ready` last asked them."""
         self._timers: list[tuple[int, int]] = []
         """Heap of (tick, group)."""
@@ -123,33 +96,33 @@ class Hub:
 
     @property
     def groups(self) -> tuple[int, ...]:
-        return tuple(self._members)
+        return tuple(self._groups)
 
-    def add(self, group: int, node: Node) -> None:
+    def add(self, number: int, node: Node) -> None:
         """Take in a node, new or restored, of a group that is not here yet."""
         assert node.id == self.id, (node.id, self.id)
-        assert group not in self._members, group
-        self._touch(group, member := Member(group, node, self.now))
-        self._members[group] = member
+        assert number not in self._groups, number
+        group = self._groups[number] = Group(number, node, self.now)
+        self._touch(group)
 
-    def remove(self, group: int) -> None:
+    def remove(self, number: int) -> None:
         """Let go of a group: its messages go nowhere from now on, and what is under way is lost."""
-        member = self._members.pop(group)
-        self._busy.pop(group, None)
-        self._leave_rest(member)
+        group = self._groups.pop(number)
+        self._busy.pop(number, None)
+        self._leave_rest(group)
 
-    def node(self, group: int) -> Node:
+    def node(self, number: int) -> Node:
         """The node of a group, for requests and reports, at the present tick.
 
         Raises: KeyError where the group is not here.
         """
-        member = self._members[group]
-        member.catch_up(self.now)
-        self._touch(group, member)
-        return member.node
+        group = self._groups[number]
+        group.catch_up(self.now)
+        self._touch(group)
+        return group.node
 
-    def _touch(self, group: int, member: Member) -> None:
-        self._busy[group] = member
+    def _touch(self, group: Group) -> None:
+        self._busy[group.number] = group
 
     def _peer(self, node: int) -> Peer:
         peer = self._peers.get(node)
@@ -167,20 +140,11 @@ class Hub:
     def tick(self, count: int = 1) -> None:
         """Let `count` ticks pass."""
         self.now = now = self.now + count
-        timers = self._timers
-        while timers and timers[0][0] <= now:
-            at, group = heapq.heappop(timers)
-            member = self._members.get(group)
-            if member is None or member.queued_at != at:
-                continue
-            member.queued_at = None
-            if member.due_at is None:
-                continue
-            if member.due_at <= now:
-                member.catch_up(now)
-                self._touch(group, member)
-            else:
-                self._queue(member, member.due_at)
+        while (group := self._next_due()) is not None and group.due_at <= now:
+            heapq.heappop(self._timers)
+            group.queued_at = NEVER
+            group.catch_up(now)
+            self._touch(group)
         for peer in tuple(self._peers.values()):
             if peer.followed.resting and peer.is_silent(now):
                 self._forget_followed(peer)
@@ -190,14 +154,31 @@ class Hub:
     def due(self) -> int | None:
         """Ticks until something happens if nothing else does; None: never."""
         now = self.now
-        times = [self._timers[0][0]] if self._timers else []
+        group = self._next_due()
+        times = [] if group is None else [group.due_at]
         times += [at for peer in self._peers.values() for at in peer.deadlines(now)]
         return max(1, min(times) - now) if times else None
 
-    def _queue(self, member: Member, at: int) -> None:
-        if member.queued_at is None or at < member.queued_at:
-            member.queued_at = at
-            heapq.heappush(self._timers, (at, member.group))
+    def _next_due(self) -> Group | None:
+        """The group whose node is due first. A place in the heap may be too early: a node that is
+        put off, as a follower is by each heartbeat, keeps its place until it comes up."""
+        timers = self._timers
+        while timers:
+            at, number = timers[0]
+            group = self._groups.get(number)
+            if group is not None and group.queued_at == at:
+                if group.due_at == at:
+                    return group
+                group.queued_at = NEVER
+            heapq.heappop(timers)
+            if group is not None:
+                self._queue(group)
+        return None
+
+    def _queue(self, group: Group) -> None:
+        if group.due_at < group.queued_at:
+            group.queued_at = group.due_at
+            heapq.heappush(self._timers, (group.due_at, group.number))
 
     # -- what comes in ------------------------------------------------------------------------
 
@@ -217,20 +198,20 @@ class Hub:
             self._forget_followed(peer)
         if heard is not Heard.SAME:
             self._wake_led(peer)
-        for group, message in bundle.messages:
-            self._step(group, message)
+        for number, message in bundle.messages:
+            self._step(number, message)
         if peer.is_about_led(bundle):
             peer.led.confirm(bundle.held)
             self._on_refused(peer, bundle.refused)
         if peer.is_about_followed(bundle):
             self._on_changes(peer, bundle)
 
-    def _step(self, group: int, message: AnyMessage) -> None:
-        member = self._members.get(group)
-        if member is None:
+    def _step(self, number: int, message: AnyMessage) -> None:
+        group = self._groups.get(number)
+        if group is None:
             return
-        node = member.node
-        member.catch_up(self.now)
+        node = group.node
+        group.catch_up(self.now)
         if node.resting:
             if (
                 type(message) is HeartbeatReply
@@ -238,21 +219,21 @@ class Hub:
                 and message.term == node.term
             ):
                 return  # of the last round before it came to rest: nobody waits for it
-            self._wake(member)
-        self._touch(group, member)
+            self._wake(group)
+        self._touch(group)
         node.step(message)
 
     def advance(
-        self, group: int, completion: Completion, then_send: tuple[AnyMessage, ...] = ()
+        self, number: int, completion: Completion, then_send: tuple[AnyMessage, ...] = ()
     ) -> None:
         """Something handed over is done. Of a group that is no longer here it is of no interest."""
-        member = self._members.get(group)
-        if member is None:
+        group = self._groups.get(number)
+        if group is None:
             return
-        self._send(group, then_send)
-        member.catch_up(self.now)
-        self._touch(group, member)
-        member.node.advance(completion)
+        self._send(number, then_send)
+        group.catch_up(self.now)
+        self._touch(group)
+        group.node.advance(completion)
 
     # -- what goes out ------------------------------------------------------------------------
 
@@ -262,16 +243,16 @@ class Hub:
         applies: list[tuple[int, Apply]] = []
         answers: list[tuple[int, Answer]] = []
         busy, self._busy = self._busy, {}
-        for group, member in busy.items():
-            ready = member.node.ready()
+        for number, group in busy.items():
+            ready = group.node.ready()
             if ready is not None:
-                self._send(group, ready.send)
+                self._send(number, ready.send)
                 if ready.write is not None:
-                    writes.append((group, ready.write))
+                    writes.append((number, ready.write))
                 if ready.apply is not None:
-                    applies.append((group, ready.apply))
-                answers += [(group, answer) for answer in ready.answers]
-            self._settle(member)
+                    applies.append((number, ready.apply))
+                answers += [(number, answer) for answer in ready.answers]
+            self._settle(group)
         bundles: list[Bundle] = []
         for peer in self._peers.values():
             bundles += peer.take_bundles(self.now)
@@ -284,39 +265,47 @@ class Hub:
             answers=tuple(answers),
         )
 
-    def _send(self, group: int, messages: Iterable[AnyMessage]) -> None:
+    def _send(self, number: int, messages: Iterable[AnyMessage]) -> None:
         for message in messages:
-            self._peer(message.target).outbox.append((group, message))
+            self._peer(message.target).outbox.append((number, message))
 
     # -- coming to rest -----------------------------------------------------------------------
 
-    def _settle(self, member: Member) -> None:
+    def _settle(self, group: Group) -> None:
         """See what has become of a node after all that happened to it."""
-        node = member.node
+        node = group.node
         if not node.resting:
-            self._leave_rest(member)
-            self._maybe_rest(member)
+            self._leave_rest(group)
+            self._maybe_rest(group)
         due = node.due()
-        member.due_at = None if due is None else member.clock + due
-        if member.due_at is not None:
-            self._queue(member, member.due_at)
+        group.due_at = NEVER if due is None else group.clock + due
+        self._queue(group)
 
-    def _maybe_rest(self, member: Member) -> None:
+    def _maybe_rest(self, group: Group) -> None:
         """Put a group to rest that this node leads and that has been quiet for long enough."""
-        node, now = member.node, self.now
-        if node.role is not Role.LEADER or not node.may_rest():
-            member.quiet_since = None
+        node, now = group.node, self.now
+        if node.role is not Role.LEADER or not node.may_rest(self._away(node)):
+            group.quiet_since = None
             return
-        if member.quiet_since is None:
-            member.quiet_since = now
-        if now - member.quiet_since < self._election_ticks or not self._has_majority(node):
+        if group.quiet_since is None:
+            group.quiet_since = now
+        if now - group.quiet_since < self._election_ticks or not self._has_majority(node):
             return
         node.rest_as_leader()
-        member.quiet_since = None
-        member.led_to = tuple(self._peer(other) for other in node.members.all if other != self.id)
-        rest = Rest(member.group, node.term, node.log.last)
-        for peer in member.led_to:
+        group.quiet_since = None
+        group.led_to = tuple(self._peer(other) for other in node.members.all if other != self.id)
+        rest = Rest(group.number, node.term, node.log.last)
+        for peer in group.led_to:
             peer.led.add(rest)
+
+    def _away(self, node: Node) -> list[int]:
+        """Members of its group that are out of contact."""
+        now = self.now
+        return [
+            other
+            for other in node.members.all
+            if other != self.id and not self._peer(other).is_in_contact(now)
+        ]
 
     def _has_majority(self, node: Node) -> bool:
         """Whether bundles pass both ways between this hub and a majority of the group's voters."""
@@ -329,73 +318,73 @@ class Hub:
         """Follow what the peer says of the groups it leads."""
         if not peer.followed.take(bundle.base, bundle.version, bundle.rested, bundle.woken):
             return
-        for group in bundle.woken:
-            member = self._members.get(group)
-            if member is not None and member.under is peer:
-                self._wake(member)
+        for number in bundle.woken:
+            group = self._groups.get(number)
+            if group is not None and group.under is peer:
+                self._wake(group)
         for rest in bundle.rested:
             self._follow(peer, rest)
 
     def _follow(self, peer: Peer, rest: Rest) -> None:
-        member = self._members.get(rest.group)
-        if member is None:
+        group = self._groups.get(rest.group)
+        if group is None:
             peer.refuse(rest.group)
             return
-        member.catch_up(self.now)
-        if member.node.rest_as_follower(peer.id, rest.term, rest.index):
-            if member.under is not peer:
-                self._leave_rest(member)
-                member.under = peer
-            member.due_at = None
+        group.catch_up(self.now)
+        if group.node.rest_as_follower(peer.id, rest.term, rest.index):
+            if group.under is not peer:
+                self._leave_rest(group)
+                group.under = peer
+            group.due_at = NEVER
         else:
-            self._wake(member)
+            self._wake(group)
             peer.refuse(rest.group)
 
     # -- waking -------------------------------------------------------------------------------
 
-    def _wake(self, member: Member) -> None:
+    def _wake(self, group: Group) -> None:
         """Let a node's time pass again, a follower's as its leader's hub was heard."""
-        if not member.node.resting:
+        if not group.node.resting:
             return
-        member.catch_up(self.now)
-        under = member.under
-        member.node.wake(0 if under is None else under.silent_ticks(self.now))
-        self._touch(member.group, member)
+        group.catch_up(self.now)
+        under = group.under
+        group.node.wake(0 if under is None else under.silent_ticks(self.now))
+        self._touch(group)
 
-    def _leave_rest(self, member: Member) -> None:
+    def _leave_rest(self, group: Group) -> None:
         """Tell those it rested with."""
-        if member.led_to is not None:
-            for peer in member.led_to:
-                peer.led.remove(member.group)
-            member.led_to = None
-        if member.under is not None:
-            member.under.refuse(member.group)
-            member.under = None
+        if group.led_to is not None:
+            for peer in group.led_to:
+                peer.led.remove(group.number)
+            group.led_to = None
+        if group.under is not None:
+            group.under.refuse(group.number)
+            group.under = None
 
     def _on_refused(self, peer: Peer, refused: Iterable[Rest]) -> None:
         for rest in refused:
             if peer.led.resting.get(rest.group) == rest:
-                self._wake(self._members[rest.group])
+                self._wake(self._groups[rest.group])
 
     def _wake_led(self, peer: Peer) -> None:
         """The peer lets none of the groups rest that this hub leads."""
-        for group in peer.led.resting:
-            self._wake(self._members[group])
+        for number in peer.led.resting:
+            self._wake(self._groups[number])
         peer.led.forget()
 
     def _forget_followed(self, peer: Peer) -> None:
         """Wake what rests under the peer."""
-        for group in peer.followed.resting:
-            member = self._members.get(group)
-            if member is not None and member.under is peer:
-                self._wake(member)
-                member.under = None
+        for number in peer.followed.resting:
+            group = self._groups.get(number)
+            if group is not None and group.under is peer:
+                self._wake(group)
+                group.under = None
         peer.forget_followed()
 
     def _lose_contact(self, peer: Peer) -> None:
         """Wake the groups that are left without a majority."""
         peer.was_in_contact = False
-        for group in peer.led.resting:
-            member = self._members[group]
-            if member.node.resting and not self._has_majority(member.node):
-                self._wake(member)
+        for number in peer.led.resting:
+            group = self._groups[number]
+            if group.node.resting and not self._has_majority(group.node):
+                self._wake(group)

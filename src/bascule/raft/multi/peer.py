@@ -36,8 +36,8 @@ class Peer:
 
     __slots__ = (
         "_contact_ticks", "_election_ticks", "_heartbeat_ticks", "_is_refusal_new", "_owes", "_own",
-        "_refused_at", "_sent_at", "_sent_changes_at", "answered_at", "clock", "followed",
-        "heard_at", "heard_session", "id", "incarnation", "led", "outbox", "session",
+        "_refused_at", "_sent_at", "_sent_changes_at", "_silent_ticks", "answered_at", "clock",
+        "followed", "heard_at", "heard_session", "id", "incarnation", "led", "outbox", "session",
         "was_in_contact",
     )  # fmt: skip
 
@@ -51,6 +51,8 @@ class Peer:
         self._election_ticks = election_ticks
         self._contact_ticks = max(election_ticks, 4 * heartbeat_ticks)
         """Two beats pass between a bundle and its answer in the worst case, and one may be lost."""
+        self._silent_ticks = max(election_ticks - 1, heartbeat_ticks + 1)
+        """A tick less than the least patience of a follower, so that none is late when it wakes."""
         self.outbox: Outbox = []
         self.led = LedGroups()
         self.followed = FollowedGroups()
@@ -113,7 +115,7 @@ class Peer:
 
     def is_silent(self, now: int) -> bool:
         """Whether groups that rest under this peer should have heard of it."""
-        return now - self.heard_at >= self._election_ticks
+        return now - self.heard_at >= self._silent_ticks
 
     def silent_ticks(self, now: int) -> int:
         return min(now - self.heard_at, self._election_ticks)
@@ -153,7 +155,7 @@ class Peer:
         if (due_at := self.due_at(now)) is not None:
             times.append(due_at)
         if self.followed.resting:
-            times.append(self.heard_at + self._election_ticks)
+            times.append(self.heard_at + self._silent_ticks)
         if self.was_in_contact and self.led.resting:
             times.append(self.answered_at + self._contact_ticks)
         return times

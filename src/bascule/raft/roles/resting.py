@@ -5,15 +5,17 @@ Who puts groups to rest sees to it that members notice when another falls silent
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from bascule.raft.effects import Role
 from bascule.raft.quorum import NOBODY
 from bascule.raft.roles.member import Member
 from bascule.raft.roles.progress import Pace
 
 
-def may_rest(member: Member) -> bool:
-    """Whether this leader has nothing to do until something happens: all is committed, on every
-    member's disk and known to be, and nobody waits."""
+def may_rest(member: Member, away: Collection[int] = ()) -> bool:
+    """Whether this leader has nothing to do until something happens: all is committed, on the disk
+    of every member but those `away` and known to be, and nobody waits."""
     core, leading = member.core, member.leading
     if leading is None or leading.target != NOBODY or core.reads or core.proposals:
         return False
@@ -24,10 +26,13 @@ def may_rest(member: Member) -> bool:
         not core.outbox
         and not core.answers
         and all(
-            progress.pace is Pace.REPLICATE
-            and progress.match == last
-            and progress.commit_sent == last
-            for progress in leading.progress.values()
+            (
+                progress.pace is Pace.REPLICATE
+                and progress.match == last
+                and progress.commit_sent == last
+            )
+            or other in away
+            for other, progress in leading.progress.items()
         )
     )
 

@@ -1,0 +1,274 @@
+"""Hubs of several nodes on one network whose faults follow from a seed.
+
+Every bundle goes through the codec. A tick of `World` lets each hub's time pass by one, then
+delivers and carries out until nothing is left to do at that tick. Disks take no time, unless
+`disk_ticks` says so; what is not flushed when a process dies is lost by dice.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from dataclasses import dataclass, field
+
+from bascule.host.real import RealRandom
+from bascule.raft import codec
+from bascule.raft.config import RaftConfig
+from bascule.raft.effects import Answer, Applied, Apply, Outcome, Role, Write, Written
+from bascule.raft.messages import AnyMessage, Kind
+from bascule.raft.multi.bundle import Bundle
+from bascule.raft.multi.hub import Hub
+from bascule.raft.node import Node
+from bascule.raft.quorum import founded
+from bascule.raft.store.contract import RaftStore
+from bascule.raft.store.memory import MemoryStore
+
+CONFIG = RaftConfig(commit_count_to_take_snapshot=50, pending_entries_max=50)
+
+
+@dataclass
+class Faults:
+    """Shares of bundles, and the most ticks one is late."""
+
+    loss: float = 0.0
+    twice: float = 0.0
+    late_ticks: int = 0
+
+
+@dataclass
+class Sent:
+    at: int
+    bundle: Bundle
+    size: int
+
+    @property
+    def messages(self) -> list[AnyMessage]:
+        return [message for _, message in self.bundle.messages]
+
+
+@dataclass
+class Process:
+    """One node's hub with its groups, their disks and state machines."""
+
+    id: int
+    hub: Hub
+    stores: dict[int, MemoryStore]
+    applied: dict[int, list[bytes]] = field(default_factory=lambda: defaultdict(list))
+    machine_at: dict[int, int] = field(default_factory=dict)
+    writes: deque[tuple[int, int, Write]] = field(default_factory=deque)
+    """(tick it is done, group, write), in the order they were handed over."""
+    answers: list[tuple[int, Answer]] = field(default_factory=list)
+
+
+class World:
+    def __init__(
+        self, nodes: int = 3, groups: int = 1, *, seed: int = 0, config: RaftConfig = CONFIG,
+        disk_ticks: int = 0, voters: int | None = None,
+    ) -> None:  # fmt: skip
+        self.dice = RealRandom(seed)
+        self.config = config
+        self.disk_ticks = disk_ticks
+        self.now = 0
+        self.incarnations = 0
+        self.faults = Faults()
+        self.cut: set[tuple[int, int]] = set()
+        """(source, target) between which nothing passes."""
+        self.drop: list[type[AnyMessage]] = []
+        """Messages taken out of every bundle."""
+        self.sent: list[Sent] = []
+        self.wire: list[tuple[int, int, bytes]] = []
+        """(tick of arrival, number, body)."""
+        self.number = 0
+        self.history: dict[int, list[bytes]] = defaultdict(list)
+        """What any state machine applied, by group."""
+        self.processes: dict[int, Process] = {}
+        members = founded(*range(1, (voters or nodes) + 1))
+        self.stores: dict[int, dict[int, MemoryStore]] = {}
+        for node in range(1, nodes + 1):
+            self.stores[node] = {group: MemoryStore() for group in range(1, groups + 1)}
+            for store in self.stores[node].values():
+                store.found(members if node in members else founded())
+            self.start(node)
+
+    # -- processes ----------------------------------------------------------------------------
+
+    def start(self, node: int) -> None:
+        self.incarnations += 1
+        hub = Hub(
+            node,
+            self.incarnations,
+            heartbeat_ticks=self.config.heartbeat_ticks,
+            election_ticks=self.config.election_ticks,
+        )
+        process = self.processes[node] = Process(node, hub, self.stores[node])
+        for group, store in process.stores.items():
+            hub.add(group, Node(node, self.config, store.load(), self.dice))
+
+    def kill(self, node: int) -> None:
+        del self.processes[node]
+        for store in self.stores[node].values():
+            store.crash(self.dice)
+
+    def isolate(self, node: int) -> None:
+        for other in self.stores:
+            self.cut |= {(node, other), (other, node)}
+
+    # -- time ---------------------------------------------------------------------------------
+
+    def run(self, ticks: int) -> None:
+        for _ in range(ticks):
+            self.tick()
+
+    def tick(self) -> None:
+        while self._work():
+            pass
+        self.now += 1
+        for process in self.processes.values():
+            due = process.hub.due()
+            process.hub.tick()
+            if due is None or due > 1:
+                assert process.hub.ready() is None, f"node {process.id} said {due} ticks"
+        while self._work():
+            pass
+
+    def _work(self) -> bool:
+        """One round of everything that is to be done now; whether there was anything."""
+        worked = False
+        for process in list(self.processes.values()):
+            worked |= self._ready(process)
+            worked |= self._write(process)
+        due = sorted(item for item in self.wire if item[0] <= self.now)
+        self.wire = [item for item in self.wire if item[0] > self.now]
+        for _, _, body in due:
+            bundle = codec.decode(body)
+            if bundle.target in self.processes:
+                self.processes[bundle.target].hub.receive(bundle)
+        return worked or bool(due)
+
+    def _ready(self, process: Process) -> bool:
+        ready = process.hub.ready()
+        if ready is None:
+            return False
+        for bundle in ready.bundles:
+            self._send(bundle)
+        for group, write in ready.writes:
+            process.writes.append((self.now + self._below(self.disk_ticks), group, write))
+        for group, apply in ready.applies:
+            process.hub.advance(group, self._apply(process, group, apply))
+        process.answers += ready.answers
+        return True
+
+    def _write(self, process: Process) -> bool:
+        worked = False
+        while process.writes and process.writes[0][0] <= self.now:
+            _, group, write = process.writes.popleft()
+            carry_out(process.stores[group], write)
+            process.hub.advance(group, Written(write.number), write.then_send)
+            worked = True
+        return worked
+
+    def _apply(self, process: Process, group: int, apply: Apply) -> Applied:
+        done, history = process.applied[group], self.history[group]
+        if apply.restore is not None:
+            done[:] = b"".join(apply.restore.chunks).split(b",")[1:]
+        done += [entry.payload for entry in apply.entries if entry.kind == Kind.NORMAL]
+        assert done[: len(history)] == history[: len(done)], f"group {group} applied otherwise"
+        history += done[len(history) :]
+        chunks = (b"", *[b"," + payload for payload in done]) if apply.take_snapshot else None
+        return Applied(apply.last, chunks)
+
+    # -- the network --------------------------------------------------------------------------
+
+    def _send(self, bundle: Bundle) -> None:
+        if self.drop:
+            kept = [m for m in bundle.messages if not isinstance(m[1], tuple(self.drop))]
+            bundle = replaced(bundle, messages=tuple(kept))
+        body = bytes(codec.encode(bundle))
+        self.sent.append(Sent(self.now, bundle, len(body)))
+        if (bundle.source, bundle.target) in self.cut or self._happens(self.faults.loss):
+            return
+        for _ in range(2 if self._happens(self.faults.twice) else 1):
+            self.number += 1
+            self.wire.append((self.now + self._below(self.faults.late_ticks), self.number, body))
+
+    def _happens(self, share: float) -> bool:
+        return share > 0 and self.dice.uniform(0, 1) < share
+
+    def _below(self, most: int) -> int:
+        return int(self.dice.uniform(0, most + 1)) if most else 0
+
+    # -- what tests ask -----------------------------------------------------------------------
+
+    def hub(self, node: int) -> Hub:
+        return self.processes[node].hub
+
+    def leader(self, group: int) -> int:
+        """Who leads in the highest term; 0: nobody."""
+        nodes = [process.hub.node(group) for process in self.processes.values()]
+        leaders = [(node.term, node.id) for node in nodes if node.role is Role.LEADER]
+        return max(leaders, default=(0, 0))[1]
+
+    def resting(self) -> int:
+        """Nodes at rest."""
+        return sum(
+            process.hub.node(group).resting
+            for process in self.processes.values()
+            for group in process.hub.groups
+        )
+
+    def run_until_rest(self, ticks_max: int = 200) -> int:
+        """Ticks until all groups rest at all nodes."""
+        return self.run_until_rest_of(tuple(self.processes), ticks_max)
+
+    def run_until_rest_of(self, nodes: tuple[int, ...], ticks_max: int = 200) -> int:
+        for count in range(ticks_max):
+            awake = [
+                (node, group)
+                for node in nodes
+                for group in self.hub(node).groups
+                if not self.hub(node).node(group).resting
+            ]
+            if not awake:
+                return count
+            self.tick()
+        raise AssertionError(f"awake after {ticks_max} ticks: {awake}")
+
+    def propose(self, group: int, payload: bytes, ticks_max: int = 200) -> None:
+        """Return once all nodes that run have applied `payload`, proposed again where it was lost."""
+        ticket = where = None
+        for _ in range(ticks_max):
+            if all(payload in process.applied[group] for process in self.processes.values()):
+                return
+            leader = self.leader(group)
+            if leader and ticket is None:
+                ticket, where = self.hub(leader).node(group).propose(payload), leader
+            self.tick()
+            if where is not None and ticket is not None:
+                for found, answer in self.processes[where].answers:
+                    lost = (Outcome.NOT_LEADER, Outcome.INDETERMINATE)
+                    if (found, answer.ticket) == (group, ticket) and answer.outcome in lost:
+                        ticket = None
+        raise AssertionError(f"no progress of group {group} in {ticks_max} ticks")
+
+    def sent_since(self, tick: int) -> list[Sent]:
+        return [sent for sent in self.sent if sent.at > tick]
+
+
+def carry_out(store: RaftStore, write: Write) -> None:
+    if write.vote is not None:
+        store.persist_term(*write.vote)
+    if write.truncate_from:
+        store.truncate_from(write.truncate_from)
+    store.persist_entries(write.entries)
+    for chunk in write.chunks:
+        store.persist_chunk(chunk)
+    if write.truncate_until:
+        store.truncate_until(write.truncate_until)
+    for index, count in write.delete_chunks:
+        store.delete_chunks(index, count)
+    if write.sync:
+        store.flush()
+
+
+def replaced(bundle: Bundle, **changes: object) -> Bundle:
+    fields = {name: getattr(bundle, name) for name in bundle.__struct_fields__}
+    return Bundle(**{**fields, **changes})

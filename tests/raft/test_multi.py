@@ -1,0 +1,452 @@
+"""Many groups under one tick: what rest costs, and what wakes it, scene by scene."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from bascule.errors import RemoteProtocolError
+from bascule.raft.effects import Role, Written
+from bascule.raft.messages import Append, Entry, Heartbeat, HeartbeatReply
+from bascule.raft.multi import peer as peer_module
+from bascule.raft.multi.bundle import Bundle
+from bascule.raft.multi.hub import Hub
+from bascule.raft.node import Node
+from bascule.raft.quorum import Change
+from raft.hubs import CONFIG, Sent, World, replaced
+
+ELECTION = CONFIG.election_ticks
+HEARTBEAT = CONFIG.heartbeat_ticks
+
+
+def at_rest(groups: int = 6, *, seed: int = 1, nodes: int = 3) -> World:
+    world = World(nodes, groups, seed=seed)
+    world.run_until_rest()
+    world.run(2 * HEARTBEAT)
+    return world
+
+
+def led_by(world: World, node: int) -> list[int]:
+    return [group for group in world.stores[node] if world.leader(group) == node]
+
+
+def bundles_of(world: World, tick: int, source: int, target: int) -> list[Bundle]:
+    return [
+        sent.bundle for sent in world.sent_since(tick)
+        if (sent.bundle.source, sent.bundle.target) == (source, target)
+    ]  # fmt: skip
+
+
+# -- what rest costs --------------------------------------------------------------------------
+
+
+def idle_traffic(groups: int, ticks: int) -> list[Sent]:
+    world = at_rest(groups)
+    start = world.now
+    world.run(ticks)
+    return world.sent_since(start)
+
+
+def test_idle_traffic_does_not_depend_on_the_count_of_groups() -> None:
+    counts, sizes = set(), set()
+    for groups in (1, 20, 100):
+        sent = idle_traffic(groups, 100)
+        assert not [message for one in sent for message in one.messages]
+        counts.add(Counter((one.bundle.source, one.bundle.target) for one in sent)[1, 2])
+        sizes.add(max(one.size for one in sent))
+    assert counts == {100 // HEARTBEAT}
+    assert max(sizes) - min(sizes) <= 2, "bytes of version numbers alone"
+
+
+def test_a_tick_does_not_touch_what_rests(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = at_rest(30)
+    touched: list[str] = []
+    for name in ("tick", "due", "ready", "step"):
+        original = getattr(Node, name)
+
+        def watched(*args: object, _name: str = name, _original: object = original) -> object:
+            touched.append(_name)
+            return _original(*args)  # type: ignore[operator]
+
+        monkeypatch.setattr(Node, name, watched)
+    world.run(100)
+    assert touched == []
+    world.processes[1].hub.node(7)
+    assert touched == ["tick"]
+
+
+def test_an_awake_group_costs_a_tick_only_when_its_time_comes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    hub = Hub(1, 1, heartbeat_ticks=HEARTBEAT, election_ticks=ELECTION)
+    world = World(3, 1)
+    for group in range(1, 51):
+        hub.add(group, Node(1, CONFIG, world.stores[1][1].load(), world.dice))
+    assert hub.ready() is None
+    asked: list[int] = []
+    original = Node.tick
+    monkeypatch.setattr(
+        Node, "tick", lambda node, count: (asked.append(count), original(node, count))
+    )
+    for _ in range(ELECTION - 1):
+        hub.tick()
+        assert hub.ready() is None
+    assert asked == []
+    hub.tick(ELECTION + 1)
+    assert len(asked) == 50
+    ready = hub.ready()
+    assert ready is not None
+    assert [len(bundle.messages) for bundle in ready.bundles] == [50, 50], "one bundle per peer"
+
+
+def test_messages_of_all_groups_leave_in_one_bundle() -> None:
+    """Rounds of questions and answers cost a bundle each, groups none."""
+    rounds = {}
+    for groups in (1, 40):
+        world = at_rest(groups)
+        start = world.now
+        for group in range(1, groups + 1):
+            world.hub(world.leader(group)).node(group).propose(b"x")
+        world.tick()
+        sent = world.sent_since(start - 1)
+        assert sum(len(one.messages) for one in sent) >= 4 * groups
+        rounds[groups] = max(Counter((s.bundle.source, s.bundle.target) for s in sent).values())
+    assert rounds[40] <= rounds[1] + 3, "each node leads, follows and beats"
+
+
+def test_a_group_that_nobody_shares_rests_without_a_bundle() -> None:
+    world = World(1, 3)
+    world.run_until_rest()
+    assert world.sent == []
+    assert world.hub(1).due() is None
+    world.propose(2, b"alone")
+    world.run_until_rest()
+
+
+# -- what wakes ------------------------------------------------------------------------------
+
+
+def test_a_proposal_wakes_its_group_alone() -> None:
+    world = at_rest(10)
+    start = world.now
+    world.propose(4, b"x")
+    woke = {group for one in world.sent_since(start) for group, _ in one.bundle.messages}
+    assert woke == {4}
+    assert world.now - start <= 1, "nobody waited for a timer"
+    assert world.resting() == 3 * 9
+    world.run_until_rest()
+
+
+def test_groups_elect_anew_when_the_hub_of_their_leaders_dies() -> None:
+    world = at_rest(30)
+    orphans = led_by(world, 1)
+    assert len(orphans) > 3
+    kept = led_by(world, 2) + led_by(world, 3)
+    terms = {group: world.hub(2).node(group).term for group in kept}
+    world.kill(1)
+    world.run(4 * ELECTION)
+    for group in orphans:
+        assert world.leader(group) in (2, 3)
+    assert {group: world.hub(2).node(group).term for group in kept} == terms
+    for group in kept:
+        assert world.hub(2).node(group).resting, "a majority is in contact"
+    for group in orphans + kept:
+        world.propose(group, b"%d" % group)
+    start = world.now + world.run_until_rest()
+    world.run(20)
+    messages = [message for one in world.sent_since(start) for message in one.messages]
+    assert not messages, "a node that is down costs no messages of groups"
+    world.start(1)
+    world.run_until_rest()
+    for group in orphans + kept:
+        assert world.processes[1].applied[group] == [b"%d" % group]
+
+
+def test_elections_spread_over_the_time_of_an_election() -> None:
+    world = at_rest(120, seed=5)
+    orphans = led_by(world, 1)
+    assert len(orphans) > 20
+    before = {group: world.hub(3).node(group).term for group in orphans}
+    world.kill(1)
+    elected: Counter[int] = Counter()
+    left = set(orphans)
+    for tick in range(6 * ELECTION):
+        world.tick()
+        done = {g for g in left if world.leader(g) and world.hub(3).node(g).term > before[g]}
+        elected[tick] += len(done)
+        left -= done
+    assert not left
+    assert max(elected.values()) < len(orphans) // 3
+
+
+def test_a_leader_whose_peers_are_silent_steps_down() -> None:
+    world = at_rest(4)
+    leader = world.leader(1)
+    world.isolate(leader)
+    world.run(3 * ELECTION + 4 * HEARTBEAT)
+    assert world.hub(leader).node(1).role is not Role.LEADER
+    assert world.leader(1) not in (0, leader)
+    world.cut.clear()
+    world.propose(1, b"x")
+    world.run_until_rest()
+
+
+@pytest.mark.parametrize("away", ["hears", "is heard"])
+def test_a_follower_that_is_cut_off_one_way_does_not_disturb_for_ever(away: str) -> None:
+    world = at_rest(4)
+    leader = world.leader(1)
+    follower = 1 + leader % 3
+    term = world.hub(leader).node(1).term
+    for other in {1, 2, 3} - {follower}:
+        world.cut.add((other, follower) if away == "is heard" else (follower, other))
+    world.run(10 * ELECTION)
+    if led_by(world, leader).count(1):
+        assert world.hub(leader).node(1).term == term, "a pre-vote wins nothing"
+    world.cut.clear()
+    world.propose(1, b"x")
+    world.run_until_rest()
+    assert world.hub(leader).node(1).term == term
+
+
+def test_a_leader_cut_off_one_way_is_replaced() -> None:
+    """Its beats arrive no more, while it hears all the others say."""
+    world = at_rest(4)
+    leader = world.leader(1)
+    for other in {1, 2, 3} - {leader}:
+        world.cut.add((leader, other))
+    world.run(6 * ELECTION)
+    assert world.leader(1) != leader
+    assert world.hub(leader).node(1).role is not Role.LEADER
+    world.cut.clear()
+    world.propose(1, b"x")
+    world.run_until_rest()
+
+
+def test_a_leader_deposed_behind_its_back_learns_of_it() -> None:
+    """It is cut off from those who elect another, but not from a third who did not."""
+    world = at_rest(8, nodes=5)
+    leader = world.leader(1)
+    a, b, c, friend = (node for node in range(1, 6) if node != leader)
+    for other in (a, b, c):
+        world.cut |= {(leader, other), (other, leader), (friend, other), (other, friend)}
+    world.run(6 * ELECTION)
+    assert world.leader(1) in (a, b, c)
+    assert world.hub(leader).node(1).role is not Role.LEADER
+    world.cut.clear()
+    world.propose(1, b"x")
+    world.run_until_rest()
+
+
+# -- what refuses rest ------------------------------------------------------------------------
+
+
+def test_a_follower_that_does_not_know_the_commit_refuses() -> None:
+    """The heartbeats that should tell it are lost; its leader thinks that they were not."""
+    world = at_rest(2)
+    leader = world.leader(1)
+    follower = 1 + leader % 3
+    world.cut = {(leader, follower)}
+    ticket = world.hub(leader).node(1).propose(b"x")
+    world.tick()
+    world.tick()
+    assert ticket in [answer.ticket for _, answer in world.processes[leader].answers]
+    world.cut.clear()
+    world.drop = [Heartbeat]
+    start = world.now
+    world.run(2 * ELECTION)
+    world.drop = []
+    refusals = [b.refused for b in bundles_of(world, start, follower, leader) if b.refused]
+    world.run_until_rest()
+    assert world.processes[follower].applied[1] == [b"x"]
+    node = world.hub(follower).node(1)
+    assert node.commit == node.log.last
+    if not refusals:
+        assert node.commit == world.hub(leader).node(1).commit
+
+
+def test_a_follower_without_the_group_refuses_it() -> None:
+    world = at_rest(3)
+    leader = world.leader(1)
+    follower = 1 + leader % 3
+    start = world.now
+    world.hub(follower).remove(1)
+    world.run(ELECTION)
+    refused = [rest.group for b in bundles_of(world, start, follower, leader) for rest in b.refused]
+    assert refused
+    assert set(refused) == {1}
+    assert world.hub(leader).node(1).resting is False
+    assert world.hub(leader).node(2).resting, "others rest on"
+    world.hub(follower).add(1, Node(follower, CONFIG, world.stores[follower][1].load(), world.dice))
+    world.propose(1, b"back")
+    world.run_until_rest()
+
+
+def test_a_refusal_is_repeated_until_it_is_heeded() -> None:
+    world = at_rest(3)
+    leader = world.leader(1)
+    follower = 1 + leader % 3
+    world.cut.add((follower, leader))
+    world.hub(follower).node(1).wake()
+    world.run(2 * HEARTBEAT)
+    assert world.hub(leader).node(1).resting, "it cannot know"
+    world.cut.clear()
+    start = world.now
+    world.run(HEARTBEAT + 1)
+    assert [b.refused for b in bundles_of(world, start, follower, leader) if b.refused]
+    world.run_until_rest()
+    assert world.leader(1) == leader, "it beat again before an election"
+
+
+def test_late_answers_to_the_last_heartbeat_wake_nobody() -> None:
+    world = World(3, 1, seed=2)
+    world.faults.late_ticks = 3
+    world.run_until_rest(400)
+    leader = world.leader(1)
+    term = world.hub(leader).node(1).term
+    start = world.now
+    for follower in {1, 2, 3} - {leader}:
+        late = HeartbeatReply(follower, leader, term, 1)
+        beat = bundles_of(world, 0, follower, leader)[-1]
+        world.hub(leader).receive(replaced(beat, messages=((1, late),)))
+    world.run(20)
+    assert world.hub(leader).node(1).resting
+    assert not [message for one in world.sent_since(start + 3) for message in one.messages]
+
+
+# -- restarts ---------------------------------------------------------------------------------
+
+
+def test_a_quick_restart_of_a_follower_wakes_what_it_shared() -> None:
+    world = at_rest(6)
+    leader = world.leader(1)
+    follower = 1 + leader % 3
+    terms = {group: world.hub(leader).node(group).term for group in led_by(world, leader)}
+    world.kill(follower)
+    world.start(follower)
+    world.run_until_rest()
+    assert {group: world.hub(leader).node(group).term for group in terms} == terms
+    world.propose(1, b"x")
+
+
+def test_a_quick_restart_of_a_leader_ends_in_an_election() -> None:
+    world = at_rest(6)
+    leader = world.leader(1)
+    term = world.hub(leader).node(1).term
+    world.kill(leader)
+    world.start(leader)
+    world.run(4 * ELECTION)
+    assert world.leader(1) != 0
+    assert world.hub(leader).node(1).term > term
+    world.propose(1, b"x")
+    world.run_until_rest()
+
+
+def test_a_bundle_of_an_earlier_life_costs_no_progress() -> None:
+    world = at_rest(4)
+    old = {(a, b): bundles_of(world, 0, a, b) for a in (1, 2, 3) for b in (1, 2, 3) if a != b}
+    world.kill(2)
+    world.start(2)
+    world.run_until_rest()
+    for (_, target), bundles in old.items():
+        for bundle in bundles[:: max(1, len(bundles) // 20)]:
+            world.hub(target).receive(bundle)
+            world.tick()
+    world.propose(1, b"x")
+    world.run_until_rest()
+
+
+def test_everybody_restarts() -> None:
+    world = at_rest(6)
+    for node in (1, 2, 3):
+        world.kill(node)
+    for node in (1, 2, 3):
+        world.start(node)
+    for group in range(1, 7):
+        world.propose(group, b"x")
+    world.run_until_rest()
+
+
+# -- sizes ------------------------------------------------------------------------------------
+
+
+def test_a_list_too_long_for_a_bundle_goes_in_several(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(peer_module, "CHANGES_MAX", 2)
+    world = at_rest(20)
+    assert max(len(sent.bundle.rested) for sent in world.sent) == 2
+    world.kill(1)
+    world.start(1)
+    world.run_until_rest()
+    for process in world.processes.values():
+        process.hub.node(3).wake()
+    world.run_until_rest()
+    assert max(len(b.refused) + len(b.woken) for b in (sent.bundle for sent in world.sent)) <= 4
+
+
+def test_a_bundle_is_closed_when_it_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(peer_module, "BUNDLE_BYTES_MAX", 1_000)
+    world = at_rest(8)
+    start = world.now
+    payloads = {group: b"%d" % group * 400 for group in range(1, 9)}
+    for group, payload in payloads.items():
+        world.hub(world.leader(group)).node(group).propose(payload)
+    world.tick()
+    sizes = [
+        sum(len(e.payload) for m in one.messages if isinstance(m, Append) for e in m.entries)
+        for one in world.sent_since(start - 1)
+    ]
+    assert max(sizes) <= 1_200
+    assert sum(sizes) == 2 * sum(map(len, payloads.values()))
+    for group, payload in payloads.items():
+        for process in world.processes.values():
+            assert process.applied[group] == [payload]
+
+
+# -- members ----------------------------------------------------------------------------------
+
+
+def test_a_member_that_is_added_rests_with_the_others() -> None:
+    world = World(4, 1, seed=4, voters=3)
+    world.run_until_rest_of((1, 2, 3))
+    leader = world.leader(1)
+    world.hub(leader).node(1).change_members(Change.ADD_LEARNER, 4)
+    world.run_until_rest()
+    assert world.hub(4).node(1).resting
+    start = world.now
+    world.run(10 * HEARTBEAT)
+    assert len(bundles_of(world, start, leader, 4)) == 10
+    world.hub(leader).node(1).change_members(Change.REMOVE, 4)
+    world.run_until_rest_of((1, 2, 3))
+    start = world.now
+    world.run(10 * HEARTBEAT)
+    assert len(bundles_of(world, start, leader, 4)) == 0, "they share nothing any more"
+
+
+# -- what a hub refuses -----------------------------------------------------------------------
+
+
+def test_a_bundle_for_another_is_a_protocol_error() -> None:
+    world = at_rest(1)
+    bundle = next(sent.bundle for sent in world.sent if sent.bundle.target == 1)
+    for wrong in (replaced(bundle, target=2), replaced(bundle, source=1)):
+        with pytest.raises(RemoteProtocolError):
+            world.hub(1).receive(wrong)
+
+
+def test_messages_and_completions_of_a_group_that_went_are_lost() -> None:
+    world = at_rest(2)
+    leader = world.leader(1)
+    hub = world.hub(leader)
+    hub.node(1).propose(b"x")
+    ready = hub.ready()
+    assert ready is not None
+    (group, write) = ready.writes[0]
+    hub.remove(group)
+    assert hub.groups == (2,)
+    hub.advance(group, Written(write.number), write.then_send)
+    other = 1 + leader % 3
+    append = Append(other, leader, 9, 1, 1, 1, (Entry(2, 9, 0, b""),))
+    beat = bundles_of(world, 0, other, leader)[-1]
+    hub.receive(replaced(beat, messages=((1, append),)))
+    with pytest.raises(KeyError):
+        hub.node(1)

@@ -1,0 +1,143 @@
+"""The set of groups at rest, and its copy at a peer to which bundles pass with loss."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bascule.raft.multi.bundle import Rest
+from bascule.raft.multi.resting import FollowedGroups, LedGroups
+
+GROUPS = st.integers(1, 6)
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("add"), GROUPS),
+        st.tuples(st.just("remove"), GROUPS),
+        st.tuples(st.just("send"), st.integers(1, 4)),
+        st.tuples(st.just("send again"), st.integers(1, 4)),
+        st.tuples(st.just("deliver"), st.integers(0, 50)),
+        st.tuples(st.just("confirm"), st.integers(0, 50)),
+        st.tuples(st.just("refuse"), GROUPS),
+        st.tuples(st.just("forget"), st.just(0)),
+    ),
+    max_size=60,
+)
+
+
+class Link:
+    """A set, its copy, and every change and confirmation that was ever under way: any of them may
+    arrive at any time, as often as it likes, or never."""
+
+    def __init__(self) -> None:
+        self.led = LedGroups()
+        self.followed = FollowedGroups()
+        self.session = 0
+        self.changes: list[tuple[int, tuple[int, int, tuple[Rest, ...], tuple[int, ...]]]] = []
+        self.confirmations: list[tuple[int, int]] = []
+        self.index = 0
+
+    def add(self, group: int) -> None:
+        self.index += 1
+        self.led.add(Rest(group, 1, self.index))
+
+    def remove(self, group: int) -> None:
+        self.led.remove(group)
+
+    def send(self, most: int) -> None:
+        self.changes.append((self.session, self.led.take_changes(most)))
+
+    def send_again(self, most: int) -> None:
+        self.led.send_again()
+        self.send(most)
+
+    def deliver(self, number: int) -> None:
+        if self.changes:
+            session, changes = self.changes[number % len(self.changes)]
+            if session == self.session:
+                self.followed.take(*changes)
+            self.confirmations.append((self.session, self.followed.version))
+
+    def confirm(self, number: int) -> None:
+        if self.confirmations:
+            session, version = self.confirmations[number % len(self.confirmations)]
+            if session == self.session:
+                self.led.confirm(version)
+
+    def refuse(self, group: int) -> None:
+        self.followed.refuse(group)
+
+    def forget(self, _: int) -> None:
+        self.session += 1
+        self.led.forget()
+        self.followed.forget()
+
+
+@settings(max_examples=300)
+@given(STEPS)
+def test_the_copy_follows_whatever_is_lost(steps: list[tuple[str, int]]) -> None:
+    link = Link()
+    for name, argument in steps:
+        getattr(link, name.replace(" ", "_"))(argument)
+        assert link.followed.refused.items() <= link.followed.resting.items()
+        assert link.led.confirmed <= link.followed.version <= link.led.version
+        if link.followed.version == link.led.version:
+            assert link.followed.resting == link.led.resting
+    for _ in range(10):
+        link.send_again(3)
+        link.deliver(len(link.changes) - 1)
+        link.confirm(len(link.confirmations) - 1)
+    assert link.followed.resting == link.led.resting
+    assert not link.led.has_changes
+    assert not link.led.has_unsent
+
+
+def test_changes_are_sent_once_until_they_are_late() -> None:
+    led = LedGroups()
+    one, two = Rest(1, 3, 10), Rest(2, 3, 20)
+    led.add(one)
+    assert led.take_changes(9) == (0, 1, (one,), ())
+    led.add(two)
+    assert led.take_changes(9) == (1, 2, (two,), ())
+    assert led.take_changes(9) == (2, 2, (), ())
+    led.remove(1)
+    led.send_again()
+    assert led.take_changes(9) == (0, 3, (two,), (1,))
+    led.confirm(2)
+    led.send_again()
+    assert led.take_changes(9) == (2, 3, (), (1,))
+    led.confirm(3)
+    assert not led.has_changes
+
+
+def test_a_long_list_goes_in_pieces() -> None:
+    led, followed = LedGroups(), FollowedGroups()
+    rests = [Rest(group, 1, 1) for group in range(1, 8)]
+    for rest in rests:
+        led.add(rest)
+    pieces = []
+    while led.has_unsent:
+        pieces.append(led.take_changes(3))
+    assert [(base, version) for base, version, _, _ in pieces] == [(0, 3), (3, 6), (6, 7)]
+    assert not followed.take(*pieces[1]), "a piece is missing before it"
+    assert all(followed.take(*piece) for piece in pieces)
+    assert list(followed.resting.values()) == rests
+
+
+def test_removing_what_was_never_there_is_no_change() -> None:
+    led = LedGroups()
+    led.remove(5)
+    assert (led.version, led.has_changes) == (0, False)
+
+
+def test_a_refusal_holds_for_one_offer() -> None:
+    followed = FollowedGroups()
+    followed.take(0, 1, (Rest(1, 1, 5),), ())
+    assert followed.refuse(1)
+    assert not followed.refuse(1), "that is no news"
+    assert not followed.refuse(2), "nobody offered it"
+    followed.take(1, 2, (Rest(1, 1, 6),), ())
+    assert not followed.refused
+    assert followed.refuse(1)
+    followed.take(2, 3, (), (1,))
+    assert not followed.refused
+    assert not followed.refuse(1)
