@@ -123,8 +123,8 @@ class Checker:
         """The node's role or term is another than before."""
 
     def on_commit(self, node: NodeView, before: int, as_leader: bool) -> None:
-        """The node's commit index was `before`, also where it fell. `as_leader`: it has been the
-        leader of its term since before that."""
+        """The node's commit index was `before`, also where it fell. `as_leader`: it was the leader
+        of its term then."""
 
     def on_write(self, node: NodeView, write: Write) -> None:
         """A `Ready` of the node held `write`; the disk has not seen it yet."""
@@ -234,7 +234,8 @@ class Checkers:
         if node.commit == seen.commit and node.term == seen.term and node.role is seen.role:
             return
         before = seen.commit
-        led = seen.role is Role.LEADER
+        # It may have committed its own removal, and lead no more.
+        led = seen.role is Role.LEADER and node.term == seen.term
         changed = node.term != seen.term or node.role is not seen.role
         seen.commit, seen.term, seen.role = node.commit, node.term, node.role
         if changed:
@@ -242,4 +243,4 @@ class Checkers:
                 method(node)
         if node.commit != before:
             for method in self._commit:
-                method(node, before, led and not changed)
+                method(node, before, led)

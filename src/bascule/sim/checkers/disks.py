@@ -41,12 +41,13 @@ class Disk:
         if write.vote is not None:
             self.term, self.vote = write.vote
         if write.truncate_from:
-            self.last = min(self.last, write.truncate_from - 1)
+            self.last = max(min(self.last, write.truncate_from - 1), self.snapshot_index)
         if write.entries:
             terms = self.terms
             for entry in write.entries:
                 terms[entry.index] = entry.term
-            self.last = write.entries[-1].index
+            # Entries asked for before a snapshot was installed may lie before its end.
+            self.last = max(write.entries[-1].index, self.snapshot_index)
         for chunk in write.chunks:
             numbers = self._chunks.setdefault(chunk.index, set())
             numbers.add(chunk.number)

@@ -80,8 +80,8 @@ class PreVote(Checker):
     steps = (VoteReply, TimeoutNow)
 
     def __init__(self) -> None:
-        self._said_yes: dict[int, tuple[int, set[int]]] = {}
-        """Node -> (term asked for, who said yes)."""
+        self._said_yes: dict[int, dict[int, set[int]]] = {}
+        """Node -> term asked for -> who said yes. Answers to older questions come late."""
         self._forced: dict[int, int] = {}
         """Node -> the term that its leader asked it to begin."""
         self._begun: dict[int, int] = {}
@@ -94,11 +94,8 @@ class PreVote(Checker):
         if isinstance(message, TimeoutNow):
             self._forced[node.id] = message.term + 1
         elif isinstance(message, VoteReply) and message.pre and message.granted:
-            term, voters = self._said_yes.get(node.id, (0, set()))
-            if term != message.term:
-                voters = set()
-                self._said_yes[node.id] = (message.term, voters)
-            voters.add(message.source)
+            said = self._said_yes.setdefault(node.id, {})
+            said.setdefault(message.term, set()).add(message.source)
 
     def on_role(self, node: NodeView) -> None:
         if node.role not in (Role.CANDIDATE, Role.LEADER):
@@ -106,8 +103,7 @@ class PreVote(Checker):
         begun, self._begun[node.id] = self._begun.get(node.id, 0), node.term
         if begun == node.term or self._forced.get(node.id) == node.term:
             return
-        term, voters = self._said_yes.get(node.id, (0, set()))
-        yes = voters | {node.id} if term == node.term else {node.id}
+        yes = self._said_yes.pop(node.id, {}).get(node.term, set()) | {node.id}
         if not node.members.is_majority(yes.__contains__):
             raise InvariantBroken(
                 self.name,

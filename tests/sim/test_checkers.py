@@ -1,0 +1,390 @@
+"""Every checker fires on what it is there for, and stays silent next to it."""
+
+from __future__ import annotations
+
+import pytest
+
+from bascule.raft.effects import Apply, Role
+from bascule.raft.messages import (
+    AnyMessage,
+    AppendReply,
+    Chunk,
+    Kind,
+    Snapshot,
+    SnapshotReply,
+    TimeoutNow,
+    VoteReply,
+    VoteRequest,
+)
+from bascule.raft.quorum import Members
+from bascule.raft.store.contract import Restored
+from bascule.sim.checkers import Checker, Checkers, InvariantBroken, standard
+from checked_scene import THREE, FakeNode, Scene, broken, entry
+
+
+def test_every_checker_has_its_own_name_and_an_entry_in_the_documents() -> None:
+    names = [checker.name for checker in standard()]
+    assert len(set(names)) == len(names)
+
+
+def test_a_group_that_does_everything_right_breaks_nothing() -> None:
+    scene = Scene()
+    scene.replicated(entry(1, 1, b"", Kind.NO_OP), entry(2, 1))
+    scene.checkers.on_apply(1, Apply(last=2, entries=scene.nodes[1].log.slice(1, 3)))
+    scene.crash(2)
+    scene.start(2, entry(1, 1, b"", Kind.NO_OP), entry(2, 1), term=1)
+    scene.checkers.at_end(scene.nodes)
+
+
+def test_only_those_who_listen_are_told() -> None:
+    told = []
+
+    class Listener(Checker):
+        name = "listener"
+        sends = (VoteReply,)
+
+        def on_send(self, node_id: int, message: AnyMessage) -> None:
+            told.append((node_id, message))
+
+    checkers = Checkers([Checker(), Listener(), Listener()])
+    checkers.on_send(1, AppendReply(1, 2, 1, True, 1))
+    vote = VoteReply(1, 2, 1, False, True)
+    checkers.on_send(1, vote)
+    assert told == [(1, vote), (1, vote)]
+
+
+# -- elections --------------------------------------------------------------------------------
+
+
+def test_two_leaders_of_a_term() -> None:
+    scene = Scene()
+    scene.lead(1, 1)
+    with broken("election safety"):
+        scene.lead(2, 1)
+
+
+def test_a_leader_that_crashed_does_not_lead_its_term_again() -> None:
+    scene = Scene()
+    scene.lead(1, 1)
+    scene.crash(1)
+    scene.start(1, term=1, vote=1)
+    scene.numbers.clear()
+    with broken("election safety"):
+        scene.lead(1, 1)
+
+
+def test_a_second_vote_in_a_term() -> None:
+    scene = Scene()
+    scene.write(3, vote=(1, 1))
+    scene.send(VoteReply(3, 1, 1, False, True))
+    scene.send(VoteReply(3, 1, 1, False, True))
+    scene.crash(3)
+    scene.start(3, term=1, vote=1)
+    with broken("one durable vote a term"):
+        scene.send(VoteReply(3, 2, 1, False, True))
+
+
+def test_a_vote_for_another_after_one_for_itself() -> None:
+    scene = Scene()
+    scene.write(3, vote=(1, 3))
+    scene.send(VoteRequest(3, 1, 1, False, 0, 0))
+    with broken("one durable vote a term"):
+        scene.send(VoteReply(3, 2, 1, False, True))
+
+
+def test_a_vote_that_leaves_before_it_is_on_disk() -> None:
+    scene = Scene()
+    scene.write(3, vote=(1, 1), disk=False)
+    scene.send(VoteReply(3, 1, 1, True, True))  # a pre-vote is no promise
+    scene.send(VoteReply(3, 2, 1, False, False))
+    with broken("one durable vote a term"):
+        scene.send(VoteReply(3, 1, 1, False, True))
+
+
+def test_a_term_that_begins_without_asking() -> None:
+    scene = Scene()
+    node = scene.nodes[1]
+    scene.checkers.on_step(node, VoteReply(2, 1, 1, True, False))
+    scene.checkers.on_step(node, VoteReply(3, 1, 2, True, True))
+    node.term, node.role = 1, Role.CANDIDATE
+    with broken("no term without a pre-vote"):
+        scene.checkers.observe(node)
+
+
+def test_a_late_answer_to_an_older_question_takes_nothing_back() -> None:
+    scene = Scene()
+    node = scene.nodes[1]
+    scene.checkers.on_step(node, VoteReply(2, 1, 2, True, True))
+    scene.checkers.on_step(node, VoteReply(3, 1, 1, True, True))
+    node.term, node.role = 2, Role.CANDIDATE
+    scene.checkers.observe(node)
+
+
+def test_a_learner_that_says_yes_is_no_majority() -> None:
+    scene = Scene()
+    node = scene.nodes[1]
+    node.members = Members((1, 2), (3,))
+    scene.checkers.on_step(node, VoteReply(3, 1, 1, True, True))
+    node.term, node.role = 1, Role.CANDIDATE
+    with broken("no term without a pre-vote"):
+        scene.checkers.observe(node)
+
+
+def test_a_term_begins_without_asking_where_the_leader_hands_over() -> None:
+    scene = Scene()
+    node = scene.nodes[1]
+    scene.checkers.on_step(node, TimeoutNow(2, 1, 4))
+    node.term, node.role = 5, Role.CANDIDATE
+    scene.checkers.observe(node)
+    node.term = 6
+    with broken("no term without a pre-vote"):
+        scene.checkers.observe(node)
+
+
+# -- logs -------------------------------------------------------------------------------------
+
+
+def test_a_leader_that_replaces_an_entry() -> None:
+    scene = Scene()
+    scene.write(1, entry(1, 0), entry(2, 0))
+    scene.lead(1, 1)
+    scene.write(1, entry(3, 1))
+    with broken("leader append-only"):
+        scene.write(1, entry(3, 1, b"other"), truncate_from=3)
+
+
+def test_a_new_leader_may_still_write_what_it_took_as_a_follower() -> None:
+    scene = Scene()
+    scene.write(1, entry(1, 0), entry(2, 0))
+    scene.lead(1, 1)
+    scene.write(1, entry(2, 1), truncate_from=2)
+
+
+def test_one_place_two_payloads() -> None:
+    scene = Scene()
+    scene.nodes[2].term = scene.nodes[1].term = 1
+    scene.write(1, entry(1, 1, b"a"))
+    with broken("log matching"):
+        scene.write(2, entry(1, 1, b"b"))
+
+
+def test_one_place_two_pasts() -> None:
+    scene = Scene()
+    scene.nodes[2].term = scene.nodes[1].term = 2
+    scene.write(1, entry(1, 1), entry(2, 2))
+    scene.write(2, entry(1, 2))
+    with broken("log matching"):
+        scene.write(2, entry(2, 2))
+
+
+def test_an_entry_of_the_future() -> None:
+    scene = Scene()
+    with broken("log matching"):
+        scene.write(1, entry(1, 5))
+
+
+def test_a_leader_without_what_is_committed() -> None:
+    scene = Scene()
+    scene.replicated(entry(1, 1))
+    scene.crash(2)
+    scene.nodes[2] = FakeNode(2, term=1, commit=1)  # its log is empty
+    with broken("leader completeness"):
+        scene.lead(2, 2)
+
+
+def test_a_leader_with_another_entry_where_one_is_committed() -> None:
+    scene = Scene()
+    scene.write(3, entry(1, 0))
+    scene.lead(1, 1)
+    for node_id in (1, 2):
+        scene.nodes[node_id].term = 1
+        scene.write(node_id, entry(1, 1))
+    scene.commit(1, 1)
+    with broken("leader completeness"):
+        scene.lead(3, 2)
+
+
+def test_a_leader_of_an_old_term_may_lack_what_was_committed_later() -> None:
+    scene = Scene()
+    scene.lead(1, 5)
+    for node_id in (1, 2):
+        scene.nodes[node_id].term = 5
+        scene.checkers.observe(scene.nodes[node_id])
+        scene.write(node_id, entry(1, 5))
+    scene.commit(1, 1)
+    scene.lead(3, 4)
+
+
+# -- commits ----------------------------------------------------------------------------------
+
+
+def test_two_entries_committed_at_one_index() -> None:
+    scene = Scene()
+    scene.write(3, entry(1, 0, b"other"))
+    scene.lead(1, 1)
+    for node_id in (1, 2):
+        scene.nodes[node_id].term = 1
+        scene.write(node_id, entry(1, 1))
+    scene.commit(1, 1)
+    with broken("state-machine safety"):
+        scene.commit(3, 1)
+
+
+def test_a_snapshot_of_another_history() -> None:
+    scene = Scene()
+    scene.replicated(entry(1, 1))
+    scene.lead(2, 2)
+    node = FakeNode(4, term=2, members=THREE)
+    scene.checkers.on_start(node, Restored(founding=Members(())))
+    node.log.reset(Snapshot(1, 2, THREE, (b"",)))
+    node.commit = 1
+    with broken("state-machine safety"):
+        scene.checkers.observe(node)
+
+
+def test_a_commit_index_that_falls() -> None:
+    scene = Scene()
+    scene.replicated(entry(1, 1))
+    scene.nodes[2].commit = 0
+    with broken("monotonic commit and term"):
+        scene.checkers.observe(scene.nodes[2])
+
+
+def test_a_term_that_falls() -> None:
+    scene = Scene()
+    scene.write(2, vote=(3, 1))
+    scene.nodes[2].term = 2
+    with broken("monotonic commit and term"):
+        scene.checkers.observe(scene.nodes[2])
+
+
+def test_a_restart_below_the_term_on_disk() -> None:
+    scene = Scene()
+    scene.write(2, vote=(3, 1))
+    scene.crash(2)
+    with broken("monotonic commit and term"):
+        scene.start(2, term=2)
+
+
+def test_a_commit_that_is_not_on_a_majority_of_disks() -> None:
+    scene = Scene()
+    scene.lead(1, 1)
+    scene.write(1, entry(1, 1))
+    scene.nodes[2].term = 1
+    scene.write(2, entry(1, 1), disk=False)
+    with broken("a commit is a majority's"):
+        scene.commit(1, 1)
+
+
+def test_a_learners_disk_counts_for_nothing() -> None:
+    scene = Scene()
+    scene.lead(1, 1)
+    scene.nodes[1].members = Members((1, 2), (3,), 0)
+    for node_id in (1, 3):
+        scene.nodes[node_id].term = 1
+        scene.write(node_id, entry(1, 1))
+    with broken("a commit is a majority's"):
+        scene.commit(1, 1)
+
+
+def test_an_old_terms_entry_committed_by_count() -> None:
+    scene = Scene()
+    for node_id in (1, 2, 3):
+        scene.write(node_id, entry(1, 0))
+    scene.lead(1, 1)
+    with broken("a commit is a majority's"):
+        scene.commit(1, 1)
+
+
+def test_a_follower_that_commits_what_no_leader_has() -> None:
+    scene = Scene()
+    scene.replicated(entry(1, 1))
+    scene.write(2, entry(2, 1))
+    with broken("a commit is a majority's"):
+        scene.commit(2, 2)
+
+
+def test_a_committed_entry_that_is_truncated() -> None:
+    scene = Scene()
+    scene.lead(1, 1)
+    for node_id in (1, 2, 3):
+        scene.nodes[node_id].term = 1
+        scene.write(node_id, entry(1, 1), entry(2, 1))
+    scene.commit(1, 1)
+    scene.write(2, truncate_from=2)
+    with broken("no committed entry lost"):
+        scene.write(2, truncate_from=1)
+
+
+def test_what_a_minority_has_at_the_end_is_lost() -> None:
+    scene = Scene()
+    scene.replicated(entry(1, 1))
+    scene.checkers.at_end(scene.nodes)
+    for node_id in (2, 3):
+        disks = next(c for c in scene.standard if c.name == "what was synced survives")
+        disks.by_node.pop(node_id)  # type: ignore[attr-defined]  # as if its disk were another
+    with broken("no committed entry lost"):
+        scene.checkers.at_end(scene.nodes)
+
+
+def test_a_match_that_is_not_on_disk() -> None:
+    scene = Scene()
+    scene.nodes[2].term = 1
+    write = scene.write(2, entry(1, 1), entry(2, 1), disk=False)
+    scene.send(AppendReply(2, 1, 1, False, 2))
+    with broken("a match is durable"):
+        scene.send(AppendReply(2, 1, 1, True, 2))
+    scene.checkers.on_written(2, write)
+    scene.send(AppendReply(2, 1, 1, True, 2))
+    with broken("a match is durable"):
+        scene.send(SnapshotReply(2, 1, 1, 3))
+
+
+def test_a_match_of_an_entry_that_was_replaced() -> None:
+    """The disk has an entry at that index, and it is not the leader's."""
+    scene = Scene()
+    scene.lead(1, 2)
+    scene.write(1, entry(1, 2))
+    scene.write(2, entry(1, 0))
+    with broken("a match is durable"):
+        scene.send(AppendReply(2, 1, 2, True, 1))
+
+
+# -- disks ------------------------------------------------------------------------------------
+
+
+def test_a_disk_that_forgets_an_entry() -> None:
+    scene = Scene()
+    scene.nodes[2].term = 1
+    scene.write(2, entry(1, 1), entry(2, 1))
+    scene.write(2, entry(3, 1), disk=False)
+    scene.crash(2)
+    with broken("what was synced survives"):
+        scene.start(2, entry(1, 1), term=1)
+
+
+def test_a_disk_may_keep_or_lose_what_was_not_synced() -> None:
+    for kept in (2, 3, 4):
+        scene = Scene()
+        scene.nodes[2].term = 1
+        scene.write(2, entry(1, 1), entry(2, 1), entry(3, 1))
+        scene.write(2, entry(3, 1), entry(4, 1), disk=False, truncate_from=3)
+        scene.crash(2)
+        scene.start(2, *[entry(index, 1) for index in range(1, kept + 1)], term=1)
+
+
+def test_a_disk_that_forgets_a_vote() -> None:
+    scene = Scene()
+    scene.write(2, vote=(1, 3))
+    scene.crash(2)
+    with broken("what was synced survives"):
+        scene.start(2, term=1, vote=0)
+
+
+def test_a_disk_that_forgets_a_snapshot() -> None:
+    scene = Scene()
+    scene.replicated(entry(1, 1))
+    scene.write(2, chunks=(Chunk(1, 1, THREE, 0, 1, b"s"),), truncate_until=1)
+    scene.crash(2)
+    with pytest.raises(InvariantBroken):
+        scene.start(2, entry(1, 1), term=1)
