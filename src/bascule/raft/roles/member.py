@@ -290,6 +290,10 @@ class Member:
         assert term is not None
         assert chunks, "a snapshot has one chunk or more"
         members = core.members_at(completion.index)
+        if not members.voters:
+            # It joins, and has not come to the entry that names it, which was appended before it
+            # was sent anything and so fits into the ring: who restored this would know nobody.
+            return
         core.persist_snapshot(Snapshot(completion.index, term, members, chunks), Purpose.OWN)
 
 
