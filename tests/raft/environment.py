@@ -8,18 +8,18 @@ only by `written` and `stabilize`; the state machine is quick, unless it is held
 a command leaves of its output the states that changed, and the answers. The commands:
 
 ```
-config KEY=N...                       settings of nodes to come; chunk_entries of the state machine
+config KEY=N...                       settings of nodes to come; also chunk_entries, dice
 again                                 forget all that was
 found 1 2 3                           a new group
 restore 2 of=1,2,3 terms=1,1,4 term=6 vote=1 snapshot=2    a node whose disk holds this
 join 4                                a node that waits to be added
-dice 2,3 N                            their next election timeouts are election_ticks + N
+dice 2,3 N | config dice=N            their next election timeouts are election_ticks + N
 campaign 1 | propose 1 a b c1..c9 bytes=N deadline=N | transfer 1 2
 change 1 add-voter|add-learner|remove 4 expected=N
 read 1 NAME [lease|local] min=N deadline=N
 tick 1,2|all [N] | run N              run: all tick once and stabilize, N times
-deliver [1->2] [WORD...] [first=N] [twice]  what is under way, with these words in its text
-drop [1->2] [WORD...]
+deliver [1->2] [WORD...] [first=N]    what is under way, with these words in its text
+drop | copy [1->2] [WORD...]          such messages are lost, or are there once more
 written 1 [N|all] | hold 1 | applied 1 | release 1
 crash 1 | restart 1
 partition 1 2 | 3 | heal | cut 1->2
@@ -149,8 +149,9 @@ class Environment:
     """The nodes, the messages under way between them, and the output of the command."""
 
     def __init__(self) -> None:
-        self.settings: dict[str, float] = {}
+        self.settings: dict[str, str] = {}
         self.chunk_entries = 2
+        self.dice = 0.0
         self.machines: dict[int, Machine] = {}
         self.network: list[AnyMessage] = []
         self.cuts: set[tuple[int, int]] = set()
@@ -187,11 +188,13 @@ class Environment:
 
     def do_config(self, **settings: str) -> None:
         self.chunk_entries = int(settings.pop("chunk_entries", self.chunk_entries))
-        self.settings |= {key: float(n) if "." in n else int(n) for key, n in settings.items()}
+        self.dice = float(settings.pop("dice", self.dice))
+        self.settings |= settings
 
     def add(self, node_id: int) -> Machine:
-        config = msgspec.convert(self.settings, RaftConfig)
+        config = msgspec.convert(self.settings, RaftConfig, strict=False)
         machine = self.machines[node_id] = Machine(node_id, config, self.chunk_entries)
+        machine.dice.more = self.dice
         return machine
 
     def do_again(self) -> None:
@@ -355,12 +358,13 @@ class Environment:
         del self.network[position]
 
     def do_deliver(self, *words: str, first: str = "999") -> None:
-        copies = 2 if "twice" in words else 1
-        wanted = [word for word in words if word != "twice"]
-        for message in self.matching(wanted)[: int(first)]:
+        for message in self.matching(words)[: int(first)]:
             self.take(message)
-            for _ in range(copies):
-                self.deliver(message)
+            self.deliver(message)
+
+    def do_copy(self, *words: str) -> None:
+        """The network has these messages once more."""
+        self.network += self.matching(words)
 
     def do_drop(self, *words: str) -> None:
         for message in self.matching(words):

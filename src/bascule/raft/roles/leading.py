@@ -328,5 +328,5 @@ class Leading:
         matches = [progress.match for progress in self.progress.values()]
         if 0 in matches:
             return limit
-        lagging = [match for match in matches if limit < match < snapshot.index]
+        lagging = [match for match in matches if limit <= match < snapshot.index]
         return min(lagging, default=snapshot.index)
