@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from glob import glob
+from pathlib import Path
 
 import pytest
 
@@ -22,6 +24,7 @@ from bascule.raft.store.expectation import (
 )
 from bascule.raft.store.memory import MemoryStore
 from bascule.raft.store.random_calls import RandomCalls
+from bascule.raft_driver.sqlite_store import SqliteDatabase, SqliteStore
 
 
 class MemoryGround:
@@ -44,6 +47,54 @@ def test_memory_store_keeps_the_contract(check: Check) -> None:
     for seed in range(5):
         dice = RealRandom(seed)
         check(lambda dice=dice: MemoryGround(dice), dice)
+
+
+class SqliteGround:
+    """A database with a store in it. A crash is a kill: what no commit has is gone."""
+
+    def __init__(self, directory: Path, *, group: int = 1) -> None:
+        directory.mkdir()
+        self.path = str(directory / "raft.sqlite")
+        self.group = group
+        self.database: SqliteDatabase | None = None
+
+    def open(self) -> SqliteStore:
+        if self.database is not None:
+            self.database.close()
+        self.database = SqliteDatabase.open(self.path, node_id=3, checkpoint_bytes=100_000)
+        return self.database.store(self.group)
+
+    def crash(self, store: RaftStore) -> None:
+        """The files as they are before SQLite closes them, which would write into them."""
+        assert self.database is not None
+        files = {name: Path(name).read_bytes() for name in glob(f"{self.path}*")}
+        self.database.close()
+        for name in glob(f"{self.path}*"):
+            Path(name).unlink()
+        for name, data in files.items():
+            Path(name).write_bytes(data)
+        self.database = None
+
+
+@pytest.fixture
+def sqlite_grounds(tmp_path: Path) -> Iterator[Callable[[], SqliteGround]]:
+    made: list[SqliteGround] = []
+
+    def make() -> SqliteGround:
+        made.append(SqliteGround(tmp_path / f"{len(made)}"))
+        return made[-1]
+
+    yield make
+    for ground in made:
+        if ground.database is not None:
+            ground.database.close()
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=name_of)
+def test_sqlite_store_keeps_the_contract(
+    check: Check, sqlite_grounds: Callable[[], SqliteGround]
+) -> None:
+    check(sqlite_grounds, RealRandom(7))
 
 
 # The suite itself: a store that breaks one promise is found out.

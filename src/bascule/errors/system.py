@@ -59,6 +59,8 @@ _ADVICE: Final = {
     "a copy of the file, or give up what is behind as docs/formats.md says",
     "checkpoint": "the records are not concerned; put back a copy, or remove the file to have the "
     "whole log read, with records that were purged from its first segment",
+    ".sqlite": "no other node's copy is concerned; take this node out of its Raft groups and let "
+    "it join again under another id, with a new file",
     "metadata.json": "the streams' data is not concerned; put back a copy of the file",
     "node.json": "no stream is concerned; put back a copy, or remove the file for a new cluster id",
 }

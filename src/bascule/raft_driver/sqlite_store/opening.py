@@ -1,0 +1,224 @@
+"""Opening a database: made where there is none, otherwise checked before anything relies on it."""
+
+from __future__ import annotations
+
+import sqlite3
+from typing import Any, Final
+
+from bascule.errors import ConfigError, CorruptData, UnsupportedFormat
+from bascule.host.api import Files
+from bascule.raft_driver.sqlite_store import schema
+from bascule.raft_driver.sqlite_store.mark import SyncedMark
+from bascule.raft_driver.sqlite_store.schema import GroupRow, check_crc, refuse
+
+MARK_SUFFIX: Final = "-synced"
+REFUSED_SUFFIX: Final = "-refused"
+_HEADER: Final = b"SQLite format 3\0"
+
+_PRAGMAS: Final = (
+    # No other process, and the index of the write-ahead log in memory rather than in a file.
+    "locking_mode=EXCLUSIVE",
+    "journal_mode=WAL",
+    "synchronous=FULL",
+    # Checkpoints are made where they are counted; see SqliteDatabase.
+    "wal_autocheckpoint=0",
+    # Debian's SQLite overwrites what is deleted unless told not to, a write for each page.
+    "secure_delete=OFF",
+    "temp_store=MEMORY",
+    "cell_size_check=ON",
+)
+
+
+class Opened:
+    """A database that was checked: its connection, and what the node's row says."""
+
+    __slots__ = ("commits", "connection", "group_count", "groups", "groups_check")
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self.connection = connection
+        self.commits = 0
+        self.groups: dict[int, GroupRow] = {}
+        self.group_count = 0
+        self.groups_check = 0
+
+
+def open_checked(
+    files: Files, path: str, *, node_id: int, factory: type[sqlite3.Connection]
+) -> Opened:
+    """Raises: CorruptData, DataDirectoryInUse, UnsupportedFormat, LogFailed; ConfigError where
+    the database is another node's."""
+    mark_path = path + MARK_SUFFIX
+    _check_header(files, path, has_mark=files.exists(mark_path))
+    try:
+        connection = sqlite3.connect(
+            path, timeout=0, isolation_level=None, check_same_thread=False, factory=factory
+        )
+    except sqlite3.Error as error:
+        raise schema.translated(path, error) from error
+    try:
+        return _checked(files, path, connection, node_id)
+    except sqlite3.Error as error:
+        found = schema.translated(path, error)
+        _let_go(files, path, connection, keep_log=isinstance(found, CorruptData))
+        raise found from error
+    except BaseException as error:
+        _let_go(files, path, connection, keep_log=isinstance(error, CorruptData))
+        raise
+
+
+def _let_go(files: Files, path: str, connection: sqlite3.Connection, *, keep_log: bool) -> None:
+    """Close what is not to be used; a close that fails changes nothing about that.
+
+    SQLite removes the write-ahead log when it closes, with what it made nothing of; `keep_log`
+    puts a copy beside it for whoever is to find out what happened.
+    """
+    log, copy = f"{path}-wal", f"{path}-wal{REFUSED_SUFFIX}"
+    if keep_log and files.exists(log) and not files.exists(copy):
+        file = files.open(copy, create=True)
+        file.append(files.read_bytes(log))
+        file.close()
+    try:
+        connection.close()
+    except sqlite3.Error:
+        pass
+
+
+def _checked(files: Files, path: str, connection: sqlite3.Connection, node_id: int) -> Opened:
+    connection.text_factory = bytes
+    mode = b""
+    for pragma in _PRAGMAS:
+        row = connection.execute(f"PRAGMA {pragma}").fetchone()
+        mode = row[0] if pragma.startswith("journal_mode") else mode
+    if mode != b"wal":
+        refuse(path, "its header", 18, expected="write-ahead logging", found=repr(mode))
+    mark_path = path + MARK_SUFFIX
+    opened = Opened(connection)
+    if not connection.execute("SELECT 1 FROM sqlite_master").fetchone():
+        if files.exists(mark_path):
+            refuse(path, "its schema", 0, expected="the tables of a Raft log", found="no table")
+        _create(connection, node_id)
+    _check_schema(path, connection)
+    _read_node(path, opened, node_id)
+    _check_mark(files, mark_path, opened, node_id)
+    _check_pages(path, connection)
+    _check_groups(path, opened)
+    # What a commit that failed left in the kernel's cache only is written once more, and synced.
+    connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+    files.sync_dir(path.rpartition("/")[0] or ".")
+    connection.execute(schema.VIEW)
+    connection.execute(schema.TRIGGER)
+    return opened
+
+
+def _check_header(files: Files, path: str, *, has_mark: bool) -> None:
+    """Before SQLite sees it: beside an empty file it would remove the write-ahead log."""
+    size = files.size(path) if files.exists(path) else 0
+    if size == 0:
+        if has_mark:
+            raise CorruptData(path, 0, "the database that the synced mark is of", "no database")
+        return
+    file = files.open(path, write=False)
+    found = file.read_at(0, len(_HEADER))
+    file.close()
+    if found != _HEADER:
+        raise CorruptData(path, 0, f"{_HEADER!r}", f"{found!r}")
+
+
+def _create(connection: sqlite3.Connection, node_id: int) -> None:
+    connection.execute("BEGIN IMMEDIATE")
+    for statement in schema.TABLES.values():
+        connection.execute(statement)
+    connection.execute(f"PRAGMA application_id={schema.APPLICATION_ID}")
+    connection.execute(f"PRAGMA user_version={schema.VERSION}")
+    crc = schema.node_crc(node_id, 1, 0, 0)
+    connection.execute("INSERT INTO node VALUES (1, ?, 1, 0, 0, ?)", (node_id, crc))
+    connection.execute("COMMIT")
+
+
+def _check_schema(path: str, connection: sqlite3.Connection) -> None:
+    def number(pragma: str) -> int:
+        return int(connection.execute(f"PRAGMA {pragma}").fetchone()[0])
+
+    if (found := number("application_id")) != schema.APPLICATION_ID:
+        refuse(
+            path, "its header", 68,
+            expected=f"application id {schema.APPLICATION_ID:#x}, a Raft log", found=f"{found:#x}",
+        )  # fmt: skip
+    if (version := number("user_version")) > schema.VERSION:
+        raise UnsupportedFormat(path, version, schema.VERSION)
+    if version != schema.VERSION:
+        refuse(path, "its header", 60, expected=f"version {schema.VERSION}", found=f"{version}")
+    rows = connection.execute("SELECT name, sql FROM sqlite_master WHERE type = 'table'").fetchall()
+    tables = dict(rows)
+    for name, sql in schema.TABLES.items():
+        if tables.get(name.encode()) != sql.encode():
+            refuse(
+                path, f"table {name}", 0,
+                expected="the table as it was made",
+                found=repr(tables[name.encode()]) if name.encode() in tables else "no such table",
+            )  # fmt: skip
+
+
+def _read_node(path: str, opened: Opened, node_id: int) -> None:
+    place = "table node"
+    rows = opened.connection.execute(
+        "SELECT node_id, commits, groups, groups_check, crc FROM node"
+    ).fetchall()
+    if len(rows) != 1:
+        refuse(path, place, 0, expected="one row", found=f"{len(rows)} rows")
+    *values, crc = rows[0]
+    check_crc(path, place, 1, crc=crc, compute=lambda: schema.node_crc(*values))
+    owner, opened.commits, opened.group_count, opened.groups_check = values
+    if owner != node_id:
+        raise ConfigError(f"{path} is the Raft log of node {owner}, opened for node {node_id}")
+
+
+def _check_mark(files: Files, mark_path: str, opened: Opened, node_id: int) -> None:
+    marked = SyncedMark.read(files, mark_path, node_id=node_id)
+    if marked is None:
+        if opened.commits > 1:
+            raise CorruptData(mark_path, 0, f"a mark of {opened.commits} commits or less", "none")
+        SyncedMark.create(files, mark_path, node_id=node_id, commits=opened.commits)
+    elif marked > opened.commits:
+        database = mark_path.removesuffix(MARK_SUFFIX)
+        refuse(
+            database, "the end of its write-ahead log", opened.commits,
+            expected=f"{marked} commits, since so many were confirmed",
+            found=f"{opened.commits}",
+        )  # fmt: skip
+
+
+def _check_pages(path: str, connection: sqlite3.Connection) -> None:
+    """Whether the pages make trees: a free page that is also in use would be written over."""
+    found = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
+    if found != b"ok":
+        refuse(
+            path, "some page", 0,
+            expected="pages that belong together", found=bytes(found).decode(errors="replace"),
+        )  # fmt: skip
+
+
+def _check_groups(path: str, opened: Opened) -> None:
+    connection, count, check = opened.connection, opened.group_count, 0
+    rows: list[tuple[Any, ...]] = connection.execute(
+        "SELECT group_id, term, voted_for, first, last, tail, chunks, chunks_check, founding, crc"
+        " FROM groups"
+    ).fetchall()
+    for *values, crc in rows:
+        row = GroupRow.of(tuple(values))
+        check_crc(path, f"table groups, group {row.group}", row.group, crc=crc, compute=row.crc)
+        opened.groups[row.group] = row
+        check ^= crc
+    if len(opened.groups) != count or check != opened.groups_check:
+        refuse(
+            path, "table groups", 0,
+            expected=f"{count} rows that add up to {opened.groups_check}",
+            found=f"{len(opened.groups)} rows that add up to {check}",
+        )  # fmt: skip
+    for table in ("runs", "chunks"):
+        for (group,) in connection.execute(f"SELECT DISTINCT group_id FROM {table}"):  # noqa: S608
+            if group not in opened.groups:
+                refuse(
+                    path, f"table {table}", 0,
+                    expected=f"rows of the {count} groups there are", found=f"one of {group!r}",
+                )  # fmt: skip
