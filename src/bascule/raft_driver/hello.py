@@ -60,9 +60,7 @@ def decode_hello(body: bytes, *, cluster: str, target: int) -> Hello:
     except msgspec.MsgspecError as error:
         raise RemoteProtocolError(f"the first frame is no hello: {error}") from None
     if hello.magic != MAGIC:
-        raise RemoteProtocolError(
-            f"the first frame is no hello: it begins with {hello.magic!r:.40}"
-        )
+        raise RemoteProtocolError(f"the first frame is no hello: it says {hello.magic!r:.40}")
     if hello.version != VERSION:
         raise RemoteProtocolError(f"the peer speaks version {hello.version}, expected {VERSION}")
     if hello.cluster != cluster:

@@ -76,7 +76,6 @@ class WriteThread:
         self._on_failed = on_failed
         self._queue: SimpleQueue[Sequence[Job] | Task | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
-        self._last: Callable[[], None] | None = None
         self._failure = ""
         self._writes = 0
         self._entries = 0
@@ -109,7 +108,8 @@ class WriteThread:
             except STORE_ERRORS as error:
                 self._post(_fail, future, error)
             except BaseException as error:
-                self._post(_fail, future, error)
+                self._fail(0, error)
+                self._post(_fail, future, Broken(f"the store has failed: {self._failure}"))
                 raise
             else:
                 self._post(_resolve, future, result)
@@ -117,10 +117,8 @@ class WriteThread:
         self._queue.put(task)
         return future
 
-    async def stop(self, last: Callable[[], None] | None = None) -> None:
-        """Return once everything submitted before is done, `last` was called on the thread, also
-        where a store has failed, and the thread has ended."""
-        self._last = last
+    async def stop(self) -> None:
+        """Return once everything submitted before is done and the thread has ended."""
         self._queue.put(None)
         await self._loop.run_in_executor(None, self._thread.join)
 
@@ -160,11 +158,6 @@ class WriteThread:
                     break
                 taken = queue.get()
             self._round(jobs)
-        if self._last is not None:
-            try:
-                self._last()
-            except STORE_ERRORS as error:
-                log.warning("raft store not closed cleanly", extra={"error": str(error)})
 
     def _round(self, jobs: Sequence[Job]) -> None:
         if not jobs or self._failure:

@@ -1,0 +1,39 @@
+"""The directory that holds a node's Raft groups: a lock, and one database for all of them."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from bascule.host.real import DirectoryLock, RealFiles
+from bascule.raft.store.contract import RaftStore
+from bascule.raft_driver.sqlite_store import SqliteDatabase
+
+DATABASE_NAME: Final = "raft.sqlite"
+
+
+class DataDirectory:
+    """Belongs to one process while it is open, and to one thread at a time."""
+
+    def __init__(self, path: str, *, node_id: int) -> None:
+        """Open the directory, made if missing.
+
+        Raises: DataDirectoryInUse naming the holder's process, CorruptData, OSError.
+        """
+        RealFiles().make_dirs(path)
+        self._lock = DirectoryLock(path)
+        try:
+            self._database = SqliteDatabase.open(f"{path}/{DATABASE_NAME}", node_id=node_id)
+        except BaseException:
+            self._lock.release()
+            raise
+
+    def store(self, group: int) -> RaftStore:
+        """The store of a group, which may be new."""
+        return self._database.store(group)
+
+    def close(self) -> None:
+        """Let go of database and lock."""
+        try:
+            self._database.close()
+        finally:
+            self._lock.release()
