@@ -1,0 +1,72 @@
+"""Frames out of bytes, and the hello that begins a connection."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bascule.errors import RemoteProtocolError
+from bascule.raft_driver.framing import FrameReader
+from bascule.raft_driver.hello import MAGIC, VERSION, Hello, decode_hello, encode_hello, frame
+
+
+@given(st.lists(st.binary(min_size=1, max_size=50), max_size=20), st.data())
+def test_frames_come_out_as_they_went_in_however_they_are_cut(
+    bodies: list[bytes], data: st.DataObject
+) -> None:
+    stream = b"".join(frame(body) for body in bodies)
+    cuts = data.draw(st.lists(st.integers(0, len(stream)), max_size=10).map(sorted))
+    reader = FrameReader(50)
+    found = []
+    for start, end in zip([0, *cuts], [*cuts, len(stream)], strict=True):
+        found += list(reader.feed(stream[start:end]))
+    assert found == bodies
+
+
+@pytest.mark.parametrize("length", [0, 11, 2**32 - 1])
+def test_a_frame_of_another_length_is_refused_before_it_comes(length: int) -> None:
+    reader = FrameReader(10)
+    assert list(reader.feed(frame(b"1234567890"))) == [b"1234567890"]
+    with pytest.raises(RemoteProtocolError, match=f"a frame of {length} bytes, expected 1 to 10"):
+        list(reader.feed(length.to_bytes(4, "big")))
+
+
+def test_the_limit_may_grow_between_two_frames() -> None:
+    reader = FrameReader(4)
+    frames = reader.feed(frame(b"1234") + frame(b"12345"))
+    assert next(frames) == b"1234"
+    reader.bytes_max = 5
+    assert next(frames) == b"12345"
+
+
+def body_of(hello: Hello) -> bytes:
+    return msgspec.msgpack.encode(hello)
+
+
+def test_a_hello_comes_out_as_it_went_in() -> None:
+    (body,) = FrameReader(4_096).feed(encode_hello("blue", 1, 2, 77))
+    assert decode_hello(body, cluster="blue", target=2) == Hello(MAGIC, VERSION, "blue", 1, 2, 77)
+
+
+@pytest.mark.parametrize(
+    ("body", "why"),
+    [
+        (b"\x00", "is no hello"),
+        (b"GET / HTTP/1.1", "is no hello"),
+        (body_of(Hello("mysql", VERSION, "blue", 1, 2, 77)), "it says 'mysql'"),
+        (body_of(Hello(MAGIC, 2, "blue", 1, 2, 77)), "speaks version 2, expected 1"),
+        (body_of(Hello(MAGIC, VERSION, "red", 1, 2, 77)), "cluster 'red', expected 'blue'"),
+        (body_of(Hello(MAGIC, VERSION, "blue", 1, 3, 77)), "takes us for node 3, this is 2"),
+    ],
+)
+def test_a_wrong_hello_is_refused_by_name(body: bytes, why: str) -> None:
+    with pytest.raises(RemoteProtocolError, match=why):
+        decode_hello(body, cluster="blue", target=2)
+
+
+@given(st.binary(max_size=60))
+def test_any_bytes_are_a_hello_or_refused(body: bytes) -> None:
+    with pytest.raises(RemoteProtocolError):
+        decode_hello(body, cluster="blue", target=2)

@@ -1,0 +1,187 @@
+"""The disk's thread: order, one flush a round, and an end at the first failure."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Sequence
+
+import pytest
+
+from bascule.errors import Broken, Closed
+from bascule.host.real import RealClock
+from bascule.raft.effects import Write
+from bascule.raft.messages import Chunk, Entry
+from bascule.raft.quorum import Members
+from bascule.raft.store.memory import MemoryStore
+from bascule.raft_driver.write_thread import Job, WriteThread, carry_out
+
+
+def entry(index: int) -> Entry:
+    return Entry(index, 1, 0, b"")
+
+
+class Recorded:
+    """A store that notes its calls, and stops in a flush until it is let go."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+        self.flushing = threading.Event()
+        self.go_on = threading.Event()
+        self.go_on.set()
+
+    def persist_term(self, term: int, voted_for: int) -> None:
+        self.calls.append(f"term {term} {voted_for}")
+
+    def persist_entries(self, entries: Sequence[Entry]) -> None:
+        self.calls.append(f"entries {[entry.index for entry in entries]}")
+
+    def truncate_from(self, index: int) -> None:
+        self.calls.append(f"from {index}")
+
+    def truncate_until(self, index: int) -> None:
+        self.calls.append(f"until {index}")
+
+    def persist_chunk(self, chunk: Chunk) -> None:
+        self.calls.append(f"chunk {chunk.number}")
+
+    def delete_chunks(self, index: int, count: int) -> None:
+        self.calls.append(f"delete {index} {count}")
+
+    def flush(self) -> None:
+        self.flushing.set()
+        assert self.go_on.wait(20)
+        self.calls.append("flush")
+
+
+class House:
+    """A thread with what it told."""
+
+    def __init__(self) -> None:
+        self.done: list[int] = []
+        self.failed: list[str] = []
+        self.told = asyncio.Event()
+        self.thread = WriteThread(
+            asyncio.get_running_loop(), RealClock(), on_done=self.on_done, on_failed=self.on_failed
+        )
+        self.thread.start()
+
+    def on_done(self, jobs: Sequence[Job]) -> None:
+        self.done += [write.number for _, _, write in jobs]
+        self.told.set()
+
+    def on_failed(self, cause: str) -> None:
+        self.failed.append(cause)
+        self.told.set()
+
+    async def until_told(self) -> None:
+        await self.told.wait()
+        self.told.clear()
+
+
+def test_a_write_is_carried_out_in_the_order_of_its_fields() -> None:
+    store = Recorded()
+    chunk = Chunk(9, 1, Members((1,)), 0, 1, b"")
+    write = Write(
+        number=1, vote=(3, 2), truncate_from=5, entries=(entry(5), entry(6)), chunks=(chunk,),
+        truncate_until=4, delete_chunks=((3, 2),), sync=True,
+    )  # fmt: skip
+    carry_out(store, write)  # type: ignore[arg-type]
+    assert store.calls == [
+        "term 3 2", "from 5", "entries [5, 6]", "chunk 0", "until 4", "delete 3 2",
+    ]  # fmt: skip
+
+
+def test_what_comes_during_a_flush_shares_the_next() -> None:
+    async def run() -> None:
+        house, store = House(), Recorded()
+        store.go_on.clear()
+
+        def write(number: int, *, sync: bool = True) -> list[Job]:
+            job = Write(number=number, entries=(entry(number),), sync=sync)
+            return [(1, store, job)]  # type: ignore[list-item]
+
+        house.thread.submit(write(1))
+        await asyncio.get_running_loop().run_in_executor(None, store.flushing.wait, 20)
+        for number in range(2, 6):
+            house.thread.submit(write(number))
+        store.go_on.set()
+        while len(house.done) < 5:
+            await house.until_told()
+        assert house.done == [1, 2, 3, 4, 5]
+        assert store.calls == [
+            "entries [1]", "flush",
+            "entries [2]", "entries [3]", "entries [4]", "entries [5]", "flush",
+        ]  # fmt: skip
+        house.thread.submit(write(6, sync=False))
+        await house.until_told()
+        assert store.calls[-1] == "entries [6]", "nobody waits for the disk"
+        found = house.thread.statistics()
+        assert (found.writes, found.entries, found.rounds, found.syncs) == (6, 6, 3, 2)
+        assert found.round_writes_max == 4
+        await house.thread.stop()
+
+    asyncio.run(run())
+
+
+def test_a_task_sees_what_was_submitted_before_it() -> None:
+    async def run() -> None:
+        house, store = House(), Recorded()
+        store.go_on.clear()
+        job = Write(number=1, entries=(entry(1),), sync=True)
+        house.thread.submit([(1, store, job)])  # type: ignore[list-item]
+        seen = house.thread.run(lambda: list(store.calls))
+        store.go_on.set()
+        assert await seen == ["entries [1]", "flush"]
+        refused = MemoryStore("closed")
+        refused.close()
+        with pytest.raises(Closed, match="store closed is closed"):
+            await house.thread.run(refused.load)
+        assert not house.failed, "whoever asked was told; the thread goes on"
+        await house.thread.stop()
+
+    asyncio.run(run())
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_bug_on_the_thread_is_told_before_it_ends_it() -> None:
+    async def run() -> None:
+        house = House()
+
+        def task() -> None:
+            raise ZeroDivisionError("a bug")
+
+        with pytest.raises(Broken, match="ZeroDivisionError: a bug"):
+            await house.thread.run(task)
+        assert house.failed == ["ZeroDivisionError: a bug"]
+        await house.thread.stop()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("call", [1, 2, 3])
+def test_the_first_failure_is_the_end(call: int) -> None:
+    """Nothing is confirmed any more, not of another store either."""
+
+    async def run() -> None:
+        house, store, other = House(), MemoryStore("first"), MemoryStore("second")
+        store.load()
+        other.load()
+        store.fail_in(call)
+        for number in range(1, 4):
+            write = Write(number=number, entries=(entry(number),), sync=True)
+            house.thread.submit([(2, other, write), (1, store, write)])
+            await house.until_told()
+            if house.failed:
+                break
+        confirmed = list(house.done)
+        assert len(house.failed) == 1
+        assert "input/output error" in house.failed[0]
+        house.thread.submit([(2, other, Write(number=9, entries=(entry(9),), sync=True))])
+        with pytest.raises(Broken, match="the store has failed: LogFailed"):
+            await house.thread.run(store.load)
+        await house.thread.stop()
+        assert house.done == confirmed
+        assert house.thread.statistics().failure == house.failed[0]
+
+    asyncio.run(run())
