@@ -233,7 +233,7 @@ class World:
         raise AssertionError(f"awake after {ticks_max} ticks: {awake}")
 
     def propose(self, group: int, payload: bytes, ticks_max: int = 200) -> None:
-        """Return once all nodes that run have applied `payload`, proposed again where it was lost."""
+        """Return once all running nodes have applied `payload`; it is proposed again where lost."""
         ticket = where = None
         for _ in range(ticks_max):
             if all(payload in process.applied[group] for process in self.processes.values()):

@@ -59,6 +59,24 @@ def test_idle_traffic_does_not_depend_on_the_count_of_groups() -> None:
     assert max(sizes) - min(sizes) <= 2, "bytes of version numbers alone"
 
 
+def test_a_hub_reports_what_rests_and_whom_it_hears() -> None:
+    world = at_rest(9)
+    report = world.hub(1).report()
+    assert (report.node, report.groups, report.at_rest) == (1, 9, 9)
+    assert [link.peer for link in report.links] == [2, 3]
+    for link in report.links:
+        assert link.is_in_contact
+        assert link.silent_ticks in range(HEARTBEAT + 1)
+        assert link.led_at_rest == len(led_by(world, 1))
+        assert link.followed_at_rest == len(led_by(world, link.peer))
+        assert link.refused == 0
+    world.isolate(1)
+    world.run(2 * ELECTION)
+    report = world.hub(1).report()
+    assert report.at_rest == 0
+    assert [link.is_in_contact for link in report.links] == [False, False]
+
+
 def test_a_tick_does_not_touch_what_rests(monkeypatch: pytest.MonkeyPatch) -> None:
     world = at_rest(30)
     touched: list[str] = []
@@ -354,6 +372,50 @@ def test_a_bundle_of_an_earlier_life_costs_no_progress() -> None:
             world.tick()
     world.propose(1, b"x")
     world.run_until_rest()
+
+
+def test_a_bundle_repeated_for_ever_is_no_sign_of_life() -> None:
+    world = at_rest(3)
+    leader = world.leader(1)
+    last = {other: bundles_of(world, 0, leader, other)[-1] for other in {1, 2, 3} - {leader}}
+    world.kill(leader)
+    for _ in range(5 * ELECTION):
+        for other, bundle in last.items():
+            world.hub(other).receive(bundle)
+        world.tick()
+    assert world.leader(1) not in (0, leader)
+
+
+def test_changes_of_an_earlier_session_are_not_taken() -> None:
+    """They would bring back groups that were forgotten by both."""
+    world = at_rest(6, seed=2)
+    leader = world.leader(1)
+    follower = 1 + leader % 3
+    old = [b for b in bundles_of(world, 0, leader, follower) if b.base == 0 and b.rested]
+    assert old
+    world.isolate(follower)
+    world.run(3 * ELECTION)
+    world.cut.clear()
+    for node in (leader, follower):
+        world.hub(node).tick()
+    for bundle in old:
+        world.hub(follower).receive(bundle)
+    links = {link.peer: link for link in world.hub(follower).report().links}
+    assert links[leader].followed_at_rest == 0
+
+
+def test_a_follower_wakes_with_its_leader_though_no_heartbeat_comes() -> None:
+    """Nobody but the hub's word tells it that its leader's beats are no longer about this group."""
+    world = at_rest(1)
+    leader = world.leader(1)
+    world.drop = [Heartbeat]
+    world.hub(leader).node(1).wake()
+    world.tick()
+    for other in {1, 2, 3} - {leader}:
+        assert not world.hub(other).node(1).resting
+    world.kill(leader)
+    world.run(4 * ELECTION)
+    assert world.leader(1) not in (0, leader)
 
 
 def test_everybody_restarts() -> None:

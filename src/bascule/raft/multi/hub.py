@@ -50,6 +50,7 @@ from bascule.raft.messages import AnyMessage, HeartbeatReply
 from bascule.raft.multi.bundle import Bundle, Rest
 from bascule.raft.multi.group import NEVER, Group
 from bascule.raft.multi.peer import Heard, Peer
+from bascule.raft.multi.report import HubReport
 from bascule.raft.node import Node
 
 
@@ -120,6 +121,17 @@ class Hub:
         group.catch_up(self.now)
         self._touch(group)
         return group.node
+
+    def report(self) -> HubReport:
+        """All of it; the groups have reports of their own."""
+        return HubReport(
+            node=self.id,
+            incarnation=self.incarnation,
+            ticks=self.now,
+            groups=len(self._groups),
+            at_rest=sum(group.node.resting for group in self._groups.values()),
+            links=tuple(peer.report(self.now) for peer in self._peers.values()),
+        )
 
     def _touch(self, group: Group) -> None:
         self._busy[group.number] = group

@@ -9,6 +9,7 @@ from typing import Final, TypeAlias
 
 from bascule.raft.messages import AnyMessage, Append, ChunkReply, size_of
 from bascule.raft.multi.bundle import Bundle, Rest
+from bascule.raft.multi.report import LinkReport
 from bascule.raft.multi.resting import FollowedGroups, LedGroups
 
 BUNDLE_BYTES_MAX: Final = 4 << 20
@@ -131,6 +132,17 @@ class Peer:
             self.session += 1
         self.followed.forget()
         self._is_refusal_new = False
+
+    def report(self, now: int) -> LinkReport:
+        return LinkReport(
+            peer=self.id,
+            incarnation=self.incarnation,
+            is_in_contact=self.is_in_contact(now),
+            silent_ticks=None if self.heard_at == NEVER else now - self.heard_at,
+            led_at_rest=len(self.led.resting),
+            followed_at_rest=len(self.followed.resting),
+            refused=len(self.followed.refused),
+        )
 
     # -- speaking -----------------------------------------------------------------------------
 
