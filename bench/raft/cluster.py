@@ -27,6 +27,13 @@ class Member(Running):
 
     errors: Path = Path(os.devnull)
 
+    def stop(self) -> None:
+        """Let it end by itself, as a member does that hears no more."""
+        self.process.stdin.close()  # type: ignore[union-attr]
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(10)
+        super().stop()
+
     def tell(self, line: str) -> None:
         self.process.stdin.write(line.encode() + b"\n")  # type: ignore[union-attr]
         self.process.stdin.flush()  # type: ignore[union-attr]

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 from typing import Any
 
-from bascule.errors import BasculeError
+from bascule.errors import BasculeError, CannotReplicate
 from bascule.raft.messages import Entry, Snapshot
 from bascule.raft.quorum import founded
 from bascule.raft_driver.driver import DriverSettings, RaftDriver
@@ -18,6 +18,8 @@ from bascule.raft_driver.group import Group
 from bench.raft.member import Load, obey
 
 GROUP = 1
+RETRY_SECONDS = 0.001
+"""After a refusal, which is back pressure; its latency runs on."""
 
 
 class Counter:
@@ -45,16 +47,17 @@ async def load(group: Group, in_flight: int, seconds: float, size: int) -> dict[
     loop = asyncio.get_running_loop()
     done = loop.create_future()
     going = in_flight
+    refused = 0
 
-    def propose() -> None:
-        began = time.perf_counter()
+    def propose(began: float) -> None:
+        nonlocal refused
 
         def answered(future: asyncio.Future[Any]) -> None:
             nonlocal going
             try:
                 future.result()
                 if measured.answered(began):
-                    propose()
+                    propose(time.perf_counter())
                     return
             except BasculeError as error:
                 if not done.done():
@@ -63,12 +66,16 @@ async def load(group: Group, in_flight: int, seconds: float, size: int) -> dict[
             if not going and not done.done():
                 done.set_result(None)
 
-        group.propose_nowait(payload).add_done_callback(answered)
+        try:
+            group.propose_nowait(payload).add_done_callback(answered)
+        except CannotReplicate:
+            refused += 1
+            loop.call_later(RETRY_SECONDS, propose, began)
 
     for _ in range(in_flight):
-        propose()
+        propose(time.perf_counter())
     await done
-    return measured.result()
+    return {**measured.result(), "refused": refused}
 
 
 Started = tuple[asyncio.AbstractEventLoop, asyncio.Event, RaftDriver, Group]
