@@ -1,11 +1,13 @@
-"""The set of groups at rest, and its copy at a peer to which bundles pass with loss."""
+"""The set of groups at rest, its copy at a peer, and the link between them."""
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bascule.raft.multi.bundle import Rest
+from bascule.raft.multi.bundle import Bundle, Rest
+from bascule.raft.multi.peer import Heard, Peer
 from bascule.raft.multi.resting import FollowedGroups, LedGroups
 
 GROUPS = st.integers(1, 6)
@@ -141,3 +143,70 @@ def test_a_refusal_holds_for_one_offer() -> None:
     followed.take(2, 3, (), (1,))
     assert not followed.refused
     assert not followed.refuse(1)
+
+
+def beat(**changes: object) -> Bundle:
+    """To node 1 of incarnation 11 from node 2 of incarnation 22."""
+    fields = {
+        "source": 2, "target": 1, "incarnation": 22, "heard_incarnation": 11, "clock": 50,
+        "echo": 95, "session": 1, "heard_session": 1, "held": 0,
+    }  # fmt: skip
+    return Bundle(**{**fields, **changes})  # type: ignore[arg-type]
+
+
+def link() -> Peer:
+    """Node 1's, at its tick 100."""
+    peer = Peer(2, (1, 11), heartbeat_ticks=2, election_ticks=10)
+    assert peer.hear(beat(), 100) is Heard.RESTARTED
+    return peer
+
+
+@pytest.mark.parametrize(
+    "open_question",
+    [
+        {"heard_incarnation": 0, "heard_session": 0},
+        {"heard_incarnation": 10},
+        {"heard_session": 0},
+        {"base": 3, "version": 4, "woken": (7,)},
+    ],
+    ids=["never heard", "of an earlier life", "of an earlier session", "not confirmed"],
+)
+def test_an_open_question_is_answered_once(open_question: dict[str, object]) -> None:
+    peer = link()
+    assert peer.due_at(100) is None, "they share nothing"
+    peer.hear(beat(clock=51, **open_question), 101)
+    assert peer.due_at(101) == 101
+    (answer,) = peer.take_bundles(101)
+    assert (answer.heard_incarnation, answer.session, answer.echo) == (22, 1, 51)
+    assert peer.due_at(101) is None
+    peer.hear(beat(clock=51, **open_question), 101)
+    assert peer.due_at(101) == 103, "not more often than beats"
+
+
+def test_who_shares_nothing_is_not_answered() -> None:
+    peer = link()
+    for clock in range(51, 60):
+        assert peer.hear(beat(clock=clock), 101) is Heard.SAME
+        assert peer.take_bundles(101) == []
+
+
+def test_contact_needs_an_answer_of_this_life() -> None:
+    peer = link()
+    assert peer.is_in_contact(104)
+    assert not peer.is_in_contact(105), "10 ticks after what was answered left"
+    peer.hear(beat(clock=51, echo=104, heard_incarnation=9), 105)
+    assert not peer.is_in_contact(105)
+    peer.hear(beat(clock=52, echo=999), 105)
+    assert not peer.is_in_contact(105), "it cannot have heard the future"
+    peer.hear(beat(clock=53, echo=104), 105)
+    assert peer.is_in_contact(105)
+    assert peer.hear(beat(incarnation=23, echo=104, heard_incarnation=11), 105) is Heard.RESTARTED
+
+
+def test_another_session_is_told_from_an_older_one() -> None:
+    peer = link()
+    assert peer.hear(beat(session=3), 100) is Heard.FORGOT
+    assert peer.hear(beat(session=3), 100) is Heard.SAME
+    assert peer.hear(beat(session=2), 100) is Heard.SAME
+    assert not peer.is_about_led(beat(session=2))
+    assert peer.is_about_led(beat(session=3))

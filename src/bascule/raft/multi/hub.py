@@ -271,11 +271,9 @@ class Hub:
         if not (bundles or writes or applies or answers):
             return None
         return HubReady(
-            bundles=tuple(bundles),
-            writes=tuple(writes),
-            applies=tuple(applies),
+            bundles=tuple(bundles), writes=tuple(writes), applies=tuple(applies),
             answers=tuple(answers),
-        )
+        )  # fmt: skip
 
     def _send(self, number: int, messages: Iterable[AnyMessage]) -> None:
         for message in messages:
