@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from bascule.host.real import RealRandom
 from bascule.raft.config import RaftConfig
-from bascule.raft.messages import Entry, Kind, Snapshot
+from bascule.raft.messages import Entry, Kind, Snapshot, VoteRequest
 from bascule.raft.node import Node
-from bascule.raft.quorum import founded
+from bascule.raft.quorum import Change, encode_members, founded
 from bascule.raft.store.contract import Restored
 
 
@@ -30,3 +30,18 @@ def test_a_log_whose_cut_was_not_flushed_is_cut_again() -> None:
     assert ready is not None
     assert ready.write is not None
     assert ready.write.truncate_until == 11
+
+
+def test_a_leader_that_removed_itself_stands_while_the_removal_is_not_committed() -> None:
+    """Its log has one entry more than the other's, who therefore gets no vote from it."""
+    founding = founded(1, 4)
+    removal = encode_members(founding.changed(Change.REMOVE, 1, 1))
+    restored = Restored(founding=founding, term=1, entries=(Entry(1, 1, Kind.MEMBERS, removal),))
+    node = Node(1, RaftConfig(), restored, RealRandom(1))
+    assert node.members.voters == (4,)
+    node.tick(2 * node.config.election_ticks)
+    ready = node.ready()
+    assert ready is not None
+    (asked,) = ready.send
+    assert isinstance(asked, VoteRequest)
+    assert (asked.target, asked.pre, asked.last_index) == (4, True, 1)

@@ -128,6 +128,17 @@ class Core:
     def is_voter(self) -> bool:
         return self.id in self._history[-1].voters
 
+    @property
+    def may_stand(self) -> bool:
+        """Whether an election may need this node: it votes, or did before a change that is not
+        committed. It may be the only one whose log has that change, so that no other can be elected
+        (thesis 4.2.2)."""
+        if self.is_voter:
+            return True
+        history = self._history
+        is_open = len(history) > 1 and history[-1].index > self.log.commit
+        return is_open and self.id in history[-2].voters
+
     def members_at(self, index: int) -> Members:
         """Those in force at `index`, which is not before the snapshot."""
         return next(found for found in reversed(self._history) if found.index <= index)

@@ -22,7 +22,7 @@ class Election:
         """Ask for votes where this node may lead: first whether it would get them, unless `forced`
         by the leader. Whether it stands."""
         core = self._core
-        if not core.is_voter or core.role is Role.LEADER:
+        if not core.may_stand or core.role is Role.LEADER:
             return False
         core.reset_election_timer()
         self._votes = {}
