@@ -188,7 +188,7 @@ class SqliteDatabase:
         """The rows that `sql` finds. Raises: CorruptData, LogFailed, and then at every call."""
         try:
             yield from self.connection.execute(sql, values)
-        except sqlite3.Error as error:
+        except schema.ERRORS as error:
             found = schema.translated(self.path, error)
             self.fail(str(found))
             raise found from error
@@ -298,7 +298,7 @@ class _Failing:
         """Nothing to prepare."""
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, sqlite3.Error):
+        if isinstance(error, schema.ERRORS):
             found = schema.translated(self._database.path, error)
             cause = found.cause if isinstance(found, LogFailed) else str(found)
             raise self._database.fail(cause) from error

@@ -57,7 +57,7 @@ def open_checked(
         raise schema.translated(path, error) from error
     try:
         return _checked(files, path, connection, node_id)
-    except sqlite3.Error as error:
+    except schema.ERRORS as error:
         found = schema.translated(path, error)
         _let_go(files, path, connection, keep_log=isinstance(found, CorruptData))
         raise found from error

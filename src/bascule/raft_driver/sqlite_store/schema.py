@@ -171,7 +171,11 @@ _CORRUPT: Final = (
 """SQLite's names of what only bytes that nobody wrote can cause: the statements are right."""
 
 
-def translated(path: str, error: sqlite3.Error) -> BasculeError:
+ERRORS: Final = (sqlite3.Error, UnicodeDecodeError)
+"""What `translated` takes. Python itself may fail over an error that quotes a damaged schema."""
+
+
+def translated(path: str, error: sqlite3.Error | UnicodeDecodeError) -> BasculeError:
     """What an error of SQLite says about the database at `path`."""
     name = getattr(error, "sqlite_errorname", "SQLITE_ERROR")
     if name.startswith(_CORRUPT):
