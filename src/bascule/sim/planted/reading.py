@@ -1,0 +1,153 @@
+"""Planted bugs of reads and of answers."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from msgspec.structs import replace
+
+from bascule.raft.effects import Answer, Outcome
+from bascule.raft.messages import HeartbeatReply
+from bascule.raft.roles.leading import Leading
+from bascule.raft.roles.proposals import Proposals
+from bascule.raft.roles.reads import Read, Reads
+from bascule.sim.planted.base import Planted, instead
+
+FRESH: Final = "reads see what was committed"
+LINEAR: Final = "linearizable reads and writes"
+ONCE: Final = "one answer to a ticket"
+TRUTH: Final = "no answer that history contradicts"
+
+
+def _no_round(original: Any) -> Any:
+    def wait_for_round(self: Reads, read: Read) -> None:
+        read.index = self._core.log.commit
+        self.wait_for_index(read)
+
+    return wait_for_round
+
+
+def _before_a_commit(original: Any) -> Any:
+    def replicate(self: Leading) -> None:
+        if self._core.reads.wants_round:
+            self._begin_round()
+        original(self)
+
+    return replicate
+
+
+def _any_round_confirms(original: Any) -> Any:
+    def on_heartbeat_reply(self: Leading, message: HeartbeatReply) -> None:
+        original(self, replace(message, round=self.round))
+
+    return on_heartbeat_reply
+
+
+def _learners_confirm(original: Any) -> Any:
+    def count_round(self: Leading) -> None:
+        core = self._core
+        found = sorted(
+            [
+                self.round if member == core.id else self.progress[member].acked_round
+                for member in core.members.all
+            ],
+            reverse=True,
+        )
+        # A majority of the voters is looked for among all members.
+        answered = found[core.members.majority - 1]
+        while self._rounds and self._rounds[0][0] <= answered:
+            self._lease_from = self._rounds.popleft()[1]
+        core.reads.on_round(answered)
+
+    return count_round
+
+
+def _before_applied(original: Any) -> Any:
+    def wait_for_index(self: Reads, read: Read) -> None:
+        self._grant(read)
+
+    return wait_for_index
+
+
+def _lease_from_the_answer(original: Any) -> Any:
+    def count_round(self: Leading) -> None:
+        before = self._lease_from
+        original(self)
+        if self._lease_from != before:
+            self._lease_from = self._core.now
+
+    return count_round
+
+
+def _expired_stays(original: Any) -> Any:
+    def expire(self: Proposals, now: int, leader: int) -> None:
+        kept = dict(self._live)
+        original(self, now, leader)
+        self._live.update(kept)
+
+    return expire
+
+
+def _truncated_is_not_leader(original: Any) -> Any:
+    def truncated(self: Proposals, start: int) -> None:
+        for index in sorted(index for index in self._live if index >= start):
+            found = self._live.pop(index)
+            self.answers.append(Answer(found.ticket, Outcome.NOT_LEADER, index))
+
+    return truncated
+
+
+def _truncated_stays(original: Any) -> Any:
+    def truncated(self: Proposals, start: int) -> None:
+        pass
+
+    return truncated
+
+
+BUGS: Final = (
+    Planted(
+        name="read without a round",
+        found_by=(FRESH, LINEAR),
+        patch=instead(Reads, "wait_for_round", _no_round),
+    ),
+    Planted(
+        name="read before a commit in the term",
+        found_by=(FRESH, LINEAR),
+        patch=instead(Leading, "replicate", _before_a_commit),
+    ),
+    Planted(
+        name="read confirmed by an older round",
+        found_by=(FRESH, LINEAR),
+        patch=instead(Leading, "on_heartbeat_reply", _any_round_confirms),
+    ),
+    Planted(
+        name="learners confirm rounds and leases",
+        found_by=(FRESH, LINEAR),
+        patch=instead(Leading, "_count_round", _learners_confirm),
+    ),
+    Planted(
+        name="read before it is applied",
+        found_by=(FRESH,),
+        patch=instead(Reads, "wait_for_index", _before_applied),
+    ),
+    Planted(
+        name="lease from the answer's time",
+        found_by=(FRESH, LINEAR),
+        patch=instead(Leading, "_count_round", _lease_from_the_answer),
+    ),
+    Planted(
+        name="expired proposal answered again",
+        found_by=(ONCE,),
+        patch=instead(Proposals, "expire", _expired_stays),
+    ),
+    Planted(
+        name="truncated proposal answered not leader",
+        found_by=(TRUTH, LINEAR),
+        patch=instead(Proposals, "truncated", _truncated_is_not_leader),
+    ),
+    Planted(
+        name="truncated proposal answered by its index",
+        found_by=(TRUTH,),
+        patch=instead(Proposals, "truncated", _truncated_stays),
+    ),
+)
