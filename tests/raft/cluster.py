@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections import deque
 
 from bascule.raft.config import RaftConfig
-from bascule.raft.effects import Answer, Applied, Apply, Ready, Write, Written
-from bascule.raft.messages import AnyMessage, Entry, Kind
+from bascule.raft.effects import Answer, Applied, Apply, Ready, Role, Write, Written
+from bascule.raft.messages import AnyMessage, AppendReply, Entry, Kind, VoteReply
 from bascule.raft.node import Node
 from bascule.raft.quorum import Members, founded
 from bascule.raft.store.contract import Restored
 from raft.environment import Dice
+
+CONFIG = RaftConfig(election_ticks=10, heartbeat_ticks=2)
+"""Small numbers of ticks, for counting them in a test."""
 
 
 def restored(
@@ -79,6 +82,47 @@ def driven(
 ) -> Driven:
     """A node that starts from `found`; its election timeouts are the shortest unless `dice`."""
     return Driven(Node(node_id, config or RaftConfig(), found, dice or Dice()))
+
+
+def leader_of(*voters: int, terms: tuple[int, ...] = (), config: RaftConfig = CONFIG) -> Driven:
+    """Node 1, elected in the term after the last of `terms` by all `voters`; what it sent is
+    forgotten. Its no-op stands behind the entries of `terms`."""
+    found = driven(1, restored(*voters, terms=terms), config)
+    candidacy(found)
+    term = found.node.term
+    found.step(*(VoteReply(voter, 1, term, False, True) for voter in voters if voter != 1))
+    assert found.node.role is Role.LEADER
+    found.sent.clear()
+    return found
+
+
+def candidacy(found: Driven) -> list[AnyMessage]:
+    """Let the node stand and win the pre-vote; what it asked then."""
+    node = found.node
+    node.campaign()
+    found.drive()
+    yes = [VoteReply(v, 1, node.term + 1, True, True) for v in node.members.voters if v != 1]
+    return found.step(*yes)
+
+
+def follower(
+    *voters: int, terms: tuple[int, ...] = (), term: int = 0, config: RaftConfig = CONFIG
+) -> Driven:
+    return driven(1, restored(*(voters or (1, 2, 3)), terms=terms, term=term), config)
+
+
+def log_terms(node: Node) -> list[int]:
+    return [node.log.entry(index).term for index in range(node.log.first, node.log.last + 1)]
+
+
+def entries(start: int, *terms: int) -> tuple[Entry, ...]:
+    return tuple(Entry(index, of, Kind.NORMAL, b"") for index, of in enumerate(terms, start))
+
+
+def acknowledge(found: Driven, *voters: int, index: int | None = None) -> list[AnyMessage]:
+    node = found.node
+    upto = node.log.last if index is None else index
+    return found.step(*(AppendReply(v, 1, node.term, True, upto) for v in voters))
 
 
 class Cluster:

@@ -1,0 +1,402 @@
+"""Raft's rules on transfer, members, snapshots, clients and speed; see `test_paper.py`."""
+
+from __future__ import annotations
+
+import zlib
+
+import pytest
+
+from bascule.errors import CannotReplicate, NotLeader
+from bascule.raft.config import RaftConfig
+from bascule.raft.effects import Outcome, ReadPolicy, Role, Written
+from bascule.raft.messages import (
+    Append,
+    AppendReply,
+    ChunkReply,
+    ChunkRequest,
+    Entry,
+    Heartbeat,
+    HeartbeatReply,
+    Kind,
+    SnapshotOffer,
+    TimeoutNow,
+    VoteReply,
+    VoteRequest,
+)
+from bascule.raft.quorum import Change, Members, encode_members, founded
+from raft.cluster import (
+    CONFIG,
+    Driven,
+    acknowledge,
+    driven,
+    entries,
+    follower,
+    leader_of,
+    restored,
+)
+
+# ------------------------------------------------------------ 3.10 leadership transfer
+
+
+def test_3_10_target_is_asked_once_it_has_everything() -> None:
+    found = leader_of(1, 2, 3)
+    found.node.transfer(2)
+    assert not any(isinstance(message, TimeoutNow) for message in found.drive())
+    with pytest.raises(CannotReplicate):
+        found.node.propose(b"x")
+    assert TimeoutNow(1, 2, 1) in acknowledge(found, 2)
+
+
+def test_3_10_target_stands_at_once() -> None:
+    found = follower(terms=(1,), term=1)
+    found.step(Heartbeat(2, 1, 1, 1, 1))
+    sent = found.step(TimeoutNow(2, 1, 1))
+    assert sent == [VoteRequest(1, to, 2, False, 1, 1, forced=True) for to in (2, 3)]
+
+
+def test_3_10_only_the_leader_may_ask() -> None:
+    found = follower(terms=(1,), term=1)
+    found.step(Heartbeat(2, 1, 1, 1, 1))
+    assert found.step(TimeoutNow(3, 1, 1)) == []
+    assert found.node.role is Role.FOLLOWER
+
+
+def test_3_10_given_up_after_an_election_timeout() -> None:
+    found = leader_of(1, 2, 3)
+    ticket = found.node.transfer(2)
+    found.tick(9)
+    assert found.answers == []
+    found.tick()
+    assert [(a.ticket, a.outcome) for a in found.answers] == [(ticket, Outcome.TIMED_OUT)]
+    found.node.propose(b"x")
+
+
+# ------------------------------------------------------------ 4 members
+
+
+def members_entry(index: int, term: int, members: Members) -> Entry:
+    return Entry(index, term, Kind.MEMBERS, encode_members(members))
+
+
+def test_4_1_the_latest_members_in_the_log_are_in_force() -> None:
+    found = follower(term=1)
+    changed = Members((1, 2, 3, 4), (), 1)
+    found.step(Append(2, 1, 1, 0, 0, 0, (members_entry(1, 1, changed),)))
+    assert found.node.commit == 0
+    assert found.node.members == changed
+
+
+def test_4_1_truncated_members_revert() -> None:
+    found = follower(term=1)
+    entry = members_entry(1, 1, Members((1, 2, 3, 4), (), 1))
+    found.step(Append(2, 1, 1, 0, 0, 0, (entry,)))
+    found.step(Append(3, 1, 2, 0, 0, 0, entries(1, 2)))
+    assert found.node.members == founded(1, 2, 3)
+
+
+def test_4_1_one_change_at_a_time() -> None:
+    found = leader_of(1, 2, 3)
+    acknowledge(found, 2, 3)
+    found.node.change_members(Change.ADD_VOTER, 4)
+    with pytest.raises(CannotReplicate):
+        found.node.change_members(Change.ADD_VOTER, 5)
+    found.drive()
+    acknowledge(found, 2, 3)  # with 1, three of four
+    found.node.change_members(Change.ADD_VOTER, 5)
+
+
+def test_4_1_no_change_before_a_commit_in_the_term() -> None:
+    """The bug of 2015."""
+    found = leader_of(1, 2, 3, terms=(1,))
+    with pytest.raises(CannotReplicate):
+        found.node.change_members(Change.REMOVE, 3)
+    acknowledge(found, 2)
+    found.node.change_members(Change.REMOVE, 3)
+
+
+def test_4_1_strangers_are_listened_to() -> None:
+    """A leader or candidate that is no member here may be one by an entry still to come."""
+    found = follower(1, 2, 3)
+    (vote,) = found.step(VoteRequest(7, 1, 1, False, 0, 0))
+    assert vote == VoteReply(1, 7, 1, False, True)
+    found.step(Append(7, 1, 1, 0, 0, 0, entries(1, 1)))
+    assert (found.node.leader, found.node.log.last) == (7, 1)
+
+
+def test_4_2_1_a_new_member_catches_up_before_it_votes() -> None:
+    config = RaftConfig(append_entries_max=5, pending_entries_max=50)
+    found = leader_of(1, 2, 3, config=config)
+    acknowledge(found, 2, 3)
+    found.node.change_members(Change.ADD_LEARNER, 4)
+    for _ in range(10):
+        found.node.propose(b"x")
+    found.drive()
+    acknowledge(found, 2, 3)
+    with pytest.raises(CannotReplicate):
+        found.node.change_members(Change.ADD_VOTER, 4)
+    acknowledge(found, 4)
+    found.node.change_members(Change.ADD_VOTER, 4)
+
+
+def test_4_2_1_learners_never_stand() -> None:
+    found = driven(4, restored(1, 2, 3), CONFIG)
+    found.step(Append(1, 4, 1, 0, 0, 0, (members_entry(1, 1, Members((1, 2, 3), (4,), 1)),)))
+    found.node.campaign()
+    found.tick(50)
+    assert not any(isinstance(message, VoteRequest) for message in found.sent)
+
+
+def test_4_2_2_a_leader_that_is_removed_leads_until_that_is_committed() -> None:
+    found = leader_of(1, 2, 3)
+    acknowledge(found, 2, 3)
+    found.node.change_members(Change.REMOVE, 1)
+    found.drive()
+    acknowledge(found, 2)  # with 1 it would be a majority, but 1 does not count
+    assert (found.node.role, found.node.commit) == (Role.LEADER, 1)
+    acknowledge(found, 3)
+    assert (found.node.role, found.node.commit) == (Role.FOLLOWER, 2)
+
+
+@pytest.mark.parametrize("pre", [True, False], ids=["pre-vote", "vote"])
+def test_4_2_3_who_hears_a_leader_is_not_disturbed(pre: bool) -> None:
+    found = follower(terms=(1,), term=1)
+    found.step(Heartbeat(2, 1, 1, 0, 1))
+    found.tick(9)
+    assert found.step(VoteRequest(3, 1, 7, pre, 9, 9)) == [VoteReply(1, 3, 1, pre, False)]
+    assert found.node.term == 1
+
+
+def test_4_2_3_a_leader_is_not_disturbed() -> None:
+    found = leader_of(1, 2, 3)
+    found.step(VoteRequest(3, 1, 7, False, 9, 9))
+    assert (found.node.role, found.node.term) == (Role.LEADER, 1)
+
+
+def test_4_2_3_transfer_may_disturb() -> None:
+    found = follower(terms=(1,), term=1)
+    found.step(Heartbeat(2, 1, 1, 0, 1))
+    (vote,) = found.step(VoteRequest(3, 1, 2, False, 9, 9, forced=True))
+    assert vote == VoteReply(1, 3, 2, False, True)
+
+
+# ------------------------------------------------------------ 5 snapshots
+
+SMALL = RaftConfig(commit_count_to_take_snapshot=4, pending_entries_max=20)
+
+
+def offer(index: int, term: int, *chunks: bytes, leader_term: int = 9) -> SnapshotOffer:
+    sums = tuple(map(zlib.crc32, chunks))
+    return SnapshotOffer(2, 1, leader_term, index, term, founded(1, 2, 3), sums, (2,))
+
+
+def serve(found: Driven, of: SnapshotOffer, *chunks: bytes) -> None:
+    """Take the offer and answer each request for a chunk of it."""
+    requests = found.step(of)
+    while requests:
+        request = requests.pop(0)
+        if isinstance(request, ChunkRequest):
+            data = chunks[request.number]
+            reply = ChunkReply(2, 1, 9, request.index, request.number, data)
+            requests += found.step(reply)
+
+
+def test_5_1_snapshot_knows_its_last_index_and_term_and_members() -> None:
+    found = leader_of(1, config=SMALL)
+    for _ in range(4):
+        found.node.propose(b"x")
+    found.drive()
+    snapshot = found.node.log.snapshot
+    assert snapshot is not None
+    assert (snapshot.index, snapshot.term, snapshot.members) == (4, 1, founded(1))
+
+
+def test_5_1_a_log_that_differs_is_replaced() -> None:
+    found = follower(terms=(1, 1, 2, 2, 2, 2), config=SMALL)
+    serve(found, offer(4, 3, b"a", b"b"), b"a", b"b")
+    node = found.node
+    assert (node.log.first, node.log.last, node.commit, node.applied) == (5, 4, 4, 4)
+    assert node.log.term_at(4) == 3
+
+
+def test_5_1_entries_behind_a_snapshot_that_fits_stay() -> None:
+    found = follower(terms=(1, 1, 2, 3, 3, 3), config=SMALL)
+    found.step(offer(4, 3, b"a"))
+    node = found.node
+    assert (node.log.last, node.commit) == (6, 4)
+    assert not any(isinstance(message, ChunkRequest) for message in found.sent)
+
+
+def test_5_1_an_old_snapshot_changes_nothing() -> None:
+    found = follower(terms=(1, 1, 1, 1, 1), term=1, config=SMALL)
+    found.step(Heartbeat(2, 1, 9, 5, 1))
+    found.step(offer(4, 1, b"a"))
+    assert (found.node.commit, found.node.log.last, found.node.applied) == (5, 5, 5)
+    assert not any(isinstance(message, ChunkRequest) for message in found.sent)
+
+
+def test_5_1_a_chunk_that_is_not_the_leaders_is_not_taken() -> None:
+    found = follower(config=SMALL)
+    found.step(offer(4, 3, b"a", b"b"))
+    found.step(ChunkReply(2, 1, 9, 4, 0, b"x"))
+    found.step(ChunkReply(2, 1, 9, 4, 1, b"b"))
+    assert found.node.log.snapshot is None
+    assert not any(chunk.data == b"x" for write in found.writes for chunk in write.chunks)
+
+
+# ------------------------------------------------------------ 6 clients
+
+
+def test_6_2_a_leader_cut_off_steps_down() -> None:
+    found = leader_of(1, 2, 3)
+    acknowledge(found, 2)
+    found.tick(20)
+    assert (found.node.role, found.node.leader, found.node.term) == (Role.FOLLOWER, 0, 1)
+    with pytest.raises(NotLeader):
+        found.node.propose(b"x")
+
+
+def test_6_2_a_leader_that_is_heard_by_a_majority_stays() -> None:
+    found = leader_of(1, 2, 3)
+    for _ in range(20):
+        beats = [m for m in found.tick(5) if isinstance(m, Heartbeat) and m.target == 2]
+        found.step(*(HeartbeatReply(2, 1, 1, beat.round) for beat in beats))
+    assert found.node.role is Role.LEADER
+
+
+def test_6_4_a_term_begins_with_a_no_op() -> None:
+    found = leader_of(1, 2, 3, terms=(1, 1))
+    entry = found.node.log.entry(3)
+    assert (entry.kind, entry.term) == (Kind.NO_OP, found.node.term)
+
+
+def test_6_4_no_read_before_a_commit_in_the_term() -> None:
+    found = leader_of(1, 2, 3)
+    found.node.read()
+    assert not any(isinstance(message, Heartbeat) for message in found.drive())
+    assert any(isinstance(message, Heartbeat) for message in acknowledge(found, 2))
+
+
+def reading(*voters: int) -> tuple[Driven, int]:
+    """A leader that sent the round of a read."""
+    found = leader_of(*voters)
+    acknowledge(found, *voters[1:])
+    found.node.read()
+    rounds = [m.round for m in found.drive() if isinstance(m, Heartbeat)]
+    return found, max(rounds)
+
+
+def test_6_4_a_read_waits_for_a_majority() -> None:
+    found, number = reading(1, 2, 3, 4, 5)
+    found.step(HeartbeatReply(2, 1, 1, number))
+    assert found.answers == []
+    found.step(HeartbeatReply(2, 1, 1, number))  # twice is once
+    assert found.answers == []
+    found.step(HeartbeatReply(3, 1, 1, number))
+    assert [answer.outcome for answer in found.answers] == [Outcome.READABLE]
+
+
+def test_6_4_answers_to_an_earlier_round_do_not_count() -> None:
+    found, number = reading(1, 2, 3)
+    found.step(HeartbeatReply(2, 1, 1, number - 1))
+    assert found.answers == []
+
+
+def test_6_4_a_read_touches_no_log() -> None:
+    found, number = reading(1, 2, 3)
+    last, writes = found.node.log.last, len(found.writes)
+    found.step(HeartbeatReply(2, 1, 1, number))
+    assert (found.node.log.last, len(found.writes)) == (last, writes)
+
+
+def test_6_4_followers_do_not_serve_linearizable_reads() -> None:
+    found = follower(term=1)
+    found.step(Heartbeat(2, 1, 1, 0, 1))
+    with pytest.raises(NotLeader) as caught:
+        found.node.read()
+    assert caught.value.leader == 2
+
+
+def test_6_4_1_a_lease_ends_by_the_clock() -> None:
+    config = RaftConfig(election_ticks=10, lease_reads=True, lease_margin_ticks=3)
+    found = leader_of(1, 2, 3, config=config)
+    acknowledge(found, 2, 3)
+    beats = [m for m in found.tick(2) if isinstance(m, Heartbeat)]
+    found.step(*(HeartbeatReply(m.target, 1, 1, m.round) for m in beats))
+    found.tick(6)
+    found.node.read(ReadPolicy.LEASE)
+    found.drive()
+    assert [answer.outcome for answer in found.answers] == [Outcome.READABLE]
+    found.tick(1)  # the round was sent 7 = 10 - 3 ticks ago
+    found.node.read(ReadPolicy.LEASE)
+    found.drive()
+    assert len(found.answers) == 1
+
+
+# ------------------------------------------------------------ 9.6 pre-vote
+
+
+def test_9_6_asking_costs_no_term_and_no_write() -> None:
+    found = follower(terms=(1,), term=3)
+    for _ in range(5):
+        found.tick(10)
+    requests = [message for message in found.sent if isinstance(message, VoteRequest)]
+    assert requests
+    assert all(request.pre and request.term == 4 for request in requests)
+    assert (found.node.term, found.writes) == (3, [])
+
+
+def test_9_6_answering_costs_no_term_and_no_vote() -> None:
+    found = follower(term=3)
+    assert found.step(VoteRequest(2, 1, 9, True, 0, 0)) == [VoteReply(1, 2, 9, True, True)]
+    assert (found.node.term, found.node.voted_for, found.writes) == (3, 0, [])
+
+
+# ------------------------------------------------------------ 10.2 performance
+
+
+def test_10_2_1_the_leader_sends_while_it_writes() -> None:
+    node = leader_of(1, 2, 3).node
+    node.step(AppendReply(2, 1, 1, True, 1))
+    node.ready()
+    node.propose(b"x")
+    ready = node.ready()
+    assert ready is not None
+    assert ready.write is not None
+    assert ready.write.then_send == ()
+    assert any(isinstance(message, Append) and message.entries for message in ready.send)
+
+
+def test_10_2_1_the_leader_counts_itself_once_it_has_written() -> None:
+    node = leader_of(1, 2, 3).node
+    node.step(AppendReply(2, 1, 1, True, 1))
+    node.ready()
+    node.propose(b"x")
+    ready = node.ready()
+    node.step(AppendReply(2, 1, 1, True, 2))
+    assert node.commit == 1
+    assert ready is not None
+    assert ready.write is not None
+    node.advance(Written(ready.write.number))
+    assert node.commit == 2
+
+
+def test_10_2_1_a_majority_of_others_is_enough() -> None:
+    node = leader_of(1, 2, 3).node
+    node.step(AppendReply(2, 1, 1, True, 1))
+    node.ready()
+    node.propose(b"x")
+    node.ready()
+    node.step(AppendReply(2, 1, 1, True, 2))
+    node.step(AppendReply(3, 1, 1, True, 2))
+    assert node.commit == 2
+
+
+def test_10_2_2_appends_are_sent_ahead_of_answers() -> None:
+    found = leader_of(1, 2)
+    acknowledge(found, 2)
+    found.sent.clear()
+    for _ in range(3):
+        found.node.propose(b"x")
+        found.drive()
+    appends = [m for m in found.sent if isinstance(m, Append)]
+    assert [append.previous_index for append in appends] == [1, 2, 3]
