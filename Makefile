@@ -14,6 +14,9 @@ ROUNDS  ?= 20
 POWER_ROUNDS ?= 10000
 SECONDS ?= 60
 SEED    ?=
+# Seeds of `make sim`, FIRST-LAST, and how many run at once.
+SEEDS   ?= 0-999
+JOBS    ?= 2
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
@@ -108,6 +111,10 @@ torture-spark: setup ## kill driver and executors of the archive and the sink, R
 power: $(VENV)/.installed build ## power loss on the crashable disk, POWER_ROUNDS=10000 rounds from SEED on
 	BASCULE_POWER_ROUNDS=$(POWER_ROUNDS) BASCULE_POWER_SEED=$(or $(SEED),0) \
 		$(PYTEST) -q -x tests/sim/test_power_loss.py
+
+.PHONY: sim
+sim: $(VENV)/.installed build ## the Raft group under drawn faults, SEEDS=0-999 (JOBS=2 at once); a failure names its replay
+	$(BIN)/python -m bascule.sim raft --seeds $(SEEDS) --jobs $(JOBS)
 
 .PHONY: fuzz
 fuzz: $(VENV)/.installed build ## hostile bytes for SECONDS=60 a target; property tests with many more examples

@@ -6,8 +6,10 @@ from collections.abc import Iterable
 
 from bascule.errors import LogFailed
 from bascule.host.api import Random
+from bascule.raft import codec
 from bascule.raft.effects import Role
 from bascule.raft.messages import AnyMessage
+from bascule.raft.multi.bundle import Bundle
 from bascule.raft.node import Node
 from bascule.raft.quorum import Members, founded
 from bascule.raft.store.memory import MemoryStore
@@ -34,6 +36,8 @@ class Cluster:
         if trace is not None:
             trace.begin(self.loop)
         self.network = Network(self.loop, chance, plan.network)
+        if plan.by_codec:
+            self.network.carry = through_bytes
         self.members: dict[int, Member] = {}
         """Every machine there ever was, by its id."""
         self.views: dict[int, Members] = {}
@@ -160,3 +164,22 @@ class Cluster:
         """A store raised: the node has stopped, and starts again later."""
         self.note(member.id, f"cannot write: {error.cause}")
         self.crash(member, self.chance.wait(self.plan.fault_lasts))
+
+
+def through_bytes(message: AnyMessage) -> AnyMessage:
+    """A message as the other side of a connection reads it."""
+    bundle = Bundle(
+        source=message.source,
+        target=message.target,
+        incarnation=1,
+        heard_incarnation=0,
+        clock=0,
+        echo=0,
+        session=0,
+        heard_session=0,
+        held=0,
+        messages=((1, message),),
+    )
+    ((_, carried),) = codec.decode(codec.encode(bundle)).messages
+    assert carried == message, (carried, message)
+    return carried

@@ -261,7 +261,8 @@ class Member:
         self._looking = False
         node, life, checkers = self.node, self.life, self._cluster.checkers
         assert node is not None
-        while (ready := node.ready()) is not None:
+        ready = node.ready()
+        while ready is not None:
             checkers.on_ready(node, ready)
             if ready.send:
                 self._cluster.send(self.id, ready.send)
@@ -271,12 +272,15 @@ class Member:
                     return  # the disk failed, and the machine stopped
             for answer in ready.answers:
                 self._answer(answer)
-            if ready.apply is not None:
-                if self.machine.apply:
-                    self._cluster.loop.after(self.machine.apply, self.on_applied, life, ready.apply)
-                else:
-                    node.advance(self._apply(ready.apply))
-        checkers.observe(node)
+            if ready.apply is None:
+                break
+            if self.machine.apply:
+                self._cluster.loop.after(self.machine.apply, self.on_applied, life, ready.apply)
+                break
+            node.advance(self._apply(ready.apply))
+            ready = node.ready()
+        else:
+            checkers.observe(node)
         self._schedule(node)
 
     def _answer(self, answer: Answer) -> None:

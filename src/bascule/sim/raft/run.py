@@ -145,7 +145,7 @@ def _run(
     run = Run(seed, options, checkers, trace)
     replay = f"python -m bascule.sim raft --seed {seed}{options.as_arguments()}"
     if planted:
-        replay += f" --planted {planted}"
+        replay += f' --planted "{planted}"'
     last = () if trace is None else tuple(trace.last)
     try:
         return run.play()

@@ -1,0 +1,280 @@
+"""`python -m bascule.sim raft`: run seeds, one or many at once, and replay one exactly."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Final
+
+import msgspec
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from bascule.sim.checkers import standard
+from bascule.sim.planted import PLANTED
+from bascule.sim.raft.plan import Pace
+from bascule.sim.raft.run import Options, RunResult, SimulationFailed, run_seed
+from bascule.sim.raft.trace import Trace
+
+FAILED: Final = 1
+USAGE: Final = 2
+ROOT: Final = Path(__file__).resolve().parents[3]
+CHUNK_SEEDS: Final = 8
+"""Seeds a process takes at a time."""
+
+out = Console(highlight=False, soft_wrap=True)
+err = Console(stderr=True, highlight=False, soft_wrap=True)
+
+app = typer.Typer(
+    name="python -m bascule.sim",
+    help="The production code under simulated time, network and disks, drawn from a seed.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+@app.callback()
+def _simulators() -> None:
+    pass
+
+
+@dataclass
+class Tally:
+    """What many runs came to."""
+
+    runs: int = 0
+    simulated_seconds: float = 0.0
+    core_seconds: float = 0.0
+    """Of all processes together."""
+    events: int = 0
+    committed: int = 0
+    operations: int = 0
+    crashes: int = 0
+    changes: int = 0
+    faults: dict[str, int] = field(default_factory=dict)
+    failures: list[SimulationFailed] = field(default_factory=list)
+
+    def add(self, result: RunResult) -> None:
+        self.simulated_seconds += result.simulated_seconds
+        self.events += result.events
+        self.committed += result.committed
+        self.operations += result.operations
+        self.crashes += result.crashes
+        self.changes += result.changes
+        for fault, times in result.faults.items():
+            self.faults[fault] = self.faults.get(fault, 0) + times
+
+    @property
+    def speed(self) -> float:
+        """Simulated seconds in a second of one core."""
+        return self.simulated_seconds / self.core_seconds if self.core_seconds else 0.0
+
+    def as_json(self) -> dict[str, object]:
+        return {
+            "runs": self.runs,
+            "simulated_seconds": round(self.simulated_seconds, 1),
+            "core_seconds": round(self.core_seconds, 1),
+            "simulated_per_core_second": round(self.speed),
+            "events": self.events,
+            "committed": self.committed,
+            "operations": self.operations,
+            "crashes": self.crashes,
+            "changes_of_members": self.changes,
+            "faults": self.faults,
+            "failures": [
+                {
+                    "seed": failure.seed,
+                    "invariant": failure.invariant,
+                    "text": failure.text,
+                    "replay": failure.replay,
+                }
+                for failure in self.failures
+            ],
+        }
+
+
+Outcome = tuple[float, list[RunResult | SimulationFailed]]
+
+
+def run_seeds(seeds: range, options: Options, planted: str) -> Outcome:
+    """Run seeds in this process: the time it took of its core, and what each came to."""
+    began = time.process_time()
+    found: list[RunResult | SimulationFailed] = []
+    with _planted(planted):
+        for seed in seeds:
+            try:
+                found.append(run_seed(seed, options, checkers=standard, planted=planted))
+            except SimulationFailed as failure:
+                found.append(failure)
+    return time.process_time() - began, found
+
+
+def _planted(name: str) -> AbstractContextManager[object]:
+    return PLANTED[name].patch() if name else nullcontext()
+
+
+def _spread(seeds: range, options: Options, planted: str, jobs: int) -> Iterator[Outcome]:
+    """Outcomes as they come; several processes where there are several jobs."""
+    parts = iter(seeds[at : at + CHUNK_SEEDS] for at in range(0, len(seeds), CHUNK_SEEDS))
+    if jobs == 1:
+        yield from (run_seeds(part, options, planted) for part in parts)
+        return
+    with ProcessPoolExecutor(jobs) as pool:
+        running: set[Future[Outcome]] = set()
+        try:
+            while True:
+                # As many as are at work and as many that wait: a failure ends a long run soon.
+                while len(running) < 2 * jobs and (part := next(parts, None)) is not None:
+                    running.add(pool.submit(run_seeds, part, options, planted))
+                if not running:
+                    return
+                done, running = wait(running, return_when=FIRST_COMPLETED)
+                for future in done:
+                    yield future.result()
+        finally:
+            for future in running:
+                future.cancel()
+
+
+def _run_many(
+    seeds: range, options: Options, planted: str, *, jobs: int, keep_going: bool
+) -> Tally:
+    tally = Tally()
+    columns = (
+        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
+        TextColumn("{task.fields[speed]}"),
+    )  # fmt: skip
+    with Progress(*columns, console=err, transient=True) as progress:
+        task = progress.add_task("seeds", total=len(seeds), speed="")
+        for seconds, found in _spread(seeds, options, planted, jobs):
+            tally.core_seconds += seconds
+            for result in found:
+                tally.runs += 1
+                if isinstance(result, RunResult):
+                    tally.add(result)
+                else:
+                    tally.failures.append(result)
+                    progress.console.print(
+                        f"seed {result.seed} broke {result.invariant}: {result.text}",
+                        style="red", markup=False,
+                    )  # fmt: skip
+            speed = f"{tally.speed:,.0f} simulated s per core s"
+            progress.update(task, advance=len(found), speed=speed)
+            if tally.failures and not keep_going:
+                break
+    return tally
+
+
+def _range(text: str) -> range:
+    first, _, last = text.partition("-")
+    try:
+        seeds = range(int(first), int(last or first) + 1)
+    except ValueError:
+        raise typer.BadParameter(f"expected FIRST-LAST, found {text!r}") from None
+    if not seeds:
+        raise typer.BadParameter(f"no seed is from {first} to {last}")
+    return seeds
+
+
+def commit() -> str:
+    """The version that runs: a seed means something only together with it."""
+    shown = subprocess.run(
+        ["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--abbrev=40"],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    return shown.stdout.strip() or "unknown"
+
+
+@app.command()
+def raft(
+    seed: Annotated[int | None, typer.Option(help="Run this seed.")] = None,
+    seeds: Annotated[str, typer.Option(help="Run these, as FIRST-LAST.")] = "",
+    jobs: Annotated[int, typer.Option(min=1, help="Processes at once.")] = 1,
+    planted: Annotated[str, typer.Option(help="Plant this bug first; `help` lists them.")] = "",
+    trace: Annotated[bool, typer.Option("--trace", help="Print every event.")] = False,
+    seconds: Annotated[int, typer.Option(help="Simulated length of the faults; 0: drawn.")] = 0,
+    nodes: Annotated[int, typer.Option(help="Members to begin with; 0: drawn.")] = 0,
+    pace: Annotated[
+        Pace, typer.Option(help="Heartbeats: usual is 0.5 to 2 s, fast 100 ms.")
+    ] = Pace.ANY,
+    all_faults: Annotated[
+        bool, typer.Option("--all-faults", help="Draw every kind of fault.")
+    ] = False,
+    by_codec: Annotated[
+        bool, typer.Option("--by-codec", help="Encode and decode every message.")
+    ] = False,
+    keep_going: Annotated[
+        bool, typer.Option("--keep-going", help="Go on after a seed that fails.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for programs.")] = False,
+) -> None:
+    """A Raft group under faults: seeded, judged by every invariant, replayed exactly."""
+    if planted and planted not in PLANTED:
+        for name, bug in PLANTED.items():
+            out.print(f"{name}: found by {', '.join(bug.found_by)}", markup=False)
+        raise typer.Exit(0 if planted == "help" else USAGE)
+    options = Options(
+        nodes=nodes, pace=pace, all_faults=all_faults, by_codec=by_codec, seconds=seconds
+    )
+    if seeds:
+        tally = _run_many(_range(seeds), options, planted, jobs=jobs, keep_going=keep_going)
+        _report_many(tally, as_json=as_json)
+    else:
+        _run_one(0 if seed is None else seed, options, planted, trace=trace, as_json=as_json)
+
+
+def _run_one(seed: int, options: Options, planted: str, *, trace: bool, as_json: bool) -> None:
+    began = time.perf_counter()
+    told = Trace(lambda line: out.print(line, markup=False)) if trace else None
+    try:
+        with _planted(planted):
+            result = run_seed(seed, options, checkers=standard, trace=told, planted=planted)
+    except SimulationFailed as failure:
+        _report_failure(failure)
+        raise typer.Exit(FAILED) from None
+    if as_json:
+        sys.stdout.write(json.dumps(msgspec.to_builtins(result), indent=2) + "\n")
+        return
+    real = time.perf_counter() - began
+    faults = ", ".join(f"{times} {name}" for name, times in result.faults.items())
+    out.print(
+        f"seed {seed}: {result.nodes} members, {result.simulated_seconds:,.1f} s simulated in "
+        f"{real:.2f} s, heartbeat {result.heartbeat_ms:.0f} ms; {result.messages:,} messages, "
+        f"{result.committed:,} entries committed, {result.crashes} crashes, {result.changes} "
+        f"changes of members\nfaults: {faults}\ndigest {result.digest}",
+        markup=False,
+    )
+
+
+def _report_failure(failure: SimulationFailed) -> None:
+    err.print(str(failure), markup=False)
+    err.print(f"commit: {commit()}", markup=False)
+
+
+def _report_many(tally: Tally, *, as_json: bool) -> None:
+    if as_json:
+        sys.stdout.write(json.dumps(tally.as_json(), indent=2) + "\n")
+    else:
+        for failure in tally.failures[:1]:
+            _report_failure(failure)
+        out.print(
+            f"{tally.runs:,} seeds, {len(tally.failures)} failed; "
+            f"{tally.simulated_seconds:,.0f} s simulated in {tally.core_seconds:,.1f} core s "
+            f"({tally.speed:,.0f} to 1); {tally.events:,} events, {tally.committed:,} entries "
+            f"committed, {tally.crashes:,} crashes, {tally.changes:,} changes of members"
+        )
+    if tally.failures:
+        raise typer.Exit(FAILED)
+
+
+if __name__ == "__main__":
+    app()
