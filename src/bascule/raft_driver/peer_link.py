@@ -152,7 +152,8 @@ class PeerLink:
             backoff = BACKOFF_FIRST_S if connected else min(2 * backoff, BACKOFF_LAST_S)
             pause = self._random.uniform(0.5, 1.0) * backoff
             try:
-                await asyncio.wait_for(self._nudged.wait(), pause)
+                async with asyncio.timeout(pause):
+                    await self._nudged.wait()
             except TimeoutError:
                 pass
 
@@ -177,18 +178,20 @@ class PeerLink:
         """
         loop = asyncio.get_running_loop()
         hello, (host, port) = self._hello, self._address
-        connecting = loop.create_connection(
-            lambda: _Dialled(hello),
-            host,
-            port,
-            ssl=self._tls,
-            server_hostname=None if self._tls is None else host,
-        )
-        wire, dialled = await asyncio.wait_for(connecting, DIAL_TIMEOUT_S)
+        # Not `wait_for`, which before Python 3.12 may lose a cancellation.
+        async with asyncio.timeout(DIAL_TIMEOUT_S):
+            wire, dialled = await loop.create_connection(
+                lambda: _Dialled(hello),
+                host,
+                port,
+                ssl=self._tls,
+                server_hostname=None if self._tls is None else host,
+            )
         try:
             _tune(wire)
             wire.write(encode_hello(hello.cluster, hello.source, hello.target, hello.incarnation))
-            await asyncio.wait_for(asyncio.shield(dialled.welcomed), DIAL_TIMEOUT_S)
+            async with asyncio.timeout(DIAL_TIMEOUT_S):
+                await asyncio.shield(dialled.welcomed)
             self._wire, self._trouble = wire, ""
             self._connections += 1
             log.info(
