@@ -17,9 +17,9 @@
     peer_link       dialled, dialled again, bounded
     hello, framing  how a connection begins, and its frames
 
-Promises: the loop never waits for the disk; what is proposed while a sync runs shares the next; what
-is refused, dropped or failed is counted and told. A store or a core that fails silences its node,
-and a state machine its group, rather than let it go on and be wrong.
+Promises: the loop never waits for the disk; what is proposed while a sync runs shares the next; and
+what is refused, dropped or failed is counted and told. A store or a core that fails silences its
+node, and a state machine its group, rather than let it go on and be wrong.
 
 Never: a request that is answered twice, or not at all. `stop` answers all.
 
