@@ -1,0 +1,301 @@
+"""Directed scenes: a simulated group driven by hand, under every checker; no fault is drawn."""
+
+from __future__ import annotations
+
+import dataclasses
+import errno
+
+import pytest
+
+from bascule.errors import CannotReplicate, NotLeader
+from bascule.host.real import RealRandom
+from bascule.raft.config import RaftConfig
+from bascule.raft.effects import Answer, Outcome, ReadPolicy, Role
+from bascule.raft.node import Node
+from bascule.raft.quorum import Change, Members
+from bascule.sim.chance import Chance
+from bascule.sim.checkers import standard
+from bascule.sim.checkers.base import Checkers
+from bascule.sim.loop import MILLISECOND
+from bascule.sim.network import Conditions
+from bascule.sim.raft.cluster import Cluster
+from bascule.sim.raft.device import DiskPace
+from bascule.sim.raft.member import Member
+from bascule.sim.raft.plan import draw_plan
+from bascule.sim.raft.state import PUT, Command, Effect, encode_command
+
+TICK = 50 * MILLISECOND
+CONFIG = RaftConfig(
+    election_ticks=10, heartbeat_ticks=2, commit_count_to_take_snapshot=20, pending_entries_max=50
+)
+ELECTION = TICK * CONFIG.election_ticks
+
+
+class Scene:
+    """A group, and verbs to drive it."""
+
+    def __init__(self, nodes: int = 3) -> None:
+        chance = Chance(RealRandom(1))
+        drawn = dataclasses.replace(
+            draw_plan(1, chance, nodes=nodes),
+            config=CONFIG, tick=TICK, network=Conditions(), calm=Conditions(), busy_max=0,
+            apply_max=0, faults={}, drift=0.0, chunk_bytes=40, disk=DiskPace(),
+            fault_lasts=4 * ELECTION,
+        )  # fmt: skip
+        self._checkers = Checkers(standard())
+        self.cluster = Cluster(drawn, chance, self._checkers)
+        self.answers: dict[int, Answer] = {}
+        self._number = 0
+        self.cluster.start()
+        self.run(3)
+
+    def run(self, elections: float) -> None:
+        """Let so many election timeouts pass."""
+        loop = self.cluster.loop
+        loop.run(loop.now + int(elections * ELECTION))
+
+    @property
+    def leader(self) -> Member:
+        found = self.cluster.leader()
+        assert found is not None, "nobody leads"
+        return found
+
+    def follower(self) -> Member:
+        return next(member for member in self.cluster.up() if member is not self.leader)
+
+    def node(self, member: Member) -> Node:
+        assert member.node is not None
+        return member.node
+
+    def propose(self, member: Member, deadline: int | None = None) -> int:
+        """The number under which the answer will be."""
+        self._number += 1
+        number = self._number
+        payload = encode_command(Command(number, PUT, f"k{number % 5}", b"%d" % number))
+        member.propose(payload, deadline, self._told, number)
+        return number
+
+    def read(self, member: Member, policy: ReadPolicy, min_index: int = 0) -> int:
+        self._number += 1
+        member.read(policy, min_index, None, self._told, self._number)
+        return self._number
+
+    def change(self, change: Change, target: int) -> int:
+        self._number += 1
+        self.leader.change_members(change, target, None, None, self._told, self._number)
+        return self._number
+
+    def _told(self, member: Member, answer: Answer, effect: Effect | None, number: int) -> None:
+        assert number not in self.answers
+        self.answers[number] = answer
+
+    def outcome(self, number: int) -> Outcome | None:
+        return self.answers[number].outcome if number in self.answers else None
+
+    def commit(self, count: int = 1) -> None:
+        """So many proposals at the leader, each known to be committed."""
+        for _ in range(count):
+            number = self.propose(self.leader)
+            self.run(0.1)
+            assert self.outcome(number) is Outcome.COMMITTED
+
+    def isolate(self, *members: Member, inward: bool = True, outward: bool = True) -> None:
+        inside = {member.id for member in members}
+        rest = [number for number in self.cluster.members if number not in inside]
+        links = []
+        for number in inside:
+            links += [(other, number) for other in rest if inward]
+            links += [(number, other) for other in rest if outward]
+        self.cluster.network.cut(links)
+
+    def end(self) -> None:
+        """Mend all, start all, and expect all members at one."""
+        self.cluster.network.mend_all()
+        for member in self.cluster.members.values():
+            if self.cluster.may_start(member):
+                member.start()
+        self.run(10)
+        self.commit()
+        self.run(2)
+        leader = self.leader
+        for number in self.node(leader).members.all:
+            member = self.cluster.members[number]
+            if not member.wrecked:
+                assert member.state.values == leader.state.values, number
+                assert self.node(member).commit == self.node(leader).commit
+        self._checkers.at_end(self.cluster.nodes())
+
+
+def test_another_leads_after_the_leader_stopped() -> None:
+    scene = Scene()
+    scene.commit(3)
+    first = scene.leader
+    scene.cluster.crash(first)
+    scene.run(3)
+    assert scene.leader is not first
+    scene.commit(3)
+    scene.end()
+
+
+def test_a_leader_that_hears_nobody_steps_down() -> None:
+    """It is heard, so its followers stay with it: only its own count of a quorum ends this."""
+    scene = Scene()
+    first = scene.leader
+    scene.isolate(first, outward=False)
+    scene.run(1.5)
+    assert scene.node(first).role is not Role.LEADER
+    scene.run(3)
+    assert scene.leader is not first
+    scene.end()
+
+
+def test_a_member_that_hears_nobody_disturbs_nobody() -> None:
+    """Pre-vote: the cut-off member's term stands still, and the leader stays when it is back."""
+    scene = Scene()
+    first, other = scene.leader, scene.follower()
+    term = scene.node(first).term
+    scene.isolate(other)
+    scene.run(20)
+    scene.cluster.network.mend_all()
+    scene.run(5)
+    assert scene.leader is first
+    assert scene.node(first).term == term
+    scene.end()
+
+
+def test_a_minority_commits_nothing_and_is_told_so() -> None:
+    scene = Scene(5)
+    scene.commit(2)
+    first = scene.leader
+    scene.isolate(first, scene.follower())
+    lost = scene.propose(first)
+    doubtful = scene.propose(first, deadline=CONFIG.election_ticks // 2)
+    scene.run(4)
+    assert scene.outcome(lost) is None
+    assert scene.outcome(doubtful) is Outcome.INDETERMINATE
+    assert scene.leader is not first
+    scene.commit(2)
+    scene.end()
+    assert scene.outcome(lost) is Outcome.NOT_LEADER
+
+
+def test_a_deposed_leader_that_slept_answers_no_read() -> None:
+    scene = Scene()
+    first = scene.leader
+    first.pause()
+    scene.run(4)
+    second = scene.leader
+    assert second is not first
+    scene.commit()
+    scene.isolate(first)
+    first.resume(clock_first=False)
+    with pytest.raises(NotLeader):
+        scene.read(first, ReadPolicy.LINEARIZABLE)
+    scene.end()
+
+
+def test_a_leader_that_lost_its_quorum_answers_no_read() -> None:
+    scene = Scene()
+    first = scene.leader
+    scene.isolate(first)
+    read = scene.read(first, ReadPolicy.LINEARIZABLE)
+    scene.run(0.5)
+    assert scene.outcome(read) is None
+    scene.run(3)
+    assert scene.outcome(read) is Outcome.NOT_LEADER
+    scene.end()
+
+
+def test_what_was_acknowledged_survives_an_outage_of_all() -> None:
+    scene = Scene(5)
+    scene.commit(30)
+    held = dict(scene.leader.state.values)
+    for member in scene.cluster.members.values():
+        scene.cluster.crash(member, down=ELECTION)
+    scene.run(6)
+    read = scene.read(scene.leader, ReadPolicy.LINEARIZABLE)
+    scene.run(1)
+    assert scene.outcome(read) is Outcome.READABLE
+    assert scene.leader.state.values == held
+    scene.end()
+
+
+def test_a_full_disk_stops_its_node_and_no_other() -> None:
+    scene = Scene()
+    other = scene.follower()
+    other.store.fail_in(1, errno.ENOSPC)
+    scene.commit(5)
+    assert (other.life, scene.cluster.crashes) == (1, 1)
+    scene.end()
+    assert other.node is not None
+
+
+def test_who_missed_more_than_the_log_keeps_fetches_a_snapshot() -> None:
+    scene = Scene()
+    other = scene.follower()
+    scene.cluster.crash(other)
+    scene.commit(3 * CONFIG.commit_count_to_take_snapshot)
+    other.start()
+    scene.run(3)
+    report = scene.node(other).report()
+    assert report.snapshots_installed == 1
+    assert report.applied == scene.node(scene.leader).commit
+    scene.end()
+
+
+def test_wrecked_members_are_replaced_one_after_another() -> None:
+    """No more than a minority at a time, and in the end none of the founders is left."""
+    scene = Scene()
+    for old in (1, 2, 3):
+        scene.commit(CONFIG.commit_count_to_take_snapshot)
+        scene.cluster.wreck(scene.cluster.members[old])
+        scene.run(10)
+        new = scene.cluster.add(old + 3, Members(())).id
+        for change, target in (
+            (Change.ADD_LEARNER, new), (Change.ADD_VOTER, new), (Change.REMOVE, old),
+        ):  # fmt: skip
+            number = scene.change(change, target)
+            scene.run(2)
+            assert scene.outcome(number) is Outcome.COMMITTED, (change, target)
+    assert scene.node(scene.leader).members.voters == (4, 5, 6)
+    scene.end()
+
+
+def test_proposals_beyond_the_ring_are_refused_and_none_is_lost() -> None:
+    scene = Scene()
+    first = scene.leader
+    scene.isolate(first)
+    taken = [scene.propose(first) for _ in range(CONFIG.pending_entries_max)]
+    with pytest.raises(CannotReplicate):
+        scene.propose(first)
+    scene.cluster.network.mend_all()
+    scene.run(3)
+    assert {scene.outcome(number) for number in taken} == {Outcome.COMMITTED}
+    scene.end()
+
+
+def test_leadership_is_handed_over_without_an_election_timeout() -> None:
+    scene = Scene(5)
+    target = scene.follower()
+    scene.leader.transfer(target.id, None, scene._told, -1)
+    scene.run(0.3)
+    assert scene.leader is target
+    assert scene.outcome(-1) is Outcome.COMMITTED
+    scene.end()
+
+
+def test_a_local_read_waits_for_its_index_and_no_longer() -> None:
+    scene = Scene()
+    other = scene.follower()
+    scene.isolate(other)
+    scene.commit(2)
+    index = scene.node(scene.leader).commit
+    read = scene.read(other, ReadPolicy.LOCAL, index)
+    stale = scene.read(other, ReadPolicy.LOCAL)
+    scene.run(0.2)
+    assert scene.outcome(read) is None
+    assert scene.outcome(stale) is Outcome.READABLE
+    scene.cluster.network.mend_all()
+    scene.run(2)
+    assert scene.outcome(read) is Outcome.READABLE
+    scene.end()
