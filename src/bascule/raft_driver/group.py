@@ -63,8 +63,8 @@ class Group:
     """
 
     __slots__ = (
-        "_awaiting_result", "_ended", "_keeper", "_leader_seen", "_leader_waits", "_proposals",
-        "_waiters", "machine", "node", "number", "store",
+        "_awaiting_result", "_ended", "_keeper", "_leader_seen", "_leader_waits", "_loop",
+        "_proposals", "_waiters", "machine", "node", "number", "store",
     )  # fmt: skip
 
     def __init__(
@@ -81,6 +81,7 @@ class Group:
         self.store = store
         self.machine = machine
         self._keeper = keeper
+        self._loop = asyncio.get_running_loop()
         self._proposals: dict[int, asyncio.Future[Any]] = {}
         """By ticket, until the entry is committed."""
         self._awaiting_result: dict[int, asyncio.Future[Any]] = {}
@@ -133,7 +134,8 @@ class Group:
             ticket = node.propose(payload)
         else:
             ticket = node.propose(payload, deadline_ticks=self._keeper.ticks_of(timeout_s))
-        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        # Not `loop.create_future()`: the same, in a third of the time.
+        future: asyncio.Future[Any] = asyncio.Future(loop=self._loop)
         self._proposals[ticket] = future
         return future
 
