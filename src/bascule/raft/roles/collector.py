@@ -124,5 +124,10 @@ class Collector:
         return snapshot
 
     def abandon(self) -> None:
-        """Another snapshot takes its place: what was fetched may go."""
-        self._core.delete_chunks(self.index, self.count)
+        """What was fetched may go: another snapshot takes its place, or this node leads now.
+
+        Where the log went past its index meanwhile, this node takes the very same snapshot itself,
+        and these are that one's chunks: they stay.
+        """
+        if self.index > self._core.log.commit:
+            self._core.delete_chunks(self.index, self.count)

@@ -141,6 +141,15 @@ class Following:
         if self.collector is not None:
             self.collector.on_chunk(message)
 
+    def expire(self) -> None:
+        """Ask again for chunks that did not come, unless the log brought what they stand for."""
+        if self.collector is None:
+            return
+        if self.collector.index <= self._core.log.commit and not self.collector.is_complete:
+            self.collector = None
+        else:
+            self.collector.expire()
+
     def on_installed(self, index: int) -> None:
         """The snapshot at `index` is in force."""
         if self.collector is not None and self.collector.index <= index:

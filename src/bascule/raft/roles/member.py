@@ -199,8 +199,7 @@ class Member:
         core.proposals.expire(core.now, core.leader)
         if core.reads:
             core.reads.expire(core.now)
-        if self.following.collector is not None:
-            self.following.collector.expire()
+        self.following.expire()
         if self.transfer is not None and core.now >= self.transfer[1]:
             if self.leading is not None:
                 self.leading.target = NOBODY
