@@ -164,6 +164,10 @@ class Expectation:
             f"loaded {shown(restored)}, expected {' or '.join(shown(one) for one in allowed[-3:])}"
             + (f" or one of {len(allowed) - 3} states before" if len(allowed) > 3 else ""),
         )
+        self.starts_as(restored)
+
+    def starts_as(self, restored: Restored) -> None:
+        """A store that was loaded holds `restored`, on the disk, whatever was before."""
         self.held = Found(
             founding=restored.founding,
             term=restored.term,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 from typing import Any, Final
 
-from bascule.errors import ConfigError, CorruptData, UnsupportedFormat
+from bascule.errors import BasculeError, ConfigError, CorruptData, LogFailed, UnsupportedFormat
 from bascule.host.api import Files
 from bascule.raft_driver.sqlite_store import schema
 from bascule.raft_driver.sqlite_store.mark import SyncedMark
@@ -60,10 +60,22 @@ def open_checked(
     except schema.ERRORS as error:
         found = schema.translated(path, error)
         _let_go(files, path, connection, keep_log=isinstance(found, CorruptData))
-        raise found from error
-    except BaseException as error:
-        _let_go(files, path, connection, keep_log=isinstance(error, CorruptData))
+        raise (_why(files, path, found) if isinstance(found, CorruptData) else found) from error
+    except CorruptData as error:
+        _let_go(files, path, connection, keep_log=True)
+        raise _why(files, path, error) from error
+    except BaseException:
+        _let_go(files, path, connection, keep_log=False)
         raise
+
+
+def _why(files: Files, path: str, error: CorruptData) -> BasculeError:
+    """`error`, or that the disk does not give its bytes, which SQLite may take for damage."""
+    try:
+        files.read_bytes(path)
+    except OSError as unread:
+        return LogFailed(path, str(unread))
+    return error
 
 
 def _let_go(files: Files, path: str, connection: sqlite3.Connection, *, keep_log: bool) -> None:

@@ -1,0 +1,81 @@
+"""A process that writes to a Raft log on SQLite until it is killed, and what it may have left.
+
+Run as a program it draws calls by dice, and says how many are flushed. Whoever knows the seed and
+what the log held at the start draws the same calls, and so knows every state it may be in.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+
+from bascule.errors import BasculeError
+from bascule.host.real import RealRandom
+from bascule.raft.quorum import founded
+from bascule.raft.store.contract import Restored
+from bascule.raft.store.expectation import Call, Expectation, FoundMembers, SetTerm, carry_out
+from bascule.raft.store.random_calls import RandomCalls
+from bascule.raft_driver.sqlite_store import SqliteDatabase
+
+NODE = 1
+CHECKPOINT_BYTES = 300_000
+"""So small that a life of some hundred calls has several checkpoints."""
+
+
+def calls_of(seed: int, expected: Expectation) -> Iterator[Call | None]:
+    """The calls of a life; None is a flush. `expected` is told of each before the next is drawn."""
+    dice = RealRandom(seed)
+    calls = RandomCalls(dice)
+    if expected.held.founding is None:
+        yield FoundMembers(founded(1, 2, 3))
+        yield SetTerm(1, 1)
+    while True:
+        yield from calls.draw(expected.held)
+        if calls.below(3) == 0:
+            yield None
+
+
+def states_after(seed: int, expected: Expectation, flushed: int) -> None:
+    """Let `expected` know all that a life may have left that said `flushed`: it may have come as
+    far as to the end of the next flush, without a word of it."""
+    for done, call in enumerate(calls_of(seed, expected), 1):
+        if call is not None:
+            expected.begun(call)
+        if done == flushed:
+            expected.flushed()
+        if call is None and done > flushed:
+            return
+
+
+def loaded(restored: Restored, seed: int, expected: Expectation, flushed: int) -> None:
+    """Raises: BrokenPromise where a killed life cannot have left `restored`."""
+    states_after(seed, expected, flushed)
+    expected.loaded(restored, crashed=True)
+
+
+def main(path: str, seed: int, calls_max: int) -> None:
+    """Say `o` when the log is open, then the number of calls made at the end of each flush."""
+    expected = Expectation()
+    try:
+        database = SqliteDatabase.open(path, node_id=NODE, checkpoint_bytes=CHECKPOINT_BYTES)
+        store = database.store(1)
+        expected.starts_as(store.load())
+        os.write(1, b"o\n")
+        for done, call in enumerate(calls_of(seed, expected), 1):
+            if call is not None:
+                carry_out(store, call)
+                expected.call(call)
+                continue
+            store.flush()
+            expected.flushed()
+            os.write(1, b"%d\n" % done)
+            if done >= calls_max:
+                break
+        database.close()
+    except BasculeError as error:
+        os.write(1, b"failed %s\n" % str(error).encode())
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))
