@@ -6,14 +6,18 @@ operations that took effect, as a bitmask, and the value they left. From one con
 is reached by an operation whose invocation precedes the return of every operation that has not
 taken effect yet.
 
-Three facts keep the search small, and change no verdict:
+These facts keep the search small, and change no verdict:
 
 - An operation that leaves the value as it is and saw what it answered (a get, a cas that failed)
   takes effect as soon as it can: if any order is right, the one with it moved to the front is.
-- A get, or a cas that would find another value, has no effect where its fate is unknown: leave it
+- A value that is no beginning of any value that anybody saw or expected is as good as any other
+  such: appends only add to its end, so nobody will ever see more of it than that it is none of
+  those.
+- Of unknown operations with one effect the one invoked first will do.
+- An operation of unknown fate need not take effect, so it is tried only for somebody to see: until
+  an answer comes that would be wrong without it, it is *hidden*; nothing may put another value over
+  it then, nor bring about the value that there would be without it. A get of unknown fate is left
   out.
-- An operation of unknown fate need not take effect, and may do so at any time after its invocation.
-  So it is tried only for somebody to see: what follows it is never a put, which would hide it.
 """
 
 from __future__ import annotations
@@ -26,7 +30,7 @@ from typing import ClassVar, Final, TypeAlias
 from bascule.sim.checkers.base import Checker, InvariantBroken
 from bascule.sim.checkers.history import NEVER, Action, Call, History, Operation, Result
 
-CONFIGURATIONS_MAX: Final = 500_000
+CONFIGURATIONS_MAX: Final = 100_000
 """A check that looked at so many gives up; a second or two of searching."""
 
 Value: TypeAlias = bytes | None
@@ -45,26 +49,62 @@ class Register:
     """The calls on one key, prepared for the search: bit i of a mask is call i, those whose fate is
     known first, each part in the order of invocation."""
 
-    __slots__ = ("_by_return", "calls", "known", "known_mask", "starts", "unknown_starts")
+    __slots__ = (
+        "_beginnings", "_by_return", "_nameless", "_seen", "_starts", "_unknown_starts", "alike",
+        "calls", "known", "known_mask",
+    )  # fmt: skip
 
     def __init__(self, calls: Sequence[Call]) -> None:
+        calls = sorted(calls, key=lambda call: call.invoked)
         known = [call for call in calls if call.result is not None]
         unknown = [
             call
             for call in calls
             if call.result is None and call.operation.action is not Action.GET
         ]
-        known.sort(key=lambda call: call.invoked)
-        unknown.sort(key=lambda call: call.invoked)
         self.calls = known + unknown
         self.known = len(known)
         self.known_mask = (1 << len(known)) - 1
-        self.starts = [call.invoked for call in known]
-        self.unknown_starts = [call.invoked for call in unknown]
+        self._starts = [call.invoked for call in known]
+        self._unknown_starts = [call.invoked for call in unknown]
         self._by_return = [
             (call.returned, 1 << bit)
             for bit, call in sorted(enumerate(known), key=lambda pair: pair[1].returned)
         ]
+        seen = {call.result.value for call in known if call.result is not None}
+        seen |= {call.operation.expected for call in self.calls}
+        self._seen = sorted(value for value in seen if value is not None)
+        self._nameless = max(self._seen, key=len, default=b"") + b"."
+        """Stands for every value that is no beginning of one that was seen: longer than all."""
+        self._beginnings: dict[bytes, bytes] = {}
+        self.alike = self._find_alike(unknown)
+
+    def _find_alike(self, unknown: Sequence[Call]) -> dict[int, int]:
+        """Bit of a call of unknown fate -> mask of all that have its effect."""
+        masks: dict[object, int] = {}
+        effects = [self._effect(call.operation) for call in unknown]
+        for bit, effect in enumerate(effects, self.known):
+            masks[effect] = masks.get(effect, 0) | 1 << bit
+        return {bit: masks[effect] for bit, effect in enumerate(effects, self.known)}
+
+    def _effect(self, operation: Operation) -> object:
+        value = operation.value
+        if operation.action is Action.CAS:
+            return operation.action, operation.expected, self.named(value)
+        if operation.action is Action.APPEND and any(value in seen for seen in self._seen):
+            return operation.action, value
+        return Action.PUT, self.named(value)
+
+    def named(self, value: Value) -> Value:
+        """`value` where somebody saw it or more of it, else the one that stands for all others."""
+        if value is None:
+            return None
+        found = self._beginnings.get(value)
+        if found is None:
+            at = bisect_left(self._seen, value)
+            begins = at < len(self._seen) and self._seen[at].startswith(value)
+            found = self._beginnings[value] = value if begins else self._nameless
+        return found
 
     def open_at(self, done: int, first: int) -> tuple[int, int]:
         """The calls that may take effect next, as a mask, and where to look for the next return.
@@ -75,9 +115,20 @@ class Register:
         while first < len(order) and done & order[first][1]:
             first += 1
         limit = order[first][0] if first < len(order) else NEVER
-        open_known = (1 << bisect_left(self.starts, limit)) - 1
-        open_unknown = (1 << bisect_left(self.unknown_starts, limit)) - 1
+        open_known = (1 << bisect_left(self._starts, limit)) - 1
+        open_unknown = (1 << bisect_left(self._unknown_starts, limit)) - 1
         return (open_known | open_unknown << self.known) & ~done, first
+
+    def after(self, call: Call, value: Value) -> tuple[bool, Value]:
+        """Whether `call` may change `value` as it answered, and to what."""
+        operation, result = call.operation, call.result
+        if operation.action is Action.PUT:
+            return True, self.named(operation.value)
+        if operation.action is Action.APPEND:
+            return True, self.named((value or b"") + operation.value)
+        if operation.action is Action.CAS and operation.expected == value:
+            return result is None or result.swapped, self.named(operation.value)
+        return False, value
 
 
 def bits(mask: int) -> Iterator[int]:
@@ -98,76 +149,96 @@ def sees(call: Call, value: Value) -> bool:
     return operation.action is Action.CAS and not result.swapped and operation.expected != value
 
 
-def changed(call: Call, value: Value) -> tuple[bool, Value]:
-    """Whether `call` may change `value` as it answered, and to what."""
-    operation, result = call.operation, call.result
-    if operation.action is Action.PUT:
-        return True, operation.value
-    if operation.action is Action.APPEND:
-        return True, (value or b"") + operation.value
-    if operation.action is Action.CAS:
-        agrees = operation.expected == value
-        return agrees and (result is None or result.swapped), operation.value
-    return False, value
-
-
 class Place:
     """A configuration on the way of the search, and what is still to be tried from it."""
 
-    __slots__ = ("done", "first", "hides", "rest", "value")
+    __slots__ = ("done", "first", "hidden", "rest", "value", "without")
 
-    def __init__(self, done: int, value: Value, first: int, rest: int, hides: bool) -> None:
+    def __init__(self, done: int, value: Value, first: int) -> None:
         self.done = done
         self.value = value
         self.first = first
-        self.rest = rest
-        self.hides = hides
-        """An operation of unknown fate was the last, and nobody saw it yet."""
+        self.rest = 0
+        self.hidden = False
+        """Calls of unknown fate took effect, and nobody saw it yet."""
+        self.without: Value = None
+        """The value that there would be without them, where hidden."""
+
+
+class Search:
+    """A depth-first search for an order of the calls on one key."""
+
+    __slots__ = ("_register", "_seen")
+
+    def __init__(self, register: Register) -> None:
+        self._register = register
+        self._seen: set[tuple[int, Value, bool, Value]] = set()
+
+    def run(self, configurations_max: int) -> Verdict:
+        """The verdict, for a key that has no value at first."""
+        register = self._register
+        path = [self._looked(Place(0, None, 0))]
+        while path:
+            here = path[-1]
+            if here.done & register.known_mask == register.known_mask:
+                return Verdict.LINEARIZABLE
+            if len(self._seen) > configurations_max:
+                return Verdict.UNDECIDED
+            if not here.rest:
+                path.pop()
+                continue
+            bit = (here.rest & -here.rest).bit_length() - 1
+            here.rest &= ~register.alike.get(bit, 1 << bit)
+            found = self._next(here, bit)
+            if found is not None and self._is_new(self._looked(found)):
+                path.append(found)
+        return Verdict.VIOLATED
+
+    def _next(self, here: Place, bit: int) -> Place | None:
+        """Where the call leads, unless it cannot take effect there or need not be tried."""
+        register = self._register
+        call = register.calls[bit]
+        may, value = register.after(call, here.value)
+        overwrites = call.operation.action is Action.PUT
+        if not may or (here.hidden and overwrites):
+            return None
+        found = Place(here.done | 1 << bit, value, here.first)
+        if bit >= register.known:
+            found.hidden = True
+            found.without = here.without if here.hidden else here.value
+        elif here.hidden and call.operation.action is Action.APPEND:
+            found.hidden = True
+            _, found.without = register.after(call, here.without)
+        if found.hidden and found.without == value:
+            return None
+        return found
+
+    def _looked(self, place: Place) -> Place:
+        """`place` after all that only look, and see what they saw, did so."""
+        register = self._register
+        every, looking = register.calls, True
+        while looking:
+            looking = False
+            place.rest, place.first = register.open_at(place.done, place.first)
+            for bit in bits(place.rest & register.known_mask):
+                if sees(every[bit], place.value):
+                    place.done |= 1 << bit
+                    looking = True
+                    place.hidden = place.hidden and sees(every[bit], place.without)
+        return place
+
+    def _is_new(self, place: Place) -> bool:
+        without = place.without if place.hidden else None
+        mark = (place.done, place.value, place.hidden, without)
+        if mark in self._seen:
+            return False
+        self._seen.add(mark)
+        return True
 
 
 def check_key(calls: Sequence[Call], *, configurations_max: int = CONFIGURATIONS_MAX) -> Verdict:
     """Whether the calls on one key, which has no value at first, are linearizable."""
-    register = Register(calls)
-    every, known = register.calls, register.known
-    seen: set[tuple[int, Value, bool]] = set()
-
-    def place(done: int, value: Value, first: int, hides: bool) -> Place | None:
-        """The configuration after all that only look did so; None where it was met before."""
-        rest = 0
-        looking = True
-        while looking:
-            looking = False
-            rest, first = register.open_at(done, first)
-            for bit in bits(rest & register.known_mask):
-                if sees(every[bit], value):
-                    done |= 1 << bit
-                    looking, hides = True, False
-        mark = (done, value, hides)
-        if mark in seen:
-            return None
-        seen.add(mark)
-        return Place(done, value, first, rest, hides)
-
-    path = [place(0, None, 0, False)]
-    while path:
-        here = path[-1]
-        assert here is not None
-        if here.done & register.known_mask == register.known_mask:
-            return Verdict.LINEARIZABLE
-        if len(seen) > configurations_max:
-            return Verdict.UNDECIDED
-        if not here.rest:
-            path.pop()
-            continue
-        low = here.rest & -here.rest
-        here.rest ^= low
-        call = every[bit := low.bit_length() - 1]
-        if here.hides and call.operation.action is Action.PUT:
-            continue
-        may, value = changed(call, here.value)
-        if may and (found := place(here.done | low, value, here.first, bit >= known)):
-            path.append(found)
-    return Verdict.VIOLATED
+    return Search(Register(calls)).run(configurations_max)
 
 
 class Linearizability(Checker):
