@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 
@@ -14,6 +15,7 @@ from bascule.raft.effects import Write
 from bascule.raft.messages import Chunk, Entry
 from bascule.raft.quorum import Members
 from bascule.raft.store.memory import MemoryStore
+from bascule.raft_driver.sqlite_store import SqliteDatabase
 from bascule.raft_driver.write_thread import Job, WriteThread, carry_out
 
 
@@ -183,5 +185,28 @@ def test_the_first_failure_is_the_end(call: int) -> None:
         await house.thread.stop()
         assert house.done == confirmed
         assert house.thread.statistics().failure == house.failed[0]
+
+    asyncio.run(run())
+
+
+def test_the_votes_of_many_groups_are_one_commit(tmp_path: Path) -> None:
+    async def run() -> None:
+        house = House()
+        database = SqliteDatabase.open(str(tmp_path / "raft.sqlite"), node_id=1)
+        stores = [database.store(number) for number in range(1, 101)]
+        for store in stores:
+            store.load()
+            store.found(Members((1, 2, 3)))
+        before = database.statistics().commits
+        vote = Write(number=1, vote=(5, 2), sync=True)
+        house.thread.submit([(store.group, store, vote) for store in stores])
+        await house.until_told()
+        assert database.statistics().commits == before + 1
+        await house.thread.stop()
+        database.close()
+        again = SqliteDatabase.open(str(tmp_path / "raft.sqlite"), node_id=1)
+        found = [again.store(number).load() for number in range(1, 101)]
+        assert {(restored.term, restored.voted_for) for restored in found} == {(5, 2)}
+        again.close()
 
     asyncio.run(run())

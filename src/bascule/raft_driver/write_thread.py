@@ -17,7 +17,7 @@ import sqlite3
 import threading
 from collections.abc import Callable, Sequence
 from queue import SimpleQueue
-from typing import Final, TypeAlias, TypeVar
+from typing import Final, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 import msgspec
 
@@ -205,10 +205,25 @@ class WriteThread:
             log.debug("raft store outlived its event loop")
 
 
+@runtime_checkable
+class BuffersTerm(Protocol):
+    """A store that can let a vote wait for the flush of its round, too.
+
+    `persist_term` is durable on return; where a node fails that led a thousand groups, that would
+    be a thousand syncs one after the other, and the elections would be over time before their votes
+    are given.
+    """
+
+    def buffer_term(self, term: int, voted_for: int) -> None: ...
+
+
 def carry_out(store: RaftStore, write: Write) -> None:
     """Make the changes of `write` in the order of its fields, without the flush."""
     if write.vote is not None:
-        store.persist_term(*write.vote)
+        if write.sync and isinstance(store, BuffersTerm):
+            store.buffer_term(*write.vote)
+        else:
+            store.persist_term(*write.vote)
     if write.truncate_from:
         store.truncate_from(write.truncate_from)
     if write.entries:

@@ -75,9 +75,14 @@ class SqliteStore:
         self._database.flush()
 
     def persist_term(self, term: int, voted_for: int) -> None:
+        self.buffer_term(term, voted_for)
+        self._database.flush()
+
+    def buffer_term(self, term: int, voted_for: int) -> None:
+        """As `persist_term`, but durable with the next flush only: the votes of many groups then
+        cost one."""
         self.row.term, self.row.voted_for = term, voted_for
         self._change(_ROW, None, 0)
-        self._database.flush()
 
     def persist_entries(self, entries: Sequence[Entry]) -> None:
         if not entries:
