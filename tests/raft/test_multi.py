@@ -256,6 +256,44 @@ def test_a_leader_deposed_behind_its_back_learns_of_it() -> None:
     world.run_until_rest()
 
 
+def test_a_hub_that_stalls_wakes_nothing_when_it_goes_on() -> None:
+    """It has not read yet what the others said meanwhile. They, of course, heard nothing of it."""
+    world = at_rest(12)
+    others = led_by(world, 2) + led_by(world, 3)
+    terms = {group: world.hub(2).node(group).term for group in others}
+    hub = world.hub(1)
+    kept = [body for _, body in stalled(world, 1, 3 * ELECTION)]
+    hub.tick(3 * ELECTION)
+    assert hub.report().at_rest == 12
+    for bundle in kept:
+        hub.receive(bundle)
+    world.run_until_rest()
+    assert {group: world.hub(2).node(group).term for group in others} == terms
+    world.propose(1, b"x")
+
+
+def test_all_hubs_stall_at_once() -> None:
+    world = at_rest(12)
+    start = world.now
+    for process in world.processes.values():
+        process.hub.tick(10 * ELECTION)
+    world.run(20)
+    assert not [message for one in world.sent_since(start) for message in one.messages]
+    assert world.resting() == 36
+    world.kill(1)
+    world.run(6 * ELECTION)
+    assert all(world.leader(group) for group in range(1, 13)), "silence is still noticed"
+
+
+def stalled(world: World, node: int, ticks: int) -> list[tuple[int, Bundle]]:
+    """(tick, bundle) of all that is sent to a node while its process does not run."""
+    start = world.now
+    process = world.processes.pop(node)
+    world.run(ticks)
+    world.processes[node] = process
+    return [(one.at, one.bundle) for one in world.sent_since(start) if one.bundle.target == node]
+
+
 # -- what refuses rest ------------------------------------------------------------------------
 
 

@@ -150,7 +150,12 @@ class Hub:
     # -- time ---------------------------------------------------------------------------------
 
     def tick(self, count: int = 1) -> None:
-        """Let `count` ticks pass."""
+        """Let `count` ticks pass.
+
+        More than `due` said means that this process was late; what peers said meanwhile is not
+        heard yet, so that time does not count as their silence. Groups at rest survive a stall.
+        """
+        late = max(0, count - (self.due() or count))
         self.now = now = self.now + count
         while (group := self._next_due()) is not None and group.due_at <= now:
             heapq.heappop(self._timers)
@@ -158,6 +163,7 @@ class Hub:
             group.catch_up(now)
             self._touch(group)
         for peer in tuple(self._peers.values()):
+            peer.excuse(late)
             if peer.followed.resting and peer.is_silent(now):
                 self._forget_followed(peer)
             if peer.was_in_contact and not peer.is_in_contact(now):
@@ -310,19 +316,13 @@ class Hub:
 
     def _away(self, node: Node) -> list[int]:
         """Members of its group that are out of contact."""
-        now = self.now
-        return [
-            other
-            for other in node.members.all
-            if other != self.id and not self._peer(other).is_in_contact(now)
-        ]
+        others = [other for other in node.members.all if other != self.id]
+        return [other for other in others if not self._peer(other).is_in_contact(self.now)]
 
     def _has_majority(self, node: Node) -> bool:
         """Whether bundles pass both ways between this hub and a majority of the group's voters."""
-        now = self.now
-        return node.members.is_majority(
-            lambda voter: voter == self.id or self._peer(voter).is_in_contact(now)
-        )
+        away = self._away(node)
+        return node.members.is_majority(lambda voter: voter not in away)
 
     def _on_changes(self, peer: Peer, bundle: Bundle) -> None:
         """Follow what the peer says of the groups it leads."""

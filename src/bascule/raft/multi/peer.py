@@ -118,6 +118,11 @@ class Peer:
         """Whether groups that rest under this peer should have heard of it."""
         return now - self.heard_at >= self._silent_ticks
 
+    def excuse(self, ticks: int) -> None:
+        """This hub did not listen for so long."""
+        self.heard_at += ticks
+        self.answered_at += ticks
+
     def silent_ticks(self, now: int) -> int:
         return min(now - self.heard_at, self._election_ticks)
 
@@ -138,7 +143,7 @@ class Peer:
             peer=self.id,
             incarnation=self.incarnation,
             is_in_contact=self.is_in_contact(now),
-            silent_ticks=None if self.heard_at == NEVER else now - self.heard_at,
+            silent_ticks=None if self.heard_at < 0 else now - self.heard_at,
             led_at_rest=len(self.led.resting),
             followed_at_rest=len(self.followed.resting),
             refused=len(self.followed.refused),
