@@ -240,6 +240,7 @@ class Failing(sqlite3.Connection):
         raise error
 
 
+@pytest.mark.tier2
 @pytest.mark.parametrize("after", [False, True], ids=["not_done", "done"])
 def test_every_statement_may_fail(tmp_path: Path, after: bool) -> None:
     """For n = 1, 2, 3, ... until a run has no failure, from the making of the database on."""

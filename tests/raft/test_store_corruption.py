@@ -125,6 +125,7 @@ def opened(place: Path) -> States | str:
 # Bytes.
 
 
+@pytest.mark.tier2
 @pytest.mark.parametrize("end", ["main", "wal", "synced"])
 def test_flipped_bytes(images: Images, end: str, request: pytest.FixtureRequest) -> None:
     """Each ends in the same state or in an error that is ours; `--torture` flips every byte."""
