@@ -99,6 +99,9 @@ def leader_of(*voters: int, terms: tuple[int, ...] = (), config: RaftConfig = CO
 def candidacy(found: Driven) -> list[AnyMessage]:
     """Let the node stand and win the pre-vote; what it asked then."""
     node = found.node
+    if node.config.lease_reads:
+        # It might have promised something before it started.
+        found.tick(node.config.election_ticks)
     node.campaign()
     found.drive()
     yes = [VoteReply(v, 1, node.term + 1, True, True) for v in node.members.voters if v != 1]

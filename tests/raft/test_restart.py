@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bascule.host.real import RealRandom
 from bascule.raft.config import RaftConfig
-from bascule.raft.messages import Entry, Kind, Snapshot, VoteRequest
+from bascule.raft.messages import Entry, Heartbeat, Kind, Snapshot, VoteReply, VoteRequest
 from bascule.raft.node import Node
 from bascule.raft.quorum import Change, encode_members, founded
 from bascule.raft.store.contract import Restored
@@ -45,3 +45,30 @@ def test_a_leader_that_removed_itself_stands_while_the_removal_is_not_committed(
     (asked,) = ready.send
     assert isinstance(asked, VoteRequest)
     assert (asked.target, asked.pre, asked.last_index) == (4, True, 1)
+
+
+def test_where_leases_are_on_no_request_to_stand_breaks_a_promise() -> None:
+    """The leader answers reads on the word that none of those it heard from takes part in an
+    election for so long; a voter that stands, or forgets whom it heard, breaks it."""
+    config = RaftConfig(lease_reads=True)
+    node = Node(2, config, Restored(founding=founded(1, 2, 3), term=4), RealRandom(1))
+    node.campaign()  # it may have promised before it started
+    assert node.ready() is None
+    node.tick(config.election_ticks - 1)
+    node.step(Heartbeat(1, 2, 4, 0, 1))
+    node.tick(config.election_ticks - 1)
+    node.ready()
+    node.campaign()
+    assert node.ready() is None
+    node.step(VoteReply(3, 2, 5, False, False))  # a later term, and with it no leader
+    node.step(VoteRequest(3, 2, 5, False, 9, 9))
+    ready = node.ready()
+    assert ready is not None
+    replies = [*ready.send, *(ready.write.then_send if ready.write else ())]
+    assert replies == [VoteReply(2, 3, 5, False, False)]
+    node.tick(1)
+    node.step(VoteRequest(3, 2, 5, False, 9, 9))
+    ready = node.ready()
+    assert ready is not None
+    assert ready.write is not None
+    assert ready.write.then_send == (VoteReply(2, 3, 5, False, True),)

@@ -22,6 +22,7 @@ from bascule.sim.raft.trace import LAST_EVENTS, Trace
 SEEDS = range(30)
 FOUND = {
     1156: "a leader that removed itself crashed as the only one with that entry",
+    10949: "a lease was read by while two members stood for election on request",
 }
 """Seeds that found a bug, and which."""
 

@@ -113,7 +113,8 @@ class Node:
         self._member.advance(completion)
 
     def campaign(self) -> None:
-        """Stand for election now, as if no leader were heard."""
+        """Stand for election now, as if no leader were heard; where leases are on, nothing happens
+        within `election_ticks` of hearing one."""
         self._member.campaign()
 
     def ready(self) -> Ready | None:

@@ -156,16 +156,20 @@ class Core:
         self.election_at = self.now + self._patience
 
     def hears_leader(self) -> bool:
-        """Whether a leader was heard so lately that no election is due (stickiness, thesis 4.2.3).
-
-        Where leases are on, a node that just started must assume so: it may have promised to its
-        leader what it has forgotten.
-        """
-        if self.role is Role.LEADER:
+        """Whether a leader was heard so lately that no election is due (stickiness, thesis 4.2.3)."""
+        if self.role is Role.LEADER or self.has_promised:
             return True
-        if self.leader == NOBODY and not (self.config.lease_reads and self.contact == 0):
-            return False
-        return self.now - self.contact < self.config.election_ticks
+        return self.leader != NOBODY and self.now - self.contact < self.config.election_ticks
+
+    @property
+    def has_promised(self) -> bool:
+        """Whether a leader may trust, for its lease, that this node takes no part in an election.
+
+        That holds from when it was last heard, whatever this node has learnt since, even a later
+        term. A node that just started may have promised what it has forgotten.
+        """
+        recent = self.now - self.contact < self.config.election_ticks
+        return recent and self.config.lease_reads
 
     # -- term and vote ------------------------------------------------------------------------
 

@@ -24,6 +24,8 @@ class Election:
         core = self._core
         if not core.may_stand or core.role is Role.LEADER:
             return False
+        if core.has_promised and not forced:
+            return False
         core.reset_election_timer()
         self._votes = {}
         self._forced = forced
@@ -104,6 +106,8 @@ class Election:
             free = message.term > core.term or self._is_free(message.source)
         else:
             free = self._is_free(message.source)
+        if core.has_promised and not message.forced:
+            free = False
         if not (complete and free):
             self.refuse(message)
             return
