@@ -30,6 +30,7 @@ import msgspec
 
 from bascule.errors import BasculeError, CannotReplicate, Indeterminate, LaggingIndex, NotLeader
 from bascule.raft.config import RaftConfig
+from bascule.raft.effects import ReadPolicy
 from bascule.raft.messages import Entry, Snapshot
 from bascule.raft.quorum import Change, founded
 from bascule.raft_driver.driver import DriverSettings, RaftDriver
@@ -95,6 +96,8 @@ class Server:
 
     def __init__(self, driver: RaftDriver, group: Group, machine: KeyValue) -> None:
         self.driver, self.group, self.machine = driver, group, machine
+        leases = driver.config.lease_reads
+        self.policy = ReadPolicy.LEASE if leases else ReadPolicy.LINEARIZABLE
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -129,7 +132,7 @@ class Server:
             return str(await self.propose(*first, last))
         if what in ("get", "local"):
             if what == "get":
-                await self.group.read(timeout_s=TIMEOUT_S)
+                await self.group.read(self.policy, timeout_s=TIMEOUT_S)
             value = self.machine.values.get(arguments[0])
             return "none" if value is None else f"ok {value}"
         if what in CHANGES:
@@ -150,12 +153,24 @@ class Server:
         return await self.group.propose(msgspec.msgpack.encode(words), timeout_s=TIMEOUT_S)
 
 
+async def hand_over(group: Group) -> None:
+    """A leader that stops on purpose spares the others an election timeout."""
+    voters = [f for f in group.report().followers if f.node in group.members.voters]
+    if group.is_leader and voters:
+        try:
+            await group.transfer(max(voters, key=lambda found: found.match).node)
+        except BasculeError:
+            logging.warning("nobody took over")
+
+
 async def run(options: argparse.Namespace) -> None:
     peers = {int(k): address_of(v) for k, v in (x.split("=") for x in options.peers.split(","))}
     driver = RaftDriver(
         options.id,
         DriverSettings(cluster=options.cluster, tick_ms=options.tick_ms),
-        config=RaftConfig(commit_count_to_take_snapshot=options.commit_count),
+        config=RaftConfig(
+            commit_count_to_take_snapshot=options.commit_count, lease_reads=options.lease
+        ),
     )
     await driver.start(directory=options.data, listen=peers[options.id], peers=peers)
     machine = KeyValue(lambda node, address: driver.transport.set_peer(node, address_of(address)))
@@ -169,6 +184,7 @@ async def run(options: argparse.Namespace) -> None:
     ends: list[asyncio.Future[Any]] = [asyncio.ensure_future(stop.wait()), driver.failed]
     await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
     clients.close()
+    await hand_over(group)
     await driver.stop()
     if driver.failed.done():
         sys.exit(f"failed: {driver.failed.result()}")
@@ -182,6 +198,7 @@ def main() -> None:
     parser.add_argument("--data", required=True, help="directory of this node")
     parser.add_argument("--join", action="store_true", help="wait to be added by the leader")
     parser.add_argument("--cluster", default="raft-kv")
+    parser.add_argument("--lease", action="store_true", help="read by the leader's lease")
     parser.add_argument("--tick-ms", type=int, default=50)
     parser.add_argument("--commit-count", type=int, default=10_000, help="entries to a snapshot")
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")

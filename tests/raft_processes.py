@@ -56,8 +56,14 @@ class Line:
 
     def ask(self, request: str) -> str:
         """Raises: OSError where no answer came; whether it took effect is not known then."""
+        self.send(request)
+        return self.receive()
+
+    def send(self, request: str) -> None:
         self._file.write(request.encode() + b"\n")
         self._file.flush()
+
+    def receive(self) -> str:
         answer = self._file.readline()
         if not answer.endswith(b"\n"):
             raise ConnectionResetError("the node hung up")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import resource
 import signal
 import subprocess
 import threading
@@ -230,8 +231,9 @@ def test_a_node_that_was_away_is_caught_up_by_a_snapshot(tmp_path: Path) -> None
         until(lambda: away.try_ask("local key-123") == "ok 123", "the snapshot is on its disk")
 
 
-def test_a_leader_that_was_stopped_serves_nothing_old(tmp_path: Path) -> None:
-    with running_cluster(tmp_path) as cluster:
+@pytest.mark.parametrize("reads", ["by rounds", "by lease"])
+def test_a_leader_that_was_stopped_serves_nothing_old(tmp_path: Path, reads: str) -> None:
+    with running_cluster(tmp_path, *(["--lease"] if reads == "by lease" else [])) as cluster:
         assert cluster.ask("put key old") == "ok"
         stopped = cluster.leader()
         waiting = Line(stopped.client_port, timeout=30)
@@ -239,8 +241,49 @@ def test_a_leader_that_was_stopped_serves_nothing_old(tmp_path: Path) -> None:
         others = KvCluster({n: node for n, node in cluster.nodes.items() if node is not stopped})
         stopped.send(signal.SIGSTOP)
         assert others.ask("put key new") == "ok"
+        # The request is there before the process wakes, and so before anything tells it the news.
+        waiting.send("get key")
         stopped.send(signal.SIGCONT)
-        answer = waiting.ask("get key")
+        answer = waiting.receive()
         waiting.close()
         assert answer.split()[0] in ("not-leader", "again") or answer == "ok new", answer
         until(lambda: stopped.try_ask("local key") == "ok new", "it follows")
+
+
+def test_a_node_whose_disk_fails_stops_and_the_others_go_on(tmp_path: Path) -> None:
+    with running_cluster(tmp_path) as cluster:
+        assert cluster.ask("put key 1") == "ok"
+        failing = cluster.leader()
+        # From here on a write beyond 512 KiB into a file fails (EFBIG): SQLite's log gets there.
+        assert failing.process is not None
+        resource.prlimit(failing.process.pid, resource.RLIMIT_FSIZE, (1 << 19, 1 << 19))
+        value = "x" * 2_000
+        others = KvCluster({n: node for n, node in cluster.nodes.items() if node is not failing})
+        acked = []
+        for number in range(400):
+            answer = failing.try_ask(f"put big-{number} {value}")
+            if answer == "ok":
+                acked.append(number)
+            if not failing.is_running:
+                break
+        assert failing.process.wait(20) == 1
+        assert b"raft store failed" in failing.log.read_bytes()
+        assert len(acked) > 5
+        for number in acked:
+            assert others.ask(f"get big-{number}") == f"ok {value}"
+        failing.start()
+        failing.wait_up()
+        until(lambda: failing.try_ask(f"local big-{acked[-1]}") == f"ok {value}", "it is back")
+
+
+def test_a_leader_that_stops_on_purpose_hands_over(tmp_path: Path) -> None:
+    # With an election timeout of 10 s nobody is elected in time but by a transfer.
+    with running_cluster(tmp_path, "--tick-ms", "1000") as cluster:
+        assert cluster.ask("put key 1") == "ok"
+        leader = cluster.leader()
+        term = leader.report()["term"]  # type: ignore[index]
+        leader.end()
+        began = time.monotonic()
+        assert cluster.ask("put key 2") == "ok"
+        assert cluster.leader().report()["term"] == term + 1  # type: ignore[index]
+        print(f"\nanother leads after {time.monotonic() - began:.2f} s")
