@@ -156,7 +156,7 @@ class Core:
         self.election_at = self.now + self._patience
 
     def hears_leader(self) -> bool:
-        """Whether a leader was heard so lately that no election is due (stickiness, thesis 4.2.3)."""
+        """Whether a leader was heard so lately that no election is due (thesis 4.2.3)."""
         if self.role is Role.LEADER or self.has_promised:
             return True
         return self.leader != NOBODY and self.now - self.contact < self.config.election_ticks
