@@ -294,6 +294,23 @@ def stalled(world: World, node: int, ticks: int) -> list[tuple[int, Bundle]]:
     return [(one.at, one.bundle) for one in world.sent_since(start) if one.bundle.target == node]
 
 
+def test_waking_takes_back_no_promise_to_the_leader() -> None:
+    """A lease may rest on what a follower heard itself, whatever its hub heard of the leader's."""
+    world = at_rest(1)
+    leader = world.leader(1)
+    follower = 1 + leader % 3
+    node = world.hub(follower).node(1)
+    node.step(Heartbeat(leader, follower, node.term, node.commit, 9))
+    assert node.rest_as_follower(leader, node.term, node.log.last)
+    node.tick(2)
+    node.wake(7)
+    assert node.report().leader_silent_ticks == 2
+    assert node.rest_as_follower(leader, node.term, node.log.last)
+    node.tick(20)
+    node.wake(7)
+    assert node.report().leader_silent_ticks == 7
+
+
 # -- what refuses rest ------------------------------------------------------------------------
 
 

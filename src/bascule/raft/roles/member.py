@@ -237,7 +237,7 @@ class Member:
                 progress.active = True
         else:
             core.reset_election_timer()
-            core.contact = core.now - silent_ticks
+            core.contact = max(core.contact, core.now - silent_ticks)  # never promised for less
             core.election_at = max(core.now + 1, core.election_at - silent_ticks)
 
     # -- completions --------------------------------------------------------------------------
