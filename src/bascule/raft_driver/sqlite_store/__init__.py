@@ -11,6 +11,11 @@ the sum of the groups' rows and the number of commits; and beside the database t
 that number again. So rows that vanish, old rows that come back, and a write-ahead log that is cut
 short are found, and nothing that was flushed is ever missing silently. See docs/formats.md.
 
+Rows lie in the order of groups and indices, so that a truncation frees whole pages. The price is
+paid by flushes of many groups: an entry for each of 100 groups writes some 200 pages, where rows in
+the order of their arrival would fill 8, and would then leave a hole in each page of many groups at
+every truncation. Entries that a flush has for one group are one row and cost their bytes.
+
 Not a line of it is repeated after an error: a database that fails refuses every call until it is
 opened anew, and opening writes all that the write-ahead log holds once more into the file.
 """

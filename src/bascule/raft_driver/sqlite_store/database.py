@@ -49,9 +49,17 @@ class SqliteDatabase:
     """The Raft logs of one node. Use it from one thread at a time, whichever that is."""
 
     def __init__(
-        self, opened: Opened, *, path: str, node_id: int, mark: SyncedMark, checkpoint_bytes: int
+        self,
+        opened: Opened,
+        *,
+        path: str,
+        node_id: int,
+        files: Files,
+        mark: SyncedMark,
+        checkpoint_bytes: int,
     ) -> None:
         """Use `open`."""
+        self._files = files
         self.path = path
         self.node_id = node_id
         self.connection = opened.connection
@@ -92,7 +100,12 @@ class SqliteDatabase:
         opened = open_checked(files, path, node_id=node_id, factory=factory)
         mark = SyncedMark(files, path + MARK_SUFFIX, node_id)
         database = cls(
-            opened, path=path, node_id=node_id, mark=mark, checkpoint_bytes=checkpoint_bytes
+            opened,
+            path=path,
+            node_id=node_id,
+            files=files,
+            mark=mark,
+            checkpoint_bytes=checkpoint_bytes,
         )
         try:
             # A file that cannot be written to is better found now than with the first vote.
@@ -158,10 +171,10 @@ class SqliteDatabase:
         self._mark.close()
 
     def statistics(self) -> DatabaseStatistics:
-        size = 0
-        if not self._closed and self._failure is None:
-            size = self.connection.execute("PRAGMA page_count").fetchone()[0] * PAGE_BYTES
-        return DatabaseStatistics(**self._statistics, groups=len(self._crcs), size_bytes=size)
+        """Any thread may ask: this does not wait for a commit that is being made."""
+        return DatabaseStatistics(
+            **self._statistics, groups=len(self._crcs), size_bytes=self._files.size(self.path)
+        )
 
     # What stores call.
 

@@ -230,9 +230,9 @@ class SqliteStore:
             return
         row.first = index + 1
         execute(
-            "DELETE FROM runs WHERE group_id = ?1 AND first <"
-            " (SELECT max(first) FROM runs WHERE group_id = ?1 AND first <= ?2)",
-            (self.group, row.first),
+            "DELETE FROM runs WHERE group_id = ? AND first <"
+            " (SELECT max(first) FROM runs WHERE group_id = ? AND first <= ?)",
+            (self.group, self.group, row.first),
         )
 
     def _put_chunk(self, chunk: Chunk) -> int:
