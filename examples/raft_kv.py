@@ -28,6 +28,8 @@ from typing import Any
 
 import msgspec
 
+from bascule.cli.logs import set_up_logging
+from bascule.config import LoggingConfig
 from bascule.errors import BasculeError, CannotReplicate, Indeterminate, LaggingIndex, NotLeader
 from bascule.raft.config import RaftConfig
 from bascule.raft.effects import ReadPolicy
@@ -160,7 +162,7 @@ async def hand_over(group: Group) -> None:
         try:
             await group.transfer(max(voters, key=lambda found: found.match).node)
         except BasculeError:
-            logging.warning("nobody took over")
+            logging.getLogger("raft_kv").warning("nobody took over")
 
 
 async def run(options: argparse.Namespace) -> None:
@@ -201,7 +203,7 @@ def main() -> None:
     parser.add_argument("--lease", action="store_true", help="read by the leader's lease")
     parser.add_argument("--tick-ms", type=int, default=50)
     parser.add_argument("--commit-count", type=int, default=10_000, help="entries to a snapshot")
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    set_up_logging(LoggingConfig())
     try:
         asyncio.run(run(parser.parse_args()))
     except BasculeError as error:

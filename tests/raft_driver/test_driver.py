@@ -143,6 +143,37 @@ def test_a_directory_holds_the_group_and_one_process_at_a_time(tmp_path: Path) -
     driven(again, directory=tmp_path / "raft")
 
 
+def test_a_group_is_closed_and_opened_again(tmp_path: Path) -> None:
+    async def scene(driver: RaftDriver) -> None:
+        group = await lone(driver, None, Words())
+        last = group.propose_nowait(b"kept")
+        assert await last == 1
+        await driver.close_group(7)
+        with pytest.raises(Closed, match="group 7 is closed on this node"):
+            group.propose_nowait(b"late")
+        with pytest.raises(KeyError):
+            driver.group(7)
+        words = Words()
+        again = await lone(driver, None, words)
+        await again.read()
+        assert words.words == ["kept"]
+        assert await again.propose(b"more") == 2
+
+    driven(scene, directory=tmp_path / "raft")
+
+
+def test_a_store_that_cannot_be_read_is_no_group(tmp_path: Path) -> None:
+    async def scene(driver: RaftDriver) -> None:
+        refused = MemoryStore("closed")
+        refused.close()
+        with pytest.raises(Closed, match="store closed is closed"):
+            await driver.open_group(7, Words(), store=refused)
+        group = await lone(driver, None, Words())
+        assert await group.propose(b"x") == 1
+
+    driven(scene, directory=tmp_path / "raft")
+
+
 def test_outcomes_are_errors_of_their_name() -> None:
     async def scene(driver: RaftDriver) -> None:
         group = await driver.open_group(8, Words(), founding=founded(1, 2), store=MemoryStore())

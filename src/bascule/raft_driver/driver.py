@@ -192,10 +192,14 @@ class RaftDriver:
             if kept is None:
                 assert self._directory is not None, "a group without a store needs a directory"
                 kept = self._directory.store(number)
-            restored = kept.load()
-            if restored.founding is None:
-                kept.found(founding or Members(()))
+            try:
                 restored = kept.load()
+                if restored.founding is None:
+                    kept.found(founding or Members(()))
+                    restored = kept.load()
+            except BaseException:
+                kept.close()
+                raise
             return kept, restored
 
         kept, restored = await self._thread.run(load)
@@ -215,9 +219,14 @@ class RaftDriver:
         self._look_soon()
         return group
 
-    def close_group(self, number: int) -> None:
-        """Take part in the group no more; its store stays as it is."""
-        self._end(self._groups[number], Closed(f"raft group {number} is closed on this node"))
+    async def close_group(self, number: int) -> None:
+        """Take part in the group no more; its store is closed on return, and can be opened again.
+
+        Raises: KeyError where it is not open; Broken.
+        """
+        group = self._groups[number]
+        self._end(group, Closed(f"raft group {number} is closed on this node"))
+        await self._thread.run(group.store.close)
 
     async def stop(self) -> None:
         """Return once all that was queued for the disk is there, and everything is closed."""
@@ -288,6 +297,9 @@ class RaftDriver:
         except BaseException as error:
             self._on_bug(error)
             raise
+        for number, _ in bundle.messages:
+            if (group := self._groups.get(number)) is not None:
+                group.look_for_leader()
 
     def _on_written(self, jobs: Sequence[Job]) -> None:
         hub, groups = self._hub, self._groups
