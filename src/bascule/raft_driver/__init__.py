@@ -13,6 +13,7 @@
     write_thread    carries out the writes of all groups, one flush a round
     data_directory  a lock, and the database
     sqlite_store    the Raft logs of a node in one SQLite file
+    counts          what it all comes to
     transport       the listener, and a link to each peer
     peer_link       dialled, dialled again, bounded
     hello, framing  how a connection begins, and its frames

@@ -20,7 +20,6 @@ import math
 import ssl
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import msgspec
 
@@ -34,12 +33,13 @@ from bascule.raft.multi.hub import Hub
 from bascule.raft.node import Node
 from bascule.raft.quorum import Members
 from bascule.raft.store.contract import RaftStore, Restored
+from bascule.raft_driver.counts import Counts, DriverStatistics
 from bascule.raft_driver.data_directory import DataDirectory
 from bascule.raft_driver.group import Group
 from bascule.raft_driver.peer_link import Address
 from bascule.raft_driver.state_machine import StateMachine
-from bascule.raft_driver.transport import QUEUE_BYTES_MAX, Transport, TransportStatistics
-from bascule.raft_driver.write_thread import STORE_ERRORS, Job, WriteStatistics, WriteThread
+from bascule.raft_driver.transport import QUEUE_BYTES_MAX, Transport
+from bascule.raft_driver.write_thread import STORE_ERRORS, Job, WriteThread
 
 log = logging.getLogger("bascule.raft_driver")
 
@@ -57,28 +57,6 @@ class DriverSettings(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         if self.tick_ms < 1:
             raise ConfigError(f"tick_ms is {self.tick_ms}, expected at least 1")
-
-
-class DriverStatistics(msgspec.Struct, frozen=True, kw_only=True):
-    """What a driver has done since it began."""
-
-    groups: int
-    looks: int
-    """How often the hub was asked what is to be done."""
-    ticks: int
-    entries_applied: int
-    answers: int
-    requests_waiting: int
-    store: WriteStatistics
-    transport: TransportStatistics
-
-
-@dataclass(slots=True)
-class _Counts:
-    looks: int = 0
-    ticks: int = 0
-    entries_applied: int = 0
-    answers: int = 0
 
 
 class RaftDriver:
@@ -134,7 +112,7 @@ class RaftDriver:
         self._snapshots: set[asyncio.Future[tuple[bytes, ...]]] = set()
         self.failed: asyncio.Future[str] = self._loop.create_future()
         """Done, with the cause, where store or core failed and the node takes no part any more."""
-        self._counts = _Counts()
+        self._counts = Counts()
 
     # -- life ---------------------------------------------------------------------------------
 
