@@ -55,12 +55,14 @@ def loaded(restored: Restored, seed: int, expected: Expectation, flushed: int) -
 
 
 def main(path: str, seed: int, calls_max: int) -> None:
-    """Say `o` when the log is open, then the number of calls made at the end of each flush."""
+    """Say `o` when the log is open, then the number of calls made at the end of each flush, and at
+    the end how many syncs the database counts since it was open."""
     expected = Expectation()
     try:
         database = SqliteDatabase.open(path, node_id=NODE, checkpoint_bytes=CHECKPOINT_BYTES)
         store = database.store(1)
         expected.starts_as(store.load())
+        syncs = database.statistics().syncs
         os.write(1, b"o\n")
         for done, call in enumerate(calls_of(seed, expected), 1):
             if call is not None:
@@ -72,6 +74,7 @@ def main(path: str, seed: int, calls_max: int) -> None:
             os.write(1, b"%d\n" % done)
             if done >= calls_max:
                 break
+        os.write(1, b"syncs %d\n" % (database.statistics().syncs - syncs))
         database.close()
     except BasculeError as error:
         os.write(1, b"failed %s\n" % str(error).encode())
