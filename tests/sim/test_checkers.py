@@ -327,6 +327,16 @@ def test_a_committed_entry_that_is_truncated() -> None:
         scene.write(2, truncate_from=1)
 
 
+def test_the_newest_snapshot_deleted() -> None:
+    scene = Scene()
+    scene.replicated(entry(1, 1), entry(2, 1))
+    for index in (1, 2):
+        scene.write(2, chunks=(Chunk(index, 1, THREE, 0, 1, b"s"),))
+    scene.write(2, delete_chunks=((1, 1),))
+    with broken("no committed entry lost"):
+        scene.write(2, delete_chunks=((2, 1),))
+
+
 def test_what_a_minority_has_at_the_end_is_lost() -> None:
     scene = Scene()
     scene.replicated(entry(1, 1))

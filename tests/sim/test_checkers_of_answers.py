@@ -283,14 +283,12 @@ def test_messages_and_hand_overs_too_large() -> None:
     node = scene.nodes[1]
     entries = tuple(entry(index, 0) for index in range(1, 5))
     large = (entry(1, 0, bytes(80)), entry(2, 0, bytes(80)))
-    scene.checkers.on_ready(node, Ready(send=(Append(1, 2, 1, 0, 0, 0, large[:1]),)))
-    for ready in (
-        Ready(send=(Append(1, 2, 1, 0, 0, 0, entries[:3]),)),
-        Ready(send=(Append(1, 2, 1, 0, 0, 0, large),)),
-        Ready(apply=Apply(last=4, entries=entries)),
-    ):
+    scene.send(Append(1, 2, 1, 0, 0, 0, large[:1]))
+    for message in (Append(1, 2, 1, 0, 0, 0, entries[:3]), Append(1, 2, 1, 0, 0, 0, large)):
         with broken("bounded memory"):
-            scene.checkers.on_ready(node, ready)
+            scene.send(message)
+    with broken("bounded memory"):
+        scene.checkers.on_ready(node, Ready(apply=Apply(last=4, entries=entries)))
 
 
 def test_windows_and_queues_beyond_their_limits() -> None:

@@ -88,8 +88,8 @@ class CommitIsDurable(Checker):
 
 
 class NothingLost(Checker):
-    """No disk gives up an entry that is committed, but for a snapshot; and at the end a majority of
-    the voters has all of it."""
+    """No disk gives up an entry that is committed, but for a snapshot, nor its newest snapshot; and
+    at the end a majority of the voters has all of it."""
 
     name = "no committed entry lost"
 
@@ -98,10 +98,17 @@ class NothingLost(Checker):
         self._ledger = ledger
 
     def on_write(self, node: NodeView, write: Write) -> None:
+        disk = self._disks.of(node.id)
+        for index, _ in write.delete_chunks:
+            if index and index == disk.snapshot_index:
+                raise InvariantBroken(
+                    self.name,
+                    f"node {node.id} deletes the snapshot at {index}, the newest on its disk",
+                )
         index = write.truncate_from
         if not index or index > self._ledger.last:
             return
-        disk, term = self._disks.of(node.id), self._ledger.term_at(index)
+        term = self._ledger.term_at(index)
         if term is not None and index > disk.snapshot_index and disk.has(index, term):
             raise InvariantBroken(
                 self.name,

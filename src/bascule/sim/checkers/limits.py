@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final, Protocol, cast
 
+from bascule.raft.config import RaftConfig
 from bascule.raft.effects import ReadPolicy, Ready, Role
-from bascule.raft.messages import Append, Entry, Kind, size_of
+from bascule.raft.messages import AnyMessage, Append, Entry, Kind, size_of
 from bascule.raft.report import Report
+from bascule.raft.store.contract import Restored
 from bascule.sim.checkers.base import Checker, InvariantBroken, NodeView
 
 LOOK_EVERY: Final = 64
@@ -26,16 +28,23 @@ class BoundedMemory(Checker):
 
     name = "bounded memory"
 
+    sends = (Append,)
+
     def __init__(self) -> None:
         self._readies = 0
+        self._configs: dict[int, RaftConfig] = {}
+
+    def on_start(self, node: NodeView, restored: Restored) -> None:
+        self._configs[node.id] = node.config
+
+    def on_send(self, node_id: int, message: AnyMessage) -> None:
+        if isinstance(message, Append) and message.entries:
+            self._check_append(node_id, message.entries)
 
     def on_ready(self, node: NodeView, ready: Ready) -> None:
         log = node.log
-        if len(log) > log.capacity:
+        if log.last - log.first >= log.capacity:
             self._check_log(node)
-        for message in ready.send:
-            if isinstance(message, Append):
-                self._check_append(node, message.entries)
         if ready.apply is not None and len(ready.apply.entries) > node.config.apply_entries_max:
             raise InvariantBroken(
                 self.name,
@@ -80,14 +89,14 @@ class BoundedMemory(Checker):
                 f"is {log.capacity}",
             )
 
-    def _check_append(self, node: NodeView, entries: tuple[Entry, ...]) -> None:
-        config = node.config
+    def _check_append(self, node_id: int, entries: tuple[Entry, ...]) -> None:
+        config = self._configs[node_id]
         if len(entries) > config.append_entries_max or (
             len(entries) > 1 and sum(map(size_of, entries)) > config.append_bytes_max
         ):
             raise InvariantBroken(
                 self.name,
-                f"node {node.id} sends {len(entries)} entries of {sum(map(size_of, entries))} "
+                f"node {node_id} sends {len(entries)} entries of {sum(map(size_of, entries))} "
                 f"bytes at once; the most is {config.append_entries_max} of "
                 f"{config.append_bytes_max} bytes",
             )

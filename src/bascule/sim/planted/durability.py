@@ -93,6 +93,7 @@ BUGS: Final = (
     Planted(
         name="completion of a superseded write counts",
         found_by=(MATCH, COMMIT),
+        first_seed=310,
         patch=instead(Core, "_forget_written", _superseded_write_counts),
     ),
     Planted(

@@ -127,7 +127,7 @@ BUGS: Final = (
     ),
     Planted(
         name="match of all there is",
-        found_by=(MATCH, COMMIT),
+        found_by=(MATCH, COMMIT, CRASHED),
         patch=instead(Following, "_matched", _match_of_what_it_has),
     ),
     Planted(

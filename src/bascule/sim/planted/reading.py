@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, Final
 
 from msgspec.structs import replace
@@ -11,7 +13,7 @@ from bascule.raft.messages import HeartbeatReply
 from bascule.raft.roles.leading import Leading
 from bascule.raft.roles.proposals import Proposals
 from bascule.raft.roles.reads import Read, Reads
-from bascule.sim.planted.base import Planted, instead
+from bascule.sim.planted.base import Planted, instead, swapped
 
 FRESH: Final = "reads see what was committed"
 LINEAR: Final = "linearizable reads and writes"
@@ -62,6 +64,26 @@ def _learners_confirm(original: Any) -> Any:
     return count_round
 
 
+def _learners_keep_in_office(original: Any) -> Any:
+    def hears_quorum(self: Leading) -> bool:
+        members, own = self._core.members, self._core.id
+        heard = sum(member == own or self.progress[member].active for member in members.all)
+        for progress in self.progress.values():
+            progress.active = False
+        return heard >= members.majority
+
+    return hears_quorum
+
+
+@contextmanager
+def _learners_confirm_and_keep() -> Iterator[None]:
+    with (
+        swapped(Leading, "_count_round", _learners_confirm),
+        swapped(Leading, "hears_quorum", _learners_keep_in_office),
+    ):
+        yield
+
+
 def _before_applied(original: Any) -> Any:
     def wait_for_index(self: Reads, read: Read) -> None:
         self._grant(read)
@@ -69,14 +91,11 @@ def _before_applied(original: Any) -> Any:
     return wait_for_index
 
 
-def _lease_from_the_answer(original: Any) -> Any:
-    def count_round(self: Leading) -> None:
-        before = self._lease_from
-        original(self)
-        if self._lease_from != before:
-            self._lease_from = self._core.now
+def _lease_of_office(original: Any) -> Any:
+    def has_lease(self: Leading) -> bool:
+        return True
 
-    return count_round
+    return has_lease
 
 
 def _expired_stays(original: Any) -> Any:
@@ -123,7 +142,7 @@ BUGS: Final = (
     Planted(
         name="learners confirm rounds and leases",
         found_by=(FRESH, LINEAR),
-        patch=instead(Leading, "_count_round", _learners_confirm),
+        patch=_learners_confirm_and_keep,
     ),
     Planted(
         name="read before it is applied",
@@ -131,9 +150,10 @@ BUGS: Final = (
         patch=instead(Reads, "wait_for_index", _before_applied),
     ),
     Planted(
-        name="lease from the answer's time",
+        name="lease without a quorum",
         found_by=(FRESH, LINEAR),
-        patch=instead(Leading, "_count_round", _lease_from_the_answer),
+        seeds=60,
+        patch=instead(Leading, "has_lease", _lease_of_office),
     ),
     Planted(
         name="expired proposal answered again",
