@@ -142,7 +142,7 @@ def hold(writer: Writer, values: list[str]) -> None:
     assert not writer.refused & set(numbers), f"{writer.name}: what was refused is there"
 
 
-def disturb(cluster: KvCluster, victim: KvNode, dice: RealRandom, how: str) -> None:
+def disturb(victim: KvNode, dice: RealRandom, how: str) -> None:
     if how == "stop":
         victim.send(signal.SIGSTOP)
         time.sleep(dice.uniform(0.1, 1.5))
@@ -171,8 +171,16 @@ def test_what_was_acknowledged_is_there_once(tmp_path: Path, pytestconfig: pytes
             followers = cluster.followers()
             leader = next(node for node in cluster.nodes.values() if node not in followers)
             victim = leader if number % 2 == 0 else followers[int(dice.uniform(0, len(followers)))]
-            disturb(cluster, victim, dice, "stop" if number % 3 == 2 else "kill")
-            victim.wait_up()
+            if number % 5 == 4:
+                for node in cluster.nodes.values():
+                    node.send(signal.SIGKILL)
+                for node in cluster.nodes.values():
+                    node.end(signal.SIGKILL)
+                    node.start()
+            else:
+                disturb(victim, dice, "stop" if number % 3 == 2 else "kill")
+            for node in cluster.nodes.values():
+                node.wait_up()
         cluster.leader()
         time.sleep(0.5)
         stop.set()

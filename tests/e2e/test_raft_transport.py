@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
 
 import pytest
 
@@ -16,6 +18,7 @@ from bascule.raft.multi.bundle import Bundle
 from bascule.raft_driver.hello import decode_hello, encode_hello, frame
 from bascule.raft_driver.peer_link import Address
 from bascule.raft_driver.transport import STRANGERS_MAX, Transport
+from nats_world import Authority
 
 SECONDS_MAX = 20
 
@@ -28,7 +31,14 @@ def bundle(source: int, target: int, incarnation: int, *, payload: bytes = b"x")
 class House:
     """A transport of node `number` with what it received."""
 
-    def __init__(self, number: int, *, queue_bytes_max: int = 1 << 20) -> None:
+    def __init__(
+        self,
+        number: int,
+        *,
+        queue_bytes_max: int = 1 << 20,
+        server_tls: ssl.SSLContext | None = None,
+        client_tls: ssl.SSLContext | None = None,
+    ) -> None:
         self.received: list[Bundle] = []
         self.news = asyncio.Event()
         self.transport = Transport(
@@ -38,6 +48,8 @@ class House:
             random=RealRandom(number),
             on_bundle=self.on_bundle,
             queue_bytes_max=queue_bytes_max,
+            server_tls=server_tls,
+            client_tls=client_tls,
         )
         self.address: Address = ("", 0)
 
@@ -212,5 +224,44 @@ def test_an_answer_from_another_node_is_no_connection() -> None:
             assert one.is_connected(2)
             assert two.is_connected(1)
             await three.transport.close()
+
+    scene(work)
+
+
+def test_over_tls_only_who_has_a_certificate_gets_in(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    certificate, key = authority.issue("localhost")
+
+    def contexts() -> tuple[ssl.SSLContext, ssl.SSLContext]:
+        server = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=authority.ca)
+        server.verify_mode = ssl.CERT_REQUIRED
+        client = ssl.create_default_context(cafile=authority.ca)
+        for context in (server, client):
+            context.load_cert_chain(certificate, key)
+        return server, client
+
+    async def work() -> None:
+        server, client = contexts()
+        one, two = (House(n, server_tls=server, client_tls=client) for n in (1, 2))
+        without = ssl.create_default_context(cafile=authority.ca)
+        three = House(3, client_tls=without)
+        four = House(4)
+        for house in (one, two):
+            house.address = await house.transport.listen("127.0.0.1", 0)
+        peers = {n: ("localhost", h.address[1]) for n, h in ((1, one), (2, two))}
+        for house in (one, two):
+            house.transport.set_peers({**peers, 3: ("localhost", 1), 4: ("localhost", 1)})
+        for stranger in (three, four):
+            stranger.transport.set_peers({1: peers[1]})
+        await one.until(lambda: one.is_connected(2) and two.is_connected(1))
+        for number in range(50):
+            one.transport.send(bundle(1, 2, 101, payload=b"%d" % number * 10_000))
+        await two.until(lambda: len(two.received) == 50)
+        await asyncio.sleep(0.5)  # for the strangers to have tried
+        assert not three.is_connected(1)
+        assert not four.is_connected(1)
+        assert one.is_connected(2)
+        for house in (one, two, three, four):
+            await house.transport.close()
 
     scene(work)

@@ -92,7 +92,11 @@ class Transport:
         """
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(
-            lambda: _Accepted(self), host, port, ssl=self._server_tls
+            lambda: _Accepted(self),
+            host,
+            port,
+            ssl=self._server_tls,
+            ssl_handshake_timeout=None if self._server_tls is None else HELLO_TIMEOUT_S,
         )
         name = self._server.sockets[0].getsockname()
         return name[0], name[1]
