@@ -37,6 +37,8 @@ class LogModel(RuleBasedStateMachine):
     def begin(self, capacity: int) -> None:
         self.log = RaftLog(capacity)
         self.entries: list[Entry] = []
+        self.longest = 0
+        """The most entries there ever were."""
         self.first = 1
         self.before: int | None = 0
         """The term of the entry before the first, None where it is not known."""
@@ -65,8 +67,20 @@ class LogModel(RuleBasedStateMachine):
     @rule(count=st.integers(1, 6), newer=st.integers(0, 2), size=st.integers(0, 40))
     def append(self, count: int, newer: int, size: int) -> None:
         term = max(self.log.last_term, 1) + newer
-        for _ in range(min(count, len(self.entries) and self.log.room)):
+        for _ in range(min(count, max(self.log.room, 0))):
             self.add(entry_at(self.last + 1, term, size))
+
+    @precondition(lambda self: self.log.room > 0)
+    @rule(terms=st.lists(st.integers(0, 1), min_size=1, max_size=8), size=st.integers(0, 40))
+    def extend(self, terms: list[int], size: int) -> None:
+        """A follower takes many at once, of one term or more."""
+        term = max(self.log.last_term, 1)
+        new = []
+        for index, newer in enumerate(terms[: self.log.room], self.last + 1):
+            term += newer
+            new.append(entry_at(index, term, size))
+        self.entries += new
+        self.log.extend(new)
 
     @rule()
     def append_beyond_room(self) -> None:
@@ -155,7 +169,8 @@ class LogModel(RuleBasedStateMachine):
     def nothing_forgotten_is_held(self) -> None:
         """Payloads that left the log can be freed."""
         assert sum(e is not None for e in self.log._ring) == len(self.entries)
-        assert len(self.log._ring) <= max(self.log.capacity, len(self.entries)) * 9 // 8 + 16
+        self.longest = max(self.longest, len(self.entries))
+        assert len(self.log._ring) <= max(self.log.capacity, self.longest) * 9 // 8 + 16
 
     @invariant()
     def hints_are_those_of_a_scan(self) -> None:
@@ -175,16 +190,19 @@ class LogModel(RuleBasedStateMachine):
         for start in range(self.first, self.last + 1):
             rest = self.entries[start - self.first :]
             for entries_max, bytes_max in ((1, 1000), (3, 60), (100, 1), (100, 1000)):
-                found = self.log.slice_within(start, entries_max=entries_max, bytes_max=bytes_max)
+                found, total = self.log.slice_within(
+                    start, entries_max=entries_max, bytes_max=bytes_max
+                )
                 count = len(found)
                 assert found == tuple(rest[:count])
+                assert total == sum(map(size_of, found))
                 assert 1 <= count <= entries_max
                 assert count == 1 or sum(map(size_of, found)) <= bytes_max
                 if count < min(entries_max, len(rest)):
                     assert sum(map(size_of, rest[: count + 1])) > bytes_max
 
 
-LogModel.TestCase.settings = settings(max_examples=60, stateful_step_count=25)
+LogModel.TestCase.settings = settings(max_examples=40, stateful_step_count=20)
 TestLogAgainstList = LogModel.TestCase
 
 

@@ -22,8 +22,8 @@ to be done; it waits for nothing and touches nothing::
 
 Promises, beside those of Raft itself:
 
-* A vote, a match and the leader's own share of a majority count once they are on disk, never before.
-  Writes are done in their order and told of afterwards; the leader sends while it writes.
+* A vote, a match and the leader's own share of a majority count once they are on disk, never
+  before. Writes are done in their order and told of afterwards; the leader sends while it writes.
 * Memory is bounded: entries in progress, appends under way, reads, and the ring as a whole.
 * Snapshots are taken at the same indices on every member, so their chunks are the same and can be
   fetched from all at once.
@@ -32,9 +32,9 @@ Promises, beside those of Raft itself:
 * A change of members is in force from its append on; one at a time, and none before an entry of the
   leader's term is committed.
 
-Never: a clock, a disk, a socket, a thread, a die of its own. Time comes as ticks, whose length is the
-driver's affair, and dice as `host.api.Random`. The core trusts its peers to keep to the protocol;
-what a stranger sends is the transport's to refuse.
+Never: a clock, a disk, a socket, a thread, a die of its own. Time comes as ticks, whose length is
+the driver's affair, and dice as `host.api.Random`. The core trusts its peers to keep to the
+protocol; what a stranger sends is the transport's to refuse.
 
 Sources: the Raft paper and Ongaro's thesis, by section in the docstrings; MicroRaft's article
 "Implementing the log"; etcd's raft for the boundary and the flow control.

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from bascule.raft.messages import Entry, Snapshot, size_of
+from bascule.raft.messages import Entry, Snapshot, size_of, sizes_of
 
 
 class RaftLog:
@@ -106,16 +106,23 @@ class RaftLog:
         found = ring[head:tail] if head < tail else ring[head:] + ring[:tail]
         return tuple(found)  # type: ignore[arg-type]  # no slot between first and last is empty
 
-    def slice_within(self, start: int, *, entries_max: int, bytes_max: int) -> tuple[Entry, ...]:
+    def slice_within(
+        self, start: int, *, entries_max: int, bytes_max: int
+    ) -> tuple[tuple[Entry, ...], int]:
         """Entries from `start` on, as many as both limits allow, but at least one where there is
-        one."""
+        one; and their size."""
         found = self.slice(start, min(self.last + 1, start + entries_max))
-        total = 0
-        for position, entry in enumerate(found):
-            total += size_of(entry)
-            if total > bytes_max and position:
-                return found[:position]
-        return found
+        total = sizes_of(found)
+        if total > bytes_max:
+            total = keep = 0
+            for entry in found:
+                size = size_of(entry)
+                if keep and total + size > bytes_max:
+                    break
+                total += size
+                keep += 1
+            found = found[:keep]
+        return found, total
 
     def append(self, entry: Entry) -> None:
         """Add an entry behind the last one. The caller has looked for room."""
@@ -129,6 +136,24 @@ class RaftLog:
         self.last_term = entry.term
         self.pending_bytes += size_of(entry)
 
+    def extend(self, entries: Sequence[Entry]) -> None:
+        """Add entries behind the last one, which follow each other. The caller has looked for
+        room."""
+        first, last = entries[0], entries[-1]
+        assert first.index == self.last + 1, (first.index, self.last)
+        assert last.index == self.last + len(entries), (last.index, self.last, len(entries))
+        assert last.term >= first.term >= self.last_term, (first.term, last.term, self.last_term)
+        while last.index - self.first + 1 > len(self._ring):
+            self._grow()
+        ring = self._ring
+        head = (first.index - 1) % len(ring)
+        fits = min(len(entries), len(ring) - head)
+        ring[head : head + fits] = entries[:fits]
+        ring[: len(entries) - fits] = entries[fits:]
+        self.last = last.index
+        self.last_term = last.term
+        self.pending_bytes += sizes_of(entries)
+
     def _grow(self) -> None:
         held = self.slice(self.first, self.last + 1)
         self._ring = [None] * (len(self._ring) + max(16, len(self._ring) // 8))
@@ -138,13 +163,13 @@ class RaftLog:
     def commit_to(self, index: int) -> None:
         """Move entries up to `index` into the committed section."""
         assert self.commit <= index <= self.last, (self.commit, index, self.last)
-        self.pending_bytes -= sum(map(size_of, self.slice(self.commit + 1, index + 1)))
+        self.pending_bytes -= sizes_of(self.slice(self.commit + 1, index + 1))
         self.commit = index
 
     def truncate_from(self, index: int) -> None:
         """Forget the entry at `index` and every one behind it. None of them is committed."""
         assert self.commit < index <= self.last, (self.commit, index, self.last)
-        self.pending_bytes -= sum(map(size_of, self.slice(index, self.last + 1)))
+        self.pending_bytes -= sizes_of(self.slice(index, self.last + 1))
         self._clear(index, self.last + 1)
         self.last = index - 1
         term = self.term_at(self.last)

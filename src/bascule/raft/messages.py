@@ -7,6 +7,7 @@ the empty log's end.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import IntEnum
 from typing import TypeAlias
 
@@ -180,3 +181,8 @@ ENTRY_OVERHEAD_BYTES = 16
 def size_of(entry: Entry) -> int:
     """Bytes of an entry, as the limits count them."""
     return len(entry.payload) + ENTRY_OVERHEAD_BYTES
+
+
+def sizes_of(entries: Sequence[Entry]) -> int:
+    """Bytes of several entries, as the limits count them."""
+    return sum([len(entry.payload) for entry in entries]) + ENTRY_OVERHEAD_BYTES * len(entries)

@@ -72,12 +72,21 @@ class Following:
                     matched = entry.index
                     continue
                 core.truncate_from(entry.index)
-            for new in entries[position:]:
-                if log.room <= 0 and new.kind != Kind.NO_OP:
-                    break
-                core.append(new)
-                matched = new.index
-            break
+            return self._append(entries[position:], matched)
+        return matched
+
+    def _append(self, entries: tuple[Entry, ...], matched: int) -> int:
+        """Append what there is room for; the last index of it, or `matched` where there is none."""
+        core = self._core
+        log = core.log
+        if len(entries) <= log.room and not any(entry.kind for entry in entries):
+            log.extend(entries)
+            return entries[-1].index
+        for entry in entries:
+            if log.room <= 0 and entry.kind != Kind.NO_OP:
+                break
+            core.append(entry)
+            matched = entry.index
         return matched
 
     def _matched(self, leader: int, index: int) -> None:

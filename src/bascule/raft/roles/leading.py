@@ -99,11 +99,14 @@ class Leading:
         if previous_term is None or progress.next < log.first:
             self._offer_snapshot(member, progress)
             return False
-        entries = () if probe else log.slice_within(
-            progress.next,
-            entries_max=config.append_entries_max,
-            bytes_max=config.append_bytes_max,
-        )  # fmt: skip
+        entries: tuple[Entry, ...] = ()
+        size = 0
+        if not probe:
+            entries, size = log.slice_within(
+                progress.next,
+                entries_max=config.append_entries_max,
+                bytes_max=config.append_bytes_max,
+            )
         core.send(Append(core.id, member, core.term, previous, previous_term, log.commit, entries))
         last = previous + len(entries)
         progress.commit_sent = max(progress.commit_sent, min(log.commit, last))
@@ -111,7 +114,6 @@ class Leading:
             progress.paused = True
             progress.probe_last = last
         elif entries:
-            size = sum([len(entry.payload) for entry in entries])
             progress.sent(last, size)
         return True
 
