@@ -78,6 +78,12 @@ async def load(group: Group, in_flight: int, seconds: float, size: int) -> dict[
     return {**measured.result(), "refused": refused}
 
 
+def syncs_of(driver: RaftDriver) -> int:
+    database = driver.statistics().database
+    assert database is not None
+    return database.syncs
+
+
 Started = tuple[asyncio.AbstractEventLoop, asyncio.Event, RaftDriver, Group]
 
 
@@ -108,7 +114,7 @@ def main() -> None:
     loop, end, driver, group = started.result(30)
     obey(
         leader=lambda: group.is_leader,
-        statistics=lambda: {"syncs": driver.statistics().store.syncs},
+        statistics=lambda: {"syncs": syncs_of(driver)},
         load=lambda in_flight, seconds, size: asyncio.run_coroutine_threadsafe(
             load(group, in_flight, seconds, size), loop
         ).result(),

@@ -102,6 +102,21 @@ def test_a_proposal_s_result_is_what_its_apply_returned() -> None:
     driven(scene)
 
 
+def test_statistics_tell_of_the_database(tmp_path: Path) -> None:
+    async def scene(driver: RaftDriver) -> None:
+        group = await lone(driver, None, Words())
+        before = driver.statistics().database
+        assert before is not None
+        assert await group.propose(b"one") == 1
+        after = driver.statistics().database
+        assert after is not None
+        assert after.entries == 2, "one entry is the leader's own"
+        assert after.syncs >= before.syncs + 1
+        assert after.groups == 1
+
+    driven(scene, directory=tmp_path)
+
+
 def test_a_generator_of_chunks_is_drained_beside_the_loop() -> None:
     store = MemoryStore()
 

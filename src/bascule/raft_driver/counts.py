@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import msgspec
 
+from bascule.raft_driver.sqlite_store import DatabaseStatistics
 from bascule.raft_driver.transport import TransportStatistics
 from bascule.raft_driver.write_thread import WriteStatistics
 
@@ -21,6 +22,9 @@ class DriverStatistics(msgspec.Struct, frozen=True, kw_only=True):
     answers: int
     requests_waiting: int
     store: WriteStatistics
+    database: DatabaseStatistics | None
+    """Of the directory's database, where there is one. Its syncs are all there were, those of
+    checkpoints too."""
     transport: TransportStatistics
 
 

@@ -6,7 +6,7 @@ from typing import Final
 
 from bascule.host.real import DirectoryLock, RealFiles
 from bascule.raft.store.contract import RaftStore
-from bascule.raft_driver.sqlite_store import SqliteDatabase
+from bascule.raft_driver.sqlite_store import DatabaseStatistics, SqliteDatabase
 
 DATABASE_NAME: Final = "raft.sqlite"
 
@@ -30,6 +30,10 @@ class DataDirectory:
     def store(self, group: int) -> RaftStore:
         """The store of a group, which may be new."""
         return self._database.store(group)
+
+    def statistics(self) -> DatabaseStatistics:
+        """What the database has done; any thread may ask."""
+        return self._database.statistics()
 
     def close(self) -> None:
         """Let go of database and lock."""

@@ -235,6 +235,7 @@ class RaftDriver:
             answers=self._counts.answers,
             requests_waiting=sum(group.waiting for group in self._groups.values()),
             store=self._thread.statistics(),
+            database=self._directory.statistics() if self._directory is not None else None,
             transport=self.transport.statistics(),
         )
 
