@@ -33,7 +33,7 @@ def snapshot_at(index: int, term: int) -> Snapshot:
 class LogModel(RuleBasedStateMachine):
     """A `RaftLog` and a list of the same entries, with the first index beside it."""
 
-    @initialize(capacity=st.integers(1, 12))
+    @initialize(capacity=st.integers(1, 12) | st.integers(30, 50))
     def begin(self, capacity: int) -> None:
         self.log = RaftLog(capacity)
         self.entries: list[Entry] = []

@@ -9,7 +9,8 @@
 The snapshotted section is what is kept behind a snapshot although the snapshot has it, so that
 members that lag a little need no snapshot; a new snapshot is taken when the committed section is
 full, at each multiple of `commit_count_to_take_snapshot`; proposals are refused while the
-section in progress is full. The ring has as many slots as the three sections at their largest.
+section in progress is full. The ring takes as many entries as the three sections at their largest;
+its slots are made as they are first needed, so that a group with little to say stays small.
 
 One thing may exceed the ring: a new leader's no-op. Without it the leader could not commit what
 older terms left, and with nothing committed no room would come free. The ring then grows by the
@@ -19,8 +20,11 @@ entry; its next snapshot takes it back below its capacity.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from bascule.raft.messages import Entry, Snapshot, size_of, sizes_of
+
+SLOTS_AT_FIRST: Final = 16
 
 
 class RaftLog:
@@ -40,7 +44,7 @@ class RaftLog:
         self.capacity = capacity
         self.snapshot = snapshot
         base = entries[0].index - 1 if entries else self.snapshot_index
-        self._ring: list[Entry | None] = [None] * max(capacity, len(entries))
+        self._ring: list[Entry | None] = [None] * max(min(capacity, SLOTS_AT_FIRST), len(entries))
         self.first = base + 1
         self.last = base
         self.before_term = self.snapshot_term if base == self.snapshot_index else 0
@@ -156,7 +160,12 @@ class RaftLog:
 
     def _grow(self) -> None:
         held = self.slice(self.first, self.last + 1)
-        self._ring = [None] * (len(self._ring) + max(16, len(self._ring) // 8))
+        size = len(self._ring)
+        if size < self.capacity:
+            size = min(2 * size, self.capacity)
+        else:
+            size += max(16, size // 8)
+        self._ring = [None] * size
         for entry in held:
             self._ring[(entry.index - 1) % len(self._ring)] = entry
 
