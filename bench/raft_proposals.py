@@ -84,7 +84,7 @@ def warmed_up(java: Cluster, rounds: tuple[int, int]) -> list[float]:
     rates: list[float] = []
     while len(rates) < most:
         rates.append(java.load(IN_FLIGHT, WARM_ROUND_SECONDS, PAYLOAD_BYTES)["rate"])
-        if len(rates) >= least and max(rates[-3:]) <= 1.05 * max(rates[:-3]):
+        if len(rates) >= least and max(rates[-3:]) <= 1.05 * max(rates[:-3], default=0.0):
             break
     return rates
 
@@ -152,6 +152,6 @@ def run(*, quick: bool = False) -> None:
         groups = clusters(directory, stack)
         warming: list[float] = []
         if "microraft" in groups:
-            warming = warmed_up(groups["microraft"], (2, 4) if quick else WARM_ROUNDS)
+            warming = warmed_up(groups["microraft"], (4, 4) if quick else WARM_ROUNDS)
         loaded, single = measure(groups, rounds, seconds)
     report("raft_proposals", rows(loaded, single, warming))
