@@ -145,6 +145,12 @@ class Cluster:
         if down is not None:
             self.loop.after(down, self.on_restart, member, member.life)
 
+    def down_time(self) -> int:
+        """How long a machine stays down; at times so short that its peers do not notice."""
+        if self.chance.happens(0.4):
+            return 1 + self.chance.below(1_000)
+        return self.chance.wait(self.plan.fault_lasts)
+
     def on_restart(self, member: Member, life: int) -> None:
         """Start a machine, unless it was started meanwhile or never will be."""
         if life == member.life and self.may_start(member):
@@ -163,7 +169,7 @@ class Cluster:
     def on_disk_failed(self, member: Member, error: LogFailed) -> None:
         """A store raised: the node has stopped, and starts again later."""
         self.note(member.id, f"cannot write: {error.cause}")
-        self.crash(member, self.chance.wait(self.plan.fault_lasts))
+        self.crash(member, self.down_time())
 
 
 def through_bytes(message: AnyMessage) -> AnyMessage:

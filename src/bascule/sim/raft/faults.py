@@ -87,9 +87,15 @@ class Faults:
 
     def _crash(self) -> None:
         if (member := self._anyone()) is not None:
-            # A quick restart meets peers that have not noticed.
-            down = self._lasts() if self._chance.happens(0.7) else 1 + self._chance.below(1_000)
-            self._cluster.crash(member, down)
+            self._cluster.crash(member, self._cluster.down_time())
+            if self._chance.happens(0.3):
+                # One more in the election that follows, where votes are promised and given.
+                wait = self._chance.wait(self._cluster.plan.election)
+                self._cluster.loop.after(wait, self._on_aftershock)
+
+    def _on_aftershock(self, _: None, __: None) -> None:
+        if self._active and (member := self._anyone()) is not None:
+            self._cluster.crash(member, self._cluster.down_time())
 
     def _outage(self) -> None:
         for member in self._cluster.members.values():
@@ -185,7 +191,7 @@ class Faults:
 
     def _fail_disk(self) -> None:
         if (member := self._anyone()) is not None:
-            calls = self._chance.between(1, FAIL_IN_MAX)
+            calls = int(self._chance.spread(1, FAIL_IN_MAX))
             member.store.fail_in(calls, self._chance.pick(DISK_ERRORS))
 
     def _wreck(self) -> None:
