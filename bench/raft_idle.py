@@ -26,8 +26,7 @@ NODES = (1, 2, 3)
 TICK_MS = 100
 AWAKE = 200
 """Groups of the comparison: each costs a fixed share, and 2,000 would ask for a core."""
-CONFIG = RaftConfig(commit_count_to_take_snapshot=100, pending_entries_max=100)
-"""The ring has its slots from the start: 3,000 of the usual size would be about memory."""
+CONFIG = RaftConfig()
 
 
 class Nothing:
