@@ -1,6 +1,7 @@
 """The simulated Raft group over a bounded number of seeds, and what a run owes its reader.
 
-`make sim SEEDS=0-9999` runs more of them.
+`make sim SEEDS=0-9999` runs more of them. A bug that a seed finds is kept as a test of the core by
+itself (tests/raft/test_restart.py), since a seed is another history after any change of the dice.
 """
 
 from __future__ import annotations
@@ -20,14 +21,9 @@ from bascule.sim.raft.run import Options, SimulationFailed, run_seed
 from bascule.sim.raft.trace import LAST_EVENTS, Trace
 
 SEEDS = range(30)
-FOUND = {
-    1156: "a leader that removed itself crashed as the only one with that entry",
-    10949: "a lease was read by while two members stood for election on request",
-}
-"""Seeds that found a bug, and which."""
 
 
-@pytest.mark.parametrize("seed", [*SEEDS, *FOUND])
+@pytest.mark.parametrize("seed", SEEDS)
 def test_a_seed_breaks_nothing(seed: int) -> None:
     result = run_seed(seed, checkers=standard)
     assert result.committed > 0
