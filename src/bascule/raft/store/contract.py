@@ -16,9 +16,9 @@ first entries). Nothing ever takes effect out of order.
 | `delete_chunks`     | may buffer        |
 | `flush`             | all before it durable on return |
 
-A call that raises has failed for good: the node that called stops, and what was buffered counts as
-lost by dice. No call is repeated after a failed `flush`, since the kernel may have dropped the
-bytes.
+A call that raises (`LogFailed` in the stores here) has failed for good: the node that called stops,
+and what was buffered counts as lost by dice. No call is repeated after a failed `flush`, since the
+kernel may have dropped the bytes.
 """
 
 from __future__ import annotations
