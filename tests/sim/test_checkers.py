@@ -322,9 +322,27 @@ def test_a_committed_entry_that_is_truncated() -> None:
         scene.nodes[node_id].term = 1
         scene.write(node_id, entry(1, 1), entry(2, 1))
     scene.commit(1, 1)
+    scene.send(AppendReply(2, 1, 1, True, 1))
     scene.write(2, truncate_from=2)
     with broken("no committed entry lost"):
         scene.write(2, truncate_from=1)
+
+
+def test_who_did_not_vouch_for_a_committed_entry_may_lose_it() -> None:
+    """Node 3 has the entry from a leader that could not commit it; a late word of the next one,
+    which lacks it, comes after the third has committed it with the others."""
+    scene = Scene()
+    for node_id in (1, 2, 3):
+        scene.nodes[node_id].term = 1
+        scene.write(node_id, entry(1, 1))
+    scene.send(AppendReply(3, 1, 1, True, 1))  # to the leader of term 1, which is gone
+    scene.lead(1, 3)
+    for node_id in (1, 2):
+        scene.nodes[node_id].term = 3
+        scene.write(node_id, entry(2, 3))
+    scene.commit(1, 2)
+    scene.nodes[3].term = 2
+    scene.write(3, truncate_from=1)
 
 
 def test_the_newest_snapshot_deleted() -> None:
@@ -409,3 +427,18 @@ def test_a_disk_that_forgets_a_snapshot() -> None:
     scene.crash(2)
     with pytest.raises(InvariantBroken):
         scene.start(2, entry(1, 1), term=1)
+
+
+def test_a_snapshot_not_synced_that_the_crash_keeps_ends_another_past() -> None:
+    """What the disk had behind it belongs to a log that is not the group's."""
+    scene = Scene()
+    scene.lead(1, 2)
+    for node_id in (1, 3):
+        scene.nodes[node_id].term = 2
+        scene.write(node_id, entry(1, 1), entry(2, 2))
+    scene.commit(1, 2)
+    scene.nodes[2].term = 2
+    scene.write(2, *[entry(index, 1) for index in (1, 2, 3)])
+    scene.write(2, chunks=(Chunk(2, 2, THREE, 0, 1, b"s"),), disk=False)
+    scene.crash(2)
+    scene.start(2, term=2, snapshot=Snapshot(2, 2, THREE, (b"s",)))

@@ -197,8 +197,7 @@ class Member:
                 core.leader = NOBODY
                 core.reset_election_timer()
         core.proposals.expire(core.now, core.leader)
-        if core.reads:
-            core.reads.expire(core.now)
+        core.reads.expire(core.now)
         self.following.expire()
         if self.transfer is not None and core.now >= self.transfer[1]:
             if self.leading is not None:
@@ -212,16 +211,15 @@ class Member:
             return None
         core, leading = self.core, self.leading
         at = core.election_at if leading is None else min(leading.heartbeat_at, leading.quorum_at)
-        others = [core.proposals.next_deadline()]
-        if core.reads:
-            others.append(core.reads.next_deadline())
-        if self.following.collector is not None:
-            others.append(self.following.collector.next_expiry())
+        if (deadline := core.proposals.next_deadline()) is not None:
+            at = min(at, deadline)
+        if (deadline := core.reads.next_deadline()) is not None:
+            at = min(at, deadline)
+        collector = self.following.collector
+        if collector is not None and (expiry := collector.next_expiry()) is not None:
+            at = min(at, expiry)
         if self.transfer is not None:
-            others.append(self.transfer[1])
-        for other in others:
-            if other is not None and other < at:
-                at = other
+            at = min(at, self.transfer[1])
         return max(1, at - core.now)
 
     def wake(self, silent_ticks: int = 0) -> None:

@@ -34,13 +34,14 @@ class Read(msgspec.Struct):
 class Reads:
     """The reads of one node."""
 
-    __slots__ = ("_core", "_waiting", "applying", "confirming")
+    __slots__ = ("_core", "_next_deadline", "_waiting", "applying", "confirming")
 
     def __init__(self, core: Core) -> None:
         self._core = core
         self._waiting: deque[Read] = deque()
         self.confirming: deque[Read] = deque()
         self.applying: list[Read] = []
+        self._next_deadline: int | None = None
 
     def __len__(self) -> int:
         return len(self._waiting) + len(self.confirming) + len(self.applying)
@@ -52,6 +53,7 @@ class Reads:
 
     def wait_for_round(self, read: Read) -> None:
         self._waiting.append(read)
+        self._note_deadline(read)
 
     def wait_for_index(self, read: Read) -> None:
         """What is left to wait for is `read.index` applied."""
@@ -59,6 +61,7 @@ class Reads:
             self._grant(read)
         else:
             self.applying.append(read)
+            self._note_deadline(read)
 
     def begin_round(self, round_number: int) -> None:
         """A round is sent: it answers for all that was asked until now."""
@@ -89,6 +92,8 @@ class Reads:
 
     def expire(self, now: int) -> None:
         """Answer those whose deadline has passed."""
+        if self._next_deadline is None or self._next_deadline > now:
+            return
 
         def keep(read: Read) -> bool:
             if read.deadline is None or read.deadline > now:
@@ -99,14 +104,20 @@ class Reads:
         self._waiting = deque(filter(keep, self._waiting))
         self.confirming = deque(filter(keep, self.confirming))
         self.applying = list(filter(keep, self.applying))
+        left = (*self._waiting, *self.confirming, *self.applying)
+        self._next_deadline = min(
+            (read.deadline for read in left if read.deadline is not None), default=None
+        )
 
     def next_deadline(self) -> int | None:
-        found = [
-            read.deadline
-            for read in (*self._waiting, *self.confirming, *self.applying)
-            if read.deadline is not None
-        ]
-        return min(found) if found else None
+        """The earliest tick at which `expire` may have to be called."""
+        waits = self._waiting or self.confirming or self.applying
+        return self._next_deadline if waits else None
+
+    def _note_deadline(self, read: Read) -> None:
+        next_deadline = self._next_deadline
+        if read.deadline is not None and (next_deadline is None or read.deadline < next_deadline):
+            self._next_deadline = read.deadline
 
     def _grant(self, read: Read) -> None:
         core = self._core

@@ -231,16 +231,17 @@ class Checkers:
     def observe(self, node: NodeView) -> None:
         """Look whether role, term or commit index of the node changed."""
         seen = self._seen[node.id]
-        if node.commit == seen.commit and node.term == seen.term and node.role is seen.role:
+        commit, term, role = node.commit, node.term, node.role
+        if commit == seen.commit and term == seen.term and role is seen.role:
             return
         before = seen.commit
         # It may have committed its own removal, and lead no more.
-        led = seen.role is Role.LEADER and node.term == seen.term
-        changed = node.term != seen.term or node.role is not seen.role
-        seen.commit, seen.term, seen.role = node.commit, node.term, node.role
+        led = seen.role is Role.LEADER and term == seen.term
+        changed = term != seen.term or role is not seen.role
+        seen.commit, seen.term, seen.role = commit, term, role
         if changed:
             for method in self._role:
                 method(node)
-        if node.commit != before:
+        if commit != before:
             for method in self._commit:
                 method(node, before, led)

@@ -88,14 +88,41 @@ class CommitIsDurable(Checker):
 
 
 class NothingLost(Checker):
-    """No disk gives up an entry that is committed, but for a snapshot, nor its newest snapshot; and
-    at the end a majority of the voters has all of it."""
+    """No node gives up a committed entry that it vouched for, or knows to be committed, but for a
+    snapshot, nor its newest snapshot; and at the end a majority of the voters has all of it.
+
+    To vouch is to tell the leader that committed it, or a later one, that the logs match. Whoever
+    has not may have to truncate: at the word of a leader of a term before that, which comes late.
+    """
 
     name = "no committed entry lost"
+    sends = (AppendReply, SnapshotReply)
 
     def __init__(self, disks: Disks, ledger: Ledger) -> None:
         self._disks = disks
         self._ledger = ledger
+        self._vouched: dict[int, dict[int, int]] = {}
+        """Node -> term -> the highest index it vouched for in it."""
+
+    def _vouch(self, node_id: int, term: int, index: int) -> None:
+        terms = self._vouched.setdefault(node_id, {})
+        terms[term] = max(index, terms.get(term, 0))
+
+    def on_send(self, node_id: int, message: AnyMessage) -> None:
+        assert isinstance(message, AppendReply | SnapshotReply)
+        if isinstance(message, SnapshotReply) or message.matched:
+            self._vouch(node_id, message.term, message.index)
+
+    def on_commit(self, node: NodeView, before: int, as_leader: bool) -> None:
+        if as_leader:
+            self._vouch(node.id, node.term, node.commit)
+
+    def _answers_for(self, node: NodeView, index: int) -> bool:
+        since = self._ledger.committed_in(index)
+        vouched = self._vouched.get(node.id, {})
+        return index <= node.commit or any(
+            term >= since and index <= last for term, last in vouched.items()
+        )
 
     def on_write(self, node: NodeView, write: Write) -> None:
         disk = self._disks.of(node.id)
@@ -109,7 +136,9 @@ class NothingLost(Checker):
         if not index or index > self._ledger.last:
             return
         term = self._ledger.term_at(index)
-        if term is not None and index > disk.snapshot_index and disk.has(index, term):
+        if term is None or index <= disk.snapshot_index or not disk.has(index, term):
+            return
+        if self._answers_for(node, index):
             raise InvariantBroken(
                 self.name,
                 f"node {node.id} truncates from {index}, where its disk has the committed entry of "

@@ -32,6 +32,11 @@ class Disk:
             return True
         return index <= self.last and self.terms.get(index) == term
 
+    def last_with(self, index: int, term: int) -> int:
+        """The last entry once there is a snapshot at `index`: of a log that has another term there
+        nothing counts any more."""
+        return self.last if self.has(index, term) else index
+
     def synced(self, number: int) -> None:
         """The writes up to `number` are there."""
         while self.unsynced and self.unsynced[0].number <= number:
@@ -52,10 +57,9 @@ class Disk:
             numbers = self._chunks.setdefault(chunk.index, set())
             numbers.add(chunk.number)
             if len(numbers) == chunk.count and chunk.index > self.snapshot_index:
+                self.last = self.last_with(chunk.index, chunk.term)
                 self.snapshot_index = chunk.index
-                if chunk.index > self.last:
-                    self.last = chunk.index
-                    self.terms[chunk.index] = chunk.term
+                self.terms[chunk.index] = chunk.term
         for index, _ in write.delete_chunks:
             self._chunks.pop(index, None)
 
@@ -123,7 +127,11 @@ class Disks(Checker):
                 f"{disk.snapshot_index}",
             )
         found = {entry.index: entry.term for entry in restored.entries}
-        for index in range(start + 1, min(disk.last + 1, disk.cut())):
+        # The snapshot may be one whose chunks were not synced, and kept by the crash.
+        last = disk.last
+        if restored.snapshot is not None:
+            last = disk.last_with(start, restored.snapshot.term)
+        for index in range(start + 1, min(last + 1, disk.cut())):
             if found.get(index) != disk.terms[index]:
                 raise InvariantBroken(
                     self.name,

@@ -75,6 +75,10 @@ class Ledger(Checker):
                 return members
         return None
 
+    def committed_in(self, index: int) -> int:
+        """The term of the leader that committed `index`, or a later one; 0 where nobody has."""
+        return next((term for term, last in self.records if last >= index), 0)
+
     def committed_before(self, term: int) -> int:
         """The highest index committed by a node in an earlier term than `term`."""
         for found, index in reversed(self.records):

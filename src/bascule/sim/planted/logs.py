@@ -137,7 +137,7 @@ BUGS: Final = (
     ),
     Planted(
         name="last entry before a snapshot applied twice",
-        found_by=("applied in order",),
+        found_by=("applied in order", "reads see what was committed"),
         patch=instead(Core, "on_applied", _applies_from_the_snapshot_again),
     ),
 )

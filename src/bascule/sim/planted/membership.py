@@ -122,7 +122,6 @@ BUGS: Final = (
     Planted(
         name="change of members before a commit in the term",
         found_by=(ONE_CHANGE,),
-        seeds=60,
         patch=instead(Requests, "change_members", _before_a_commit),
     ),
     Planted(

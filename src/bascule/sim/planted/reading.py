@@ -142,6 +142,7 @@ BUGS: Final = (
     Planted(
         name="learners confirm rounds and leases",
         found_by=(FRESH, LINEAR),
+        first_seed=180,
         patch=_learners_confirm_and_keep,
     ),
     Planted(
@@ -152,7 +153,6 @@ BUGS: Final = (
     Planted(
         name="lease without a quorum",
         found_by=(FRESH, LINEAR),
-        seeds=60,
         patch=instead(Leading, "has_lease", _lease_of_office),
     ),
     Planted(

@@ -48,9 +48,11 @@ class Cluster:
 
     def start(self) -> None:
         """Found the group."""
-        voters = founded(*range(1, self.plan.nodes + 1))
-        for number in voters.voters:
-            self.add(number, voters)
+        voters = founded(*range(1, self.plan.nodes + 1)).voters
+        learners = range(len(voters) + 1, len(voters) + 1 + self.plan.learners)
+        members = Members(voters, tuple(learners))
+        for number in members.all:
+            self.add(number, members)
 
     def note(self, node_id: int, text: str) -> None:
         """A line of the trace, where there is one; node 0 is the world."""

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
+from bascule.raft.effects import Role
+from bascule.sim.checkers.base import Checker, NodeView
 from bascule.sim.raft.cluster import Cluster
+from bascule.sim.raft.crowd import Crowd
 from bascule.sim.raft.member import Member
 from bascule.sim.raft.operator import Operator
 from bascule.sim.raft.plan import Fault
@@ -18,11 +22,28 @@ FAIL_IN_MAX: Final = 40
 """A failing disk fails within so many calls."""
 
 
+class Herald(Checker):
+    """Tells of the next leader when it is elected and has not said so to anyone yet."""
+
+    name = "herald"
+
+    def __init__(self) -> None:
+        self.told: Callable[[int], None] | None = None
+        """Called with the node once."""
+
+    def on_role(self, node: NodeView) -> None:
+        if node.role is Role.LEADER and self.told is not None:
+            told, self.told = self.told, None
+            told(node.id)
+
+
 class Faults:
     """Strikes a cluster until it is told to stop."""
 
-    def __init__(self, cluster: Cluster, operator: Operator) -> None:
+    def __init__(self, cluster: Cluster, operator: Operator, crowd: Crowd, herald: Herald) -> None:
         self._cluster = cluster
+        self._crowd = crowd
+        self._herald = herald
         self._chance = cluster.chance
         self._active = True
         self.struck: dict[Fault, int] = {}
@@ -45,6 +66,10 @@ class Faults:
             Fault.CHANGE: operator.change,
             Fault.TRANSFER: operator.transfer,
             Fault.CAMPAIGN: operator.campaign,
+            Fault.DUEL: self._duel,
+            Fault.RELAY: self._relay,
+            Fault.LATE_ANSWERS: self._late_answers,
+            Fault.BURST: crowd.burst,
         }
         for fault, mean in cluster.plan.faults.items():
             cluster.loop.after(self._chance.wait(mean), self._strike, fault, mean)
@@ -52,6 +77,7 @@ class Faults:
     def stop(self) -> None:
         """Nothing goes wrong from now on, and what is broken is mended."""
         self._active = False
+        self._herald.told = None
         cluster = self._cluster
         cluster.network.mend_all()
         cluster.network.set(cluster.plan.calm)
@@ -118,6 +144,14 @@ class Faults:
     def _cut(self, links: Links) -> None:
         self._cluster.network.cut(links)
         self._cluster.loop.after(self._lasts(), self._on_mend, links)
+        if Fault.BURST in self._cluster.plan.faults and self._chance.happens(0.5):
+            # Asked of a leader that cannot commit, or one that follows it.
+            wait = self._chance.wait(self._cluster.plan.election)
+            self._cluster.loop.after(wait, self._on_burst)
+
+    def _on_burst(self, _: None, __: None) -> None:
+        if self._active:
+            self._crowd.burst()
 
     def _on_mend(self, links: Links, _: None) -> None:
         self._cluster.network.mend(links)
@@ -178,6 +212,98 @@ class Faults:
 
     def _on_quick_link(self, links: Links, _: None) -> None:
         self._cluster.network.slow(links, 0)
+
+    # -- leaders ------------------------------------------------------------------------------
+
+    def _duel(self) -> None:
+        up = self._cluster.up()
+        if len(up) < 2:
+            return
+        for _ in range(2):
+            rival = self._chance.pick(up)
+            if rival.is_up:
+                rival.campaign()
+        plan = self._cluster.plan
+        while_they_vote = plan.network.delay + plan.network.jitter + plan.disk.sync
+        wait = self._chance.wait(2 * while_they_vote)
+        self._cluster.loop.after(wait, self._on_aftershock)
+
+    def _relay(self) -> None:
+        if (leader := self._cluster.leader()) is not None and self._herald.told is None:
+            self._cut_off(leader, 0, (), self._chance.between(2, 6))
+
+    def _cut_off(self, leader: Member, before: int, links: Links, left: int) -> None:
+        """Cut a leader off, at times with one that follows it, the leader before it for one; until
+        there is another leader, of which the same becomes as soon as it is elected."""
+        cluster, chance = self._cluster, self._chance
+        cluster.network.mend(links)
+        if not self._active or not left:
+            return
+        others = [number for number in self._ids() if number != leader.id]
+        inner = [leader.id]
+        if len(others) > 2 and chance.happens(0.7):
+            again = before in others and chance.happens(0.6)
+            inner.append(before if again else chance.pick(others))
+            others.remove(inner[-1])
+        if leader.node is not None and chance.happens(0.3):
+            inner += [number for number in leader.node.members.learners if number in others]
+            others = [number for number in others if number not in inner]
+        links = between(inner, others)
+        cluster.network.cut(links)
+        cluster.loop.after(0, self._on_asked_to_write, leader)
+        if chance.happens(0.3):
+            cluster.loop.after(chance.wait(cluster.plan.beat), self._on_restarted, leader)
+        told = partial(self._on_elected, leader.id, links, left - 1)
+        self._herald.told = told
+        cluster.loop.after(4 * cluster.plan.election, self._on_nobody_elected, told, links)
+
+    def _on_elected(self, before: int, links: Links, left: int, node_id: int) -> None:
+        cluster, old = self._cluster, self._cluster.members[before]
+        wait = self._chance.between(0, 2 * cluster.plan.election)
+        cluster.loop.after(wait, self._on_asked, old)
+        self._cut_off(cluster.members[node_id], before, links, left)
+
+    def _on_nobody_elected(self, told: Callable[[int], None], links: Links) -> None:
+        if self._herald.told is told:
+            self._herald.told = None
+            self._cluster.network.mend(links)
+
+    def _on_asked_to_write(self, leader: Member, _: None) -> None:
+        if self._active:
+            self._crowd.ask(leader, reads=0.0)
+
+    def _on_restarted(self, member: Member, _: None) -> None:
+        if self._active and member.is_up:
+            self._cluster.crash(member, self._cluster.down_time())
+
+    def _late_answers(self) -> None:
+        cluster, chance = self._cluster, self._chance
+        if (leader := cluster.leader()) is None or leader.node is None:
+            return
+        election = cluster.plan.election
+        near = leader.node.members.learners if chance.happens(0.5) else ()
+        others = [number for number in self._ids() if number != leader.id and number not in near]
+        inward = tuple((other, leader.id) for other in others)
+        outward = tuple((leader.id, other) for other in others)
+        by = chance.between(election // 2, 2 * election)
+        cluster.network.slow(inward, by)
+        cluster.loop.after(by + self._lasts(), self._on_deaf, leader, (inward, outward))
+
+    def _on_deaf(self, leader: Member, links: tuple[Links, Links]) -> None:
+        if not self._active:
+            return
+        cluster, chance = self._cluster, self._chance
+        inward, outward = links
+        election = cluster.plan.election
+        cluster.network.cut(outward)
+        for _ in range(6):
+            cluster.loop.after(chance.between(0, 3 * election), self._on_asked, leader)
+        cluster.loop.after(3 * election, self._on_mend, outward)
+        cluster.loop.after(3 * election, self._on_quick_link, inward)
+
+    def _on_asked(self, leader: Member, _: None) -> None:
+        if self._active:
+            self._crowd.ask(leader, reads=0.9)
 
     # -- disks --------------------------------------------------------------------------------
 

@@ -52,9 +52,10 @@ class Operator:
     def _draw(self, leader: Member, members: Members) -> tuple[Change, int]:
         """A change and its target; target 0 where none suits."""
         chance = self._chance
-        if members.learners and chance.happens(0.6):
+        promotes = self._cluster.plan.promotes
+        if members.learners and chance.happens(0.2 + promotes / 2):
             target = chance.pick(members.learners)
-            if chance.happens(0.8):
+            if chance.happens(promotes):
                 return Change.ADD_VOTER, self._whole(target)
             return Change.REMOVE, target
         if len(members.all) < MEMBERS_MAX and chance.happens(0.5):

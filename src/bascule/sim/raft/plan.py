@@ -50,6 +50,15 @@ class Fault(Enum):
     CHANGE = "change of members"
     TRANSFER = "transfer"
     CAMPAIGN = "campaign"
+    DUEL = "duel"
+    """Two stand for election at once, and a third crashes meanwhile."""
+    RELAY = "relay"
+    """One leader after another is cut off with entries it cannot commit, and those before are let
+    in again: the paper's figure 8."""
+    LATE_ANSWERS = "late answers"
+    """What a leader hears is old, then nobody hears it; it goes on being asked."""
+    BURST = "burst"
+    """Many writes and reads at once."""
 
 
 CLOCKS: Final = (Fault.CLOCK_JUMP, Fault.CLOCK_DRIFT)
@@ -95,6 +104,10 @@ class Plan:
     """How long a fault lasts, on average."""
     drift: float = 0.0
     """By how much of itself a clock may run wrong."""
+    learners: int = 0
+    """Learners that the group begins with, beside its `nodes`."""
+    promotes: float = 0.8
+    """How often the operator makes a voter of a learner rather than remove it."""
     by_codec: bool = False
     """Whether messages pass through bytes on their way."""
 
@@ -157,6 +170,8 @@ def draw_plan(
         faults=faults,
         fault_lasts=int(chance.spread(beat * 2, beat * 30)),
         drift=chance.pick((0.0, 0.01, 0.1, 0.3)) if Fault.CLOCK_DRIFT in faults else 0.0,
+        learners=chance.pick((0, 0, 0, 0, 1, 2)),
+        promotes=chance.pick((0.1, 0.8, 0.8)),
         by_codec=by_codec,
     )
 

@@ -15,7 +15,8 @@ from bascule.sim.checkers.base import Checker, Checkers, InvariantBroken
 from bascule.sim.loop import SECOND
 from bascule.sim.raft.clients import Clients
 from bascule.sim.raft.cluster import Cluster
-from bascule.sim.raft.faults import Faults
+from bascule.sim.raft.crowd import Crowd
+from bascule.sim.raft.faults import Faults, Herald
 from bascule.sim.raft.member import Member
 from bascule.sim.raft.operator import Operator
 from bascule.sim.raft.plan import Pace, draw_plan
@@ -171,12 +172,13 @@ class Run:
             seed, chance, nodes=options.nodes, pace=options.pace, all_faults=options.all_faults,
             by_codec=options.by_codec,
         )  # fmt: skip
-        self._checkers = Checkers(checkers)
+        herald = Herald()
+        self._checkers = Checkers((*checkers, herald))
         self._safety = options.seconds * SECOND or self.plan.safety
         self.cluster = Cluster(self.plan, chance, self._checkers, trace)
         self.operator = Operator(self.cluster)
         self.clients = Clients(self.cluster)
-        self.faults = Faults(self.cluster, self.operator)
+        self.faults = Faults(self.cluster, self.operator, Crowd(self.clients), herald)
 
     def play(self) -> RunResult:
         """Both phases. Raises: InvariantBroken."""
