@@ -15,7 +15,7 @@ from bascule.sim.planted.base import Planted, instead
 
 MATCH: Final = "a match is durable"
 COMMIT: Final = "a commit is a majority's"
-ONE_VOTE: Final = "one durable vote a term"
+LOST: Final = "no committed entry lost"
 
 
 def _ack_before_flush(original: Any) -> Any:
@@ -93,12 +93,11 @@ BUGS: Final = (
     Planted(
         name="completion of a superseded write counts",
         found_by=(MATCH, COMMIT),
-        first_seed=310,
         patch=instead(Core, "_forget_written", _superseded_write_counts),
     ),
     Planted(
         name="snapshot installed before it is durable",
-        found_by=(MATCH,),
+        found_by=(MATCH, LOST),
         patch=instead(Following, "on_chunk", _install_before_durable),
     ),
 )

@@ -114,7 +114,6 @@ BUGS: Final = (
     Planted(
         name="vote forgotten at restart",
         found_by=(ONE_VOTE, ELECTION),
-        first_seed=120,
         patch=instead(Core, "__init__", _vote_forgotten),
     ),
     Planted(

@@ -83,13 +83,6 @@ def _no_back_pressure(original: Any) -> Any:
     return propose
 
 
-def _match_of_what_it_has(original: Any) -> Any:
-    def matched(self: Following, leader: int, index: int) -> None:
-        original(self, leader, self._core.log.last)
-
-    return matched
-
-
 def _applies_from_the_snapshot_again(original: Any) -> Any:
     def on_applied(self: Core, index: int) -> None:
         original(self, index)
@@ -124,11 +117,6 @@ BUGS: Final = (
         name="heartbeat commits beyond what matched",
         found_by=(SAFETY, COMMIT),
         patch=instead(Leading, "_send_heartbeat", _heartbeat_commits_beyond_match),
-    ),
-    Planted(
-        name="match of all there is",
-        found_by=(MATCH, COMMIT, CRASHED),
-        patch=instead(Following, "_matched", _match_of_what_it_has),
     ),
     Planted(
         name="no back pressure",

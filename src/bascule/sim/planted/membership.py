@@ -7,6 +7,7 @@ from typing import Any, Final
 from bascule.raft.effects import Applied
 from bascule.raft.messages import Kind, Snapshot
 from bascule.raft.quorum import Change, Members, encode_members
+from bascule.raft.roles.collector import Collector
 from bascule.raft.roles.core import Core, Purpose
 from bascule.raft.roles.leading import Leading
 from bascule.raft.roles.member import Member
@@ -18,6 +19,10 @@ ONE_CHANGE: Final = "one membership change at a time"
 AGREE: Final = "snapshots agree"
 FORCE: Final = "members in force"
 COMMIT: Final = "a commit is a majority's"
+MATCH: Final = "a match is durable"
+LOST: Final = "no committed entry lost"
+SURVIVES: Final = "what was synced survives"
+CRASHED: Final = "no exception"
 
 
 def _before_a_commit(original: Any) -> Any:
@@ -118,6 +123,13 @@ def _snapshot_of_the_newest_members(original: Any) -> Any:
     return on_applied
 
 
+def _abandons_its_own(original: Any) -> Any:
+    def abandon(self: Collector) -> None:
+        self._core.delete_chunks(self.index, self.count)
+
+    return abandon
+
+
 BUGS: Final = (
     Planted(
         name="change of members before a commit in the term",
@@ -148,6 +160,13 @@ BUGS: Final = (
         name="truncated change of members stays in force",
         found_by=(FORCE,),
         patch=instead(Core, "truncate_from", _truncation_forgets),
+    ),
+    Planted(
+        name="chunks of its own snapshot deleted with those it fetched",
+        found_by=(LOST, SURVIVES, MATCH, CRASHED),
+        first_seed=850,
+        seeds=2_000,
+        patch=instead(Collector, "abandon", _abandons_its_own),
     ),
     Planted(
         name="learner counted in the majority",

@@ -143,6 +143,7 @@ BUGS: Final = (
         name="learners confirm rounds and leases",
         found_by=(FRESH, LINEAR),
         first_seed=180,
+        seeds=1_500,
         patch=_learners_confirm_and_keep,
     ),
     Planted(
