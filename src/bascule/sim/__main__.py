@@ -204,7 +204,7 @@ def raft(
     seconds: Annotated[int, typer.Option(help="Simulated length of the faults; 0: drawn.")] = 0,
     nodes: Annotated[int, typer.Option(help="Members to begin with; 0: drawn.")] = 0,
     pace: Annotated[
-        Pace, typer.Option(help="Heartbeats: usual is 0.5 to 2 s, fast 100 ms.")
+        Pace, typer.Option(help="Heartbeats: slow is 0.5 to 2 s, fast 100 ms, as in the driver.")
     ] = Pace.ANY,
     all_faults: Annotated[
         bool, typer.Option("--all-faults", help="Draw every kind of fault.")

@@ -86,7 +86,8 @@ class Leading:
                         break
             elif progress.pace is Pace.PROBE and not progress.paused:
                 self._send_append(member, progress)
-            if min(progress.match, log.commit) > progress.commit_sent:
+            sent = progress.commit_sent
+            if log.commit > sent and progress.match > sent:
                 self._send_heartbeat(member, progress)
 
     def _send_append(self, member: int, progress: Progress, *, probe: bool = False) -> bool:

@@ -69,10 +69,10 @@ class Pace(Enum):
     """Which heartbeats are drawn."""
 
     ANY = "any"
-    USUAL = "usual"
-    """As in production: 0.5 to 2 s."""
+    SLOW = "slow"
+    """0.5 to 2 s: MicroRaft's default is 2 s."""
     FAST = "fast"
-    """100 ms."""
+    """100 ms, the default of `bascule.raft_driver`."""
 
 
 @dataclass(slots=True, frozen=True, kw_only=True)
@@ -137,7 +137,7 @@ def draw_plan(
     election_ticks, heartbeat_ticks = chance.pick(TIMES)
     low, high = {
         Pace.ANY: (20 * MILLISECOND, 2 * SECOND),
-        Pace.USUAL: (SECOND // 2, 2 * SECOND),
+        Pace.SLOW: (SECOND // 2, 2 * SECOND),
         Pace.FAST: (100 * MILLISECOND, 101 * MILLISECOND),
     }[pace]
     tick = max(1, int(chance.spread(low, high)) // heartbeat_ticks)
