@@ -43,8 +43,8 @@ from bascule.raft.effects import Applied, Apply, ReadPolicy, Ready, Write, Writt
 from bascule.raft.messages import AnyMessage, Entry, Kind, Snapshot
 from bascule.raft.node import Node
 from bascule.raft.quorum import Change, Members, founded
-from bascule.raft.store.contract import RaftStore
 from bascule.raft.store.memory import MemoryStore
+from bascule.raft.store.writing import write_out
 from raft.printing import (
     FILLER,
     answer_text,
@@ -94,24 +94,6 @@ class StateMachine:
         step = self.chunk_entries
         parts = [self.names[at : at + step] for at in range(0, len(self.names), step)]
         return tuple(" ".join(part).encode() for part in parts) or (b"",)
-
-
-def carry_out(store: RaftStore, write: Write) -> None:
-    """Make the changes of a write in the order of its fields."""
-    if write.vote is not None:
-        store.persist_term(*write.vote)
-    if write.truncate_from:
-        store.truncate_from(write.truncate_from)
-    if write.entries:
-        store.persist_entries(write.entries)
-    for chunk in write.chunks:
-        store.persist_chunk(chunk)
-    if write.truncate_until:
-        store.truncate_until(write.truncate_until)
-    for index, count in write.delete_chunks:
-        store.delete_chunks(index, count)
-    if write.sync:
-        store.flush()
 
 
 class Machine:
@@ -388,7 +370,9 @@ class Environment:
         machine = self.machines[int(node_id)]
         for _ in range(len(machine.writes) if count == "all" else int(count)):
             write = machine.writes.popleft()
-            carry_out(machine.store, write)
+            write_out(machine.store, write)
+            if write.sync:
+                machine.store.flush()
             self.emit(1, f"{machine.id} wrote {write.number}")
             for message in write.then_send:
                 self.network.append(message)

@@ -19,8 +19,8 @@ from bascule.raft.multi.bundle import Bundle
 from bascule.raft.multi.hub import Hub
 from bascule.raft.node import Node
 from bascule.raft.quorum import founded
-from bascule.raft.store.contract import RaftStore
 from bascule.raft.store.memory import MemoryStore
+from bascule.raft.store.writing import write_out
 
 CONFIG = RaftConfig(commit_count_to_take_snapshot=50, pending_entries_max=50)
 
@@ -161,7 +161,9 @@ class World:
         worked = False
         while process.writes and process.writes[0][0] <= self.now:
             _, group, write = process.writes.popleft()
-            carry_out(process.stores[group], write)
+            write_out(process.stores[group], write)
+            if write.sync:
+                process.stores[group].flush()
             process.hub.advance(group, Written(write.number), write.then_send)
             worked = True
         return worked
@@ -251,22 +253,6 @@ class World:
 
     def sent_since(self, tick: int) -> list[Sent]:
         return [sent for sent in self.sent if sent.at > tick]
-
-
-def carry_out(store: RaftStore, write: Write) -> None:
-    if write.vote is not None:
-        store.persist_term(*write.vote)
-    if write.truncate_from:
-        store.truncate_from(write.truncate_from)
-    store.persist_entries(write.entries)
-    for chunk in write.chunks:
-        store.persist_chunk(chunk)
-    if write.truncate_until:
-        store.truncate_until(write.truncate_until)
-    for index, count in write.delete_chunks:
-        store.delete_chunks(index, count)
-    if write.sync:
-        store.flush()
 
 
 def replaced(bundle: Bundle, **changes: object) -> Bundle:

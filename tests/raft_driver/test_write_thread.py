@@ -15,8 +15,9 @@ from bascule.raft.effects import Write
 from bascule.raft.messages import Chunk, Entry
 from bascule.raft.quorum import Members
 from bascule.raft.store.memory import MemoryStore
+from bascule.raft.store.writing import write_out
 from bascule.raft_driver.sqlite_store import SqliteDatabase
-from bascule.raft_driver.write_thread import Job, WriteThread, carry_out
+from bascule.raft_driver.write_thread import Job, WriteThread
 
 
 def entry(index: int) -> Entry:
@@ -88,7 +89,7 @@ def test_a_write_is_carried_out_in_the_order_of_its_fields() -> None:
         number=1, vote=(3, 2), truncate_from=5, entries=(entry(5), entry(6)), chunks=(chunk,),
         truncate_until=4, delete_chunks=((3, 2),), sync=True,
     )  # fmt: skip
-    carry_out(store, write)  # type: ignore[arg-type]
+    write_out(store, write)  # type: ignore[arg-type]
     assert store.calls == [
         "term 3 2", "from 5", "entries [5, 6]", "chunk 0", "until 4", "delete 3 2",
     ]  # fmt: skip

@@ -17,7 +17,7 @@ import sqlite3
 import threading
 from collections.abc import Callable, Sequence
 from queue import SimpleQueue
-from typing import Final, Protocol, TypeAlias, TypeVar, runtime_checkable
+from typing import Final, TypeAlias, TypeVar
 
 import msgspec
 
@@ -25,6 +25,7 @@ from bascule.errors import BasculeError, Broken
 from bascule.host.api import Clock
 from bascule.raft.effects import Write
 from bascule.raft.store.contract import RaftStore
+from bascule.raft.store.writing import write_out
 
 log = logging.getLogger("bascule.raft_driver")
 
@@ -167,7 +168,7 @@ class WriteThread:
         try:
             owed: dict[int, RaftStore] = {}
             for group, store, write in jobs:  # noqa: B007 - the group is named where it fails
-                carry_out(store, write)
+                write_out(store, write)
                 self._entries += len(write.entries)
                 if write.sync:
                     owed[id(store)] = store
@@ -203,37 +204,6 @@ class WriteThread:
         except RuntimeError:
             # The loop was closed without `stop`: nobody is left to be told.
             log.debug("raft store outlived its event loop")
-
-
-@runtime_checkable
-class BuffersTerm(Protocol):
-    """A store that can let a vote wait for the flush of its round, too.
-
-    `persist_term` is durable on return; where a node fails that led a thousand groups, that would
-    be a thousand syncs one after the other, and the elections would be over time before their votes
-    are given.
-    """
-
-    def buffer_term(self, term: int, voted_for: int) -> None: ...
-
-
-def carry_out(store: RaftStore, write: Write) -> None:
-    """Make the changes of `write` in the order of its fields, without the flush."""
-    if write.vote is not None:
-        if write.sync and isinstance(store, BuffersTerm):
-            store.buffer_term(*write.vote)
-        else:
-            store.persist_term(*write.vote)
-    if write.truncate_from:
-        store.truncate_from(write.truncate_from)
-    if write.entries:
-        store.persist_entries(write.entries)
-    for chunk in write.chunks:
-        store.persist_chunk(chunk)
-    if write.truncate_until:
-        store.truncate_until(write.truncate_until)
-    for index, count in write.delete_chunks:
-        store.delete_chunks(index, count)
 
 
 def _resolve(future: asyncio.Future[T], result: T) -> None:

@@ -160,7 +160,8 @@ class NothingLost(Checker):
 
 
 class MatchIsDurable(Checker):
-    """Who says that its log matches up to an index has the leader's entries up to there on disk."""
+    """Who says that its log matches up to an index has the leader's entries up to there on disk, or
+    had them until a later leader had them replaced, be it in the same write."""
 
     name = "a match is durable"
     sends = (AppendReply, SnapshotReply)
@@ -180,6 +181,8 @@ class MatchIsDurable(Checker):
         if isinstance(message, AppendReply) and not message.matched:
             return
         disk, index = self._disks.of(node_id), message.index
+        if message.term < disk.truncated_in:
+            return
         if index > disk.last:
             raise InvariantBroken(
                 self.name,

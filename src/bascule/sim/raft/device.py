@@ -14,6 +14,7 @@ from typing import Final, Protocol
 from bascule.errors import LogFailed
 from bascule.raft.effects import Write
 from bascule.raft.store.contract import RaftStore
+from bascule.raft.store.writing import write_out
 from bascule.sim.chance import Chance
 from bascule.sim.loop import Loop
 
@@ -91,7 +92,7 @@ class Device:
         syncs = False
         try:
             for write in batch:
-                carry_out(self._store, write)
+                write_out(self._store, write)
                 syncs = syncs or write.sync
         except LogFailed as error:
             self._owner.on_disk_failed(error)
@@ -121,22 +122,3 @@ class Device:
         self._owner.on_written(batch)
         if self._queue and not self._busy and life == self._life:
             self._begin()
-
-
-def carry_out(store: RaftStore, write: Write) -> None:
-    """Make the calls of a write but its flush.
-
-    Raises: LogFailed.
-    """
-    if write.vote is not None:
-        store.persist_term(*write.vote)
-    if write.truncate_from:
-        store.truncate_from(write.truncate_from)
-    if write.entries:
-        store.persist_entries(write.entries)
-    for chunk in write.chunks:
-        store.persist_chunk(chunk)
-    if write.truncate_until:
-        store.truncate_until(write.truncate_until)
-    for index, count in write.delete_chunks:
-        store.delete_chunks(index, count)
