@@ -395,6 +395,7 @@ def test_a_match_that_a_later_leader_made_void_in_the_same_write() -> None:
     scene.nodes[2].term = 2
     scene.write(2, entry(1, 1), entry(2, 1))
     scene.write(2, entry(2, 2), vote=(2, 0), truncate_from=2)
+    scene.send(AppendReply(2, 1, 1, True, 2))
     scene.send(AppendReply(2, 1, 1, True, 3))
     with broken("a match is durable"):
         scene.send(AppendReply(2, 1, 2, True, 3))

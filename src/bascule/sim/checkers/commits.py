@@ -160,8 +160,12 @@ class NothingLost(Checker):
 
 
 class MatchIsDurable(Checker):
-    """Who says that its log matches up to an index has the leader's entries up to there on disk, or
-    had them until a later leader had them replaced, be it in the same write."""
+    """Who says that its log matches up to an index has the leader's entries up to there on disk.
+
+    Not looked at is what is said to the leader of a term before that on disk: in the very write
+    that made it true a later leader, whom a majority has elected, may have had the entries
+    replaced. They cannot be committed by count any more.
+    """
 
     name = "a match is durable"
     sends = (AppendReply, SnapshotReply)
@@ -181,7 +185,7 @@ class MatchIsDurable(Checker):
         if isinstance(message, AppendReply) and not message.matched:
             return
         disk, index = self._disks.of(node_id), message.index
-        if message.term < disk.truncated_in:
+        if message.term < disk.term:
             return
         if index > disk.last:
             raise InvariantBroken(

@@ -12,9 +12,7 @@ from bascule.sim.checkers.base import Checker, InvariantBroken, NodeView
 class Disk:
     """What of one node survives any crash."""
 
-    __slots__ = (
-        "_chunks", "last", "snapshot_index", "term", "terms", "truncated_in", "unsynced", "vote",
-    )  # fmt: skip
+    __slots__ = ("_chunks", "last", "snapshot_index", "term", "terms", "unsynced", "vote")
 
     def __init__(self) -> None:
         self.term = 0
@@ -24,8 +22,6 @@ class Disk:
         self.terms: dict[int, int] = {}
         """Index -> term; what is behind `last` is meaningless."""
         self.snapshot_index = 0
-        self.truncated_in = 0
-        """The term in which entries were last removed from the end."""
         self._chunks: dict[int, set[int]] = {}
         self.unsynced: deque[Write] = deque()
         """Handed over, and not on the disk for sure: a crash may keep any first part of them."""
@@ -51,7 +47,6 @@ class Disk:
             self.term, self.vote = write.vote
         if write.truncate_from:
             self.last = max(min(self.last, write.truncate_from - 1), self.snapshot_index)
-            self.truncated_in = self.term
         if write.entries:
             terms = self.terms
             for entry in write.entries:
