@@ -9,6 +9,8 @@ import msgspec
 from bascule.errors import ConfigError
 
 MIB: Final = 1 << 20
+NEVER: Final = 1 << 62
+"""A tick that does not come: the deadline of what has none."""
 
 
 class RaftConfig(msgspec.Struct, frozen=True, kw_only=True):

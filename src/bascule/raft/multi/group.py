@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Final
-
+from bascule.raft.config import NEVER
 from bascule.raft.multi.peer import Peer
 from bascule.raft.node import Node
-
-NEVER: Final = 1 << 62
 
 
 class Group:

@@ -13,10 +13,11 @@ from collections.abc import Iterable
 import msgspec
 
 from bascule.errors import RemoteProtocolError
+from bascule.raft.config import NEVER
 from bascule.raft.effects import Answer, Apply, Completion, Role, Write
 from bascule.raft.messages import AnyMessage, HeartbeatReply
 from bascule.raft.multi.bundle import Bundle, Rest
-from bascule.raft.multi.group import NEVER, Group
+from bascule.raft.multi.group import Group
 from bascule.raft.multi.peer import Heard, Peer
 from bascule.raft.multi.report import HubReport
 from bascule.raft.node import Node

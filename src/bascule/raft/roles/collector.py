@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zlib
 
+from bascule.raft.config import NEVER
 from bascule.raft.messages import Chunk, ChunkReply, ChunkRequest, Snapshot, SnapshotOffer
 from bascule.raft.roles.core import Core, Purpose
 
@@ -88,10 +89,10 @@ class Collector:
                 self._give_up(source, number)
         self.ask()
 
-    def next_expiry(self) -> int | None:
+    def next_expiry(self) -> int:
         """The tick at which something asked is late."""
         if not self._asked:
-            return None
+            return NEVER
         return min(tick for _, tick in self._asked.values()) + 2 * self._core.config.heartbeat_ticks
 
     def _give_up(self, source: int, number: int) -> None:

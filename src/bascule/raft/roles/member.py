@@ -210,22 +210,12 @@ class Member:
         if self.resting:
             return None
         core, leading = self.core, self.leading
-        if leading is None:
-            at = core.election_at
-        else:
-            at = min(leading.heartbeat_at, leading.quorum_at)
-        deadline = core.proposals.next_deadline()
-        if deadline is not None and deadline < at:
-            at = deadline
-        deadline = core.reads.next_deadline()
-        if deadline is not None and deadline < at:
-            at = deadline
+        at = core.election_at if leading is None else min(leading.heartbeat_at, leading.quorum_at)
+        at = min(at, core.proposals.next_deadline(), core.reads.next_deadline())
         if self.following.collector is not None:
-            deadline = self.following.collector.next_expiry()
-            if deadline is not None and deadline < at:
-                at = deadline
-        if self.transfer is not None and self.transfer[1] < at:
-            at = self.transfer[1]
+            at = min(at, self.following.collector.next_expiry())
+        if self.transfer is not None:
+            at = min(at, self.transfer[1])
         return max(1, at - core.now)
 
     def wake(self, silent_ticks: int = 0) -> None:

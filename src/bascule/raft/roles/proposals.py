@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 import msgspec
 
+from bascule.raft.config import NEVER
 from bascule.raft.effects import Answer, Outcome
 from bascule.raft.log import RaftLog
 
@@ -21,7 +22,8 @@ class Pending(msgspec.Struct, gc=False):
     index: int
     term: int
     ticket: int
-    deadline: int | None
+    deadline: int
+    """The tick at which it is given up, or `NEVER`."""
 
 
 class Proposals:
@@ -35,15 +37,14 @@ class Proposals:
         """By index: those whose entry is in this node's log."""
         self._replaced: list[Pending] = []
         """Those whose entry is not, in no order."""
-        self._next_deadline: int | None = None
+        self._next_deadline = NEVER
 
     def __len__(self) -> int:
         return len(self._live) + len(self._replaced)
 
-    def add(self, index: int, term: int, ticket: int, deadline: int | None) -> None:
+    def add(self, index: int, term: int, ticket: int, deadline: int) -> None:
         self._live[index] = Pending(index, term, ticket, deadline)
-        if deadline is not None and (self._next_deadline is None or deadline < self._next_deadline):
-            self._next_deadline = deadline
+        self._next_deadline = min(self._next_deadline, deadline)
 
     def committed(self, start: int, end: int, log: RaftLog, leader: int) -> None:
         """The entries [start, end) of `log` are committed."""
@@ -80,20 +81,20 @@ class Proposals:
     def expire(self, now: int, leader: int) -> None:
         """Answer those whose deadline has passed; their entries may be committed later all the
         same."""
-        if self._next_deadline is None or self._next_deadline > now:
+        if self._next_deadline > now:
             return
-        late = [found for found in self._live.values() if _is_late(found, now)]
+        late = [found for found in self._live.values() if found.deadline <= now]
         for found in late:
             del self._live[found.index]
-        late += self._taken(lambda pending: _is_late(pending, now))
+        late += self._taken(lambda pending: pending.deadline <= now)
         for found in late:
             self._answer(found, Outcome.INDETERMINATE, leader)
-        deadlines = [found.deadline for found in (*self._live.values(), *self._replaced)]
-        self._next_deadline = min((at for at in deadlines if at is not None), default=None)
+        left = (*self._live.values(), *self._replaced)
+        self._next_deadline = min((found.deadline for found in left), default=NEVER)
 
-    def next_deadline(self) -> int | None:
+    def next_deadline(self) -> int:
         """The earliest tick at which `expire` may have to be called."""
-        return self._next_deadline if self._live or self._replaced else None
+        return self._next_deadline if self._live or self._replaced else NEVER
 
     def _taken(self, which: Callable[[Pending], bool]) -> list[Pending]:
         """The replaced ones that `which` is true of; they are no longer held."""
@@ -104,7 +105,3 @@ class Proposals:
 
     def _answer(self, found: Pending, outcome: Outcome, leader: int) -> None:
         self.answers.append(Answer(found.ticket, outcome, found.index, leader))
-
-
-def _is_late(pending: Pending, now: int) -> bool:
-    return pending.deadline is not None and pending.deadline <= now

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from bascule.raft.config import NEVER
 from bascule.raft.effects import Answer, Outcome
 
 if TYPE_CHECKING:
@@ -25,8 +26,8 @@ class Read(msgspec.Struct):
     """A read that waits."""
 
     ticket: int
-    deadline: int | None
-    """The tick at which it is given up; None: never."""
+    deadline: int
+    """The tick at which it is given up, or `NEVER`."""
     round: int = 0
     index: int = 0
 
@@ -41,7 +42,7 @@ class Reads:
         self._waiting: deque[Read] = deque()
         self.confirming: deque[Read] = deque()
         self.applying: list[Read] = []
-        self._next_deadline: int | None = None
+        self._next_deadline = NEVER
 
     def __len__(self) -> int:
         return len(self._waiting) + len(self.confirming) + len(self.applying)
@@ -53,7 +54,7 @@ class Reads:
 
     def wait_for_round(self, read: Read) -> None:
         self._waiting.append(read)
-        self._note_deadline(read)
+        self._next_deadline = min(self._next_deadline, read.deadline)
 
     def wait_for_index(self, read: Read) -> None:
         """What is left to wait for is `read.index` applied."""
@@ -61,7 +62,7 @@ class Reads:
             self._grant(read)
         else:
             self.applying.append(read)
-            self._note_deadline(read)
+            self._next_deadline = min(self._next_deadline, read.deadline)
 
     def begin_round(self, round_number: int) -> None:
         """A round is sent: it answers for all that was asked until now."""
@@ -92,11 +93,11 @@ class Reads:
 
     def expire(self, now: int) -> None:
         """Answer those whose deadline has passed."""
-        if self._next_deadline is None or self._next_deadline > now:
+        if self._next_deadline > now:
             return
 
         def keep(read: Read) -> bool:
-            if read.deadline is None or read.deadline > now:
+            if read.deadline > now:
                 return True
             self._answer(read, Outcome.TIMED_OUT)
             return False
@@ -105,19 +106,12 @@ class Reads:
         self.confirming = deque(filter(keep, self.confirming))
         self.applying = list(filter(keep, self.applying))
         left = (*self._waiting, *self.confirming, *self.applying)
-        self._next_deadline = min(
-            (read.deadline for read in left if read.deadline is not None), default=None
-        )
+        self._next_deadline = min((read.deadline for read in left), default=NEVER)
 
-    def next_deadline(self) -> int | None:
+    def next_deadline(self) -> int:
         """The earliest tick at which `expire` may have to be called."""
         waits = self._waiting or self.confirming or self.applying
-        return self._next_deadline if waits else None
-
-    def _note_deadline(self, read: Read) -> None:
-        next_deadline = self._next_deadline
-        if read.deadline is not None and (next_deadline is None or read.deadline < next_deadline):
-            self._next_deadline = read.deadline
+        return self._next_deadline if waits else NEVER
 
     def _grant(self, read: Read) -> None:
         core = self._core

@@ -9,6 +9,7 @@ from bascule.errors import (
     MembersChanged,
     NotLeader,
 )
+from bascule.raft.config import NEVER
 from bascule.raft.effects import ReadPolicy
 from bascule.raft.messages import ENTRY_OVERHEAD_BYTES, Entry, Kind
 from bascule.raft.quorum import NOBODY, Change, encode_members
@@ -65,7 +66,7 @@ class Requests:
         index = core.log.last + 1
         core.append(Entry(index, core.term, kind, payload))
         ticket = self._ticket()
-        deadline = None if deadline_ticks is None else core.now + deadline_ticks
+        deadline = NEVER if deadline_ticks is None else core.now + deadline_ticks
         core.proposals.add(index, core.term, ticket, deadline)
         return ticket
 
@@ -168,7 +169,7 @@ class Requests:
             raise ConfigError("reads by lease need lease_reads, which is off")
         if policy is not ReadPolicy.LOCAL and leading is None:
             raise self._not_leader()
-        deadline = None if deadline_ticks is None else core.now + deadline_ticks
+        deadline = NEVER if deadline_ticks is None else core.now + deadline_ticks
         read = Read(self._ticket(), deadline)
         read.index = min_index
         if policy is ReadPolicy.LOCAL or leading is None:
