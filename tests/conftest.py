@@ -10,7 +10,7 @@ from types import ModuleType
 import pytest
 from hypothesis import HealthCheck, settings
 
-from twins import Twin, TwinMissing, load_twin
+from support.twins import Twin, TwinMissing, load_twin
 
 TESTS = Path(__file__).parent
 TIER_BY_FOLDER = {"sim": "tier2", "interop": "tier3", "e2e": "tier3", "spark": "tier3"}

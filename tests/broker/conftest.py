@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from handler_house import House, open_house
+from support.handlers import House, open_house
 
 
 @pytest.fixture
 def house(tmp_path: Path) -> Iterator[House]:
-    """Handlers over three streams; see `handler_house`."""
+    """Handlers over three streams; see `support.handlers`."""
     yield from open_house(tmp_path)

@@ -18,7 +18,7 @@ from bascule.model import Cleanup, StreamConfig, StreamDefinition
 from bascule.sim.disk import SimClock, SimFiles
 from bascule.storage.partition_log import PartitionLog
 from bascule.storage.retention import log_config
-from keyed_logs import Model, append_keyed, held
+from support.keyed_logs import Model, append_keyed, held
 
 CONFIG = StreamConfig(
     subject="s", segment_bytes_max=2_000, cleanup=(Cleanup.COMPACT,), dedupe_window_ms=0

@@ -13,7 +13,7 @@ from bascule.ingest.terms import Seed
 from bascule.model import StreamConfig, StreamDefinition
 from bascule.sim.disk import SimClock, SimFiles
 from bascule.storage.partition_log import LogConfig, PartitionLog
-from stored_batches import DIRECTORY, make_batch, read_records
+from support.stored_batches import DIRECTORY, make_batch, read_records
 
 
 class Room:

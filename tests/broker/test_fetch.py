@@ -18,8 +18,8 @@ from bascule.wire.messages.fetch import (
     FetchTopic,
     ReplicaState,
 )
-from handler_house import FLIGHTS_ID, LONG_MS, NOBODY, House, fetch_request, length
-from served_stream import append, make_records, open_stream
+from support.handlers import FLIGHTS_ID, LONG_MS, NOBODY, House, fetch_request, length
+from support.served_stream import append, make_records, open_stream
 
 # -- Fetch --------------------------------------------------------------------------------------
 

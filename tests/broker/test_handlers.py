@@ -23,8 +23,8 @@ from bascule.wire.messages.offset_for_leader_epoch import (
     OffsetForLeaderEpochRequest,
 )
 from bascule.wire.messages.produce import ProducePartition, ProduceRequest, ProduceTopic
-from handler_house import FLIGHTS_ID, NOBODY, House
-from served_stream import NODE, TIMESTAMP, append, make_records
+from support.handlers import FLIGHTS_ID, NOBODY, House
+from support.served_stream import NODE, TIMESTAMP, append, make_records
 
 # -- ApiVersions, FindCoordinator, Produce ------------------------------------------------------
 

@@ -22,8 +22,8 @@ from bascule.wire.messages.offset_fetch import (
 )
 from bascule.wire.offsets import METADATA_BYTES_MAX, OFFSETS_STREAM
 from bascule.wire.schema import NO_ID, Request
-from handler_house import FLIGHTS_ID, NOBODY, House
-from served_stream import open_stream
+from support.handlers import FLIGHTS_ID, NOBODY, House
+from support.served_stream import open_stream
 
 COMMIT_VERSIONS = range(2, 11)
 FETCH_VERSIONS = range(1, 11)

@@ -20,8 +20,8 @@ from bascule.host.real import RealFiles
 from bascule.record.batch import Record
 from bascule.storage.partition_log import LogConfig
 from bascule.wire.offsets import OFFSETS_STREAM, Commit, OffsetKey, commit_subject
-from keyed_logs import close_segment, compact
-from served_stream import (
+from support.keyed_logs import close_segment, compact
+from support.served_stream import (
     TIMESTAMP,
     DirectPublisher,
     StepClock,
@@ -355,7 +355,7 @@ def test_without_the_stream_nothing_is_known(tmp_path: Path) -> None:
 
 
 def stored(scene: Scene) -> list[Record]:
-    from stored_batches import read_records
+    from support.stored_batches import read_records
 
     assert scene.log.log is not None
     return read_records(scene.log.log)

@@ -16,7 +16,7 @@ from bascule.record.batch import Record
 from bascule.record.builder import build_batch
 from bascule.sim.disk import SimClock, SimFiles
 from bascule.storage.partition_log import LogConfig, PartitionLog
-from stored_batches import DIRECTORY, read_records
+from support.stored_batches import DIRECTORY, read_records
 
 SEED = Seed(bytes(16))
 

@@ -18,7 +18,7 @@ from bascule.model import Cleanup, Discard, StreamConfig, StreamDefinition, Sync
 from bascule.sim.disk import SimClock, SimFiles
 from bascule.storage.partition_log import PartitionLog
 from bascule.storage.retention import log_config
-from stored_batches import DIRECTORY, append
+from support.stored_batches import DIRECTORY, append
 
 CONFIG = StreamConfig(subject="s", sync=SyncPolicy.ALWAYS, segment_bytes_max=600)
 

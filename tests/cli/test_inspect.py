@@ -16,8 +16,8 @@ from bascule.record.batch import Record
 from bascule.record.builder import build_batch
 from bascule.storage.compaction.swap import Swap, encode_swap
 from bascule.storage.partition_log import LogConfig, PartitionLog
-from keyed_logs import Model, append_keyed, close_segment, compact
-from stored_batches import append, put
+from support.keyed_logs import Model, append_keyed, close_segment, compact
+from support.stored_batches import append, put
 
 app = typer.Typer()
 app.command()(inspect)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from running import end_leftovers
+from support.processes import end_leftovers
 
 
 @pytest.fixture(scope="session", autouse=True)

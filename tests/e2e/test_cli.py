@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from running import BIN, Node, running_node
+from support.processes import BIN, Node, running_node
 
 
 @pytest.fixture(scope="module")

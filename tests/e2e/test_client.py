@@ -32,7 +32,7 @@ from bascule.errors import (
 )
 from bascule.record.columns import SCHEMA
 from bascule.wire.nats import NatsRefused
-from running import Node, running_nats, running_node
+from support.processes import Node, running_nats, running_node
 
 Scene = Callable[[Client], Coroutine[Any, Any, None]]
 

@@ -13,8 +13,8 @@ import nats
 import pytest
 
 import bascule
-from kafka_readers import READERS
-from running import Node, running_node, wait_for
+from support.kafka_readers import READERS
+from support.processes import Node, running_node, wait_for
 
 KEYS = 300
 TURNS = 6

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from bascule.record.batch import Record, RecordBatch, scan_batches
-from running import Node, RawNats, running_nats, running_node
+from support.processes import Node, RawNats, running_nats, running_node
 
 ROUNDS = 4
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import bascule
-from running import NatsServer, Node, running_node
+from support.processes import NatsServer, Node, running_node
 
 PATIENCE_SECONDS = 20.0
 

@@ -19,7 +19,7 @@ import nats.js.errors
 import pytest
 
 from bascule.record.batch import Record, RecordBatch, scan_batches
-from running import BIN, Node, RawNats, running_nats, running_node
+from support.processes import BIN, Node, RawNats, running_nats, running_node
 
 
 @pytest.fixture(scope="module")

@@ -17,8 +17,8 @@ import pytest
 
 import bascule
 from bascule.client import Ack, Message
-from nats_world import Authority, Identity, Operator, configured_nats, eventually, metric
-from running import BIN, NatsServer, Node, running_node
+from support.nats_servers import Authority, Identity, Operator, configured_nats, eventually, metric
+from support.processes import BIN, NatsServer, Node, running_node
 
 
 @dataclass

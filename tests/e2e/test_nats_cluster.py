@@ -15,8 +15,8 @@ import pytest
 import bascule
 from bascule.client import Acks
 from bascule.record.batch import RecordBatch, scan_batches
-from nats_world import Cluster, eventually, metric
-from running import BIN, NatsServer, Node, RawNats, running_node
+from support.nats_servers import Cluster, eventually, metric
+from support.processes import BIN, NatsServer, Node, RawNats, running_node
 
 ROUNDS = 3
 

@@ -13,8 +13,8 @@ import pytest
 
 import bascule
 from bascule.errors import LimitExceeded
-from nats_world import Operator, configured_nats, eventually, metric, reload
-from running import NatsServer, Node, RawNats, running_node
+from support.nats_servers import Operator, configured_nats, eventually, metric, reload
+from support.processes import NatsServer, Node, RawNats, running_node
 
 
 def restart(server: NatsServer, config: str) -> None:

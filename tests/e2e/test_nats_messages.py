@@ -13,8 +13,8 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 
 import bascule
-from nats_world import configured_nats, metric
-from running import NatsServer, Node, RawNats, running_node
+from support.nats_servers import configured_nats, metric
+from support.processes import NatsServer, Node, RawNats, running_node
 
 Headers = list[tuple[str, bytes]]
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from bascule.ingest.nats_transport import AWAY_NS, BACKLOG_BYTES_MIN, CALM_NS, Transport
-from nats_world import configured_nats, eventually, metric
-from running import RawNats, running_nats, running_node
+from support.nats_servers import configured_nats, eventually, metric
+from support.processes import RawNats, running_nats, running_node
 
 SMALL_QUEUE = 'max_pending: 2MB\nwrite_deadline: "1s"\n'
 FLOOD_BYTES = 64 << 20

@@ -24,7 +24,7 @@ import bascule
 from bascule.cli.main import main
 from bascule.client import SyncClient
 from bascule.errors import InternalStream, InvalidName, OffsetOutOfRange, UnknownStream
-from running import BIN, Node, running_nats, running_node, wait_for
+from support.processes import BIN, Node, running_nats, running_node, wait_for
 
 with warnings.catch_warnings():
     # It reads its own schema files in a way that Python 3.11 deprecates.

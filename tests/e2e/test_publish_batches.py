@@ -24,7 +24,7 @@ from bascule.errors import (
     PublishRejected,
     RowRefused,
 )
-from running import Node, running_nats, running_node
+from support.processes import Node, running_nats, running_node
 
 
 @pytest.fixture(scope="module")

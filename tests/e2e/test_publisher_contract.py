@@ -18,7 +18,7 @@ from nats.js import JetStreamContext
 import bascule
 from bascule.errors import PublishRejected
 from bascule.ingest.routing import partition_of
-from running import Node, RawNats, running_node
+from support.processes import Node, RawNats, running_node
 
 
 @pytest.fixture(scope="module")

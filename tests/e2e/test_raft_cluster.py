@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from bascule.host.real import RealRandom
-from raft_processes import KvCluster, KvNode, Line, free_ports, running_cluster, until
+from support.raft_processes import KvCluster, KvNode, Line, free_ports, running_cluster, until
 
 WRITERS = 4
 ROUNDS = 6

@@ -16,7 +16,7 @@ import pytest
 from bascule.raft.store.contract import Restored
 from bascule.raft.store.expectation import Expectation
 from bascule.raft_driver.sqlite_store import SqliteDatabase
-from raft_store_life import NODE, loaded
+from support.raft_store_process import NODE, loaded
 
 TESTS = Path(__file__).resolve().parents[1]
 NAME = "raft.sqlite"
@@ -31,7 +31,7 @@ class Life:
         self, directory: Path, seed: int, *, calls_max: int = FOREVER, under: tuple[str, ...] = ()
     ) -> None:
         self._heard = b""
-        program = [sys.executable, str(TESTS / "raft_store_life.py")]
+        program = [sys.executable, str(TESTS / "support" / "raft_store_process.py")]
         self.process = subprocess.Popen(
             [*under, *program, str(directory / NAME), str(seed), str(calls_max)],
             stdout=subprocess.PIPE,

@@ -18,7 +18,7 @@ from bascule.raft.multi.bundle import Bundle
 from bascule.raft_driver.hello import decode_hello, encode_hello, frame
 from bascule.raft_driver.peer_link import Address
 from bascule.raft_driver.transport import STRANGERS_MAX, Transport
-from nats_world import Authority
+from support.nats_servers import Authority
 
 SECONDS_MAX = 20
 

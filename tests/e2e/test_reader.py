@@ -20,8 +20,8 @@ from bascule.record.builder import build_batch
 from bascule.record.compression import compress_batch
 from bascule.record.header import CONTROL, read_header, seal
 from bascule.storage.partition_log import LogConfig
-from keyed_logs import close_segment, compact
-from served_stream import TIMESTAMP, DoorThread, append, make_records, open_stream, serving
+from support.keyed_logs import close_segment, compact
+from support.served_stream import TIMESTAMP, DoorThread, append, make_records, open_stream, serving
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ import pytest
 import bascule
 from bascule.client import SyncClient
 from bascule.errors import OffsetOutOfRange
-from running import Node, running_nats, running_node, wait_for
+from support.processes import Node, running_nats, running_node, wait_for
 
 
 @pytest.fixture(scope="module")

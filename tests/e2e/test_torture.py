@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from raw_client import RawClient
-from running import Node, running_nats
-from torture_load import STREAMS, Ledger, Load, read_on, starts_of
+from support.raw_client import RawClient
+from support.processes import Node, running_nats
+from support.torture_load import STREAMS, Ledger, Load, read_on, starts_of
 
 ROUNDS_USUAL = 4
 LONG_LIFE = 12

@@ -27,7 +27,7 @@ from bascule.wire.messages.fetch import FetchRequest, FetchResponse
 from bascule.wire.primitives import Piece
 from bascule.wire.schema import Message, Request
 from fuzz.target import Target, agree, chunks, twins
-from handler_house import House, open_house
+from support.handlers import House, open_house
 
 VECTORS = Path(__file__).resolve().parents[1] / "vectors" / "messages.jsonl"
 FRAME_BYTES_MAX = 1 << 16

@@ -11,8 +11,8 @@ from bascule.record.header import read_header
 from bascule.sim.disk import SimFiles
 from bascule.storage.partition_log import LogConfig, PartitionLog
 from fuzz.target import Target
-from keyed_logs import Model, append_keyed, compact, held_batches
-from stored_batches import DIRECTORY, append, open_log
+from support.keyed_logs import Model, append_keyed, compact, held_batches
+from support.stored_batches import DIRECTORY, append, open_log
 
 CONFIG = LogConfig(segment_bytes_max=400, index_interval_bytes=200)
 

@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 from types import ModuleType
 
-from twins import load_twin
+from support.twins import load_twin
 
 CORPUS = Path(__file__).resolve().parent.parent / "corpus"
 

@@ -25,7 +25,7 @@ from bascule.record.builder import build_batch
 from bascule.record.header import HEADER_BYTES, seal
 from bascule.sim.disk import SimClock, SimFiles
 from bascule.storage.partition_log import LogConfig, PartitionLog
-from twins import Twin, load_twin
+from support.twins import Twin, load_twin
 
 SEED = Seed(bytes(range(100, 116)))
 FORM = AckFormat(stream="s", subject="s.>", partition=0, replicas=1, synced=True)

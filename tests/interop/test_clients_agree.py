@@ -15,8 +15,8 @@ import pytest
 from bascule.broker.partition import Partition
 from bascule.broker.partitions import Partitions
 from bascule.wire.offsets import OFFSETS_STREAM
-from kafka_readers import READERS, Seen, decoded
-from served_stream import (
+from support.kafka_readers import READERS, Seen, decoded
+from support.served_stream import (
     TIMESTAMP,
     DoorThread,
     StepClock,

@@ -14,8 +14,8 @@ import bascule
 from bascule.model import Compression
 from bascule.record.batch import scan_batches
 from bascule.record.compression import CODECS
-from kafka_readers import READERS, Seen, decoded
-from running import BIN, Node, running_node
+from support.kafka_readers import READERS, Seen, decoded
+from support.processes import BIN, Node, running_node
 
 MESSAGES = 1_500
 CODEC_NAMES = [codec.value for codec in Compression if codec is not Compression.NONE]

@@ -17,8 +17,8 @@ from bascule.broker.partitions import Partitions
 from bascule.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from bascule.wire.messages.metadata import MetadataRequest
 from bascule.wire.messages.produce import ProducePartition, ProduceRequest, ProduceTopic
-from raw_client import RawClient, ServerLeft, fetch, read_all
-from served_stream import DoorThread, append, make_records, open_stream, serving, stored_bytes
+from support.raw_client import RawClient, ServerLeft, fetch, read_all
+from support.served_stream import DoorThread, append, make_records, open_stream, serving, stored_bytes
 
 RECORD_COUNT = 20_000
 LIMITS = DoorLimits(

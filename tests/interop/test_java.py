@@ -18,7 +18,7 @@ import bascule
 from bascule.model import Compression
 from bascule.record.compression import CODECS, compress_batch, decompress_records
 from bascule.record.header import HEADER_BYTES
-from running import Node, running_node
+from support.processes import Node, running_node
 
 TEXT = b"".join(b'{"flight": %d, "carrier": "UA", "origin": "EWR"}' % i for i in range(5_000))
 CODEC_NAMES = [codec.value for codec in Compression if codec is not Compression.NONE]

@@ -19,8 +19,8 @@ from bascule.broker.door.sending import Sender
 from bascule.broker.partitions import Partitions
 from bascule.host.real import RealFile
 from bascule.storage.partition_log import FileSlice
-from raw_client import RawClient, read_all
-from served_stream import append, make_records, open_stream, serving, stored_bytes
+from support.raw_client import RawClient, read_all
+from support.served_stream import append, make_records, open_stream, serving, stored_bytes
 
 RECORD_COUNT = 20_000
 TESTS = Path(__file__).parents[1]
@@ -29,7 +29,7 @@ SERVE = """
 import sys
 from pathlib import Path
 from bascule.broker.partitions import Partitions
-from served_stream import open_stream, serving
+from support.served_stream import open_stream, serving
 
 partitions = Partitions()
 open_stream(Path(sys.argv[1]), partitions)

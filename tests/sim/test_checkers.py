@@ -22,7 +22,7 @@ from bascule.raft.messages import (
 from bascule.raft.quorum import Members
 from bascule.raft.store.contract import Restored
 from bascule.sim.checkers import Checker, Checkers, InvariantBroken, standard
-from checked_scene import THREE, FakeNode, Scene, broken, entry
+from support.raft_events import THREE, FakeNode, Scene, broken, entry
 
 
 def test_every_checker_is_in_the_documents_under_its_name() -> None:

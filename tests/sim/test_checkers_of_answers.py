@@ -14,7 +14,7 @@ from bascule.raft.messages import (
 )
 from bascule.raft.quorum import Change, Members, encode_members, founded
 from bascule.raft.store.contract import Restored
-from checked_scene import CONFIG, THREE, FakeNode, Scene, broken, entry
+from support.raft_events import CONFIG, THREE, FakeNode, Scene, broken, entry
 
 # -- answers ----------------------------------------------------------------------------------
 

@@ -25,7 +25,7 @@ from bascule.record.builder import build_batch
 from bascule.sim.disk import SHORT, Dice, SimClock, SimFiles
 from bascule.storage.partition_log import PartitionLog
 from bascule.storage.retention import limits_of, log_config, plan_start
-from stored_batches import DIRECTORY, read_batches
+from support.stored_batches import DIRECTORY, read_batches
 
 ROUNDS = int(os.environ.get("BASCULE_POWER_ROUNDS", "400"))
 SEED = int(os.environ.get("BASCULE_POWER_SEED", "0"))

@@ -11,8 +11,8 @@ import pytest
 import bascule
 from bascule.client import SyncClient
 from bascule.pipeline.session import SHORT_LIVED, local_session
-from lake_world import World
-from running import Node, end_leftovers
+from support.lake_jobs import World
+from support.processes import Node, end_leftovers
 
 SETTINGS = {
     **SHORT_LIVED,

@@ -9,7 +9,7 @@ import time
 import pytest
 
 from bascule.pipeline.jobs.tables import malformed_of, open_there
-from lake_world import World
+from support.lake_jobs import World
 
 SCHEMA = {"valueFormat": "json", "valueSchema": "n bigint, name string"}
 

@@ -9,7 +9,7 @@ import pytest
 from bascule.pipeline import CompactLakeSpec, TableSpec, compact_lake
 from bascule.pipeline.jobs.tables import open_there
 from bascule.pipeline.lake.model import TableFormat
-from lake_world import World
+from support.lake_jobs import World
 
 
 def address(world: World, form: TableFormat, name: str) -> dict[str, Any]:

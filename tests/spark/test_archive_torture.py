@@ -22,7 +22,7 @@ from bascule.pipeline.jobs.archive.run import run as archive
 from bascule.pipeline.jobs.archive.spec import ArchiveSpec
 from bascule.pipeline.jobs.tables import TableSpec, malformed_of, open_there
 from bascule.pipeline.session import SHORT_LIVED, local_session
-from lake_world import World
+from support.lake_jobs import World
 
 ROUNDS_USUAL = 1
 WAIT_S = 120

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from lake_world import World
+from support.lake_jobs import World
 
 Manifest = dict[str, Any]
 

@@ -25,8 +25,8 @@ from bascule.cli.demo.flights import load_flights
 from bascule.cli.demo.processes import members_of_session
 from bascule.client import Outgoing
 from bascule.pipeline.jobs.model import JobResult
-from lake_world import World
-from running import STARTED
+from support.lake_jobs import World
+from support.processes import STARTED
 
 pytestmark = [pytest.mark.tier3, pytest.mark.timeout(300)]
 pyspark = pytest.importorskip("pyspark", reason="the extra `spark` is not installed")

@@ -8,7 +8,7 @@ from typing import Any
 from bascule.pipeline.jobs.compact_lake.run import run as compact_lake
 from bascule.pipeline.jobs.compact_lake.spec import CompactLakeSpec
 from bascule.pipeline.jobs.tables import TableSpec, open_there
-from lake_world import World
+from support.lake_jobs import World
 
 
 def compacted(world: World, **more: Any) -> tuple[Any, dict[bytes, bytes | None]]:

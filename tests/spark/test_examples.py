@@ -23,7 +23,7 @@ from bascule.client import SyncClient
 from bascule.pipeline import lake
 from bascule.pipeline.declare import dispatch, load
 from bascule.pipeline.jobs.model import NO_PROGRESS, JobResult
-from running import Node
+from support.processes import Node
 
 pytestmark = pytest.mark.tier3
 

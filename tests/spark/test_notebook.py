@@ -14,7 +14,7 @@ import pytest
 
 from bascule.cli.demo.flights import data_directory, sum_of_distance
 from bascule.pipeline.session import SHORT_LIVED
-from running import Node
+from support.processes import Node
 
 pytestmark = pytest.mark.tier3
 nbformat = pytest.importorskip("nbformat")

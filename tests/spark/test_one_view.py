@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from lake_world import World
+from support.lake_jobs import World
 
 TYPED = {"valueFormat": "json", "valueSchema": "n bigint, name string"}
 

@@ -16,7 +16,7 @@ import pytest
 
 from bascule.cli import exits
 from bascule.client import SyncClient
-from running import Node
+from support.processes import Node
 
 pytestmark = [pytest.mark.tier3, pytest.mark.timeout(500)]
 pytest.importorskip("pyspark", reason="the extra `spark` is not installed")

@@ -20,7 +20,7 @@ from bascule.pipeline.jobs.replay.spec import ReplaySpec
 from bascule.pipeline.jobs.replay.state import FILE
 from bascule.pipeline.jobs.tables import TableSpec
 from bascule.pipeline.session import SHORT_LIVED, local_session
-from lake_world import World
+from support.lake_jobs import World
 
 
 class Copy:

@@ -17,7 +17,7 @@ from bascule.errors import ConfigError
 from bascule.pipeline.jobs.model import NO_PROGRESS, JobResult
 from bascule.pipeline.jobs.rollup.spec import RollupSpec, Watermark
 from bascule.pipeline.jobs.tables import TableSpec
-from running import Node
+from support.processes import Node
 
 pytestmark = pytest.mark.tier3
 pytest.importorskip("pyspark", reason="the extra `spark` is not installed")

@@ -11,7 +11,7 @@ import pytest
 
 from bascule.cli import exits
 from bascule.client import SyncClient
-from running import Node
+from support.processes import Node
 
 pytestmark = pytest.mark.tier3
 pytest.importorskip("pyspark", reason="the extra `pipelines` is not installed")

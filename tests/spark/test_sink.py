@@ -14,7 +14,7 @@ import pytest
 import bascule
 from bascule.client import SyncClient
 from bascule.pipeline import BasculeDataSource
-from running import Node, running_nats, running_node
+from support.processes import Node, running_nats, running_node
 
 pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
 

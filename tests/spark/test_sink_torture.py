@@ -17,7 +17,7 @@ import pytest
 
 import bascule
 from bascule.client import SyncClient
-from running import Node
+from support.processes import Node
 
 pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
 

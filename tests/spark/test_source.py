@@ -19,7 +19,7 @@ import pytest
 from bascule.client import SyncClient
 from bascule.pipeline import BasculeDataSource
 from bascule.pipeline.session import SHORT_LIVED, local_session
-from running import Node
+from support.processes import Node
 
 WAIT_S = 90
 

@@ -17,8 +17,8 @@ from bascule.host.real import RealRandom
 from bascule.sim.disk import SimFiles
 from bascule.storage.compaction.swap import FILE_NAME as SWAP
 from fuzz.storage_targets import Scene, check_all, check_damaged, content_of, load, scenes
-from keyed_logs import Model, append_keyed, close_segment, compact, held, open_keyed
-from stored_batches import DIRECTORY
+from support.keyed_logs import Model, append_keyed, close_segment, compact, held, open_keyed
+from support.stored_batches import DIRECTORY
 
 SAMPLE_STEP = 7
 """In the usual run every seventh byte is damaged, another seventh in each file."""

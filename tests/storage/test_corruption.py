@@ -10,7 +10,7 @@ from bascule.errors import CorruptData
 from bascule.host.real import RealRandom
 from bascule.sim.disk import Inode, SimFiles
 from bascule.storage.partition_log import LogConfig, PartitionLog
-from stored_batches import DIRECTORY, append, make_batch, open_log, read_batches
+from support.stored_batches import DIRECTORY, append, make_batch, open_log, read_batches
 
 CONFIG = LogConfig(segment_bytes_max=400, index_interval_bytes=200)
 LOGS = [f"{base:020d}.log" for base in (0, 6, 12)]

@@ -12,7 +12,7 @@ import pytest
 from bascule.host.real import RealRandom
 from bascule.sim.disk import Dice, SimFiles
 from bascule.storage.partition_log import LogConfig, PartitionLog
-from stored_batches import Witness, make_batch, open_log
+from support.stored_batches import Witness, make_batch, open_log
 
 ROUNDS = int(os.environ.get("BASCULE_CRASH_ROUNDS", "300"))
 SEED = int(os.environ.get("BASCULE_CRASH_SEED", "0"))

@@ -11,7 +11,7 @@ from bascule.errors import LogFailed
 from bascule.host.real import RealRandom
 from bascule.sim.disk import SHORT, SimFiles
 from bascule.storage.partition_log import LogConfig, PartitionLog
-from stored_batches import Witness, make_batch, open_log
+from support.stored_batches import Witness, make_batch, open_log
 
 CONFIG = LogConfig(segment_bytes_max=3_000, index_interval_bytes=200)
 

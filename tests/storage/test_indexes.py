@@ -22,7 +22,7 @@ from bascule.storage.index.sparse_index import Covered
 from bascule.storage.index.time_index import TimeIndex
 from bascule.storage.scan import find_batch, scan_batches, walk_headers
 from bascule.storage.segment import base_offset_of, segment_path
-from stored_batches import make_batch
+from support.stored_batches import make_batch
 
 STEPS = st.lists(st.tuples(st.integers(0, 50), st.integers(1, 50)), max_size=60)
 

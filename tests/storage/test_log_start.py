@@ -12,7 +12,7 @@ from bascule.errors import OffsetOutOfRange
 from bascule.host.real import RealRandom
 from bascule.sim.disk import SimClock, SimFile, SimFiles
 from bascule.storage.partition_log import LogConfig, PartitionLog, Removed
-from stored_batches import DIRECTORY, append, open_log, read_batches, read_records
+from support.stored_batches import DIRECTORY, append, open_log, read_batches, read_records
 
 CONFIG = LogConfig(segment_bytes_max=600, index_interval_bytes=100)
 """Three batches of `filled` to a segment."""

@@ -10,7 +10,7 @@ from bascule.host.real import RealRandom
 from bascule.record.batch import Record, RecordBatch
 from bascule.sim.disk import SimFiles
 from bascule.storage.partition_log import LogConfig, LogPosition, PartitionLog
-from stored_batches import append, open_log, read_batches, read_records
+from support.stored_batches import append, open_log, read_batches, read_records
 
 
 class LogMachine(RuleBasedStateMachine):

@@ -10,7 +10,7 @@ from bascule.errors import Closed, CorruptData, LogFailed, OffsetOutOfRange
 from bascule.host.real import RealRandom
 from bascule.sim.disk import SHORT, SimFiles
 from bascule.storage.partition_log import LogConfig, LogPosition
-from stored_batches import (
+from support.stored_batches import (
     DIRECTORY,
     append,
     make_batch,

@@ -15,7 +15,7 @@ from bascule.host.real import RealRandom
 from bascule.record.header import HEADER_BYTES, BatchHeader, check_crc, read_header
 from bascule.sim.disk import SimFiles
 from bascule.storage.scan import scan_batches
-from stored_batches import make_batch
+from support.stored_batches import make_batch
 
 Hot = Callable[[str], ModuleType]
 

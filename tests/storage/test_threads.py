@@ -10,7 +10,7 @@ from bascule.host.real import RealClock, RealFiles, RealRandom
 from bascule.record.batch import RecordBatch
 from bascule.sim.disk import Dice
 from bascule.storage.partition_log import LogConfig, PartitionLog
-from stored_batches import append, read_records, value_of
+from support.stored_batches import append, read_records, value_of
 
 BATCHES = 1_500
 SIZE = 60

@@ -11,7 +11,7 @@ from bascule.errors import CorruptData, LogFailed
 from bascule.host.real import RealRandom
 from bascule.sim.disk import SHORT, SimFiles
 from bascule.storage.partition_log import LogConfig
-from stored_batches import DIRECTORY, append, make_batch, open_log
+from support.stored_batches import DIRECTORY, append, make_batch, open_log
 
 Check = Callable[[str, str], None]
 CONFIG = LogConfig(segment_bytes_max=500)

@@ -7,7 +7,7 @@ from types import ModuleType
 
 import pytest
 
-from twins import SOURCE_ROOT, Twin
+from support.twins import SOURCE_ROOT, Twin
 
 PACKAGES = sorted(
     path.parent.relative_to(SOURCE_ROOT).as_posix() for path in SOURCE_ROOT.rglob("_hot.py")
@@ -23,7 +23,7 @@ def test_each_twin_says_what_it_is(
 
 @pytest.mark.parametrize("package", PACKAGES)
 def test_both_twins_offer_the_same_names(package: str, hot: Callable[[str], ModuleType]) -> None:
-    from twins import load_twin
+    from support.twins import load_twin
 
     offered = {n for n in vars(hot(package)) if not n.startswith("_") and n != "cython"}
     interpreted = {

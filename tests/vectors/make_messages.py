@@ -23,7 +23,7 @@ from bascule.wire.schema import (  # noqa: E402
     Structure,
     field_specs,
 )
-from foreign_messages import (  # noqa: E402
+from support.foreign_messages import (  # noqa: E402
     RENAMED,
     cases,
     kafka_python_again,

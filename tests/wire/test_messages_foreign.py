@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from bascule.wire.codec import decode
 from bascule.wire.messages.api_versions import ApiVersionsResponse
 from bascule.wire.schema import Message
-from foreign_messages import (
+from support.foreign_messages import (
     cases,
     kafka_python_again,
     kafka_python_bytes,

@@ -26,7 +26,7 @@ from bascule.wire.nats import (
     parse_server_url,
 )
 from bascule.wire.nats.nkeys import decode_claims, decode_seed, find_seed, parse_credentials
-from nats_world import Identity, Operator
+from support.nats_servers import Identity, Operator
 
 SEED = "SUACSSL3UAHUDXKFSNVUZRF5UHPMWZ6BFDTJ7M6USDXIEDNPPQYYYCU3VY"
 PUBLIC = "UDXU4RCSJNZOIQHZNWXHXORDPRTGNJAHAHFRGZNEEJCPQTT2M7NLCNF4"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from lake_rows import FORMATS, Lake
+from support.lake_rows import FORMATS, Lake
 
 
 @pytest.fixture(params=FORMATS)

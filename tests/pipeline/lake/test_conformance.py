@@ -26,7 +26,7 @@ from bascule.pipeline.lake import (
     open_table,
     read_files,
 )
-from lake_rows import (
+from support.lake_rows import (
     SCHEMA,
     SPAN,
     STEPS,

@@ -11,7 +11,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from bascule.errors import ConfigError, ForeignTable, LakeConflict, UnknownTable
 from bascule.pipeline.lake import Commit, open_table
-from lake_rows import NOON, SCHEMA, Lake, commit_of, offsets_in, records
+from support.lake_rows import NOON, SCHEMA, Lake, commit_of, offsets_in, records
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ import pytest
 from bascule.errors import Broken, CorruptData
 from bascule.pipeline.lake import WriterOptions, read_files
 from bascule.pipeline.lake.reading import clusters
-from lake_rows import OFFSETS, SCHEMA, Lake, records, written
+from support.lake_rows import OFFSETS, SCHEMA, Lake, records, written
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from pyiceberg.table import Table
 from bascule.errors import ConfigError, ForeignTable, LakeConflict, UnknownTable
 from bascule.pipeline.lake import open_table, parse_address, storage
 from bascule.pipeline.lake.model import TableAddress
-from lake_rows import NOON, SCHEMA, Lake, commit_of, offsets_in, records, rows_of
+from support.lake_rows import NOON, SCHEMA, Lake, commit_of, offsets_in, records, rows_of
 
 
 @pytest.fixture

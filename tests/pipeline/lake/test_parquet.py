@@ -22,7 +22,7 @@ from bascule.host.real import RealFile
 from bascule.pipeline.lake import open_table
 from bascule.pipeline.lake.parquet import table as parquet
 from bascule.pipeline.lake.parquet.folder import LinkingFiles
-from lake_rows import SCHEMA, Lake, commit_of, data_files, offsets_in, records
+from support.lake_rows import SCHEMA, Lake, commit_of, data_files, offsets_in, records
 
 
 @pytest.fixture

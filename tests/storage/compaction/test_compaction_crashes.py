@@ -18,7 +18,7 @@ from bascule.storage.compaction import swap
 from bascule.storage.compaction.run import grouped
 from bascule.storage.compaction.swap import Swap
 from bascule.storage.partition_log import PartitionLog
-from keyed_logs import (
+from support.keyed_logs import (
     Model,
     append_keyed,
     check,
@@ -31,7 +31,7 @@ from keyed_logs import (
     tail_of,
     verify_all,
 )
-from stored_batches import DIRECTORY
+from support.stored_batches import DIRECTORY
 
 NOW = 9_000
 ERRORS = pytest.mark.parametrize("error", [errno.EIO, SHORT], ids=["EIO", "short"])

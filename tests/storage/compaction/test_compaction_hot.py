@@ -16,7 +16,7 @@ from bascule.record.builder import build_batch
 from bascule.storage.compaction.filter import BatchFilter
 from bascule.storage.compaction.keys.key_map import KeyMap, seed_words
 from bascule.storage.compaction.windows import Window
-from twins import Twin, load_twin
+from support.twins import Twin, load_twin
 
 Hot = Callable[[str], ModuleType]
 PACKAGE = "storage/compaction/keys"

@@ -17,7 +17,7 @@ from bascule.sim.disk import SimFiles
 from bascule.storage.compaction import filter as filter_module
 from bascule.storage.compaction.clean_offset import read_clean_offset
 from bascule.storage.compaction.keys import key_map as key_map_module
-from keyed_logs import (
+from support.keyed_logs import (
     Model,
     append_keyed,
     check,
@@ -30,7 +30,7 @@ from keyed_logs import (
     tail_of,
     verify_all,
 )
-from stored_batches import DIRECTORY
+from support.stored_batches import DIRECTORY
 
 FEW_KEYS = st.sampled_from([None, b"", *(b"key-%d" % n for n in range(9)), b"a longer key" * 3])
 KEYS = st.one_of(FEW_KEYS, FEW_KEYS, st.integers(0, 200).map(lambda n: b"%d" % n))

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from bascule.host.real import RealRandom
 from bascule.sim.disk import SimFiles
-from keyed_logs import Model, append_keyed, close_segment, compact, open_keyed
+from support.keyed_logs import Model, append_keyed, close_segment, compact, open_keyed
 
 
 def test_life_of_a_compaction(transcript: Callable[[str, str], None]) -> None:

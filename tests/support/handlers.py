@@ -22,7 +22,7 @@ from bascule.wire.messages.fetch import (
     FetchTopic,
 )
 from bascule.wire.schema import Message, Request
-from served_stream import NODE, StepClock, append, make_records, offsets_of, open_stream
+from support.served_stream import NODE, StepClock, append, make_records, offsets_of, open_stream
 
 FLIGHTS_ID = b"flights#########"
 NOBODY = b"nobody's id 0000"

@@ -16,9 +16,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from running import STARTED
+from support.processes import STARTED
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 WAIT_SECONDS_MAX = 30.0
 NO_EFFECT = ("not-leader", "again")
 """Answers after which the same request may be sent again."""

@@ -25,7 +25,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.x509.oid import NameOID
 
-from running import NatsServer, Node
+from support.processes import NatsServer, Node
 
 PREFIXES = {"operator": 14 << 3, "account": 0, "user": 20 << 3}
 SEED = 18 << 3

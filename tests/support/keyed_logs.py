@@ -12,7 +12,7 @@ from bascule.record.compression import compress_batch
 from bascule.record.header import CONTROL, LOG_APPEND_TIME, batch_crc, read_header
 from bascule.storage.compaction.run import Compacted, Compaction, CompactionConfig
 from bascule.storage.partition_log import LogConfig, PartitionLog
-from stored_batches import open_log, put
+from support.stored_batches import open_log, put
 
 DELETE_HORIZON = 0x40
 SECRET = bytes(range(16))

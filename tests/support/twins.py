@@ -10,7 +10,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Literal
 
-SOURCE_ROOT = Path(__file__).resolve().parent.parent / "src" / "bascule"
+SOURCE_ROOT = Path(__file__).resolve().parents[2] / "src" / "bascule"
 
 Twin = Literal["compiled", "interpreted"]
 

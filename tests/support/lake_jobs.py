@@ -13,7 +13,7 @@ from bascule.pipeline.jobs.audit.run import run as audit
 from bascule.pipeline.jobs.tables import TableSpec, open_there
 from bascule.pipeline.lake.model import LakeTable
 from bascule.pipeline.lake.reading import read_files
-from running import Node
+from support.processes import Node
 
 
 class World:

@@ -1,0 +1,1 @@
+"""What tests share: real processes, clients, batches, logs, the twins of hot modules."""
