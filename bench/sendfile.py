@@ -14,17 +14,17 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from bascule.broker.door import ClientDoor, NodeIdentity, connection, sending
-from bascule.broker.offsets import Offsets
-from bascule.broker.partition import Partition
-from bascule.broker.partitions import Partitions
+from bascule.groups import Offsets
 from bascule.host.api import File
 from bascule.host.real import RealClock, RealFiles
-from bascule.ingest.terms import Seed
+from bascule.kafka import ClientListener, NodeIdentity, connection, sending
 from bascule.model import StreamConfig, StreamDefinition
+from bascule.publish.headers import HashKey
 from bascule.record.batch import Record
 from bascule.record.builder import build_batch
 from bascule.record.header import stamp
+from bascule.replica.partition import Partition
+from bascule.replica.partitions import Partitions
 from bascule.storage.partition_log import LogConfig, PartitionLog
 from bascule.wire.connection import NEED_DATA, ClientConnection
 from bascule.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
@@ -72,10 +72,10 @@ async def serve(log: PartitionLog, ready: Callable[[int], None], stop: asyncio.E
         failure=None,
         clock=RealClock(),
         moved=partitions.notify,
-        seed=Seed(bytes(16)),
+        seed=HashKey(bytes(16)),
     )
     partitions.add((partition,))
-    door = ClientDoor(
+    door = ClientListener(
         partitions=partitions,
         offsets=Offsets(partitions, publisher=None, clock=RealClock()),  # nobody commits here
         node=NodeIdentity(node_id=1, cluster_id="bench"),

@@ -91,7 +91,7 @@ def test_assertions_are_not_optional(tmp_path: Path) -> None:
 def test_a_node_loads_neither_arrow_nor_spark() -> None:
     """What an idle node imports decides what it weighs."""
     code = (
-        "import sys, bascule.cli.main, bascule.broker.server; "
+        "import sys, bascule.cli.main, bascule.node.node; "
         "print([m for m in ('pyarrow', 'numpy', 'pandas', 'pyspark', 'httpx', 'matplotlib') "
         "if m in sys.modules])"
     )

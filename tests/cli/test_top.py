@@ -8,8 +8,6 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from bascule.broker.http.exposition import render
-from bascule.broker.measures import SECONDS, Histogram
 from bascule.cli import exits
 from bascule.cli.main import main
 from bascule.cli.top.command import as_json
@@ -26,7 +24,9 @@ from bascule.cli.top.samples import (
     view_of,
 )
 from bascule.errors import RemoteProtocolError
+from bascule.http.metrics.exposition import render
 from bascule.model import NodeInfo, PartitionInfo, StreamConfig, StreamDefinition, StreamInfo
+from bascule.replica.metrics import SECONDS, Histogram
 
 NODE_INFO = NodeInfo(
     node_id=1, cluster_id="c", version="0.1.0", twin="compiled", pid=7, data="/data",

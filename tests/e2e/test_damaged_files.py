@@ -14,8 +14,8 @@ import pytest
 from bascule.errors import CorruptData
 from bascule.record.batch import RecordBatch, scan_batches
 from bascule.wire.error_codes import ErrorCode
-from support.raw_client import RawClient, fetch
 from support.processes import Node, RawNats, running_node
+from support.raw_client import RawClient, fetch
 
 COUNT = 600
 VALUES = [b"value %d " % n + b"." * 100 for n in range(COUNT)]

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from bascule.record.batch import RecordBatch, scan_batches
-from support.raw_client import RawClient, read_all
 from support.processes import Node, RawNats
+from support.raw_client import RawClient, read_all
 
 SIZE = "12m"
 BODY = b"%06d " + b"x" * 10_000

@@ -16,8 +16,8 @@ import pytest
 from bascule.wire.messages.api_versions import ApiVersionsRequest
 from bascule.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from bascule.wire.messages.metadata import MetadataRequest
-from support.raw_client import RawClient, ServerLeft, fetch
 from support.processes import Node, RawNats, running_node
+from support.raw_client import RawClient, ServerLeft, fetch
 
 LIMITS = {
     "BASCULE_LIMITS_CONNECTIONS_MAX": "60",

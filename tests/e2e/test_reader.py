@@ -8,8 +8,6 @@ from typing import Any
 
 import pytest
 
-from bascule.broker.partition import Partition
-from bascule.broker.partitions import Partitions
 from bascule.client.consumer import BatchReader, messages_of
 from bascule.client.fetcher import FetchOptions
 from bascule.errors import Broken, CorruptData, OffsetOutOfRange, PartitionFailed
@@ -19,6 +17,8 @@ from bascule.record.batch import Record
 from bascule.record.builder import build_batch
 from bascule.record.compression import compress_batch
 from bascule.record.header import CONTROL, read_header, seal
+from bascule.replica.partition import Partition
+from bascule.replica.partitions import Partitions
 from bascule.storage.partition_log import LogConfig
 from support.keyed_logs import close_segment, compact
 from support.served_stream import TIMESTAMP, DoorThread, append, make_records, open_stream, serving

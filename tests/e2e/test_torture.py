@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from support.raw_client import RawClient
 from support.processes import Node, running_nats
+from support.raw_client import RawClient
 from support.torture_load import STREAMS, Ledger, Load, read_on, starts_of
 
 ROUNDS_USUAL = 4

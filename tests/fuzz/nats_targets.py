@@ -15,11 +15,11 @@ from crc32c import crc32c
 
 from bascule.errors import ConfigError, RemoteProtocolError
 from bascule.ingest import sequencer as sequencer_module
-from bascule.ingest import terms as terms_module
+from bascule.publish import headers as headers_module
 from bascule.ingest.chunk_reader import RECEIVE_BYTES, ChunkReader
-from bascule.ingest.routing import BY_KEY, BY_SUBJECT, Lane
+from bascule.ingest.routing import BY_KEY, BY_SUBJECT, PartitionSlot
 from bascule.ingest.sequencer import Sequencer
-from bascule.ingest.terms import Seed
+from bascule.publish.headers import HashKey
 from bascule.record import header as batch_header
 from bascule.record.batch import RecordBatch
 from bascule.wire import _hot as wire_hot
@@ -217,7 +217,7 @@ HOT_MODULES: tuple[tuple[ModuleType, str, str], ...] = (
     (sequencer_module, "_hot", "ingest"),
     (sequencer_module, "envelope_hot", "wire/liftbridge"),
     (sequencer_module, "routing_hot", "ingest/routing"),
-    (terms_module, "_hot", "ingest/terms"),
+    (headers_module, "_hot", "publish/headers"),
 )
 """Where the sequencer looks for compiled code, and the package that code is of."""
 
@@ -247,29 +247,35 @@ def run_ingest(data: bytes) -> None:
     results: list[object] = []
     for twin in (0, 1):
         with sequencing_with(twin):
-            sequencer = Sequencer(batch_bytes_max=600, seed=Seed(bytes(16)))
-            sequencer.routes.set_lane(0, Lane(message_bytes_max=1_000))
+            sequencer = Sequencer(batch_bytes_max=600, seed=HashKey(bytes(16)))
+            sequencer.routes.set_slot(0, PartitionSlot(message_bytes_max=1_000))
             sequencer.routes.set_route(1, (0,))
             for number in (1, 2, 3):
-                sequencer.routes.set_lane(number, Lane(1_000, key_from_subject=number == 3))
+                sequencer.routes.set_slot(
+                    number, PartitionSlot(1_000, key_from_subject=number == 3)
+                )
             sequencer.routes.set_route(2, (1, 2), by=BY_KEY)
             sequencer.routes.set_route(3, (2, 3), by=BY_SUBJECT)
             room = Room(sequencer.room_bytes(consumed, count))
-            drafts, end = sequencer.sequence(
+            batches, end = sequencer.sequence(
                 buf, array("i", messages), count, wire_bytes=consumed, slab=room, start=0
             )
             assert end <= len(room.view)
-            stored = [check_draft(draft) for draft in drafts]
-            kept = [bytes(draft.batch[61:]) for draft in drafts]
-            asked = [(bytes(d.answers), bytes(d.refused), d.lane) for d in drafts]
+            stored = [check_draft(draft) for draft in batches]
+            kept = [bytes(draft.batch[61:]) for draft in batches]
+            asked = [(bytes(d.answers), bytes(d.refused), d.slot) for d in batches]
             terms = [
-                list(terms_module.read_terms(d.batch, d.record_count, Seed(bytes(16))).rows)
-                for d in drafts
+                list(
+                    headers_module.read_publish_headers(
+                        d.batch, d.record_count, HashKey(bytes(16))
+                    ).rows
+                )
+                for d in batches
                 if d.record_count
             ]
         results.append((stored, kept, asked, terms))
     agree("sequence", results)
-    first = [batch for draft, batch in zip(drafts, stored, strict=True) if draft.lane == 0]
+    first = [batch for draft, batch in zip(batches, stored, strict=True) if draft.slot == 0]
     values = [value for batch in first for value in batch]
     for (_, _, _, headers, body), value in zip(
         [message for message in parsed if message[0] == 1 and len(message[4]) <= 1_000],

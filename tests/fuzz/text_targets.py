@@ -5,7 +5,6 @@ from __future__ import annotations
 from functools import cache
 from types import MappingProxyType
 
-from bascule.broker.http.requests import CreateStreamRequest, decode_body
 from bascule.config import (
     StreamDefaults,
     layer_from_environment,
@@ -13,6 +12,7 @@ from bascule.config import (
     merge,
 )
 from bascule.errors import BasculeError, ConfigError, CorruptData, UnsupportedFormat
+from bascule.http.requests import CreateStreamRequest, decode_body
 from bascule.metadata.codec import decode_image, encode_image
 from bascule.metadata.controller import create_stream
 from bascule.metadata.image import Image

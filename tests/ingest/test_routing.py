@@ -8,7 +8,7 @@ from types import ModuleType
 
 import pytest
 
-from bascule.ingest.routing import BY_KEY, BY_SUBJECT, Lane, Routes
+from bascule.ingest.routing import BY_KEY, BY_SUBJECT, PartitionSlot, Routes
 from bascule.wire import _hot as wire_hot
 
 Hot = Callable[[str], ModuleType]
@@ -30,7 +30,7 @@ def test_murmur2_is_kafkas(hot: Hot, key: bytes, expected: int) -> None:
     assert hot("ingest/routing").murmur2(key) == expected % (1 << 32)
 
 
-def lanes(hot: Hot, data: bytes, routes: Routes) -> list[int]:
+def slots(hot: Hot, data: bytes, routes: Routes) -> list[int]:
     messages, state = array("i", bytes(4 * 8 * 64)), array("q", bytes(32))
     count = wire_hot.parse_messages(data, 0, len(data), 1 << 20, 4096, messages, state)
     hot("ingest/routing").assign_lanes(data, messages, count, array("q"), 13, *routes.arrays)
@@ -46,7 +46,7 @@ def test_messages_find_their_lanes(hot: Hot) -> None:
     murmur2 = hot("ingest/routing").murmur2
     routes = Routes()
     for number in range(9):
-        routes.set_lane(number, Lane(100))
+        routes.set_slot(number, PartitionSlot(100))
     routes.set_route(1, (0,))
     routes.set_route(3, (1, 2, 3, 4), by=BY_SUBJECT)
     routes.set_route(4, (8, 5, 7, 6), by=BY_KEY)
@@ -66,7 +66,7 @@ def test_messages_find_their_lanes(hot: Hot) -> None:
         + keyed(4, "s", b"NATS/1.0\r\nX-Bascule-Key: abc\r\n\r\n")
     )
     by_key = (8, 5, 7, 6)
-    assert lanes(hot, data, routes) == [
+    assert slots(hot, data, routes) == [
         0,
         (1, 2, 3, 4)[pick(b"a.b")],
         -1,

@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bascule.ingest import sequencer as sequencer_module
-from bascule.ingest import terms as terms_module
-from bascule.ingest.routing import Lane
-from bascule.ingest.sequencer import Draft, Sequencer
-from bascule.ingest.terms import Seed
+from bascule.publish import headers as headers_module
+from bascule.ingest.routing import PartitionSlot
+from bascule.ingest.sequencer import Sequencer, UnstampedBatch
+from bascule.publish.headers import HashKey
 from bascule.record import header as batch_header
 from bascule.record.batch import Record, RecordBatch
 from bascule.wire import _hot as wire_hot
@@ -22,7 +22,7 @@ from bascule.wire import _hot as wire_hot
 Load = Callable[[str], ModuleType]
 
 
-SEED = Seed(bytes(range(16)))
+SEED = HashKey(bytes(range(16)))
 
 
 class Room:
@@ -37,11 +37,11 @@ def sequence(
     limit: int = 1 << 20,
     batch_max: int = 1 << 20,
     by_subject: bool = False,
-) -> tuple[Sequencer, list[Draft]]:
+) -> tuple[Sequencer, list[UnstampedBatch]]:
     sequencer = Sequencer(batch_bytes_max=batch_max, seed=SEED)
     for sid in sids:
-        sequencer.routes.set_lane(
-            sid + 3, Lane(message_bytes_max=limit, key_from_subject=by_subject)
+        sequencer.routes.set_slot(
+            sid + 3, PartitionSlot(message_bytes_max=limit, key_from_subject=by_subject)
         )
         sequencer.routes.set_route(sid, (sid + 3,))
     messages, state = array("i", bytes(4 * 8 * 512)), array("q", bytes(32))
@@ -49,12 +49,14 @@ def sequence(
     count = wire_hot.parse_messages(buf, 0, len(buf), 1 << 24, 4096, messages, state)
     assert state[0] == len(buf)
     room = Room(sequencer.room_bytes(len(buf), count) + 50)
-    drafts, end = sequencer.sequence(buf, messages, count, wire_bytes=len(buf), slab=room, start=50)
+    batches, end = sequencer.sequence(
+        buf, messages, count, wire_bytes=len(buf), slab=room, start=50
+    )
     assert end <= len(room.view)
-    return sequencer, drafts
+    return sequencer, batches
 
 
-def records(draft: Draft) -> list[Record]:
+def records(draft: UnstampedBatch) -> list[Record]:
     batch_header.seal(
         draft.batch, record_count=draft.record_count, base_timestamp=5, max_timestamp=5
     )
@@ -77,7 +79,7 @@ def on_twin(hot: Load, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sequencer_module, "_hot", hot("ingest"))
     monkeypatch.setattr(sequencer_module, "envelope_hot", hot("wire/liftbridge"))
     monkeypatch.setattr(sequencer_module, "routing_hot", hot("ingest/routing"))
-    monkeypatch.setattr(terms_module, "_hot", hot("ingest/terms"))
+    monkeypatch.setattr(headers_module, "_hot", hot("publish/headers"))
 
 
 def test_each_message_is_one_record() -> None:
@@ -133,27 +135,27 @@ def test_a_malformed_header_block_is_kept_whole(block: bytes) -> None:
 
 def test_subscriptions_get_batches_of_their_own_in_order() -> None:
     data = b"".join(msg("s", b"%d" % n, sid=n % 3 + 1) for n in range(30)) + msg("s", b"x", sid=9)
-    sequencer, drafts = sequence(data, sids=(1, 2, 3))
-    assert sorted(d.lane for d in drafts) == [4, 5, 6]
-    for draft in drafts:
+    sequencer, batches = sequence(data, sids=(1, 2, 3))
+    assert sorted(d.slot for d in batches) == [4, 5, 6]
+    for draft in batches:
         values = [int(r.value or b"") for r in records(draft)]
-        assert values == list(range(draft.lane - 4, 30, 3))
+        assert values == list(range(draft.slot - 4, 30, 3))
     assert sequencer.counts.messages == 31
     assert sequencer.counts.messages_unrouted == 1
 
 
 def test_a_route_that_ended_takes_nothing() -> None:
     sequencer = Sequencer(batch_bytes_max=1 << 20, seed=SEED)
-    sequencer.routes.set_lane(0, Lane(message_bytes_max=10))
+    sequencer.routes.set_slot(0, PartitionSlot(message_bytes_max=10))
     sequencer.routes.set_route(1, (0,))
     sequencer.routes.set_route(1, ())
     data = bytearray(msg("s", b"x"))
     messages, state = array("i", bytes(4 * 8 * 4)), array("q", bytes(32))
     count = wire_hot.parse_messages(data, 0, len(data), 99, 99, messages, state)
-    drafts, _ = sequencer.sequence(
+    batches, _ = sequencer.sequence(
         data, messages, count, wire_bytes=len(data), slab=Room(500), start=0
     )
-    assert drafts == []
+    assert batches == []
     assert sequencer.counts.messages_unrouted == 1
 
 
@@ -169,10 +171,10 @@ def test_a_message_over_the_limit_is_refused_and_the_rest_is_kept() -> None:
 
 def test_batches_are_bounded() -> None:
     data = b"".join(msg("a", b"x" * 100) for _ in range(50)) + msg("a", b"y" * 5000)
-    _, drafts = sequence(data, batch_max=1000)
-    assert sum(d.record_count for d in drafts) == 51
-    assert all(len(d.batch) <= 1000 + 61 for d in drafts[:-1])
-    assert drafts[-1].record_count == 1
+    _, batches = sequence(data, batch_max=1000)
+    assert sum(d.record_count for d in batches) == 51
+    assert all(len(d.batch) <= 1000 + 61 for d in batches[:-1])
+    assert batches[-1].record_count == 1
 
 
 def test_an_envelope_is_unpacked_and_its_policy_kept() -> None:

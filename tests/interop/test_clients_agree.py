@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 import confluent_kafka
 import pytest
 
-from bascule.broker.partition import Partition
-from bascule.broker.partitions import Partitions
+from bascule.replica.partition import Partition
+from bascule.replica.partitions import Partitions
 from bascule.wire.offsets import OFFSETS_STREAM
 from support.kafka_readers import READERS, Seen, decoded
 from support.served_stream import (

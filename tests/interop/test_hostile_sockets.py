@@ -11,17 +11,24 @@ from typing import NamedTuple
 
 import pytest
 
-from bascule.broker.door import DoorLimits
-from bascule.broker.partition import Partition
-from bascule.broker.partitions import Partitions
+from bascule.kafka import ListenerLimits
+from bascule.replica.partition import Partition
+from bascule.replica.partitions import Partitions
 from bascule.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from bascule.wire.messages.metadata import MetadataRequest
 from bascule.wire.messages.produce import ProducePartition, ProduceRequest, ProduceTopic
 from support.raw_client import RawClient, ServerLeft, fetch, read_all
-from support.served_stream import DoorThread, append, make_records, open_stream, serving, stored_bytes
+from support.served_stream import (
+    DoorThread,
+    append,
+    make_records,
+    open_stream,
+    serving,
+    stored_bytes,
+)
 
 RECORD_COUNT = 20_000
-LIMITS = DoorLimits(
+LIMITS = ListenerLimits(
     connections_max=40,
     request_bytes_max=100_000,
     request_ms_max=500,

@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from bascule.broker.door.limits import DoorStatistics
-from bascule.broker.door.sending import Sender
-from bascule.broker.partitions import Partitions
 from bascule.host.real import RealFile
+from bascule.kafka.limits import ListenerStatistics
+from bascule.kafka.sending import Sender
+from bascule.replica.partitions import Partitions
 from bascule.storage.partition_log import FileSlice
 from support.raw_client import RawClient, read_all
 from support.served_stream import append, make_records, open_stream, serving, stored_bytes
@@ -28,7 +28,7 @@ TESTS = Path(__file__).parents[1]
 SERVE = """
 import sys
 from pathlib import Path
-from bascule.broker.partitions import Partitions
+from bascule.replica.partitions import Partitions
 from support.served_stream import open_stream, serving
 
 partitions = Partitions()
@@ -136,7 +136,7 @@ def test_the_loop_turns_while_a_thread_reads(tmp_path: Path) -> None:
     path = tmp_path / "segment"
     path.write_bytes(bytes(range(256)) * 8_000)
     file = ColdFile(os.open(path, os.O_RDWR), str(path))
-    statistics = DoorStatistics()
+    statistics = ListenerStatistics()
 
     async def scene() -> bytes:
         loop = asyncio.get_running_loop()

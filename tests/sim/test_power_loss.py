@@ -13,15 +13,15 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from bascule.broker.partition import Partition
 from bascule.errors import BasculeError
 from bascule.host.real import RealRandom
-from bascule.ingest.acks import AckError
 from bascule.ingest.sequencer import Draft
-from bascule.ingest.terms import Seed
 from bascule.model import StreamConfig, StreamDefinition, SyncPolicy
+from bascule.publish.acks import AckError
+from bascule.publish.headers import Seed
 from bascule.record.batch import Record, RecordBatch
 from bascule.record.builder import build_batch
+from bascule.replica.partition import Partition
 from bascule.sim.disk import SHORT, Dice, SimClock, SimFiles
 from bascule.storage.partition_log import PartitionLog
 from bascule.storage.retention import limits_of, log_config, plan_start

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from bascule.broker.delayed import Delays
-from bascule.broker.handlers import handle
-from bascule.broker.handlers.context import Context
-from bascule.broker.partition import Partition
-from bascule.broker.partitions import Partitions
+from bascule.kafka.handlers import handle
+from bascule.kafka.handlers.context import Context
+from bascule.replica.partition import Partition
+from bascule.replica.partitions import Partitions
+from bascule.replica.purgatory import Purgatory
 from bascule.storage.partition_log import FileSlice
 from bascule.wire.connection import ReceivedRequest
 from bascule.wire.messages.fetch import (
@@ -37,7 +37,7 @@ class House:
     clock: StepClock
     flights: Partition
     context: Context
-    delays: Delays = field(default_factory=Delays)
+    purgatory: Purgatory = field(default_factory=Purgatory)
 
     def ask(self, request: Request[Any], version: int) -> Any:
         return asyncio.run(self.answer(request, version))
@@ -77,7 +77,7 @@ def open_house(tmp_path: Path) -> Iterator[House]:
         clock.wall_ms += 1000
     open_stream(tmp_path, partitions, "empty")
     open_stream(tmp_path, partitions, "broken", failure="bad sector")
-    delays = Delays()
+    purgatory = Purgatory()
     context = Context(
         partitions=partitions,
         offsets=offsets_of(partitions),
@@ -86,10 +86,10 @@ def open_house(tmp_path: Path) -> Iterator[House]:
         port=9092,
         fetch_bytes_max=1 << 20,
         fetch_wait_ms_max=60_000,
-        delays=delays,
+        purgatory=purgatory,
         on_thread=on_thread,
     )
-    yield House(partitions, clock, flights, context, delays)
+    yield House(partitions, clock, flights, context, purgatory)
     for stream in partitions.streams().values():
         if stream[0].log is not None:
             stream[0].log.close()

@@ -9,18 +9,18 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
-from bascule.broker.door import ClientDoor, DoorLimits, DoorStatistics, NodeIdentity
-from bascule.broker.local_publisher import LocalRecord
-from bascule.broker.offsets import Offsets
-from bascule.broker.partition import Partition
-from bascule.broker.partitions import Partitions
 from bascule.errors import PartitionFailed
+from bascule.groups import Offsets
 from bascule.host.real import RealClock, RealFiles
-from bascule.ingest.sequencer import Draft
-from bascule.ingest.terms import Seed
+from bascule.ingest.sequencer import UnstampedBatch
+from bascule.kafka import ClientListener, ListenerLimits, ListenerStatistics, NodeIdentity
 from bascule.model import StreamConfig, StreamDefinition
+from bascule.publish.headers import HashKey
 from bascule.record.batch import Record
 from bascule.record.builder import build_batch
+from bascule.replica.internal_publisher import InternalRecord
+from bascule.replica.partition import Partition
+from bascule.replica.partitions import Partitions
 from bascule.storage.partition_log import LogConfig, PartitionLog
 
 T = TypeVar("T")
@@ -75,7 +75,7 @@ def open_stream(
         failure=None if failure is None else PartitionFailed(name, 0, failure),
         clock=clock,
         moved=partitions.notify,
-        seed=Seed(bytes(16)),
+        seed=HashKey(bytes(16)),
     )
     partitions.add((partition,))
     return partition
@@ -86,8 +86,8 @@ def append(partition: Partition, records: Sequence[Record], *, commit: bool = Tr
     batch = build_batch(records, base_offset=records[0].offset)
     slab = Heap(batch)
     partition.append(
-        Draft(
-            lane=1,
+        UnstampedBatch(
+            slot=1,
             batch=slab.view,
             record_count=len(records),
             answers=b"",
@@ -106,7 +106,7 @@ class DirectPublisher:
     def __init__(self, partitions: Partitions) -> None:
         self._partitions = partitions
 
-    async def publish(self, stream: str, partition: int, records: Sequence[LocalRecord]) -> int:
+    async def publish(self, stream: str, partition: int, records: Sequence[InternalRecord]) -> int:
         found = self._partitions.stream(stream)
         assert found is not None
         base = found[partition].high_watermark.offset
@@ -149,14 +149,14 @@ def stored_bytes(partition: Partition) -> bytes:
 class DoorThread:
     """A door on an event loop of its own thread, so that blocking clients can use it."""
 
-    def __init__(self, partitions: Partitions, limits: DoorLimits | None) -> None:
+    def __init__(self, partitions: Partitions, limits: ListenerLimits | None) -> None:
         self._partitions = partitions
         self._limits = limits
         self._ready = threading.Event()
         self._thread = threading.Thread(target=self._run, name="door")
         self._loop: asyncio.AbstractEventLoop
         self._stop: asyncio.Event
-        self._door: ClientDoor
+        self._door: ClientListener
         self.host = ""
         self.port = 0
 
@@ -164,7 +164,7 @@ class DoorThread:
     def address(self) -> str:
         return f"{self.host}:{self.port}"
 
-    def statistics(self) -> DoorStatistics:
+    def statistics(self) -> ListenerStatistics:
         return self.call(self._door.statistics)
 
     def call(self, function: Callable[[], T]) -> T:
@@ -190,7 +190,7 @@ class DoorThread:
         self._partitions.bind(self._loop)
         offsets = offsets_of(self._partitions)
         offsets.start()
-        self._door = ClientDoor(
+        self._door = ClientListener(
             partitions=self._partitions,
             offsets=offsets,
             node=NODE,
@@ -213,7 +213,7 @@ class DoorThread:
 
 
 @contextmanager
-def serving(partitions: Partitions, limits: DoorLimits | None = None) -> Iterator[DoorThread]:
+def serving(partitions: Partitions, limits: ListenerLimits | None = None) -> Iterator[DoorThread]:
     """A door over `partitions`; their logs are closed afterwards."""
     try:
         with DoorThread(partitions, limits) as door:

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from bascule.record.batch import Record, RecordBatch, scan_batches
 from bascule.wire.error_codes import ErrorCode
 from bascule.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
-from support.raw_client import RawClient
 from support.processes import Node, RawNats
+from support.raw_client import RawClient
 
 STREAMS: dict[str, dict[str, object]] = {
     "always": {},

@@ -91,8 +91,8 @@ def load_config(
 
 def run_node(config: Config) -> None:
     """Serve until a signal asks to stop. Raises: BasculeError where the node cannot start."""
-    from bascule.broker.server import serve as serve_node
     from bascule.cli.logs import set_up_logging
+    from bascule.node.node import serve as serve_node
 
     if not __debug__:
         raise ConfigError(

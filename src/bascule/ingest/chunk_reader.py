@@ -7,7 +7,7 @@ from typing import Final, Protocol
 
 from bascule.errors import RemoteProtocolError
 from bascule.ingest.nats_transport import Transport
-from bascule.ingest.sequencer import MESSAGES_MAX, Draft, Slab
+from bascule.ingest.sequencer import MESSAGES_MAX, Slab, UnstampedBatch
 from bascule.wire import _hot
 from bascule.wire.nats import LINE_BYTES_MAX
 
@@ -58,8 +58,8 @@ class DraftSink(Protocol):
         """Wait for `size` bytes of room: a slab and where its free part starts."""
         ...
 
-    def submit(self, slab: Slab, end: int, drafts: list[Draft]) -> None:
-        """Take the drafts, in order; the slab is used up to `end`."""
+    def submit(self, slab: Slab, end: int, batches: list[UnstampedBatch]) -> None:
+        """Take the batches, in order; the slab is used up to `end`."""
         ...
 
 

@@ -378,11 +378,11 @@ class NatsSource:
         Whether a publisher waits for an answer to one of them.
         """
         slab, start = self._sink.reserve(self._sequencer.room_bytes(wire_bytes, count))
-        drafts, end = self._sequencer.sequence(
+        batches, end = self._sequencer.sequence(
             buf, messages, count, wire_bytes=wire_bytes, slab=slab, start=start
         )
-        self._sink.submit(slab, end, drafts)
-        return any(draft.answers for draft in drafts)
+        self._sink.submit(slab, end, batches)
+        return any(draft.answers for draft in batches)
 
     def on_received(self, count: int) -> None:
         self.counts.bytes_received += count

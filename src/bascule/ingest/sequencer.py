@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from bascule.ingest import _hot
-from bascule.ingest.acks import Stored
-from bascule.ingest.routing import Lane, Routes
+from bascule.ingest.routing import PartitionSlot, Routes
 from bascule.ingest.routing import _hot as routing_hot
-from bascule.ingest.terms import Seed, Terms, read_terms
+from bascule.publish.acks import Stored
+from bascule.publish.headers import HashKey, PublishHeaders, read_publish_headers
 from bascule.record.header import HEADER_BYTES
 from bascule.wire.liftbridge import CRC32C_TABLE
 from bascule.wire.liftbridge import _hot as envelope_hot
@@ -29,13 +29,13 @@ class Slab(Protocol):
 
 
 @dataclass(slots=True)
-class Draft:
+class UnstampedBatch:
     """One batch that has everything but offset, timestamp and CRC.
 
     `batch` is the whole batch within its slab, the first 61 bytes still to be written.
     """
 
-    lane: int
+    slot: int
     """The partition, as the ingest path numbers them."""
     batch: memoryview
     record_count: int
@@ -46,7 +46,7 @@ class Draft:
     refused_count: int
     slab: Slab | None
     """Where the batch lies until it is written; None where it has memory of its own."""
-    terms: Terms | None = None
+    terms: PublishHeaders | None = None
     """What publishers asked of the server; None where nobody asked anything."""
     stored: Stored | None = None
 
@@ -89,7 +89,7 @@ class _Scratch:
 class Sequencer:
     """Sorts parsed messages by partition and writes each one's records; one thread uses it."""
 
-    def __init__(self, *, batch_bytes_max: int, seed: Seed) -> None:
+    def __init__(self, *, batch_bytes_max: int, seed: HashKey) -> None:
         """`batch_bytes_max` bounds the records of a batch; a larger message is a batch alone.
 
         `seed` is what message ids are hashed with.
@@ -116,40 +116,40 @@ class Sequencer:
         wire_bytes: int,
         slab: Slab,
         start: int,
-    ) -> tuple[list[Draft], int]:
+    ) -> tuple[list[UnstampedBatch], int]:
         """Write the batches of `count` parsed messages to `slab` from `start`.
 
-        Returns the drafts, in the order in which their partitions first appear, and where they
+        Returns the batches, in the order in which their partitions first appear, and where they
         end. The slab has at least `room_bytes` from `start` on.
         """
         scratch = self._scratch
         scratch.grow(wire_bytes + count * MESSAGE_OVERHEAD_BYTES)
         envelopes, envelope_headers = self._find_envelopes(buf, messages, count, wire_bytes)
-        lanes = self.routes.lanes
+        slots = self.routes.slots
         routing_hot.assign_lanes(
             buf, messages, count, envelopes, envelope_hot.ENVELOPE_FIELDS, *self.routes.arrays
         )
-        if len(self._heads) < len(lanes):
-            self._heads = array("i", [-1] * (2 * len(lanes)))
+        if len(self._heads) < len(slots):
+            self._heads = array("i", [-1] * (2 * len(slots)))
         heads = self._heads
         found = routing_hot.group_by_lane(messages, count, heads, scratch.nexts, scratch.touched)
         self.counts.messages += count
-        drafts: list[Draft] = []
+        batches: list[UnstampedBatch] = []
         at = start
         # `touched` was filled from the last message to the first.
         for number in reversed(scratch.touched[:found]):
             first = heads[number]
             heads[number] = -1
-            lane = lanes[number] if number < len(lanes) else None
-            while first >= 0 and lane is not None:
+            slot = slots[number] if number < len(slots) else None
+            while first >= 0 and slot is not None:
                 draft, at, first = self._draft(
-                    buf, messages, first, number, lane, envelopes, envelope_headers, slab, at
+                    buf, messages, first, number, slot, envelopes, envelope_headers, slab, at
                 )
-                drafts.append(draft)
-        taken = sum(draft.record_count + draft.refused_count for draft in drafts)
+                batches.append(draft)
+        taken = sum(draft.record_count + draft.refused_count for draft in batches)
         self.counts.messages_unrouted += count - taken
-        self.counts.batches += len(drafts)
-        return drafts, at
+        self.counts.batches += len(batches)
+        return batches, at
 
     def _find_envelopes(
         self, buf: bytearray, messages: array[int], count: int, wire_bytes: int
@@ -169,16 +169,16 @@ class Sequencer:
         messages: array[int],
         first: int,
         number: int,
-        lane: Lane,
+        slot: PartitionSlot,
         envelopes: array[int],
         envelope_headers: bytearray,
         slab: Slab,
         at: int,
-    ) -> tuple[Draft, int, int]:
+    ) -> tuple[UnstampedBatch, int, int]:
         scratch, state, counts = self._scratch, self._scratch.state, self.counts
         state[4] = state[5] = state[6] = state[7] = 0
         records = _hot.build_records(
-            buf, messages, scratch.nexts, first, lane.message_bytes_max, lane.key_from_subject,
+            buf, messages, scratch.nexts, first, slot.message_bytes_max, slot.key_from_subject,
             self._batch_bytes_max, envelopes, envelope_headers, slab.view, at + HEADER_BYTES,
             scratch.answers, scratch.refused, scratch.expected, scratch.found, state,
         )  # fmt: skip
@@ -188,8 +188,8 @@ class Sequencer:
         counts.envelopes += found
         counts.header_blocks_malformed += malformed
         counts.messages_refused += refused
-        draft = Draft(
-            lane=number,
+        draft = UnstampedBatch(
+            slot=number,
             batch=slab.view[at:end] if records else slab.view[at:at],
             record_count=records,
             answers=bytes(memoryview(scratch.answers)[:answers_end]),
@@ -199,7 +199,7 @@ class Sequencer:
         )
         if asking or expecting:
             expected = scratch.expected[: 2 * expecting]
-            draft.terms = read_terms(draft.batch, records, self._seed, expected=expected)
+            draft.terms = read_publish_headers(draft.batch, records, self._seed, expected=expected)
         return draft, end if records else at, following
 
 

@@ -1,6 +1,6 @@
 """Which partition a message belongs to.
 
-A subscription (its sid) leads to one or more *lanes*, each of which is a partition as the ingest
+A subscription (its sid) leads to one or more *slots*, each of which is a partition as the ingest
 path numbers them. With several, a hash of the message's subject or key picks one: Kafka's murmur2,
 so that a Kafka producer's and a NATS publisher's records of one key lie together.
 """
@@ -18,7 +18,7 @@ BY_KEY: Final = _hot.BY_KEY
 
 
 @dataclass(frozen=True, slots=True)
-class Lane:
+class PartitionSlot:
     """What the sequencer has to know of a partition."""
 
     message_bytes_max: int
@@ -26,36 +26,36 @@ class Lane:
 
 
 class Routes:
-    """Sid -> lanes, as arrays for compiled code. Written by one thread at a time, read by another.
+    """Sid -> slots, as arrays for compiled code. Written by one thread at a time, read by another.
 
     Every change makes new arrays: a chunk being routed goes on with those it began with.
     """
 
     def __init__(self) -> None:
-        self._lanes: tuple[Lane | None, ...] = ()
+        self._slots: tuple[PartitionSlot | None, ...] = ()
         self.arrays: tuple[array[int], array[int]] = (array("i"), array("i"))
-        """Per sid three numbers: where its lanes start, how many, by what; and the lanes."""
+        """Per sid three numbers: where its slots start, how many, by what; and the slots."""
 
     @property
-    def lanes(self) -> tuple[Lane | None, ...]:
-        """By number; None where a lane is not in use."""
-        return self._lanes
+    def slots(self) -> tuple[PartitionSlot | None, ...]:
+        """By number; None where a slot is not in use."""
+        return self._slots
 
-    def set_lane(self, number: int, lane: Lane | None) -> None:
-        lanes = list(self._lanes)
-        lanes += [None] * (number + 1 - len(lanes))
-        lanes[number] = lane
-        self._lanes = tuple(lanes)
+    def set_slot(self, number: int, slot: PartitionSlot | None) -> None:
+        slots = list(self._slots)
+        slots += [None] * (number + 1 - len(slots))
+        slots[number] = slot
+        self._slots = tuple(slots)
 
-    def set_route(self, sid: int, lanes: tuple[int, ...], *, by: int = BY_SUBJECT) -> None:
-        """Messages of subscription `sid` go to one of `lanes` from now on; none: nowhere."""
+    def set_route(self, sid: int, slots: tuple[int, ...], *, by: int = BY_SUBJECT) -> None:
+        """Messages of subscription `sid` go to one of `slots` from now on; none: nowhere."""
         numbers, table = self.arrays
         numbers = numbers[:]
         if len(numbers) < 3 * (sid + 1):
             numbers.frombytes(bytes(4 * (3 * (sid + 1) - len(numbers))))
         # What an older route had stays behind in the table: routes seldom change.
-        numbers[3 * sid : 3 * sid + 3] = array("i", (len(table), len(lanes), by))
-        self.arrays = numbers, table + array("i", lanes)
+        numbers[3 * sid : 3 * sid + 3] = array("i", (len(table), len(slots), by))
+        self.arrays = numbers, table + array("i", slots)
 
 
 def partition_of(key: bytes, count: int) -> int:

@@ -1,4 +1,4 @@
-"""Find the lane of every parsed NATS message, and sort messages by lane.
+"""Find the slot of every parsed NATS message, and sort messages by slot.
 
 The bytes of messages come from strangers: what they say of lengths is checked before it is used.
 """
@@ -115,9 +115,9 @@ def assign_lanes(
     sids: cython.const[cython.int][::1],
     table: cython.const[cython.int][::1],
 ) -> None:
-    """Put each message's lane in the place of its sid, -1 where the sid leads nowhere.
+    """Put each message's slot in the place of its sid, -1 where the sid leads nowhere.
 
-    `sids` has three numbers a sid: where its lanes start in `table`, how many there are, and
+    `sids` has three numbers a sid: where its slots start in `table`, how many there are, and
     whether subject (0) or key (1) picks one; a message without a key goes by its subject.
     """
     index: cython.Py_ssize_t
@@ -125,7 +125,7 @@ def assign_lanes(
     row: cython.Py_ssize_t
     sid: cython.Py_ssize_t
     first: cython.Py_ssize_t
-    lanes: cython.Py_ssize_t
+    slots: cython.Py_ssize_t
     at: cython.Py_ssize_t
     size: cython.Py_ssize_t
     key: cython.longlong
@@ -141,11 +141,11 @@ def assign_lanes(
                 messages[slot] = -1
                 continue
             first = sids[3 * sid]
-            lanes = sids[3 * sid + 1]
-            if lanes <= 0 or first < 0 or first + lanes > len(table):
+            slots = sids[3 * sid + 1]
+            if slots <= 0 or first < 0 or first + slots > len(table):
                 messages[slot] = -1
                 continue
-            if lanes == 1:
+            if slots == 1:
                 messages[slot] = table[first]
                 continue
             at = messages[slot + 1]
@@ -170,7 +170,7 @@ def assign_lanes(
             if at < 0 or size < 0 or at + size > len(buf):
                 bad = True
                 break
-            chosen = (_murmur2(buf, at, size) & 0x7FFFFFFF) % lanes
+            chosen = (_murmur2(buf, at, size) & 0x7FFFFFFF) % slots
             messages[slot] = table[first + chosen]
     if bad:
         raise IndexError("a message lies outside the buffer")
@@ -183,26 +183,26 @@ def group_by_lane(
     nexts: cython.int[::1],
     touched: cython.int[::1],
 ) -> int:
-    """Chain the messages of each lane in order; how many lanes there are.
+    """Chain the messages of each slot in order; how many slots there are.
 
-    `heads[lane]` is -1 on entry and becomes the lane's first message, `nexts[i]` the one after
-    message i or -1, `touched` the lanes found. Messages whose lane is no place in `heads` are left
+    `heads[slot]` is -1 on entry and becomes the slot's first message, `nexts[i]` the one after
+    message i or -1, `touched` the slots found. Messages whose slot is no place in `heads` are left
     out.
     """
     index: cython.Py_ssize_t = count
     found: cython.Py_ssize_t = 0
-    lane: cython.int
+    slot: cython.int
     if len(messages) < 8 * count or len(nexts) < count or len(touched) < count:
         raise IndexError("arrays are too small for the messages")
     with cython.nogil:
         while index > 0:
             index -= 1
-            lane = messages[8 * index]
-            if lane < 0 or lane >= len(heads):
+            slot = messages[8 * index]
+            if slot < 0 or slot >= len(heads):
                 continue
-            if heads[lane] < 0:
-                touched[found] = lane
+            if heads[slot] < 0:
+                touched[found] = slot
                 found += 1
-            nexts[index] = heads[lane]
-            heads[lane] = index
+            nexts[index] = heads[slot]
+            heads[slot] = index
     return found

@@ -1,0 +1,1 @@
+"""Proposals in, reconcile out: the streams of this node follow the metadata image."""

@@ -1,0 +1,230 @@
+"""The application: handlers between HTTP and the node, and the routes they answer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import HTMLResponse, RedirectResponse, Response
+from starlette.routing import Route
+
+from bascule import __version__
+from bascule.config import StreamDefaults
+from bascule.errors import BasculeError, LimitExceeded
+from bascule.http.listener import LoopbackGuard
+from bascule.http.metrics import exposition
+from bascule.http.metrics.http_statistics import HttpStatistics, Measured
+from bascule.http.offsets import OffsetsAdmin, OffsetsApi
+from bascule.http.openapi import docs_page, openapi_document
+from bascule.http.requests import (
+    AlterStreamRequest,
+    CreateStreamRequest,
+    NothingToSay,
+    PurgeRequest,
+    decode_body,
+)
+from bascule.http.responses import (
+    json_response,
+    on_bascule_error,
+    on_http_error,
+    on_unexpected,
+)
+from bascule.http.routes import OPERATIONS
+from bascule.http.schemas import StreamList, health_of, node_of, purged_of, stream_of
+from bascule.model import NodeInfo, PartHealth, StreamConfig, StreamDefinition, StreamInfo
+
+
+class StreamAdmin(Protocol):
+    """What the HTTP door needs of the node behind it."""
+
+    async def create_stream(self, name: str, config: StreamConfig) -> tuple[StreamDefinition, bool]:
+        """The stream, and whether this call created it.
+
+        Raises: StreamConflict, InvalidName, ConfigError.
+        """
+        ...
+
+    async def alter_stream(self, name: str, changes: Mapping[str, Any]) -> StreamDefinition:
+        """Raises: UnknownStream, InternalStream, CannotAlter, ConfigError."""
+        ...
+
+    async def set_paused(self, name: str, paused: bool) -> StreamDefinition:
+        """Raises: UnknownStream, InternalStream."""
+        ...
+
+    async def purge_stream(
+        self, name: str, *, to_offset: int | None, before_ms: int | None, partition: int | None
+    ) -> StreamInfo:
+        """Raises: UnknownStream, InternalStream, UnknownPartition, OffsetOutOfRange."""
+        ...
+
+    async def delete_stream(self, name: str) -> None:
+        """Raises: UnknownStream, InternalStream."""
+        ...
+
+    @property
+    def offsets(self) -> OffsetsAdmin:
+        """How far consumers have come."""
+        ...
+
+    def stream_infos(self) -> list[StreamInfo]: ...
+
+    def stream_info(self, name: str) -> StreamInfo:
+        """Raises: UnknownStream."""
+        ...
+
+    def node_info(self) -> NodeInfo: ...
+
+    def liveness(self) -> tuple[PartHealth, ...]:
+        """What only a restart mends."""
+        ...
+
+    def readiness(self) -> tuple[PartHealth, ...]:
+        """Every part that serving needs."""
+        ...
+
+    def statistics(self) -> dict[str, Any]: ...
+
+
+class AdminApi(OffsetsApi):
+    """The handlers: HTTP on one side, `StreamAdmin` on the other; nothing is decided here."""
+
+    _admin: StreamAdmin
+
+    def __init__(
+        self, admin: StreamAdmin, *, defaults: StreamDefaults, body_bytes_max: int
+    ) -> None:
+        self._admin = admin
+        self._defaults = defaults
+        self._body_bytes_max = body_bytes_max
+
+    async def handle_node(self, request: Request) -> Response:
+        return json_response(node_of(self._admin.node_info()))
+
+    async def handle_list_streams(self, request: Request) -> Response:
+        infos = sorted(self._admin.stream_infos(), key=lambda info: info.definition.name)
+        return json_response(StreamList(streams=[stream_of(info) for info in infos]))
+
+    async def handle_create_stream(self, request: Request) -> Response:
+        asked = decode_body(await self._body(request), CreateStreamRequest)
+        definition, created = await self._admin.create_stream(
+            asked.name, asked.config(self._defaults)
+        )
+        info = self._admin.stream_info(definition.name)
+        where = {"location": f"/v1/streams/{definition.name}"}
+        return json_response(stream_of(info), 201 if created else 200, where)
+
+    async def handle_stream(self, request: Request) -> Response:
+        return json_response(stream_of(self._admin.stream_info(request.path_params["name"])))
+
+    async def handle_alter_stream(self, request: Request) -> Response:
+        asked = decode_body(await self._body(request), AlterStreamRequest)
+        definition = await self._admin.alter_stream(request.path_params["name"], asked.chosen())
+        return json_response(stream_of(self._admin.stream_info(definition.name)))
+
+    async def handle_pause_stream(self, request: Request) -> Response:
+        return await self._set_paused(request, paused=True)
+
+    async def handle_resume_stream(self, request: Request) -> Response:
+        return await self._set_paused(request, paused=False)
+
+    async def _set_paused(self, request: Request, *, paused: bool) -> Response:
+        # The body says nothing, but its type keeps other sites' pages out; see `_body`.
+        decode_body(await self._body(request) or b"{}", NothingToSay)
+        definition = await self._admin.set_paused(request.path_params["name"], paused)
+        return json_response(stream_of(self._admin.stream_info(definition.name)))
+
+    async def handle_purge_stream(self, request: Request) -> Response:
+        asked = decode_body(await self._body(request), PurgeRequest)
+        before = self._admin.stream_info(request.path_params["name"])
+        asked.check(partitions=len(before.partitions))
+        after = await self._admin.purge_stream(
+            before.definition.name,
+            to_offset=asked.to_offset,
+            before_ms=asked.before_ms,
+            partition=asked.partition,
+        )
+        return json_response(purged_of(before, after))
+
+    async def handle_delete_stream(self, request: Request) -> Response:
+        await self._admin.delete_stream(request.path_params["name"])
+        return Response(status_code=204)
+
+    async def handle_metrics(self, request: Request) -> Response:
+        node, streams = self._admin.node_info(), self._admin.stream_infos()
+        # Thousands of streams are tens of thousands of lines: not on the loop.
+        text = await asyncio.to_thread(exposition.render, node, self._admin.statistics(), streams)
+        return Response(text, headers={"content-type": exposition.CONTENT_TYPE})
+
+    async def handle_health(self, request: Request) -> Response:
+        return _health_response(self._admin.liveness())
+
+    async def handle_ready(self, request: Request) -> Response:
+        return _health_response(self._admin.readiness())
+
+    async def handle_openapi(self, request: Request) -> Response:
+        operations = list(OPERATIONS.values())
+        return json_response(openapi_document(operations, version=__version__))
+
+    async def handle_docs(self, request: Request) -> Response:
+        operations = list(OPERATIONS.values())
+        server = self._admin.node_info().http
+        return HTMLResponse(docs_page(operations, version=__version__, server=server))
+
+    async def _body(self, request: Request) -> bytes:
+        media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if media_type != "application/json":
+            # Also what keeps other sites' pages out: they may not send this type unasked.
+            raise HTTPException(
+                415, f"the body must be application/json, got {media_type or 'no content type'}"
+            )
+        body = bytearray()
+        try:
+            async for chunk in request.stream():
+                body += chunk
+                if (size := len(body)) > self._body_bytes_max:
+                    raise LimitExceeded("limits.http_body_bytes_max", self._body_bytes_max, size)
+        except ClientDisconnect:
+            raise HTTPException(400, "the connection ended within the body") from None
+        return bytes(body)
+
+
+def _health_response(parts: tuple[PartHealth, ...]) -> Response:
+    health = health_of(parts)
+    return json_response(health, 503 if health.status == "not_ready" else 200)
+
+
+def create_app(
+    admin: StreamAdmin,
+    *,
+    defaults: StreamDefaults | None = None,
+    body_bytes_max: int = 1 << 20,
+    statistics: HttpStatistics | None = None,
+) -> Starlette:
+    """The application; `defaults` complete a creation request that leaves values out."""
+    handlers = AdminApi(admin, defaults=defaults or StreamDefaults(), body_bytes_max=body_bytes_max)
+    routes = [
+        Route(operation.path, getattr(handlers, f"handle_{name}"), methods=[operation.method])
+        for name, operation in OPERATIONS.items()
+    ]
+    routes += [
+        Route("/v1/openapi.json", handlers.handle_openapi),
+        Route("/docs", handlers.handle_docs),
+        Route("/", lambda _: RedirectResponse("/docs")),
+    ]
+    app = Starlette(
+        routes=routes,
+        exception_handlers={
+            BasculeError: on_bascule_error,
+            HTTPException: on_http_error,
+            Exception: on_unexpected,
+        },
+    )
+    app.router.redirect_slashes = False
+    app.add_middleware(LoopbackGuard)
+    app.add_middleware(Measured, statistics=statistics or HttpStatistics())
+    return app

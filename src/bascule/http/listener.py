@@ -1,0 +1,193 @@
+"""The HTTP listener: the application behind a socket, and who may speak to it."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Final
+
+import uvicorn
+from starlette.requests import Request
+from starlette.types import ASGIApp, Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
+
+from bascule.http.metrics.http_statistics import HttpStatistics
+from bascule.http.responses import json_response
+from bascule.http.schemas import ErrorBody, ErrorDetail
+
+SWEEP_SECONDS: Final = 2.0
+"""How late a connection that has lasted too long may be noticed."""
+
+
+class LoopbackGuard:
+    """Refuse a request that reached a loopback address under another host's name.
+
+    A page of a stranger can have its own name resolve to 127.0.0.1 and would then be of the same
+    origin as this door (DNS rebinding). A node that listens on a public address is not guarded.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and _is_loopback(scope.get("server")):
+            host = Request(scope).headers.get("host", "")
+            if not _names_an_address(host):
+                body = ErrorBody(
+                    error=ErrorDetail(
+                        code="forbidden_host",
+                        message=f"host {host!r} is not an address of this node",
+                    )
+                )
+                await json_response(body, 403)(scope, receive, send)
+                return
+        await self.app(scope, receive, send)
+
+
+def _is_loopback(server: tuple[str, int | None] | None) -> bool:
+    try:
+        return server is not None and ipaddress.ip_address(server[0]).is_loopback
+    except ValueError:
+        return False
+
+
+def _names_an_address(host: str) -> bool:
+    name = host.rpartition(":")[0] if host.rpartition(":")[2].isdigit() else host
+    if name in ("localhost", ""):
+        return True
+    try:
+        ipaddress.ip_address(name.strip("[]"))
+    except ValueError:
+        return False
+    return True
+
+
+class _Server(uvicorn.Server):
+    """uvicorn without signal handlers: the node decides when its doors close."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+@dataclass(frozen=True, slots=True)
+class HttpLimits:
+    """Bounds on what one stranger may cost. A body is bounded by the application, head and
+    trailers of a request by h11 (64 KiB)."""
+
+    connections_max: int = 256
+    """A further connection is closed at once."""
+    request_ms_max: int = 30_000
+    """A request must be whole so long after the connection was made, or the last response."""
+    write_stall_ms_max: int = 60_000
+    """A client that takes no byte of its response for so long is closed."""
+
+
+class _Config(uvicorn.Config):
+    """uvicorn's settings with ours, where its connections find them."""
+
+    def __init__(self, app: ASGIApp, limits: HttpLimits, statistics: HttpStatistics) -> None:
+        super().__init__(
+            app,
+            http=_Connection,
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            timeout_graceful_shutdown=5,
+        )
+        self.limits = limits
+        self.statistics = statistics
+
+
+class _Connection(H11Protocol):
+    """A connection that ends when it lasts too long; uvicorn alone waits for ever."""
+
+    config: _Config
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        statistics = self.config.statistics
+        self._stalled_bytes = 0
+        self._since = self._stalled_since = self.loop.time()
+        if len(self.connections) >= self.config.limits.connections_max:
+            statistics.connections_refused += 1
+            self.transport = transport
+            transport.abort()
+            return
+        statistics.connections_accepted += 1
+        super().connection_made(transport)
+        statistics.connections = len(self.connections)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self.config.statistics.connections = len(self.connections)
+
+    def on_response_complete(self) -> None:
+        self._since = self.loop.time()
+        super().on_response_complete()
+
+    def send_400_response(self, msg: str) -> None:
+        self.config.statistics.protocol_errors += 1
+        super().send_400_response(msg)
+
+    def expire(self, now: float) -> None:
+        """Close where a request or a response has lasted too long."""
+        limits = self.config.limits
+        unsent = self.transport.get_write_buffer_size()
+        if unsent == 0 or unsent != self._stalled_bytes:
+            self._stalled_bytes, self._stalled_since = unsent, now
+        cycle: RequestResponseCycle | None = self.cycle
+        answering = cycle is not None and not cycle.more_body and not cycle.response_complete
+        late = not answering and unsent == 0 and now - self._since > limits.request_ms_max / 1000
+        if late or now - self._stalled_since > limits.write_stall_ms_max / 1000:
+            self.config.statistics.connections_expired += 1
+            self.transport.abort()
+
+
+class HttpListener:
+    """The application behind a listening socket."""
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        limits: HttpLimits | None = None,
+        statistics: HttpStatistics | None = None,
+    ) -> None:
+        config = _Config(app, limits or HttpLimits(), statistics or HttpStatistics())
+        self._server = _Server(config)
+        self._task: asyncio.Task[None] | None = None
+        self._sweep: asyncio.Task[None] | None = None
+
+    async def start(self, host: str, port: int) -> tuple[str, int]:
+        """Listen and serve; returns the bound address. Raises: OSError if it cannot be bound."""
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        listener = socket.create_server((host, port), family=family, backlog=256)
+        listener.setblocking(False)
+        bound = listener.getsockname()
+        self._task = asyncio.create_task(self._server.serve(sockets=[listener]), name="http")
+        self._sweep = asyncio.create_task(self._expire(), name="http sweep")
+        return bound[0], bound[1]
+
+    async def close(self) -> None:
+        """Stop accepting, answer what is in flight for at most 5 s, close."""
+        if self._task is not None:
+            self._server.should_exit = True
+            await self._task
+            self._task = None
+        if self._sweep is not None:
+            self._sweep.cancel()
+            self._sweep = None
+
+    async def _expire(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(SWEEP_SECONDS)
+            for connection in tuple(self._server.server_state.connections):
+                if isinstance(connection, _Connection):
+                    connection.expire(loop.time())

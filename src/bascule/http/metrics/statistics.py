@@ -1,0 +1,107 @@
+"""The counters of a node's parts as nested mappings, shaped as `http.metrics` names them.
+
+Made on the event loop, where streams come and go; read on a thread, where a thousand of them may
+take their time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import fields
+from operator import attrgetter
+from typing import Any, Final
+
+from bascule.publish.preconditions import PreconditionCounts
+from bascule.replica.metrics.histogram import SECONDS, Histogram
+from bascule.replica.partition import Partition, PartitionCounts
+
+Streams = Mapping[str, tuple[Partition, ...]]
+
+REFUSALS: Final[Mapping[str, str]] = {
+    "messages_refused": "too_large",
+    "records_not_stored": "not_stored",
+    "contract.closed_refused": "closed",
+    "contract.limit_refused": "limit",
+    "contract.expectations_failed": "expectation",
+    "contract.terms_refused": "terms",
+}
+"""Counter of a partition, or of its publisher contract -> the reason it stands for."""
+
+MEASURES: Final = ("batch_bytes", "batch_records", "sync_ns", "fetches", "fetched_bytes")
+
+
+class Lazy(Mapping[str, Any]):
+    """Name -> what its reader finds when it is asked for."""
+
+    def __init__(self, readers: Mapping[str, Callable[[], Any]]) -> None:
+        self._readers = readers
+
+    def __getitem__(self, name: str) -> Any:
+        return self._readers[name]()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._readers)
+
+    def __len__(self) -> int:
+        return len(self._readers)
+
+
+def counters(counts: object) -> dict[str, Any]:
+    """The fields of a dataclass of counters; mappings are copied, for they grow meanwhile."""
+    # Not `asdict`: it would rebuild them, and take a counter's pairs for its keys.
+    values = {item.name: getattr(counts, item.name) for item in fields(counts)}  # type: ignore[arg-type]
+    return {
+        name: dict(value) if isinstance(value, Mapping) else value for name, value in values.items()
+    }
+
+
+def stream_statistics(streams: Streams, *, now_ns: int) -> Lazy:
+    """Every counter of every partition: statistic -> (stream, partition) -> value."""
+    partitions = [((name, p.index), p) for name, ps in streams.items() for p in ps]
+
+    def each(value: Callable[[Partition], Any]) -> Callable[[], dict[tuple[str, int], Any]]:
+        return lambda: {keys: value(partition) for keys, partition in partitions}
+
+    readers: dict[str, Callable[[Partition], Any]] = {
+        "refused": _refused,
+        "unsynced_bytes": lambda p: p.counts.bytes - p.metrics.synced_bytes,
+        "sync_lag_ns": lambda p: p.metrics.sync_lag_ns(now_ns),
+    }
+    for item in fields(PartitionCounts):
+        readers[item.name] = attrgetter(f"counts.{item.name}")
+    for item in fields(PreconditionCounts):
+        readers[item.name] = attrgetter(f"contract.counts.{item.name}")
+    for name in MEASURES:
+        readers[name] = attrgetter(f"metrics.{name}")
+    return Lazy({name: each(reader) for name, reader in readers.items()})
+
+
+def _refused(partition: Partition) -> dict[str, int]:
+    """Reason -> messages refused for it."""
+    counts, contract = partition.counts, partition.contract.counts
+    return {
+        reason: getattr(contract if path.startswith("contract.") else counts, path.split(".")[-1])
+        for path, reason in REFUSALS.items()
+    }
+
+
+def disk_statistics(streams: Streams, *, free_bytes: int, total_bytes: int) -> Lazy:
+    """The file system of the data directory, and what all syncs on it took."""
+    every = [p.metrics.sync_ns for ps in streams.values() for p in ps]
+    return Lazy(
+        {
+            "free_bytes": lambda: free_bytes,
+            "total_bytes": lambda: total_bytes,
+            "sync_ns": lambda: summed(every),
+        }
+    )
+
+
+def summed(histograms: Iterable[Histogram]) -> Histogram:
+    """One histogram of what several, of the scale of seconds, have counted."""
+    whole = Histogram(SECONDS)
+    for histogram in histograms:
+        if histogram.total:
+            whole.total += histogram.total
+            whole.counts = [a + b for a, b in zip(whole.counts, histogram.counts, strict=True)]
+    return whole

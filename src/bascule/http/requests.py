@@ -1,0 +1,166 @@
+"""The bodies of requests: what they may hold, and reading them strictly.
+
+What a field means and its limits come from the table of configuration keys, where they are told
+once for TOML, the environment and this API.
+"""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import asdict
+from typing import Annotated, Any, TypeVar
+
+import msgspec
+from msgspec import UNSET, Meta, Struct, UnsetType
+
+from bascule.config import KEYS, StreamDefaults, stream_config
+from bascule.errors import BasculeError
+from bascule.http.schemas import (
+    Cleanup,
+    Compression,
+    Discard,
+    KeyFrom,
+    PartitionBy,
+    Sync,
+)
+from bascule.model import StreamConfig
+
+_T = TypeVar("_T")
+
+
+class MalformedRequest(BasculeError):
+    """A request body is not what the API takes; `field` is the path of the wrong part."""
+
+    def __init__(self, message: str, *, field: str | None = None) -> None:
+        super().__init__(message)
+        self.field = field
+
+
+class StreamSettings(Struct, kw_only=True, forbid_unknown_fields=True):
+    """Settings of a stream; what is left out is not chosen."""
+
+    sync: Sync | UnsetType = UNSET
+    sync_interval_ms: int | UnsetType = UNSET
+    segment_bytes_max: int | UnsetType = UNSET
+    segment_age_ms_max: int | UnsetType = UNSET
+    message_bytes_max: int | UnsetType = UNSET
+    partitions: int | UnsetType = UNSET
+    partition_by: PartitionBy | UnsetType = UNSET
+    key_from: KeyFrom | UnsetType = UNSET
+    compression: Compression | UnsetType = UNSET
+    cleanup: list[Cleanup] | UnsetType = UNSET
+    retention_ms_max: int | UnsetType = UNSET
+    retention_bytes_max: int | UnsetType = UNSET
+    retention_messages_max: int | UnsetType = UNSET
+    retention_after: str | UnsetType = UNSET
+    discard: Discard | UnsetType = UNSET
+    tombstone_retention_ms: int | UnsetType = UNSET
+    min_compaction_lag_ms: int | UnsetType = UNSET
+    max_compaction_lag_ms: int | UnsetType = UNSET
+    dirty_percent_min: int | UnsetType = UNSET
+    dedupe_window_ms: int | UnsetType = UNSET
+    dedupe_messages_max: int | UnsetType = UNSET
+    rate_messages_max: int | UnsetType = UNSET
+    rate_bytes_max: int | UnsetType = UNSET
+    read_only: bool | UnsetType = UNSET
+
+    def chosen(self) -> dict[str, Any]:
+        """Field -> value of what was given, in plain words."""
+        return {name: value for name, value in msgspec.structs.asdict(self).items()
+                if value is not UNSET}  # fmt: skip
+
+
+class CreateStreamRequest(StreamSettings, kw_only=True, forbid_unknown_fields=True):
+    """A stream to create. What is left out gets the node's default (`[streams]`)."""
+
+    name: Annotated[
+        str, Meta(description="1 to 200 of A-Z a-z 0-9 . _ -, led by a letter or digit.")
+    ]
+    subject: Annotated[str, Meta(description="NATS subject; wildcards * and > are allowed.")]
+    group: Annotated[
+        str | None, Meta(description="NATS queue group to subscribe in, so that groups share.")
+    ] = None
+
+    def config(self, defaults: StreamDefaults) -> StreamConfig:
+        """The configuration asked for, completed by `defaults`."""
+        plain = asdict(defaults) | self.chosen()
+        for name in ("name", "subject", "group"):
+            del plain[name]
+        return stream_config(plain, subject=self.subject, group=self.group)
+
+
+class AlterStreamRequest(StreamSettings, kw_only=True, forbid_unknown_fields=True):
+    """Settings to change; what is left out stays.
+
+    Subject, group, partition_by and key_from were fixed at creation: another value is refused with
+    what to do instead. Partitions can only be added.
+    """
+
+    subject: Annotated[str | UnsetType, Meta(description="Cannot change.")] = UNSET
+    group: Annotated[str | UnsetType | None, Meta(description="Cannot change.")] = UNSET
+    partition_by: Annotated[PartitionBy | UnsetType, Meta(description="Cannot change.")] = UNSET
+    key_from: Annotated[KeyFrom | UnsetType, Meta(description="Cannot change.")] = UNSET
+    partitions: Annotated[int | UnsetType, Meta(description="Can only grow.")] = UNSET
+
+
+class PurgeRequest(Struct, kw_only=True, forbid_unknown_fields=True):
+    """Which records go: those before an offset, those before a time, or all committed ones."""
+
+    to_offset: Annotated[
+        int | None, Meta(description="The first offset to keep; needs `partition` if several.")
+    ] = None
+    before_ms: Annotated[
+        int | None, Meta(description="Unix time in milliseconds: older records go.")
+    ] = None
+    partition: Annotated[
+        int | None, Meta(description="Only this partition; left out, all of them.")
+    ] = None
+
+    def __post_init__(self) -> None:
+        if self.to_offset is not None and self.before_ms is not None:
+            raise ValueError("to_offset and before_ms are both given: choose one")
+        for name in ("to_offset", "before_ms", "partition"):
+            if (value := getattr(self, name)) is not None and value < 0:
+                raise ValueError(f"{name} must be at least 0, got {value}")
+
+    def check(self, *, partitions: int) -> None:
+        """Raises: MalformedRequest for an offset that would mean something else in each one."""
+        if self.to_offset is not None and self.partition is None and partitions > 1:
+            raise MalformedRequest(
+                f"the stream has {partitions} partitions, each with offsets of its own: "
+                "give `partition` with `to_offset`",
+                field="partition",
+            )
+
+
+class NothingToSay(Struct, kw_only=True, forbid_unknown_fields=True):
+    """An empty object: the path says it all."""
+
+
+def decode_body(data: bytes, type_: type[_T]) -> _T:
+    """A request body as `type_`, strictly: no unknown field, no coerced type.
+
+    Raises: MalformedRequest naming the field, and the nearest known one for an unknown.
+    """
+    try:
+        raw = msgspec.json.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise MalformedRequest(f"the body is not valid JSON: {error}") from error
+    if not isinstance(raw, dict):
+        raise MalformedRequest(f"the body must be a JSON object, got {type(raw).__name__}")
+    known = [field.encode_name for field in msgspec.structs.fields(type_)]  # type: ignore[arg-type]
+    for name in raw:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+            hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(known)}"
+            raise MalformedRequest(f"unknown field {name!r}; {hint}", field=name)
+    try:
+        return msgspec.convert(raw, type_, strict=True)
+    except msgspec.ValidationError as error:
+        message, _, path = str(error).partition(" - at ")
+        field = path.strip("`").removeprefix("$.") or None
+        if message.startswith("Invalid enum value"):
+            key = KEYS.get(f"streams.{(field or '').partition('[')[0]}")
+            message += f"; expected one of {', '.join(key.choices)}" if key else ""
+        where = f"{field}: " if field else ""
+        raise MalformedRequest(where + message.replace("`", "'"), field=field) from error

@@ -1,0 +1,117 @@
+"""Answers of the HTTP API: JSON bodies, and the one table from errors to statuses."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, Final
+
+import msgspec
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+from bascule.errors import (
+    BasculeError,
+    Broken,
+    CannotAlter,
+    Closed,
+    ConfigError,
+    Indeterminate,
+    InternalStream,
+    InvalidName,
+    LimitExceeded,
+    OffsetOutOfRange,
+    PartitionFailed,
+    PublishRejected,
+    StreamConflict,
+    UnknownPartition,
+    UnknownStream,
+)
+from bascule.http.requests import MalformedRequest
+from bascule.http.schemas import ErrorBody, ErrorDetail
+
+log = logging.getLogger("bascule.http")
+
+ERRORS: Final[tuple[tuple[type[BasculeError], int, str], ...]] = (
+    (MalformedRequest, 400, "malformed_request"),
+    (InvalidName, 400, "invalid_name"),
+    (ConfigError, 400, "invalid_config"),
+    (OffsetOutOfRange, 400, "offset_out_of_range"),
+    (UnknownStream, 404, "unknown_stream"),
+    (UnknownPartition, 404, "unknown_partition"),
+    (StreamConflict, 409, "stream_conflict"),
+    (CannotAlter, 409, "cannot_alter"),
+    (InternalStream, 409, "internal_stream"),
+    (LimitExceeded, 413, "limit_exceeded"),
+    (PartitionFailed, 500, "partition_failed"),
+    (PublishRejected, 503, "not_stored"),
+    (Indeterminate, 503, "indeterminate"),
+    (Closed, 503, "closing"),
+    (Broken, 503, "unavailable"),
+    (BasculeError, 500, "internal"),
+)
+"""Error class -> HTTP status and code; the first class that matches. The only such table."""
+
+HTTP_CODES: Final = {
+    400: "malformed_request",
+    403: "forbidden_host",
+    404: "unknown_path",
+    405: "method_not_allowed",
+    415: "unsupported_media_type",
+}
+
+
+FIELDS: Final = {"stream name": "name", "subject": "subject", "queue group": "group"}
+"""What an `InvalidName` is about -> the field of the request that holds it."""
+
+
+def json_response(body: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+    return Response(
+        msgspec.json.encode(body) + b"\n", status, headers=headers, media_type="application/json"
+    )
+
+
+def error_response(error: BasculeError) -> Response:
+    """The answer to `error`, by the table."""
+    status, code = next((status, code) for cls, status, code in ERRORS if isinstance(error, cls))
+    detail = ErrorDetail(code=code, message=str(error), retriable=error.retriable)
+    if isinstance(error, StreamConflict):
+        detail.differences = {key: list(pair) for key, pair in error.differences.items()}
+    elif isinstance(error, OffsetOutOfRange):
+        detail.held = [error.requested, error.start, error.end]
+    elif isinstance(error, UnknownPartition):
+        detail.held = [error.partition, error.partition_count]
+    elif isinstance(error, CannotAlter):
+        detail.field, detail.present = error.field, error.present
+    elif isinstance(error, MalformedRequest | ConfigError):
+        detail.field = error.field
+    elif isinstance(error, InvalidName):
+        detail.field = FIELDS.get(error.what)
+    return json_response(ErrorBody(error=detail), status)
+
+
+async def on_bascule_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, BasculeError)
+    return error_response(error)
+
+
+async def on_http_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    message = error.detail
+    if error.status_code == 404:
+        message = f"nothing is at {request.url.path}; the API is described at /docs"
+    elif error.status_code == 405:
+        message = f"{request.method} is not offered at {request.url.path}"
+    code = HTTP_CODES.get(error.status_code, "malformed_request")
+    body = ErrorBody(error=ErrorDetail(code=code, message=message))
+    headers = dict(error.headers) if error.headers else None
+    return json_response(body, error.status_code, headers)
+
+
+async def on_unexpected(request: Request, error: Exception) -> Response:
+    """A bug or a failing machine: the text stays in the log, the asker learns that it happened."""
+    log.error(
+        "request failed", exc_info=error, extra={"method": request.method, "path": request.url.path}
+    )
+    message = f"the node failed on this request: {type(error).__name__}; see its log"
+    return json_response(ErrorBody(error=ErrorDetail(code="internal", message=message)), 500)

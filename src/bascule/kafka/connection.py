@@ -1,0 +1,254 @@
+"""One client's connection: one coroutine, requests answered in the order they came."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from math import inf
+from typing import Final
+
+from bascule.errors import Broken, RemoteProtocolError
+from bascule.kafka.handlers import SERVED, handle
+from bascule.kafka.handlers.context import Context
+from bascule.kafka.limits import ListenerLimits, ListenerStatistics
+from bascule.kafka.sending import Sender
+from bascule.wire.connection import NEED_DATA, ReceivedRequest, ServerConnection
+from bascule.wire.frame import CHUNK_BYTES
+from bascule.wire.schema import Message
+
+log = logging.getLogger(__name__)
+
+PARTIAL_REQUEST: Final = "its request was not whole in time"
+
+
+FREE_BYTES: Final = CHUNK_BYTES
+"""A connection's buffer, request or response of up to so much is nobody's concern; what goes beyond
+is taken out of the door's memory."""
+DECODED_FACTOR: Final = 16
+"""Memory of a decoded request over its bytes, at most: measured on Fetch and Metadata requests of
+many small items."""
+
+
+class ClientConnection:
+    """Reads while it answers, so that a client that leaves is noticed and its waiting ends.
+
+    The reader stays registered with the loop: in the steady state a request costs no call to
+    epoll_ctl. It is taken away only while `read_ahead_bytes` are waiting.
+    """
+
+    def __init__(
+        self,
+        sock: socket.socket,
+        *,
+        peer: str,
+        context: Context,
+        limits: ListenerLimits,
+        statistics: ListenerStatistics,
+    ) -> None:
+        self._socket = sock
+        self._peer = peer
+        self._context = context
+        self._limits = limits
+        self._statistics = statistics
+        self._loop = asyncio.get_running_loop()
+        self._protocol = ServerConnection(served=SERVED, frame_bytes_max=limits.request_bytes_max)
+        self._sender = Sender(
+            sock,
+            statistics=statistics,
+            on_thread=context.on_thread,
+            writable=self._wait_writable,
+            progress=self._on_progress,
+        )
+        self._task: asyncio.Task[None] | None = None
+        self._waiting: asyncio.Future[None] | None = None
+        """Done when bytes have come; None while a request is answered."""
+        self._reading = False
+        self._answering = False
+        self._closing = False
+        self._expired = ""
+        self._deadline = inf
+        """Loop time at which the present state has lasted too long."""
+        self._deadline_reason = ""
+        self._held = 0
+        """Bytes of the door's memory."""
+
+    def start(self) -> asyncio.Task[None]:
+        """Serve until either side closes."""
+        self._task = self._loop.create_task(self._run(), name=f"client {self._peer}")
+        return self._task
+
+    def close_when_answered(self) -> None:
+        """Close now, or as soon as the request in hand is answered."""
+        self._closing = True
+        if not self._answering and self._task is not None:
+            self._task.cancel()
+
+    def abort(self) -> None:
+        """Close now."""
+        self._closing = True
+        if self._task is not None:
+            self._task.cancel()
+
+    def expire(self, now: float) -> None:
+        """Close if the present state has lasted too long."""
+        if now >= self._deadline and self._task is not None:
+            self._expired = self._deadline_reason
+            self._deadline = inf
+            self._task.cancel()
+
+    async def _run(self) -> None:
+        try:
+            self._resume_reading()
+            while not self._closing:
+                await self._serve_one()
+        except RemoteProtocolError as error:
+            self._statistics.protocol_errors += 1
+            log.info(
+                "client closed: it broke the protocol",
+                extra={"peer": self._peer, "error": str(error)},
+            )
+        except (OSError, Broken) as error:
+            log.info("client gone", extra={"peer": self._peer, "error": str(error)})
+        except asyncio.CancelledError:
+            if self._expired:
+                self._statistics.connections_expired += 1
+                log.info(
+                    "client closed: it lasted too long",
+                    extra={"peer": self._peer, "reason": self._expired},
+                )
+        except Exception:  # door: one request's failure must not cost anybody else anything
+            self._statistics.handler_errors += 1
+            log.exception("client closed after a failure of ours", extra={"peer": self._peer})
+        finally:
+            self._pause_reading()
+            self._socket.close()
+            self._take(-self._held)
+
+    async def _serve_one(self) -> None:
+        before = self._protocol.buffered_bytes
+        event = self._protocol.next_event()
+        if event is NEED_DATA:
+            await self._wait_readable()
+            return
+        decoded = _beyond(DECODED_FACTOR * (before - self._protocol.buffered_bytes))
+        self._answering = True
+        try:
+            if self._take(decoded):
+                await self._answer(event)
+            else:
+                self._draw_over()
+        finally:
+            self._take(-decoded)
+            self._answering = False
+            self._deadline = inf
+        if self._protocol.buffered_bytes:
+            await asyncio.sleep(0)  # pipelined requests take turns with the other connections
+
+    async def _answer(self, request: ReceivedRequest) -> None:
+        message, began = request.message, self._loop.time()
+        name = type(message).__name__.removesuffix("Request")
+        self._statistics.requests[name] += 1
+        response = handle(request, self._context)
+        if not isinstance(response, Message):
+            response = await response
+        pieces = self._protocol.send(request, response)
+        self._on_progress()
+        size = sum(len(p) for p in pieces if isinstance(p, (bytes, bytearray, memoryview)))
+        try:
+            if self._take(_beyond(size)):
+                await self._sender.send(pieces)
+            else:
+                self._draw_over()
+        finally:
+            self._take(-_beyond(size))
+        self._statistics.on_answered(name, int((self._loop.time() - began) * 1e9))
+
+    def _on_progress(self) -> None:
+        self._deadline = self._loop.time() + self._limits.write_stall_ms_max / 1000
+        self._deadline_reason = "it takes nothing of its response"
+
+    def _take(self, count: int) -> bool:
+        """Account for memory; False where more was asked for than there is."""
+        self._held += count
+        self._statistics.take(count)
+        return count <= 0 or self._statistics.memory_bytes <= self._limits.memory_bytes_max
+
+    def _draw_over(self) -> None:
+        """Close, since the door has no memory for what this connection wants."""
+        self._statistics.connections_overdrawn += 1
+        log.warning(
+            "client closed: no memory for its requests",
+            extra={"peer": self._peer, "held_bytes": self._statistics.memory_bytes},
+        )
+        self.abort()
+        self._pause_reading()
+
+    async def _wait_writable(self) -> None:
+        waiting: asyncio.Future[None] = self._loop.create_future()
+        fd = self._socket.fileno()
+        self._loop.add_writer(fd, _finish, waiting)
+        try:
+            await waiting
+        finally:
+            self._loop.remove_writer(fd)
+
+    async def _wait_readable(self) -> None:
+        partial = self._protocol.buffered_bytes > 0
+        if not partial:
+            self._deadline = self._loop.time() + self._limits.idle_ms_max / 1000
+            self._deadline_reason = "it has been idle for too long"
+        elif self._deadline_reason is not PARTIAL_REQUEST or self._deadline == inf:
+            # Not renewed by further bytes: a request that trickles in must still end.
+            self._deadline = self._loop.time() + self._limits.request_ms_max / 1000
+            self._deadline_reason = PARTIAL_REQUEST
+        self._resume_reading()
+        self._waiting = self._loop.create_future()
+        try:
+            await self._waiting
+        finally:
+            self._waiting = None
+
+    def _resume_reading(self) -> None:
+        if not self._reading:
+            self._reading = True
+            self._loop.add_reader(self._socket.fileno(), self._on_readable)
+
+    def _pause_reading(self) -> None:
+        if self._reading:
+            self._reading = False
+            self._loop.remove_reader(self._socket.fileno())
+
+    def _on_readable(self) -> None:
+        if self._answering and self._protocol.buffered_bytes >= self._limits.read_ahead_bytes:
+            self._pause_reading()
+            return
+        before = self._protocol.allocated_bytes
+        room = self._protocol.get_buffer()
+        after = self._protocol.allocated_bytes
+        if after != before and not self._take(_beyond(after) - _beyond(before)):
+            self._draw_over()
+            return
+        try:
+            count = self._socket.recv_into(room)
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError:
+            count = 0
+        if count == 0:
+            self.abort()
+            self._pause_reading()
+            return
+        self._statistics.bytes_in += count
+        self._protocol.received(count)
+        if self._waiting is not None:
+            _finish(self._waiting)
+
+
+def _beyond(count: int) -> int:
+    return max(count - FREE_BYTES, 0)
+
+
+def _finish(waiting: asyncio.Future[None]) -> None:
+    if not waiting.done():
+        waiting.set_result(None)

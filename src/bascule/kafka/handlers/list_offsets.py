@@ -1,0 +1,92 @@
+"""ListOffsets: the ends of a partition, and offsets by timestamp."""
+
+from __future__ import annotations
+
+import logging
+from functools import partial
+
+from bascule.kafka.handlers.context import (
+    Context,
+    ReadErrors,
+    ServedPartition,
+    find_stream,
+    readable_log,
+)
+from bascule.storage.partition_log import PartitionLog
+from bascule.wire.error_codes import ErrorCode, code_of
+from bascule.wire.messages.list_offsets import (
+    TIMESTAMP_EARLIEST,
+    TIMESTAMP_EARLIEST_LOCAL,
+    TIMESTAMP_LATEST,
+    TIMESTAMP_MAX,
+    ListOffsetsPartition,
+    ListOffsetsPartitionResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopic,
+    ListOffsetsTopicResponse,
+)
+
+log = logging.getLogger(__name__)
+_FIRST_VERSION = {TIMESTAMP_MAX: 7, TIMESTAMP_EARLIEST_LOCAL: 8}
+
+
+async def handle_list_offsets(
+    request: ListOffsetsRequest, version: int, context: Context
+) -> ListOffsetsResponse:
+    """One offset per partition asked for; only what is committed can be found."""
+    topics = [
+        ListOffsetsTopicResponse(
+            topic.name,
+            [await _answer(topic, asked, version, context) for asked in topic.partitions],
+        )
+        for topic in request.topics
+    ]
+    return ListOffsetsResponse(topics=topics)
+
+
+async def _answer(
+    topic: ListOffsetsTopic, asked: ListOffsetsPartition, version: int, context: Context
+) -> ListOffsetsPartitionResponse:
+    index = asked.partition_index
+    stream, code = find_stream(context, name=topic.name)
+    if not stream:
+        return ListOffsetsPartitionResponse(index, code)
+    if asked.timestamp < 0 and not _is_known(asked.timestamp, version):
+        return ListOffsetsPartitionResponse(index, ErrorCode.UNSUPPORTED_VERSION)
+    try:
+        partition, records = readable_log(stream, index, asked.current_leader_epoch)
+        return await _look_up(partition, records, asked.timestamp, context)
+    except ReadErrors as error:
+        code = code_of(error)
+        if code is ErrorCode.KAFKA_STORAGE_ERROR:
+            extra = {"stream": topic.name, "partition": index, "error": str(error)}
+            log.warning("look-up of an offset failed", extra=extra)
+        return ListOffsetsPartitionResponse(index, code)
+
+
+def _is_known(timestamp: int, version: int) -> bool:
+    if timestamp in (TIMESTAMP_LATEST, TIMESTAMP_EARLIEST):
+        return True
+    return version >= _FIRST_VERSION.get(timestamp, version + 1)
+
+
+async def _look_up(
+    partition: ServedPartition, records: PartitionLog, timestamp: int, context: Context
+) -> ListOffsetsPartitionResponse:
+    end = partition.high_watermark
+    found = ListOffsetsPartitionResponse(partition.index)
+    if timestamp == TIMESTAMP_LATEST:
+        found.offset = end.offset
+        found.leader_epoch = partition.leader_epoch
+        return found
+    if timestamp in (TIMESTAMP_EARLIEST, TIMESTAMP_EARLIEST_LOCAL):
+        found.offset = partition.start_offset
+        return found
+    if timestamp == TIMESTAMP_MAX:
+        place = await context.on_thread(partial(records.find_timestamp_max, end=end))
+    else:
+        place = await context.on_thread(partial(records.find_timestamp, timestamp, end=end))
+    if place is not None:
+        found.offset, found.timestamp = place
+    return found

@@ -1,0 +1,148 @@
+"""What of a batch a stream takes: by its state, its limits and its publishers' terms."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from operator import itemgetter
+from typing import Final
+
+from bascule.ingest.sequencer import UnstampedBatch
+from bascule.model import Discard, StreamDefinition
+from bascule.publish.acks import (
+    DISCARDED_BYTES,
+    DISCARDED_MESSAGES,
+    PAUSED,
+    RATE_BYTES,
+    RATE_MESSAGES,
+    READ_ONLY,
+    AckError,
+    AckFormat,
+)
+from bascule.publish.headers import HashKey
+from bascule.publish.preconditions import NO_LIMIT, UNLIMITED, Allowance, Evaluation, Preconditions
+from bascule.record.header import HEADER_BYTES
+
+_NS_PER_SECOND: Final = 1_000_000_000
+
+
+class Bucket:
+    """A token bucket that holds one second's worth and may run into debt."""
+
+    __slots__ = ("_at_ns", "_left", "rate")
+
+    def __init__(self, rate: int) -> None:
+        """`rate` tokens a second; the bucket starts full."""
+        self.rate = rate
+        self._left = float(rate)
+        self._at_ns = 0
+
+    def left(self, now_ns: int) -> float:
+        """Tokens at `now_ns` of a clock that never goes back."""
+        if self._at_ns:
+            grown = self._left + (now_ns - self._at_ns) * self.rate / _NS_PER_SECOND
+            self._left = min(grown, float(self.rate))
+        self._at_ns = now_ns
+        return self._left
+
+    def take(self, tokens: int) -> None:
+        self._left -= tokens
+
+
+@dataclass(frozen=True, slots=True)
+class LogState:
+    """What the limits of a stream are compared with."""
+
+    next_offset: int
+    start_offset: int
+    bytes: int
+
+
+class Admission:
+    """One partition's; the appender thread alone uses it, but for `configure`."""
+
+    def __init__(self, definition: StreamDefinition, form: AckFormat, seed: HashKey) -> None:
+        self._form = form
+        self.contract = Preconditions(definition.name, definition.config, form, seed)
+        self._records = self._bytes = Bucket(0)
+        self.configure(definition)
+
+    def configure(self, definition: StreamDefinition) -> None:
+        """Take over an altered definition, from the next batch on."""
+        config = definition.config
+        self.closed: AckError | None = None
+        """Why nothing is taken now."""
+        if definition.paused:
+            self.closed = PAUSED
+        elif config.read_only:
+            self.closed = READ_ONLY
+        if self._records.rate != config.rate_messages_max:
+            self._records = Bucket(config.rate_messages_max)
+        if self._bytes.rate != config.rate_bytes_max:
+            self._bytes = Bucket(config.rate_bytes_max)
+        refuses_new = config.discard is Discard.NEW
+        self._messages_max = config.retention_messages_max if refuses_new else 0
+        self._bytes_max = config.retention_bytes_max if refuses_new else 0
+        self._message_bytes_max = config.message_bytes_max
+        self._is_limited = bool(
+            self._records.rate or self._bytes.rate or self._messages_max or self._bytes_max
+        )
+        self.contract.configure(config)
+
+    def admit(
+        self, draft: UnstampedBatch, state: LogState, *, now_ms: int, now_ns: int
+    ) -> Evaluation | None:
+        """Take out of the draft what must not be stored; None where all of it may be.
+
+        After a failed append of what is left, `contract.take_back` makes it undone.
+        """
+        if draft.stored is not None:
+            self.contract.nothing_asked()
+            return None
+        if self.closed is not None:
+            return self._refuse(draft, self.closed)
+        if draft.terms is None and not self._is_limited:
+            self.contract.nothing_asked()
+            return None
+        allowance = self._allowance(state, now_ns) if self._is_limited else NO_LIMIT
+        size = len(draft.batch)
+        judged = self.contract.judge(
+            draft, next_offset=state.next_offset, now_ms=now_ms, allowance=allowance
+        )
+        if self._is_limited:
+            self._records.take(draft.record_count)
+            self._bytes.take((size if judged is None else len(draft.batch)) - HEADER_BYTES)
+        return judged
+
+    def _refuse(self, draft: UnstampedBatch, error: AckError) -> Evaluation:
+        self.contract.counts.closed_refused += draft.record_count
+        refusals = b""
+        if draft.answers:
+            refusals = self._form.errors(draft.answers, error, count=draft.record_count)
+        draft.batch, draft.record_count, draft.answers = draft.batch[:0], 0, b""
+        return Evaluation(refusals, b"", 0, 0)
+
+    def _allowance(self, state: LogState, now_ns: int) -> Allowance:
+        """The tightest of the limits on messages, and of those on bytes."""
+        records = [(UNLIMITED, DISCARDED_MESSAGES)]
+        sizes = [(UNLIMITED, DISCARDED_BYTES)]
+        if self._records.rate:
+            records.append((int(self._records.left(now_ns)), RATE_MESSAGES))
+        if self._messages_max:
+            left = self._messages_max - (state.next_offset - state.start_offset)
+            records.append((left, DISCARDED_MESSAGES))
+        if self._bytes.rate:
+            tokens = int(self._bytes.left(now_ns))
+            if tokens >= self._bytes.rate:
+                # A message larger than a second's worth goes when nothing else went.
+                tokens = max(tokens, self._message_bytes_max + HEADER_BYTES)
+            sizes.append((tokens, RATE_BYTES))
+        if self._bytes_max:
+            sizes.append((self._bytes_max - state.bytes - HEADER_BYTES, DISCARDED_BYTES))
+        records_left, records_error = min(records, key=itemgetter(0))
+        bytes_left, bytes_error = min(sizes, key=itemgetter(0))
+        return Allowance(
+            records=max(records_left, 0),
+            bytes=max(bytes_left, 0),
+            records_error=records_error,
+            bytes_error=bytes_error,
+        )

@@ -1,0 +1,65 @@
+"""What publishers ask of the server in headers: message ids, expectations, ack policies.
+
+The names are JetStream's, and their letters' case does not matter. What JetStream can do and this
+server cannot (`Nats-Expected-Last-Subject-Sequence`, `Nats-Rollup`, `Nats-TTL`) is refused rather
+than ignored: a publisher who asks for it relies on it.
+"""
+
+from __future__ import annotations
+
+from array import array
+from dataclasses import dataclass
+from typing import Final
+
+from bascule.publish.headers import _hot
+from bascule.record.header import HEADER_BYTES
+
+HEADER_FIELDS: Final = _hot.HEADER_FIELDS
+HAS_ID: Final = _hot.HAS_ID
+_NOTHING: Final = array("q")
+
+
+@dataclass(frozen=True, slots=True)
+class PublishHeaders:
+    """The terms of one batch's records, in the order of the records."""
+
+    rows: array[int]
+    """`HEADER_FIELDS` numbers each, and one row to spare."""
+    count: int
+
+    def has_ids(self) -> bool:
+        """Whether a record has a message id."""
+        return any(
+            flags & HAS_ID for flags in self.rows[1 : HEADER_FIELDS * self.count : HEADER_FIELDS]
+        )
+
+
+class HashKey:
+    """16 bytes of dice as compiled code takes them."""
+
+    __slots__ = ("numbers",)
+
+    def __init__(self, dice: bytes) -> None:
+        assert len(dice) == 16
+        self.numbers = array("Q", dice)
+
+    def hash(self, text: bytes) -> tuple[int, int]:
+        """The 128-bit hash of a message id or a name, as two signed numbers."""
+        out = array("q", (0, 0))
+        _hot.hash_text(text, self.numbers, out)
+        return out[0], out[1]
+
+
+def read_publish_headers(
+    batch: memoryview, record_count: int, seed: HashKey, *, expected: array[int] = _NOTHING
+) -> PublishHeaders:
+    """The terms of an uncompressed batch's records.
+
+    `expected` has pairs of a record's index and the offset its envelope expects.
+    """
+    rows = array("q", bytes(8 * _hot.HEADER_FIELDS * (record_count + 1)))
+    count = _hot.read_publish_headers(
+        batch, HEADER_BYTES, record_count, seed.numbers, expected, rows
+    )
+    assert count >= 0, "the records are whole"
+    return PublishHeaders(rows, count)

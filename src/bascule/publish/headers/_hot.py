@@ -1,0 +1,360 @@
+"""What publishers ask of the server in the headers of their messages, read from built records.
+
+Message ids are known by a seeded hash of 128 bits (SipHash-1-3), so that no stranger can make two
+of them look alike. Records come from strangers or a disk: every length is checked before it is
+used.
+
+A *term* is a row of 8 numbers: 0 offset delta of the record in its batch, 1 flags (`HAS_ID` and so
+on), 2 and 3 hash of the message id, 4 expected last sequence, 5 and 6 hash of the expected last
+message id, 7 half of the hash of the expected stream's name.
+"""
+
+from __future__ import annotations
+
+try:
+    import cython
+except ModuleNotFoundError:
+    from bascule import _cython_stub as cython  # type: ignore[no-redef]
+
+IS_COMPILED: bool = cython.compiled
+
+HEADER_FIELDS = 8
+HAS_ID = 1
+EXPECTS_SEQUENCE = 2
+EXPECTS_ID = 4
+EXPECTS_STREAM = 8
+MALFORMED = 16
+UNSUPPORTED = 32
+UNKNOWN_POLICY = 64
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+@cython.returns(cython.ulonglong)
+def _rotl(value: cython.ulonglong, bits: cython.int):
+    mask: cython.ulonglong = 0xFFFFFFFFFFFFFFFF
+    return ((value << bits) & mask) | (value >> (64 - bits))
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+@cython.returns(cython.longlong)
+def _signed(value: cython.ulonglong):
+    if not cython.compiled:
+        return value - (1 << 64) if value >> 63 else value
+    return value
+
+
+@cython.cfunc
+@cython.nogil
+@cython.boundscheck(False)
+@cython.exceptval(check=False)
+@cython.returns(cython.void)
+def _hash(
+    buf: cython.const[cython.uchar][::1],
+    at: cython.Py_ssize_t,
+    length: cython.Py_ssize_t,
+    seed: cython.const[cython.ulonglong][::1],
+    out: cython.longlong[::1],
+    to: cython.Py_ssize_t,
+):
+    """SipHash-1-3 of 128 bits into `out[to:to + 2]`; the caller checked the ranges."""
+    mask: cython.ulonglong = 0xFFFFFFFFFFFFFFFF
+    c0: cython.ulonglong = 0x736F6D6570736575
+    c1: cython.ulonglong = 0x646F72616E646F6D
+    c2: cython.ulonglong = 0x6C7967656E657261
+    c3: cython.ulonglong = 0x7465646279746573
+    v0: cython.ulonglong = seed[0] ^ c0
+    v1: cython.ulonglong = seed[1] ^ c1 ^ 0xEE
+    v2: cython.ulonglong = seed[0] ^ c2
+    v3: cython.ulonglong = seed[1] ^ c3
+    word: cython.ulonglong
+    left: cython.Py_ssize_t = length
+    place: cython.int
+    stage: cython.int = 0
+    rounds: cython.int
+    while stage < 3:
+        rounds = 3
+        if stage == 0:
+            rounds = 1
+            word = 0
+            if left >= 8:
+                for place in range(7, -1, -1):
+                    word = (word << 8) | buf[at + place]
+                at += 8
+            else:
+                word = length & 255
+                for place in range(7 - 1, -1, -1):
+                    word = word << 8
+                    if place < left:
+                        word |= buf[at + place]
+            left -= 8
+            v3 ^= word
+        elif stage == 1:
+            v2 ^= 0xEE
+        else:
+            v1 ^= 0xDD
+        for place in range(rounds):
+            v0 = (v0 + v1) & mask
+            v1 = _rotl(v1, 13) ^ v0
+            v0 = _rotl(v0, 32)
+            v2 = (v2 + v3) & mask
+            v3 = _rotl(v3, 16) ^ v2
+            v0 = (v0 + v3) & mask
+            v3 = _rotl(v3, 21) ^ v0
+            v2 = (v2 + v1) & mask
+            v1 = _rotl(v1, 17) ^ v2
+            v2 = _rotl(v2, 32)
+        if stage == 0:
+            v0 ^= word
+            if left < 0:
+                stage = 1
+        else:
+            out[to + stage - 1] = _signed(v0 ^ v1 ^ v2 ^ v3)
+            stage += 1
+
+
+def hash_text(
+    text: cython.const[cython.uchar][::1],
+    seed: cython.const[cython.ulonglong][::1],
+    out: cython.longlong[::1],
+) -> None:
+    """SipHash-1-3 of 128 bits of `text` into `out[:2]`; the seed is two numbers."""
+    if len(seed) < 2 or len(out) < 2:
+        raise IndexError("a seed and a hash are two numbers each")
+    _hash(text, 0, len(text), seed, out, 0)
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.boundscheck(False)
+@cython.exceptval(check=False)
+@cython.returns(cython.Py_ssize_t)
+def _varint_end(
+    buf: cython.const[cython.uchar][::1], at: cython.Py_ssize_t, end: cython.Py_ssize_t
+):
+    """Behind the varint of at most 5 bytes at `at`, or -1."""
+    limit: cython.Py_ssize_t = at + 5
+    while at < end and at < limit:
+        if buf[at] < 128:
+            return at + 1
+        at += 1
+    return -1
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.boundscheck(False)
+@cython.exceptval(check=False)
+@cython.returns(cython.longlong)
+def _varint(buf: cython.const[cython.uchar][::1], at: cython.Py_ssize_t, end: cython.Py_ssize_t):
+    """The zigzag varint that fills `buf[at:end]`."""
+    raw: cython.ulonglong = 0
+    half: cython.longlong
+    while end > at:
+        end -= 1
+        raw = (raw << 7) | (buf[end] & 127)
+    half = raw >> 1
+    return -half - 1 if raw & 1 else half
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.boundscheck(False)
+@cython.exceptval(check=False)
+@cython.returns(cython.bint)
+def _is(
+    buf: cython.const[cython.uchar][::1],
+    at: cython.Py_ssize_t,
+    word: cython.p_char,
+    length: cython.int,
+):
+    """Whether `word`, which is in lower case, stands at `at` in any case; the range is checked."""
+    place: cython.int
+    for place in range(length):
+        if (buf[at + place] | 32) != word[place]:
+            return False
+    return True
+
+
+@cython.cfunc
+@cython.nogil
+@cython.boundscheck(False)
+@cython.exceptval(check=False)
+@cython.returns(cython.int)
+def _read_header(
+    buf: cython.const[cython.uchar][::1],
+    name_at: cython.Py_ssize_t,
+    name: cython.Py_ssize_t,
+    at: cython.Py_ssize_t,
+    length: cython.Py_ssize_t,
+    flags: cython.int,
+    seed: cython.const[cython.ulonglong][::1],
+    terms: cython.longlong[::1],
+    row: cython.Py_ssize_t,
+):
+    """Take one header into the term at `row`; the flags with what it adds."""
+    value: cython.longlong = 0
+    place: cython.Py_ssize_t
+    first: cython.uchar = buf[name_at] | 32
+    if first == 98:
+        if name == 11 and _is(buf, name_at, b"bascule-ack", 11):
+            if not (
+                (length == 4 and _is(buf, at, b"none", 4))
+                or (length == 3 and _is(buf, at, b"all", 3))
+                or (length == 6 and _is(buf, at, b"leader", 6))
+            ):
+                flags |= 64
+        return flags
+    if first != 110 or name < 8 or not _is(buf, name_at, b"nats-", 5):
+        return flags
+    if name == 11 and _is(buf, name_at, b"nats-msg-id", 11):
+        if length > 0 and not flags & 1:
+            _hash(buf, at, length, seed, terms, row + 2)
+            flags |= 1
+    elif name == 11 and _is(buf, name_at, b"nats-rollup", 11):
+        flags |= 32
+    elif name == 8 and _is(buf, name_at, b"nats-ttl", 8):
+        flags |= 32
+    elif name == 27 and _is(buf, name_at, b"nats-expected-last-sequence", 27):
+        if length < 1 or length > 18:
+            return flags | 16
+        for place in range(at, at + length):
+            if buf[place] < 48 or buf[place] > 57:
+                return flags | 16
+            value = 10 * value + buf[place] - 48
+        terms[row + 4] = value
+        flags |= 2
+    elif name == 25 and _is(buf, name_at, b"nats-expected-last-msg-id", 25):
+        if length > 0:
+            _hash(buf, at, length, seed, terms, row + 5)
+            flags |= 4
+    elif name == 20 and _is(buf, name_at, b"nats-expected-stream", 20):
+        if length > 0:
+            # The second half lands where it is not looked at: the next row's, or the spare one.
+            _hash(buf, at, length, seed, terms, row + 7)
+            flags |= 8
+    elif name >= 35 and _is(buf, name_at, b"nats-expected-last-subject-sequence", 35):
+        flags |= 32
+    return flags
+
+
+def read_publish_headers(
+    batch: cython.const[cython.uchar][::1],
+    start: cython.Py_ssize_t,
+    record_count: cython.Py_ssize_t,
+    seed: cython.const[cython.ulonglong][::1],
+    expected: cython.const[cython.longlong][::1],
+    terms: cython.longlong[::1],
+) -> int:
+    """Read the terms of a batch's records from byte `start` on; how many there are.
+
+    `expected` has pairs of a record's index and the offset its envelope expects. `terms` has room
+    for a row a record and one more. -1: the records are not what the batch says.
+    """
+    end: cython.Py_ssize_t = len(batch)
+    at: cython.Py_ssize_t = start
+    stop: cython.Py_ssize_t
+    record_end: cython.Py_ssize_t
+    name_at: cython.Py_ssize_t
+    index: cython.Py_ssize_t
+    row: cython.Py_ssize_t = 0
+    expectation: cython.Py_ssize_t = 0
+    size: cython.longlong
+    name: cython.longlong
+    headers: cython.longlong
+    delta: cython.longlong
+    flags: cython.int
+    bad: cython.bint = False
+    if len(terms) < 8 * (record_count + 1) or len(seed) < 2 or start < 0:
+        raise IndexError("there is no room for the terms")
+    with cython.nogil:
+        for index in range(record_count):
+            stop = _varint_end(batch, at, end)
+            if stop < 0:
+                bad = True
+                break
+            size = _varint(batch, at, stop)
+            if size < 6 or size > end - stop:
+                bad = True
+                break
+            record_end = stop + size
+            # Attributes, timestamp delta (0 here), offset delta.
+            at = _varint_end(batch, stop + 1, record_end)
+            if at < 0:
+                bad = True
+                break
+            stop = _varint_end(batch, at, record_end)
+            if stop < 0:
+                bad = True
+                break
+            delta = _varint(batch, at, stop)
+            flags = 0
+            # Key and value.
+            for _ in range(2):
+                at = stop
+                stop = _varint_end(batch, at, record_end)
+                if stop < 0:
+                    bad = True
+                    break
+                size = _varint(batch, at, stop)
+                if size > record_end - stop:
+                    bad = True
+                    break
+                if size > 0:
+                    stop += size
+            if bad:
+                break
+            at = stop
+            stop = _varint_end(batch, at, record_end)
+            if stop < 0:
+                bad = True
+                break
+            headers = _varint(batch, at, stop)
+            while headers > 0:
+                headers -= 1
+                at = stop
+                stop = _varint_end(batch, at, record_end)
+                if stop < 0:
+                    bad = True
+                    break
+                name = _varint(batch, at, stop)
+                name_at = stop
+                if name < 0 or name > record_end - stop:
+                    bad = True
+                    break
+                at = stop + name
+                stop = _varint_end(batch, at, record_end)
+                if stop < 0:
+                    bad = True
+                    break
+                size = _varint(batch, at, stop)
+                if size > record_end - stop:
+                    bad = True
+                    break
+                if name > 7:
+                    flags = _read_header(batch, name_at, name, stop, size, flags, seed, terms, row)
+                if size > 0:
+                    stop += size
+            if bad:
+                break
+            while 2 * expectation + 1 < len(expected) and expected[2 * expectation] < index:
+                expectation += 1
+            if 2 * expectation + 1 < len(expected) and expected[2 * expectation] == index:
+                flags |= 2
+                terms[row + 4] = expected[2 * expectation + 1]
+            if flags:
+                terms[row] = delta
+                terms[row + 1] = flags
+                row += 8
+            at = record_end
+    if bad:
+        return -1
+    return row // 8

@@ -1,0 +1,221 @@
+"""The publisher contract of one partition: duplicates, expectations, limits.
+
+The appender asks it about every batch in which a publisher asked for something, or while a limit is
+near. It is derived from the log: what it knows is what `load` read there and what it accepted
+since, and a batch that the log did not take is taken back.
+"""
+
+from __future__ import annotations
+
+from array import array
+from dataclasses import dataclass
+from typing import Final
+
+from bascule.ingest.sequencer import UnstampedBatch
+from bascule.model import StreamConfig
+from bascule.publish.acks import (
+    DISCARDED_BYTES,
+    DISCARDED_MESSAGES,
+    MALFORMED_SEQUENCE,
+    UNKNOWN_ACK_POLICY,
+    UNSUPPORTED_HEADER,
+    WRONG_LAST_ID,
+    AckError,
+    AckFormat,
+    wrong_stream,
+)
+from bascule.publish.headers import HAS_ID, HEADER_FIELDS, HashKey, PublishHeaders
+from bascule.publish.preconditions import _hot
+from bascule.publish.preconditions.dedupe_window import DedupeWindow
+from bascule.record.header import HEADER_BYTES
+
+UNLIMITED: Final = (1 << 62) - 1
+_NO_TERMS: Final = PublishHeaders(array("q"), 0)
+_NO_TABLE: Final = array("i")
+
+
+@dataclass(slots=True)
+class PreconditionCounts:
+    """For metrics. Counts only grow."""
+
+    duplicates: int = 0
+    """Messages whose id was stored before; acked again, not stored again."""
+    expectations_failed: int = 0
+    """Messages that expected another sequence, id or stream."""
+    terms_refused: int = 0
+    """Messages with a header that is malformed or asks for what this server cannot do."""
+    closed_refused: int = 0
+    """Messages that came while the stream was paused or read-only."""
+    limit_refused: int = 0
+    """Messages beyond the stream's rate, or beyond its size with `discard = new`."""
+    ids_dropped_early: int = 0
+    """Message ids forgotten before their time because there were too many."""
+
+
+@dataclass(frozen=True, slots=True)
+class Allowance:
+    """How much of a batch the stream's limits let in, and what is said beyond that."""
+
+    records: int = UNLIMITED
+    bytes: int = UNLIMITED
+    records_error: AckError = DISCARDED_MESSAGES
+    bytes_error: AckError = DISCARDED_BYTES
+
+
+NO_LIMIT: Final = Allowance()
+
+
+@dataclass(slots=True)
+class Evaluation:
+    """What became of a draft: the draft holds what is accepted, the rest is answered."""
+
+    refusals: bytes
+    """NATS operations to send now."""
+    duplicates: bytes
+    """Answer entries of messages stored before: number i says offset `duplicates_base` + i."""
+    duplicates_base: int
+    duplicate_count: int
+
+
+class Preconditions:
+    """One partition's; the appender thread alone uses it."""
+
+    def __init__(self, stream: str, config: StreamConfig, form: AckFormat, seed: HashKey) -> None:
+        self.seed = seed
+        self.counts = PreconditionCounts()
+        self._stream = stream
+        self._stream_hash = seed.hash(stream.encode())[0]
+        self._form = form
+        self._window = DedupeWindow(
+            ms_max=config.dedupe_window_ms, messages_max=config.dedupe_messages_max
+        )
+        self._last_before = self._window.state[2:5]
+        """The last record's id, as it was before the batch judged last."""
+
+    def configure(self, config: StreamConfig) -> None:
+        """Take over an altered window."""
+        self._window.ms_max = config.dedupe_window_ms
+        self._window.messages_max = config.dedupe_messages_max
+
+    @property
+    def ids(self) -> int:
+        """Message ids remembered now."""
+        return len(self._window)
+
+    def load_batch(
+        self, terms: PublishHeaders, *, base_offset: int, end_offset: int, timestamp: int
+    ) -> None:
+        """Take a batch that the log holds, in the order of the log."""
+        window = self._window
+        if window.ms_max and terms.count:
+            window.add(terms, base_offset=base_offset, end_offset=end_offset, timestamp=timestamp)
+        window.state[4] = 0
+        if terms.count:
+            at = HEADER_FIELDS * (terms.count - 1)
+            last = terms.rows[at : at + HEADER_FIELDS]
+            if base_offset + last[0] == end_offset - 1 and last[1] & HAS_ID:
+                window.state[2], window.state[3], window.state[4] = last[2], last[3], 1
+
+    def judge(
+        self,
+        draft: UnstampedBatch,
+        *,
+        next_offset: int,
+        now_ms: int,
+        allowance: Allowance = NO_LIMIT,
+    ) -> Evaluation | None:
+        """Take out of the draft what must not be stored; None where all of it may be.
+
+        Its answers then are those of the accepted records. `take_back` follows if the log does not
+        take them.
+        """
+        window = self._window
+        self._last_before = window.state[2:5]
+        terms = draft.terms or _NO_TERMS
+        rows, count = terms.rows, terms.count
+        remembers = window.ms_max > 0 and count > 0
+        if remembers:
+            window.expire(now_ms)
+            window.reserve(count)
+        next_id = window.state[1]  # An empty window counts from 0 again when it grows.
+        verdicts = bytearray(draft.record_count)
+        numbers = array("q", bytes(8 * draft.record_count))
+        accepted = _hot.judge(
+            draft.batch, HEADER_BYTES, draft.record_count, rows, count, next_offset,
+            self._stream_hash, allowance.records, allowance.bytes,
+            window.ring, window.table if remembers else _NO_TABLE, window.state, verdicts, numbers,
+        )  # fmt: skip
+        if remembers and window.state[1] > next_id:
+            window.note_batch(next_offset + accepted, now_ms)
+        self.counts.ids_dropped_early = window.dropped_early
+        if accepted == draft.record_count:
+            return None
+        judged = self._answer(draft, verdicts, numbers, next_offset, allowance)
+        end = HEADER_BYTES
+        if accepted:
+            end = _hot.drop_records(draft.batch, HEADER_BYTES, draft.record_count, verdicts)
+        draft.batch = draft.batch[:end]
+        draft.record_count = accepted
+        return judged
+
+    def nothing_asked(self) -> None:
+        """A batch without terms is accepted: the log's last record has no id."""
+        state = self._window.state
+        self._last_before = state[2:5]
+        state[4] = 0
+
+    def take_back(self, offset: int) -> None:
+        """The log did not take the batch judged last, which would have started at `offset`."""
+        self._window.take_back(offset)
+        self._window.state[2:5] = self._last_before
+
+    def _answer(
+        self,
+        draft: UnstampedBatch,
+        verdicts: bytearray,
+        numbers: array[int],
+        next_offset: int,
+        allowance: Allowance,
+    ) -> Evaluation:
+        counts = self.counts
+        tally = [verdicts.count(verdict) for verdict in range(_hot.VERDICTS)]
+        counts.duplicates += tally[_hot.DUPLICATE]
+        counts.expectations_failed += sum(tally[_hot.WRONG_SEQUENCE : _hot.NOT_A_NUMBER])
+        counts.terms_refused += sum(tally[_hot.NOT_A_NUMBER : _hot.OVER_RECORDS])
+        counts.limit_refused += sum(tally[_hot.OVER_RECORDS :])
+        answers = draft.answers
+        if not answers:
+            return Evaluation(b"", b"", 0, 0)
+        errors = {
+            _hot.WRONG_ID: WRONG_LAST_ID,
+            _hot.WRONG_STREAM: wrong_stream(self._stream),
+            _hot.NOT_A_NUMBER: MALFORMED_SEQUENCE,
+            _hot.NOT_SUPPORTED: UNSUPPORTED_HEADER,
+            _hot.NO_POLICY: UNKNOWN_ACK_POLICY,
+            _hot.OVER_RECORDS: allowance.records_error,
+            _hot.OVER_BYTES: allowance.bytes_error,
+        }
+
+        def entries(verdict: int, base: int) -> bytes:
+            out = bytearray(len(answers))
+            size = _hot.split_answers(answers, verdicts, numbers, verdict, base, out)
+            return bytes(memoryview(out)[:size])
+
+        refusals = [
+            self._form.errors(entries(verdict, 0), error, count=tally[verdict])
+            for verdict, error in errors.items()
+            if tally[verdict]
+        ]
+        if tally[_hot.WRONG_SEQUENCE]:
+            base = next_offset - 1
+            refusals.append(
+                self._form.wrong_sequence(
+                    entries(_hot.WRONG_SEQUENCE, base), base=base, count=tally[_hot.WRONG_SEQUENCE]
+                )
+            )
+        duplicates, oldest = b"", 0
+        if tally[_hot.DUPLICATE]:
+            oldest = self._window.oldest
+            duplicates = entries(_hot.DUPLICATE, oldest)
+        draft.answers = entries(_hot.ACCEPTED, 0)
+        return Evaluation(b"".join(refusals), duplicates, oldest, tally[_hot.DUPLICATE])

@@ -1,0 +1,462 @@
+"""Judge what publishers ask of the server, remember their message ids, drop what is refused.
+
+The terms of a batch are laid out in `bascule.publish.headers`.
+
+The ids of a window lie in `ring`, three numbers each (hash, hash, offset), in the order of their
+offsets; `table` finds them: place in the ring plus one, 0 for nothing, by open addressing. Both
+have a power of two of places. `state` is 0 the oldest id's number, 1 that of the next one; an id's
+place is its number modulo the ring's size.
+"""
+
+from __future__ import annotations
+
+try:
+    import cython
+except ModuleNotFoundError:
+    from bascule import _cython_stub as cython  # type: ignore[no-redef]
+
+if cython.compiled:
+    from cython.cimports.libc.string import memmove
+
+IS_COMPILED: bool = cython.compiled
+
+ACCEPTED = 0
+DUPLICATE = 1
+WRONG_SEQUENCE = 2
+WRONG_ID = 3
+WRONG_STREAM = 4
+NOT_A_NUMBER = 5
+NOT_SUPPORTED = 6
+NO_POLICY = 7
+OVER_RECORDS = 8
+OVER_BYTES = 9
+VERDICTS = 10
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.boundscheck(False)
+@cython.exceptval(check=False)
+@cython.returns(cython.Py_ssize_t)
+def _varint_end(
+    buf: cython.const[cython.uchar][::1], at: cython.Py_ssize_t, end: cython.Py_ssize_t
+):
+    """Behind the varint of at most 5 bytes at `at`, or -1."""
+    limit: cython.Py_ssize_t = at + 5
+    while at < end and at < limit:
+        if buf[at] < 128:
+            return at + 1
+        at += 1
+    return -1
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.boundscheck(False)
+@cython.exceptval(check=False)
+@cython.returns(cython.longlong)
+def _varint(buf: cython.const[cython.uchar][::1], at: cython.Py_ssize_t, end: cython.Py_ssize_t):
+    """The zigzag varint that fills `buf[at:end]`."""
+    raw: cython.ulonglong = 0
+    half: cython.longlong
+    while end > at:
+        end -= 1
+        raw = (raw << 7) | (buf[end] & 127)
+    half = raw >> 1
+    return -half - 1 if raw & 1 else half
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.boundscheck(False)
+@cython.exceptval(check=False)
+@cython.returns(cython.Py_ssize_t)
+def _find(
+    ring: cython.longlong[::1],
+    table: cython.int[::1],
+    first: cython.longlong,
+    second: cython.longlong,
+):
+    """The table's place of an id, or the free one where it would go; at least one is free."""
+    mask: cython.Py_ssize_t = len(table) - 1
+    slot: cython.Py_ssize_t = first & mask
+    place: cython.Py_ssize_t
+    while table[slot] != 0:
+        place = 3 * (table[slot] - 1)
+        if ring[place] == first and ring[place + 1] == second:
+            break
+        slot = (slot + 1) & mask
+    return slot
+
+
+@cython.cfunc
+@cython.nogil
+@cython.boundscheck(False)
+@cython.exceptval(check=False)
+@cython.returns(cython.void)
+def _remove(ring: cython.longlong[::1], table: cython.int[::1], number: cython.longlong):
+    """Take id `number` out of the table, closing the gap it leaves."""
+    mask: cython.Py_ssize_t = len(table) - 1
+    ring_mask: cython.longlong = len(ring) // 3 - 1
+    place: cython.Py_ssize_t = number & ring_mask
+    gap: cython.Py_ssize_t = _find(ring, table, ring[3 * place], ring[3 * place + 1])
+    slot: cython.Py_ssize_t = gap
+    home: cython.Py_ssize_t
+    if table[gap] != place + 1:
+        return
+    while True:
+        slot = (slot + 1) & mask
+        if table[slot] == 0:
+            break
+        home = ring[3 * (table[slot] - 1)] & mask
+        # Whoever would still be found in the gap moves there.
+        if ((slot - home) & mask) >= ((slot - gap) & mask):
+            table[gap] = table[slot]
+            gap = slot
+    table[gap] = 0
+
+
+def window_add(
+    ring: cython.longlong[::1],
+    table: cython.int[::1],
+    state: cython.longlong[::1],
+    terms: cython.const[cython.longlong][::1],
+    count: cython.Py_ssize_t,
+    base_offset: cython.longlong,
+) -> None:
+    """Remember the ids among `count` terms of a batch at `base_offset`; an id known stays.
+
+    There must be room for all of them.
+    """
+    row: cython.Py_ssize_t
+    slot: cython.Py_ssize_t
+    place: cython.Py_ssize_t
+    places: cython.longlong = len(ring) // 3
+    if (
+        len(terms) < 8 * count
+        or len(state) < 2
+        or len(table) <= places
+        or state[1] - state[0] + count > places
+    ):
+        raise IndexError("there is no room for the ids")
+    with cython.nogil:
+        for row in range(0, 8 * count, 8):
+            if not terms[row + 1] & 1:
+                continue
+            slot = _find(ring, table, terms[row + 2], terms[row + 3])
+            if table[slot] == 0:
+                place = state[1] & (places - 1)
+                ring[3 * place] = terms[row + 2]
+                ring[3 * place + 1] = terms[row + 3]
+                ring[3 * place + 2] = base_offset + terms[row]
+                table[slot] = place + 1
+                state[1] += 1
+
+
+def window_drop(
+    ring: cython.longlong[::1],
+    table: cython.int[::1],
+    state: cython.longlong[::1],
+    below: cython.longlong,
+    from_: cython.longlong,
+) -> None:
+    """Forget the ids with offsets below `below`, and those from `from_` on."""
+    ring_mask: cython.longlong = len(ring) // 3 - 1
+    if len(state) < 2 or len(table) <= ring_mask + 1:
+        raise IndexError("the window is damaged")
+    with cython.nogil:
+        while state[0] < state[1] and ring[3 * (state[0] & ring_mask) + 2] < below:
+            _remove(ring, table, state[0])
+            state[0] += 1
+        while state[0] < state[1] and ring[3 * ((state[1] - 1) & ring_mask) + 2] >= from_:
+            state[1] -= 1
+            _remove(ring, table, state[1])
+
+
+def window_copy(
+    old: cython.longlong[::1],
+    state: cython.longlong[::1],
+    ring: cython.longlong[::1],
+    table: cython.int[::1],
+) -> None:
+    """Enter the ids of `old` into an empty window of another size; `state` stays true."""
+    number: cython.longlong
+    source: cython.Py_ssize_t
+    place: cython.Py_ssize_t
+    slot: cython.Py_ssize_t
+    old_mask: cython.longlong = len(old) // 3 - 1
+    mask: cython.longlong = len(ring) // 3 - 1
+    if len(state) < 2 or state[1] - state[0] > mask + 1 or len(table) <= mask + 1:
+        raise IndexError("there is no room for the ids")
+    with cython.nogil:
+        number = state[0]
+        while number < state[1]:
+            source = 3 * (number & old_mask)
+            place = number & mask
+            ring[3 * place] = old[source]
+            ring[3 * place + 1] = old[source + 1]
+            ring[3 * place + 2] = old[source + 2]
+            slot = _find(ring, table, old[source], old[source + 1])
+            table[slot] = place + 1
+            number += 1
+
+
+def judge(
+    batch: cython.const[cython.uchar][::1],
+    start: cython.Py_ssize_t,
+    record_count: cython.Py_ssize_t,
+    terms: cython.const[cython.longlong][::1],
+    count: cython.Py_ssize_t,
+    next_offset: cython.longlong,
+    stream: cython.longlong,
+    records_max: cython.longlong,
+    bytes_max: cython.longlong,
+    ring: cython.longlong[::1],
+    table: cython.int[::1],
+    state: cython.longlong[::1],
+    verdicts: cython.uchar[::1],
+    numbers: cython.longlong[::1],
+) -> int:
+    """Judge each record of a batch that would start at `next_offset`; how many are accepted.
+
+    `stream` is the half of the stream name's hash that terms carry. At most `records_max` records
+    and `bytes_max` bytes of records are accepted. `state[2:5]` is the id of the log's last
+    record and whether it has one; it and the window (where `table` is not empty) take what is
+    accepted. `verdicts[i]` becomes `ACCEPTED` or why not, `numbers[i]` the record's index among the
+    accepted ones; for a duplicate the offset of the first; for others the log's last offset then.
+    """
+    index: cython.Py_ssize_t
+    at: cython.Py_ssize_t = start
+    stop: cython.Py_ssize_t
+    row: cython.Py_ssize_t = 0
+    slot: cython.Py_ssize_t = 0
+    place: cython.Py_ssize_t
+    places: cython.longlong = len(ring) // 3
+    accepted: cython.longlong = 0
+    size: cython.longlong
+    taken: cython.longlong = 0
+    flags: cython.longlong
+    verdict: cython.uchar
+    bad: cython.bint = False
+    remembers: cython.bint = len(table) > 0
+    if (
+        len(verdicts) < record_count
+        or len(numbers) < record_count
+        or len(terms) < 8 * count
+        or len(state) < 5
+        or (remembers and (len(table) <= places or state[1] - state[0] + count > places))
+    ):
+        raise IndexError("there is no room for the verdicts")
+    with cython.nogil:
+        for index in range(record_count):
+            stop = _varint_end(batch, at, len(batch))
+            if stop < 0:
+                bad = True
+                break
+            size = _varint(batch, at, stop)
+            if size < 0 or size > len(batch) - stop:
+                bad = True
+                break
+            size += stop - at
+            at += size
+            verdict = 0
+            flags = 0
+            if row < 8 * count and terms[row] == index:
+                flags = terms[row + 1]
+                row += 8
+            numbers[index] = next_offset + accepted - 1
+            if flags:
+                if flags & 32:
+                    verdict = 6
+                elif flags & 16:
+                    verdict = 5
+                elif flags & 64:
+                    verdict = 7
+                elif flags & 8 and terms[row - 1] != stream:
+                    verdict = 4
+                elif flags & 1 and remembers:
+                    slot = _find(ring, table, terms[row - 6], terms[row - 5])
+                    if table[slot] != 0:
+                        verdict = 1
+                        numbers[index] = ring[3 * (table[slot] - 1) + 2]
+                if verdict == 0:
+                    if flags & 2 and terms[row - 4] != next_offset + accepted:
+                        verdict = 2
+                    elif flags & 4 and (
+                        not state[4] or terms[row - 3] != state[2] or terms[row - 2] != state[3]
+                    ):
+                        verdict = 3
+            if verdict == 0:
+                if accepted >= records_max:
+                    verdict = 8
+                elif taken + size > bytes_max:
+                    verdict = 9
+            verdicts[index] = verdict
+            if verdict == 0:
+                if flags & 1 and remembers:
+                    place = state[1] & (places - 1)
+                    ring[3 * place] = terms[row - 6]
+                    ring[3 * place + 1] = terms[row - 5]
+                    ring[3 * place + 2] = next_offset + accepted
+                    table[slot] = place + 1
+                    state[1] += 1
+                state[4] = flags & 1
+                if flags & 1:
+                    state[2] = terms[row - 6]
+                    state[3] = terms[row - 5]
+                numbers[index] = accepted
+                accepted += 1
+                taken += size
+    if bad:
+        raise IndexError("the records are not what the batch says")
+    return accepted
+
+
+def drop_records(
+    batch: cython.uchar[::1],
+    start: cython.Py_ssize_t,
+    record_count: cython.Py_ssize_t,
+    verdicts: cython.const[cython.uchar][::1],
+) -> int:
+    """Move the accepted records together and number them anew; where they end.
+
+    The records were judged, so they are whole.
+    """
+    index: cython.Py_ssize_t
+    at: cython.Py_ssize_t = start
+    to: cython.Py_ssize_t = start
+    end: cython.Py_ssize_t = len(batch)
+    stop: cython.Py_ssize_t
+    delta_at: cython.Py_ssize_t
+    delta_end: cython.Py_ssize_t
+    record_end: cython.Py_ssize_t
+    size: cython.longlong
+    raw: cython.ulonglong
+    attributes: cython.uchar
+    delta_bytes: cython.int
+    accepted: cython.longlong = 0
+    bad: cython.bint = False
+    if len(verdicts) < record_count or start < 0:
+        raise IndexError("there are fewer verdicts than records")
+    with cython.nogil:
+        for index in range(record_count):
+            stop = _varint_end(batch, at, end)
+            if stop < 0:
+                bad = True
+                break
+            size = _varint(batch, at, stop)
+            if size < 3 or size > end - stop:
+                bad = True
+                break
+            record_end = stop + size
+            if verdicts[index]:
+                at = record_end
+                continue
+            if to == at:
+                at = record_end
+                to = at
+                accepted += 1
+                continue
+            attributes = batch[stop]
+            delta_at = _varint_end(batch, stop + 1, record_end)
+            delta_end = -1
+            if delta_at >= 0:
+                delta_end = _varint_end(batch, delta_at, record_end)
+            if delta_end < 0 or delta_at != stop + 2:
+                bad = True
+                break
+            delta_bytes = 1
+            raw = 2 * accepted
+            while raw >= 128:
+                delta_bytes += 1
+                raw >>= 7
+            size -= (delta_end - delta_at) - delta_bytes
+            raw = 2 * size
+            while raw >= 128:
+                batch[to] = (raw & 127) | 128
+                raw >>= 7
+                to += 1
+            batch[to] = raw
+            batch[to + 1] = attributes
+            batch[to + 2] = 0
+            to += 3
+            raw = 2 * accepted
+            while raw >= 128:
+                batch[to] = (raw & 127) | 128
+                raw >>= 7
+                to += 1
+            batch[to] = raw
+            to += 1
+            if cython.compiled:
+                memmove(
+                    cython.address(batch[to]), cython.address(batch[delta_end]),
+                    record_end - delta_end,
+                )  # fmt: skip
+            else:
+                batch[to : to + record_end - delta_end] = batch[delta_end:record_end]
+            to += record_end - delta_end
+            at = record_end
+            accepted += 1
+    if bad:
+        raise IndexError("the records are not what the batch says")
+    return to
+
+
+def split_answers(
+    answers: cython.const[cython.uchar][::1],
+    verdicts: cython.const[cython.uchar][::1],
+    numbers: cython.const[cython.longlong][::1],
+    verdict: cython.int,
+    base: cython.longlong,
+    out: cython.uchar[::1],
+) -> int:
+    """Copy the answer entries of records with `verdict`, their record index being the record's
+    number less `base`; the bytes written. `out` is at least as long as `answers`."""
+    at: cython.Py_ssize_t = 0
+    to: cython.Py_ssize_t = 0
+    place: cython.Py_ssize_t
+    end: cython.Py_ssize_t
+    index: cython.longlong
+    number: cython.longlong
+    high: cython.longlong
+    bad: cython.bint = False
+    if len(out) < len(answers):
+        raise IndexError("there is no room for the answers")
+    with cython.nogil:
+        while at < len(answers):
+            if len(answers) - at < 7:
+                bad = True
+                break
+            index = answers[at + 1] | (answers[at + 2] << 8) | (answers[at + 3] << 16)
+            high = answers[at + 4]
+            index |= high << 24
+            end = at + 7 + (answers[at + 5] | (answers[at + 6] << 8))
+            if answers[at] == 1:
+                if len(answers) - end < 2:
+                    bad = True
+                    break
+                end += 2 + (answers[end] | (answers[end + 1] << 8))
+                if len(answers) - end < 3:
+                    bad = True
+                    break
+                end += 3 + (answers[end + 1] | (answers[end + 2] << 8))
+            if end > len(answers) or index >= len(verdicts) or index >= len(numbers):
+                bad = True
+                break
+            if verdicts[index] == verdict:
+                number = numbers[index] - base
+                out[to] = answers[at]
+                out[to + 1] = number & 255
+                out[to + 2] = (number >> 8) & 255
+                out[to + 3] = (number >> 16) & 255
+                out[to + 4] = (number >> 24) & 255
+                for place in range(5, end - at):
+                    out[to + place] = answers[at + place]
+                to += end - at
+            at = end
+    if bad:
+        raise IndexError("an answer entry is cut short")
+    return to

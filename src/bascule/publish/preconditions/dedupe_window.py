@@ -1,0 +1,105 @@
+"""Which message ids were seen of late, so that a publisher may send a message again."""
+
+from __future__ import annotations
+
+from array import array
+from collections import deque
+from typing import Final
+
+from bascule.publish.headers import PublishHeaders
+from bascule.publish.preconditions import _hot
+
+PLACES_MIN: Final = 1 << 10
+"""Room for the first ids: 32 KiB. Each doubling costs 32 bytes an id."""
+_NOTHING_BELOW: Final = -1
+_NOTHING_FROM: Final = (1 << 63) - 1
+RING_FIELDS: Final = 3
+
+
+class DedupeWindow:
+    """The ids of one partition, by time and number. Takes no memory before the first id.
+
+    One thread at a time uses it. An id costs 32 bytes: 24 for hash and offset, 8 for finding it.
+    """
+
+    def __init__(self, *, ms_max: int, messages_max: int) -> None:
+        """Forget ids after `ms_max` milliseconds, or when there are more than `messages_max`."""
+        self.ms_max = ms_max
+        self.messages_max = messages_max
+        self.ring = array("q")
+        self.table = array("i")
+        self.state = array("q", bytes(8 * 5))
+        """See `_hot`: numbers of the oldest and the next id; the last record's id, if it has."""
+        self._batches: deque[tuple[int, int]] = deque()
+        """(end offset, timestamp) of batches with ids, oldest first."""
+        self.dropped_early = 0
+        """Ids that made room for others before their time was over."""
+
+    def __len__(self) -> int:
+        return self.state[1] - self.state[0]
+
+    @property
+    def oldest(self) -> int:
+        """The offset of the oldest id; there is one."""
+        places = len(self.ring) // RING_FIELDS
+        return self.ring[RING_FIELDS * (self.state[0] & (places - 1)) + 2]
+
+    def reserve(self, count: int) -> None:
+        """Make room for `count` more ids, growing or forgetting the oldest."""
+        wanted = len(self) + count
+        if wanted > self.messages_max:
+            keep = max(self.messages_max - count, 0)
+            self._forget_oldest(len(self) - keep)
+            wanted = len(self) + count
+        places = len(self.ring) // RING_FIELDS
+        if wanted <= places:
+            return
+        places = max(PLACES_MIN, 1 << (wanted - 1).bit_length())
+        ring, table = array("q", bytes(8 * RING_FIELDS * places)), array("i", bytes(8 * places))
+        if len(self):
+            _hot.window_copy(self.ring, self.state, ring, table)
+        else:
+            self.state[0] = self.state[1] = 0
+        self.ring, self.table = ring, table
+
+    def add(
+        self, terms: PublishHeaders, *, base_offset: int, end_offset: int, timestamp: int
+    ) -> None:
+        """Remember the ids of a batch that is in the log."""
+        self.reserve(terms.count)
+        _hot.window_add(self.ring, self.table, self.state, terms.rows, terms.count, base_offset)
+        self.note_batch(end_offset, timestamp)
+
+    def note_batch(self, end_offset: int, timestamp: int) -> None:
+        """Ids below `end_offset` that came last are of this time, Unix milliseconds."""
+        self._batches.append((end_offset, timestamp))
+
+    def expire(self, now_ms: int) -> None:
+        """Forget the ids whose time is over."""
+        batches, below = self._batches, _NOTHING_BELOW
+        while batches and batches[0][1] < now_ms - self.ms_max:
+            below = batches.popleft()[0]
+        if below > _NOTHING_BELOW and len(self):
+            _hot.window_drop(self.ring, self.table, self.state, below, _NOTHING_FROM)
+        if not len(self) and len(self.ring) > RING_FIELDS * PLACES_MIN and not batches:
+            self.ring, self.table = array("q"), array("i")
+
+    def take_back(self, offset: int) -> None:
+        """Forget the ids from `offset` on: the log did not take them."""
+        # Their time would be taken for that of the ids which get these offsets next.
+        while self._batches and self._batches[-1][0] > offset:
+            self._batches.pop()
+        if len(self):
+            _hot.window_drop(self.ring, self.table, self.state, _NOTHING_BELOW, offset)
+
+    def _forget_oldest(self, count: int) -> None:
+        if count <= 0:
+            return
+        places = len(self.ring) // RING_FIELDS
+        if count >= len(self):
+            below = _NOTHING_FROM
+        else:
+            oldest = self.state[0] + count
+            below = self.ring[RING_FIELDS * (oldest & (places - 1)) + 2]
+        self.dropped_early += count
+        _hot.window_drop(self.ring, self.table, self.state, below, _NOTHING_FROM)

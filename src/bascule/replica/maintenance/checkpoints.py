@@ -1,0 +1,65 @@
+"""What a node does to its logs in the background: checkpoints, and a slow check of every byte."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Final
+
+from bascule.errors import BasculeError, CorruptData
+from bascule.replica.log_writer import LogSyncer
+from bascule.replica.partition import Partition
+from bascule.replica.partitions import Partitions
+from bascule.storage.partition_log import VERIFY_BYTES
+
+log = logging.getLogger("bascule.replica")
+
+TICK_SECONDS: Final = 5.0
+CHECKPOINT_TICKS: Final = 12
+"""A changed partition has a checkpoint every minute ..."""
+CHECKPOINT_BYTES: Final = 128 << 20
+"""... or after so many bytes: about 0.1 s of scanning at the next start."""
+VERIFY_EAGER_BYTES: Final = 512 << 20
+"""Checked at full speed after start, so that small logs are vouched for within a second or two."""
+VERIFY_BYTES_PER_SECOND: Final = 32 << 20
+"""Beyond that, leave the disk and the page cache to those who read."""
+
+
+async def keep_checkpoints(partitions: Partitions, syncer: LogSyncer) -> None:
+    """Ask for checkpoints where much has changed, or some time ago. Runs until cancelled."""
+    tick = 0
+    while True:
+        await asyncio.sleep(TICK_SECONDS)
+        tick += 1
+        for partition in _all(partitions):
+            grown = partition.counts.bytes - partition.checkpointed_bytes
+            if grown > CHECKPOINT_BYTES or (grown and tick % CHECKPOINT_TICKS == 0):
+                syncer.request(partition, checkpoint=True)
+
+
+async def verify_all(partitions: Partitions) -> None:
+    """Check the CRC of every synced batch once; a partition with a wrong one is stopped."""
+    eager = VERIFY_EAGER_BYTES
+    for partition in _all(partitions):
+        at = None
+        while partition.log is not None and partition.failure is None and not partition.deleted:
+            try:
+                at = await asyncio.to_thread(partition.log.verify, at)
+            except CorruptData as error:
+                partition.fail(str(error))
+            except (OSError, BasculeError) as error:
+                log.warning(
+                    "check of a log broken off",
+                    extra={"stream": partition.definition.name, "error": str(error)},
+                )
+                break
+            if at is None:
+                break
+            eager -= VERIFY_BYTES
+            if eager < 0:
+                await asyncio.sleep(VERIFY_BYTES / VERIFY_BYTES_PER_SECOND)
+    log.info("all logs checked")
+
+
+def _all(partitions: Partitions) -> list[Partition]:
+    return [p for ps in partitions.streams().values() for p in ps]

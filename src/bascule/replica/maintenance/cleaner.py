@@ -1,0 +1,251 @@
+"""Compacts the logs of streams that ask for it: the dirtiest first, one at a time, on one thread.
+
+Choosing costs a look at the segments of each such log. A run reads the log twice in compiled code
+that lets the other threads go on, and takes the partition's upkeep lock only where files get other
+names. It may be told to take its time (`bytes_per_second_max`), and stops within a MiB of work when
+the node does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from bascule.errors import BasculeError, Closed
+from bascule.host.api import Clock, Files, Random
+from bascule.model import Cleanup
+from bascule.replica.partition import Partition
+from bascule.replica.partitions import Partitions
+from bascule.storage.compaction.clean_offset import read_clean_offset
+from bascule.storage.compaction.keys.key_map import SECRET_BYTES
+from bascule.storage.compaction.plan import Plan, plan_compaction
+from bascule.storage.compaction.run import Compacted, Compaction, CompactionConfig
+from bascule.storage.partition_log import PartitionLog
+from bascule.storage.retention import log_config
+
+log = logging.getLogger("bascule.replica")
+
+TICK_SECONDS: Final = 5.0
+RETRY_NS: Final = 600 * 1_000_000_000
+"""A log whose compaction failed is left alone for ten minutes."""
+
+
+@dataclass(slots=True)
+class CompactionCounts:
+    """For metrics. Counts only grow."""
+
+    runs: int = 0
+    runs_cut_short: int = 0
+    """Runs that cleaned a part only, because the key map was full."""
+    failures: int = 0
+    """Runs that an error broke off."""
+    records: int = 0
+    """Records removed."""
+    bytes_read: int = 0
+    bytes_written: int = 0
+    bytes_removed: int = 0
+    """By which logs became smaller."""
+    run_ns: int = 0
+    """Time spent in runs."""
+
+
+class CleanerLimits(NamedTuple):
+    """What compaction may take of the machine."""
+
+    map_bytes_max: int
+    bytes_per_second_max: int
+    """Read and written; 0 is no limit."""
+
+
+class _Chosen(NamedTuple):
+    partition: Partition
+    store: PartitionLog
+    plan: Plan
+
+
+class Cleaner:
+    """The loop over all partitions."""
+
+    def __init__(
+        self,
+        partitions: Partitions,
+        *,
+        files: Files,
+        clock: Clock,
+        random: Random,
+        limits: CleanerLimits,
+        roll: Callable[[Partition], None],
+        checkpoint: Callable[[Partition], None],
+    ) -> None:
+        """`roll` has the appender end the partition's active segment, `checkpoint` has a syncer
+        sync the log and write its checkpoint: both soon."""
+        self._partitions = partitions
+        self._files = files
+        self._clock = clock
+        self._random = random
+        self._limits = limits
+        self._roll = roll
+        self._checkpoint = checkpoint
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="cleaner")
+        self._stopping = threading.Event()
+        self._retry_ns: dict[Partition, int] = {}
+        self.counts = CompactionCounts()
+
+    async def run(self) -> None:
+        """Run until cancelled; `close` comes after that."""
+        while True:
+            await asyncio.sleep(TICK_SECONDS)
+            while await self.tick():
+                pass
+
+    async def close(self) -> None:
+        """Return once the thread has stopped; logs may be closed then."""
+        self._stopping.set()
+        await asyncio.to_thread(self._thread.shutdown)
+
+    async def tick(self) -> bool:
+        """Compact the log that needs it most; whether there was one."""
+        known = [p for ps in self._partitions.streams().values() for p in ps]
+        self._retry_ns = {p: at for p, at in self._retry_ns.items() if p in known}
+        due = [p for p in known if Cleanup.COMPACT in p.definition.config.cleanup]
+        if not due or self._stopping.is_set():
+            return False
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._thread, self._clean_dirtiest, due)
+
+    def _clean_dirtiest(self, partitions: list[Partition]) -> bool:
+        chosen: _Chosen | None = None
+        for partition in partitions:
+            plan = self._plan(partition)
+            if plan is None or plan.reason is None:
+                continue
+            assert partition.log is not None, "only what is open is planned"
+            if chosen is None or plan.dirty_share > chosen.plan.dirty_share:
+                chosen = _Chosen(partition, partition.log, plan)
+        if chosen is None or self._stopping.is_set():
+            return False
+        self._clean(chosen)
+        return True
+
+    def _plan(self, partition: Partition) -> Plan | None:
+        """What there is to do in one log; None where it cannot be looked at now."""
+        store = partition.log
+        if store is None or partition.failure is not None or partition.deleted:
+            return None
+        if self._retry_ns.get(partition, 0) > self._clock.monotonic_ns():
+            return None
+        try:
+            plan = plan_compaction(
+                store,
+                partition.definition.config,
+                read_clean_offset(self._files, store.directory),
+                high_watermark=partition.high_watermark.offset,
+                now_ms=self._clock.now_ms(),
+            )
+        except (OSError, BasculeError) as error:
+            self._note_failure(partition, error)
+            return None
+        if plan.roll:
+            self._roll(partition)
+        if store.end.segment_base > store.swaps.recovery_segment:
+            self._checkpoint(partition)
+        return plan
+
+    def _clean(self, chosen: _Chosen) -> None:
+        partition, store, plan = chosen
+        config = partition.definition.config
+        started_ns = self._clock.monotonic_ns()
+        compaction = Compaction(
+            self._files,
+            store,
+            CompactionConfig(
+                segment_bytes_max=log_config(config).segment_bytes_max,
+                tombstone_retention_ms=config.tombstone_retention_ms,
+                map_bytes_max=self._limits.map_bytes_max,
+            ),
+            end_offset=plan.end_offset,
+            now_ms=self._clock.now_ms(),
+            secret=self._random.bytes(SECRET_BYTES),
+            lock=partition.maintenance_lock,
+        )
+        steps = compaction.steps()
+        spent = 0
+        try:
+            for step in steps:
+                spent += step
+                self._pace(spent, started_ns)
+                if self._stopping.is_set() or partition.deleted:
+                    break
+            else:
+                self._note_done(chosen, compaction.done, started_ns)
+        except (OSError, BasculeError) as error:
+            self._note_failure(partition, error)
+        finally:
+            steps.close()
+            self._count(compaction.done, started_ns)
+
+    def _pace(self, spent: int, started_ns: int) -> None:
+        """Wait until so many bytes since the start are within the limit, or the node stops."""
+        if rate := self._limits.bytes_per_second_max:
+            elapsed = (self._clock.monotonic_ns() - started_ns) / 1e9
+            if (ahead := spent / rate - elapsed) > 0:
+                self._stopping.wait(ahead)
+
+    def _count(self, done: Compacted, started_ns: int) -> None:
+        counts = self.counts
+        counts.records += done.records_removed
+        counts.bytes_read += done.bytes_read
+        counts.bytes_written += done.bytes_written
+        counts.bytes_removed += done.bytes_removed
+        counts.run_ns += self._clock.monotonic_ns() - started_ns
+
+    def _note_done(self, chosen: _Chosen, done: Compacted, started_ns: int) -> None:
+        self.counts.runs += 1
+        self.counts.runs_cut_short += done.map_is_full
+        partition, store, plan = chosen
+        log.info(
+            "compaction",
+            extra={
+                "stream": partition.definition.name,
+                "partition": partition.index,
+                "reason": plan.reason,
+                "clean_offset": done.clean_offset,
+                "keys": done.keys,
+                "records_removed": done.records_removed,
+                "bytes_read": done.bytes_read,
+                "bytes_written": done.bytes_written,
+                "bytes_removed": done.bytes_removed,
+                "milliseconds": (self._clock.monotonic_ns() - started_ns) // 1_000_000,
+            },
+        )
+        if done.map_is_full and done.clean_offset <= plan.clean_offset:
+            self._retry_ns[partition] = self._clock.monotonic_ns() + RETRY_NS
+            log.error(
+                "one batch has more keys than compaction may remember; "
+                "raise limits.compaction_map_bytes_max",
+                extra={
+                    "stream": partition.definition.name,
+                    "partition": partition.index,
+                    "offset": done.clean_offset,
+                    "directory": store.directory,
+                },
+            )
+
+    def _note_failure(self, partition: Partition, error: OSError | BasculeError) -> None:
+        if isinstance(error, Closed) or partition.deleted:
+            return  # the node stops, or the stream is deleted
+        self.counts.failures += 1
+        self._retry_ns[partition] = self._clock.monotonic_ns() + RETRY_NS
+        log.error(
+            "compaction failed; the log stays as it is",
+            extra={
+                "stream": partition.definition.name,
+                "partition": partition.index,
+                "error": str(error),
+            },
+        )

@@ -1,0 +1,178 @@
+"""Keeps every log within its stream's limits: asks `storage.retention`, ends and removes segments.
+
+A log that is within its limits costs a few comparisons a tick. What has to go is planned and
+removed by a thread; an active segment that has to be ended first is ended by the appender.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from bascule.errors import BasculeError, Closed
+from bascule.host.api import Clock
+from bascule.replica.partition import Partition
+from bascule.replica.partitions import Partitions
+from bascule.storage.partition_log import PartitionLog
+from bascule.storage.retention import Limits, is_over, limits_of, plan_start
+
+log = logging.getLogger("bascule.replica")
+
+TICK_SECONDS: Final = 2.0
+LOOKED_AT_ONCE: Final = 256
+"""Partitions, in less than a millisecond; then the loop's other work has its turn."""
+Archived = Callable[[str, str, int], int | None]
+"""(archive, stream, partition) -> the first offset it has not stored; None: nothing is known."""
+
+
+@dataclass(slots=True)
+class RetentionCounts:
+    """For metrics. Counts only grow."""
+
+    records: int = 0
+    """Records that were readable before."""
+    segments: int = 0
+    bytes: int = 0
+    """Bytes of batches in those segments."""
+    failures: int = 0
+    """Passes over a log that an error broke off."""
+
+
+class Retention:
+    """The loop over all partitions."""
+
+    def __init__(
+        self,
+        partitions: Partitions,
+        *,
+        clock: Clock,
+        archived: Archived,
+        roll: Callable[[Partition], None],
+    ) -> None:
+        """`roll` has the appender end the partition's active segment, soon."""
+        self._partitions = partitions
+        self._clock = clock
+        self._archived = archived
+        self._roll = roll
+        self._due: dict[Partition, tuple[Limits, int]] = {}
+        """When a log under these limits, one of age among them, is to be looked at again."""
+        self._failing: dict[Partition, str] = {}
+        """What broke off the last pass; logged when it changes."""
+        self.counts = RetentionCounts()
+
+    async def run(self) -> None:
+        """Run until cancelled."""
+        while True:
+            await asyncio.sleep(TICK_SECONDS)
+            await self.tick()
+
+    async def tick(self) -> None:
+        """Look at every partition once."""
+        due = []
+        for number, partition in enumerate(self._known()):
+            if number % LOOKED_AT_ONCE == LOOKED_AT_ONCE - 1:
+                await asyncio.sleep(0)
+            if self._is_due(partition):
+                due.append(partition)
+        if due:
+            await asyncio.to_thread(self._enforce_all, due)
+
+    def _known(self) -> set[Partition]:
+        """Every partition; what is remembered of others is forgotten."""
+        known = {p for ps in self._partitions.streams().values() for p in ps}
+        self._due = {p: due for p, due in self._due.items() if p in known}
+        self._failing = {p: error for p, error in self._failing.items() if p in known}
+        return known
+
+    def _is_due(self, partition: Partition) -> bool:
+        if partition.log is None or partition.failure is not None or partition.deleted:
+            return False
+        limits = limits_of(partition.definition.config)
+        if limits.age_ms_max:
+            seen, due_ms = self._due.get(partition, (None, 0))
+            if seen != limits or due_ms <= self._clock.now_ms():
+                return True
+        return is_over(partition.log, limits)
+
+    def _enforce_all(self, partitions: list[Partition]) -> None:
+        for partition in partitions:
+            assert partition.log is not None
+            try:
+                self._enforce(partition, partition.log)
+            except Closed:
+                continue  # the node stops, or the stream is deleted
+            except (OSError, BasculeError) as error:
+                self._note_failure(partition, str(error))
+            else:
+                self._failing.pop(partition, None)
+
+    def _note_failure(self, partition: Partition, error: str) -> None:
+        self.counts.failures += 1
+        if self._failing.get(partition) != error:
+            self._failing[partition] = error
+            name, index = partition.definition.name, partition.index
+            extra = {"stream": name, "partition": index, "error": error}
+            log.warning("retention failed", extra=extra)
+
+    def _enforce(self, partition: Partition, store: PartitionLog) -> None:
+        """Remove what is to go from one log. Raises: CorruptData, LogFailed, Closed, OSError."""
+        limits = limits_of(partition.definition.config)
+        now_ms = self._clock.now_ms()
+        with partition.maintenance_lock:
+            if partition.deleted:
+                return
+            if limits.age_ms_max:
+                store.learn_times(now_ms - limits.age_ms_max)
+            start = store.start_offset
+            plan = plan_start(
+                store.segments_info(),
+                limits,
+                start_offset=start,
+                now_ms=now_ms,
+                end_offset=self._end(partition, store),
+            )
+            if plan.start_offset > start or plan.leftover:
+                removed = store.advance_start(
+                    plan.start_offset, high_watermark=partition.high_watermark.offset
+                )
+                self._note_removed(partition, removed.records, removed.segments, removed.bytes)
+        if plan.roll:
+            self._roll(partition)
+        if limits.age_ms_max:
+            self._due[partition] = limits, _next_look(store, limits, now_ms)
+
+    def _end(self, partition: Partition, store: PartitionLog) -> int:
+        """Nothing from here on goes: not synced, not committed, or not archived."""
+        end = min(store.synced.offset, partition.high_watermark.offset)
+        definition = partition.definition
+        if archive := definition.config.retention_after:
+            end = min(end, self._archived(archive, definition.name, partition.index) or 0)
+        return end
+
+    def _note_removed(self, partition: Partition, records: int, segments: int, size: int) -> None:
+        counts = self.counts
+        counts.records += records
+        counts.segments += segments
+        counts.bytes += size
+        log.info(
+            "retention",
+            extra={
+                "stream": partition.definition.name,
+                "partition": partition.index,
+                "start_offset": partition.start_offset,
+                "records": records,
+                "segments": segments,
+                "bytes": size,
+            },
+        )
+
+
+def _next_look(store: PartitionLog, limits: Limits, now_ms: int) -> int:
+    """When the oldest segment will have expired, as far as is known now."""
+    oldest = store.segments_info()[0]
+    if oldest.timestamp_max is None or oldest.bytes == 0:
+        return now_ms + limits.age_ms_max // 8
+    return max(oldest.timestamp_max, now_ms - limits.age_ms_max) + limits.age_ms_max

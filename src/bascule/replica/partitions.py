@@ -1,0 +1,74 @@
+"""All partitions of this node, and who waits for more of them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from bascule.replica.partition import Partition
+
+
+class Partitions:
+    """All partitions by stream. Changed on the event loop only; readers see whole states."""
+
+    def __init__(self) -> None:
+        self._by_name: dict[str, tuple[Partition, ...]] = {}
+        self._by_id: dict[bytes, tuple[Partition, ...]] = {}
+        self._moved: deque[Partition] = deque()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._scheduled = False
+
+    def bind(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Watchers are called on this loop."""
+        self._loop = loop
+
+    def add(self, partitions: tuple[Partition, ...]) -> None:
+        """Take a stream's partitions in, in the place of those it had, which are among them."""
+        definition = partitions[0].definition
+        self._by_name[definition.name] = partitions
+        self._by_id[definition.id] = partitions
+
+    def remove(self, name: str) -> tuple[Partition, ...]:
+        """Take a stream out; its waiting readers are told."""
+        partitions = self._by_name.pop(name)
+        del self._by_id[partitions[0].definition.id]
+        for partition in partitions:
+            partition.deleted = True
+            self.notify(partition)
+        return partitions
+
+    def stream(self, name: str) -> tuple[Partition, ...] | None:
+        return self._by_name.get(name)
+
+    def stream_by_id(self, id: bytes) -> tuple[Partition, ...] | None:
+        return self._by_id.get(id)
+
+    def streams(self) -> Mapping[str, tuple[Partition, ...]]:
+        return MappingProxyType(self._by_name)
+
+    def notify(self, partition: Partition) -> None:
+        """Call the partition's watchers soon, on the loop. From any thread.
+
+        Costs nothing while nobody watches: a watcher registers first and looks second.
+        """
+        if not partition.watchers or self._loop is None:
+            return
+        self._moved.append(partition)
+        if not self._scheduled:
+            self._scheduled = True
+            try:
+                self._loop.call_soon_threadsafe(self._call_watchers)
+            except RuntimeError:
+                pass  # The loop is closed: nobody waits any more.
+
+    def _call_watchers(self) -> None:
+        self._scheduled = False
+        seen: set[int] = set()
+        while self._moved:
+            partition = self._moved.popleft()
+            if id(partition) not in seen:
+                seen.add(id(partition))
+                for watcher in list(partition.watchers):
+                    watcher()

@@ -1,0 +1,198 @@
+"""OffsetCommit and OffsetFetch of consumers that assign themselves partitions."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from bascule.groups import Offsets
+from bascule.wire.error_codes import ErrorCode
+from bascule.wire.messages.offset_commit import (
+    OffsetCommitPartition,
+    OffsetCommitRequest,
+    OffsetCommitTopic,
+)
+from bascule.wire.messages.offset_fetch import (
+    OffsetFetchGroup,
+    OffsetFetchGroupTopic,
+    OffsetFetchRequest,
+    OffsetFetchTopic,
+)
+from bascule.wire.offsets import METADATA_BYTES_MAX, OFFSETS_STREAM
+from bascule.wire.schema import NO_ID, Request
+from support.handlers import FLIGHTS_ID, NOBODY, House
+from support.served_stream import open_stream
+
+COMMIT_VERSIONS = range(2, 11)
+FETCH_VERSIONS = range(1, 11)
+
+
+@pytest.fixture
+def with_offsets(house: House, tmp_path: Any) -> House:
+    open_stream(tmp_path, house.partitions, OFFSETS_STREAM, clock=house.clock)
+    return house
+
+
+def ask(house: House, *requests: tuple[Request[Any], int]) -> list[Any]:
+    """Answers to requests one after the other, while the offsets are followed."""
+    offsets = house.context.offsets
+    assert isinstance(offsets, Offsets)
+
+    async def answer_all() -> list[Any]:
+        house.partitions.bind(asyncio.get_running_loop())
+        offsets.start()
+        try:
+            return [await house.answer(request, version) for request, version in requests]
+        finally:
+            await offsets.close()
+
+    return asyncio.run(answer_all())
+
+
+def commit(
+    offset: int = 7, *, version: int = 9, name: str = "flights", partition: int = 0, **fields: Any
+) -> tuple[OffsetCommitRequest, int]:
+    topic_id = FLIGHTS_ID if name == "flights" else NOBODY
+    metadata = fields.pop("metadata", "")
+    asked = OffsetCommitPartition(partition, offset, 3, metadata)
+    topic = OffsetCommitTopic(name, topic_id if version >= 10 else NO_ID, [asked])
+    fields.setdefault("group_id", "billing")
+    return OffsetCommitRequest(topics=[topic], **fields), version
+
+
+def fetch(
+    version: int = 9,
+    *,
+    name: str = "flights",
+    partitions: tuple[int, ...] | None = (0,),
+    **fields: Any,
+) -> tuple[OffsetFetchRequest, int]:
+    """`partitions` None asks for all that the group has."""
+    topic_id = FLIGHTS_ID if name == "flights" else NOBODY
+    group = fields.pop("group_id", "billing")
+    if version < 8:
+        topics = None if partitions is None else [OffsetFetchTopic(name, partitions)]
+        return OffsetFetchRequest(group, topics), version
+    asked = None
+    if partitions is not None:
+        topic = OffsetFetchGroupTopic(name, topic_id if version >= 10 else NO_ID, partitions)
+        asked = [topic]
+    return OffsetFetchRequest(groups=[OffsetFetchGroup(group, topics=asked, **fields)]), version
+
+
+def found(answer: Any, version: int) -> list[tuple[str, bytes, int, int, int, str, int]]:
+    if version >= 8:
+        assert [group.group_id for group in answer.groups] == ["billing"]
+        topics = answer.groups[0].topics
+    else:
+        topics = answer.topics
+    return [
+        (
+            topic.name, getattr(topic, "topic_id", NO_ID), p.partition_index, p.committed_offset,
+            p.committed_leader_epoch, p.metadata, p.error_code,
+        )
+        for topic in topics
+        for p in topic.partitions
+    ]  # fmt: skip
+
+
+def code(answer: Any) -> int:
+    return int(answer.topics[0].partitions[0].error_code)
+
+
+@pytest.mark.parametrize("version", COMMIT_VERSIONS)
+def test_a_commit_is_fetched_back(with_offsets: House, version: int) -> None:
+    done, answer = ask(with_offsets, commit(version=version, metadata="m"), fetch(5))
+    assert code(done) == ErrorCode.NONE
+    assert done.topics[0].topic_id == (FLIGHTS_ID if version >= 10 else NO_ID)
+    assert found(answer, 5) == [("flights", NO_ID, 0, 7, 3, "m", 0)]
+
+
+@pytest.mark.parametrize("version", FETCH_VERSIONS)
+def test_fetch_in_every_version(with_offsets: House, version: int) -> None:
+    requests = [commit(), fetch(version), fetch(version, partitions=(0, 4))]
+    if version >= 2:
+        requests.append(fetch(version, partitions=None))
+    _, one, two, *rest = ask(with_offsets, *requests)
+    id = FLIGHTS_ID if version >= 10 else NO_ID
+    held = ("flights", id, 0, 7, 3, "", 0)
+    assert found(one, version) == [held]
+    assert found(two, version) == [held, ("flights", id, 4, -1, -1, "", 0)]
+    for everything in rest:
+        assert [row[:1] + row[2:] for row in found(everything, version)] == [held[:1] + held[2:]]
+        if version >= 10:
+            assert everything.groups[0].topics[0].topic_id == FLIGHTS_ID
+
+
+def test_a_group_that_never_committed_has_nothing(with_offsets: House) -> None:
+    (answer,) = ask(with_offsets, fetch(group_id="billing"))
+    assert found(answer, 9) == [("flights", NO_ID, 0, -1, -1, "", 0)]
+    (answer,) = ask(with_offsets, fetch(10, name="nobody"))
+    assert found(answer, 10) == [("nobody", NOBODY, 0, -1, -1, "", ErrorCode.UNKNOWN_TOPIC_ID)]
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({"name": "nobody"}, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+        ({"name": "nobody", "version": 10}, ErrorCode.UNKNOWN_TOPIC_ID),
+        ({"partition": 1}, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+        ({"partition": -1}, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+        ({"offset": -1}, ErrorCode.INVALID_REQUEST),
+        ({"metadata": "m" * (METADATA_BYTES_MAX + 1)}, ErrorCode.OFFSET_METADATA_TOO_LARGE),
+        ({"group_id": ""}, ErrorCode.INVALID_GROUP_ID),
+        ({"group_id": "x" * 201}, ErrorCode.INVALID_GROUP_ID),
+        ({"generation_id_or_member_epoch": 0}, ErrorCode.ILLEGAL_GENERATION),
+        ({"member_id": "someone"}, ErrorCode.UNKNOWN_MEMBER_ID),
+        ({"group_instance_id": "static"}, ErrorCode.UNKNOWN_MEMBER_ID),
+    ],
+)
+def test_what_is_refused(with_offsets: House, fields: dict[str, Any], expected: ErrorCode) -> None:
+    done, answer = ask(with_offsets, commit(**fields), fetch(partitions=None))
+    assert code(done) == expected
+    assert found(answer, 9) == []
+
+
+def test_a_member_of_a_group_is_refused(with_offsets: House) -> None:
+    (answer,) = ask(with_offsets, fetch(member_id="someone", member_epoch=3))
+    assert answer.groups[0].error_code == ErrorCode.UNKNOWN_MEMBER_ID
+    assert list(answer.groups[0].topics) == []
+
+
+def test_what_is_named_twice_counts_once(with_offsets: House) -> None:
+    request, version = commit()
+    request.topics[0].partitions = [OffsetCommitPartition(0, n) for n in (4, 9, 6)]
+    asked, _ = fetch(partitions=None)
+    asked.groups = [*asked.groups, *asked.groups]
+    done, answer = ask(with_offsets, (request, version), (asked, 9))
+    assert [p.error_code for p in done.topics[0].partitions] == [0, 0, 0]
+    assert found(answer, 9)[0][3] == 6
+    (log,) = with_offsets.partitions.stream(OFFSETS_STREAM) or ()
+    assert log.high_watermark.offset == 1
+
+
+def test_good_and_bad_partitions_of_one_request(with_offsets: House) -> None:
+    request, version = commit()
+    request.topics[0].partitions = [
+        OffsetCommitPartition(0, 4), OffsetCommitPartition(9, 4),
+    ]  # fmt: skip
+    done, answer = ask(with_offsets, (request, version), fetch())
+    assert [p.error_code for p in done.topics[0].partitions] == [
+        0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    ]  # fmt: skip
+    assert found(answer, 9)[0][3] == 4
+
+
+@pytest.mark.parametrize("version", FETCH_VERSIONS)
+def test_without_the_stream_clients_get_an_error_they_do_not_retry(
+    house: House, version: int
+) -> None:
+    done, answer = ask(house, commit(), fetch(version))
+    assert code(done) == ErrorCode.UNKNOWN_SERVER_ERROR
+    if version == 1:
+        assert found(answer, 1)[0][-1] == ErrorCode.UNKNOWN_SERVER_ERROR
+    else:
+        where = answer.groups[0] if version >= 8 else answer
+        assert where.error_code == ErrorCode.UNKNOWN_SERVER_ERROR

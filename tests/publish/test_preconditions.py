@@ -1,0 +1,348 @@
+"""The publisher contract against plain models, on both twins."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Iterator
+from types import ModuleType
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bascule.host.real import RealRandom
+from bascule.publish import preconditions as preconditions_module
+from bascule.publish import headers as headers_module
+from bascule.ingest.sequencer import UnstampedBatch
+from bascule.model import StreamConfig
+from bascule.publish.acks import AckFormat
+from bascule.publish.headers import HashKey, PublishHeaders, read_publish_headers
+from bascule.publish.preconditions import Allowance, Preconditions
+from bascule.publish.preconditions import dedupe_window as window_module
+from bascule.record.batch import Record, RecordBatch
+from bascule.record.builder import build_batch
+from bascule.record.header import HEADER_BYTES, seal
+from bascule.replica.dedupe_loading import load
+from bascule.sim.disk import SimClock, SimFiles
+from bascule.storage.partition_log import LogConfig, PartitionLog
+from support.twins import Twin, load_twin
+
+SEED = HashKey(bytes(range(100, 116)))
+FORM = AckFormat(stream="s", subject="s.>", partition=0, replicas=1, synced=True)
+
+
+@pytest.fixture(params=["compiled", "interpreted"], autouse=True)
+def both_twins(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Twin:
+    twin: Twin = request.param
+    monkeypatch.setattr(preconditions_module, "_hot", load_twin("publish/preconditions", twin))
+    monkeypatch.setattr(window_module, "_hot", load_twin("publish/preconditions", twin))
+    monkeypatch.setattr(headers_module, "_hot", load_twin("publish/headers", twin))
+    return twin
+
+
+def siphash13_128(key: bytes, data: bytes) -> tuple[int, int]:
+    """SipHash with one and three rounds and 128 bits, written from its description."""
+    mask = (1 << 64) - 1
+    k0, k1 = (int.from_bytes(key[at : at + 8], "little") for at in (0, 8))
+    v = [k0 ^ 0x736F6D6570736575, k1 ^ 0x646F72616E646F6D ^ 0xEE,
+         k0 ^ 0x6C7967656E657261, k1 ^ 0x7465646279746573]  # fmt: skip
+
+    def rotated(value: int, bits: int) -> int:
+        return (value << bits | value >> (64 - bits)) & mask
+
+    def rounds(count: int) -> None:
+        for _ in range(count):
+            for a, b, left, turn in ((0, 1, 13, True), (2, 3, 16, False),
+                                     (0, 3, 21, False), (2, 1, 17, True)):  # fmt: skip
+                v[a] = (v[a] + v[b]) & mask
+                v[b] = rotated(v[b], left) ^ v[a]
+                if turn:
+                    v[a] = rotated(v[a], 32)
+
+    padded = data + bytes(7 - len(data) % 8) + bytes([len(data) & 255])
+    for at in range(0, len(padded), 8):
+        word = int.from_bytes(padded[at : at + 8], "little")
+        v[3] ^= word
+        rounds(1)
+        v[0] ^= word
+    v[2] ^= 0xEE
+    rounds(3)
+    first = v[0] ^ v[1] ^ v[2] ^ v[3]
+    v[1] ^= 0xDD
+    rounds(3)
+    return first, v[0] ^ v[1] ^ v[2] ^ v[3]
+
+
+@given(st.binary(max_size=70))
+def test_ids_are_hashed_with_siphash(text: bytes) -> None:
+    key = bytes(range(50, 66))
+    found = tuple(number % (1 << 64) for number in HashKey(key).hash(text))
+    assert found == siphash13_128(key, text)
+
+
+def draft(headers: list[dict[str, str]], *, answers: bytes = b"") -> UnstampedBatch:
+    """A batch of records with these headers and values `0`, `1`, ..."""
+    records = [
+        Record(row, 0, None, b"%d" % row, (("subject", b"s"), *_encoded(each)))
+        for row, each in enumerate(headers)
+    ]
+    batch = memoryview(build_batch(records, base_offset=0, log_append_time=True))
+    made = UnstampedBatch(0, batch, len(records), answers, b"", 0, None)
+    made.terms = read_publish_headers(batch, len(records), SEED)
+    return made
+
+
+def _encoded(headers: dict[str, str]) -> tuple[tuple[str, bytes], ...]:
+    return tuple((name, value.encode()) for name, value in headers.items())
+
+
+def values(found: UnstampedBatch) -> list[bytes | None]:
+    if not found.record_count:
+        return []
+    seal(found.batch, record_count=found.record_count, base_timestamp=1, max_timestamp=1)
+    records = list(RecordBatch(found.batch))
+    assert [record.offset for record in records] == list(range(len(records)))
+    return [record.value for record in records]
+
+
+def contract(**config: int) -> Preconditions:
+    return Preconditions("s", StreamConfig("s.>", **config), FORM, SEED)  # type: ignore[arg-type]
+
+
+class Model:
+    """What a contract should do, message by message, in plain Python."""
+
+    def __init__(self) -> None:
+        self.ids: dict[str, tuple[int, int]] = {}
+        self.end = 0
+        self.last: str | None = None
+
+    def takes(self, headers: dict[str, str], now_ms: int) -> bool:
+        own = headers.get("Nats-Msg-Id")
+        if own in self.ids and self.ids[own][1] >= now_ms - 1_000:
+            return False
+        if "Nats-Expected-Last-Sequence" in headers and (
+            int(headers["Nats-Expected-Last-Sequence"]) != self.end
+        ):
+            return False
+        if headers.get("Nats-Expected-Last-Msg-Id", self.last) != self.last:
+            return False
+        if own is not None:
+            self.ids[own] = self.end, now_ms
+        self.last = own
+        self.end += 1
+        return True
+
+
+IDS = st.sampled_from([f"id-{n}" for n in range(12)])
+HEADERS = st.fixed_dictionaries(
+    {},
+    optional={
+        "Nats-Msg-Id": IDS,
+        "Nats-Expected-Last-Msg-Id": IDS,
+        "Nats-Expected-Last-Sequence": st.integers(0, 30).map(str),
+        "Other": st.just("x" * 70),
+    },
+)
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.just([{}]) | st.lists(HEADERS, min_size=1, max_size=12),
+            st.integers(0, 700),
+            st.booleans(),
+        ),
+        max_size=12,
+    )
+)
+def test_batches_are_judged_as_their_messages_would_be(
+    batches: list[tuple[list[dict[str, str]], int, bool]],
+) -> None:
+    judged, model, now_ms = contract(dedupe_window_ms=1_000), Model(), 10_000
+    for headers, pause_ms, is_taken in batches:
+        now_ms += pause_ms
+        made = draft(headers)
+        before, last, ids = model.end, model.last, dict(model.ids)
+        if made.terms is not None and made.terms.count:
+            judged.judge(made, next_offset=model.end, now_ms=now_ms)
+        else:
+            judged.nothing_asked()
+        expected = [b"%d" % row for row, each in enumerate(headers) if model.takes(each, now_ms)]
+        assert values(made) == expected
+        if not is_taken:
+            # The disk was full: as if the batch had never been.
+            judged.take_back(before)
+            model.end, model.last, model.ids = before, last, ids
+
+
+def test_a_batch_taken_back_brings_back_no_older_last_id() -> None:
+    judged = contract()
+    judged.judge(draft([{"Nats-Msg-Id": "a"}]), next_offset=0, now_ms=1)
+    judged.nothing_asked()
+    judged.nothing_asked()
+    judged.take_back(2)
+    late = draft([{"Nats-Expected-Last-Msg-Id": "a"}])
+    judged.judge(late, next_offset=2, now_ms=1)
+    assert values(late) == []
+
+
+def test_a_batch_without_terms_taken_back_leaves_the_last_id() -> None:
+    judged = contract()
+    judged.judge(draft([{"Nats-Msg-Id": "a"}]), next_offset=0, now_ms=1)
+    judged.nothing_asked()
+    judged.take_back(1)
+    next_one = draft([{"Nats-Expected-Last-Msg-Id": "a"}])
+    judged.judge(next_one, next_offset=1, now_ms=1)
+    assert values(next_one) == [b"0"]
+
+
+@given(st.lists(st.booleans(), min_size=1, max_size=300), st.integers(0, 300), st.integers(0, 9000))
+def test_limits_cut_a_batch_where_they_are_reached(
+    with_id: list[bool], records_max: int, bytes_max: int
+) -> None:
+    made = draft([{"Nats-Msg-Id": f"{n}"} if has else {} for n, has in enumerate(with_id)])
+    sizes = [len(each) for each in _records(bytes(made.batch[HEADER_BYTES:]))]
+    contract().judge(
+        made, next_offset=7, now_ms=1, allowance=Allowance(records=records_max, bytes=bytes_max)
+    )
+    expected: list[bytes] = []
+    room = bytes_max
+    for row, size in enumerate(sizes):
+        if len(expected) < records_max and size <= room:
+            expected.append(b"%d" % row)
+            room -= size
+    assert values(made) == expected
+
+
+def _records(data: bytes) -> Iterator[bytes]:
+    while data:
+        raw, shift, at = 0, 0, 0
+        while True:
+            raw |= (data[at] & 127) << shift
+            shift, at = shift + 7, at + 1
+            if data[at - 1] < 128:
+                break
+        end = at + (raw >> 1)
+        yield data[:end]
+        data = data[end:]
+
+
+def test_a_window_grows_and_forgets_the_oldest_beyond_its_number() -> None:
+    judged = contract(dedupe_messages_max=5_000)
+    for start in range(0, 20_000, 500):
+        made = draft([{"Nats-Msg-Id": f"{n}"} for n in range(start, start + 500)])
+        judged.judge(made, next_offset=start, now_ms=1)
+        assert made.record_count == 500
+    assert judged.ids == 5_000
+    assert judged.counts.ids_dropped_early == 15_000
+    again = draft([{"Nats-Msg-Id": f"{n}"} for n in (14_999, 15_500, 19_999)])
+    judged.judge(again, next_offset=20_000, now_ms=1)
+    assert values(again) == [b"0"]
+
+
+def test_an_id_that_comes_after_a_large_window_ran_empty_is_forgotten_in_time() -> None:
+    judged = contract(dedupe_window_ms=1_000)
+    many = draft([{"Nats-Msg-Id": f"{n}"} for n in range(2 * window_module.PLACES_MIN)])
+    judged.judge(many, next_offset=0, now_ms=1)
+    end = many.record_count
+    for now_ms, expected in ((5_000, [b"0"]), (6_000, []), (6_001, [b"0"])):
+        judged.judge(one := draft([{"Nats-Msg-Id": "a"}]), next_offset=end, now_ms=now_ms)
+        assert values(one) == expected
+        end += one.record_count
+
+
+def test_ids_stored_after_a_full_disk_are_remembered_for_the_whole_window() -> None:
+    judged = contract(dedupe_window_ms=1_000)
+    judged.judge(draft([{"Nats-Msg-Id": f"{n}"} for n in range(10)]), next_offset=0, now_ms=1)
+    judged.take_back(0)
+    judged.judge(draft([{"Nats-Msg-Id": "a"}]), next_offset=0, now_ms=900)
+    again = draft([{"Nats-Msg-Id": "a"}])
+    judged.judge(again, next_offset=1, now_ms=1_900)
+    assert values(again) == []
+    judged.judge(again := draft([{"Nats-Msg-Id": "a"}]), next_offset=1, now_ms=1_901)
+    assert values(again) == [b"0"]
+
+
+def entry(index: int, inbox: bytes) -> bytes:
+    return b"\0" + index.to_bytes(4, "little") + len(inbox).to_bytes(2, "little") + inbox
+
+
+def test_everybody_is_told_what_became_of_their_message() -> None:
+    judged = contract()
+    first = draft([{"Nats-Msg-Id": "a"}])
+    assert judged.judge(first, next_offset=40, now_ms=5) is None
+    headers = [
+        {"Nats-Msg-Id": "a"},
+        {},
+        {"Nats-Expected-Last-Sequence": "41"},
+        {"Nats-Expected-Stream": "t"},
+        {"Nats-Msg-Id": "b"},
+    ]
+    answers = b"".join(entry(row, b"inbox%d" % row) for row in range(5))
+    made = draft(headers, answers=answers)
+    told = judged.judge(made, next_offset=41, now_ms=6)
+    assert told is not None
+    assert (told.duplicates, told.duplicates_base, told.duplicate_count) == (
+        entry(0, b"inbox0"), 40, 1,
+    )  # fmt: skip
+    assert made.answers == entry(0, b"inbox1") + entry(1, b"inbox4")
+    assert b"PUB inbox2 " in told.refusals
+    assert b'"description":"wrong last sequence: 42"' in told.refusals
+    assert b'"description":"expected stream does not match: this is s"' in told.refusals
+    counts = judged.counts
+    assert (counts.duplicates, counts.expectations_failed) == (1, 2)
+
+
+def test_terms_of_records_that_lie_about_their_length_are_refused(
+    hot: Callable[[str], ModuleType],
+) -> None:
+    good = draft([{"Nats-Msg-Id": "abc"}, {"Nats-Expected-Stream": "s"}])
+    rows = array("q", bytes(8 * 8 * 3))
+    read = hot("publish/headers").read_publish_headers
+    for at in range(HEADER_BYTES, len(good.batch)):
+        for value in (0, 1, 0x7F, 0x80, 0xFF):
+            bad = bytearray(good.batch)
+            bad[at] = value
+            assert read(bad, HEADER_BYTES, 2, SEED.numbers, array("q"), rows) in (-1, 0, 1, 2)
+
+
+@pytest.mark.parametrize("last_id", [None, "id-9"])
+def test_a_log_gives_back_what_was_known(last_id: str | None) -> None:
+    clock = SimClock(1_000_000)
+    log = PartitionLog.open(
+        SimFiles(RealRandom(1)), "log", LogConfig(segment_bytes_max=2_000), clock
+    )
+    live = contract(dedupe_window_ms=5_000)
+    for turn in range(40):
+        headers = [{"Nats-Msg-Id": f"{turn}-{n}"} if n % 2 else {} for n in range(5)]
+        if turn == 39 and last_id is not None:
+            headers[-1] = {"Nats-Msg-Id": last_id}
+        elif turn == 39:
+            headers[-1] = {}
+        made = draft(headers)
+        now_ms = 1_000_000 + 300 * turn
+        live.judge(made, next_offset=5 * turn, now_ms=now_ms)
+        seal(made.batch, record_count=5, base_timestamp=now_ms, max_timestamp=now_ms,
+             base_offset=5 * turn)  # fmt: skip
+        log.append(made.batch, base_offset=5 * turn, end_offset=5 * turn + 5,
+                   timestamp_max=now_ms, leader_epoch=0)  # fmt: skip
+    loaded = contract(dedupe_window_ms=5_000)
+    now_ms = 1_000_000 + 300 * 39
+    load(loaded, log, since_ms=now_ms - 5_000)
+    probe = [{"Nats-Msg-Id": f"{turn}-{n}"} for turn in range(40) for n in (1, 3)]
+    probe += [{"Nats-Expected-Last-Msg-Id": "id-9"}]
+    for one in probe:
+        left = draft([one]), draft([one])
+        live.judge(left[0], next_offset=200, now_ms=now_ms)
+        loaded.judge(left[1], next_offset=200, now_ms=now_ms)
+        assert left[0].record_count == left[1].record_count, one
+        if left[0].record_count:
+            live.take_back(200)
+            loaded.take_back(200)
+
+
+def test_terms_say_whether_there_are_ids() -> None:
+    found = draft([{}, {"Nats-Expected-Stream": "s"}]).terms
+    assert isinstance(found, PublishHeaders)
+    assert not found.has_ids()

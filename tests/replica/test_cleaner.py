@@ -1,0 +1,222 @@
+"""The loop of compaction over partitions, on a disk in memory."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+from dataclasses import replace
+
+import pytest
+
+from bascule.host.real import RealRandom
+from bascule.model import Cleanup, StreamConfig, StreamDefinition
+from bascule.publish.headers import HashKey
+from bascule.replica.maintenance.cleaner import RETRY_NS, Cleaner, CleanerLimits
+from bascule.replica.partition import Partition
+from bascule.replica.partitions import Partitions
+from bascule.sim.disk import SimClock, SimFiles
+from bascule.storage.partition_log import PartitionLog
+from bascule.storage.retention import log_config
+from support.keyed_logs import Model, append_keyed, held
+
+CONFIG = StreamConfig(
+    subject="s", segment_bytes_max=2_000, cleanup=(Cleanup.COMPACT,), dedupe_window_ms=0
+)
+
+
+class World:
+    """Some partitions, and a cleaner that is asked to look at them."""
+
+    def __init__(
+        self, *configs: StreamConfig, bytes_per_second_max: int = 0, map_bytes_max: int = 1 << 20
+    ) -> None:
+        self.files = SimFiles(RealRandom(1))
+        self.clock = SimClock(100_000)
+        self.partitions = Partitions()
+        self.every: list[Partition] = []
+        self.models: list[Model] = []
+        for number, config in enumerate(configs):
+            self.add(f"s{number}", config)
+        self.cleaner = Cleaner(
+            self.partitions,
+            files=self.files,
+            clock=self.clock,
+            random=RealRandom(2),
+            limits=CleanerLimits(map_bytes_max, bytes_per_second_max),
+            roll=lambda partition: self.store(partition).roll(),
+            checkpoint=self.checkpoint,
+        )
+
+    def add(self, name: str, config: StreamConfig) -> None:
+        log = PartitionLog.open(
+            self.files, f"/data/streams/{name}/0", log_config(config), self.clock
+        )
+        partition = Partition(
+            StreamDefinition(name, name.encode().ljust(16), 0, config),
+            0,
+            log=log,
+            failure=None,
+            clock=self.clock,
+            moved=lambda _: None,
+            seed=HashKey(bytes(16)),
+        )
+        self.partitions.add((partition,))
+        self.every.append(partition)
+        self.models.append(Model())
+
+    def store(self, partition: Partition) -> PartitionLog:
+        assert partition.log is not None
+        return partition.log
+
+    def checkpoint(self, partition: Partition) -> None:
+        partition.sync()
+        partition.checkpoint()
+
+    def write(self, number: int, batches: int, *, keys: int = 5) -> None:
+        log = self.store(self.every[number])
+        for n in range(batches):
+            pairs: list[tuple[bytes | None, bytes | None]] = [
+                (b"%d" % ((3 * n + m) % keys), b"value" * 9) for m in range(3)
+            ]
+            append_keyed(log, self.models[number], pairs, timestamp=self.clock.ms)
+        self.checkpoint(self.every[number])
+
+    def held(self, number: int) -> int:
+        return len(held(self.store(self.every[number])))
+
+    def tick(self) -> bool:
+        return asyncio.run(self.cleaner.tick())
+
+
+def test_the_dirtiest_log_comes_first_and_others_are_left_alone() -> None:
+    world = World(CONFIG, CONFIG, replace(CONFIG, cleanup=(Cleanup.DELETE,)))
+    world.write(0, 40)
+    assert world.tick()
+    world.write(0, 60)
+    for number in (1, 2):
+        world.write(number, 100)
+    before = world.held(0)
+    assert world.tick()
+    assert (world.held(0), world.held(2)) == (before, 300)
+    assert world.held(1) < 100, "all of this one was dirty"
+    assert world.tick()
+    assert world.held(0) < before
+    assert not world.tick()
+    counts = world.cleaner.counts
+    assert (counts.runs, counts.failures, counts.runs_cut_short) == (3, 0, 0)
+    assert counts.records > 0
+    assert counts.bytes_read > counts.bytes_written > 0
+    assert counts.bytes_removed > 0
+
+
+def test_a_log_is_left_alone_until_enough_of_it_is_dirty() -> None:
+    world = World(replace(CONFIG, dirty_percent_min=60))
+    world.write(0, 100, keys=1_000)
+    assert world.tick()
+    world.write(0, 80, keys=1_000)
+    assert not world.tick()
+    world.write(0, 80, keys=1_000)
+    assert world.tick()
+
+
+@pytest.mark.parametrize("lag", [{"min_compaction_lag_ms": 500}, {"dedupe_window_ms": 500}])
+def test_young_records_wait(lag: dict[str, int]) -> None:
+    world = World(replace(CONFIG, **lag))
+    world.write(0, 100)
+    world.clock.ms += 499
+    assert not world.tick()
+    world.clock.ms += 1
+    assert world.tick()
+    assert world.held(0) < 100
+
+
+def test_old_records_do_not_wait_not_even_in_the_active_segment() -> None:
+    world = World(replace(CONFIG, dirty_percent_min=100, max_compaction_lag_ms=1_000))
+    world.write(0, 100, keys=7)
+    assert world.tick()
+    world.write(0, 2, keys=7)
+    end = world.store(world.every[0]).end.offset
+    assert not world.tick()
+    world.clock.ms += 1_000
+    assert not world.tick(), "this look ends the segment"
+    assert world.tick()
+    assert world.held(0) == 7
+    assert world.store(world.every[0]).end.offset == end
+
+
+def test_tombstones_go_when_their_time_has_come() -> None:
+    world = World(replace(CONFIG, tombstone_retention_ms=700, dirty_percent_min=90))
+    world.write(0, 60)
+    log = world.store(world.every[0])
+    append_keyed(log, world.models[0], [(b"%d" % n, None) for n in range(5)])
+    append_keyed(log, world.models[0], [(None, b"what comes after")])
+    log.roll()
+    world.checkpoint(world.every[0])
+    assert world.tick()
+    assert world.held(0) == 6
+    world.clock.ms += 699
+    assert not world.tick()
+    world.clock.ms += 1
+    assert world.tick()
+    assert world.held(0) == 1
+    assert not world.tick()
+
+
+def test_a_failure_is_logged_once_and_leaves_the_log_as_it_was(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    world = World(CONFIG)
+    world.write(0, 100)
+    world.files.fail(40, errno.ENOSPC)
+    with caplog.at_level(logging.ERROR):
+        assert world.tick()
+        assert not world.tick()
+    assert [record.getMessage() for record in caplog.records] == [
+        "compaction failed; the log stays as it is"
+    ]
+    assert world.held(0) == 300
+    assert world.cleaner.counts.failures == 1
+    world.clock.ms += RETRY_NS // 1_000_000
+    assert world.tick()
+    assert world.held(0) < 100
+
+
+def test_a_map_that_is_too_small_takes_several_runs() -> None:
+    world = World(replace(CONFIG, dirty_percent_min=0), map_bytes_max=1)
+    world.write(0, 200, keys=150)
+    runs = 0
+    while world.tick():
+        runs += 1
+    assert runs > 1
+    assert world.cleaner.counts.runs_cut_short == runs - 1
+    log = world.store(world.every[0])
+    closed = [r.key for r in held(log) if r.offset < log.swaps.closed_segments()[-1][1]]
+    assert len(closed) == len(set(closed)) == 150
+
+
+def test_closing_ends_a_run_that_takes_its_time() -> None:
+    world = World(CONFIG, bytes_per_second_max=1)
+    world.write(0, 100)
+
+    async def close_in_the_middle() -> None:
+        loop, running = asyncio.get_running_loop(), asyncio.Event()
+        monotonic_ns = world.clock.monotonic_ns
+        calls: list[None] = []
+
+        def tell() -> int:
+            calls.append(None)
+            if len(calls) == 3:  # for the choice, for the start, and now to keep the pace
+                loop.call_soon_threadsafe(running.set)
+            return monotonic_ns()
+
+        world.clock.monotonic_ns = tell  # type: ignore[method-assign]
+        ticking = asyncio.create_task(world.cleaner.tick())
+        await running.wait()
+        await world.cleaner.close()
+        await ticking
+        assert not await world.cleaner.tick(), "no run begins after that"
+
+    asyncio.run(close_in_the_middle())
+    assert world.cleaner.counts.runs == 0
+    assert world.held(0) == 300

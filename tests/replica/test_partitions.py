@@ -1,0 +1,174 @@
+"""One partition between the appender, the syncer and its readers, on a disk in memory."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable
+
+import pytest
+
+from bascule.host.real import RealRandom
+from bascule.ingest.sequencer import UnstampedBatch
+from bascule.model import StreamConfig, StreamDefinition, SyncPolicy
+from bascule.publish.headers import HashKey, read_publish_headers
+from bascule.record.batch import Record
+from bascule.record.builder import build_batch
+from bascule.replica.partition import Partition
+from bascule.sim.disk import SimClock, SimFiles
+from bascule.storage.partition_log import LogConfig, PartitionLog
+from support.stored_batches import DIRECTORY, read_records
+
+SEED = HashKey(bytes(16))
+
+
+class Room:
+    """What the batch of a draft lies in."""
+
+    def __init__(self, data: bytes) -> None:
+        self.view = memoryview(bytearray(data))
+
+
+def draft(count: int = 1, **headers: str) -> UnstampedBatch:
+    """A batch of records that all have these headers."""
+    encoded = tuple((name.replace("_", "-"), text.encode()) for name, text in headers.items())
+    records = [Record(n, 1_000, None, b"value", encoded) for n in range(count)]
+    room = Room(bytes(build_batch(records, base_offset=0, log_append_time=True)))
+    made = UnstampedBatch(
+        slot=1, batch=room.view, record_count=count, answers=b"", refused=b"", refused_count=0,
+        slab=room,
+    )  # fmt: skip
+    made.terms = read_publish_headers(made.batch, count, SEED) if headers else None
+    return made
+
+
+class World:
+    """A disk and a clock; partitions opened on them one after the other."""
+
+    def __init__(self) -> None:
+        self.files = SimFiles(RealRandom(1))
+        self.clock = SimClock(1_000)
+        self.moves = 0
+
+    def open(
+        self,
+        sync: SyncPolicy = SyncPolicy.ALWAYS,
+        *,
+        read_only: bool = False,
+        notes_ids: Callable[[], None] | None = None,
+    ) -> Partition:
+        config = StreamConfig(subject="s", sync=sync, read_only=read_only)
+        log = PartitionLog.open(self.files, DIRECTORY, LogConfig(), self.clock)
+        return Partition(
+            StreamDefinition("s", b"i" * 16, 0, config),
+            0,
+            log=log,
+            failure=None,
+            clock=self.clock,
+            moved=self.on_moved,
+            seed=SEED,
+            notes_ids=notes_ids,
+        )
+
+    def on_moved(self, partition: Partition) -> None:
+        self.moves += 1
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+def timestamps(partition: Partition) -> list[int]:
+    assert partition.log is not None
+    return [record.timestamp for record in read_records(partition.log)]
+
+
+def test_time_does_not_run_backwards(world: World) -> None:
+    partition = world.open()
+    for now in (1_000, 5_000, 2_000, 4_999, 5_001, 0):
+        world.clock.ms = now
+        partition.append(draft(2))
+    expected = [1_000, 5_000, 5_000, 5_000, 5_001, 5_001]
+    assert timestamps(partition) == [moment for moment in expected for _ in range(2)]
+
+
+def test_time_does_not_run_backwards_across_a_restart(world: World) -> None:
+    partition = world.open()
+    world.clock.ms = 9_000
+    partition.append(draft())
+    partition.sync()
+    assert partition.log is not None
+    partition.log.close()
+    world.clock.ms = 3_000
+    again = world.open()
+    again.append(draft())
+    assert timestamps(again) == [9_000, 9_000]
+
+
+def test_only_what_is_synced_is_committed(world: World) -> None:
+    partition = world.open()
+    partition.append(draft(3))
+    assert (partition.high_watermark.offset, world.moves) == (0, 0)
+    partition.sync()
+    assert (partition.high_watermark.offset, world.moves) == (3, 1)
+
+
+@pytest.mark.parametrize("sync", [SyncPolicy.INTERVAL, SyncPolicy.NEVER])
+def test_who_asks_for_less_is_committed_at_once(world: World, sync: SyncPolicy) -> None:
+    partition = world.open(sync)
+    partition.append(draft(3))
+    assert partition.high_watermark.offset == 3
+    assert partition.is_dirty
+
+
+def test_the_high_watermark_leaves_a_segment_that_ended(world: World) -> None:
+    partition = world.open()
+    partition.append(draft(3))
+    partition.sync()
+    assert partition.log is not None
+    partition.log.roll()
+    partition.sync()
+    # Where it was is compaction's to rewrite from now on.
+    assert partition.high_watermark == partition.log.end
+    assert partition.high_watermark.segment_base == 3
+
+
+def test_each_run_of_a_node_has_an_epoch_of_its_own(world: World) -> None:
+    first = world.open()
+    first.append(draft())
+    assert first.log is not None
+    first.log.close()
+    assert world.open().leader_epoch == first.leader_epoch + 1
+
+
+def test_what_cannot_be_noted_on_the_disk_is_taken_when_sent_again(world: World) -> None:
+    refusals = [OSError(errno.ENOSPC, "no space left on device")]
+    noted: list[int] = []
+
+    def note() -> None:
+        if refusals:
+            raise refusals.pop()
+        assert partition.log is not None
+        noted.append(partition.log.end.offset)
+
+    partition = world.open(notes_ids=note)
+    assert partition.log is not None
+    for _ in range(2):
+        partition.append(draft(Nats_Msg_Id="a"))
+    # Once, and before the log holds the id.
+    assert noted == [0]
+    assert partition.log.end.offset == 1
+    assert partition.counts.records_not_stored == 1
+    assert partition.contract.counts.duplicates == 0
+    partition.append(draft(Nats_Msg_Id="a"))
+    assert partition.contract.counts.duplicates == 1
+    partition.append(draft(Nats_Expected_Last_Msg_Id="a"))
+    assert partition.log.end.offset == 2
+
+
+def test_ids_of_which_none_is_stored_are_not_noted(world: World) -> None:
+    noted: list[None] = []
+    partition = world.open(read_only=True, notes_ids=lambda: noted.append(None))
+    partition.append(draft(Nats_Msg_Id="a"))
+    assert partition.contract.counts.closed_refused == 1
+    assert not noted
