@@ -71,8 +71,8 @@ async def serve(log: PartitionLog, ready: Callable[[int], None], stop: asyncio.E
         log=log,
         failure=None,
         clock=RealClock(),
-        moved=partitions.notify,
-        seed=HashKey(bytes(16)),
+        on_moved=partitions.notify,
+        hash_key=HashKey(bytes(16)),
     )
     partitions.add((partition,))
     door = ClientListener(

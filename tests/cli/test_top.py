@@ -51,7 +51,7 @@ def text_of(records: int, *, lag_s: float = 0.0, failure: str | None = None) -> 
     statistics = {
         "nats": {"connected": True},
         "buffer": {"waiting_bytes": 64, "limit_bytes": 256, "stalled_ns": records * 1_000_000},
-        "client_door": {"connections": 3},
+        "client_listener": {"connections": 3},
         "disk": {"free_bytes": 1 << 30, "total_bytes": 4 << 30, "sync_ns": Histogram(SECONDS)},
         "stream": {
             "records": {("a", 0): records, ("a", 1): records, ("b", 0): 7},

@@ -29,8 +29,9 @@ from support.processes import BIN, Node, running_nats, running_node, wait_for
 with warnings.catch_warnings():
     # It reads its own schema files in a way that Python 3.11 deprecates.
     warnings.simplefilter("ignore", DeprecationWarning)
-    import kafka
     from kafka.structs import OffsetAndMetadata
+
+    import kafka
 
 MESSAGES = 100
 names = (f"flow{n}" for n in itertools.count())

@@ -15,10 +15,10 @@ from crc32c import crc32c
 
 from bascule.errors import ConfigError, RemoteProtocolError
 from bascule.ingest import sequencer as sequencer_module
-from bascule.publish import headers as headers_module
 from bascule.ingest.chunk_reader import RECEIVE_BYTES, ChunkReader
 from bascule.ingest.routing import BY_KEY, BY_SUBJECT, PartitionSlot
 from bascule.ingest.sequencer import Sequencer
+from bascule.publish import headers as headers_module
 from bascule.publish.headers import HashKey
 from bascule.record import header as batch_header
 from bascule.record.batch import RecordBatch
@@ -35,6 +35,7 @@ from bascule.wire.nats import (
 )
 from bascule.wire.nats.nkeys import decode_claims, decode_seed, parse_credentials
 from fuzz.target import Target, agree, chunks, twins
+from support.replicas import NamedReplica
 
 BODY_BYTES_MAX = 4_096
 SEED = "SUACSSL3UAHUDXKFSNVUZRF5UHPMWZ6BFDTJ7M6USDXIEDNPPQYYYCU3VY"
@@ -247,36 +248,38 @@ def run_ingest(data: bytes) -> None:
     results: list[object] = []
     for twin in (0, 1):
         with sequencing_with(twin):
-            sequencer = Sequencer(batch_bytes_max=600, seed=HashKey(bytes(16)))
-            sequencer.routes.set_slot(0, PartitionSlot(message_bytes_max=1_000))
+            sequencer = Sequencer(batch_bytes_max=600, hash_key=HashKey(bytes(16)))
+            sequencer.routes.set_slot(0, PartitionSlot(NamedReplica(0), 1_000))
             sequencer.routes.set_route(1, (0,))
             for number in (1, 2, 3):
                 sequencer.routes.set_slot(
-                    number, PartitionSlot(1_000, key_from_subject=number == 3)
+                    number, PartitionSlot(NamedReplica(number), 1_000, key_from_subject=number == 3)
                 )
             sequencer.routes.set_route(2, (1, 2), by=BY_KEY)
             sequencer.routes.set_route(3, (2, 3), by=BY_SUBJECT)
             room = Room(sequencer.room_bytes(consumed, count))
-            batches, end = sequencer.sequence(
+            routed, end = sequencer.sequence(
                 buf, array("i", messages), count, wire_bytes=consumed, slab=room, start=0
             )
             assert end <= len(room.view)
-            stored = [check_draft(draft) for draft in batches]
-            kept = [bytes(draft.batch[61:]) for draft in batches]
-            asked = [(bytes(d.answers), bytes(d.refused), d.slot) for d in batches]
-            terms = [
+            batches = [batch for _, own in routed for batch in own]
+            slots = [replica.index for replica, own in routed for _ in own]
+            stored = [check_batch(batch) for batch in batches]
+            kept = [bytes(batch.data[61:]) for batch in batches]
+            asked = [(bytes(d.ack_entries), bytes(d.refused_entries)) for d in batches]
+            headers = [
                 list(
                     headers_module.read_publish_headers(
-                        d.batch, d.record_count, HashKey(bytes(16))
+                        d.data, d.record_count, HashKey(bytes(16))
                     ).rows
                 )
                 for d in batches
                 if d.record_count
             ]
-        results.append((stored, kept, asked, terms))
+        results.append((slots, stored, kept, asked, headers))
     agree("sequence", results)
-    first = [batch for draft, batch in zip(batches, stored, strict=True) if draft.slot == 0]
-    values = [value for batch in first for value in batch]
+    first = [own for slot, own in zip(slots, stored, strict=True) if slot == 0]
+    values = [value for own in first for value in own]
     for (_, _, _, headers, body), value in zip(
         [message for message in parsed if message[0] == 1 and len(message[4]) <= 1_000],
         values if len(values) == sum(m[0] == 1 for m in parsed) else [],
@@ -286,16 +289,16 @@ def run_ingest(data: bytes) -> None:
         assert value is None or value == payload or ENVELOPE_MAGIC in payload, (value, payload)
 
 
-def check_draft(draft: Any) -> list[bytes | None]:
-    """The values of a draft's records, which must be well-formed."""
-    if not draft.record_count:
-        assert len(draft.batch) == 0
+def check_batch(batch: Any) -> list[bytes | None]:
+    """The values of a batch's records, which must be well-formed."""
+    if not batch.record_count:
+        assert len(batch.data) == 0
         return []
     batch_header.seal(
-        draft.batch, record_count=draft.record_count, base_timestamp=5, max_timestamp=5
+        batch.data, record_count=batch.record_count, base_timestamp=5, max_timestamp=5
     )
-    records = list(RecordBatch(draft.batch))
-    assert len(records) == draft.record_count
+    records = list(RecordBatch(batch.data))
+    assert len(records) == batch.record_count
     return [record.value for record in records]
 
 

@@ -247,7 +247,7 @@ def test_a_stream_made_anew_has_no_commits(scene: Scene, tmp_path: Path) -> None
         await offsets.commit([(KEY, Commit(offset=5))])
 
     scene.run(commit)
-    (gone,) = scene.partitions.remove("flights")
+    (gone,) = scene.partitions.remove(scene.partitions.stream("flights")[0].definition)
     assert gone.log is not None
     gone.log.close()
     again = open_stream(tmp_path / "again", scene.partitions, clock=scene.clock)

@@ -148,7 +148,13 @@ Call = Callable[..., httpx.Response]
 
 @pytest.fixture
 def call(admin: ImageAdmin) -> Call:
-    app = create_app(admin, defaults=StreamDefaults(sync="interval"), body_bytes_max=2_048)
+    app = create_app(
+        admin,
+        None,  # offsets are tried against a real node
+        admin,
+        defaults=StreamDefaults(sync="interval"),
+        body_bytes_max=2_048,
+    )
 
     def one(method: str, path: str, **arguments: Any) -> httpx.Response:
         async def go() -> httpx.Response:

@@ -10,6 +10,7 @@ import pytest
 
 from bascule.ingest.routing import BY_KEY, BY_SUBJECT, PartitionSlot, Routes
 from bascule.wire import _hot as wire_hot
+from support.replicas import NamedReplica
 
 Hot = Callable[[str], ModuleType]
 
@@ -33,7 +34,7 @@ def test_murmur2_is_kafkas(hot: Hot, key: bytes, expected: int) -> None:
 def slots(hot: Hot, data: bytes, routes: Routes) -> list[int]:
     messages, state = array("i", bytes(4 * 8 * 64)), array("q", bytes(32))
     count = wire_hot.parse_messages(data, 0, len(data), 1 << 20, 4096, messages, state)
-    hot("ingest/routing").assign_lanes(data, messages, count, array("q"), 13, *routes.arrays)
+    hot("ingest/routing").assign_slots(data, messages, count, array("q"), 13, *routes.arrays)
     return [messages[8 * n] for n in range(count)]
 
 
@@ -42,11 +43,11 @@ def keyed(sid: int, subject: str, block: bytes) -> bytes:
     return line.encode() + block + b"x\r\n"
 
 
-def test_messages_find_their_lanes(hot: Hot) -> None:
+def test_messages_find_their_slots(hot: Hot) -> None:
     murmur2 = hot("ingest/routing").murmur2
     routes = Routes()
     for number in range(9):
-        routes.set_slot(number, PartitionSlot(100))
+        routes.set_slot(number, PartitionSlot(NamedReplica(number), 100))
     routes.set_route(1, (0,))
     routes.set_route(3, (1, 2, 3, 4), by=BY_SUBJECT)
     routes.set_route(4, (8, 5, 7, 6), by=BY_KEY)

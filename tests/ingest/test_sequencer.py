@@ -5,19 +5,22 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable
 from types import ModuleType
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from bascule.ingest import sequencer as sequencer_module
-from bascule.publish import headers as headers_module
 from bascule.ingest.routing import PartitionSlot
-from bascule.ingest.sequencer import Sequencer, UnstampedBatch
+from bascule.ingest.sequencer import Sequencer
+from bascule.publish import headers as headers_module
 from bascule.publish.headers import HashKey
+from bascule.publish.unstamped_batch import Replica, UnstampedBatch
 from bascule.record import header as batch_header
 from bascule.record.batch import Record, RecordBatch
 from bascule.wire import _hot as wire_hot
+from support.replicas import NamedReplica
 
 Load = Callable[[str], ModuleType]
 
@@ -30,18 +33,24 @@ class Room:
         self.view = memoryview(bytearray(size))
 
 
-def sequence(
+def sequence(data: bytes, **options: Any) -> tuple[Sequencer, list[UnstampedBatch]]:
+    sequencer, routed = route(data, **options)
+    return sequencer, [batch for _, batches in routed for batch in batches]
+
+
+def route(
     data: bytes,
     *,
     sids: tuple[int, ...] = (1,),
     limit: int = 1 << 20,
     batch_max: int = 1 << 20,
     by_subject: bool = False,
-) -> tuple[Sequencer, list[UnstampedBatch]]:
-    sequencer = Sequencer(batch_bytes_max=batch_max, seed=SEED)
+) -> tuple[Sequencer, list[tuple[Replica, list[UnstampedBatch]]]]:
+    sequencer = Sequencer(batch_bytes_max=batch_max, hash_key=SEED)
     for sid in sids:
         sequencer.routes.set_slot(
-            sid + 3, PartitionSlot(message_bytes_max=limit, key_from_subject=by_subject)
+            sid + 3,
+            PartitionSlot(NamedReplica(sid + 3), limit, key_from_subject=by_subject),
         )
         sequencer.routes.set_route(sid, (sid + 3,))
     messages, state = array("i", bytes(4 * 8 * 512)), array("q", bytes(32))
@@ -49,18 +58,16 @@ def sequence(
     count = wire_hot.parse_messages(buf, 0, len(buf), 1 << 24, 4096, messages, state)
     assert state[0] == len(buf)
     room = Room(sequencer.room_bytes(len(buf), count) + 50)
-    batches, end = sequencer.sequence(
-        buf, messages, count, wire_bytes=len(buf), slab=room, start=50
-    )
+    routed, end = sequencer.sequence(buf, messages, count, wire_bytes=len(buf), slab=room, start=50)
     assert end <= len(room.view)
-    return sequencer, batches
+    return sequencer, routed
 
 
-def records(draft: UnstampedBatch) -> list[Record]:
+def records(batch: UnstampedBatch) -> list[Record]:
     batch_header.seal(
-        draft.batch, record_count=draft.record_count, base_timestamp=5, max_timestamp=5
+        batch.data, record_count=batch.record_count, base_timestamp=5, max_timestamp=5
     )
-    return list(RecordBatch(draft.batch))
+    return list(RecordBatch(batch.data))
 
 
 def msg(
@@ -84,12 +91,12 @@ def on_twin(hot: Load, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_each_message_is_one_record() -> None:
     block = b"NATS/1.0\r\nA: 1\r\nbascule-key:  the key \r\nB:two words\t\r\nA: 3\r\nE:\r\n\r\n"
-    _, (draft,) = sequence(
+    _, (batch,) = sequence(
         msg("a.b", b"plain")
         + msg("a.c", b"", reply="in.box")
         + msg("a.d", b"with", block=block, reply="r")
     )
-    assert records(draft) == [
+    assert records(batch) == [
         Record(0, 5, None, b"plain", (("subject", b"a.b"),)),
         Record(1, 5, None, b"", (("subject", b"a.c"), ("reply", b"in.box"))),
         Record(
@@ -100,15 +107,15 @@ def test_each_message_is_one_record() -> None:
             ),
         ),
     ]  # fmt: skip
-    assert draft.answers == (
+    assert batch.ack_entries == (
         b"\0" + (1).to_bytes(4, "little") + b"\6\0in.box" + b"\0\2\0\0\0" + b"\1\0r"
     )
 
 
 def test_a_header_called_reply_cannot_pass_for_the_reply_subject() -> None:
     block = b"NATS/1.0\r\nreply: fake\r\n\r\n"
-    _, (draft,) = sequence(msg("a", b"x", block=block) + msg("a", b"y", block=block, reply="real"))
-    first, second = records(draft)
+    _, (batch,) = sequence(msg("a", b"x", block=block) + msg("a", b"y", block=block, reply="real"))
+    first, second = records(batch)
     assert first.headers == (("subject", b"a"), ("reply", None), ("reply", b"fake"))
     assert second.headers == (("subject", b"a"), ("reply", b"real"), ("reply", b"fake"))
 
@@ -126,8 +133,8 @@ def test_a_header_called_reply_cannot_pass_for_the_reply_subject() -> None:
     ],
 )
 def test_a_malformed_header_block_is_kept_whole(block: bytes) -> None:
-    sequencer, (draft,) = sequence(msg("a", b"x", block=block))
-    (record,) = records(draft)
+    sequencer, (batch,) = sequence(msg("a", b"x", block=block))
+    (record,) = records(batch)
     assert record.headers == (("subject", b"a"), ("Nats-Header-Block", block))
     assert record.value == b"x"
     assert sequencer.counts.header_blocks_malformed == 1
@@ -135,18 +142,18 @@ def test_a_malformed_header_block_is_kept_whole(block: bytes) -> None:
 
 def test_subscriptions_get_batches_of_their_own_in_order() -> None:
     data = b"".join(msg("s", b"%d" % n, sid=n % 3 + 1) for n in range(30)) + msg("s", b"x", sid=9)
-    sequencer, batches = sequence(data, sids=(1, 2, 3))
-    assert sorted(d.slot for d in batches) == [4, 5, 6]
-    for draft in batches:
-        values = [int(r.value or b"") for r in records(draft)]
-        assert values == list(range(draft.slot - 4, 30, 3))
+    sequencer, routed = route(data, sids=(1, 2, 3))
+    assert sorted(replica.index for replica, _ in routed) == [4, 5, 6]
+    for replica, (batch,) in routed:
+        values = [int(r.value or b"") for r in records(batch)]
+        assert values == list(range(replica.index - 4, 30, 3))
     assert sequencer.counts.messages == 31
     assert sequencer.counts.messages_unrouted == 1
 
 
 def test_a_route_that_ended_takes_nothing() -> None:
-    sequencer = Sequencer(batch_bytes_max=1 << 20, seed=SEED)
-    sequencer.routes.set_slot(0, PartitionSlot(message_bytes_max=10))
+    sequencer = Sequencer(batch_bytes_max=1 << 20, hash_key=SEED)
+    sequencer.routes.set_slot(0, PartitionSlot(NamedReplica(0), 10))
     sequencer.routes.set_route(1, (0,))
     sequencer.routes.set_route(1, ())
     data = bytearray(msg("s", b"x"))
@@ -161,19 +168,19 @@ def test_a_route_that_ended_takes_nothing() -> None:
 
 def test_a_message_over_the_limit_is_refused_and_the_rest_is_kept() -> None:
     data = msg("a", b"x" * 11, reply="big") + msg("a", b"x" * 10, reply="fits")
-    sequencer, (draft,) = sequence(data, limit=10)
-    assert draft.record_count == 1
-    assert draft.refused_count == sequencer.counts.messages_refused == 1
-    assert draft.refused == b"\0" + (11).to_bytes(4, "little") + b"\3\0big"
+    sequencer, (batch,) = sequence(data, limit=10)
+    assert batch.record_count == 1
+    assert batch.refused_count == sequencer.counts.messages_refused == 1
+    assert batch.refused_entries == b"\0" + (11).to_bytes(4, "little") + b"\3\0big"
     _, (alone,) = sequence(msg("a", b"x" * 11), limit=10)
-    assert (alone.record_count, len(alone.batch), alone.refused) == (0, 0, b"")
+    assert (alone.record_count, len(alone.data), alone.refused_entries) == (0, 0, b"")
 
 
 def test_batches_are_bounded() -> None:
     data = b"".join(msg("a", b"x" * 100) for _ in range(50)) + msg("a", b"y" * 5000)
     _, batches = sequence(data, batch_max=1000)
     assert sum(d.record_count for d in batches) == 51
-    assert all(len(d.batch) <= 1000 + 61 for d in batches[:-1])
+    assert all(len(d.data) <= 1000 + 61 for d in batches[:-1])
     assert batches[-1].record_count == 1
 
 
@@ -190,8 +197,8 @@ def test_an_envelope_is_unpacked_and_its_policy_kept() -> None:
         + msg("a", envelope(b"\x1a\x01w"), reply="r")
         + msg("a", broken, reply="s")
     )
-    sequencer, (draft,) = sequence(data)
-    found = records(draft)
+    sequencer, (batch,) = sequence(data)
+    found = records(batch)
     assert found[0] == Record(
         0, 5, b"k", b"v", (("subject", b"a"), ("reply", b"ignored"), ("h1", b"v1"))
     )
@@ -199,7 +206,7 @@ def test_an_envelope_is_unpacked_and_its_policy_kept() -> None:
     assert found[2] == Record(2, 5, None, b"w", (("subject", b"a"), ("reply", b"r")))
     assert found[3].value == broken
     assert sequencer.counts.envelopes == 3
-    assert draft.answers == (
+    assert batch.ack_entries == (
         b"\1\0\0\0\0" + b"\2\0in" + b"\2\0id" + b"\0" + b"\1\0a"
         + b"\0\2\0\0\0" + b"\1\0r" + b"\0\3\0\0\0" + b"\1\0s"
     )  # fmt: skip
@@ -245,7 +252,7 @@ def test_any_message_comes_out_as_it_went_in() -> None:
                     ),
                 )
             )  # fmt: skip
-        _, (draft,) = sequence(data)
-        assert records(draft) == wanted
+        _, (batch,) = sequence(data)
+        assert records(batch) == wanted
 
     check()

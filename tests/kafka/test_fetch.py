@@ -185,7 +185,10 @@ def test_a_wait_ends_when_the_stream_goes_or_fails(house: House) -> None:
 
     asyncio.run(scene(lambda: house.flights.fail("bad sector"), ErrorCode.KAFKA_STORAGE_ERROR))
     house.flights.failure = None
-    gone = scene(lambda: house.partitions.remove("flights"), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    gone = scene(
+        lambda: house.partitions.remove(house.flights.definition),
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    )
     asyncio.run(gone)
     assert house.flights.log is not None
     house.flights.log.close()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from bascule.ingest.sequencer import UnstampedBatch
 from bascule.model import Discard, StreamConfig, StreamDefinition
 from bascule.publish.acks import (
     DISCARDED_BYTES,
@@ -16,6 +15,7 @@ from bascule.publish.acks import (
 )
 from bascule.publish.admission import Admission, LogState
 from bascule.publish.headers import HashKey
+from bascule.publish.unstamped_batch import UnstampedBatch
 from bascule.record.batch import Record
 from bascule.record.builder import build_batch
 from bascule.record.header import HEADER_BYTES
@@ -23,15 +23,15 @@ from bascule.record.header import HEADER_BYTES
 FORM = AckFormat(stream="s", subject="s.>", partition=0, replicas=1, synced=True)
 COUNT = 10
 RECORD_BYTES = 20
-"""Of each record in a draft, its length included."""
+"""Of each record in a batch, its length included."""
 
 
-def draft() -> UnstampedBatch:
+def batch() -> UnstampedBatch:
     records = [Record(n, 0, None, bytes(13)) for n in range(COUNT)]
     batch = memoryview(build_batch(records, base_offset=0, log_append_time=True))
     assert len(batch) == HEADER_BYTES + COUNT * RECORD_BYTES
     inboxes = b"".join(b"\0" + n.to_bytes(4, "little") + b"\2\0in" for n in range(COUNT))
-    return UnstampedBatch(0, batch, COUNT, inboxes, b"", 0, None)
+    return UnstampedBatch(batch, COUNT, inboxes)
 
 
 def admission(**limits: int) -> Admission:
@@ -60,27 +60,27 @@ def admission(**limits: int) -> Admission:
     ],
 )
 def test_the_tightest_limit_is_named(limits: dict[str, int], taken: int, error: AckError) -> None:
-    made = draft()
-    judged = admission(**limits).admit(made, LogState(12, 10, 1_000), now_ms=1, now_ns=1)
-    assert judged is not None
+    made = batch()
+    evaluation = admission(**limits).admit(made, LogState(12, 10, 1_000), now_ms=1, now_ns=1)
+    assert evaluation is not None
     assert made.record_count == taken
-    assert len(made.batch) == HEADER_BYTES + taken * RECORD_BYTES
-    assert judged.refusals.count(b"PUB in ") == COUNT - taken
-    assert judged.refusals.count(b'"description":"%s"' % error.description.encode()) == (
+    assert len(made.data) == HEADER_BYTES + taken * RECORD_BYTES
+    assert evaluation.refusals.count(b"PUB in ") == COUNT - taken
+    assert evaluation.refusals.count(b'"description":"%s"' % error.description.encode()) == (
         COUNT - taken
     )
 
 
 @pytest.mark.parametrize("limits", [{}, {"rate_messages_max": COUNT}, {"rate_bytes_max": 1_000}])
 def test_what_no_limit_forbids_comes_in_whole(limits: dict[str, int]) -> None:
-    made = draft()
+    made = batch()
     assert admission(**limits).admit(made, LogState(0, 0, 0), now_ms=1, now_ns=1) is None
     assert made.record_count == COUNT
 
 
 def test_a_message_larger_than_a_second_of_the_rate_goes_when_nothing_else_went() -> None:
-    made, limited = draft(), admission(rate_bytes_max=1, message_bytes_max=5 * RECORD_BYTES)
+    made, limited = batch(), admission(rate_bytes_max=1, message_bytes_max=5 * RECORD_BYTES)
     limited.admit(made, LogState(0, 0, 0), now_ms=1, now_ns=1)
     assert made.record_count >= 5
-    limited.admit(late := draft(), LogState(made.record_count, 0, 0), now_ms=1, now_ns=2)
+    limited.admit(late := batch(), LogState(made.record_count, 0, 0), now_ms=1, now_ns=2)
     assert late.record_count == 0

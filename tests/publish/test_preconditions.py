@@ -1,4 +1,4 @@
-"""The publisher contract against plain models, on both twins."""
+"""The publisher preconditions against plain models, on both twins."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bascule.host.real import RealRandom
-from bascule.publish import preconditions as preconditions_module
-from bascule.publish import headers as headers_module
-from bascule.ingest.sequencer import UnstampedBatch
 from bascule.model import StreamConfig
+from bascule.publish import headers as headers_module
+from bascule.publish import preconditions as preconditions_module
 from bascule.publish.acks import AckFormat
 from bascule.publish.headers import HashKey, PublishHeaders, read_publish_headers
 from bascule.publish.preconditions import Allowance, Preconditions
 from bascule.publish.preconditions import dedupe_window as window_module
+from bascule.publish.unstamped_batch import UnstampedBatch
 from bascule.record.batch import Record, RecordBatch
 from bascule.record.builder import build_batch
 from bascule.record.header import HEADER_BYTES, seal
@@ -80,15 +80,15 @@ def test_ids_are_hashed_with_siphash(text: bytes) -> None:
     assert found == siphash13_128(key, text)
 
 
-def draft(headers: list[dict[str, str]], *, answers: bytes = b"") -> UnstampedBatch:
+def batch(headers: list[dict[str, str]], *, ack_entries: bytes = b"") -> UnstampedBatch:
     """A batch of records with these headers and values `0`, `1`, ..."""
     records = [
         Record(row, 0, None, b"%d" % row, (("subject", b"s"), *_encoded(each)))
         for row, each in enumerate(headers)
     ]
     batch = memoryview(build_batch(records, base_offset=0, log_append_time=True))
-    made = UnstampedBatch(0, batch, len(records), answers, b"", 0, None)
-    made.terms = read_publish_headers(batch, len(records), SEED)
+    made = UnstampedBatch(batch, len(records), ack_entries)
+    made.headers = read_publish_headers(batch, len(records), SEED)
     return made
 
 
@@ -99,18 +99,18 @@ def _encoded(headers: dict[str, str]) -> tuple[tuple[str, bytes], ...]:
 def values(found: UnstampedBatch) -> list[bytes | None]:
     if not found.record_count:
         return []
-    seal(found.batch, record_count=found.record_count, base_timestamp=1, max_timestamp=1)
-    records = list(RecordBatch(found.batch))
+    seal(found.data, record_count=found.record_count, base_timestamp=1, max_timestamp=1)
+    records = list(RecordBatch(found.data))
     assert [record.offset for record in records] == list(range(len(records)))
     return [record.value for record in records]
 
 
-def contract(**config: int) -> Preconditions:
+def preconditions(**config: int) -> Preconditions:
     return Preconditions("s", StreamConfig("s.>", **config), FORM, SEED)  # type: ignore[arg-type]
 
 
 class Model:
-    """What a contract should do, message by message, in plain Python."""
+    """What a preconditions should do, message by message, in plain Python."""
 
     def __init__(self) -> None:
         self.ids: dict[str, tuple[int, int]] = {}
@@ -159,41 +159,41 @@ HEADERS = st.fixed_dictionaries(
 def test_batches_are_judged_as_their_messages_would_be(
     batches: list[tuple[list[dict[str, str]], int, bool]],
 ) -> None:
-    judged, model, now_ms = contract(dedupe_window_ms=1_000), Model(), 10_000
+    evaluation, model, now_ms = preconditions(dedupe_window_ms=1_000), Model(), 10_000
     for headers, pause_ms, is_taken in batches:
         now_ms += pause_ms
-        made = draft(headers)
+        made = batch(headers)
         before, last, ids = model.end, model.last, dict(model.ids)
-        if made.terms is not None and made.terms.count:
-            judged.judge(made, next_offset=model.end, now_ms=now_ms)
+        if made.headers is not None and made.headers.count:
+            evaluation.evaluate(made, next_offset=model.end, now_ms=now_ms)
         else:
-            judged.nothing_asked()
+            evaluation.nothing_asked()
         expected = [b"%d" % row for row, each in enumerate(headers) if model.takes(each, now_ms)]
         assert values(made) == expected
         if not is_taken:
             # The disk was full: as if the batch had never been.
-            judged.take_back(before)
+            evaluation.take_back(before)
             model.end, model.last, model.ids = before, last, ids
 
 
 def test_a_batch_taken_back_brings_back_no_older_last_id() -> None:
-    judged = contract()
-    judged.judge(draft([{"Nats-Msg-Id": "a"}]), next_offset=0, now_ms=1)
-    judged.nothing_asked()
-    judged.nothing_asked()
-    judged.take_back(2)
-    late = draft([{"Nats-Expected-Last-Msg-Id": "a"}])
-    judged.judge(late, next_offset=2, now_ms=1)
+    evaluation = preconditions()
+    evaluation.evaluate(batch([{"Nats-Msg-Id": "a"}]), next_offset=0, now_ms=1)
+    evaluation.nothing_asked()
+    evaluation.nothing_asked()
+    evaluation.take_back(2)
+    late = batch([{"Nats-Expected-Last-Msg-Id": "a"}])
+    evaluation.evaluate(late, next_offset=2, now_ms=1)
     assert values(late) == []
 
 
 def test_a_batch_without_terms_taken_back_leaves_the_last_id() -> None:
-    judged = contract()
-    judged.judge(draft([{"Nats-Msg-Id": "a"}]), next_offset=0, now_ms=1)
-    judged.nothing_asked()
-    judged.take_back(1)
-    next_one = draft([{"Nats-Expected-Last-Msg-Id": "a"}])
-    judged.judge(next_one, next_offset=1, now_ms=1)
+    evaluation = preconditions()
+    evaluation.evaluate(batch([{"Nats-Msg-Id": "a"}]), next_offset=0, now_ms=1)
+    evaluation.nothing_asked()
+    evaluation.take_back(1)
+    next_one = batch([{"Nats-Expected-Last-Msg-Id": "a"}])
+    evaluation.evaluate(next_one, next_offset=1, now_ms=1)
     assert values(next_one) == [b"0"]
 
 
@@ -201,9 +201,9 @@ def test_a_batch_without_terms_taken_back_leaves_the_last_id() -> None:
 def test_limits_cut_a_batch_where_they_are_reached(
     with_id: list[bool], records_max: int, bytes_max: int
 ) -> None:
-    made = draft([{"Nats-Msg-Id": f"{n}"} if has else {} for n, has in enumerate(with_id)])
-    sizes = [len(each) for each in _records(bytes(made.batch[HEADER_BYTES:]))]
-    contract().judge(
+    made = batch([{"Nats-Msg-Id": f"{n}"} if has else {} for n, has in enumerate(with_id)])
+    sizes = [len(each) for each in _records(bytes(made.data[HEADER_BYTES:]))]
+    preconditions().evaluate(
         made, next_offset=7, now_ms=1, allowance=Allowance(records=records_max, bytes=bytes_max)
     )
     expected: list[bytes] = []
@@ -229,38 +229,40 @@ def _records(data: bytes) -> Iterator[bytes]:
 
 
 def test_a_window_grows_and_forgets_the_oldest_beyond_its_number() -> None:
-    judged = contract(dedupe_messages_max=5_000)
+    evaluation = preconditions(dedupe_messages_max=5_000)
     for start in range(0, 20_000, 500):
-        made = draft([{"Nats-Msg-Id": f"{n}"} for n in range(start, start + 500)])
-        judged.judge(made, next_offset=start, now_ms=1)
+        made = batch([{"Nats-Msg-Id": f"{n}"} for n in range(start, start + 500)])
+        evaluation.evaluate(made, next_offset=start, now_ms=1)
         assert made.record_count == 500
-    assert judged.ids == 5_000
-    assert judged.counts.ids_dropped_early == 15_000
-    again = draft([{"Nats-Msg-Id": f"{n}"} for n in (14_999, 15_500, 19_999)])
-    judged.judge(again, next_offset=20_000, now_ms=1)
+    assert evaluation.ids == 5_000
+    assert evaluation.counts.ids_dropped_early == 15_000
+    again = batch([{"Nats-Msg-Id": f"{n}"} for n in (14_999, 15_500, 19_999)])
+    evaluation.evaluate(again, next_offset=20_000, now_ms=1)
     assert values(again) == [b"0"]
 
 
 def test_an_id_that_comes_after_a_large_window_ran_empty_is_forgotten_in_time() -> None:
-    judged = contract(dedupe_window_ms=1_000)
-    many = draft([{"Nats-Msg-Id": f"{n}"} for n in range(2 * window_module.PLACES_MIN)])
-    judged.judge(many, next_offset=0, now_ms=1)
+    evaluation = preconditions(dedupe_window_ms=1_000)
+    many = batch([{"Nats-Msg-Id": f"{n}"} for n in range(2 * window_module.PLACES_MIN)])
+    evaluation.evaluate(many, next_offset=0, now_ms=1)
     end = many.record_count
     for now_ms, expected in ((5_000, [b"0"]), (6_000, []), (6_001, [b"0"])):
-        judged.judge(one := draft([{"Nats-Msg-Id": "a"}]), next_offset=end, now_ms=now_ms)
+        evaluation.evaluate(one := batch([{"Nats-Msg-Id": "a"}]), next_offset=end, now_ms=now_ms)
         assert values(one) == expected
         end += one.record_count
 
 
 def test_ids_stored_after_a_full_disk_are_remembered_for_the_whole_window() -> None:
-    judged = contract(dedupe_window_ms=1_000)
-    judged.judge(draft([{"Nats-Msg-Id": f"{n}"} for n in range(10)]), next_offset=0, now_ms=1)
-    judged.take_back(0)
-    judged.judge(draft([{"Nats-Msg-Id": "a"}]), next_offset=0, now_ms=900)
-    again = draft([{"Nats-Msg-Id": "a"}])
-    judged.judge(again, next_offset=1, now_ms=1_900)
+    evaluation = preconditions(dedupe_window_ms=1_000)
+    evaluation.evaluate(
+        batch([{"Nats-Msg-Id": f"{n}"} for n in range(10)]), next_offset=0, now_ms=1
+    )
+    evaluation.take_back(0)
+    evaluation.evaluate(batch([{"Nats-Msg-Id": "a"}]), next_offset=0, now_ms=900)
+    again = batch([{"Nats-Msg-Id": "a"}])
+    evaluation.evaluate(again, next_offset=1, now_ms=1_900)
     assert values(again) == []
-    judged.judge(again := draft([{"Nats-Msg-Id": "a"}]), next_offset=1, now_ms=1_901)
+    evaluation.evaluate(again := batch([{"Nats-Msg-Id": "a"}]), next_offset=1, now_ms=1_901)
     assert values(again) == [b"0"]
 
 
@@ -269,9 +271,9 @@ def entry(index: int, inbox: bytes) -> bytes:
 
 
 def test_everybody_is_told_what_became_of_their_message() -> None:
-    judged = contract()
-    first = draft([{"Nats-Msg-Id": "a"}])
-    assert judged.judge(first, next_offset=40, now_ms=5) is None
+    evaluation = preconditions()
+    first = batch([{"Nats-Msg-Id": "a"}])
+    assert evaluation.evaluate(first, next_offset=40, now_ms=5) is None
     headers = [
         {"Nats-Msg-Id": "a"},
         {},
@@ -280,29 +282,29 @@ def test_everybody_is_told_what_became_of_their_message() -> None:
         {"Nats-Msg-Id": "b"},
     ]
     answers = b"".join(entry(row, b"inbox%d" % row) for row in range(5))
-    made = draft(headers, answers=answers)
-    told = judged.judge(made, next_offset=41, now_ms=6)
+    made = batch(headers, ack_entries=answers)
+    told = evaluation.evaluate(made, next_offset=41, now_ms=6)
     assert told is not None
     assert (told.duplicates, told.duplicates_base, told.duplicate_count) == (
         entry(0, b"inbox0"), 40, 1,
     )  # fmt: skip
-    assert made.answers == entry(0, b"inbox1") + entry(1, b"inbox4")
+    assert made.ack_entries == entry(0, b"inbox1") + entry(1, b"inbox4")
     assert b"PUB inbox2 " in told.refusals
     assert b'"description":"wrong last sequence: 42"' in told.refusals
     assert b'"description":"expected stream does not match: this is s"' in told.refusals
-    counts = judged.counts
+    counts = evaluation.counts
     assert (counts.duplicates, counts.expectations_failed) == (1, 2)
 
 
 def test_terms_of_records_that_lie_about_their_length_are_refused(
     hot: Callable[[str], ModuleType],
 ) -> None:
-    good = draft([{"Nats-Msg-Id": "abc"}, {"Nats-Expected-Stream": "s"}])
+    good = batch([{"Nats-Msg-Id": "abc"}, {"Nats-Expected-Stream": "s"}])
     rows = array("q", bytes(8 * 8 * 3))
     read = hot("publish/headers").read_publish_headers
-    for at in range(HEADER_BYTES, len(good.batch)):
+    for at in range(HEADER_BYTES, len(good.data)):
         for value in (0, 1, 0x7F, 0x80, 0xFF):
-            bad = bytearray(good.batch)
+            bad = bytearray(good.data)
             bad[at] = value
             assert read(bad, HEADER_BYTES, 2, SEED.numbers, array("q"), rows) in (-1, 0, 1, 2)
 
@@ -313,29 +315,29 @@ def test_a_log_gives_back_what_was_known(last_id: str | None) -> None:
     log = PartitionLog.open(
         SimFiles(RealRandom(1)), "log", LogConfig(segment_bytes_max=2_000), clock
     )
-    live = contract(dedupe_window_ms=5_000)
+    live = preconditions(dedupe_window_ms=5_000)
     for turn in range(40):
         headers = [{"Nats-Msg-Id": f"{turn}-{n}"} if n % 2 else {} for n in range(5)]
         if turn == 39 and last_id is not None:
             headers[-1] = {"Nats-Msg-Id": last_id}
         elif turn == 39:
             headers[-1] = {}
-        made = draft(headers)
+        made = batch(headers)
         now_ms = 1_000_000 + 300 * turn
-        live.judge(made, next_offset=5 * turn, now_ms=now_ms)
-        seal(made.batch, record_count=5, base_timestamp=now_ms, max_timestamp=now_ms,
+        live.evaluate(made, next_offset=5 * turn, now_ms=now_ms)
+        seal(made.data, record_count=5, base_timestamp=now_ms, max_timestamp=now_ms,
              base_offset=5 * turn)  # fmt: skip
-        log.append(made.batch, base_offset=5 * turn, end_offset=5 * turn + 5,
+        log.append(made.data, base_offset=5 * turn, end_offset=5 * turn + 5,
                    timestamp_max=now_ms, leader_epoch=0)  # fmt: skip
-    loaded = contract(dedupe_window_ms=5_000)
+    loaded = preconditions(dedupe_window_ms=5_000)
     now_ms = 1_000_000 + 300 * 39
     load(loaded, log, since_ms=now_ms - 5_000)
     probe = [{"Nats-Msg-Id": f"{turn}-{n}"} for turn in range(40) for n in (1, 3)]
     probe += [{"Nats-Expected-Last-Msg-Id": "id-9"}]
     for one in probe:
-        left = draft([one]), draft([one])
-        live.judge(left[0], next_offset=200, now_ms=now_ms)
-        loaded.judge(left[1], next_offset=200, now_ms=now_ms)
+        left = batch([one]), batch([one])
+        live.evaluate(left[0], next_offset=200, now_ms=now_ms)
+        loaded.evaluate(left[1], next_offset=200, now_ms=now_ms)
         assert left[0].record_count == left[1].record_count, one
         if left[0].record_count:
             live.take_back(200)
@@ -343,6 +345,6 @@ def test_a_log_gives_back_what_was_known(last_id: str | None) -> None:
 
 
 def test_terms_say_whether_there_are_ids() -> None:
-    found = draft([{}, {"Nats-Expected-Stream": "s"}]).terms
+    found = batch([{}, {"Nats-Expected-Stream": "s"}]).headers
     assert isinstance(found, PublishHeaders)
     assert not found.has_ids()

@@ -58,8 +58,8 @@ class World:
             log=log,
             failure=None,
             clock=self.clock,
-            moved=lambda _: None,
-            seed=HashKey(bytes(16)),
+            on_moved=lambda _: None,
+            hash_key=HashKey(bytes(16)),
         )
         self.partitions.add((partition,))
         self.every.append(partition)

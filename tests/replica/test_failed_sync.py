@@ -7,9 +7,9 @@ import json
 import struct
 
 from bascule.host.real import RealRandom
-from bascule.ingest.sequencer import UnstampedBatch
 from bascule.model import StreamConfig, StreamDefinition
 from bascule.publish.headers import HashKey
+from bascule.publish.unstamped_batch import UnstampedBatch
 from bascule.replica.partition import Partition
 from bascule.sim.disk import SimClock, SimFiles
 from bascule.storage.partition_log import LogConfig, PartitionLog
@@ -21,14 +21,11 @@ class Room:
         self.view = memoryview(bytearray(data))
 
 
-def draft(inbox: bytes) -> UnstampedBatch:
+def batch(inbox: bytes) -> UnstampedBatch:
     """One message whose publisher waits for its ack on `inbox`."""
     room = Room(make_batch(0, 1))
     answers = struct.pack("<BIH", 0, 0, len(inbox)) + inbox
-    return UnstampedBatch(
-        slot=1, batch=room.view, record_count=1, answers=answers, refused=b"", refused_count=0,
-        slab=room,
-    )  # fmt: skip
+    return UnstampedBatch(data=room.view, record_count=1, ack_entries=answers)
 
 
 def open_partition(files: SimFiles) -> Partition:
@@ -39,8 +36,8 @@ def open_partition(files: SimFiles) -> Partition:
         log=PartitionLog.open(files, DIRECTORY, LogConfig(), clock),
         failure=None,
         clock=clock,
-        moved=lambda _: None,
-        seed=HashKey(bytes(16)),
+        on_moved=lambda _: None,
+        hash_key=HashKey(bytes(16)),
     )
 
 
@@ -58,10 +55,10 @@ def answers(operations: bytes) -> dict[str, dict[str, object]]:
 def test_eio_on_sync_is_final() -> None:
     files = SimFiles(RealRandom(1))
     partition = open_partition(files)
-    assert partition.append(draft(b"in.0")) == b""
+    assert partition.append(batch(b"in.0")) == b""
     assert answers(partition.sync())["in.0"]["offset"] == 0
     for inbox in (b"in.1", b"in.2"):
-        assert partition.append(draft(inbox)) == b"", "acks wait for the disk"
+        assert partition.append(batch(inbox)) == b"", "acks wait for the disk"
     files.fail(1, errno.EIO)
     told = answers(partition.sync())
     assert told.keys() == {"in.1", "in.2"}
@@ -74,7 +71,7 @@ def test_eio_on_sync_is_final() -> None:
     assert partition.high_watermark.offset == 1, "what was not confirmed is not served"
     operations = len(files.operations)
     assert partition.sync() == b""
-    late = answers(partition.append(draft(b"in.3")))
+    late = answers(partition.append(batch(b"in.3")))
     assert "has stopped" in str(late["in.3"]["error"])
     assert len(files.operations) == operations, "the disk is not asked again"
     # Opened again, it has what was confirmed, and maybe what was not; all of it synced anew.
@@ -82,6 +79,6 @@ def test_eio_on_sync_is_final() -> None:
     again = open_partition(files)
     assert again.log is not None
     assert [r.offset for r in read_records(again.log)][:1] == [0]
-    assert again.append(draft(b"in.4")) == b""
+    assert again.append(batch(b"in.4")) == b""
     offset = answers(again.sync())["in.4"]["offset"]
     assert offset == len(read_records(again.log)) - 1

@@ -8,9 +8,9 @@ from collections.abc import Callable
 import pytest
 
 from bascule.host.real import RealRandom
-from bascule.ingest.sequencer import UnstampedBatch
 from bascule.model import StreamConfig, StreamDefinition, SyncPolicy
 from bascule.publish.headers import HashKey, read_publish_headers
+from bascule.publish.unstamped_batch import UnstampedBatch
 from bascule.record.batch import Record
 from bascule.record.builder import build_batch
 from bascule.replica.partition import Partition
@@ -22,22 +22,19 @@ SEED = HashKey(bytes(16))
 
 
 class Room:
-    """What the batch of a draft lies in."""
+    """What the batch of a batch lies in."""
 
     def __init__(self, data: bytes) -> None:
         self.view = memoryview(bytearray(data))
 
 
-def draft(count: int = 1, **headers: str) -> UnstampedBatch:
+def batch(count: int = 1, **headers: str) -> UnstampedBatch:
     """A batch of records that all have these headers."""
     encoded = tuple((name.replace("_", "-"), text.encode()) for name, text in headers.items())
     records = [Record(n, 1_000, None, b"value", encoded) for n in range(count)]
     room = Room(bytes(build_batch(records, base_offset=0, log_append_time=True)))
-    made = UnstampedBatch(
-        slot=1, batch=room.view, record_count=count, answers=b"", refused=b"", refused_count=0,
-        slab=room,
-    )  # fmt: skip
-    made.terms = read_publish_headers(made.batch, count, SEED) if headers else None
+    made = UnstampedBatch(data=room.view, record_count=count)
+    made.headers = read_publish_headers(made.data, count, SEED) if headers else None
     return made
 
 
@@ -54,7 +51,7 @@ class World:
         sync: SyncPolicy = SyncPolicy.ALWAYS,
         *,
         read_only: bool = False,
-        notes_ids: Callable[[], None] | None = None,
+        persist_id_marker: Callable[[], None] | None = None,
     ) -> Partition:
         config = StreamConfig(subject="s", sync=sync, read_only=read_only)
         log = PartitionLog.open(self.files, DIRECTORY, LogConfig(), self.clock)
@@ -64,9 +61,9 @@ class World:
             log=log,
             failure=None,
             clock=self.clock,
-            moved=self.on_moved,
-            seed=SEED,
-            notes_ids=notes_ids,
+            on_moved=self.on_moved,
+            hash_key=SEED,
+            persist_id_marker=persist_id_marker,
         )
 
     def on_moved(self, partition: Partition) -> None:
@@ -87,7 +84,7 @@ def test_time_does_not_run_backwards(world: World) -> None:
     partition = world.open()
     for now in (1_000, 5_000, 2_000, 4_999, 5_001, 0):
         world.clock.ms = now
-        partition.append(draft(2))
+        partition.append(batch(2))
     expected = [1_000, 5_000, 5_000, 5_000, 5_001, 5_001]
     assert timestamps(partition) == [moment for moment in expected for _ in range(2)]
 
@@ -95,19 +92,19 @@ def test_time_does_not_run_backwards(world: World) -> None:
 def test_time_does_not_run_backwards_across_a_restart(world: World) -> None:
     partition = world.open()
     world.clock.ms = 9_000
-    partition.append(draft())
+    partition.append(batch())
     partition.sync()
     assert partition.log is not None
     partition.log.close()
     world.clock.ms = 3_000
     again = world.open()
-    again.append(draft())
+    again.append(batch())
     assert timestamps(again) == [9_000, 9_000]
 
 
 def test_only_what_is_synced_is_committed(world: World) -> None:
     partition = world.open()
-    partition.append(draft(3))
+    partition.append(batch(3))
     assert (partition.high_watermark.offset, world.moves) == (0, 0)
     partition.sync()
     assert (partition.high_watermark.offset, world.moves) == (3, 1)
@@ -116,14 +113,14 @@ def test_only_what_is_synced_is_committed(world: World) -> None:
 @pytest.mark.parametrize("sync", [SyncPolicy.INTERVAL, SyncPolicy.NEVER])
 def test_who_asks_for_less_is_committed_at_once(world: World, sync: SyncPolicy) -> None:
     partition = world.open(sync)
-    partition.append(draft(3))
+    partition.append(batch(3))
     assert partition.high_watermark.offset == 3
     assert partition.is_dirty
 
 
 def test_the_high_watermark_leaves_a_segment_that_ended(world: World) -> None:
     partition = world.open()
-    partition.append(draft(3))
+    partition.append(batch(3))
     partition.sync()
     assert partition.log is not None
     partition.log.roll()
@@ -135,7 +132,7 @@ def test_the_high_watermark_leaves_a_segment_that_ended(world: World) -> None:
 
 def test_each_run_of_a_node_has_an_epoch_of_its_own(world: World) -> None:
     first = world.open()
-    first.append(draft())
+    first.append(batch())
     assert first.log is not None
     first.log.close()
     assert world.open().leader_epoch == first.leader_epoch + 1
@@ -151,24 +148,24 @@ def test_what_cannot_be_noted_on_the_disk_is_taken_when_sent_again(world: World)
         assert partition.log is not None
         noted.append(partition.log.end.offset)
 
-    partition = world.open(notes_ids=note)
+    partition = world.open(persist_id_marker=note)
     assert partition.log is not None
     for _ in range(2):
-        partition.append(draft(Nats_Msg_Id="a"))
+        partition.append(batch(Nats_Msg_Id="a"))
     # Once, and before the log holds the id.
     assert noted == [0]
     assert partition.log.end.offset == 1
     assert partition.counts.records_not_stored == 1
-    assert partition.contract.counts.duplicates == 0
-    partition.append(draft(Nats_Msg_Id="a"))
-    assert partition.contract.counts.duplicates == 1
-    partition.append(draft(Nats_Expected_Last_Msg_Id="a"))
+    assert partition.preconditions.counts.duplicates == 0
+    partition.append(batch(Nats_Msg_Id="a"))
+    assert partition.preconditions.counts.duplicates == 1
+    partition.append(batch(Nats_Expected_Last_Msg_Id="a"))
     assert partition.log.end.offset == 2
 
 
 def test_ids_of_which_none_is_stored_are_not_noted(world: World) -> None:
     noted: list[None] = []
-    partition = world.open(read_only=True, notes_ids=lambda: noted.append(None))
-    partition.append(draft(Nats_Msg_Id="a"))
-    assert partition.contract.counts.closed_refused == 1
+    partition = world.open(read_only=True, persist_id_marker=lambda: noted.append(None))
+    partition.append(batch(Nats_Msg_Id="a"))
+    assert partition.preconditions.counts.closed_refused == 1
     assert not noted

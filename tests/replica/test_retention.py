@@ -37,8 +37,8 @@ class World:
             log=self.log,
             failure=None,
             clock=self.clock,
-            moved=lambda _: None,
-            seed=HashKey(bytes(16)),
+            on_moved=lambda _: None,
+            hash_key=HashKey(bytes(16)),
         )
         self.partitions.add((self.partition,))
         self.rolls = 0
@@ -171,5 +171,5 @@ def test_a_deleted_or_closed_partition_is_left_alone() -> None:
     world.log.close()
     assert world.tick() == 0
     assert world.retention.counts.failures == 0
-    world.partitions.remove("s")
+    world.partitions.remove(world.partitions.stream("s")[0].definition)
     assert world.tick() == 0

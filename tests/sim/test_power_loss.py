@@ -15,10 +15,10 @@ import pytest
 
 from bascule.errors import BasculeError
 from bascule.host.real import RealRandom
-from bascule.ingest.sequencer import Draft
 from bascule.model import StreamConfig, StreamDefinition, SyncPolicy
 from bascule.publish.acks import AckError
-from bascule.publish.headers import Seed
+from bascule.publish.headers import HashKey
+from bascule.publish.unstamped_batch import UnstampedBatch
 from bascule.record.batch import Record, RecordBatch
 from bascule.record.builder import build_batch
 from bascule.replica.partition import Partition
@@ -108,8 +108,8 @@ class World:
             log=log,
             failure=None,
             clock=self.clock,
-            moved=lambda _: None,
-            seed=Seed(bytes(16)),
+            on_moved=lambda _: None,
+            hash_key=HashKey(bytes(16)),
         )
 
     def check_files(self, log: PartitionLog) -> None:
@@ -161,9 +161,8 @@ class World:
                 self.ledger.acked = max(self.ledger.acked, base + count)
 
         partition.append(
-            Draft(
-                lane=0, batch=memoryview(batch), record_count=count, answers=b"", refused=b"",
-                refused_count=0, slab=None, stored=stored,
+            UnstampedBatch(
+                data=memoryview(batch), record_count=count, on_committed=stored,
             )
         )  # fmt: skip
 

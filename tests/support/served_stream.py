@@ -12,10 +12,10 @@ from typing import Any, TypeVar
 from bascule.errors import PartitionFailed
 from bascule.groups import Offsets
 from bascule.host.real import RealClock, RealFiles
-from bascule.ingest.sequencer import UnstampedBatch
 from bascule.kafka import ClientListener, ListenerLimits, ListenerStatistics, NodeIdentity
 from bascule.model import StreamConfig, StreamDefinition
 from bascule.publish.headers import HashKey
+from bascule.publish.unstamped_batch import UnstampedBatch
 from bascule.record.batch import Record
 from bascule.record.builder import build_batch
 from bascule.replica.internal_publisher import InternalRecord
@@ -74,8 +74,8 @@ def open_stream(
         log=log,
         failure=None if failure is None else PartitionFailed(name, 0, failure),
         clock=clock,
-        moved=partitions.notify,
-        seed=HashKey(bytes(16)),
+        on_moved=partitions.notify,
+        hash_key=HashKey(bytes(16)),
     )
     partitions.add((partition,))
     return partition
@@ -87,13 +87,8 @@ def append(partition: Partition, records: Sequence[Record], *, commit: bool = Tr
     slab = Heap(batch)
     partition.append(
         UnstampedBatch(
-            slot=1,
-            batch=slab.view,
+            data=slab.view,
             record_count=len(records),
-            answers=b"",
-            refused=b"",
-            refused_count=0,
-            slab=slab,
         )
     )
     if commit:

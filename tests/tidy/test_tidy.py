@@ -49,7 +49,10 @@ PURE = tuple(
     f"src/bascule/{package}/"
     for package in ("record", "wire", "storage", "raft", "replication", "metadata")
 )
-DOORS = tuple(f"src/bascule/{room}/" for room in ("cli", "http", "ingest", "kafka", "node", "replica", "controller"))
+DOORS = tuple(
+    f"src/bascule/{room}/"
+    for room in ("cli", "http", "ingest", "kafka", "node", "replica", "controller")
+)
 
 BANS = (
     ban(r"\btime\.(time|time_ns|monotonic|monotonic_ns)\(", "host.api.Clock", but=(

@@ -102,7 +102,7 @@ class Offsets:
         if stream is not None:
             stream[0].watchers.add(self._wake.set)
             self._wake.set()
-            self._task = asyncio.create_task(self._follow(stream[0]))
+            self._task = asyncio.create_task(self._follow())
 
     async def close(self) -> None:
         if self._task is not None:
@@ -253,11 +253,14 @@ class Offsets:
         if self._position < offset:
             raise PartitionFailed(OFFSETS_STREAM, 0, str(self._failure))
 
-    async def _follow(self, partition: Partition) -> None:
+    async def _follow(self) -> None:
         while True:
             await self._wake.wait()
             self._wake.clear()
-            await self._catch_up(partition)
+            # Looked up each time: a partition that could not be opened is replaced by a later try.
+            if stream := self._partitions.stream(OFFSETS_STREAM):
+                stream[0].watchers.add(self._wake.set)
+                await self._catch_up(stream[0])
             if self._failure is not None:
                 await asyncio.sleep(RETRY_SECONDS)
                 self._wake.set()

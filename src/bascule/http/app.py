@@ -39,7 +39,7 @@ from bascule.model import NodeInfo, PartHealth, StreamConfig, StreamDefinition, 
 
 
 class StreamAdmin(Protocol):
-    """What the HTTP door needs of the node behind it."""
+    """Requests to streams; `controller` answers them."""
 
     async def create_stream(self, name: str, config: StreamConfig) -> tuple[StreamDefinition, bool]:
         """The stream, and whether this call created it.
@@ -66,16 +66,15 @@ class StreamAdmin(Protocol):
         """Raises: UnknownStream, InternalStream."""
         ...
 
-    @property
-    def offsets(self) -> OffsetsAdmin:
-        """How far consumers have come."""
-        ...
-
     def stream_infos(self) -> list[StreamInfo]: ...
 
     def stream_info(self, name: str) -> StreamInfo:
         """Raises: UnknownStream."""
         ...
+
+
+class NodeStatus(Protocol):
+    """What a node tells about itself."""
 
     def node_info(self) -> NodeInfo: ...
 
@@ -91,40 +90,46 @@ class StreamAdmin(Protocol):
 
 
 class AdminApi(OffsetsApi):
-    """The handlers: HTTP on one side, `StreamAdmin` on the other; nothing is decided here."""
-
-    _admin: StreamAdmin
+    """The handlers: HTTP on one side, the ports on the other; nothing is decided here."""
 
     def __init__(
-        self, admin: StreamAdmin, *, defaults: StreamDefaults, body_bytes_max: int
+        self,
+        streams: StreamAdmin,
+        offsets: OffsetsAdmin,
+        node: NodeStatus,
+        *,
+        defaults: StreamDefaults,
+        body_bytes_max: int,
     ) -> None:
-        self._admin = admin
+        super().__init__(offsets)
+        self._streams = streams
+        self._node = node
         self._defaults = defaults
         self._body_bytes_max = body_bytes_max
 
     async def handle_node(self, request: Request) -> Response:
-        return json_response(node_of(self._admin.node_info()))
+        return json_response(node_of(self._node.node_info()))
 
     async def handle_list_streams(self, request: Request) -> Response:
-        infos = sorted(self._admin.stream_infos(), key=lambda info: info.definition.name)
+        infos = sorted(self._streams.stream_infos(), key=lambda info: info.definition.name)
         return json_response(StreamList(streams=[stream_of(info) for info in infos]))
 
     async def handle_create_stream(self, request: Request) -> Response:
         asked = decode_body(await self._body(request), CreateStreamRequest)
-        definition, created = await self._admin.create_stream(
+        definition, created = await self._streams.create_stream(
             asked.name, asked.config(self._defaults)
         )
-        info = self._admin.stream_info(definition.name)
+        info = self._streams.stream_info(definition.name)
         where = {"location": f"/v1/streams/{definition.name}"}
         return json_response(stream_of(info), 201 if created else 200, where)
 
     async def handle_stream(self, request: Request) -> Response:
-        return json_response(stream_of(self._admin.stream_info(request.path_params["name"])))
+        return json_response(stream_of(self._streams.stream_info(request.path_params["name"])))
 
     async def handle_alter_stream(self, request: Request) -> Response:
         asked = decode_body(await self._body(request), AlterStreamRequest)
-        definition = await self._admin.alter_stream(request.path_params["name"], asked.chosen())
-        return json_response(stream_of(self._admin.stream_info(definition.name)))
+        definition = await self._streams.alter_stream(request.path_params["name"], asked.chosen())
+        return json_response(stream_of(self._streams.stream_info(definition.name)))
 
     async def handle_pause_stream(self, request: Request) -> Response:
         return await self._set_paused(request, paused=True)
@@ -135,14 +140,14 @@ class AdminApi(OffsetsApi):
     async def _set_paused(self, request: Request, *, paused: bool) -> Response:
         # The body says nothing, but its type keeps other sites' pages out; see `_body`.
         decode_body(await self._body(request) or b"{}", NothingToSay)
-        definition = await self._admin.set_paused(request.path_params["name"], paused)
-        return json_response(stream_of(self._admin.stream_info(definition.name)))
+        definition = await self._streams.set_paused(request.path_params["name"], paused)
+        return json_response(stream_of(self._streams.stream_info(definition.name)))
 
     async def handle_purge_stream(self, request: Request) -> Response:
         asked = decode_body(await self._body(request), PurgeRequest)
-        before = self._admin.stream_info(request.path_params["name"])
+        before = self._streams.stream_info(request.path_params["name"])
         asked.check(partitions=len(before.partitions))
-        after = await self._admin.purge_stream(
+        after = await self._streams.purge_stream(
             before.definition.name,
             to_offset=asked.to_offset,
             before_ms=asked.before_ms,
@@ -151,20 +156,21 @@ class AdminApi(OffsetsApi):
         return json_response(purged_of(before, after))
 
     async def handle_delete_stream(self, request: Request) -> Response:
-        await self._admin.delete_stream(request.path_params["name"])
+        await self._streams.delete_stream(request.path_params["name"])
         return Response(status_code=204)
 
     async def handle_metrics(self, request: Request) -> Response:
-        node, streams = self._admin.node_info(), self._admin.stream_infos()
+        node, streams = self._node.node_info(), self._streams.stream_infos()
+        statistics = self._node.statistics()
         # Thousands of streams are tens of thousands of lines: not on the loop.
-        text = await asyncio.to_thread(exposition.render, node, self._admin.statistics(), streams)
+        text = await asyncio.to_thread(exposition.render, node, statistics, streams)
         return Response(text, headers={"content-type": exposition.CONTENT_TYPE})
 
     async def handle_health(self, request: Request) -> Response:
-        return _health_response(self._admin.liveness())
+        return _health_response(self._node.liveness())
 
     async def handle_ready(self, request: Request) -> Response:
-        return _health_response(self._admin.readiness())
+        return _health_response(self._node.readiness())
 
     async def handle_openapi(self, request: Request) -> Response:
         operations = list(OPERATIONS.values())
@@ -172,7 +178,7 @@ class AdminApi(OffsetsApi):
 
     async def handle_docs(self, request: Request) -> Response:
         operations = list(OPERATIONS.values())
-        server = self._admin.node_info().http
+        server = self._node.node_info().http
         return HTMLResponse(docs_page(operations, version=__version__, server=server))
 
     async def _body(self, request: Request) -> bytes:
@@ -199,14 +205,22 @@ def _health_response(parts: tuple[PartHealth, ...]) -> Response:
 
 
 def create_app(
-    admin: StreamAdmin,
+    streams: StreamAdmin,
+    offsets: OffsetsAdmin,
+    node: NodeStatus,
     *,
     defaults: StreamDefaults | None = None,
     body_bytes_max: int = 1 << 20,
     statistics: HttpStatistics | None = None,
 ) -> Starlette:
     """The application; `defaults` complete a creation request that leaves values out."""
-    handlers = AdminApi(admin, defaults=defaults or StreamDefaults(), body_bytes_max=body_bytes_max)
+    handlers = AdminApi(
+        streams,
+        offsets,
+        node,
+        defaults=defaults or StreamDefaults(),
+        body_bytes_max=body_bytes_max,
+    )
     routes = [
         Route(operation.path, getattr(handlers, f"handle_{name}"), methods=[operation.method])
         for name, operation in OPERATIONS.items()

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from bascule.model import PartHealth
 from bascule.replica.partition import Partition
 
-THREADS: Final = ("appender", "sync-0", "nats-reader")
+THREADS: Final = ("log-writer", "sync-0", "nats-reader")
 """Threads that a serving node has, by name; the others come and go."""
 
 ROOM_LOW_PERCENT: Final = 5
@@ -30,8 +30,8 @@ def node_health(*, opened: bool, closing: bool) -> PartHealth:
     if closing:
         return PartHealth("node", "down", "it drains and stops")
     if not opened:
-        return PartHealth("node", "down", "it opens its logs and doors")
-    return PartHealth("node", "ok", "every door is open")
+        return PartHealth("node", "down", "it opens its logs and listeners")
+    return PartHealth("node", "ok", "every listener is open")
 
 
 def nats_health(*, connected: bool, server: str, refusals: Mapping[str, str]) -> PartHealth:
@@ -58,6 +58,15 @@ def partitions_health(partitions: Iterable[Partition]) -> PartHealth:
     more = f"; and {len(failed) - NAMED_FAILURES} more" if len(failed) > NAMED_FAILURES else ""
     return PartHealth(
         "partitions", "degraded", f"{len(failed)} of {len(every)} have stopped: {shown}{more}"
+    )
+
+
+def controller_health(pending: Sequence[str]) -> PartHealth:
+    """A step that failed is repeated; meanwhile the node is not as the metadata image says."""
+    if not pending:
+        return PartHealth("controller", "ok", "the node is as the metadata image says")
+    return PartHealth(
+        "controller", "degraded", f"{len(pending)} steps to repeat, the first: {pending[0]}"
     )
 
 

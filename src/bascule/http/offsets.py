@@ -19,7 +19,7 @@ from bascule.wire.offsets import OffsetKey
 
 
 class OffsetsAdmin(Protocol):
-    """How far consumers have come, as the HTTP door asks for it; see `groups`."""
+    """How far consumers have come, as the HTTP listener asks for it; see `groups`."""
 
     def entries(
         self, *, consumer: str | None = None, stream: str | None = None
@@ -40,13 +40,6 @@ class OffsetsAdmin(Protocol):
     ) -> Sequence[OffsetKey]:
         """Raises: PartitionFailed, Indeterminate."""
         ...
-
-
-class HasOffsets(Protocol):
-    """The part of the node that these handlers ask."""
-
-    @property
-    def offsets(self) -> OffsetsAdmin: ...
 
 
 class Offset(Struct, kw_only=True):
@@ -112,13 +105,14 @@ class ResetOffsetsRequest(Struct, kw_only=True, forbid_unknown_fields=True):
 class OffsetsApi:
     """The handlers."""
 
-    _admin: HasOffsets
+    def __init__(self, offsets: OffsetsAdmin) -> None:
+        self._offsets = offsets
 
     async def _body(self, request: Request) -> bytes:
         raise NotImplementedError
 
     async def handle_list_offsets(self, request: Request) -> Response:
-        offsets, asked = self._admin.offsets, request.query_params
+        offsets, asked = self._offsets, request.query_params
         await offsets.caught_up()
         find = partial(offsets.entries, consumer=asked.get("consumer"), stream=asked.get("stream"))
         # There may be a million of them: not on the loop.
@@ -126,7 +120,7 @@ class OffsetsApi:
 
     async def handle_reset_offsets(self, request: Request) -> Response:
         asked = decode_body(await self._body(request), ResetOffsetsRequest)
-        done = await self._admin.offsets.reset(
+        done = await self._offsets.reset(
             asked.consumer,
             asked.stream,
             asked.partition,
@@ -142,7 +136,7 @@ class OffsetsApi:
             raise MalformedRequest("`consumer` is needed: whose offsets go", field="consumer")
         if partition is not None and not partition.isdecimal():
             raise MalformedRequest(f"partition {partition!r} is no number", field="partition")
-        removed = await self._admin.offsets.remove(
+        removed = await self._offsets.remove(
             consumer=consumer,
             stream=asked.get("stream"),
             partition=None if partition is None else int(partition),

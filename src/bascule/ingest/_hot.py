@@ -1,7 +1,7 @@
 """Turn parsed NATS messages into the records of a batch, and note whom to answer.
 
 The bytes of messages come from strangers: what they say of lengths is checked before it is used.
-Answer entries are laid out in `bascule.wire._hot`; that of a refused message has the message's size
+ack entries are laid out in `bascule.wire._hot`; that of a refused message has the message's size
 in place of the record index.
 """
 
@@ -268,7 +268,7 @@ def _put_entry(
     out: cython.uchar[::1],
     to: cython.Py_ssize_t,
 ):
-    """Write one answer entry (see the module); kind -1 writes none."""
+    """Write one ack entry (see the module); kind -1 writes none."""
     if kind < 0:
         return to
     out[to] = kind
@@ -314,7 +314,7 @@ def build_records(
     64 a message more (see `bascule.record` for what a record holds of a message). A message without
     a key has its subject for one with `key_from_subject`.
 
-    `state` becomes: 0 where the records end, 1 where the answer entries end, 2 where the refused
+    `state` becomes: 0 where the records end, 1 where the ack entries end, 2 where the refused
     entries end, 3 the message to go on with or -1; and is added to: 4 envelopes, 5 header blocks
     kept whole because they are malformed, 6 messages refused for their size, 7 records with headers
     that speak to the server. It becomes 8 how many records expect an offset: `expected` has the

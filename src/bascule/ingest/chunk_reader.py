@@ -7,7 +7,8 @@ from typing import Final, Protocol
 
 from bascule.errors import RemoteProtocolError
 from bascule.ingest.nats_transport import Transport
-from bascule.ingest.sequencer import MESSAGES_MAX, Slab, UnstampedBatch
+from bascule.ingest.sequencer import MESSAGES_MAX, Slab
+from bascule.publish.unstamped_batch import Replica, UnstampedBatch
 from bascule.wire import _hot
 from bascule.wire.nats import LINE_BYTES_MAX
 
@@ -51,15 +52,17 @@ class ChunkOwner(Protocol):
     def pause(self, seconds: float) -> None: ...
 
 
-class DraftSink(Protocol):
+class BatchSink(Protocol):
     """Where batches go: bounded room to write them into, and a queue behind it."""
 
     def reserve(self, size: int) -> tuple[Slab, int]:
         """Wait for `size` bytes of room: a slab and where its free part starts."""
         ...
 
-    def submit(self, slab: Slab, end: int, batches: list[UnstampedBatch]) -> None:
-        """Take the batches, in order; the slab is used up to `end`."""
+    def submit(
+        self, slab: Slab, end: int, routed: list[tuple[Replica, list[UnstampedBatch]]]
+    ) -> None:
+        """Take each replica's batches, in order; the slab is used up to `end`."""
         ...
 
 

@@ -1,8 +1,8 @@
-"""The bounded room between the reader of a NATS connection and the disk.
+"""The bounded buffer between the reader of a NATS connection and the log writer.
 
-Batches are written back to back into slabs. A slab that is full goes to the appender's queue with
-its batches and comes back once all of them are written. While many small chunks wait for a slow
-disk they share slabs, so the bound is one of bytes, not of chunks.
+Batches are written back to back into slabs. A slab is free again once the log writer is done with
+every batch in it. While many small chunks wait for a slow disk they share slabs, so the bound is
+one of bytes, not of chunks.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ import logging
 import threading
 from collections import deque
 from dataclasses import dataclass
-from queue import SimpleQueue
+from functools import partial
 from typing import Final
 
 from bascule.host.api import Clock
-from bascule.ingest.sequencer import Slab, UnstampedBatch
-from bascule.replica.partition import Partition
+from bascule.ingest.sequencer import Slab
+from bascule.publish.unstamped_batch import Append, Replica, UnstampedBatch
 
 log = logging.getLogger("bascule.ingest")
 
@@ -38,7 +38,7 @@ class BufferSlab:
         self.used = 0
         """Bytes from the start that hold batches, written or not."""
         self.outstanding = 0
-        """Batches submitted and not yet written."""
+        """Appends that the log writer is not done with."""
 
 
 @dataclass(slots=True)
@@ -53,20 +53,17 @@ class BufferCounts:
 
 
 class IngestBuffer:
-    """One reader reserves and submits; one appender takes from `queue` and releases."""
+    """One reader reserves and submits; the log writer's `on_done` gives slabs back."""
 
-    def __init__(self, *, bytes_max: int, clock: Clock) -> None:
+    def __init__(self, append: Append, *, bytes_max: int, clock: Clock) -> None:
+        """`bytes_max` bounds the slabs that wait for the log writer, together."""
+        self._append = append
         self._bytes_max = bytes_max
         self._clock = clock
         self._freed = threading.Condition()
         self._current = BufferSlab(SLAB_BYTES)
         self._stall_logged_ns = -STALL_LOG_NS
         self._free: deque[BufferSlab] = deque()
-        self.queue: SimpleQueue[list[UnstampedBatch] | Partition | threading.Event | None] = (
-            SimpleQueue()
-        )
-        """What is to be written, in order: an event is set when its turn comes, the active
-        segment of a partition is ended, None stops."""
         self.counts = BufferCounts(allocated_bytes=SLAB_BYTES, allocated_bytes_max=SLAB_BYTES)
 
     def reserve(self, size: int) -> tuple[Slab, int]:
@@ -82,36 +79,27 @@ class IngestBuffer:
                 current = self._next(size)
             return current, current.used
 
-    def submit(self, slab: Slab, end: int, batches: list[UnstampedBatch]) -> None:
-        """Queue the batches, in order; the slab is used up to `end`."""
-        if not batches:
+    def submit(
+        self, slab: Slab, end: int, routed: list[tuple[Replica, list[UnstampedBatch]]]
+    ) -> None:
+        """Hand each replica's batches to the log writer; the slab is used up to `end`."""
+        if not routed:
             return
         assert slab is self._current
         with self._freed:
             self._current.used = end
-            self._current.outstanding += len(batches)
-        self.queue.put(batches)
+            self._current.outstanding += len(routed)
+        on_done = partial(self._release, self._current)
+        for replica, batches in routed:
+            self._append(replica, batches, on_done)
 
-    def submit_own(self, draft: UnstampedBatch) -> None:
-        """Queue a draft with memory of its own; any thread may, and nothing bounds it here."""
-        self.queue.put([draft])
-
-    def release(self, slab: Slab | None, count: int) -> None:
-        """`count` batches of the slab are written (or given up)."""
-        if slab is None:
-            return
-        assert isinstance(slab, BufferSlab)
+    def _release(self, slab: BufferSlab) -> None:
+        """The log writer is done with the batches of one append."""
         with self._freed:
-            slab.outstanding -= count
+            slab.outstanding -= 1
             if slab.outstanding == 0 and slab is not self._current:
                 self._retire(slab)
                 self._freed.notify()
-
-    def wait_written(self) -> None:
-        """Return once everything submitted before the call is written or given up."""
-        done = threading.Event()
-        self.queue.put(done)
-        done.wait()
 
     def fill(self) -> dict[str, int]:
         """Bytes that wait for the disk, whole slabs, and how many may."""

@@ -1,27 +1,26 @@
-"""Ties one NATS connection to the partitions: subscriptions, routes, buffer and disk threads."""
+"""What a NATS server delivers for this node's streams, handed to the log writer."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import ssl
-from collections.abc import Callable
+from collections.abc import Sequence
 from concurrent.futures import Future
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
 from bascule.config import Config
-from bascule.errors import Broken, UnknownStream
+from bascule.errors import Broken
 from bascule.host.api import Clock, Random
 from bascule.host.credential_files import client_tls
 from bascule.ingest.ingest_buffer import IngestBuffer
 from bascule.ingest.nats_source import NatsSource
 from bascule.ingest.routing import BY_KEY, BY_SUBJECT, PartitionSlot
-from bascule.ingest.sequencer import Sequencer, UnstampedBatch
-from bascule.model import KeyFrom, PartitionBy, SyncPolicy
+from bascule.ingest.sequencer import Sequencer
+from bascule.model import KeyFrom, PartitionBy, StreamDefinition
 from bascule.publish.headers import HashKey
-from bascule.replica.log_writer import LogSyncer, LogWriter
-from bascule.replica.partition import Partition
+from bascule.publish.unstamped_batch import Append, Replica
 from bascule.wire.nats import ConnectOptions, NatsRefused, parse_server_url
 
 log = logging.getLogger("bascule.ingest")
@@ -30,26 +29,39 @@ BATCH_BYTES_MAX: Final = 1 << 20
 """Records of one batch; what Kafka clients fetch of one partition at a time by default."""
 CONFIRM_SECONDS_MAX: Final = 10.0
 RETRY_SECONDS: Final = 10.0
-"""How often a subscription that was refused is asked for again: permissions and limits change."""
+"""How often a refused subscription is requested again: permissions and limits change."""
+
+
+@dataclass(slots=True)
+class _Subscribed:
+    """What one stream has here."""
+
+    slots: list[int] = field(default_factory=list)
+    """By partition."""
+    sids: list[int] = field(default_factory=list)
+    """One subscription, or one a partition where a NATS queue group spreads the messages."""
 
 
 class NatsIngest:
-    """Everything between the NATS server and the logs."""
+    """The subscriptions of a node. Its methods belong to the event loop, but for `publish`."""
 
     def __init__(
         self,
         config: Config,
         urls: list[str],
         *,
+        append: Append,
         clock: Clock,
         random: Random,
-        seed: HashKey,
+        hash_key: HashKey,
         version: str,
     ) -> None:
-        """`seed` is that of the partitions' publisher contracts."""
+        """`hash_key` is the one that the partitions' dedupe windows are loaded with."""
         nats = config.nats
-        self._buffer = IngestBuffer(bytes_max=config.limits.ingest_buffer_bytes_max, clock=clock)
-        self._sequencer = Sequencer(batch_bytes_max=BATCH_BYTES_MAX, seed=seed)
+        self._buffer = IngestBuffer(
+            append, bytes_max=config.limits.ingest_buffer_bytes_max, clock=clock
+        )
+        self._sequencer = Sequencer(batch_bytes_max=BATCH_BYTES_MAX, hash_key=hash_key)
         self._source = NatsSource(
             [parse_server_url(url) for url in urls],
             _connect_options(config),
@@ -61,14 +73,10 @@ class NatsIngest:
             tls_context=_tls_context(config),
             discover=nats.discover,
         )
-        self.syncer = LogSyncer(self._source.publish, clock=clock)
-        self._writer = LogWriter(self._buffer, self.syncer, self._source.publish)
-        self._sids: dict[bytes, list[int]] = {}
-        """Stream id -> its subscriptions: one, or one a partition where NATS spreads messages."""
-        self._slots: dict[Partition, int] = {}
+        self._subscribed: dict[bytes, _Subscribed] = {}
+        """By stream id."""
         self._slots_made = 0
         self._free_slots: list[int] = []
-        self._timers: dict[Partition, asyncio.Task[None]] = {}
         self._retrying: asyncio.Task[None] | None = None
 
     @property
@@ -84,95 +92,88 @@ class NatsIngest:
         """Stream -> why the NATS server does not deliver its messages."""
         return self._source.refusals()
 
+    def publish(self, operations: bytes) -> None:
+        """Send NATS operations, such as acks. From any thread."""
+        self._source.publish(operations)
+
     async def start(self) -> None:
-        """Connect and begin. Raises: Broken, NatsRefused."""
-        self.syncer.start()
-        self._writer.start()
+        """Connect and begin to read. Raises: Broken, NatsRefused."""
         await asyncio.to_thread(self._source.start)
         self._retrying = asyncio.create_task(self._retry_refused())
 
-    async def attach(self, partitions: tuple[Partition, ...]) -> None:
-        """Subscribe for a stream, a new one or one with partitions added at the end.
+    async def subscribe(self, replicas: Sequence[Replica]) -> None:
+        """Subscribe for a stream with these replicas, one a partition, in order.
 
-        Returns once the server will deliver to all its partitions.
+        Idempotent: what is subscribed already stays, replicas that were added or opened again take
+        their slots. Returns once the server delivers to all partitions. After an error the
+        subscription is kept, and made by the next connection or the next retry.
 
-        Raises: NatsRefused where the server does not permit a subject; Broken after a time-out.
+        Raises: NatsRefused where the server does not permit the subject; Broken after a time-out.
         """
-        sids = self._sids.get(partitions[0].definition.id, [])
-        alone = sids.pop() if self._changes_group(partitions, sids) else None
+        stream = self._subscribed.setdefault(replicas[0].definition.id, _Subscribed())
+        alone = None
+        if _changes_group(replicas, stream):
+            alone = stream.sids.pop()
         ending = [] if alone is None else [self._source.unsubscribe(alone)]
-        await _confirmed([*ending, *self._subscribe(partitions)])
+        await _confirmed([*ending, *self._subscribe(replicas)])
         if alone is not None:
             self._release_sid(alone)
 
-    async def attach_all(self, streams: list[tuple[Partition, ...]]) -> None:
-        """As `attach`, but what the server refuses stops only the stream concerned.
+    async def subscribe_all(self, streams: Sequence[Sequence[Replica]]) -> None:
+        """As `subscribe`, but a refusal concerns its own stream only: see `refusals`.
 
-        It is asked for again every RETRY_SECONDS, and `refusals` says why.
+        Raises: Broken after a time-out.
         """
-        confirmations = [done for partitions in streams for done in self._subscribe(partitions)]
+        confirmations = [done for replicas in streams for done in self._subscribe(replicas)]
         if confirmations:
             await _confirmed(confirmations, allow_refusals=True)
 
-    @staticmethod
-    def _changes_group(partitions: tuple[Partition, ...], sids: list[int]) -> bool:
-        """Whether the only subscription has no queue group, in which there are to be more."""
-        config = partitions[0].definition.config
-        in_group = config.partition_by is PartitionBy.GROUP and config.group is None
-        return in_group and len(sids) == 1 and len(partitions) > 1
+    def configure(self, replicas: Sequence[Replica]) -> None:
+        """Take over the altered definition of a stream; nothing for one without subscription."""
+        stream = self._subscribed.get(replicas[0].definition.id)
+        for replica, slot in zip(replicas, stream.slots if stream else (), strict=False):
+            self._sequencer.routes.set_slot(slot, _slot(replica))
 
-    def configure(self, partitions: tuple[Partition, ...]) -> None:
-        """Take over the altered configuration of a stream."""
-        for partition in partitions:
-            self._sequencer.routes.set_slot(self._slots[partition], _slot(partition))
-            self._set_timer(partition)
+    async def unsubscribe(self, definition: StreamDefinition) -> None:
+        """End a stream's subscriptions; idempotent.
 
-    async def detach(self, partitions: tuple[Partition, ...]) -> None:
-        """Unsubscribe; return once nothing more comes for the stream and what came is done."""
-        sids = self._sids.pop(partitions[0].definition.id)
-        for partition in partitions:
-            if timer := self._timers.pop(partition, None):
-                timer.cancel()
-        await _confirmed([self._source.unsubscribe(sid) for sid in sids])
-        await asyncio.to_thread(self._buffer.wait_written)
-        for partition in partitions:
-            await asyncio.to_thread(self.syncer.wait_idle, partition)
-            slot = self._slots.pop(partition)
-            self._writer.route(slot, None)
+        Returns once nothing more is handed to the log writer for the stream. Without a connection
+        the subscription ends here alone: the next connection does not make it again.
+        """
+        stream = self._subscribed.pop(definition.id, None)
+        if stream is None:
+            return
+        connected = self._source.connected
+        endings = [self._source.unsubscribe(sid) for sid in stream.sids]
+        ended = connected
+        if connected:
+            try:
+                await _confirmed(endings)
+            except Broken as error:
+                ended = False
+                extra = {"stream": definition.name, "error": str(error)}
+                log.warning("end of a subscription not confirmed", extra=extra)
+        for slot in stream.slots:
             self._sequencer.routes.set_slot(slot, None)
             self._free_slots.append(slot)
-        for sid in sids:
-            self._release_sid(sid)
-
-    def _release_sid(self, sid: int) -> None:
-        self._sequencer.routes.set_route(sid, ())
-        self._source.release_sid(sid)
-
-    def submit_own(self, partition: Partition, draft: Callable[[int], UnstampedBatch]) -> None:
-        """Queue what `draft` makes of the partition's slot, among what NATS delivers."""
-        slot = self._slots.get(partition)
-        if slot is None:
-            raise UnknownStream(partition.definition.name)
-        self._buffer.submit_own(draft(slot))
-
-    def roll(self, partition: Partition) -> None:
-        """Have the appender end the partition's active segment, behind what is queued now."""
-        self._buffer.queue.put(partition)
+        for sid in stream.sids:
+            self._sequencer.routes.set_route(sid, ())
+            if ended:
+                # Otherwise messages may still come under this id: it serves no other stream.
+                self._source.release_sid(sid)
 
     async def drain(self) -> None:
-        """End all subscriptions; return once all that was delivered is appended, synced, acked."""
-        for timer in [*self._timers.values(), *([self._retrying] if self._retrying else [])]:
-            timer.cancel()
+        """End all subscriptions; return once all that was delivered is with the log writer."""
+        if self._retrying is not None:
+            self._retrying.cancel()
         if self._source.connected:
             try:
                 await _confirmed([self._source.drain()])
             except Broken as error:
                 log.warning("drain without the nats server", extra={"error": str(error)})
-        await asyncio.to_thread(self._writer.stop)
-        for partition in self._slots:
-            if partition.is_dirty:
-                self.syncer.request(partition)
-        await asyncio.to_thread(self.syncer.stop)
+
+    async def flush(self) -> None:
+        """Return once the server has everything that was published."""
         if self._source.connected:
             try:
                 await _confirmed([self._source.flush()])
@@ -191,70 +192,67 @@ class NatsIngest:
             "buffer": {**asdict(self._buffer.counts), **self._buffer.fill()},
         }
 
-    def _subscribe(self, partitions: tuple[Partition, ...]) -> list[Future[None]]:
-        """PartitionSlots for the partitions that have none, and the subscriptions that lead there."""
-        definition = partitions[0].definition
+    def _release_sid(self, sid: int) -> None:
+        self._sequencer.routes.set_route(sid, ())
+        self._source.release_sid(sid)
+
+    def _subscribe(self, replicas: Sequence[Replica]) -> list[Future[None]]:
+        """Partition slots for all replicas, and the subscriptions that lead to them."""
+        definition = replicas[0].definition
         config = definition.config
-        for partition in partitions:
-            if partition not in self._slots:
-                slot = self._free_slots.pop() if self._free_slots else self._slots_made
-                self._slots_made = max(self._slots_made, slot + 1)
-                self._slots[partition] = slot
-                self._writer.route(slot, partition)
-                self._sequencer.routes.set_slot(slot, _slot(partition))
-                self._set_timer(partition)
-        slots = tuple(self._slots[partition] for partition in partitions)
-        sids = self._sids.setdefault(definition.id, [])
+        stream = self._subscribed.setdefault(definition.id, _Subscribed())
+        while len(stream.slots) < len(replicas):
+            stream.slots.append(self._free_slots.pop() if self._free_slots else self._slots_made)
+            self._slots_made = max(self._slots_made, stream.slots[-1] + 1)
+        for slot, replica in zip(stream.slots, replicas, strict=True):
+            self._sequencer.routes.set_slot(slot, _slot(replica))
         group = config.group
         if config.partition_by is PartitionBy.GROUP:
-            targets: list[tuple[int, ...]] = [(slot,) for slot in slots]
-            if len(slots) > 1:
+            targets: list[tuple[int, ...]] = [(slot,) for slot in stream.slots]
+            if len(replicas) > 1:
                 group = group or f"bascule.{definition.name}"
         else:
-            targets = [slots]
+            targets = [tuple(stream.slots)]
         by = BY_KEY if config.partition_by is PartitionBy.KEY else BY_SUBJECT
-        for sid, target in zip(sids, targets, strict=False):
+        for sid, target in zip(stream.sids, targets, strict=False):
             self._sequencer.routes.set_route(sid, target, by=by)
         confirmations: list[Future[None]] = []
-        for target in targets[len(sids) :]:
+        for target in targets[len(stream.sids) :]:
             sid = self._source.reserve_sid()
             self._sequencer.routes.set_route(sid, target, by=by)
-            sids.append(sid)
+            stream.sids.append(sid)
             confirmations.append(
                 self._source.subscribe(sid, config.subject, group=group, stream=definition.name)
             )
         return confirmations
-
-    def _set_timer(self, partition: Partition) -> None:
-        config = partition.definition.config
-        if timer := self._timers.pop(partition, None):
-            timer.cancel()
-        if config.sync is SyncPolicy.INTERVAL:
-            interval = config.sync_interval_ms / 1000
-            self._timers[partition] = asyncio.create_task(self._sync_every(partition, interval))
 
     async def _retry_refused(self) -> None:
         while True:
             await asyncio.sleep(RETRY_SECONDS)
             self._source.retry_refused()
 
-    async def _sync_every(self, partition: Partition, seconds: float) -> None:
-        while True:
-            await asyncio.sleep(seconds)
-            if partition.is_dirty:
-                self.syncer.request(partition)
+
+def _changes_group(replicas: Sequence[Replica], stream: _Subscribed) -> bool:
+    """Whether the only subscription has no queue group, in which there are to be more."""
+    config = replicas[0].definition.config
+    in_group = config.partition_by is PartitionBy.GROUP and config.group is None
+    return in_group and len(stream.sids) == 1 and len(replicas) > 1
 
 
-def _slot(partition: Partition) -> PartitionSlot:
-    config = partition.definition.config
+def _slot(replica: Replica) -> PartitionSlot:
+    config = replica.definition.config
     return PartitionSlot(
+        replica,
         message_bytes_max=config.message_bytes_max,
         key_from_subject=config.key_from is KeyFrom.SUBJECT,
     )
 
 
 async def _confirmed(confirmations: list[Future[None]], *, allow_refusals: bool = False) -> None:
-    """Wait for the server's word. Raises: Broken after a time-out, or what the server said."""
+    """Wait for the server's confirmations.
+
+    Raises: Broken after a time-out; NatsRefused for the first refusal, unless they are allowed.
+    """
     waiting = asyncio.gather(
         *(asyncio.wrap_future(future) for future in confirmations),
         return_exceptions=allow_refusals,

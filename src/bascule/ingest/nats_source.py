@@ -12,7 +12,7 @@ from typing import Final
 
 from bascule.errors import BasculeError, Broken, Closed, RemoteProtocolError
 from bascule.host.api import Clock, Random
-from bascule.ingest.chunk_reader import ChunkReader, DraftSink
+from bascule.ingest.chunk_reader import BatchSink, ChunkReader
 from bascule.ingest.nats_dialer import Dialer, Dialled
 from bascule.ingest.nats_health import Complaints, SourceCounts
 from bascule.ingest.nats_transport import Transport
@@ -44,7 +44,7 @@ class NatsSource:
         servers: Sequence[ServerAddress],
         options: ConnectOptions,
         *,
-        sink: DraftSink,
+        sink: BatchSink,
         sequencer: Sequencer,
         clock: Clock,
         random: Random,
@@ -378,11 +378,13 @@ class NatsSource:
         Whether a publisher waits for an answer to one of them.
         """
         slab, start = self._sink.reserve(self._sequencer.room_bytes(wire_bytes, count))
-        batches, end = self._sequencer.sequence(
+        routed, end = self._sequencer.sequence(
             buf, messages, count, wire_bytes=wire_bytes, slab=slab, start=start
         )
-        self._sink.submit(slab, end, batches)
-        return any(draft.answers for draft in batches)
+        # Before the submit: the log writer takes entries out of the batches.
+        is_awaited = any(batch.ack_entries for _, batches in routed for batch in batches)
+        self._sink.submit(slab, end, routed)
+        return is_awaited
 
     def on_received(self, count: int) -> None:
         self.counts.bytes_received += count

@@ -9,8 +9,8 @@ from typing import Final, Protocol
 from bascule.ingest import _hot
 from bascule.ingest.routing import PartitionSlot, Routes
 from bascule.ingest.routing import _hot as routing_hot
-from bascule.publish.acks import Stored
-from bascule.publish.headers import HashKey, PublishHeaders, read_publish_headers
+from bascule.publish.headers import HashKey, read_publish_headers
+from bascule.publish.unstamped_batch import Replica, UnstampedBatch
 from bascule.record.header import HEADER_BYTES
 from bascule.wire.liftbridge import CRC32C_TABLE
 from bascule.wire.liftbridge import _hot as envelope_hot
@@ -26,29 +26,6 @@ class Slab(Protocol):
     """Room for batches; returned to where it came from once all of them are written."""
 
     view: memoryview
-
-
-@dataclass(slots=True)
-class UnstampedBatch:
-    """One batch that has everything but offset, timestamp and CRC.
-
-    `batch` is the whole batch within its slab, the first 61 bytes still to be written.
-    """
-
-    slot: int
-    """The partition, as the ingest path numbers them."""
-    batch: memoryview
-    record_count: int
-    answers: bytes
-    """Answer entries (`wire._hot`) of the records whose publishers wait for an ack."""
-    refused: bytes
-    """Answer entries of messages beyond the stream's size limit; they have no record."""
-    refused_count: int
-    slab: Slab | None
-    """Where the batch lies until it is written; None where it has memory of its own."""
-    terms: PublishHeaders | None = None
-    """What publishers asked of the server; None where nobody asked anything."""
-    stored: Stored | None = None
 
 
 @dataclass(slots=True)
@@ -68,7 +45,7 @@ class SequencerCounts:
 class _Scratch:
     """Reused between chunks; grows to the largest."""
 
-    answers: bytearray = field(default_factory=bytearray)
+    ack_entries: bytearray = field(default_factory=bytearray)
     refused: bytearray = field(default_factory=bytearray)
     envelope_headers: bytearray = field(default_factory=bytearray)
     nexts: array[int] = field(default_factory=lambda: array("i", bytes(4 * MESSAGES_MAX)))
@@ -81,21 +58,21 @@ class _Scratch:
     state: array[int] = field(default_factory=lambda: array("q", bytes(8 * 9)))
 
     def grow(self, size: int) -> None:
-        if len(self.answers) < size:
-            self.answers = bytearray(size)
+        if len(self.ack_entries) < size:
+            self.ack_entries = bytearray(size)
             self.refused = bytearray(size)
 
 
 class Sequencer:
     """Sorts parsed messages by partition and writes each one's records; one thread uses it."""
 
-    def __init__(self, *, batch_bytes_max: int, seed: HashKey) -> None:
+    def __init__(self, *, batch_bytes_max: int, hash_key: HashKey) -> None:
         """`batch_bytes_max` bounds the records of a batch; a larger message is a batch alone.
 
         `seed` is what message ids are hashed with.
         """
         self._batch_bytes_max = batch_bytes_max
-        self._seed = seed
+        self._hash_key = hash_key
         self._heads = array("i", [-1])
         self.routes = Routes()
         self._scratch = _Scratch()
@@ -116,40 +93,44 @@ class Sequencer:
         wire_bytes: int,
         slab: Slab,
         start: int,
-    ) -> tuple[list[UnstampedBatch], int]:
+    ) -> tuple[list[tuple[Replica, list[UnstampedBatch]]], int]:
         """Write the batches of `count` parsed messages to `slab` from `start`.
 
-        Returns the batches, in the order in which their partitions first appear, and where they
-        end. The slab has at least `room_bytes` from `start` on.
+        Returns each replica with its batches, in the order in which the replicas first appear, and
+        where the batches end. The slab has at least `room_bytes` from `start` on.
         """
         scratch = self._scratch
         scratch.grow(wire_bytes + count * MESSAGE_OVERHEAD_BYTES)
         envelopes, envelope_headers = self._find_envelopes(buf, messages, count, wire_bytes)
         slots = self.routes.slots
-        routing_hot.assign_lanes(
+        routing_hot.assign_slots(
             buf, messages, count, envelopes, envelope_hot.ENVELOPE_FIELDS, *self.routes.arrays
         )
         if len(self._heads) < len(slots):
             self._heads = array("i", [-1] * (2 * len(slots)))
         heads = self._heads
-        found = routing_hot.group_by_lane(messages, count, heads, scratch.nexts, scratch.touched)
+        found = routing_hot.group_by_slot(messages, count, heads, scratch.nexts, scratch.touched)
         self.counts.messages += count
-        batches: list[UnstampedBatch] = []
-        at = start
+        routed: list[tuple[Replica, list[UnstampedBatch]]] = []
+        taken, at = 0, start
         # `touched` was filled from the last message to the first.
         for number in reversed(scratch.touched[:found]):
             first = heads[number]
             heads[number] = -1
             slot = slots[number] if number < len(slots) else None
-            while first >= 0 and slot is not None:
-                draft, at, first = self._draft(
-                    buf, messages, first, number, slot, envelopes, envelope_headers, slab, at
+            if slot is None:
+                continue
+            batches: list[UnstampedBatch] = []
+            while first >= 0:
+                batch, at, first = self._build(
+                    buf, messages, first, slot, envelopes, envelope_headers, slab, at
                 )
-                batches.append(draft)
-        taken = sum(draft.record_count + draft.refused_count for draft in batches)
+                taken += batch.record_count + batch.refused_count
+                batches.append(batch)
+            routed.append((slot.replica, batches))
+            self.counts.batches += len(batches)
         self.counts.messages_unrouted += count - taken
-        self.counts.batches += len(batches)
-        return batches, at
+        return routed, at
 
     def _find_envelopes(
         self, buf: bytearray, messages: array[int], count: int, wire_bytes: int
@@ -163,12 +144,11 @@ class Sequencer:
             return scratch.envelopes, scratch.envelope_headers
         return _NO_ENVELOPES, _NO_HEADERS
 
-    def _draft(
+    def _build(
         self,
         buf: bytearray,
         messages: array[int],
         first: int,
-        number: int,
         slot: PartitionSlot,
         envelopes: array[int],
         envelope_headers: bytearray,
@@ -180,27 +160,35 @@ class Sequencer:
         records = _hot.build_records(
             buf, messages, scratch.nexts, first, slot.message_bytes_max, slot.key_from_subject,
             self._batch_bytes_max, envelopes, envelope_headers, slab.view, at + HEADER_BYTES,
-            scratch.answers, scratch.refused, scratch.expected, scratch.found, state,
+            scratch.ack_entries, scratch.refused, scratch.expected, scratch.found, state,
         )  # fmt: skip
-        end, answers_end, refused_end, following, found, malformed, refused, asking, expecting = (
-            state
-        )
+        (
+            end,
+            ack_entries_end,
+            refused_end,
+            following,
+            found,
+            malformed,
+            refused,
+            asking,
+            expecting,
+        ) = state
         counts.envelopes += found
         counts.header_blocks_malformed += malformed
         counts.messages_refused += refused
-        draft = UnstampedBatch(
-            slot=number,
-            batch=slab.view[at:end] if records else slab.view[at:at],
+        batch = UnstampedBatch(
+            data=slab.view[at:end] if records else slab.view[at:at],
             record_count=records,
-            answers=bytes(memoryview(scratch.answers)[:answers_end]),
-            refused=bytes(memoryview(scratch.refused)[:refused_end]),
+            ack_entries=bytes(memoryview(scratch.ack_entries)[:ack_entries_end]),
+            refused_entries=bytes(memoryview(scratch.refused)[:refused_end]),
             refused_count=refused,
-            slab=slab,
         )
         if asking or expecting:
             expected = scratch.expected[: 2 * expecting]
-            draft.terms = read_publish_headers(draft.batch, records, self._seed, expected=expected)
-        return draft, end if records else at, following
+            batch.headers = read_publish_headers(
+                batch.data, records, self._hash_key, expected=expected
+            )
+        return batch, end if records else at, following
 
 
 _NO_ENVELOPES: Final = array("q")

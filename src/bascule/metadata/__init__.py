@@ -11,5 +11,8 @@ The file is JSON, so that an operator can read it. `crc32c` covers `image` in ca
 (keys sorted, no blanks, ASCII):
 
     {"format": "bascule-metadata", "version": 1, "crc32c": "0123abcd",
-     "image": {"streams": [{"name", "id", "created_ms", "paused", "config": {...}}]}}
+     "image": {"streams": [{"name", "id", "created_ms", "paused", "config": {...}}],
+               "deletions": [{"id", "name"}]}}
+
+`deletions` names deleted streams whose data may still be on the disk; without any it is left out.
 """

@@ -27,7 +27,7 @@ VERSION: Final = 1
 
 def encode_image(image: Image) -> bytes:
     """The file's bytes; equal images encode equally."""
-    content = {
+    content: dict[str, Any] = {
         "streams": [
             {
                 "name": definition.name,
@@ -39,6 +39,10 @@ def encode_image(image: Image) -> bytes:
             for _, definition in sorted(image.streams.items())
         ]
     }
+    if image.deletions:
+        content["deletions"] = [
+            {"id": id.hex(), "name": name} for id, name in sorted(image.deletions.items())
+        ]
     document = {
         "format": FORMAT,
         "version": VERSION,
@@ -74,9 +78,11 @@ def decode_image(data: bytes, path: str) -> Image:
         raise CorruptData(path, 0, f"crc32c {document.get('crc32c')!r}", f"{checksum!r}")
     try:
         definitions = [_definition(item) for item in content["streams"]]
-    except (KeyError, TypeError, ValueError, BasculeError) as error:
+        deletions = dict(_deletion(item) for item in content.get("deletions", ()))
+    except (AttributeError, KeyError, TypeError, ValueError, BasculeError) as error:
         raise CorruptData(path, 0, "stream definitions", str(error)) from error
-    return Image(MappingProxyType({definition.name: definition for definition in definitions}))
+    streams = {definition.name: definition for definition in definitions}
+    return Image(MappingProxyType(streams), MappingProxyType(deletions))
 
 
 def encode_cluster_id(cluster_id: str) -> bytes:
@@ -97,6 +103,14 @@ def decode_cluster_id(data: bytes, path: str) -> str:
     if found != _checksum(content):
         raise CorruptData(path, 0, f"crc32c {_checksum(content)!r}", repr(found))
     return str(content["cluster_id"])
+
+
+def _deletion(item: Mapping[str, Any]) -> tuple[bytes, str]:
+    name, id = item["name"], bytes.fromhex(item["id"])
+    check_stream_name(name, internal=True)
+    if len(id) != STREAM_ID_BYTES:
+        raise ValueError(f"an id of {len(id)} bytes, expected {STREAM_ID_BYTES}")
+    return id, name
 
 
 def _definition(item: Mapping[str, Any]) -> StreamDefinition:

@@ -52,4 +52,12 @@ class DeleteStream:
     id: bytes
 
 
-Command: TypeAlias = CreateStream | AlterStream | PauseStream | ResumeStream | DeleteStream
+@dataclass(frozen=True, slots=True)
+class ForgetDeletions:
+    """The data of these deleted streams is gone."""
+
+    ids: tuple[bytes, ...]
+
+
+StreamCommand: TypeAlias = CreateStream | AlterStream | PauseStream | ResumeStream | DeleteStream
+Command: TypeAlias = StreamCommand | ForgetDeletions

@@ -1,10 +1,10 @@
-"""The shell of a node: asyncio, threads and doors live here; decisions come from below.
+"""One node as a process: wiring, start, drain, stop; nothing else.
 
 ::
 
-    event loop        client door (handlers), HTTP door, watchers, timers
+    event loop        client listener, HTTP listener, controller, watchers, timers
     nats-reader       socket -> messages -> batches in the ingest buffer
-    appender          batches get offset, time and CRC, and are written in order
+    log-writer        batches get offset, time and CRC, and are written in order
     sync-0..3         grouped syncs; the high watermark moves; acks leave
     cold readers      what is not in the page cache is read here before the loop sends it
 

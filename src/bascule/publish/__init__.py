@@ -2,7 +2,7 @@
 
 ::
 
-    headers            publish headers (Nats-Msg-Id, Nats-Expected-*, Bascule-Ack) of a batch's records
+    headers            publish headers of a batch: Nats-Msg-Id, Nats-Expected-*, Bascule-Ack
     admission          paused, read-only, rates and sizes: what of a batch the stream accepts
     preconditions      dedupe window and expectations, decided where offsets are given
     acks               acks and error acks, and those that wait for the high watermark

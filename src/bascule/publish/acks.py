@@ -90,7 +90,7 @@ class AckFormat:
     def acks(
         self, entries: bytes, *, count: int, base_offset: int, received_ms: int, committed_ms: int
     ) -> bytes:
-        """NATS PUB operations for at most `count` answer entries; record i has offset base + i."""
+        """NATS PUB operations for at most `count` ack entries; record i has offset base + i."""
         return self._format(
             entries, self._head, self._middle, self._tail, count, base_offset,
             received_ms * _NS_PER_MS, committed_ms * _NS_PER_MS, 0,
@@ -148,7 +148,7 @@ class AckFormat:
         return bytes(memoryview(out)[:size])
 
 
-Stored: TypeAlias = Callable[[int, AckError | None], None]
+OnCommitted: TypeAlias = Callable[[int, AckError | None], None]
 """Told the base offset of a batch once it is committed, or why it never will be."""
 
 
@@ -156,10 +156,10 @@ Stored: TypeAlias = Callable[[int, AckError | None], None]
 class _Waiting:
     end_offset: int
     base_offset: int
-    answers: bytes
+    ack_entries: bytes
     count: int
     received_ms: int
-    stored: Stored | None
+    on_committed: OnCommitted | None
     is_duplicate: bool
 
 
@@ -170,8 +170,8 @@ class PendingAcks:
     moves the high watermark, one at a time.
     """
 
-    def __init__(self, form: AckFormat) -> None:
-        self._form = form
+    def __init__(self, ack_format: AckFormat) -> None:
+        self._ack_format = ack_format
         self._waiting: deque[_Waiting] = deque()
 
     def __len__(self) -> int:
@@ -183,21 +183,27 @@ class PendingAcks:
         *,
         base_offset: int,
         count: int,
-        answers: bytes,
+        ack_entries: bytes,
         received_ms: int,
-        stored: Stored | None = None,
+        on_committed: OnCommitted | None = None,
     ) -> None:
-        if answers or stored is not None:
+        if ack_entries or on_committed is not None:
             self._waiting.append(
                 _Waiting(
-                    base_offset + count, base_offset, answers, count, received_ms, stored, False
+                    base_offset + count,
+                    base_offset,
+                    ack_entries,
+                    count,
+                    received_ms,
+                    on_committed,
+                    False,
                 )
             )
 
-    def add_duplicates(self, answers: bytes, *, base: int, count: int, end_offset: int) -> None:
+    def add_duplicates(self, ack_entries: bytes, *, base: int, count: int, end_offset: int) -> None:
         """Entries of messages stored before, entry i at offset base + i, all below `end_offset`."""
-        if answers:
-            self._waiting.append(_Waiting(end_offset, base, answers, count, 0, None, True))
+        if ack_entries:
+            self._waiting.append(_Waiting(end_offset, base, ack_entries, count, 0, None, True))
 
     def take_back(self, base_offset: int, error: AckError) -> bytes:
         """Forget the batch added last at `base_offset`, which the log did not take after all.
@@ -208,7 +214,7 @@ class PendingAcks:
         while self._waiting and self._waiting[-1].end_offset > base_offset:
             batch = self._waiting.pop()
             if batch.is_duplicate:
-                told += self._form.errors(batch.answers, error, count=batch.count)
+                told += self._ack_format.errors(batch.ack_entries, error, count=batch.count)
         return told
 
     def release(self, high_watermark: int, *, committed_ms: int) -> bytes:
@@ -217,18 +223,20 @@ class PendingAcks:
         ready: list[bytes] = []
         while waiting and waiting[0].end_offset <= high_watermark:
             batch = waiting.popleft()
-            if batch.stored is not None:
-                batch.stored(batch.base_offset, None)
+            if batch.on_committed is not None:
+                batch.on_committed(batch.base_offset, None)
             if batch.is_duplicate:
                 ready.append(
-                    self._form.duplicates(batch.answers, base=batch.base_offset, count=batch.count)
+                    self._ack_format.duplicates(
+                        batch.ack_entries, base=batch.base_offset, count=batch.count
+                    )
                 )
                 continue
-            if not batch.answers:
+            if not batch.ack_entries:
                 continue
             ready.append(
-                self._form.acks(
-                    batch.answers,
+                self._ack_format.acks(
+                    batch.ack_entries,
                     count=batch.count,
                     base_offset=batch.base_offset,
                     received_ms=batch.received_ms,
@@ -242,7 +250,7 @@ class PendingAcks:
         failed: list[bytes] = []
         while self._waiting:
             batch = self._waiting.popleft()
-            if batch.stored is not None:
-                batch.stored(batch.base_offset, error)
-            failed.append(self._form.errors(batch.answers, error, count=batch.count))
+            if batch.on_committed is not None:
+                batch.on_committed(batch.base_offset, error)
+            failed.append(self._ack_format.errors(batch.ack_entries, error, count=batch.count))
         return b"".join(failed)

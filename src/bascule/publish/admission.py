@@ -1,4 +1,4 @@
-"""What of a batch a stream takes: by its state, its limits and its publishers' terms."""
+"""What of a batch a stream takes: by its state, its limits and publish headers."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from operator import itemgetter
 from typing import Final
 
-from bascule.ingest.sequencer import UnstampedBatch
 from bascule.model import Discard, StreamDefinition
 from bascule.publish.acks import (
     DISCARDED_BYTES,
@@ -20,6 +19,7 @@ from bascule.publish.acks import (
 )
 from bascule.publish.headers import HashKey
 from bascule.publish.preconditions import NO_LIMIT, UNLIMITED, Allowance, Evaluation, Preconditions
+from bascule.publish.unstamped_batch import UnstampedBatch
 from bascule.record.header import HEADER_BYTES
 
 _NS_PER_SECOND: Final = 1_000_000_000
@@ -58,11 +58,13 @@ class LogState:
 
 
 class Admission:
-    """One partition's; the appender thread alone uses it, but for `configure`."""
+    """Those of one partition; the log writer thread alone uses it, except for `configure`."""
 
-    def __init__(self, definition: StreamDefinition, form: AckFormat, seed: HashKey) -> None:
-        self._form = form
-        self.contract = Preconditions(definition.name, definition.config, form, seed)
+    def __init__(
+        self, definition: StreamDefinition, ack_format: AckFormat, hash_key: HashKey
+    ) -> None:
+        self._ack_format = ack_format
+        self.preconditions = Preconditions(definition.name, definition.config, ack_format, hash_key)
         self._records = self._bytes = Bucket(0)
         self.configure(definition)
 
@@ -86,39 +88,39 @@ class Admission:
         self._is_limited = bool(
             self._records.rate or self._bytes.rate or self._messages_max or self._bytes_max
         )
-        self.contract.configure(config)
+        self.preconditions.configure(config)
 
     def admit(
-        self, draft: UnstampedBatch, state: LogState, *, now_ms: int, now_ns: int
+        self, batch: UnstampedBatch, state: LogState, *, now_ms: int, now_ns: int
     ) -> Evaluation | None:
-        """Take out of the draft what must not be stored; None where all of it may be.
+        """Take out of the batch what must not be stored; None where all of it may be.
 
-        After a failed append of what is left, `contract.take_back` makes it undone.
+        After a failed append of what is left, `preconditions.take_back` makes it undone.
         """
-        if draft.stored is not None:
-            self.contract.nothing_asked()
+        if batch.on_committed is not None:
+            self.preconditions.nothing_asked()
             return None
         if self.closed is not None:
-            return self._refuse(draft, self.closed)
-        if draft.terms is None and not self._is_limited:
-            self.contract.nothing_asked()
+            return self._refuse(batch, self.closed)
+        if batch.headers is None and not self._is_limited:
+            self.preconditions.nothing_asked()
             return None
         allowance = self._allowance(state, now_ns) if self._is_limited else NO_LIMIT
-        size = len(draft.batch)
-        judged = self.contract.judge(
-            draft, next_offset=state.next_offset, now_ms=now_ms, allowance=allowance
+        size = len(batch.data)
+        evaluation = self.preconditions.evaluate(
+            batch, next_offset=state.next_offset, now_ms=now_ms, allowance=allowance
         )
         if self._is_limited:
-            self._records.take(draft.record_count)
-            self._bytes.take((size if judged is None else len(draft.batch)) - HEADER_BYTES)
-        return judged
+            self._records.take(batch.record_count)
+            self._bytes.take((size if evaluation is None else len(batch.data)) - HEADER_BYTES)
+        return evaluation
 
-    def _refuse(self, draft: UnstampedBatch, error: AckError) -> Evaluation:
-        self.contract.counts.closed_refused += draft.record_count
+    def _refuse(self, batch: UnstampedBatch, error: AckError) -> Evaluation:
+        self.preconditions.counts.closed_refused += batch.record_count
         refusals = b""
-        if draft.answers:
-            refusals = self._form.errors(draft.answers, error, count=draft.record_count)
-        draft.batch, draft.record_count, draft.answers = draft.batch[:0], 0, b""
+        if batch.ack_entries:
+            refusals = self._ack_format.errors(batch.ack_entries, error, count=batch.record_count)
+        batch.data, batch.record_count, batch.ack_entries = batch.data[:0], 0, b""
         return Evaluation(refusals, b"", 0, 0)
 
     def _allowance(self, state: LogState, now_ns: int) -> Allowance:

@@ -1,4 +1,4 @@
-"""One partition on this node: its log, its high watermark, who waits, and the threads that serve it.
+"""One partition on this node: its log, its high watermark, and the threads that serve it.
 
 ::
 

@@ -1,4 +1,4 @@
-"""Derive what a publisher contract knows from the log, after a start."""
+"""Derive the dedupe window of a partition from its log, after a start."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from bascule.storage.partition_log import PartitionLog
 READ_BYTES: Final = 4 << 20
 
 
-def load(contract: Preconditions, log: PartitionLog, *, since_ms: int) -> int:
+def load(preconditions: Preconditions, log: PartitionLog, *, since_ms: int) -> int:
     """Read the records from `since_ms` (Unix milliseconds) on, and the last one in any case.
 
     Returns the bytes read. Raises: CorruptData, LogFailed, Closed, OSError.
@@ -41,8 +41,8 @@ def load(contract: Preconditions, log: PartitionLog, *, since_ms: int) -> int:
                 continue
             if header.codec:
                 batch = memoryview(decompress_batch(batch, origin=part.file.path))
-            contract.load_batch(
-                read_publish_headers(batch, header.record_count, contract.seed),
+            preconditions.load_batch(
+                read_publish_headers(batch, header.record_count, preconditions.hash_key),
                 base_offset=header.base_offset,
                 end_offset=header.end_offset,
                 timestamp=header.max_timestamp,

@@ -1,4 +1,4 @@
-"""Publishing from within the node: the same way through appender and disk as a NATS message."""
+"""Publishing from within the node: through the log writer like any other batch."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from bascule.errors import PublishRejected, UnknownPartition, UnknownStream
-from bascule.ingest.nats_ingest import NatsIngest
-from bascule.ingest.sequencer import UnstampedBatch
 from bascule.publish.acks import AckError
+from bascule.publish.unstamped_batch import Append, UnstampedBatch
 from bascule.record.batch import Record
 from bascule.record.builder import build_batch
 from bascule.replica.partitions import Partitions
@@ -27,9 +26,9 @@ class InternalRecord(NamedTuple):
 class InternalPublisher:
     """Belongs to the event loop. For small internal streams: a record costs some microseconds."""
 
-    def __init__(self, partitions: Partitions, ingest: NatsIngest) -> None:
+    def __init__(self, partitions: Partitions, append: Append) -> None:
         self._partitions = partitions
-        self._ingest = ingest
+        self._append = append
 
     async def publish(self, stream: str, partition: int, records: Sequence[InternalRecord]) -> int:
         """Append `records` as one batch; its base offset once it is committed.
@@ -43,37 +42,17 @@ class InternalPublisher:
             raise UnknownPartition(stream, partition, len(found))
         loop = asyncio.get_running_loop()
         done: asyncio.Future[int] = loop.create_future()
-        self._ingest.submit_own(
-            found[partition],
-            lambda slot: _draft(slot, records, _resolver(loop, done)),
+        batch = UnstampedBatch(
+            data=memoryview(_encode(records)),
+            record_count=len(records),
+            on_committed=_resolver(loop, done),
         )
+        self._append(found[partition], [batch])
         return await done
 
 
-def _resolver(
-    loop: asyncio.AbstractEventLoop, done: asyncio.Future[int]
-) -> Callable[[int, AckError | None], None]:
-    def resolve(base_offset: int, error: AckError | None) -> None:
-        if done.done():
-            return
-        if error is None:
-            done.set_result(base_offset)
-        else:
-            done.set_exception(PublishRejected(error.code, error.err_code, error.description))
-
-    def stored(base_offset: int, error: AckError | None) -> None:
-        try:
-            loop.call_soon_threadsafe(resolve, base_offset, error)
-        except RuntimeError:
-            pass  # The loop is closed: nobody waits any more.
-
-    return stored
-
-
-def _draft(
-    slot: int, records: Sequence[InternalRecord], stored: Callable[[int, AckError | None], None]
-) -> UnstampedBatch:
-    batch = build_batch(
+def _encode(records: Sequence[InternalRecord]) -> bytearray:
+    return build_batch(
         [
             Record(
                 offset=row,
@@ -87,13 +66,23 @@ def _draft(
         base_offset=0,
         log_append_time=True,
     )
-    return UnstampedBatch(
-        slot=slot,
-        batch=memoryview(batch),
-        record_count=len(records),
-        answers=b"",
-        refused=b"",
-        refused_count=0,
-        slab=None,
-        stored=stored,
-    )
+
+
+def _resolver(
+    loop: asyncio.AbstractEventLoop, done: asyncio.Future[int]
+) -> Callable[[int, AckError | None], None]:
+    def resolve(base_offset: int, error: AckError | None) -> None:
+        if done.done():
+            return
+        if error is None:
+            done.set_result(base_offset)
+        else:
+            done.set_exception(PublishRejected(error.code, error.err_code, error.description))
+
+    def on_committed(base_offset: int, error: AckError | None) -> None:
+        try:
+            loop.call_soon_threadsafe(resolve, base_offset, error)
+        except RuntimeError:
+            pass  # The loop is closed: nobody waits any more.
+
+    return on_committed

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 
 from bascule.errors import BasculeError, OffsetOutOfRange, PartitionFailed
 from bascule.host.api import Clock
-from bascule.ingest.sequencer import UnstampedBatch
 from bascule.model import PartitionInfo, StreamDefinition, SyncPolicy
 from bascule.publish.acks import AckFormat, PendingAcks, store_failed, too_large
 from bascule.publish.admission import Admission, LogState
 from bascule.publish.headers import HashKey
 from bascule.publish.preconditions import Preconditions
+from bascule.publish.unstamped_batch import UnstampedBatch
 from bascule.record import header as batch_header
 from bascule.record.compression import compress_batch
 from bascule.replica.metrics import PartitionMetrics
@@ -58,14 +58,14 @@ class Partition:
         log: PartitionLog | None,
         failure: PartitionFailed | None,
         clock: Clock,
-        moved: Callable[[Partition], None],
-        seed: HashKey,
-        notes_ids: Callable[[], None] | None = None,
+        on_moved: Callable[[Partition], None],
+        hash_key: HashKey,
+        persist_id_marker: Callable[[], None] | None = None,
     ) -> None:
-        """`moved` is called, from any thread, after the high watermark moved or the log failed.
+        """`on_moved` is called, from any thread, after the high watermark moved or the log failed.
 
-        `notes_ids` leaves word, on the disk, that the log holds message ids; None where that is
-        done. Raises OSError.
+        `hash_key` keys the hashes of message ids. `persist_id_marker` persists a marker that the
+        log contains message ids; it may raise OSError. None: the marker exists.
         """
         config = definition.config
         self.definition = definition
@@ -89,23 +89,23 @@ class Partition:
         self.checkpointed_bytes = 0
         """`counts.bytes` at the last checkpoint: what a recovery would have to scan."""
         self._clock = clock
-        self._moved = moved
-        self._notes_ids = notes_ids
+        self._on_moved = on_moved
+        self._persist_id_marker = persist_id_marker
         self._watermark = HighWatermark(config.sync, _NOWHERE if log is None else log.end)
-        self._form = AckFormat(
+        self._ack_format = AckFormat(
             stream=definition.name,
             subject=config.subject,
             partition=index,
             replicas=1,
             synced=config.sync is SyncPolicy.ALWAYS,
         )
-        self._pending = PendingAcks(self._form)
-        self._admission = Admission(definition, self._form, seed)
+        self._pending = PendingAcks(self._ack_format)
+        self._admission = Admission(definition, self._ack_format, hash_key)
 
     @property
-    def contract(self) -> Preconditions:
+    def preconditions(self) -> Preconditions:
         """What publishers may ask of this partition."""
-        return self._admission.contract
+        return self._admission.preconditions
 
     def configure(self, definition: StreamDefinition) -> None:
         """Take over the altered definition of the same stream; on the event loop.
@@ -115,7 +115,7 @@ class Partition:
         self.definition = definition
         config = definition.config
         self._watermark.configure(config.sync)
-        self._form.configure(synced=config.sync is SyncPolicy.ALWAYS)
+        self._ack_format.configure(synced=config.sync is SyncPolicy.ALWAYS)
         self._admission.configure(definition)
         if self.log is not None:
             self.log.configure(log_config(config))
@@ -146,45 +146,45 @@ class Partition:
         """Whether a publisher or a reader waits for what is not synced yet."""
         return len(self._pending) > 0 or bool(self.watchers)
 
-    def append(self, draft: UnstampedBatch) -> bytes:
-        """Give the draft its offset and time and append it; acks and error acks to send now.
+    def append(self, batch: UnstampedBatch) -> bytes:
+        """Give the batch its offset and time and append it; acks and error acks to send now.
 
         Never raises: what cannot be stored is answered with an error ack and counted.
         """
-        answers = b""
-        if draft.refused_count:
-            self.counts.messages_refused += draft.refused_count
+        replies = b""
+        if batch.refused_count:
+            self.counts.messages_refused += batch.refused_count
             limit = too_large(self.definition.config.message_bytes_max)
-            answers = self._form.errors(draft.refused, limit, count=draft.refused_count)
-        if not draft.record_count:
-            return answers
+            replies = self._ack_format.errors(
+                batch.refused_entries, limit, count=batch.refused_count
+            )
+        if not batch.record_count:
+            return replies
         if self.log is None or self.failure is not None or self.deleted:
-            return answers + self._not_stored(draft, str(self.failure or "the stream is deleted"))
+            return replies + self._not_stored(batch, str(self.failure or "the stream is deleted"))
         now_ms = max(self._clock.now_ms(), self.log.timestamp_max)
         try:
-            # First of all, so that what a failure takes back is this draft and none before it.
-            answers += self._admit(self.log, draft, now_ms)
-            if not draft.record_count:
-                return answers
-            if draft.terms is not None and self._notes_ids is not None and draft.terms.has_ids():
-                self._notes_ids()
-                self._notes_ids = None
-            self._append(self.log, draft, now_ms)
+            # First of all, so that what a failure takes back is this batch and none before it.
+            replies += self._admit(self.log, batch, now_ms)
+            if not batch.record_count:
+                return replies
+            self._mark_ids(batch)
+            self._append(self.log, batch, now_ms)
         except (OSError, BasculeError) as error:
             self.counts.disk_errors += isinstance(error, OSError)
-            answers += self._pending.take_back(self.log.end.offset, store_failed(str(error)))
-            self.contract.take_back(self.log.end.offset)
+            replies += self._pending.take_back(self.log.end.offset, store_failed(str(error)))
+            self.preconditions.take_back(self.log.end.offset)
             if self.log.failure is not None:
-                return answers + self._not_stored(draft, str(error)) + self.fail(str(error))
+                return replies + self._not_stored(batch, str(error)) + self.fail(str(error))
             self._log_failed_append(error)
-            return answers + self._not_stored(draft, str(error))
+            return replies + self._not_stored(batch, str(error))
         stopped = self._stopped_by()
         if stopped is not None:
             # A sync failed while this was appended, and may have answered everybody before us.
-            return answers + self._pending.fail(store_failed(stopped))
+            return replies + self._pending.fail(store_failed(stopped))
         if self._watermark.on_appended(self.log.end):
-            answers += self._release()
-        return answers
+            replies += self._release()
+        return replies
 
     def sync(self) -> bytes:
         """Put what is appended on the disk; acks, or error acks, to send now. Never raises."""
@@ -256,9 +256,9 @@ class Partition:
                 "partition stopped",
                 extra={"stream": name, "partition": self.index, "cause": cause},
             )
-        answers = self._pending.fail(store_failed(cause))
-        self._moved(self)
-        return answers
+        replies = self._pending.fail(store_failed(cause))
+        self._on_moved(self)
+        return replies
 
     def _log_failed_append(self, error: OSError | BasculeError) -> None:
         log.error(
@@ -283,38 +283,47 @@ class Partition:
             failure=None if self.failure is None else str(self.failure),
         )
 
-    def _admit(self, store: PartitionLog, draft: UnstampedBatch, now_ms: int) -> bytes:
-        """Leave of the draft what the stream takes; answers to send now for the rest."""
+    def _admit(self, store: PartitionLog, batch: UnstampedBatch, now_ms: int) -> bytes:
+        """Leave of the batch what the stream takes; replies to send now for the rest."""
         next_offset = store.end.offset
-        judged = self._admission.admit(
-            draft,
+        evaluation = self._admission.admit(
+            batch,
             LogState(next_offset, store.start_offset, store.size_bytes()),
             now_ms=now_ms,
             now_ns=self._clock.monotonic_ns(),
         )
-        if judged is None:
+        if evaluation is None:
             return b""
-        if not judged.duplicates:
-            return judged.refusals
-        end_offset = next_offset + draft.record_count
+        if not evaluation.duplicates:
+            return evaluation.refusals
+        end_offset = next_offset + batch.record_count
         if end_offset <= self.high_watermark.offset:
-            return judged.refusals + self._form.duplicates(
-                judged.duplicates, base=judged.duplicates_base, count=judged.duplicate_count
+            return evaluation.refusals + self._ack_format.duplicates(
+                evaluation.duplicates,
+                base=evaluation.duplicates_base,
+                count=evaluation.duplicate_count,
             )
         self._pending.add_duplicates(
-            judged.duplicates,
-            base=judged.duplicates_base,
-            count=judged.duplicate_count,
+            evaluation.duplicates,
+            base=evaluation.duplicates_base,
+            count=evaluation.duplicate_count,
             end_offset=end_offset,
         )
-        return judged.refusals
+        return evaluation.refusals
 
-    def _append(self, store: PartitionLog, draft: UnstampedBatch, now: int) -> None:
+    def _mark_ids(self, batch: UnstampedBatch) -> None:
+        """Persist, before the first message id is appended, that the log contains ids."""
+        if self._persist_id_marker is None or batch.headers is None or not batch.headers.has_ids():
+            return
+        self._persist_id_marker()
+        self._persist_id_marker = None
+
+    def _append(self, store: PartitionLog, batch: UnstampedBatch, now: int) -> None:
         base_offset = store.end.offset
-        batch = compress_batch(draft.batch, self.definition.config.compression)
+        data = compress_batch(batch.data, self.definition.config.compression)
         batch_header.seal(
-            batch,
-            record_count=draft.record_count,
+            data,
+            record_count=batch.record_count,
             base_timestamp=now,
             max_timestamp=now,
             base_offset=base_offset,
@@ -324,37 +333,37 @@ class Partition:
         # Before the append: a sync that runs beside it may already cover the batch.
         self._pending.add(
             base_offset=base_offset,
-            count=draft.record_count,
-            answers=draft.answers,
+            count=batch.record_count,
+            ack_entries=batch.ack_entries,
             received_ms=now,
-            stored=draft.stored,
+            on_committed=batch.on_committed,
         )
         store.append(
-            batch,
+            data,
             base_offset=base_offset,
-            end_offset=base_offset + draft.record_count,
+            end_offset=base_offset + batch.record_count,
             timestamp_max=now,
             leader_epoch=self.leader_epoch,
         )
-        self.counts.records += draft.record_count
-        self.counts.bytes += len(batch)
+        self.counts.records += batch.record_count
+        self.counts.bytes += len(data)
         self.counts.batches += 1
         self.metrics.on_appended(
-            records=draft.record_count, bytes=len(batch), now_ns=self._clock.monotonic_ns()
+            records=batch.record_count, bytes=len(data), now_ns=self._clock.monotonic_ns()
         )
 
     def _release(self) -> bytes:
-        answers = self._pending.release(
+        replies = self._pending.release(
             self.high_watermark.offset, committed_ms=self._clock.now_ms()
         )
-        self._moved(self)
-        return answers
+        self._on_moved(self)
+        return replies
 
-    def _not_stored(self, draft: UnstampedBatch, cause: str) -> bytes:
-        self.counts.records_not_stored += draft.record_count
+    def _not_stored(self, batch: UnstampedBatch, cause: str) -> bytes:
+        self.counts.records_not_stored += batch.record_count
         error = store_failed(cause)
-        if draft.stored is not None:
-            draft.stored(-1, error)
-        if not draft.answers:
+        if batch.on_committed is not None:
+            batch.on_committed(-1, error)
+        if not batch.ack_entries:
             return b""
-        return self._form.errors(draft.answers, error, count=draft.record_count)
+        return self._ack_format.errors(batch.ack_entries, error, count=batch.record_count)

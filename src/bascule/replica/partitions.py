@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Mapping
 from types import MappingProxyType
 
+from bascule.model import StreamDefinition
 from bascule.replica.partition import Partition
 
 
@@ -30,10 +31,11 @@ class Partitions:
         self._by_name[definition.name] = partitions
         self._by_id[definition.id] = partitions
 
-    def remove(self, name: str) -> tuple[Partition, ...]:
-        """Take a stream out; its waiting readers are told."""
-        partitions = self._by_name.pop(name)
-        del self._by_id[partitions[0].definition.id]
+    def remove(self, definition: StreamDefinition) -> tuple[Partition, ...]:
+        """Take a stream out, if it is here, and wake its waiting readers."""
+        partitions = self._by_id.pop(definition.id, ())
+        if partitions:
+            del self._by_name[definition.name]
         for partition in partitions:
             partition.deleted = True
             self.notify(partition)

@@ -160,7 +160,7 @@ STATISTICS: Final[Mapping[str, Described]] = {
     "stream.refused": Described(
         "stream_refused_messages",
         "Messages not stored, by reason: too_large, closed (paused or read-only), limit (rate, or "
-        "full with discard = new), expectation, terms (a header that asks for what cannot be), "
+        "full with discard = new), expectation, headers (a header that asks for what cannot be), "
         "not_stored (the log could not take them). Who asked for an ack got an error.",
         label=(*PARTITION, "reason"),
     ),

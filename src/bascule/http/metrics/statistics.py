@@ -20,12 +20,12 @@ Streams = Mapping[str, tuple[Partition, ...]]
 REFUSALS: Final[Mapping[str, str]] = {
     "messages_refused": "too_large",
     "records_not_stored": "not_stored",
-    "contract.closed_refused": "closed",
-    "contract.limit_refused": "limit",
-    "contract.expectations_failed": "expectation",
-    "contract.terms_refused": "terms",
+    "preconditions.closed_refused": "closed",
+    "preconditions.limit_refused": "limit",
+    "preconditions.expectations_failed": "expectation",
+    "preconditions.headers_refused": "headers",
 }
-"""Counter of a partition, or of its publisher contract -> the reason it stands for."""
+"""Counter of a partition, or of its preconditions -> the reason it stands for."""
 
 MEASURES: Final = ("batch_bytes", "batch_records", "sync_ns", "fetches", "fetched_bytes")
 
@@ -70,7 +70,7 @@ def stream_statistics(streams: Streams, *, now_ns: int) -> Lazy:
     for item in fields(PartitionCounts):
         readers[item.name] = attrgetter(f"counts.{item.name}")
     for item in fields(PreconditionCounts):
-        readers[item.name] = attrgetter(f"contract.counts.{item.name}")
+        readers[item.name] = attrgetter(f"preconditions.counts.{item.name}")
     for name in MEASURES:
         readers[name] = attrgetter(f"metrics.{name}")
     return Lazy({name: each(reader) for name, reader in readers.items()})
@@ -78,9 +78,11 @@ def stream_statistics(streams: Streams, *, now_ns: int) -> Lazy:
 
 def _refused(partition: Partition) -> dict[str, int]:
     """Reason -> messages refused for it."""
-    counts, contract = partition.counts, partition.contract.counts
+    counts, preconditions = partition.counts, partition.preconditions.counts
     return {
-        reason: getattr(contract if path.startswith("contract.") else counts, path.split(".")[-1])
+        reason: getattr(
+            preconditions if path.startswith("preconditions.") else counts, path.split(".")[-1]
+        )
         for path, reason in REFUSALS.items()
     }
 

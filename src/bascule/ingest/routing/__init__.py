@@ -1,8 +1,9 @@
 """Which partition a message belongs to.
 
-A subscription (its sid) leads to one or more *slots*, each of which is a partition as the ingest
-path numbers them. With several, a hash of the message's subject or key picks one: Kafka's murmur2,
-so that a Kafka producer's and a NATS publisher's records of one key lie together.
+A subscription (its sid) leads to one or more *partition slots*. A slot is a small number that
+stands for a partition in compiled code. With several slots, a hash of the message's subject or key
+picks one. The hash is Kafka's murmur2, so that a Kafka producer's and a NATS publisher's records of
+one key are in one partition.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from bascule.ingest.routing import _hot
+from bascule.publish.unstamped_batch import Replica
 
 BY_SUBJECT: Final = _hot.BY_SUBJECT
 BY_KEY: Final = _hot.BY_KEY
@@ -21,6 +23,7 @@ BY_KEY: Final = _hot.BY_KEY
 class PartitionSlot:
     """What the sequencer has to know of a partition."""
 
+    replica: Replica
     message_bytes_max: int
     key_from_subject: bool = False
 

@@ -106,7 +106,7 @@ def _find_key(
     return -1
 
 
-def assign_lanes(
+def assign_slots(
     buf: cython.const[cython.uchar][::1],
     messages: cython.int[::1],
     count: cython.Py_ssize_t,
@@ -176,7 +176,7 @@ def assign_lanes(
         raise IndexError("a message lies outside the buffer")
 
 
-def group_by_lane(
+def group_by_slot(
     messages: cython.const[cython.int][::1],
     count: cython.Py_ssize_t,
     heads: cython.int[::1],

@@ -21,7 +21,7 @@ _NOTHING: Final = array("q")
 
 @dataclass(frozen=True, slots=True)
 class PublishHeaders:
-    """The terms of one batch's records, in the order of the records."""
+    """The headers of one batch's records, in the order of the records."""
 
     rows: array[int]
     """`HEADER_FIELDS` numbers each, and one row to spare."""
@@ -51,15 +51,15 @@ class HashKey:
 
 
 def read_publish_headers(
-    batch: memoryview, record_count: int, seed: HashKey, *, expected: array[int] = _NOTHING
+    batch: memoryview, record_count: int, hash_key: HashKey, *, expected: array[int] = _NOTHING
 ) -> PublishHeaders:
-    """The terms of an uncompressed batch's records.
+    """The headers of an uncompressed batch's records.
 
     `expected` has pairs of a record's index and the offset its envelope expects.
     """
     rows = array("q", bytes(8 * _hot.HEADER_FIELDS * (record_count + 1)))
     count = _hot.read_publish_headers(
-        batch, HEADER_BYTES, record_count, seed.numbers, expected, rows
+        batch, HEADER_BYTES, record_count, hash_key.numbers, expected, rows
     )
     assert count >= 0, "the records are whole"
     return PublishHeaders(rows, count)

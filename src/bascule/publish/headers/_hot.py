@@ -1,6 +1,6 @@
 """What publishers ask of the server in the headers of their messages, read from built records.
 
-Message ids are known by a seeded hash of 128 bits (SipHash-1-3), so that no stranger can make two
+Message ids are known by a keyed hash of 128 bits (SipHash-1-3), so that no stranger can make two
 of them look alike. Records come from strangers or a disk: every length is checked before it is
 used.
 
@@ -58,7 +58,7 @@ def _hash(
     buf: cython.const[cython.uchar][::1],
     at: cython.Py_ssize_t,
     length: cython.Py_ssize_t,
-    seed: cython.const[cython.ulonglong][::1],
+    hash_key: cython.const[cython.ulonglong][::1],
     out: cython.longlong[::1],
     to: cython.Py_ssize_t,
 ):
@@ -68,10 +68,10 @@ def _hash(
     c1: cython.ulonglong = 0x646F72616E646F6D
     c2: cython.ulonglong = 0x6C7967656E657261
     c3: cython.ulonglong = 0x7465646279746573
-    v0: cython.ulonglong = seed[0] ^ c0
-    v1: cython.ulonglong = seed[1] ^ c1 ^ 0xEE
-    v2: cython.ulonglong = seed[0] ^ c2
-    v3: cython.ulonglong = seed[1] ^ c3
+    v0: cython.ulonglong = hash_key[0] ^ c0
+    v1: cython.ulonglong = hash_key[1] ^ c1 ^ 0xEE
+    v2: cython.ulonglong = hash_key[0] ^ c2
+    v3: cython.ulonglong = hash_key[1] ^ c3
     word: cython.ulonglong
     left: cython.Py_ssize_t = length
     place: cython.int
@@ -120,13 +120,13 @@ def _hash(
 
 def hash_text(
     text: cython.const[cython.uchar][::1],
-    seed: cython.const[cython.ulonglong][::1],
+    hash_key: cython.const[cython.ulonglong][::1],
     out: cython.longlong[::1],
 ) -> None:
-    """SipHash-1-3 of 128 bits of `text` into `out[:2]`; the seed is two numbers."""
-    if len(seed) < 2 or len(out) < 2:
-        raise IndexError("a seed and a hash are two numbers each")
-    _hash(text, 0, len(text), seed, out, 0)
+    """SipHash-1-3 of 128 bits of `text` into `out[:2]`; the hash_key is two numbers."""
+    if len(hash_key) < 2 or len(out) < 2:
+        raise IndexError("a key and a hash are two numbers each")
+    _hash(text, 0, len(text), hash_key, out, 0)
 
 
 @cython.cfunc
@@ -196,8 +196,8 @@ def _read_header(
     at: cython.Py_ssize_t,
     length: cython.Py_ssize_t,
     flags: cython.int,
-    seed: cython.const[cython.ulonglong][::1],
-    terms: cython.longlong[::1],
+    hash_key: cython.const[cython.ulonglong][::1],
+    rows: cython.longlong[::1],
     row: cython.Py_ssize_t,
 ):
     """Take one header into the term at `row`; the flags with what it adds."""
@@ -217,7 +217,7 @@ def _read_header(
         return flags
     if name == 11 and _is(buf, name_at, b"nats-msg-id", 11):
         if length > 0 and not flags & 1:
-            _hash(buf, at, length, seed, terms, row + 2)
+            _hash(buf, at, length, hash_key, rows, row + 2)
             flags |= 1
     elif name == 11 and _is(buf, name_at, b"nats-rollup", 11):
         flags |= 32
@@ -230,16 +230,16 @@ def _read_header(
             if buf[place] < 48 or buf[place] > 57:
                 return flags | 16
             value = 10 * value + buf[place] - 48
-        terms[row + 4] = value
+        rows[row + 4] = value
         flags |= 2
     elif name == 25 and _is(buf, name_at, b"nats-expected-last-msg-id", 25):
         if length > 0:
-            _hash(buf, at, length, seed, terms, row + 5)
+            _hash(buf, at, length, hash_key, rows, row + 5)
             flags |= 4
     elif name == 20 and _is(buf, name_at, b"nats-expected-stream", 20):
         if length > 0:
             # The second half lands where it is not looked at: the next row's, or the spare one.
-            _hash(buf, at, length, seed, terms, row + 7)
+            _hash(buf, at, length, hash_key, rows, row + 7)
             flags |= 8
     elif name >= 35 and _is(buf, name_at, b"nats-expected-last-subject-sequence", 35):
         flags |= 32
@@ -250,13 +250,13 @@ def read_publish_headers(
     batch: cython.const[cython.uchar][::1],
     start: cython.Py_ssize_t,
     record_count: cython.Py_ssize_t,
-    seed: cython.const[cython.ulonglong][::1],
+    hash_key: cython.const[cython.ulonglong][::1],
     expected: cython.const[cython.longlong][::1],
-    terms: cython.longlong[::1],
+    rows: cython.longlong[::1],
 ) -> int:
-    """Read the terms of a batch's records from byte `start` on; how many there are.
+    """Read the publish headers of a batch's records from byte `start` on; return how many rows.
 
-    `expected` has pairs of a record's index and the offset its envelope expects. `terms` has room
+    `expected` has pairs of a record's index and the offset its envelope expects. `rows` has room
     for a row a record and one more. -1: the records are not what the batch says.
     """
     end: cython.Py_ssize_t = len(batch)
@@ -273,8 +273,8 @@ def read_publish_headers(
     delta: cython.longlong
     flags: cython.int
     bad: cython.bint = False
-    if len(terms) < 8 * (record_count + 1) or len(seed) < 2 or start < 0:
-        raise IndexError("there is no room for the terms")
+    if len(rows) < 8 * (record_count + 1) or len(hash_key) < 2 or start < 0:
+        raise IndexError("there is no room for the rows")
     with cython.nogil:
         for index in range(record_count):
             stop = _varint_end(batch, at, end)
@@ -340,7 +340,9 @@ def read_publish_headers(
                     bad = True
                     break
                 if name > 7:
-                    flags = _read_header(batch, name_at, name, stop, size, flags, seed, terms, row)
+                    flags = _read_header(
+                        batch, name_at, name, stop, size, flags, hash_key, rows, row
+                    )
                 if size > 0:
                     stop += size
             if bad:
@@ -349,10 +351,10 @@ def read_publish_headers(
                 expectation += 1
             if 2 * expectation + 1 < len(expected) and expected[2 * expectation] == index:
                 flags |= 2
-                terms[row + 4] = expected[2 * expectation + 1]
+                rows[row + 4] = expected[2 * expectation + 1]
             if flags:
-                terms[row] = delta
-                terms[row + 1] = flags
+                rows[row] = delta
+                rows[row + 1] = flags
                 row += 8
             at = record_end
     if bad:

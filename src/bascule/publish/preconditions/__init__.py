@@ -1,8 +1,8 @@
-"""The publisher contract of one partition: duplicates, expectations, limits.
+"""The preconditions and the dedupe window of one partition.
 
-The appender asks it about every batch in which a publisher asked for something, or while a limit is
-near. It is derived from the log: what it knows is what `load` read there and what it accepted
-since, and a batch that the log did not take is taken back.
+The log writer evaluates every batch that has publish headers, and every batch while a limit is
+near. The state is derived from the log: the batches that were loaded at the start and those that
+were accepted since. A batch that the log did not store is taken back.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from array import array
 from dataclasses import dataclass
 from typing import Final
 
-from bascule.ingest.sequencer import UnstampedBatch
 from bascule.model import StreamConfig
 from bascule.publish.acks import (
     DISCARDED_BYTES,
@@ -27,10 +26,11 @@ from bascule.publish.acks import (
 from bascule.publish.headers import HAS_ID, HEADER_FIELDS, HashKey, PublishHeaders
 from bascule.publish.preconditions import _hot
 from bascule.publish.preconditions.dedupe_window import DedupeWindow
+from bascule.publish.unstamped_batch import UnstampedBatch
 from bascule.record.header import HEADER_BYTES
 
 UNLIMITED: Final = (1 << 62) - 1
-_NO_TERMS: Final = PublishHeaders(array("q"), 0)
+_NO_HEADERS: Final = PublishHeaders(array("q"), 0)
 _NO_TABLE: Final = array("i")
 
 
@@ -42,7 +42,7 @@ class PreconditionCounts:
     """Messages whose id was stored before; acked again, not stored again."""
     expectations_failed: int = 0
     """Messages that expected another sequence, id or stream."""
-    terms_refused: int = 0
+    headers_refused: int = 0
     """Messages with a header that is malformed or asks for what this server cannot do."""
     closed_refused: int = 0
     """Messages that came while the stream was paused or read-only."""
@@ -67,30 +67,32 @@ NO_LIMIT: Final = Allowance()
 
 @dataclass(slots=True)
 class Evaluation:
-    """What became of a draft: the draft holds what is accepted, the rest is answered."""
+    """The outcome for a batch: the batch keeps the accepted records, the others are answered."""
 
     refusals: bytes
     """NATS operations to send now."""
     duplicates: bytes
-    """Answer entries of messages stored before: number i says offset `duplicates_base` + i."""
+    """ack entries of messages stored before: number i says offset `duplicates_base` + i."""
     duplicates_base: int
     duplicate_count: int
 
 
 class Preconditions:
-    """One partition's; the appender thread alone uses it."""
+    """Those of one partition; the log writer thread alone uses it."""
 
-    def __init__(self, stream: str, config: StreamConfig, form: AckFormat, seed: HashKey) -> None:
-        self.seed = seed
+    def __init__(
+        self, stream: str, config: StreamConfig, ack_format: AckFormat, hash_key: HashKey
+    ) -> None:
+        self.hash_key = hash_key
         self.counts = PreconditionCounts()
         self._stream = stream
-        self._stream_hash = seed.hash(stream.encode())[0]
-        self._form = form
+        self._stream_hash = hash_key.hash(stream.encode())[0]
+        self._ack_format = ack_format
         self._window = DedupeWindow(
             ms_max=config.dedupe_window_ms, messages_max=config.dedupe_messages_max
         )
         self._last_before = self._window.state[2:5]
-        """The last record's id, as it was before the batch judged last."""
+        """The last record's id, as it was before the batch evaluation last."""
 
     def configure(self, config: StreamConfig) -> None:
         """Take over an altered window."""
@@ -103,75 +105,75 @@ class Preconditions:
         return len(self._window)
 
     def load_batch(
-        self, terms: PublishHeaders, *, base_offset: int, end_offset: int, timestamp: int
+        self, headers: PublishHeaders, *, base_offset: int, end_offset: int, timestamp: int
     ) -> None:
         """Take a batch that the log holds, in the order of the log."""
         window = self._window
-        if window.ms_max and terms.count:
-            window.add(terms, base_offset=base_offset, end_offset=end_offset, timestamp=timestamp)
+        if window.ms_max and headers.count:
+            window.add(headers, base_offset=base_offset, end_offset=end_offset, timestamp=timestamp)
         window.state[4] = 0
-        if terms.count:
-            at = HEADER_FIELDS * (terms.count - 1)
-            last = terms.rows[at : at + HEADER_FIELDS]
+        if headers.count:
+            at = HEADER_FIELDS * (headers.count - 1)
+            last = headers.rows[at : at + HEADER_FIELDS]
             if base_offset + last[0] == end_offset - 1 and last[1] & HAS_ID:
                 window.state[2], window.state[3], window.state[4] = last[2], last[3], 1
 
-    def judge(
+    def evaluate(
         self,
-        draft: UnstampedBatch,
+        batch: UnstampedBatch,
         *,
         next_offset: int,
         now_ms: int,
         allowance: Allowance = NO_LIMIT,
     ) -> Evaluation | None:
-        """Take out of the draft what must not be stored; None where all of it may be.
+        """Take out of the batch what must not be stored; None where all of it may be.
 
-        Its answers then are those of the accepted records. `take_back` follows if the log does not
-        take them.
+        Its ack entries are then those of the accepted records. `take_back` must follow if the
+        log does not store them.
         """
         window = self._window
         self._last_before = window.state[2:5]
-        terms = draft.terms or _NO_TERMS
-        rows, count = terms.rows, terms.count
+        headers = batch.headers or _NO_HEADERS
+        rows, count = headers.rows, headers.count
         remembers = window.ms_max > 0 and count > 0
         if remembers:
             window.expire(now_ms)
             window.reserve(count)
         next_id = window.state[1]  # An empty window counts from 0 again when it grows.
-        verdicts = bytearray(draft.record_count)
-        numbers = array("q", bytes(8 * draft.record_count))
-        accepted = _hot.judge(
-            draft.batch, HEADER_BYTES, draft.record_count, rows, count, next_offset,
+        verdicts = bytearray(batch.record_count)
+        numbers = array("q", bytes(8 * batch.record_count))
+        accepted = _hot.evaluate(
+            batch.data, HEADER_BYTES, batch.record_count, rows, count, next_offset,
             self._stream_hash, allowance.records, allowance.bytes,
             window.ring, window.table if remembers else _NO_TABLE, window.state, verdicts, numbers,
         )  # fmt: skip
         if remembers and window.state[1] > next_id:
             window.note_batch(next_offset + accepted, now_ms)
         self.counts.ids_dropped_early = window.dropped_early
-        if accepted == draft.record_count:
+        if accepted == batch.record_count:
             return None
-        judged = self._answer(draft, verdicts, numbers, next_offset, allowance)
+        evaluation = self._answer(batch, verdicts, numbers, next_offset, allowance)
         end = HEADER_BYTES
         if accepted:
-            end = _hot.drop_records(draft.batch, HEADER_BYTES, draft.record_count, verdicts)
-        draft.batch = draft.batch[:end]
-        draft.record_count = accepted
-        return judged
+            end = _hot.drop_records(batch.data, HEADER_BYTES, batch.record_count, verdicts)
+        batch.data = batch.data[:end]
+        batch.record_count = accepted
+        return evaluation
 
     def nothing_asked(self) -> None:
-        """A batch without terms is accepted: the log's last record has no id."""
+        """A batch without headers is accepted: the log's last record has no id."""
         state = self._window.state
         self._last_before = state[2:5]
         state[4] = 0
 
     def take_back(self, offset: int) -> None:
-        """The log did not take the batch judged last, which would have started at `offset`."""
+        """The log did not take the batch evaluation last, which would have started at `offset`."""
         self._window.take_back(offset)
         self._window.state[2:5] = self._last_before
 
     def _answer(
         self,
-        draft: UnstampedBatch,
+        batch: UnstampedBatch,
         verdicts: bytearray,
         numbers: array[int],
         next_offset: int,
@@ -181,10 +183,10 @@ class Preconditions:
         tally = [verdicts.count(verdict) for verdict in range(_hot.VERDICTS)]
         counts.duplicates += tally[_hot.DUPLICATE]
         counts.expectations_failed += sum(tally[_hot.WRONG_SEQUENCE : _hot.NOT_A_NUMBER])
-        counts.terms_refused += sum(tally[_hot.NOT_A_NUMBER : _hot.OVER_RECORDS])
+        counts.headers_refused += sum(tally[_hot.NOT_A_NUMBER : _hot.OVER_RECORDS])
         counts.limit_refused += sum(tally[_hot.OVER_RECORDS :])
-        answers = draft.answers
-        if not answers:
+        ack_entries = batch.ack_entries
+        if not ack_entries:
             return Evaluation(b"", b"", 0, 0)
         errors = {
             _hot.WRONG_ID: WRONG_LAST_ID,
@@ -197,19 +199,19 @@ class Preconditions:
         }
 
         def entries(verdict: int, base: int) -> bytes:
-            out = bytearray(len(answers))
-            size = _hot.split_answers(answers, verdicts, numbers, verdict, base, out)
+            out = bytearray(len(ack_entries))
+            size = _hot.split_ack_entries(ack_entries, verdicts, numbers, verdict, base, out)
             return bytes(memoryview(out)[:size])
 
         refusals = [
-            self._form.errors(entries(verdict, 0), error, count=tally[verdict])
+            self._ack_format.errors(entries(verdict, 0), error, count=tally[verdict])
             for verdict, error in errors.items()
             if tally[verdict]
         ]
         if tally[_hot.WRONG_SEQUENCE]:
             base = next_offset - 1
             refusals.append(
-                self._form.wrong_sequence(
+                self._ack_format.wrong_sequence(
                     entries(_hot.WRONG_SEQUENCE, base), base=base, count=tally[_hot.WRONG_SEQUENCE]
                 )
             )
@@ -217,5 +219,5 @@ class Preconditions:
         if tally[_hot.DUPLICATE]:
             oldest = self._window.oldest
             duplicates = entries(_hot.DUPLICATE, oldest)
-        draft.answers = entries(_hot.ACCEPTED, 0)
+        batch.ack_entries = entries(_hot.ACCEPTED, 0)
         return Evaluation(b"".join(refusals), duplicates, oldest, tally[_hot.DUPLICATE])

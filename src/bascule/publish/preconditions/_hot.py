@@ -1,6 +1,6 @@
 """Judge what publishers ask of the server, remember their message ids, drop what is refused.
 
-The terms of a batch are laid out in `bascule.publish.headers`.
+The rows of a batch are laid out in `bascule.publish.headers`.
 
 The ids of a window lie in `ring`, three numbers each (hash, hash, offset), in the order of their
 offsets; `table` finds them: place in the ring plus one, 0 for nothing, by open addressing. Both
@@ -123,11 +123,11 @@ def window_add(
     ring: cython.longlong[::1],
     table: cython.int[::1],
     state: cython.longlong[::1],
-    terms: cython.const[cython.longlong][::1],
+    rows: cython.const[cython.longlong][::1],
     count: cython.Py_ssize_t,
     base_offset: cython.longlong,
 ) -> None:
-    """Remember the ids among `count` terms of a batch at `base_offset`; an id known stays.
+    """Remember the ids among `count` rows of a batch at `base_offset`; an id known stays.
 
     There must be room for all of them.
     """
@@ -136,7 +136,7 @@ def window_add(
     place: cython.Py_ssize_t
     places: cython.longlong = len(ring) // 3
     if (
-        len(terms) < 8 * count
+        len(rows) < 8 * count
         or len(state) < 2
         or len(table) <= places
         or state[1] - state[0] + count > places
@@ -144,14 +144,14 @@ def window_add(
         raise IndexError("there is no room for the ids")
     with cython.nogil:
         for row in range(0, 8 * count, 8):
-            if not terms[row + 1] & 1:
+            if not rows[row + 1] & 1:
                 continue
-            slot = _find(ring, table, terms[row + 2], terms[row + 3])
+            slot = _find(ring, table, rows[row + 2], rows[row + 3])
             if table[slot] == 0:
                 place = state[1] & (places - 1)
-                ring[3 * place] = terms[row + 2]
-                ring[3 * place + 1] = terms[row + 3]
-                ring[3 * place + 2] = base_offset + terms[row]
+                ring[3 * place] = rows[row + 2]
+                ring[3 * place + 1] = rows[row + 3]
+                ring[3 * place + 2] = base_offset + rows[row]
                 table[slot] = place + 1
                 state[1] += 1
 
@@ -204,11 +204,11 @@ def window_copy(
             number += 1
 
 
-def judge(
+def evaluate(
     batch: cython.const[cython.uchar][::1],
     start: cython.Py_ssize_t,
     record_count: cython.Py_ssize_t,
-    terms: cython.const[cython.longlong][::1],
+    rows: cython.const[cython.longlong][::1],
     count: cython.Py_ssize_t,
     next_offset: cython.longlong,
     stream: cython.longlong,
@@ -222,7 +222,7 @@ def judge(
 ) -> int:
     """Judge each record of a batch that would start at `next_offset`; how many are accepted.
 
-    `stream` is the half of the stream name's hash that terms carry. At most `records_max` records
+    `stream` is the half of the stream name's hash that rows carry. At most `records_max` records
     and `bytes_max` bytes of records are accepted. `state[2:5]` is the id of the log's last
     record and whether it has one; it and the window (where `table` is not empty) take what is
     accepted. `verdicts[i]` becomes `ACCEPTED` or why not, `numbers[i]` the record's index among the
@@ -245,7 +245,7 @@ def judge(
     if (
         len(verdicts) < record_count
         or len(numbers) < record_count
-        or len(terms) < 8 * count
+        or len(rows) < 8 * count
         or len(state) < 5
         or (remembers and (len(table) <= places or state[1] - state[0] + count > places))
     ):
@@ -264,8 +264,8 @@ def judge(
             at += size
             verdict = 0
             flags = 0
-            if row < 8 * count and terms[row] == index:
-                flags = terms[row + 1]
+            if row < 8 * count and rows[row] == index:
+                flags = rows[row + 1]
                 row += 8
             numbers[index] = next_offset + accepted - 1
             if flags:
@@ -275,18 +275,18 @@ def judge(
                     verdict = 5
                 elif flags & 64:
                     verdict = 7
-                elif flags & 8 and terms[row - 1] != stream:
+                elif flags & 8 and rows[row - 1] != stream:
                     verdict = 4
                 elif flags & 1 and remembers:
-                    slot = _find(ring, table, terms[row - 6], terms[row - 5])
+                    slot = _find(ring, table, rows[row - 6], rows[row - 5])
                     if table[slot] != 0:
                         verdict = 1
                         numbers[index] = ring[3 * (table[slot] - 1) + 2]
                 if verdict == 0:
-                    if flags & 2 and terms[row - 4] != next_offset + accepted:
+                    if flags & 2 and rows[row - 4] != next_offset + accepted:
                         verdict = 2
                     elif flags & 4 and (
-                        not state[4] or terms[row - 3] != state[2] or terms[row - 2] != state[3]
+                        not state[4] or rows[row - 3] != state[2] or rows[row - 2] != state[3]
                     ):
                         verdict = 3
             if verdict == 0:
@@ -298,15 +298,15 @@ def judge(
             if verdict == 0:
                 if flags & 1 and remembers:
                     place = state[1] & (places - 1)
-                    ring[3 * place] = terms[row - 6]
-                    ring[3 * place + 1] = terms[row - 5]
+                    ring[3 * place] = rows[row - 6]
+                    ring[3 * place + 1] = rows[row - 5]
                     ring[3 * place + 2] = next_offset + accepted
                     table[slot] = place + 1
                     state[1] += 1
                 state[4] = flags & 1
                 if flags & 1:
-                    state[2] = terms[row - 6]
-                    state[3] = terms[row - 5]
+                    state[2] = rows[row - 6]
+                    state[3] = rows[row - 5]
                 numbers[index] = accepted
                 accepted += 1
                 taken += size
@@ -323,7 +323,7 @@ def drop_records(
 ) -> int:
     """Move the accepted records together and number them anew; where they end.
 
-    The records were judged, so they are whole.
+    The records were evaluated, so they are whole.
     """
     index: cython.Py_ssize_t
     at: cython.Py_ssize_t = start
@@ -405,16 +405,16 @@ def drop_records(
     return to
 
 
-def split_answers(
-    answers: cython.const[cython.uchar][::1],
+def split_ack_entries(
+    ack_entries: cython.const[cython.uchar][::1],
     verdicts: cython.const[cython.uchar][::1],
     numbers: cython.const[cython.longlong][::1],
     verdict: cython.int,
     base: cython.longlong,
     out: cython.uchar[::1],
 ) -> int:
-    """Copy the answer entries of records with `verdict`, their record index being the record's
-    number less `base`; the bytes written. `out` is at least as long as `answers`."""
+    """Copy the ack entries of records with `verdict`, their record index being the record's
+    number less `base`; the bytes written. `out` is at least as long as `ack_entries`."""
     at: cython.Py_ssize_t = 0
     to: cython.Py_ssize_t = 0
     place: cython.Py_ssize_t
@@ -423,40 +423,40 @@ def split_answers(
     number: cython.longlong
     high: cython.longlong
     bad: cython.bint = False
-    if len(out) < len(answers):
-        raise IndexError("there is no room for the answers")
+    if len(out) < len(ack_entries):
+        raise IndexError("there is no room for the ack_entries")
     with cython.nogil:
-        while at < len(answers):
-            if len(answers) - at < 7:
+        while at < len(ack_entries):
+            if len(ack_entries) - at < 7:
                 bad = True
                 break
-            index = answers[at + 1] | (answers[at + 2] << 8) | (answers[at + 3] << 16)
-            high = answers[at + 4]
+            index = ack_entries[at + 1] | (ack_entries[at + 2] << 8) | (ack_entries[at + 3] << 16)
+            high = ack_entries[at + 4]
             index |= high << 24
-            end = at + 7 + (answers[at + 5] | (answers[at + 6] << 8))
-            if answers[at] == 1:
-                if len(answers) - end < 2:
+            end = at + 7 + (ack_entries[at + 5] | (ack_entries[at + 6] << 8))
+            if ack_entries[at] == 1:
+                if len(ack_entries) - end < 2:
                     bad = True
                     break
-                end += 2 + (answers[end] | (answers[end + 1] << 8))
-                if len(answers) - end < 3:
+                end += 2 + (ack_entries[end] | (ack_entries[end + 1] << 8))
+                if len(ack_entries) - end < 3:
                     bad = True
                     break
-                end += 3 + (answers[end + 1] | (answers[end + 2] << 8))
-            if end > len(answers) or index >= len(verdicts) or index >= len(numbers):
+                end += 3 + (ack_entries[end + 1] | (ack_entries[end + 2] << 8))
+            if end > len(ack_entries) or index >= len(verdicts) or index >= len(numbers):
                 bad = True
                 break
             if verdicts[index] == verdict:
                 number = numbers[index] - base
-                out[to] = answers[at]
+                out[to] = ack_entries[at]
                 out[to + 1] = number & 255
                 out[to + 2] = (number >> 8) & 255
                 out[to + 3] = (number >> 16) & 255
                 out[to + 4] = (number >> 24) & 255
                 for place in range(5, end - at):
-                    out[to + place] = answers[at + place]
+                    out[to + place] = ack_entries[at + place]
                 to += end - at
             at = end
     if bad:
-        raise IndexError("an answer entry is cut short")
+        raise IndexError("an ack entry is cut short")
     return to

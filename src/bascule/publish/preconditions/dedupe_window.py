@@ -63,11 +63,11 @@ class DedupeWindow:
         self.ring, self.table = ring, table
 
     def add(
-        self, terms: PublishHeaders, *, base_offset: int, end_offset: int, timestamp: int
+        self, headers: PublishHeaders, *, base_offset: int, end_offset: int, timestamp: int
     ) -> None:
         """Remember the ids of a batch that is in the log."""
-        self.reserve(terms.count)
-        _hot.window_add(self.ring, self.table, self.state, terms.rows, terms.count, base_offset)
+        self.reserve(headers.count)
+        _hot.window_add(self.ring, self.table, self.state, headers.rows, headers.count, base_offset)
         self.note_batch(end_offset, timestamp)
 
     def note_batch(self, end_offset: int, timestamp: int) -> None:

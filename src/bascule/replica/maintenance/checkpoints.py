@@ -7,7 +7,7 @@ import logging
 from typing import Final
 
 from bascule.errors import BasculeError, CorruptData
-from bascule.replica.log_writer import LogSyncer
+from bascule.replica.log_syncer import LogSyncer
 from bascule.replica.partition import Partition
 from bascule.replica.partitions import Partitions
 from bascule.storage.partition_log import VERIFY_BYTES

@@ -1,0 +1,148 @@
+"""The directories of streams, their removal, and those that nobody knows.
+
+::
+
+    <data>/layout.json            the version of this layout
+    <data>/streams/<name>/<n>/    partition n of a stream; its identity file says of which stream
+    <data>/removed/<stream id>/   data of a deleted stream, about to be removed
+    <data>/aside/<name>.<n>/      a directory found in streams/ that belongs to no known stream
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping
+from typing import Final
+
+from bascule.errors import CorruptData, UnsupportedFormat
+from bascule.host.api import Files
+from bascule.metadata.image import Image
+from bascule.replica.log_identity import read_identity
+from bascule.storage.checkpoint import replace_file
+
+log = logging.getLogger("bascule.controller")
+
+LAYOUT_FORMAT: Final = "bascule-data"
+LAYOUT_VERSION: Final = 2
+"""2: each partition has an identity file. 1, without the layout file, had none."""
+
+
+class StreamDirectories:
+    """Everything below one data directory that has to do with streams. Blocks on the disk."""
+
+    def __init__(self, files: Files, data_directory: str) -> None:
+        self._files = files
+        self._streams = f"{data_directory}/streams"
+        self._removed = f"{data_directory}/removed"
+        self._aside = f"{data_directory}/aside"
+        self._layout = f"{data_directory}/layout.json"
+
+    def partition(self, name: str, index: int) -> str:
+        """The directory of a partition's log."""
+        return f"{self._streams}/{name}/{index}"
+
+    def prepare(self, image: Image) -> None:
+        """Make the directories, finish removals, put aside what belongs to no known stream.
+
+        Raises: OSError.
+        """
+        files = self._files
+        files.make_dirs(self._streams)
+        files.make_dirs(self._removed)
+        # Only recorded deletions put anything there.
+        for leftover in files.list_dir(self._removed):
+            files.remove_tree(f"{self._removed}/{leftover}")
+        deleted = set(image.deletions.values())
+        for name in files.list_dir(self._streams):
+            if name not in image.streams and name not in deleted:
+                self._put_aside(name)
+
+    def has_identities(self) -> bool:
+        """Whether every log has an identity file, so that a missing one is damage.
+
+        Raises: CorruptData, UnsupportedFormat, OSError.
+        """
+        if not self._files.exists(self._layout):
+            return False
+        data = self._files.read_bytes(self._layout)
+        try:
+            content = json.loads(data)
+            version = int(content["version"])
+        except (ValueError, TypeError, KeyError, RecursionError):
+            raise CorruptData(
+                self._layout, 0, f'JSON of format "{LAYOUT_FORMAT}"', repr(data[:24])
+            ) from None
+        if version > LAYOUT_VERSION:
+            raise UnsupportedFormat(self._layout, version, LAYOUT_VERSION)
+        return version == LAYOUT_VERSION
+
+    def note_identities(self) -> None:
+        """Persist that every log has an identity file. Raises: OSError."""
+        content = {"format": LAYOUT_FORMAT, "version": LAYOUT_VERSION}
+        replace_file(self._files, self._layout, json.dumps(content).encode() + b"\n")
+
+    def claim(self, name: str, deletions: Mapping[bytes, str]) -> None:
+        """Make the directory of a stream to be created free.
+
+        What a recorded deletion left there is moved to `removed`, anything else is put aside.
+        Raises: OSError.
+        """
+        if not self._files.exists(f"{self._streams}/{name}"):
+            return
+        for stream_id, deleted in deletions.items():
+            if deleted == name:
+                self._move_removed(stream_id, name)
+        if self._files.exists(f"{self._streams}/{name}"):
+            self._put_aside(name)
+
+    def remove(self, stream_id: bytes, name: str) -> None:
+        """Remove the data of a deleted stream; idempotent. Raises: OSError."""
+        self._move_removed(stream_id, name)
+        target = f"{self._removed}/{stream_id.hex()}"
+        if self._files.exists(target):
+            self._files.remove_tree(target)
+
+    def _move_removed(self, stream_id: bytes, name: str) -> None:
+        """Move a stream's directory out of the way in one step, if it is that stream's."""
+        source, target = f"{self._streams}/{name}", f"{self._removed}/{stream_id.hex()}"
+        if not self._files.exists(source) or not self._belongs(source, stream_id):
+            return
+        if self._files.exists(target):
+            self._files.remove_tree(target)
+        self._files.rename(source, target)
+        self._files.sync_dir(self._streams)
+
+    def _belongs(self, directory: str, stream_id: bytes) -> bool:
+        """Whether no partition in `directory` says that it belongs to another stream."""
+        for index in self._files.list_dir(directory):
+            try:
+                found = read_identity(self._files, f"{directory}/{index}")
+            except CorruptData:
+                continue
+            if found is not None and found.stream_id != stream_id:
+                return False
+        return True
+
+    def _put_aside(self, name: str) -> None:
+        files = self._files
+        files.make_dirs(self._aside)
+        taken = set(files.list_dir(self._aside))
+        number = 1
+        while f"{name}.{number}" in taken:
+            number += 1
+        source, target = f"{self._streams}/{name}", f"{self._aside}/{name}.{number}"
+        try:
+            files.rename(source, target)
+        except OSError as error:
+            log.error(
+                "a directory of no known stream cannot be put aside",
+                extra={"directory": source, "error": str(error)},
+            )
+            return
+        files.sync_dir(self._streams)
+        files.sync_dir(self._aside)
+        log.warning(
+            "a directory of no known stream is put aside",
+            extra={"directory": source, "moved_to": target},
+        )

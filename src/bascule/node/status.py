@@ -1,0 +1,120 @@
+"""What a node tells about itself: who it is, whether it serves, its counters."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from bascule import __version__
+from bascule.config import Config
+from bascule.controller.controller import Controller
+from bascule.groups import Offsets
+from bascule.host.api import Clock
+from bascule.host.real import RealFiles
+from bascule.host.twins import twin_of_all
+from bascule.http import health
+from bascule.http.metrics.http_statistics import HttpStatistics
+from bascule.http.metrics.statistics import counters, disk_statistics, stream_statistics
+from bascule.ingest.nats_ingest import NatsIngest
+from bascule.kafka import ListenerStatistics
+from bascule.model import NodeInfo, PartHealth
+from bascule.replica.maintenance.cleaner import CompactionCounts
+from bascule.replica.maintenance.retention import RetentionCounts
+from bascule.replica.partitions import Partitions
+from bascule.wire.nats import without_credentials
+
+
+class NodeStatus:
+    """Reads the parts of a node as they come into being; the node sets the attributes."""
+
+    def __init__(
+        self,
+        config: Config,
+        *,
+        data: str,
+        files: RealFiles,
+        clock: Clock,
+        partitions: Partitions,
+        controller: Controller,
+    ) -> None:
+        self._config = config
+        self._data = data
+        self._files = files
+        self._clock = clock
+        self._partitions = partitions
+        self._controller = controller
+        self._started_ns = clock.monotonic_ns()
+        self.cluster_id = ""
+        self.urls = list(config.nats.urls)
+        """Of the NATS servers."""
+        self.client_address = ("", 0)
+        self.http_address = ("", 0)
+        self.ready = False
+        self.closing = False
+        self.ingest: NatsIngest | None = None
+        self.offsets: Offsets | None = None
+        self.client_statistics: Callable[[], ListenerStatistics] | None = None
+        self.http_statistics = HttpStatistics()
+        self.retention: RetentionCounts | None = None
+        self.compaction: CompactionCounts | None = None
+
+    def node_info(self) -> NodeInfo:
+        host, port = self.http_address
+        connected = self.ingest is not None and self.ingest.connected
+        return NodeInfo(
+            node_id=self._config.node_id,
+            cluster_id=self.cluster_id,
+            version=__version__,
+            twin=twin_of_all(),
+            pid=os.getpid(),
+            data=self._data,
+            nats=",".join(without_credentials(url) for url in self.urls),
+            nats_server="" if self.ingest is None else self.ingest.server,
+            nats_embedded=self._config.nats.embedded,
+            client="{}:{}".format(*self.client_address),
+            http=f"http://{host}:{port}",
+            uptime_ms=(self._clock.monotonic_ns() - self._started_ns) // 1_000_000,
+            ready=self.ready and connected,
+        )
+
+    def liveness(self) -> tuple[PartHealth, ...]:
+        serving = self.ready and not self.closing
+        return (health.threads_health(),) if serving else ()
+
+    def readiness(self) -> tuple[PartHealth, ...]:
+        connected = self.ingest is not None and self.ingest.connected
+        node = self.node_info()
+        every = [p for ps in self._partitions.streams().values() for p in ps]
+        free_bytes, total_bytes = self._files.room(self._data)
+        return (
+            health.node_health(opened=self.ready, closing=self.closing),
+            health.nats_health(
+                connected=connected,
+                server=node.nats_server or node.nats,
+                refusals={} if self.ingest is None else self.ingest.refusals(),
+            ),
+            *self.liveness(),
+            health.controller_health(self._controller.pending_steps()),
+            health.partitions_health(every),
+            health.disk_health(free_bytes=free_bytes, total_bytes=total_bytes),
+        )
+
+    def statistics(self) -> dict[str, Any]:
+        streams = self._partitions.streams()
+        free_bytes, total_bytes = self._files.room(self._data)
+        client = None if self.client_statistics is None else self.client_statistics()
+        return {
+            **({} if self.ingest is None else self.ingest.statistics()),
+            "stream": stream_statistics(streams, now_ns=self._clock.monotonic_ns()),
+            "client_listener": _counters(client),
+            "http_listener": counters(self.http_statistics),
+            "offsets": _counters(None if self.offsets is None else self.offsets.counts),
+            "retention": _counters(self.retention),
+            "compaction": _counters(self.compaction),
+            "disk": disk_statistics(streams, free_bytes=free_bytes, total_bytes=total_bytes),
+        }
+
+
+def _counters(counts: object | None) -> Mapping[str, Any]:
+    return {} if counts is None else counters(counts)

@@ -1,0 +1,42 @@
+"""Syncs on a timer, for streams with `sync = interval`."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+
+from bascule.model import SyncPolicy
+from bascule.replica.log_syncer import LogSyncer
+from bascule.replica.partition import Partition
+
+
+class IntervalSyncs:
+    """One timer per partition that asks for one. Belongs to the event loop."""
+
+    def __init__(self, syncer: LogSyncer) -> None:
+        self._syncer = syncer
+        self._timers: dict[Partition, asyncio.Task[None]] = {}
+
+    def configure(self, partitions: Iterable[Partition]) -> None:
+        """Start, change or end the timers of these partitions, as their definitions ask."""
+        for partition in partitions:
+            self.end([partition])
+            config = partition.definition.config
+            if config.sync is SyncPolicy.INTERVAL:
+                seconds = config.sync_interval_ms / 1000
+                self._timers[partition] = asyncio.create_task(self._sync_every(partition, seconds))
+
+    def end(self, partitions: Iterable[Partition]) -> None:
+        for partition in partitions:
+            if timer := self._timers.pop(partition, None):
+                timer.cancel()
+
+    def close(self) -> None:
+        """End all timers."""
+        self.end(list(self._timers))
+
+    async def _sync_every(self, partition: Partition, seconds: float) -> None:
+        while True:
+            await asyncio.sleep(seconds)
+            if partition.is_dirty:
+                self._syncer.request(partition)

@@ -1,0 +1,138 @@
+"""Open one partition of a stream: compare its identity, open its log, load its dedupe window."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from dataclasses import dataclass
+from typing import Final
+
+from bascule.errors import BasculeError, CorruptData, PartitionFailed
+from bascule.host.api import Clock, Files
+from bascule.model import StreamDefinition
+from bascule.publish.headers import HashKey
+from bascule.replica.dedupe_loading import load
+from bascule.replica.log_identity import FILE_NAME as IDENTITY_FILE
+from bascule.replica.log_identity import LogIdentity, read_identity, write_identity
+from bascule.replica.partition import Partition
+from bascule.replica.partitions import Partitions
+from bascule.storage.checkpoint import replace_file
+from bascule.storage.partition_log import PartitionLog
+from bascule.storage.retention import log_config
+
+log = logging.getLogger("bascule.replica")
+
+MESSAGE_IDS_FILE: Final = "message-ids"
+"""Marks, in a partition's directory, that a record has had a message id: only then does a start
+look for ids."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionOpener:
+    """Opens partitions. May be used by several threads, for different partitions."""
+
+    files: Files
+    clock: Clock
+    hash_key: HashKey
+    partitions: Partitions
+    """Hears when an opened partition moves; the caller adds the partition itself."""
+
+    def open(
+        self, definition: StreamDefinition, index: int, directory: str, *, adopt: bool
+    ) -> tuple[Partition, bool]:
+        """Open the log in `directory`, creating it where there is none.
+
+        `adopt` takes a log without an identity file for the partition's own, as a release before
+        that file left it. What cannot be opened becomes a failed partition; the second value says
+        whether another try may succeed, because the disk and not the data was the cause.
+        """
+        store: PartitionLog | None = None
+        failure: OSError | BasculeError | None = None
+        marker = f"{directory}/{MESSAGE_IDS_FILE}"
+        has_ids = False
+        try:
+            self._check_identity(directory, LogIdentity(definition.id, index), adopt=adopt)
+            store = PartitionLog.open(
+                self.files,
+                directory,
+                log_config(definition.config),
+                self.clock,
+                guard=threading.Lock(),
+            )
+            has_ids = self.files.exists(marker)
+            _log_cut_tail(store, definition, index)
+        except (OSError, BasculeError) as error:
+            failure = error
+        partition = Partition(
+            definition,
+            index,
+            log=store,
+            failure=None,
+            clock=self.clock,
+            on_moved=self.partitions.notify,
+            hash_key=self.hash_key,
+            persist_id_marker=(None if has_ids else lambda: replace_file(self.files, marker, b"")),
+        )
+        if store is not None and has_ids:
+            since_ms = self.clock.now_ms() - definition.config.dedupe_window_ms
+            try:
+                load(partition.preconditions, store, since_ms=since_ms)
+            except (OSError, BasculeError) as error:
+                failure = error
+        if failure is not None:
+            partition.failure = _cannot_open(definition, index, failure)
+        return partition, isinstance(failure, OSError)
+
+    def _check_identity(self, directory: str, expected: LogIdentity, *, adopt: bool) -> None:
+        """Compare the identity file, or write it for a new log. Raises: CorruptData, OSError."""
+        files = self.files
+        path = f"{directory}/{IDENTITY_FILE}"
+        found = read_identity(files, directory)
+        if found is None:
+            if files.exists(directory) and not adopt and _has_segments(files, directory):
+                raise CorruptData(path, 0, f"the identity of {expected}", "no such file")
+            files.make_dirs(directory)
+            write_identity(files, directory, expected)
+        elif found != expected:
+            raise CorruptData(path, 0, f"{expected}", f"{found}; directories were exchanged")
+
+
+def close_partition(partition: Partition) -> None:
+    """Close a partition's log with a clean checkpoint; a failure is logged."""
+    if partition.log is None:
+        return
+    try:
+        with partition.maintenance_lock:
+            partition.log.close()
+    except (OSError, BasculeError) as error:
+        log.error(
+            "closing a log failed",
+            extra={"stream": partition.definition.name, "error": str(error)},
+        )
+
+
+def _has_segments(files: Files, directory: str) -> bool:
+    return any(name.endswith(".log") for name in files.list_dir(directory))
+
+
+def _log_cut_tail(store: PartitionLog, definition: StreamDefinition, index: int) -> None:
+    if store.cut_bytes:
+        log.warning(
+            "unsynced tail cut",
+            extra={
+                "stream": definition.name,
+                "partition": index,
+                "bytes": store.cut_bytes,
+                "end_offset": store.end.offset,
+            },
+        )
+
+
+def _cannot_open(
+    definition: StreamDefinition, index: int, error: OSError | BasculeError
+) -> PartitionFailed:
+    log.error(
+        "partition cannot be opened; the other streams go on",
+        extra={"stream": definition.name, "partition": index, "error": str(error)},
+    )
+    return PartitionFailed(definition.name, index, str(error))
