@@ -122,6 +122,15 @@ def check_rename_replaces(files: Files, root: str) -> None:
     assert old.read_at(0, 3) == b"old"
 
 
+def check_rename_moves_between_directories(files: Files, root: str) -> None:
+    files.make_dirs(f"{root}/from/inner")
+    files.make_dirs(f"{root}/to")
+    files.open(f"{root}/from/inner/f", create=True).append(b"kept")
+    files.rename(f"{root}/from/inner", f"{root}/to/moved")
+    assert files.list_dir(f"{root}/from") == []
+    assert files.read_bytes(f"{root}/to/moved/f") == b"kept"
+
+
 def check_directories(files: Files, root: str) -> None:
     files.make_dirs(f"{root}/x/y/z")
     files.make_dirs(f"{root}/x/y/z")

@@ -6,6 +6,7 @@ import json
 import shutil
 import subprocess
 import time
+import urllib.error
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -128,3 +129,34 @@ def test_a_full_disk_refuses_and_then_takes_again(node: SmallDisk) -> None:
     text = node.log.read_text()
     assert "append failed" in text
     assert "Traceback" not in text
+
+
+def refusal(node: Node, method: str, path: str, body: object = None) -> str:
+    """What the node answers to a request that it must refuse."""
+    with pytest.raises(urllib.error.HTTPError) as caught:
+        node.call(method, path, body)
+    assert caught.value.code == 500
+    (body_text,) = caught.value.__notes__
+    return str(json.loads(body_text)["error"]["message"])
+
+
+def test_a_deletion_that_cannot_be_stored_changes_nothing(node: SmallDisk) -> None:
+    """The image is written first, so a full disk leaves stream and image as they were."""
+    node.create("s", "s")
+    nats = RawNats(int(node.doors["nats"].rsplit(":", 1)[1]))
+    nats.send(b"SUB in.* 1\r\n")
+    publish(nats, range(20))
+    ballast = node.fill()
+    first = refusal(node, "DELETE", "/v1/streams/s")
+    assert "OSError" in first
+    assert refusal(node, "DELETE", "/v1/streams/s") == first
+    assert node.partition("s")["failure"] is None
+    assert values(node, 20) == [BODY % n for n in range(20)]
+    ballast.unlink()
+    publish(nats, range(20, 40))
+    assert len(values(node, 40)) == 40
+    node.call("DELETE", "/v1/streams/s")
+    assert not (node.data / "streams" / "s").exists()
+    created = node.create("s", "s")
+    assert created["partitions"][0]["end_offset"] == 0
+    assert publish(nats, range(40, 41))[0]["offset"] == 0

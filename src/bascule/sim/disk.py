@@ -14,7 +14,7 @@ from __future__ import annotations
 import errno
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Final, NoReturn
+from typing import Final, NoReturn, TypeAlias
 
 from bascule.host.api import Buffer, Random
 
@@ -73,20 +73,34 @@ class Inode:
         return dice.pick((len(self.disk), len(self.data), inside, at_page))
 
 
+Change: TypeAlias = "Callable[[dict[str, Inode | Directory]], None]"
+
+
+@dataclass
+class Outcome:
+    """Whether a change of names survives a crash. The two halves of a move between directories
+    share one: a journal makes such a move atomic."""
+
+    survives: bool | None = None
+    """None until a sync or a crash decides."""
+
+
 @dataclass(slots=True, eq=False)
 class Directory:
     """Names as they are now, as they are on the disk, and what was done in between."""
 
     names: dict[str, Inode | Directory] = field(default_factory=dict)
     disk: dict[str, Inode | Directory] = field(default_factory=dict)
-    changes: list[Callable[[dict[str, Inode | Directory]], None]] = field(default_factory=list)
+    changes: list[tuple[Change, Outcome]] = field(default_factory=list)
 
-    def change(self, change: Callable[[dict[str, Inode | Directory]], None]) -> None:
+    def change(self, change: Change, outcome: Outcome | None = None) -> None:
         change(self.names)
-        self.changes.append(change)
+        self.changes.append((change, outcome or Outcome()))
 
     def write_back(self) -> None:
         self.disk = dict(self.names)
+        for _, outcome in self.changes:
+            outcome.survives = True
         self.changes.clear()
 
 
@@ -244,8 +258,10 @@ class SimFiles:
 
     def _crash(self, directory: Directory, seen: set[Inode]) -> None:
         names = dict(directory.disk)
-        for change in directory.changes:
-            if self.dice.happens():
+        for change, outcome in directory.changes:
+            if outcome.survives is None:
+                outcome.survives = self.dice.happens()
+            if outcome.survives:
                 change(names)
         directory.names = names
         directory.write_back()
@@ -326,11 +342,15 @@ class SimFiles:
         self.begin(f"rename {{}} to {target.rpartition('/')[2]}", source)
         directory, name = self._parent(source)
         other, new_name = self._parent(target)
-        if directory is not other:
-            raise OSError(errno.EXDEV, "another directory", target)
-        if name not in directory.names:
+        entry = directory.names.get(name)
+        if entry is None:
             _missing(source)
-        directory.change(lambda names: _move(names, name, new_name))
+        if directory is other:
+            directory.change(lambda names: _move(names, name, new_name))
+            return
+        outcome = Outcome()
+        directory.change(lambda names: _drop(names, name), outcome)
+        other.change(lambda names: names.update({new_name: entry}), outcome)
 
     def sync_dir(self, path: str) -> None:
         self.begin("sync-dir {}", path)

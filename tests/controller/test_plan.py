@@ -1,0 +1,148 @@
+"""The plan leads from any state to the image, whatever fails on the way."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bascule.controller.plan import (
+    CloseStream,
+    ConfigureStream,
+    NodeState,
+    OpenPartitions,
+    RemoveData,
+    Step,
+    StreamState,
+    SubscribeStream,
+    plan,
+)
+from bascule.metadata.apply import apply
+from bascule.metadata.commands import (
+    AlterStream,
+    Command,
+    CreateStream,
+    DeleteStream,
+    ForgetDeletions,
+    PauseStream,
+    ResumeStream,
+)
+from bascule.metadata.image import Image
+from bascule.model import StreamConfig, StreamDefinition
+
+NAMES = ("a", "b")
+
+
+class Model:
+    """An image, a node that follows it, and the directories that its steps leave."""
+
+    def __init__(self) -> None:
+        self.image = Image()
+        self.state = NodeState(can_subscribe=True)
+        self.created = 0
+        self.directories: dict[str, bytes] = {}
+        """Name -> id of the stream whose data is there."""
+
+    def decide(self, kind: int, name: str) -> None:
+        for command in self.commands(kind, name):
+            self.image = apply(self.image, command)
+        gone = self.state.removed - set(self.image.deletions)
+        self.state.removed -= gone
+
+    def commands(self, kind: int, name: str) -> list[Command]:
+        present = self.image.streams.get(name)
+        forget = ForgetDeletions(tuple(self.state.removed))
+        if present is None:
+            # As the controller does: the directory of the name is claimed first.
+            if self.directories.get(name) in self.image.deletions:
+                del self.directories[name]
+            if name in self.directories:
+                return []
+            self.created += 1
+            id = self.created.to_bytes(16, "big")
+            return [forget, CreateStream(StreamDefinition(name, id, 0, StreamConfig(name)))]
+        config = replace(present.config, partitions=present.config.partitions + 1)
+        change: Command = (
+            DeleteStream(name, present.id),
+            AlterStream(name, present.id, config),
+            PauseStream(name, present.id),
+            ResumeStream(name, present.id),
+        )[kind]
+        return [forget, change]
+
+    def carry_out(self, step: Step) -> None:
+        """What the reconciler does, on names alone."""
+        streams = self.state.streams
+        if isinstance(step, CloseStream):
+            del streams[step.definition.id]
+        elif isinstance(step, RemoveData):
+            assert step.stream_id not in streams, "closed before its data goes"
+            if self.directories.get(step.name) == step.stream_id:
+                del self.directories[step.name]
+            self.state.removed.add(step.stream_id)
+        elif isinstance(step, OpenPartitions):
+            definition = step.definition
+            owner = self.directories.setdefault(definition.name, definition.id)
+            assert owner == definition.id, "a directory is one stream's"
+            names = {held.definition.name for id, held in streams.items() if id != definition.id}
+            assert definition.name not in names, "a name is one open stream's"
+            held = streams.get(definition.id) or StreamState(definition)
+            streams[definition.id] = replace(
+                held, definition=definition, opened=held.opened | set(step.indexes)
+            )
+        elif isinstance(step, ConfigureStream):
+            definition = step.definition
+            streams[definition.id] = replace(streams[definition.id], definition=definition)
+        else:
+            assert isinstance(step, SubscribeStream)
+            held = streams[step.definition.id]
+            streams[step.definition.id] = replace(held, subscribed=len(held.opened))
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.integers(0, 3), st.sampled_from(NAMES), st.integers(0, 4), st.booleans()
+        ),
+        max_size=25,
+    )
+)
+def test_the_node_becomes_as_the_image_says(history: list[tuple[int, str, int, bool]]) -> None:
+    """Each decision is followed by as many steps of the plan as succeed; the rest is done later."""
+    model = Model()
+    for kind, name, succeed, removals_fail in history:
+        model.decide(kind, name)
+        for step in plan(model.state, model.image)[:succeed]:
+            if not (removals_fail and isinstance(step, RemoveData)):
+                model.carry_out(step)
+    for step in plan(model.state, model.image):
+        model.carry_out(step)
+    assert plan(model.state, model.image) == ()
+    wanted = {definition.id: definition for definition in model.image.streams.values()}
+    assert {id: held.definition for id, held in model.state.streams.items()} == wanted
+    for id, definition in wanted.items():
+        held = model.state.streams[id]
+        assert held.opened == set(range(definition.partition_count))
+        assert held.subscribed == definition.partition_count
+    assert model.directories == {name: d.id for name, d in model.image.streams.items()}
+
+
+def test_nothing_is_subscribed_before_nats_is_connected() -> None:
+    model = Model()
+    model.decide(0, "a")
+    model.state.can_subscribe = False
+    steps = plan(model.state, model.image)
+    assert [type(step) for step in steps] == [OpenPartitions]
+    model.carry_out(steps[0])
+    assert plan(model.state, model.image) == ()
+    model.state.can_subscribe = True
+    assert [type(step) for step in plan(model.state, model.image)] == [SubscribeStream]
+
+
+def test_a_partition_that_could_not_be_opened_is_in_the_next_plan() -> None:
+    definition = StreamDefinition("a", b"1" * 16, 0, StreamConfig("a", partitions=3))
+    image = apply(Image(), CreateStream(definition))
+    state = NodeState({definition.id: StreamState(definition, frozenset({0, 2}), subscribed=3)})
+    state.can_subscribe = True
+    assert plan(state, image) == (OpenPartitions(definition, (1,)), SubscribeStream(definition))
