@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from bascule import __version__
-from bascule.cli import exits
-from bascule.cli.demo.folder import MARK, fresh_folder
+from bascule.cli import exit_codes
+from bascule.cli.demo.output_folder import MARK, fresh_folder
 from bascule.cli.logs import set_up_logging
 from bascule.cli.main import main
 from bascule.cli.read import as_json, as_text, parse_start
@@ -39,14 +39,14 @@ NODE = NodeInfo(
 
 
 def test_version_names_the_twin_of_each_package(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--version"]) == exits.OK
+    assert main(["--version"]) == exit_codes.OK
     first, *lines = capsys.readouterr().out.splitlines()
     assert first.startswith(f"bascule {__version__} (")
     assert [line.split() for line in lines] == [list(pair) for pair in loaded_twins().items()]
 
 
 def test_help_lists_commands_and_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--help"]) == exits.OK
+    assert main(["--help"]) == exit_codes.OK
     text = " ".join(capsys.readouterr().out.split())
     for word in ("serve", "stream", "publish", "read", "inspect", "demo", "130 interrupted"):
         assert word in text
@@ -54,7 +54,7 @@ def test_help_lists_commands_and_exit_codes(capsys: pytest.CaptureFixture[str]) 
 
 @pytest.mark.parametrize("arguments", [["strem"], ["serve", "--client-port", "x"], ["read"]])
 def test_wrong_usage_is_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(arguments) == exits.USAGE
+    assert main(arguments) == exit_codes.USAGE
     assert "Try 'bascule" in capsys.readouterr().err
 
 
@@ -63,11 +63,11 @@ def test_wrong_configuration_is_2_and_says_why(
 ) -> None:
     file = tmp_path / "b.toml"
     file.write_text("[client]\nprot = 1\n")
-    assert main(["serve", "--config", str(file)]) == exits.USAGE
+    assert main(["serve", "--config", str(file)]) == exit_codes.USAGE
     error = capsys.readouterr().err
     assert "unknown key 'client.prot'" in error
     assert "did you mean client.port?" in error
-    assert main(["serve", "--http-port", "70000"]) == exits.USAGE
+    assert main(["serve", "--http-port", "70000"]) == exit_codes.USAGE
     assert "--http-port must be between 0 and 65535" in capsys.readouterr().err
 
 
@@ -84,7 +84,7 @@ def test_the_file_can_be_named_by_the_environment(tmp_path: Path) -> None:
 def test_assertions_are_not_optional(tmp_path: Path) -> None:
     command = [sys.executable, "-O", "-m", "bascule.cli.main", "serve", "--data", str(tmp_path)]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    assert ended.returncode == exits.USAGE
+    assert ended.returncode == exit_codes.USAGE
     assert "python -O" in ended.stderr
 
 
@@ -100,12 +100,12 @@ def test_a_node_loads_neither_arrow_nor_spark() -> None:
 
 
 def test_exit_codes_by_error() -> None:
-    assert exits.explain(UnknownStream("a"))[0] == exits.UNKNOWN
-    assert exits.explain(StreamConflict("a", {}))[0] == exits.CONFLICT
-    assert exits.explain(PublishRejected(503, 1, "full"))[0] == exits.REJECTED
-    assert exits.explain(BasculeError("x")) == (exits.FAILED, "")
-    assert {code for code, _ in exits.EXPLAINED} >= {
-        code for name, code in vars(exits).items() if name.isupper() and isinstance(code, int)
+    assert exit_codes.explain(UnknownStream("a"))[0] == exit_codes.UNKNOWN
+    assert exit_codes.explain(StreamConflict("a", {}))[0] == exit_codes.CONFLICT
+    assert exit_codes.explain(PublishRejected(503, 1, "full"))[0] == exit_codes.REJECTED
+    assert exit_codes.explain(BasculeError("x")) == (exit_codes.FAILED, "")
+    assert {code for code, _ in exit_codes.EXPLAINED} >= {
+        code for name, code in vars(exit_codes).items() if name.isupper() and isinstance(code, int)
     }
 
 

@@ -9,7 +9,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from bascule.cli import exits
+from bascule.cli import exit_codes
 from bascule.cli.inspect import inspect
 from bascule.host.real import RealClock, RealFiles
 from bascule.record.batch import Record
@@ -52,7 +52,7 @@ def lines(*arguments: str | Path) -> tuple[int, list[dict[str, object]]]:
 
 def test_batches_of_a_segment(log_directory: Path) -> None:
     code, rows = lines(log_directory / f"{BASE}.log")
-    assert code == exits.OK
+    assert code == exit_codes.OK
     assert [(row["offset"], row["end"], row["records"]) for row in rows] == [
         (0, 2, 2), (2, 4, 2), (4, 6, 2), (6, 7, 1),
     ]  # fmt: skip
@@ -62,7 +62,7 @@ def test_batches_of_a_segment(log_directory: Path) -> None:
 
 def test_records_of_a_segment(log_directory: Path) -> None:
     code, rows = lines(log_directory / f"{BASE}.log", "--records")
-    assert code == exits.OK
+    assert code == exit_codes.OK
     assert [row["offset"] for row in rows] == list(range(7))
     assert rows[6] == {
         "offset": 6,
@@ -75,7 +75,7 @@ def test_records_of_a_segment(log_directory: Path) -> None:
 
 def test_a_table_shows_text_as_it_is(log_directory: Path) -> None:
     code, text = run(log_directory / f"{BASE}.log", "--records")
-    assert code == exits.OK
+    assert code == exit_codes.OK
     assert "[red]key[/red]" in text
     assert r"two\nlines" in text
     assert "subject=orders.new; raw=base64:/wo=" in text
@@ -85,11 +85,11 @@ def test_a_table_shows_text_as_it_is(log_directory: Path) -> None:
 def test_a_limit_shows_less_and_checks_all(log_directory: Path) -> None:
     path = log_directory / f"{BASE}.log"
     code, text = run(path, "--limit", "1")
-    assert code == exits.OK
+    assert code == exit_codes.OK
     assert "... and 3 more" in text
     flip(path, path.stat().st_size - 3)
     code, text = run(path, "--limit", "1")
-    assert code == exits.CORRUPT
+    assert code == exit_codes.CORRUPT
     assert len(lines(path, "--limit", "1")[1]) == 2
 
 
@@ -103,20 +103,20 @@ def test_a_limit_shows_less_and_checks_all(log_directory: Path) -> None:
 )
 def test_small_files(log_directory: Path, name: str, expected: dict[str, int]) -> None:
     code, rows = lines(log_directory / name)
-    assert code == exits.OK
+    assert code == exit_codes.OK
     assert rows[0] == expected
     code, text = run(log_directory / name)
-    assert code == exits.OK
+    assert code == exit_codes.OK
     assert f"{name} is sound" in text
     flip(log_directory / name, (log_directory / name).stat().st_size - 1)
     code, rows = lines(log_directory / name)
-    assert code == exits.CORRUPT
+    assert code == exit_codes.CORRUPT
     assert "damage" in rows[-1]
 
 
 def test_the_checkpoint(log_directory: Path) -> None:
     code, rows = lines(log_directory / "checkpoint")
-    assert code == exits.OK
+    assert code == exit_codes.OK
     assert rows[0]["recovery_offset"] == 7
     assert rows[0]["clean"] is True
     code, text = run(log_directory / "checkpoint")
@@ -130,12 +130,12 @@ def test_damage_in_the_middle_is_told_from_a_torn_tail(log_directory: Path) -> N
     second = int(str(rows[1]["position"]))
     flip(path, second + 70)
     code, text = run(path)
-    assert code == exits.CORRUPT
+    assert code == exit_codes.CORRUPT
     assert f"corrupt at byte {second + 17}" in text
     assert f"a valid batch with offset 4 follows at byte {rows[2]['position']}" in text
     path.write_bytes(whole[:-5])
     code, text = run(path)
-    assert code == exits.CORRUPT
+    assert code == exit_codes.CORRUPT
     assert "no valid batch follows" in text
     assert f"from byte {rows[3]['position']} on" in text
 
@@ -145,7 +145,7 @@ def test_offsets_that_do_not_continue(log_directory: Path) -> None:
     _, rows = lines(path)
     flip(path, int(str(rows[2]["position"])) + 7)
     code, rows = lines(path)
-    assert code == exits.CORRUPT
+    assert code == exit_codes.CORRUPT
     assert len(rows) in (3, 4)
 
 
@@ -153,21 +153,21 @@ def test_an_empty_segment(tmp_path: Path) -> None:
     path = tmp_path / f"{BASE}.log"
     path.touch()
     code, text = run(path)
-    assert code == exits.OK
+    assert code == exit_codes.OK
     assert "is empty" in text
 
 
 def test_a_renamed_copy(log_directory: Path, tmp_path: Path) -> None:
     path = tmp_path / "copy.log"
     path.write_bytes((log_directory / f"{BASE}.log").read_bytes())
-    assert run(path)[0] == exits.OK
+    assert run(path)[0] == exit_codes.OK
 
 
 def test_other_files_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "notes.txt"
     path.touch()
     code, text = run(path)
-    assert code == exits.USAGE
+    assert code == exit_codes.USAGE
     assert "notes.txt is none of" in text
 
 
@@ -188,24 +188,27 @@ def test_a_compacted_log(tmp_path: Path) -> None:
     compact(RealFiles(), log, now_ms=5_000)
     log.close()
     code, rows = lines(directory / f"{BASE}.log")
-    assert code == exits.OK
+    assert code == exit_codes.OK
     assert [(row["offset"], row["end"], row["records"]) for row in rows] == [(6, 7, 1)]
-    assert lines(directory / "clean-offset") == (exits.OK, [{"offset": 7, "horizon_ms": 6_000}])
+    assert lines(directory / "clean-offset") == (
+        exit_codes.OK,
+        [{"offset": 7, "horizon_ms": 6_000}],
+    )
     manifest = directory / "swap"
     manifest.write_bytes(encode_swap(Swap((0, 7), ((0, 99),))))
     code, rows = lines(manifest)
-    assert code == exits.OK
+    assert code == exit_codes.OK
     assert [(row["segment"], row["what"]) for row in rows] == [
         (0, "goes"), (7, "goes"), (0, "comes"),
     ]  # fmt: skip
     manifest.write_bytes(encode_swap(Swap((0, 7), ((0, 99),)))[:-1])
-    assert lines(manifest)[0] == exits.CORRUPT
+    assert lines(manifest)[0] == exit_codes.CORRUPT
 
 
 def test_the_synced_mark(log_directory: Path) -> None:
     path = log_directory / "synced"
     code, rows = lines(path)
-    assert code == exits.OK
+    assert code == exit_codes.OK
     (row,) = rows
     assert (row["slot"], row["offset"], row["segment_base"]) == (0, 7, 0)
     assert row["position"] == (log_directory / f"{BASE}.log").stat().st_size
@@ -213,5 +216,5 @@ def test_the_synced_mark(log_directory: Path) -> None:
     data[20] ^= 1
     path.write_bytes(data)
     code, rows = lines(path)
-    assert code == exits.CORRUPT
+    assert code == exit_codes.CORRUPT
     assert rows == [{"damage": rows[-1]["damage"]}]

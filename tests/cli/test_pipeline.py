@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from bascule.cli import exits
+from bascule.cli import exit_codes
 from bascule.cli.main import main
-from bascule.cli.pipeline import picture
-from bascule.cli.pipeline.picture import Picture, summary
+from bascule.cli.pipeline import display
+from bascule.cli.pipeline.display import Picture, summary
 from bascule.errors import DataLoss, UnknownStream
 from bascule.pipeline.declare.sections import KINDS
 from bascule.pipeline.jobs.model import JobResult, Table
@@ -21,10 +21,10 @@ from bascule.pipeline.jobs.model import JobResult, Table
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_new_file_is_sound(kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "p.toml"
-    assert main(["pipeline", "new", kind, "--output", str(path)]) == exits.OK
-    assert main(["pipeline", "check", str(path)]) == exits.OK
+    assert main(["pipeline", "new", kind, "--output", str(path)]) == exit_codes.OK
+    assert main(["pipeline", "check", str(path)]) == exit_codes.OK
     assert f"is sound: {kind} flights-{kind}" in capsys.readouterr().out.replace("\n", " ")
-    assert main(["pipeline", "check", str(path), "--json"]) == exits.OK
+    assert main(["pipeline", "check", str(path), "--json"]) == exit_codes.OK
     facts = json.loads(capsys.readouterr().out)
     assert facts["kind"] == kind
     assert str(tmp_path) in facts["table"]
@@ -33,11 +33,11 @@ def test_a_new_file_is_sound(kind: str, tmp_path: Path, capsys: pytest.CaptureFi
 def test_new_overwrites_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "p.toml"
     path.write_text("mine")
-    assert main(["pipeline", "new", "audit", "-o", str(path)]) == exits.USAGE
+    assert main(["pipeline", "new", "audit", "-o", str(path)]) == exit_codes.USAGE
     assert path.read_text() == "mine"
-    assert main(["pipeline", "new", "audit", "-o", "-"]) == exits.OK
+    assert main(["pipeline", "new", "audit", "-o", "-"]) == exit_codes.OK
     assert 'kind = "audit"' in capsys.readouterr().out
-    assert main(["pipeline", "new", "adit"]) == exits.USAGE
+    assert main(["pipeline", "new", "adit"]) == exit_codes.USAGE
     assert "did you mean audit?" in capsys.readouterr().err
 
 
@@ -48,7 +48,7 @@ def test_what_is_wrong_is_told_with_its_key(
     main(["pipeline", "new", "archive", "-o", str(path)])
     for command in ("check", "run"):
         wrong = ["pipeline", command, str(path), "--set", "table.formt=delta"]
-        assert main(wrong) == exits.USAGE
+        assert main(wrong) == exit_codes.USAGE
         told = capsys.readouterr().err.replace("\n", "")
         assert "table.formt is unknown; did you mean table.format?" in told
 
@@ -60,7 +60,7 @@ def test_a_check_tells_no_secret(
     path = tmp_path / "p.toml"
     main(["pipeline", "new", "archive", "-o", str(path)])
     path.write_text(path.read_text() + '\n[table.catalog]\ncredential = "${CREDENTIAL}"\n')
-    assert main(["pipeline", "check", str(path), "--json"]) == exits.OK
+    assert main(["pipeline", "check", str(path), "--json"]) == exit_codes.OK
     assert "hunter2" not in capsys.readouterr().out
 
 
@@ -68,20 +68,20 @@ def test_a_project_is_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     path = tmp_path / "p.toml"
     main(["pipeline", "new", "rollup", "-o", str(path)])
     into = tmp_path / "project"
-    assert main(["pipeline", "sdp", str(path), "--into", str(into)]) == exits.OK
+    assert main(["pipeline", "sdp", str(path), "--into", str(into)]) == exit_codes.OK
     assert (into / "spark-pipeline.yml").exists()
-    assert main(["pipeline", "sdp-run", str(tmp_path)]) == exits.USAGE
+    assert main(["pipeline", "sdp-run", str(tmp_path)]) == exit_codes.USAGE
     assert "holds no spark-pipeline.yml" in capsys.readouterr().err.replace("\n", "")
 
 
 def test_codes_of_errors_that_another_process_told() -> None:
-    assert exits.explain_class(UnknownStream)[0] == exits.UNKNOWN
-    assert exits.explain_class(DataLoss)[0] == exits.FAILED
+    assert exit_codes.explain_class(UnknownStream)[0] == exit_codes.UNKNOWN
+    assert exit_codes.explain_class(DataLoss)[0] == exit_codes.FAILED
 
 
 def test_the_bar_shows_rows_lag_and_late_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     console = Console(file=io.StringIO(), force_terminal=True, width=160, highlight=False)
-    monkeypatch.setattr(picture, "err", console)
+    monkeypatch.setattr(display, "err", console)
     with Picture("flights", quiet=False) as shown:
         shown.show({"event": "started", "spark": "4.3.0", "prometheus": 9464})
         shown.show({"event": "begin", "what": "archive [x]", "total": 1_000})

@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 from typer.main import get_command
 
-from bascule.cli import exits
+from bascule.cli import exit_codes
 from bascule.cli.main import app, main
 from bascule.cli.streams.settings import SETTINGS
 from bascule.cli.streams.tables import (
@@ -135,7 +135,7 @@ def test_create_offers_all_settings_and_alter_those_that_may_change() -> None:
 def test_wrong_settings_are_wrong_usage(
     arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["stream", *arguments]) == exits.USAGE
+    assert main(["stream", *arguments]) == exit_codes.USAGE
     told = " ".join(capsys.readouterr().err.replace("│", " ").split())
     assert says in told
 

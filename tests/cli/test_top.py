@@ -8,10 +8,12 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from bascule.cli import exits
+from bascule.broker.http.exposition import render
+from bascule.broker.measures import SECONDS, Histogram
+from bascule.cli import exit_codes
 from bascule.cli.main import main
 from bascule.cli.top.command import as_json
-from bascule.cli.top.picture import SORTS, picture
+from bascule.cli.top.display import SORTS, picture
 from bascule.cli.top.samples import (
     NODE,
     STREAM_SUMS,
@@ -148,4 +150,4 @@ def test_sorting_and_json() -> None:
     "arguments", [["--interval", "1ms"], ["--interval", "x"], ["--sort", "colour"]]
 )
 def test_wrong_usage(arguments: list[str]) -> None:
-    assert main(["top", "--once", *arguments]) == exits.USAGE
+    assert main(["top", "--once", *arguments]) == exit_codes.USAGE

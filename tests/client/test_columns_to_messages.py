@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bascule.client.consumer import messages_of
+from bascule.client.batch_reader import messages_of
 from bascule.record.batch import Record
 from bascule.record.builder import build_batch
 from bascule.record.columns import decode_batches

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from bascule.cli.demo.folder import MARK
+from bascule.cli.demo.output_folder import MARK
 from bascule.cli.demo.processes import members_of_session
 
 DEMO = [sys.executable, "-m", "bascule.cli.main", "demo"]

@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
-from bascule.client.consumer import BatchReader, messages_of
+from bascule.broker.partition import Partition
+from bascule.broker.partitions import Partitions
+from bascule.client.batch_reader import BatchReader, messages_of
 from bascule.client.fetcher import FetchOptions
 from bascule.errors import Broken, CorruptData, OffsetOutOfRange, PartitionFailed
 from bascule.host.real import RealFiles

@@ -14,7 +14,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from bascule.client.fetch_answer import HEAD_BYTES_MAX, VERSION_MIN, read_fetch_head
+from bascule.broker.handlers import SERVED, handle
+from bascule.broker.handlers.context import Context
+from bascule.client.fetch_response import HEAD_BYTES_MAX, VERSION_MIN, read_fetch_head
 from bascule.errors import RemoteProtocolError
 from bascule.kafka.handlers import SERVED, handle
 from bascule.kafka.handlers.context import Context

@@ -10,7 +10,7 @@ import msgspec
 import pyarrow as pa
 
 from bascule.errors import ConfigError
-from bascule.pipeline.values import Decoded, ValueSpec, json_text
+from bascule.pipeline.values import Decoded, ValueSpec, json_decoder
 from bascule.pipeline.values.ddl import format_ddl, parse_ddl
 from fuzz.target import Target
 from pipeline.values import test_foreign as foreign
@@ -32,13 +32,13 @@ def run_json(data: bytes) -> None:
     values = data.split(BETWEEN)
     column = pa.array(values, pa.binary())
     expected = [decoded(value, spec.arrow_type()) for value in values]
-    before = json_text.ROWS_MIN
+    before = json_decoder.ROWS_MIN
     for rows_min in (before, 1):
-        json_text.ROWS_MIN = rows_min  # type: ignore[misc]
+        json_decoder.ROWS_MIN = rows_min  # type: ignore[misc]
         try:
             found = decode(spec)(column)
         finally:
-            json_text.ROWS_MIN = before  # type: ignore[misc]
+            json_decoder.ROWS_MIN = before  # type: ignore[misc]
         check(found, values)
         bad = set(found.bad.to_pylist())
         for number, row in enumerate(found.values.to_pylist()):

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from bascule.pipeline.lag import POINTS_MAX, Lags, late_rows_of, offsets_of
-from bascule.pipeline.results import series_of, table_of
+from bascule.pipeline.query_report import series_of, table_of
 
 
 def progress(batch: int, end: int, latest: int | None, **more: Any) -> dict[str, Any]:

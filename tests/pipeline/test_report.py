@@ -11,7 +11,7 @@ import pytest
 from bascule.pipeline.jobs.model import JobResult, Series, Table
 from bascule.pipeline.report import page, write_report
 from bascule.pipeline.report.chart import chart, ticks
-from bascule.pipeline.report.figures import figure, seconds_text, short, title_of
+from bascule.pipeline.report.formatting import figure, seconds_text, short, title_of
 
 VOID = {"meta", "line", "circle", "polyline", "polygon"}
 RESULT = JobResult(

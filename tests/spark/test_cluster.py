@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 
-from bascule.cli import exits
+from bascule.cli import exit_codes
 from bascule.cli.demo.flights import load_flights
 from bascule.cli.demo.processes import members_of_session
 from bascule.client import Outgoing
@@ -224,7 +224,7 @@ def test_an_archive_outlives_an_executor(cluster: Cluster, world: World) -> None
     os.kill(cluster.executors()[0], signal.SIGKILL)
     wait_until(lambda: archive.committed() == 50_000)
     cluster.wait_for_line("driver", "Lost executor")
-    assert cluster.ended(driver) == exits.INTERRUPTED
+    assert cluster.ended(driver) == exit_codes.INTERRUPTED
     found = archive.audit()
     assert found.ok, found
     assert (found.summary["rows"], found.summary["lag"]) == (50_000, 0)

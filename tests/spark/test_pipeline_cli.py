@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from bascule.cli import exits
+from bascule.cli import exit_codes
 from bascule.client import SyncClient
 from support.processes import Node
 
@@ -113,7 +113,7 @@ def test_a_run_tells_its_result_and_writes_its_report(
     fill(client, stream, 3_000)
     path = declared(tmp_path, node, stream)
     done = bascule("run", path.name, "--json", folder=tmp_path)
-    assert done.returncode == exits.OK, done.stderr
+    assert done.returncode == exit_codes.OK, done.stderr
     result = json.loads(done.stdout)
     assert result["kind"] == "rollup"
     assert result["summary"]["rows"] == 3_000
@@ -121,7 +121,7 @@ def test_a_run_tells_its_result_and_writes_its_report(
     assert "<svg" in page
     assert "http" not in page.replace("http-equiv", ""), "a report fetches nothing"
     again = bascule("run", path.name, folder=tmp_path)
-    assert again.returncode == exits.OK, again.stderr
+    assert again.returncode == exit_codes.OK, again.stderr
     assert "by-subject rollup: done" in again.stderr
     assert mentions(tmp_path) == []
 
@@ -141,14 +141,14 @@ def test_an_application_of_spark_submit(
         env={**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"},
         cwd=tmp_path, capture_output=True, text=True, timeout=WAIT_S, check=False,
     )  # fmt: skip
-    assert done.returncode == exits.OK, done.stderr
+    assert done.returncode == exit_codes.OK, done.stderr
     assert json.loads(done.stdout.splitlines()[-1])["summary"]["rows"] == 300
 
 
 def test_what_fails_in_spark_is_one_sentence(node: Node, tmp_path: Path) -> None:
     path = declared(tmp_path, node, "nowhere")
     done = bascule("run", path.name, folder=tmp_path)
-    assert done.returncode == exits.UNKNOWN
+    assert done.returncode == exit_codes.UNKNOWN
     assert "error: no stream is named 'nowhere'" in done.stderr
     assert "Traceback" not in done.stderr
 
@@ -167,7 +167,7 @@ def test_a_signal_ends_spark_in_order(
     wait_until(lambda: batches(tmp_path) == 2)
     process.send_signal(number)
     output, news = process.communicate(timeout=WAIT_S)
-    assert process.returncode == exits.INTERRUPTED, news
+    assert process.returncode == exit_codes.INTERRUPTED, news
     summary = json.loads(output)["summary"]
     assert summary["interrupted"] is True
     assert summary["rows"] >= 100
@@ -189,7 +189,7 @@ def test_kill_9_leaves_no_java_and_loses_nothing(
     wait_until(lambda: not mentions(tmp_path))
     fill(client, stream, 50)
     done = bascule("run", path.name, "--json", folder=tmp_path)
-    assert done.returncode == exits.OK, done.stderr
+    assert done.returncode == exit_codes.OK, done.stderr
     assert sum_of_last_versions(tmp_path / "table") == 150
 
 

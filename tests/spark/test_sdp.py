@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from bascule.cli import exits
+from bascule.cli import exit_codes
 from bascule.client import SyncClient
 from support.processes import Node
 
@@ -68,15 +68,15 @@ def test_a_rollup_runs_twice(node: Node, client: SyncClient, stream: str, tmp_pa
     path = tmp_path / "rollup.toml"
     path.write_text(ROLLUP.format(server=node.doors["http"], stream=stream))
     written = bascule("sdp", path.name, "--into", "project", folder=tmp_path)
-    assert written.returncode == exits.OK, written.stderr
+    assert written.returncode == exit_codes.OK, written.stderr
     done = bascule("sdp-run", "project", "--json", folder=tmp_path)
-    assert done.returncode == exits.OK, done.stderr + done.stdout
+    assert done.returncode == exit_codes.OK, done.stderr + done.stdout
     outcome = json.loads(done.stdout)
     assert outcome["completed"]
     assert counted(tmp_path / "table") == {60 * minute: 60 for minute in range(8)}
     client.publish_many((f"{stream}.x", b"%d" % n) for n in range(600, 1_200))
     again = bascule("sdp-run", "project", folder=tmp_path)
-    assert again.returncode == exits.OK, again.stderr
+    assert again.returncode == exit_codes.OK, again.stderr
     assert "COMPLETED" in again.stderr
     assert counted(tmp_path / "table") == {60 * minute: 60 for minute in range(18)}
 
@@ -85,7 +85,9 @@ def test_a_rollup_runs_twice(node: Node, client: SyncClient, stream: str, tmp_pa
 def test_a_run_that_failed_is_not_taken_for_the_known_fault(node: Node, tmp_path: Path) -> None:
     path = tmp_path / "rollup.toml"
     path.write_text(ROLLUP.format(server=node.doors["http"], stream="nowhere"))
-    assert bascule("sdp", path.name, "--into", "project", folder=tmp_path).returncode == exits.OK
+    assert (
+        bascule("sdp", path.name, "--into", "project", folder=tmp_path).returncode == exit_codes.OK
+    )
     done = bascule("sdp-run", "project", folder=tmp_path)
-    assert done.returncode == exits.FAILED
+    assert done.returncode == exit_codes.FAILED
     assert "no stream is named 'nowhere'" in done.stderr

@@ -11,8 +11,8 @@ from bascule.pipeline.jobs.archive.spec import ArchiveSpec
 from bascule.pipeline.jobs.audit.run import AuditSpec
 from bascule.pipeline.jobs.audit.run import run as audit
 from bascule.pipeline.jobs.tables import TableSpec, open_there
+from bascule.pipeline.lake.file_reader import read_files
 from bascule.pipeline.lake.model import LakeTable
-from bascule.pipeline.lake.reading import read_files
 from support.processes import Node
 
 

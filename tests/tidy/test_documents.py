@@ -53,8 +53,8 @@ def test_decisions_say_what_was_given_up() -> None:
 
 
 def test_the_table_of_exit_codes_is_whole() -> None:
-    from bascule.cli import exits
+    from bascule.cli import exit_codes
 
     readme = " ".join((ROOT / "README.md").read_text().split())
-    for code, _ in exits.EXPLAINED:
+    for code, _ in exit_codes.EXPLAINED:
         assert re.search(rf"[ :]{code} \w", readme), f"README.md lacks exit code {code}"

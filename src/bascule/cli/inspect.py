@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from bascule.cli import exits
+from bascule.cli import exit_codes
 from bascule.cli.output import JsonOption, err, out, print_json
 from bascule.errors import CorruptData
 from bascule.host.api import File
@@ -78,7 +78,7 @@ def inspect(
         print_json({"damage": _damage_row(damage)}, indent=False)
     else:
         err.print(f"[red]corrupt:[/red] {damage}")
-    raise typer.Exit(exits.CORRUPT)
+    raise typer.Exit(exit_codes.CORRUPT)
 
 
 def _rows_of(path: str, records: bool) -> Iterator[Row]:

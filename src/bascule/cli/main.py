@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from bascule import __version__
-from bascule.cli import exits
+from bascule.cli import exit_codes
 from bascule.cli.demo.command import demo
 from bascule.cli.inspect import inspect
 from bascule.cli.offsets import offsets
@@ -22,7 +22,9 @@ from bascule.cli.top import top
 from bascule.errors import BasculeError
 from bascule.host.twins import loaded_twins, twin_of_all
 
-EXIT_CODES = "Exit codes: " + "; ".join(f"{code} {what}" for code, what in exits.EXPLAINED) + "."
+EXIT_CODES = "Exit codes: {}.".format(
+    "; ".join(f"{code} {what}" for code, what in exit_codes.EXPLAINED)
+)
 
 app = typer.Typer(
     name="bascule",
@@ -73,22 +75,22 @@ def main(arguments: list[str] | None = None) -> int:
     """Run one command; returns its exit code."""
     try:
         app(args=arguments, prog_name="bascule")
-        return exits.OK
+        return exit_codes.OK
     except SystemExit as end:
         # How Typer ends: with 0, with 2 after it has told what is wrong with the usage, with the
         # code a command chose, or with 130 after Ctrl-C.
-        if end.code == exits.INTERRUPTED:
+        if end.code == exit_codes.INTERRUPTED:
             err.print("interrupted", style="yellow")
-        return end.code if isinstance(end.code, int) else exits.OK
+        return end.code if isinstance(end.code, int) else exit_codes.OK
     except BasculeError as error:
-        code, hint = exits.explain(error)
+        code, hint = exit_codes.explain(error)
         err.print(f"[red]error:[/red] {_plain(str(error))}")
         if hint:
             err.print(f"[dim]{_plain(hint)}[/dim]")
         return code
     except OSError as error:
         err.print(f"[red]error:[/red] {_plain(str(error))}")
-        return exits.FAILED
+        return exit_codes.FAILED
 
 
 def _plain(text: str) -> str:

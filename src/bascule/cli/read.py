@@ -17,7 +17,7 @@ from bascule.errors import ConfigError
 
 if TYPE_CHECKING:
     from bascule.client import Message
-    from bascule.client.consumer import Start
+    from bascule.client.batch_reader import Start
 
 
 def read(

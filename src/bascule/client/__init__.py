@@ -29,10 +29,10 @@ least once.
 from __future__ import annotations
 
 from bascule.client.admin import PurgedPartition
+from bascule.client.batch_reader import BatchReader
 from bascule.client.client import Client, connect
-from bascule.client.consumer import BatchReader
+from bascule.client.consumer import Consumer, SyncConsumer
 from bascule.client.messages import Ack, Acks, Message, Outgoing
-from bascule.client.named import Consumer, SyncConsumer
 from bascule.client.sync import SyncClient, connect_sync
 
 __all__ = [

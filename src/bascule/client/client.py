@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Final
 from weakref import WeakSet
 
 from bascule.client.admin import Admin, AdminFace, server_url
+from bascule.client.batch_reader import BatchReader, End, Start, messages_of
 from bascule.client.columnar.publisher import ColumnarFace
-from bascule.client.consumer import BatchReader, End, Start, messages_of
+from bascule.client.consumer import COMMIT_INTERVAL_S, Consumer
 from bascule.client.fetcher import FetchOptions
 from bascule.client.messages import Ack, Acks, Fields, Headers, Message, with_terms
-from bascule.client.named import COMMIT_INTERVAL_S, Consumer
 from bascule.client.nats import NatsConnection
 from bascule.client.publisher import Publisher
 from bascule.errors import Closed, ConfigError

@@ -1,118 +1,264 @@
-"""Reading: a range of offsets as Arrow batches, and Arrow batches as messages."""
+"""Reading under a name: a consumer whose position is kept in the stream `_offsets`."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from datetime import datetime
-from functools import partial
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Coroutine, Iterator, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Final, Literal, TypeAlias
-from weakref import finalize
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
-from bascule.client.connection import LogConnection, PartitionDoor
-from bascule.client.fetcher import OFFSET_MAX, Fetcher, FetchOptions
-from bascule.client.messages import Message
-from bascule.errors import OffsetOutOfRange
+from bascule.client.batch_reader import Start, messages_of
+from bascule.client.messages import Ack, Message
+from bascule.errors import BasculeError, Closed
+from bascule.model import CommittedOffset, StreamInfo
+from bascule.wire.offsets import (
+    OFFSETS_STREAM,
+    Commit,
+    OffsetKey,
+    check_consumer,
+    commit_subject,
+    encode_commit,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-Start: TypeAlias = int | datetime | Literal["earliest", "latest"]
-End: TypeAlias = int | Literal["latest"] | None
-Headers: TypeAlias = tuple[tuple[str, bytes | None], ...]
+log = logging.getLogger(__name__)
+T = TypeVar("T")
 
-MESSAGES_AT_ONCE: Final = 4_096
-_NEW_MESSAGE: Final = partial(tuple.__new__, Message)
-"""`Message._make` without its check: half the time of a row."""
+COMMIT_INTERVAL_S: Final = 5.0
+"""From Kafka's auto.commit.interval.ms."""
 
 
-def resolve_range(
-    door: PartitionDoor, connection: LogConnection, *, start: Start, end: End, follow: bool
-) -> tuple[int, int]:
-    """Turn what was asked for into offsets [start, end).
+class Reads(Protocol):
+    """What a consumer needs of the client."""
 
-    A time stands for the first record at or after it, or the end where there is none. `end` None
-    is the end of what is committed now, or with `follow` no end. Raises: OffsetOutOfRange where
-    the range is not held; without `follow` an `end` that is not committed yet is out of range.
-    """
-    earliest, latest = door.extent(connection)
-    if start == "earliest":
-        first = earliest
-    elif start == "latest":
-        first = latest
-    elif isinstance(start, datetime):
-        first = _offset_at(door, connection, start, latest)
-    elif isinstance(start, int):
-        first = start
-    else:
-        raise ValueError(f"start is {start!r}: expected earliest, latest, an offset or a time")
-    if not earliest <= first <= latest:
-        raise OffsetOutOfRange(first, earliest, latest)
-    if end is None:
-        return first, OFFSET_MAX if follow else latest
-    if end == "latest":
-        return first, latest
-    if not isinstance(end, int):
-        raise ValueError(f"end is {end!r}: expected None, latest or an offset")
-    if end > latest and not follow:
-        raise OffsetOutOfRange(end, earliest, latest)
-    return first, end
+    async def stream(self, name: str) -> StreamInfo: ...
+
+    async def offsets(
+        self, *, consumer: str | None = None, stream: str | None = None
+    ) -> list[CommittedOffset]: ...
+
+    async def publish(self, subject: str, value: bytes, *, stream: str | None = None) -> Ack: ...
+
+    def read_batches(
+        self, stream: str, *, start: Start, partition: int, follow: bool, timeout: float
+    ) -> AsyncGenerator[pa.RecordBatch, None]: ...
 
 
-def _offset_at(door: PartitionDoor, connection: LogConnection, time: datetime, latest: int) -> int:
-    if time.tzinfo is None:
-        raise ValueError(f"start is {time!r}: a time needs a time zone, as in datetime.now(UTC)")
-    found = door.find_offset(connection, max(0, round(time.timestamp() * 1000)))
-    return latest if found < 0 else found
+class Consumer:
+    """Messages of a stream, from where this consumer left off: an asynchronous iterator.
 
-
-class BatchReader(Iterator["pa.RecordBatch"]):
-    """Arrow batches of [start, end), in order, each offset once. Close it, or read to its end.
-
-    Blocks while it waits; `close` from another thread ends the wait. Raises from `next`:
-    OffsetOutOfRange, UnknownStream, PartitionFailed, CorruptData, and Broken where reconnecting
-    brought no progress for `options.timeout` seconds.
+    At least once: a message counts as done when the next one is asked for, at `commit`, and when
+    the `async with` block is left without an exception. What is done is committed every
+    `commit_interval` seconds and at the end; what was done and not yet committed when the process
+    died comes again. Two that run under one name at a time both get every message.
     """
 
     def __init__(
         self,
-        bootstrap: str,
+        client: Reads,
         stream: str,
+        consumer: str,
         *,
         start: Start,
-        end: End,
-        partition: int,
+        partitions: Sequence[int] | None,
         follow: bool,
-        options: FetchOptions,
+        commit_interval: float,
+        timeout: float,
     ) -> None:
-        door = PartitionDoor(bootstrap, stream, partition)
-        connection, leader = door.open()
+        check_consumer(consumer)
+        self._client = client
+        self._stream = stream
+        self._name = consumer
+        self._start: Start = start
+        self._chosen = partitions
+        self._follow = follow
+        self._interval = commit_interval
+        self._timeout = timeout
+        self._rows: Iterator[Message] = iter(())
+        self._last: Message | None = None
+        """Handed out, and not known to be done."""
+        self._done: dict[int, int] = {}
+        """Partition -> the first offset that is not done."""
+        self._committed: dict[int, int] = {}
+        self._batches: asyncio.Queue[pa.RecordBatch | BaseException | None] = asyncio.Queue(2)
+        self._reading = 0
+        self._committing = asyncio.Lock()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._closed = False
+
+    @property
+    def committed(self) -> dict[int, int]:
+        """Partition -> the offset committed last, by this consumer or by one before it."""
+        return dict(self._committed)
+
+    async def open(self) -> Consumer:
+        """Find where to begin, and begin to read.
+
+        Raises: UnknownStream, Broken, RequestFailed where the node cannot tell what is committed.
+        """
+        info = await self._client.stream(self._stream)
+        found = await self._client.offsets(consumer=self._name, stream=self._stream)
+        self._committed = {entry.partition: entry.offset for entry in found}
+        # "latest" is now, not when the first answer comes.
+        ends = {partition.partition: partition.high_watermark for partition in info.partitions}
+        chosen = list(ends) if self._chosen is None else self._chosen
+        self._reading = len(chosen)
+        for partition in chosen:
+            start = ends.get(partition, self._start) if self._start == "latest" else self._start
+            start = self._committed.get(partition, start)
+            self._tasks.append(asyncio.create_task(self._read(partition, start)))
+        self._tasks.append(asyncio.create_task(self._commit_regularly()))
+        return self
+
+    async def close(self, *, done: bool = True) -> None:
+        """Stop reading, and commit what is done; with `done` that is all that was handed out.
+
+        Idempotent. Raises: as `commit`; the reading has stopped all the same.
+        """
+        if self._closed:
+            return
+        self._closed = True
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+        if done:
+            self._settle()
+        await self._commit()
+
+    async def commit(self) -> None:
+        """Commit everything handed out so far, the last message too; return once it is stored.
+
+        Raises: as `Client.publish`.
+        """
+        self._settle()
+        await self._commit()
+
+    async def __aenter__(self) -> Consumer:
+        return await self.open()
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.leave(failed=kind is not None)
+
+    async def leave(self, *, failed: bool) -> None:
+        """End the block: a failure in it is the news, not that what was done before could not be
+        committed after it. Raises: as `commit`, where the block did not fail.
+        """
         try:
-            first, last = resolve_range(door, connection, start=start, end=end, follow=follow)
-        except BaseException:
-            connection.close()
-            raise
-        self.start = first
-        """The offset that reading begins at."""
-        self.end = last
-        """The offset that reading ends before; OFFSET_MAX where it has no end."""
-        self._fetcher = Fetcher(
-            door, connection, leader, start=first, end=last, follow=follow, options=options
+            await self.close(done=not failed)
+        except BasculeError as error:
+            if not failed:
+                raise
+            log.warning("the last commit of %s failed: %s", self._name, error)
+
+    def __aiter__(self) -> Consumer:
+        return self
+
+    async def __anext__(self) -> Message:
+        while (message := self.take()) is None:
+            if not await self.refill():
+                raise StopAsyncIteration
+        return message
+
+    def take(self) -> Message | None:
+        """The next message that is here already; the one before it is done."""
+        self._settle()
+        self._last = next(self._rows, None)
+        return self._last
+
+    async def refill(self) -> bool:
+        """Wait for more messages; False at the end. Raises: as `Client.read_batches`; Closed."""
+        if self._closed:
+            raise Closed(f"consumer {self._name!r} is closed")
+        while self._reading:
+            batch = await self._batches.get()
+            if batch is None:
+                self._reading -= 1
+            elif isinstance(batch, BaseException):
+                raise batch
+            else:
+                self._rows = messages_of(batch)
+                return True
+        return False
+
+    def _settle(self) -> None:
+        if self._last is not None:
+            self._done[self._last.partition] = self._last.offset + 1
+            self._last = None
+
+    async def _read(self, partition: int, start: Start) -> None:
+        """Put the partition's batches into the queue, and what ends them."""
+        batches = self._client.read_batches(
+            self._stream,
+            start=start,
+            partition=partition,
+            follow=self._follow,
+            timeout=self._timeout,
         )
-        # One that is dropped half-way lets its connection go at once.
-        finalize(self, self._fetcher.close)
+        try:
+            async for batch in batches:
+                await self._batches.put(batch)
+            await self._batches.put(None)
+        except (BasculeError, OSError, ValueError) as error:
+            await self._batches.put(error)
+        finally:
+            await batches.aclose()
 
-    def __next__(self) -> pa.RecordBatch:
-        batch = self._fetcher.next()
-        if batch is None:
-            raise StopIteration
-        return batch
+    async def _commit_regularly(self) -> None:
+        while True:
+            await asyncio.sleep(self._interval)
+            try:
+                await self._commit()
+            except BasculeError as error:
+                log.warning("a commit of %s failed and is tried again: %s", self._name, error)
 
-    def close(self) -> None:
-        """End the reading; idempotent, from any thread."""
-        self._fetcher.close()
+    async def _commit(self) -> None:
+        # One at a time: an older offset must never be stored after a newer one.
+        async with self._committing:
+            for partition, offset in self._done.copy().items():
+                if self._committed.get(partition) != offset:
+                    key = OffsetKey(self._name, self._stream, partition)
+                    value = encode_commit(Commit(offset=offset))
+                    await self._client.publish(commit_subject(key), value, stream=OFFSETS_STREAM)
+                    self._committed[partition] = offset
 
-    def __enter__(self) -> BatchReader:
+
+class Runs(Protocol):
+    """Runs a coroutine of the client's loop and waits for it."""
+
+    def __call__(self, work: Coroutine[Any, Any, T], /) -> T: ...
+
+
+class SyncConsumer:
+    """A `Consumer` without asyncio: an iterator, in a `with` block. One thread uses it."""
+
+    def __init__(self, consumer: Consumer, run: Runs) -> None:
+        self._consumer = consumer
+        self._run = run
+
+    @property
+    def committed(self) -> dict[int, int]:
+        """See `Consumer.committed`."""
+        return self._consumer.committed
+
+    def commit(self) -> None:
+        """See `Consumer.commit`."""
+        self._run(self._consumer.commit())
+
+    def close(self, *, done: bool = True) -> None:
+        """See `Consumer.close`."""
+        self._run(self._consumer.close(done=done))
+
+    def __enter__(self) -> SyncConsumer:
+        self._run(self._consumer.open())
         return self
 
     def __exit__(
@@ -121,51 +267,13 @@ class BatchReader(Iterator["pa.RecordBatch"]):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self.close()
+        self._run(self._consumer.leave(failed=kind is not None))
 
+    def __iter__(self) -> SyncConsumer:
+        return self
 
-def messages_of(batch: pa.RecordBatch) -> Iterator[Message]:
-    """The rows of an Arrow batch as messages; made a few thousand at a time."""
-    for at in range(0, batch.num_rows, MESSAGES_AT_ONCE):
-        yield from _messages(batch.slice(at, MESSAGES_AT_ONCE))
-
-
-def _messages(batch: pa.RecordBatch) -> Iterator[Message]:
-    offsets, partitions, timestamps, keys, values, subjects, headers = batch.columns
-    replies, others = _headers(headers)
-    columns = zip(
-        offsets.to_pylist(),
-        partitions.to_pylist(),
-        [micros // 1000 for micros in timestamps.view("int64").to_pylist()],
-        keys.to_pylist(),
-        values.to_pylist(),
-        subjects.to_pylist(),
-        replies,
-        others,
-        strict=True,
-    )
-    return map(_NEW_MESSAGE, columns)
-
-
-def _headers(column: pa.ListArray) -> tuple[list[str | None], list[Headers]]:
-    """The reply subject of each row, and its other headers.
-
-    A `reply` in first place is the reply subject; without a value it only holds the place.
-    """
-    ends = column.offsets.to_pylist()
-    first = ends[0]
-    pairs = column.values.slice(first, ends[-1] - first)
-    names, contents = pairs.field(0).to_pylist(), pairs.field(1).to_pylist()
-    replies: list[str | None] = []
-    others: list[Headers] = []
-    at = 0
-    for end in ends[1:]:
-        end -= first
-        reply = None
-        if at < end and names[at] == "reply":
-            reply = contents[at]
-            at += 1
-        replies.append(None if reply is None else reply.decode("utf-8", "replace"))
-        others.append(tuple(zip(names[at:end], contents[at:end], strict=True)) if at < end else ())
-        at = end
-    return replies, others
+    def __next__(self) -> Message:
+        while (message := self._consumer.take()) is None:
+            if not self._run(self._consumer.refill()):
+                raise StopIteration
+        return message

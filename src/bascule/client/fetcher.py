@@ -28,7 +28,7 @@ from bascule.client.connection import (
     PartitionDoor,
     error_of,
 )
-from bascule.client.fetch_answer import HEAD_BYTES_MAX, FetchHead, read_fetch_head
+from bascule.client.fetch_response import HEAD_BYTES_MAX, FetchHead, read_fetch_head
 from bascule.errors import Broken, Closed, CorruptData, OffsetOutOfRange, RemoteProtocolError
 from bascule.host.real import RealClock
 from bascule.record.columns import decode_batches

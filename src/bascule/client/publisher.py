@@ -20,7 +20,7 @@ import msgspec
 
 from bascule.client.messages import Ack, Acks, Encoder, Fields, Headers
 from bascule.client.nats import MESSAGES_PER_PARSE, NatsConnection
-from bascule.client.run import PublishRun, Run
+from bascule.client.publish_window import PublishRun, Run
 from bascule.errors import (
     BasculeError,
     Indeterminate,

@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from bascule.client.admin import SyncAdminFace
+from bascule.client.batch_reader import BatchReader, End, Start, messages_of
 from bascule.client.client import (
     BATCH_BYTES,
     FETCH_BYTES,
@@ -24,10 +25,9 @@ from bascule.client.client import (
     Client,
 )
 from bascule.client.columnar.publisher import SyncColumnarFace
-from bascule.client.consumer import BatchReader, End, Start, messages_of
+from bascule.client.consumer import COMMIT_INTERVAL_S, Consumer, SyncConsumer
 from bascule.client.fetcher import FetchOptions
 from bascule.client.messages import Ack, Acks, Fields, Headers, Message
-from bascule.client.named import COMMIT_INTERVAL_S, Consumer, SyncConsumer
 from bascule.errors import Closed
 
 T = TypeVar("T")

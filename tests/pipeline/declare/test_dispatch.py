@@ -12,7 +12,6 @@ import pytest
 from bascule.errors import ConfigError, DataLoss
 from bascule.pipeline.declare import Declaration, load
 from bascule.pipeline.declare.dispatch import own_keys, spec_of
-from bascule.pipeline.declare.document import all_keys
 from bascule.pipeline.declare.events import (
     Events,
     decode_event,
@@ -21,6 +20,7 @@ from bascule.pipeline.declare.events import (
     failure_of,
 )
 from bascule.pipeline.declare.examples import example
+from bascule.pipeline.declare.loader import all_keys
 from bascule.pipeline.declare.sections import KINDS, Kind
 from bascule.pipeline.jobs.archive.spec import ArchiveSpec
 from bascule.pipeline.jobs.compact_lake.spec import CompactLakeSpec

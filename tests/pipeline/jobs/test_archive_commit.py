@@ -17,8 +17,8 @@ from bascule.pipeline.jobs.archive.plan import Piece, cut
 from bascule.pipeline.jobs.archive.task import Work, archive_piece
 from bascule.pipeline.jobs.rows import MALFORMED_SCHEMA, archive_schema
 from bascule.pipeline.jobs.tables import TableSpec, ensure_table, malformed_of
+from bascule.pipeline.lake.file_reader import read_files
 from bascule.pipeline.lake.model import Commit, LakeTable, Snapshot
-from bascule.pipeline.lake.reading import read_files
 from bascule.pipeline.values.spec import ValueSpec
 from bascule.record.columns import SCHEMA
 

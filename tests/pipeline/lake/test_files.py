@@ -11,7 +11,7 @@ import pytest
 
 from bascule.errors import Broken, CorruptData
 from bascule.pipeline.lake import WriterOptions, read_files
-from bascule.pipeline.lake.reading import clusters
+from bascule.pipeline.lake.file_reader import clusters
 from support.lake_rows import OFFSETS, SCHEMA, Lake, records, written
 
 

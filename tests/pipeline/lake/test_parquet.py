@@ -21,7 +21,7 @@ from bascule.host.api import Buffer
 from bascule.host.real import RealFile
 from bascule.pipeline.lake import open_table
 from bascule.pipeline.lake.parquet import table as parquet
-from bascule.pipeline.lake.parquet.folder import LinkingFiles
+from bascule.pipeline.lake.parquet.manifest_folder import LinkingFiles
 from support.lake_rows import SCHEMA, Lake, commit_of, data_files, offsets_in, records
 
 

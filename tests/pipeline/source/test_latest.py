@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from bascule.errors import ConfigError
 from bascule.model import KeyFrom, PartitionBy, StreamConfig
-from bascule.pipeline.source import changes
-from bascule.pipeline.source.changes import check_keyed, last_offsets
+from bascule.pipeline.source import latest_view
+from bascule.pipeline.source.latest_view import check_keyed, last_offsets
 
 records = st.lists(
     st.tuples(st.none() | st.sampled_from([b"a", b"b", b"c", b""]), st.none() | st.just(b"v"))
@@ -41,15 +41,15 @@ def test_the_last_value_of_each_key(
 
 
 def test_many_records_are_reduced_on_the_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(changes, "FOLD_ROWS_MIN", 10)
+    monkeypatch.setattr(latest_view, "FOLD_ROWS_MIN", 10)
     folded: list[int] = []
-    fold = changes._fold
+    fold = latest_view._fold
 
     def counting(state: pa.Table | None, pending: list[pa.RecordBatch]) -> pa.Table | None:
         folded.append(len(pending))
         return fold(state, pending)
 
-    monkeypatch.setattr(changes, "_fold", counting)
+    monkeypatch.setattr(latest_view, "_fold", counting)
     batches = (
         pa.RecordBatch.from_pydict(
             {

@@ -17,7 +17,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, ti
 
 from bascule.errors import ConfigError
 from bascule.pipeline.values import Decoded, ValueSpec
-from bascule.pipeline.values.avro.datum import fingerprint_of
+from bascule.pipeline.values.avro.decoder import fingerprint_of
 
 NOON = datetime.datetime(2013, 1, 1, 12, 0, 0, 123456, datetime.UTC)
 LOCAL = NOON.replace(tzinfo=None, microsecond=123000)

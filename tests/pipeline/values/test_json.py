@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bascule.pipeline.values import Decoded, ValueDecoder, ValueSpec, json_text
+from bascule.pipeline.values import Decoded, ValueDecoder, ValueSpec, json_decoder
 from pipeline.values.oracle import BAD, decoded
 
 DECIMALS = ValueSpec("json", "m decimal(6,2), a array<decimal(6,2)>, o struct<m:decimal(9,0)>")
@@ -55,7 +55,7 @@ SPEC = ValueSpec("json", DDL)
 @pytest.fixture
 def fast(monkeypatch: pytest.MonkeyPatch) -> None:
     """Arrow's reader for as few rows as there are."""
-    monkeypatch.setattr(json_text, "ROWS_MIN", 1)
+    monkeypatch.setattr(json_decoder, "ROWS_MIN", 1)
 
 
 @cache
@@ -114,7 +114,7 @@ def test_good_values_go_the_fast_way(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> None:
         raise AssertionError("the exact way was gone")
 
-    monkeypatch.setattr(json_text.JsonDecoder, "decode_into", refuse)
+    monkeypatch.setattr(json_decoder.JsonDecoder, "decode_into", refuse)
     for value in good:
         found = decode([value] * 600)
         assert found.bad.to_pylist() == []
@@ -160,7 +160,7 @@ values = texts | objects | pieces | st.sampled_from(VALUES) | st.sampled_from(HO
 def test_any_batch_is_what_the_oracle_makes_of_each_value(batch: list[bytes | None]) -> None:
     check(batch)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(json_text, "ROWS_MIN", 1)
+        patch.setattr(json_decoder, "ROWS_MIN", 1)
         check(batch)
 
 
@@ -225,7 +225,7 @@ def test_a_slice_is_decoded_like_a_whole_column() -> None:
 
 @pytest.mark.usefixtures("fast")
 def test_a_value_longer_than_a_block_of_the_reader(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(json_text, "BLOCK_BYTES_MIN", 64)
+    monkeypatch.setattr(json_decoder, "BLOCK_BYTES_MIN", 64)
     long = json.dumps({"s": "x" * 10_000, "i": 1}).encode()
     check([b'{"i":1}', long, b'{"i":2}'] * 3)
 

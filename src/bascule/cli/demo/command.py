@@ -22,7 +22,7 @@ from rich.progress import (
 )
 from rich.table import Table
 
-from bascule.cli import exits
+from bascule.cli import exit_codes
 from bascule.cli.output import err, out
 from bascule.errors import MissingExtra
 
@@ -85,7 +85,7 @@ def demo(
         if importlib.util.find_spec(package) is None:
             raise MissingExtra("the demo", package.replace("_", "-"), "demo")
 
-    from bascule.cli.demo.folder import fresh_folder
+    from bascule.cli.demo.output_folder import fresh_folder
     from bascule.cli.demo.processes import interrupted_by_all_signals
     from bascule.cli.demo.stages import CheckFailed
 
@@ -105,15 +105,15 @@ def demo(
             progress.stop()
             err.print(f"[red]✗ check failed:[/red] {failed}")
             err.print(f"[dim]logs and data are in {folder}[/dim]")
-            raise typer.Exit(exits.CORRUPT) from failed
+            raise typer.Exit(exit_codes.CORRUPT) from failed
     out.print(_table(board.rows))
     _farewell(folder)
 
 
 def _run(board: Board, folder: Path, limit: int | None) -> None:
     from bascule.cli.demo import stages
+    from bascule.cli.demo.chart import draw
     from bascule.cli.demo.flights import FLIGHT_COUNT, airline_names, load_flights
-    from bascule.cli.demo.picture import draw
 
     stages.require_java()
     count = FLIGHT_COUNT if limit is None else min(limit, FLIGHT_COUNT)

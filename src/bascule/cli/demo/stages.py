@@ -186,11 +186,11 @@ def read_columns(doors: Doors, flights: Flights, on_progress: OnProgress) -> Mea
 
 
 class SparkQuery:
-    """The query of `bascule.pipeline.flights` in a process of its own, event by event."""
+    """The query of `bascule.pipeline.demo_query` in a process of its own, event by event."""
 
     def __init__(self, doors: Doors, folder: Path) -> None:
         require_java()
-        arguments = [sys.executable, "-m", "bascule.pipeline.flights", "--server", doors.http]
+        arguments = [sys.executable, "-m", "bascule.pipeline.demo_query", "--server", doors.http]
         arguments += ["--stream", STREAM, "--output", str(folder)]
         environment = {
             "PYSPARK_PYTHON": sys.executable,

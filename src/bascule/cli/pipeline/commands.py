@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bascule.cli import exits
+from bascule.cli import exit_codes
 from bascule.cli.output import JsonOption, err, out, print_json
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def run(
 
     A run that was killed goes on where it was. Exits with 6 where an audit found a fault.
     """
-    from bascule.cli.pipeline.running import run_declared
+    from bascule.cli.pipeline.runner import run_declared
 
     chosen = settings or []
     declaration = _load(file, chosen)
@@ -50,9 +50,9 @@ def run(
     if json:
         print_json(result.raw)
     if result.interrupted:
-        raise typer.Exit(exits.INTERRUPTED)
+        raise typer.Exit(exit_codes.INTERRUPTED)
     if not result.ok:
-        raise typer.Exit(exits.CORRUPT)
+        raise typer.Exit(exit_codes.CORRUPT)
 
 
 @pipeline.command()
@@ -127,13 +127,13 @@ def sdp_run(
     `spark-pipelines run` of Spark 4.3.0 exits with 1 after a run that read from a Python source
     and COMPLETED; this one exits with 0 then, and only then.
     """
-    from bascule.cli.pipeline.sdp_running import run_project
+    from bascule.cli.pipeline.sdp_runner import run_project
 
     facts = run_project(folder, quiet=json)
     if json:
         print_json(facts)
     if not facts["completed"]:
-        raise typer.Exit(exits.FAILED)
+        raise typer.Exit(exit_codes.FAILED)
 
 
 def _load(file: Path, settings: list[str]) -> Declaration:

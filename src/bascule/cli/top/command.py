@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from bascule.cli.output import JsonOption, ServerOption, out, print_json
-from bascule.cli.top.picture import SORTS, picture
+from bascule.cli.top.display import SORTS, picture
 from bascule.cli.top.samples import Row, Sample, View, sample_of, view_of
 from bascule.cli.units import parse_duration
 from bascule.errors import Broken, RemoteProtocolError

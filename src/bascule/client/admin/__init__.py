@@ -6,7 +6,7 @@ faces       the methods as the asynchronous and the blocking client offer them
 """
 
 from bascule.client.admin.api import Admin, PurgedPartition, error_of, server_url, stream_info_of
-from bascule.client.admin.faces import AdminFace, SyncAdminFace
+from bascule.client.admin.mixins import AdminFace, SyncAdminFace
 from bascule.client.admin.settings import AlterableSettings, StreamSettings
 
 __all__ = [

@@ -16,7 +16,7 @@ from bascule.model import StreamInfo
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from bascule.client.columnar.run import ColumnarRun, Published
+    from bascule.client.columnar.publish_window import ColumnarRun, Published
     from bascule.client.nats import NatsConnection
 
 T = TypeVar("T")
@@ -201,7 +201,7 @@ class ColumnarFace:
         async def open_run() -> ColumnarRun:
             # Arrow takes a while to import, and most clients never need it.
             from bascule.client.columnar.columns import Route
-            from bascule.client.columnar.run import ColumnarRun
+            from bascule.client.columnar.publish_window import ColumnarRun
 
             nonlocal publisher
             pattern = (

@@ -17,7 +17,7 @@ Running is `python -m bascule.pipeline.declare FILE`: by the command line, which
 or by `spark-submit`, which brings the master.
 """
 
-from bascule.pipeline.declare.document import load
+from bascule.pipeline.declare.loader import load
 from bascule.pipeline.declare.sections import Declaration
 
 __all__ = ["Declaration", "load"]

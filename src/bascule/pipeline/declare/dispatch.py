@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from bascule.errors import BasculeError, ConfigError
-from bascule.pipeline.declare.checks import source_options, value_options
 from bascule.pipeline.declare.sections import Declaration, Kind
+from bascule.pipeline.declare.validation import source_options, value_options
 from bascule.pipeline.jobs.model import JobResult, Progress
 from bascule.pipeline.trigger import AVAILABLE_NOW
 

@@ -23,10 +23,10 @@ from typing import TYPE_CHECKING, Final
 
 from bascule.errors import BasculeError, ConfigError, MissingExtra
 from bascule.pipeline.declare import dispatch
-from bascule.pipeline.declare.checks import option_text
-from bascule.pipeline.declare.document import load
 from bascule.pipeline.declare.events import Events, failure_of
+from bascule.pipeline.declare.loader import load
 from bascule.pipeline.declare.sections import Declaration
+from bascule.pipeline.declare.validation import option_text
 from bascule.pipeline.jobs.model import JobResult, Series
 
 if TYPE_CHECKING:
@@ -126,7 +126,7 @@ def session_of(declaration: Declaration, folder: Path) -> SparkSession:
 def _watched(
     spark: SparkSession, declaration: Declaration, origin: str, events: Events
 ) -> JobResult:
-    from bascule.pipeline.declare.stopping import Stopper
+    from bascule.pipeline.declare.signal_stopper import Stopper
     from bascule.pipeline.listener import watch
 
     listener = watch(spark, prometheus_port=declaration.pipeline.prometheus_port)
@@ -158,7 +158,7 @@ def _with_lines(result: JobResult, listener: LagListener) -> tuple[Series, ...]:
 
     Not of rows: what a query of the archive hands to Spark is a row for each file.
     """
-    from bascule.pipeline.results import series_of
+    from bascule.pipeline.query_report import series_of
 
     for _ in range(round(LISTENER_SECONDS_MAX / 0.1)):  # Spark tells its listeners in time
         if not any(state.active for state in listener.queries()):
@@ -172,7 +172,7 @@ def _with_lines(result: JobResult, listener: LagListener) -> tuple[Series, ...]:
 
 def _so_far(declaration: Declaration, listener: LagListener) -> JobResult:
     """The result of a job that was interrupted, from what its queries told."""
-    from bascule.pipeline.results import series_of, table_of
+    from bascule.pipeline.query_report import series_of, table_of
 
     states = listener.queries()
     if not states:

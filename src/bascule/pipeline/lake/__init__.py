@@ -23,6 +23,8 @@ from __future__ import annotations
 
 from bascule.pipeline.lake.address import address_of, parse_address
 from bascule.pipeline.lake.checksum import SpanChecksum
+from bascule.pipeline.lake.factory import create_table, open_or_create, open_table
+from bascule.pipeline.lake.file_reader import read_files
 from bascule.pipeline.lake.model import (
     Commit,
     Compacted,
@@ -37,8 +39,6 @@ from bascule.pipeline.lake.model import (
     WriterOptions,
     WriterSpec,
 )
-from bascule.pipeline.lake.opening import create_table, open_or_create, open_table
-from bascule.pipeline.lake.reading import read_files
 
 __all__ = [
     "Commit",

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from bascule.pipeline.lake.file_reader import read_files
+from bascule.pipeline.lake.file_writer import ParquetWriterSpec
 from bascule.pipeline.lake.model import Compacted, DataFile
-from bascule.pipeline.lake.reading import read_files
-from bascule.pipeline.lake.writing import ParquetWriterSpec
 
 Place = tuple[int, tuple[tuple[str, str | None], ...]]
 

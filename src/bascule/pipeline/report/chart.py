@@ -7,7 +7,7 @@ from html import escape
 from typing import Final
 
 from bascule.pipeline.jobs.model import Series
-from bascule.pipeline.report.figures import short
+from bascule.pipeline.report.formatting import short
 
 WIDTH: Final = 640
 HEIGHT: Final = 240

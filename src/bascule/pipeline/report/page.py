@@ -8,7 +8,7 @@ from typing import Any, Final
 from bascule import __version__
 from bascule.pipeline.jobs.model import JobResult, Series, Table
 from bascule.pipeline.report.chart import chart
-from bascule.pipeline.report.figures import figure, title_of
+from bascule.pipeline.report.formatting import figure, title_of
 
 ROWS_MAX: Final = 1_000
 """Of a table; a report is for reading."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from pyspark import pipelines as dp
 
 from bascule.pipeline.declare.dispatch import spec_of
-from bascule.pipeline.declare.document import load
+from bascule.pipeline.declare.loader import load
 from bascule.pipeline.sdp.project import check
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def _define_rollup(spark: SparkSession, spec: RollupSpec) -> None:
 
 
 def _define_archive(spark: SparkSession, spec: ArchiveSpec) -> None:
-    from bascule.pipeline.jobs.archive.scan import FORMAT, ArchiveDataSource, spec_option
+    from bascule.pipeline.jobs.archive.data_source import FORMAT, ArchiveDataSource, spec_option
 
     spark.dataSource.register(ArchiveDataSource)
     options = spec_option(spec)

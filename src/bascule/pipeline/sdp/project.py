@@ -67,7 +67,7 @@ def check(declaration: Declaration) -> None:
 
 def spec_text(declaration: Declaration, into: Path) -> str:
     """The YAML; every value is JSON, which is YAML too."""
-    from bascule.pipeline.declare.checks import option_text
+    from bascule.pipeline.declare.validation import option_text
 
     settings = {name: option_text(value) for name, value in declaration.spark.items()}
     for name, text in DEFAULTS.items():

@@ -9,7 +9,7 @@ from typing import Final, Literal, cast
 from bascule.client.columnar.publisher import BATCH_TIMEOUT_S, BATCH_WINDOW
 from bascule.errors import ConfigError
 from bascule.pipeline.clients import NO_LOGIN, NatsLogin
-from bascule.pipeline.option_text import count_of, flag_of, ms_of, unknown_text, word_of
+from bascule.pipeline.option_parsing import count_of, flag_of, ms_of, unknown_text, word_of
 from bascule.wire.subjects import check_subject
 
 Dedupe = Literal["require", "warn", "off"]

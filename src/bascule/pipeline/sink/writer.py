@@ -33,16 +33,16 @@ from bascule.errors import (
     UnknownStream,
 )
 from bascule.pipeline.clients import client_of, drop_client, is_known, patiently
-from bascule.pipeline.sink.advice import explain
 from bascule.pipeline.sink.columns import Projection, project
-from bascule.pipeline.sink.coverage import Window, uncovered
+from bascule.pipeline.sink.dedupe_window import Window, uncovered
+from bascule.pipeline.sink.error_hints import explain
 from bascule.pipeline.sink.options import SinkOptions
 from bascule.wire.nats import NatsRefused
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from bascule.client.columnar.run import Published
+    from bascule.client.columnar.publish_window import Published
 
 log = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ from typing import Final, Literal, cast
 
 from bascule.errors import ConfigError
 from bascule.pipeline.lake.model import TableAddress
-from bascule.pipeline.option_text import count_of, flag_of, ms_of, unknown_text, word_of
+from bascule.pipeline.option_parsing import count_of, flag_of, ms_of, unknown_text, word_of
 from bascule.pipeline.source.bounds import Bound, parse_offsets, parse_time, parse_times
 from bascule.pipeline.source.columns import check_columns
 from bascule.pipeline.values import VALUE_OPTIONS, ValueSpec

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING
 
 from bascule.errors import DataLoss
 from bascule.pipeline.clients import client_of
+from bascule.pipeline.source.archive_history import History, LakeFiles, history_rows
 from bascule.pipeline.source.bounds import Bound, parse_offsets, resolve
-from bascule.pipeline.source.changes import check_keyed, latest_rows
 from bascule.pipeline.source.extents import asker_of
 from bascule.pipeline.source.filters import Interval, Predicate
-from bascule.pipeline.source.history import History, LakeFiles, history_rows
+from bascule.pipeline.source.latest_view import check_keyed, latest_rows
+from bascule.pipeline.source.log_reader import log_rows
 from bascule.pipeline.source.options import SourceOptions
 from bascule.pipeline.source.positions import (
     RECORDS_PER_TASK_MAX,
@@ -23,7 +24,6 @@ from bascule.pipeline.source.positions import (
     check_held,
     split,
 )
-from bascule.pipeline.source.reading import log_rows
 
 if TYPE_CHECKING:
     import pyarrow as pa

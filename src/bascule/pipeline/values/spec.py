@@ -198,7 +198,7 @@ def _arrow_type(spec: ValueSpec) -> pa.DataType:
 
         return arrow_type_of_message(spec.descriptors, spec.message)
     from bascule.pipeline.values.ddl import parse_ddl
-    from bascule.pipeline.values.typed import check_expressible
+    from bascule.pipeline.values.python_types import check_expressible
 
     try:
         struct = parse_ddl(spec.schema)
@@ -211,37 +211,37 @@ def _arrow_type(spec: ValueSpec) -> pa.DataType:
 def _decoder(spec: ValueSpec) -> ValueDecoder:
     kind = spec.arrow_type()
     if spec.format == "json":
-        from bascule.pipeline.values.json_text import JsonDecoder
+        from bascule.pipeline.values.json_decoder import JsonDecoder
 
         return JsonDecoder(kind)
     if spec.format == "msgpack":
-        from bascule.pipeline.values.msgpack import MsgpackDecoder
+        from bascule.pipeline.values.msgpack_decoder import MsgpackDecoder
 
         return MsgpackDecoder(kind)
     if spec.format == "avro":
-        from bascule.pipeline.values.avro.datum import AvroDecoder
+        from bascule.pipeline.values.avro.decoder import AvroDecoder
 
         return AvroDecoder(spec.schema, kind, confluent=spec.avro_confluent)
     if spec.format == "protobuf":
-        from bascule.pipeline.values.protobuf.message import ProtobufDecoder
+        from bascule.pipeline.values.protobuf.decoder import ProtobufDecoder
 
         return ProtobufDecoder(spec.descriptors, spec.message, kind)
     if spec.format == "arrow":
-        from bascule.pipeline.values.arrow_stream import ArrowDecoder
+        from bascule.pipeline.values.arrow_decoder import ArrowDecoder
 
         return ArrowDecoder(kind)
-    from bascule.pipeline.values.raw import RawCodec
+    from bascule.pipeline.values.raw_codec import RawCodec
 
     return RawCodec()
 
 
 def _encoder(spec: ValueSpec) -> ValueEncoder:
     if spec.format == "raw":
-        from bascule.pipeline.values.raw import RawCodec
+        from bascule.pipeline.values.raw_codec import RawCodec
 
         return RawCodec()
     if spec.format in ("json", "msgpack"):
-        from bascule.pipeline.values.encode import RowEncoder
+        from bascule.pipeline.values.row_encoder import RowEncoder
 
         return RowEncoder(spec.format, spec.arrow_type())
     raise ConfigError(f"values cannot be written as {spec.format}: expected raw, json or msgpack")

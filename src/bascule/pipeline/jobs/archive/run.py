@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from bascule.errors import BasculeError
-from bascule.pipeline.jobs.archive.place import Place, open_place
+from bascule.pipeline.jobs.archive.endpoints import Place, open_place
 from bascule.pipeline.jobs.archive.plan import decode_position
 from bascule.pipeline.jobs.archive.spec import ArchiveSpec
 from bascule.pipeline.jobs.model import NO_PROGRESS, JobResult, Progress, Series, Table
@@ -67,7 +67,7 @@ def run(spark: SparkSession, spec: ArchiveSpec, progress: Progress = NO_PROGRESS
 
 
 def _start(spark: SparkSession, spec: ArchiveSpec, checkpoint: str) -> StreamingQuery:
-    from bascule.pipeline.jobs.archive.scan import FORMAT, ArchiveDataSource, spec_option
+    from bascule.pipeline.jobs.archive.data_source import FORMAT, ArchiveDataSource, spec_option
 
     spark.dataSource.register(ArchiveDataSource)
     options = spec_option(spec)

@@ -12,8 +12,8 @@ from bascule.pipeline.jobs.archive.plan import Piece
 from bascule.pipeline.jobs.rows import RowMaker
 from bascule.pipeline.lake.checksum import SpanChecksum
 from bascule.pipeline.lake.model import DataFile, FileWriter, Span, SpanSum, WriterSpec
+from bascule.pipeline.source.log_reader import ReadOptions, fetched_batches
 from bascule.pipeline.source.positions import Range
-from bascule.pipeline.source.reading import ReadOptions, fetched_batches
 from bascule.pipeline.values.spec import ValueSpec
 
 if TYPE_CHECKING:

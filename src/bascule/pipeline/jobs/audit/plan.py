@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Final
 
-from bascule.pipeline.jobs.audit.check import Part
+from bascule.pipeline.jobs.audit.task import Part
 from bascule.pipeline.lake.model import DataFile, Span, SpanSum
 
 OFFSETS_PER_PART: Final = 1_000_000

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from bascule.pipeline.jobs.archive.plan import Held
-from bascule.pipeline.jobs.audit.check import Part
 from bascule.pipeline.jobs.audit.compare import Fault, Found
 from bascule.pipeline.jobs.audit.plan import Extents
 from bascule.pipeline.jobs.audit.spec import AuditSpec
+from bascule.pipeline.jobs.audit.task import Part
 from bascule.pipeline.jobs.model import JobResult, Json, Table
 
 COLUMNS = (

@@ -10,15 +10,15 @@ import msgspec
 
 from bascule.errors import DataLoss
 from bascule.pipeline.clients import client_of, patiently
-from bascule.pipeline.jobs.archive.place import held_of
-from bascule.pipeline.jobs.audit.check import Subject, check_part
+from bascule.pipeline.jobs.archive.endpoints import held_of
 from bascule.pipeline.jobs.audit.compare import Found
 from bascule.pipeline.jobs.audit.plan import parts_of
 from bascule.pipeline.jobs.audit.report import View, result_of
 from bascule.pipeline.jobs.audit.spec import AuditSpec as AuditSpec
+from bascule.pipeline.jobs.audit.task import Subject, check_part
+from bascule.pipeline.jobs.executors import spread
 from bascule.pipeline.jobs.model import NO_PROGRESS, JobResult, Progress
 from bascule.pipeline.jobs.rows import RAW
-from bascule.pipeline.jobs.spread import spread
 from bascule.pipeline.jobs.tables import malformed_of, open_if_there, open_there
 from bascule.pipeline.values.spec import ValueSpec
 

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from bascule.pipeline.jobs.compact_lake.spec import CompactLakeSpec
+from bascule.pipeline.jobs.executors import collected
 from bascule.pipeline.jobs.model import NO_PROGRESS, JobResult, Progress, Table
-from bascule.pipeline.jobs.spread import collected
 from bascule.pipeline.jobs.tables import ensure_table, open_there
 from bascule.pipeline.lake.model import Commit, DataFile, FileWriter, LakeTable, WriterSpec
 

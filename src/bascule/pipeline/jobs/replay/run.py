@@ -13,8 +13,8 @@ import pyarrow as pa
 
 from bascule.errors import ConfigError
 from bascule.pipeline.clients import client_of, patiently
+from bascule.pipeline.jobs.executors import spread
 from bascule.pipeline.jobs.model import NO_PROGRESS, JobResult, Progress, Table
-from bascule.pipeline.jobs.replay.publish import Sent, Source, Stretch, publish_stretch
 from bascule.pipeline.jobs.replay.spec import ReplaySpec, offset_of
 from bascule.pipeline.jobs.replay.state import (
     ReplayState,
@@ -23,8 +23,8 @@ from bascule.pipeline.jobs.replay.state import (
     stored_since,
     write_state,
 )
+from bascule.pipeline.jobs.replay.task import Sent, Source, Stretch, publish_stretch
 from bascule.pipeline.jobs.rows import RAW
-from bascule.pipeline.jobs.spread import spread
 from bascule.pipeline.jobs.tables import malformed_of, open_if_there, open_there
 from bascule.pipeline.lake.model import DataFile, Snapshot, Span
 from bascule.pipeline.values.spec import ValueSpec

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark.sql import functions as f
 
 from bascule.errors import ConfigError
-from bascule.pipeline.declare.checks import option_text
+from bascule.pipeline.declare.validation import option_text
 from bascule.pipeline.jobs.model import NO_PROGRESS, JobResult, Progress
 from bascule.pipeline.jobs.rollup.spec import BATCH, VIEW, RollupSpec
 from bascule.pipeline.jobs.tables import TableSpec
 from bascule.pipeline.lag import Lags, QueryState
-from bascule.pipeline.results import series_of, table_of
+from bascule.pipeline.query_report import series_of, table_of
 from bascule.pipeline.trigger import trigger_of
 
 if TYPE_CHECKING:

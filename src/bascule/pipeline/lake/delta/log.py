@@ -14,8 +14,8 @@ from deltalake.transaction import Transaction
 
 from bascule.errors import CorruptData
 from bascule.pipeline.lake import storage
+from bascule.pipeline.lake.commit_plan import State, state_of, state_texts, sums_of, sums_text
 from bascule.pipeline.lake.model import SpanSum
-from bascule.pipeline.lake.spans import State, state_of, state_texts, sums_of, sums_text
 
 KEY: Final = "bascule"
 COMMIT: Final = re.compile(r"(\d{20})\.json")

@@ -21,11 +21,12 @@ from bascule.errors import (
     UnknownSnapshot,
     UnknownTable,
 )
-from bascule.pipeline.lake import compaction, spans, storage
+from bascule.pipeline.lake import commit_plan, compaction, storage
 from bascule.pipeline.lake.columns import with_common_types
+from bascule.pipeline.lake.commit_plan import State
 from bascule.pipeline.lake.compaction import Joined
 from bascule.pipeline.lake.delta import expiry
-from bascule.pipeline.lake.delta.actions import (
+from bascule.pipeline.lake.delta.conversion import (
     add_action,
     data_files,
     remove_action,
@@ -40,6 +41,7 @@ from bascule.pipeline.lake.delta.log import (
     transactions,
     with_token,
 )
+from bascule.pipeline.lake.file_writer import ParquetWriterSpec
 from bascule.pipeline.lake.model import (
     Commit,
     Compacted,
@@ -51,8 +53,6 @@ from bascule.pipeline.lake.model import (
     WriterOptions,
 )
 from bascule.pipeline.lake.partitioning import parse_partitioning
-from bascule.pipeline.lake.spans import State
-from bascule.pipeline.lake.writing import ParquetWriterSpec
 
 ATTEMPTS_MAX: Final = 1000
 """Of one commit; at each of them somebody else's commit went through."""
@@ -119,7 +119,7 @@ class DeltaLakeTable:
             state = state_at(self._log, table, table.version())
             if commit.token is not None:
                 state = with_token(state, table, commit.token[0])
-            plan = spans.plan(str(self.address), state, commit)
+            plan = commit_plan.plan(str(self.address), state, commit)
             if plan.advances:
                 gone = self._files_of(table, with_spans=False) if commit.replaces else []
                 actions: list[AddAction | RemoveAction] = [
@@ -171,7 +171,7 @@ class DeltaLakeTable:
             *(remove_action(file, self._location, is_gone=False) for file in old),
         ]
         state = state_at(self._log, table, table.version())
-        plan = spans.Plan((), (), (), state, advances=True)
+        plan = commit_plan.Plan((), (), (), state, advances=True)
         self._write(table, actions, plan, before=state, files=new, gone=old, kind="compact")
         return still
 
@@ -179,7 +179,7 @@ class DeltaLakeTable:
         self,
         table: DeltaTable,
         actions: Sequence[AddAction | RemoveAction],
-        plan: spans.Plan,
+        plan: commit_plan.Plan,
         *,
         before: State,
         files: Sequence[DataFile],
@@ -228,7 +228,7 @@ class DeltaLakeTable:
         version = table.version()
         info = self._log.info(version) or Info(version=version, ms=0, own=None)
         rows, size = self._totals(table)
-        return spans.snapshot_of(
+        return commit_plan.snapshot_of(
             str(version),
             state_at(self._log, table, version),
             committed_ms=info.ms,

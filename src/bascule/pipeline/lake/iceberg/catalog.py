@@ -20,7 +20,7 @@ FILE: Final = "catalog.db"
 WAIT_SECONDS: Final = 60
 """For the lock of SQLite, which each commit holds for milliseconds."""
 ATTEMPTS_MAX: Final = 10
-FILES: Final = "bascule.pipeline.lake.iceberg.files.SyncedFileIO"
+FILES: Final = "bascule.pipeline.lake.iceberg.synced_io.SyncedFileIO"
 
 
 def open_catalog(address: TableAddress, *, create: bool) -> Catalog | None:

@@ -8,8 +8,8 @@ from typing import Final
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot as IcebergSnapshot
 
+from bascule.pipeline.lake.commit_plan import State, state_of, state_texts, sums_of, sums_text
 from bascule.pipeline.lake.model import SpanSum
-from bascule.pipeline.lake.spans import State, state_of, state_texts, sums_of, sums_text
 
 PREFIX: Final = "bascule."
 SPANS: Final = f"{PREFIX}spans"

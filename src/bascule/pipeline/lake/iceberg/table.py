@@ -20,11 +20,13 @@ from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot as IcebergSnapshot
 
 from bascule.errors import ForeignTable, LakeBusy, TableExists, UnknownSnapshot, UnknownTable
-from bascule.pipeline.lake import compaction, spans, storage
+from bascule.pipeline.lake import commit_plan, compaction, storage
+from bascule.pipeline.lake.commit_plan import State
 from bascule.pipeline.lake.compaction import Joined
+from bascule.pipeline.lake.file_writer import ParquetWriterSpec
 from bascule.pipeline.lake.iceberg import expiry
 from bascule.pipeline.lake.iceberg.catalog import ensure_namespace, open_catalog
-from bascule.pipeline.lake.iceberg.columns import (
+from bascule.pipeline.lake.iceberg.conversion import (
     FileTerms,
     to_arrow,
     to_fields,
@@ -50,8 +52,6 @@ from bascule.pipeline.lake.model import (
     WriterOptions,
 )
 from bascule.pipeline.lake.partitioning import parse_partitioning
-from bascule.pipeline.lake.spans import State
-from bascule.pipeline.lake.writing import ParquetWriterSpec
 
 ATTEMPTS_MAX: Final = 100
 """Of one commit; at each of them somebody else's commit went through."""
@@ -122,7 +122,7 @@ class IcebergTable:
         """As in `LakeTable`. Raises: LakeConflict, LakeBusy, UnknownTable."""
 
         def attempt(table: Table) -> Snapshot:
-            plan = spans.plan(str(self.address), state_at(table), commit)
+            plan = commit_plan.plan(str(self.address), state_at(table), commit)
             if plan.advances:
                 self._append(table, plan, replaces=commit.replaces)
             self._drop_repeated(table, plan.repeated)
@@ -149,7 +149,7 @@ class IcebergTable:
             lambda table: expiry.expire(table, self._load, older_than_ms=older_than_ms, keep=keep)
         )
 
-    def _append(self, table: Table, plan: spans.Plan, *, replaces: bool) -> None:
+    def _append(self, table: Table, plan: commit_plan.Plan, *, replaces: bool) -> None:
         """Raises: CommitFailedException where somebody else was faster."""
         gone = self._files_of(table, table.current_snapshot()) if replaces else []
         with SwiftTransaction(table) as transaction:
@@ -206,9 +206,9 @@ class IcebergTable:
 
     def _as_snapshot(self, table: Table, found: IcebergSnapshot | None) -> Snapshot:
         if found is None:  # an empty commit to an empty table
-            return spans.snapshot_of("0", state_at(table), committed_ms=0, rows=0, bytes=0)
+            return commit_plan.snapshot_of("0", state_at(table), committed_ms=0, rows=0, bytes=0)
         summary = found.summary
-        return spans.snapshot_of(
+        return commit_plan.snapshot_of(
             str(found.snapshot_id),
             state_at(table, found),
             committed_ms=found.timestamp_ms,

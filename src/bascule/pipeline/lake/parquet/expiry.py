@@ -18,8 +18,8 @@ import msgspec
 from bascule.errors import UnknownSnapshot
 from bascule.pipeline.lake import storage
 from bascule.pipeline.lake.model import Expired
-from bascule.pipeline.lake.parquet.folder import ManifestFolder, joined
 from bascule.pipeline.lake.parquet.manifest import CommitText, SnapshotText
+from bascule.pipeline.lake.parquet.manifest_folder import ManifestFolder, joined
 
 
 def expire(folder: ManifestFolder, location: str, *, older_than_ms: int, keep: int) -> Expired:

@@ -9,8 +9,8 @@ import msgspec
 import pyarrow as pa
 
 from bascule.errors import CorruptData, UnsupportedFormat
+from bascule.pipeline.lake.commit_plan import State
 from bascule.pipeline.lake.model import Bound, ColumnBounds, DataFile, Span, SpanSum
-from bascule.pipeline.lake.spans import State
 
 FORMAT: Final = 1
 Text = TypeVar("Text")

@@ -19,8 +19,10 @@ from bascule.errors import (
     UnknownSnapshot,
     UnknownTable,
 )
-from bascule.pipeline.lake import compaction, spans, storage
+from bascule.pipeline.lake import commit_plan, compaction, storage
+from bascule.pipeline.lake.commit_plan import State
 from bascule.pipeline.lake.compaction import Joined
+from bascule.pipeline.lake.file_writer import ParquetWriterSpec
 from bascule.pipeline.lake.model import (
     Commit,
     Compacted,
@@ -32,7 +34,6 @@ from bascule.pipeline.lake.model import (
     WriterOptions,
 )
 from bascule.pipeline.lake.parquet import expiry
-from bascule.pipeline.lake.parquet.folder import LinkingFiles, ManifestFolder, joined
 from bascule.pipeline.lake.parquet.manifest import (
     FORMAT,
     SnapshotText,
@@ -44,9 +45,8 @@ from bascule.pipeline.lake.parquet.manifest import (
     schema_text,
     sums_of,
 )
+from bascule.pipeline.lake.parquet.manifest_folder import LinkingFiles, ManifestFolder, joined
 from bascule.pipeline.lake.partitioning import PartitionField, parse_partitioning
-from bascule.pipeline.lake.spans import State
-from bascule.pipeline.lake.writing import ParquetWriterSpec
 
 ATTEMPTS_MAX: Final = 1000
 """Of one commit; at each of them somebody else's commit went through."""
@@ -114,7 +114,7 @@ class ParquetTable:
 
         def attempt() -> Snapshot | None:
             top = self._top()
-            plan = spans.plan(str(self.address), self._state(top), commit)
+            plan = commit_plan.plan(str(self.address), self._state(top), commit)
             if not plan.advances:
                 self._drop_repeated(plan.repeated)
                 return self._as_snapshot(top)
@@ -208,8 +208,8 @@ class ParquetTable:
 
     def _as_snapshot(self, text: SnapshotText | None) -> Snapshot:
         if text is None:  # an empty commit to an empty table
-            return spans.snapshot_of("0", self._state(None), committed_ms=0, rows=0, bytes=0)
-        return spans.snapshot_of(
+            return commit_plan.snapshot_of("0", self._state(None), committed_ms=0, rows=0, bytes=0)
+        return commit_plan.snapshot_of(
             str(text.n), text.state, committed_ms=text.ms, rows=text.rows, bytes=text.bytes
         )
 

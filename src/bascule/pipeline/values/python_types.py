@@ -11,7 +11,7 @@ import msgspec
 import pyarrow as pa
 
 from bascule.errors import ConfigError
-from bascule.pipeline.values import leaves
+from bascule.pipeline.values import conversion
 
 _KEYS: Final = {
     "json": (pa.types.is_string,),
@@ -38,7 +38,7 @@ def check_expressible(value_format: str, kind: pa.DataType) -> None:
 
 
 def read_type(value_format: str, kind: pa.DataType) -> pa.DataType:
-    """The type in which a column is read before `leaves.finish` makes it `kind`."""
+    """The type in which a column is read before `conversion.finish` makes it `kind`."""
     if pa.types.is_float32(kind):
         return pa.float64()
     if pa.types.is_date(kind):
@@ -93,11 +93,11 @@ def _simple(kind: pa.DataType) -> Any:
     if pa.types.is_decimal(kind):
         return Decimal
     if pa.types.is_date(kind):
-        return _shaped(leaves.DATE)
+        return _shaped(conversion.DATE)
     if pa.types.is_timestamp(kind):
-        return _shaped(leaves.TIMESTAMP if kind.tz else leaves.TIMESTAMP_NTZ)
+        return _shaped(conversion.TIMESTAMP if kind.tz else conversion.TIMESTAMP_NTZ)
     if pa.types.is_binary(kind):
-        return _shaped(leaves.BASE64)
+        return _shaped(conversion.BASE64)
     return str
 
 

@@ -15,7 +15,7 @@ from typing import Any, Final, TypeAlias
 import msgspec
 import pyarrow as pa
 
-from bascule.pipeline.values.leaves import SHAPES, finish
+from bascule.pipeline.values.conversion import SHAPES, finish
 from bascule.pipeline.values.model import Decoded
 
 REASON_CHARACTERS_MAX: Final = 200

@@ -23,8 +23,8 @@ from bascule.errors import ConfigError, DataLoss, UnknownTable
 from bascule.pipeline.lake.model import DataFile, Span
 from bascule.pipeline.source.columns import Shaper
 from bascule.pipeline.source.filters import ALL, Predicate
+from bascule.pipeline.source.log_reader import pieces
 from bascule.pipeline.source.positions import Extent, Range
-from bascule.pipeline.source.reading import pieces
 from bascule.record.columns import SCHEMA as FETCHED
 
 if TYPE_CHECKING:
@@ -130,7 +130,7 @@ class History:
 
 def _first_at(files: tuple[DataFile, ...], partition: int, time_ms: int) -> int | None:
     """Times never fall within a partition: the first row of that time or later has the offset."""
-    from bascule.pipeline.lake.reading import read_files
+    from bascule.pipeline.lake.file_reader import read_files
 
     moment = pa.scalar(time_ms * 1000, pa.timestamp("us", tz="UTC"))
     columns = pa.schema([FETCHED.field("offset"), FETCHED.field("timestamp")])
@@ -217,7 +217,7 @@ def _read(
     is_typed: bool,
 ) -> Iterator[pa.RecordBatch]:
     """Batches with the columns of a fetched one that are needed."""
-    from bascule.pipeline.lake.reading import read_files
+    from bascule.pipeline.lake.file_reader import read_files
 
     value = options.values.arrow_type() if is_typed else pa.binary()
     names = [name for name in FETCHED.names if name in needed]

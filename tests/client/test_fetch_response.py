@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bascule.client.fetch_answer import HEAD_BYTES_MAX, VERSION_MIN, read_fetch_head
+from bascule.client.fetch_response import HEAD_BYTES_MAX, VERSION_MIN, read_fetch_head
 from bascule.errors import RemoteProtocolError
 from bascule.wire.codec import encode
 from bascule.wire.messages.fetch import (

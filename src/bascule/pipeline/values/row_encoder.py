@@ -8,7 +8,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from bascule.pipeline.values.leaves import is_finite, nested
+from bascule.pipeline.values.conversion import is_finite, nested
 
 _ENCODERS: Final[dict[str, msgspec.json.Encoder | msgspec.msgpack.Encoder]] = {
     "json": msgspec.json.Encoder(decimal_format="number"),

@@ -9,7 +9,7 @@ from google.protobuf.message import DecodeError
 from google.protobuf.message_factory import GetMessageClass
 
 from bascule.pipeline.values.protobuf.schema import find_message, message_reader
-from bascule.pipeline.values.records import RecordDecoder
+from bascule.pipeline.values.record_decoder import RecordDecoder
 
 
 class ProtobufDecoder(RecordDecoder):

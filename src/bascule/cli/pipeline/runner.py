@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 import typer
 
-from bascule.cli import exits
+from bascule.cli import exit_codes
 from bascule.cli.demo.processes import Program
 from bascule.cli.demo.stages import require_java
 from bascule.cli.output import err
-from bascule.cli.pipeline.picture import Picture, summary
+from bascule.cli.pipeline.display import Picture, summary
 
 if TYPE_CHECKING:
     from bascule.pipeline.declare import Declaration
@@ -84,7 +84,7 @@ def _watch(program: Program, declaration: Declaration, *, quiet: bool) -> Ended:
             elif event["event"] == "failed":
                 raise _failed(event)
             elif event["event"] == "interrupted":
-                raise typer.Exit(exits.INTERRUPTED)
+                raise typer.Exit(exit_codes.INTERRUPTED)
     if found is None:
         program.wait(END_SECONDS_MAX)
         raise program.failure()
@@ -133,7 +133,7 @@ def _failed(event: Event) -> Exception:
     from bascule.pipeline.declare.events import error_of
 
     kind = error_of(event["error"])
-    code, hint = exits.explain_class(kind)
+    code, hint = exit_codes.explain_class(kind)
     err.print(f"[red]error:[/red] {escape(event['text'])}")
     if hint:
         err.print(f"[dim]{escape(hint)}[/dim]")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 import pyarrow as pa
 
-from bascule.pipeline.values.records import RecordDecoder
-from bascule.pipeline.values.typed import decimal_check, python_type, read_type
+from bascule.pipeline.values.python_types import decimal_check, python_type, read_type
+from bascule.pipeline.values.record_decoder import RecordDecoder
 
 
 class MsgpackDecoder(RecordDecoder):

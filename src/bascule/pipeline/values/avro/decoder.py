@@ -11,7 +11,7 @@ import pyarrow as pa
 from fastavro.schema import fingerprint, to_parsing_canonical_form
 
 from bascule.pipeline.values.avro.schema import avro_type_of
-from bascule.pipeline.values.records import RecordDecoder
+from bascule.pipeline.values.record_decoder import RecordDecoder
 
 CONFLUENT_BYTES: Final = 5
 SINGLE_OBJECT: Final = b"\xc3\x01"

@@ -11,12 +11,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from bascule.pipeline.clients import client_of, patiently
-from bascule.pipeline.jobs.cursor import Cursor
+from bascule.pipeline.jobs.offset_cursor import Cursor
 from bascule.pipeline.jobs.replay.messages import MessageMaker
 from bascule.pipeline.jobs.replay.spec import ReplaySpec
 from bascule.pipeline.jobs.rows import MALFORMED_SCHEMA, RAW, TIMESTAMP
+from bascule.pipeline.lake.file_reader import read_files
 from bascule.pipeline.lake.model import DataFile, Span
-from bascule.pipeline.lake.reading import read_files
 from bascule.pipeline.values.spec import ValueSpec
 
 

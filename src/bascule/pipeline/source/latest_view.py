@@ -21,8 +21,8 @@ from bascule.errors import ConfigError, DataLoss
 from bascule.model import KeyFrom, PartitionBy
 from bascule.pipeline.source.columns import Shaper
 from bascule.pipeline.source.filters import ALL, Predicate
+from bascule.pipeline.source.log_reader import ReadOptions, fetched_batches, pieces
 from bascule.pipeline.source.positions import Range
-from bascule.pipeline.source.reading import ReadOptions, fetched_batches, pieces
 
 if TYPE_CHECKING:
     from bascule.model import StreamConfig

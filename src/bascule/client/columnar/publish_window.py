@@ -16,7 +16,7 @@ from bascule.client import _hot as acks_hot
 from bascule.client.columnar import _hot
 from bascule.client.columnar.columns import Columns, Route
 from bascule.client.nats import NatsConnection
-from bascule.client.run import CHUNK_BYTES_MAX, Run
+from bascule.client.publish_window import CHUNK_BYTES_MAX, Run
 from bascule.errors import BasculeError, RemoteProtocolError
 from bascule.model import PARTITION_COUNT_MAX
 

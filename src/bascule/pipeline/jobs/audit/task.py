@@ -10,14 +10,14 @@ import msgspec
 import pyarrow as pa
 
 from bascule.errors import Broken, CorruptData, DataLoss
-from bascule.pipeline.jobs.archive.place import held_of
+from bascule.pipeline.jobs.archive.endpoints import held_of
 from bascule.pipeline.jobs.archive.task import read_log
 from bascule.pipeline.jobs.audit.compare import Comparison, Fault, Found
-from bascule.pipeline.jobs.cursor import Cursor
+from bascule.pipeline.jobs.offset_cursor import Cursor
 from bascule.pipeline.jobs.rows import MALFORMED_SCHEMA, RowMaker
 from bascule.pipeline.lake.checksum import SpanChecksum
+from bascule.pipeline.lake.file_reader import clusters, read_files
 from bascule.pipeline.lake.model import DataFile, Span, SpanSum
-from bascule.pipeline.lake.reading import clusters, read_files
 from bascule.pipeline.values.spec import ValueSpec
 
 WINDOW_ROWS: Final = 65_536

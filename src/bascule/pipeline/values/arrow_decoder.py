@@ -10,7 +10,7 @@ import struct
 import pyarrow as pa
 
 from bascule.pipeline.values.model import Decoded
-from bascule.pipeline.values.records import MALFORMED, Rows
+from bascule.pipeline.values.record_decoder import MALFORMED, Rows
 
 
 class ArrowDecoder:

@@ -104,7 +104,7 @@ class Picture:
 
 def summary(result: JobResult) -> RenderableType:
     """How a run ended: its figures, then its tables, cut to a screen."""
-    from bascule.pipeline.report.figures import figure, title_of
+    from bascule.pipeline.report.formatting import figure, title_of
 
     colour, state = ("green", "done") if result.ok else ("red", "faults found")
     if result.summary.get("interrupted"):
@@ -120,7 +120,7 @@ def summary(result: JobResult) -> RenderableType:
 
 
 def _table(source: Any) -> Table:
-    from bascule.pipeline.report.figures import figure
+    from bascule.pipeline.report.formatting import figure
 
     more = len(source.rows) - ROWS_SHOWN
     table = Table(

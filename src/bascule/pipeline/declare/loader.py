@@ -13,9 +13,9 @@ from typing import Any, Final, get_args, get_type_hints
 import msgspec
 
 from bascule.errors import ConfigError
-from bascule.pipeline.declare.checks import check
 from bascule.pipeline.declare.dispatch import spec_of
 from bascule.pipeline.declare.sections import NAME_PATTERN, Declaration
+from bascule.pipeline.declare.validation import check
 
 VARIABLE: Final = re.compile(r"\$\$\{|\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
 """`${NAME}`, `${NAME:-default}`, and `$${` for the text `${`."""

@@ -17,10 +17,10 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from bascule.pipeline.values.leaves import finish, is_finite
+from bascule.pipeline.values.conversion import finish, is_finite
 from bascule.pipeline.values.model import Decoded
-from bascule.pipeline.values.records import MALFORMED, RecordDecoder, Rows
-from bascule.pipeline.values.typed import decimal_check, python_type, read_type
+from bascule.pipeline.values.python_types import decimal_check, python_type, read_type
+from bascule.pipeline.values.record_decoder import MALFORMED, RecordDecoder, Rows
 
 BLOCK_BYTES_MIN: Final = 4 << 20
 """Arrow's reader takes so much a thread; on 2 cores it read flights fastest with 4 MiB."""

@@ -8,8 +8,8 @@ import pytest
 
 from bascule.errors import ConfigError
 from bascule.pipeline.declare import Declaration, load
-from bascule.pipeline.declare.checks import source_options
-from bascule.pipeline.declare.document import all_keys, parse
+from bascule.pipeline.declare.loader import all_keys, parse
+from bascule.pipeline.declare.validation import source_options
 from bascule.pipeline.trigger import trigger_ms
 
 ROLLUP = """

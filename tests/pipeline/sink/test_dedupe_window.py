@@ -15,8 +15,8 @@ from bascule.errors import (
     RowRefused,
 )
 from bascule.model import PartitionBy, StreamConfig
-from bascule.pipeline.sink.advice import explain
-from bascule.pipeline.sink.coverage import RESTART_MS, Window, uncovered
+from bascule.pipeline.sink.dedupe_window import RESTART_MS, Window, uncovered
+from bascule.pipeline.sink.error_hints import explain
 
 WINDOW = Window("s", 120_000, 1_000, partitions=2)
 

@@ -27,7 +27,7 @@ from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTri
 
 from bascule.errors import BasculeError, DataLoss
 from bascule.pipeline.jobs.archive.commit import decode_written, encode_written
-from bascule.pipeline.jobs.archive.place import Place, place_of
+from bascule.pipeline.jobs.archive.endpoints import Place, place_of
 from bascule.pipeline.jobs.archive.plan import (
     Held,
     Piece,

@@ -1,6 +1,6 @@
 """The demo's query: a stream of flights to Parquet, and what the Parquet files hold.
 
-    python -m bascule.pipeline.flights --server URL --stream NAME --output DIR
+    python -m bascule.pipeline.demo_query --server URL --stream NAME --output DIR
 
 A program of its own, so that whoever starts it can end Java with it. It says how far it is on
 standard output, one JSON object a line: `{"event": "started"}`, `{"event": "progress", "rows": n}`,
@@ -96,7 +96,7 @@ def summarise(spark: SparkSession, folder: Path) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m bascule.pipeline.flights")
+    parser = argparse.ArgumentParser(prog="python -m bascule.pipeline.demo_query")
     parser.add_argument("--server", required=True)
     parser.add_argument("--stream", required=True)
     parser.add_argument("--output", required=True, type=Path)

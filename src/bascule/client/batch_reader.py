@@ -1,0 +1,171 @@
+"""Reading: a range of offsets as Arrow batches, and Arrow batches as messages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime
+from functools import partial
+from types import TracebackType
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias
+from weakref import finalize
+
+from bascule.client.connection import LogConnection, PartitionDoor
+from bascule.client.fetcher import OFFSET_MAX, Fetcher, FetchOptions
+from bascule.client.messages import Message
+from bascule.errors import OffsetOutOfRange
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Start: TypeAlias = int | datetime | Literal["earliest", "latest"]
+End: TypeAlias = int | Literal["latest"] | None
+Headers: TypeAlias = tuple[tuple[str, bytes | None], ...]
+
+MESSAGES_AT_ONCE: Final = 4_096
+_NEW_MESSAGE: Final = partial(tuple.__new__, Message)
+"""`Message._make` without its check: half the time of a row."""
+
+
+def resolve_range(
+    door: PartitionDoor, connection: LogConnection, *, start: Start, end: End, follow: bool
+) -> tuple[int, int]:
+    """Turn what was asked for into offsets [start, end).
+
+    A time stands for the first record at or after it, or the end where there is none. `end` None
+    is the end of what is committed now, or with `follow` no end. Raises: OffsetOutOfRange where
+    the range is not held; without `follow` an `end` that is not committed yet is out of range.
+    """
+    earliest, latest = door.extent(connection)
+    if start == "earliest":
+        first = earliest
+    elif start == "latest":
+        first = latest
+    elif isinstance(start, datetime):
+        first = _offset_at(door, connection, start, latest)
+    elif isinstance(start, int):
+        first = start
+    else:
+        raise ValueError(f"start is {start!r}: expected earliest, latest, an offset or a time")
+    if not earliest <= first <= latest:
+        raise OffsetOutOfRange(first, earliest, latest)
+    if end is None:
+        return first, OFFSET_MAX if follow else latest
+    if end == "latest":
+        return first, latest
+    if not isinstance(end, int):
+        raise ValueError(f"end is {end!r}: expected None, latest or an offset")
+    if end > latest and not follow:
+        raise OffsetOutOfRange(end, earliest, latest)
+    return first, end
+
+
+def _offset_at(door: PartitionDoor, connection: LogConnection, time: datetime, latest: int) -> int:
+    if time.tzinfo is None:
+        raise ValueError(f"start is {time!r}: a time needs a time zone, as in datetime.now(UTC)")
+    found = door.find_offset(connection, max(0, round(time.timestamp() * 1000)))
+    return latest if found < 0 else found
+
+
+class BatchReader(Iterator["pa.RecordBatch"]):
+    """Arrow batches of [start, end), in order, each offset once. Close it, or read to its end.
+
+    Blocks while it waits; `close` from another thread ends the wait. Raises from `next`:
+    OffsetOutOfRange, UnknownStream, PartitionFailed, CorruptData, and Broken where reconnecting
+    brought no progress for `options.timeout` seconds.
+    """
+
+    def __init__(
+        self,
+        bootstrap: str,
+        stream: str,
+        *,
+        start: Start,
+        end: End,
+        partition: int,
+        follow: bool,
+        options: FetchOptions,
+    ) -> None:
+        door = PartitionDoor(bootstrap, stream, partition)
+        connection, leader = door.open()
+        try:
+            first, last = resolve_range(door, connection, start=start, end=end, follow=follow)
+        except BaseException:
+            connection.close()
+            raise
+        self.start = first
+        """The offset that reading begins at."""
+        self.end = last
+        """The offset that reading ends before; OFFSET_MAX where it has no end."""
+        self._fetcher = Fetcher(
+            door, connection, leader, start=first, end=last, follow=follow, options=options
+        )
+        # One that is dropped half-way lets its connection go at once.
+        finalize(self, self._fetcher.close)
+
+    def __next__(self) -> pa.RecordBatch:
+        batch = self._fetcher.next()
+        if batch is None:
+            raise StopIteration
+        return batch
+
+    def close(self) -> None:
+        """End the reading; idempotent, from any thread."""
+        self._fetcher.close()
+
+    def __enter__(self) -> BatchReader:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def messages_of(batch: pa.RecordBatch) -> Iterator[Message]:
+    """The rows of an Arrow batch as messages; made a few thousand at a time."""
+    for at in range(0, batch.num_rows, MESSAGES_AT_ONCE):
+        yield from _messages(batch.slice(at, MESSAGES_AT_ONCE))
+
+
+def _messages(batch: pa.RecordBatch) -> Iterator[Message]:
+    offsets, partitions, timestamps, keys, values, subjects, headers = batch.columns
+    replies, others = _headers(headers)
+    columns = zip(
+        offsets.to_pylist(),
+        partitions.to_pylist(),
+        [micros // 1000 for micros in timestamps.view("int64").to_pylist()],
+        keys.to_pylist(),
+        values.to_pylist(),
+        subjects.to_pylist(),
+        replies,
+        others,
+        strict=True,
+    )
+    return map(_NEW_MESSAGE, columns)
+
+
+def _headers(column: pa.ListArray) -> tuple[list[str | None], list[Headers]]:
+    """The reply subject of each row, and its other headers.
+
+    A `reply` in first place is the reply subject; without a value it only holds the place.
+    """
+    ends = column.offsets.to_pylist()
+    first = ends[0]
+    pairs = column.values.slice(first, ends[-1] - first)
+    names, contents = pairs.field(0).to_pylist(), pairs.field(1).to_pylist()
+    replies: list[str | None] = []
+    others: list[Headers] = []
+    at = 0
+    for end in ends[1:]:
+        end -= first
+        reply = None
+        if at < end and names[at] == "reply":
+            reply = contents[at]
+            at += 1
+        replies.append(None if reply is None else reply.decode("utf-8", "replace"))
+        others.append(tuple(zip(names[at:end], contents[at:end], strict=True)) if at < end else ())
+        at = end
+    return replies, others
