@@ -57,13 +57,13 @@ def streams(spark: SparkSession, running: Node, file: Path, records: int) -> dic
 
 def write_batch_like(running: Node, file: Path) -> None:
     """One Arrow batch of real rows, in the source's columns, for the ceiling to repeat."""
-    from bascule.pipeline.source.columns import Shaper
+    from bascule.pipeline.source.columns import RowProjector
     from bascule.pipeline.source.options import SourceOptions
 
     with bascule.connect_sync(running.doors["http"]) as client:
         fetched = next(client.read_batches("read", batch_bytes=16 << 20))
-    shaper = Shaper(SourceOptions.parse({"stream": "read"}), "read")
-    file.write_bytes(like(shaper.shape(fetched.slice(0, BATCH_ROWS))))
+    projector = RowProjector(SourceOptions.parse({"stream": "read"}), "read")
+    file.write_bytes(like(projector.project(fetched.slice(0, BATCH_ROWS))))
 
 
 def measure(spark: SparkSession, running: Node, directory: Path, records: int) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from rich.console import Console
 from bascule.cli import exit_codes
 from bascule.cli.main import main
 from bascule.cli.pipeline import display
-from bascule.cli.pipeline.display import Picture, summary
+from bascule.cli.pipeline.display import ProgressDisplay, summary
 from bascule.errors import DataLoss, UnknownStream
 from bascule.pipeline.declare.sections import KINDS
 from bascule.pipeline.jobs.model import JobResult, Table
@@ -82,7 +82,7 @@ def test_codes_of_errors_that_another_process_told() -> None:
 def test_the_bar_shows_rows_lag_and_late_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     console = Console(file=io.StringIO(), force_terminal=True, width=160, highlight=False)
     monkeypatch.setattr(display, "err", console)
-    with Picture("flights", quiet=False) as shown:
+    with ProgressDisplay("flights", quiet=False) as shown:
         shown.show({"event": "started", "spark": "4.3.0", "prometheus": 9464})
         shown.show({"event": "begin", "what": "archive [x]", "total": 1_000})
         shown.show({"event": "advance", "done": 250})

@@ -1,4 +1,4 @@
-"""`bascule top` without a node: samples, rates and the picture."""
+"""`bascule top` without a node: samples, rates and the table."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from bascule.broker.measures import SECONDS, Histogram
 from bascule.cli import exit_codes
 from bascule.cli.main import main
 from bascule.cli.top.command import as_json
-from bascule.cli.top.display import SORTS, picture
+from bascule.cli.top.display import SORTS, render_view
 from bascule.cli.top.samples import (
     NODE,
     STREAM_SUMS,
     WANTED,
     NodeSample,
-    Row,
+    RateView,
+    StreamRow,
     StreamSample,
-    View,
     sample_of,
     view_of,
 )
@@ -110,10 +110,12 @@ def test_every_number_is_a_documented_metric() -> None:
     assert set(NODE.values()) < {item.name for item in fields(NodeSample)}
 
 
-def drawn(view: View, rows: list[Row], *, width: int, height: int | None, news: str = "") -> str:
+def drawn(
+    view: RateView, rows: list[StreamRow], *, width: int, height: int | None, news: str = ""
+) -> str:
     console = Console(width=width, height=height, highlight=False)
     with console.capture() as captured:
-        console.print(picture(view, rows, height=height, news=news))
+        console.print(render_view(view, rows, height=height, news=news))
     return captured.get()
 
 

@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bascule.client.columnar import columns as columns_module
-from bascule.client.columnar.columns import Columns, Route, check_schema
-from bascule.client.messages import Encoder
+from bascule.client.columnar.columns import ColumnBuffers, PublishRoute, check_schema
+from bascule.client.messages import MessageEncoder
 from bascule.errors import ColumnMismatch, ConfigError, InvalidName, RowRefused
 
 Hot = Callable[[str], ModuleType]
@@ -33,7 +33,7 @@ Row = tuple[str, bytes | None, bytes | None, list[tuple[str, bytes]] | None]
 
 @pytest.fixture
 def encoding(hot: Hot, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """`Columns` on one of the twins."""
+    """`ColumnBuffers` on one of the twins."""
     twin = hot("client/columnar")
     monkeypatch.setattr(columns_module, "_hot", twin)
     return twin
@@ -54,7 +54,7 @@ def batch_of(rows: list[Row], schema: pa.Schema = SCHEMA) -> pa.RecordBatch:
 
 def encode(
     batch: pa.RecordBatch,
-    route: Route | None = None,
+    route: PublishRoute | None = None,
     *,
     first: int = 0,
     room: int = 1 << 16,
@@ -62,7 +62,7 @@ def encode(
     payload_bytes_max: int = 1 << 20,
 ) -> list[bytes]:
     """The operation of each row. Raises: RowRefused."""
-    columns = Columns(batch, route or Route(), first_row=first)
+    columns = ColumnBuffers(batch, route or PublishRoute(), first_row=first)
     frames: list[bytes] = []
     while len(frames) < batch.num_rows:
         out, ends, state = bytearray(room), array("i", bytes(4 * rows_max)), array("q", [0] * 4)
@@ -91,7 +91,7 @@ def expected(number: int, row: Row, id: str | None = None) -> bytes:
         pairs.append(("KV-Operation", b"DEL"))
     if id is not None:
         pairs.append(("Nats-Msg-Id", id.encode()))
-    return Encoder().encode(b"%b%d" % (PREFIX, number), subject, value or b"", key, pairs)
+    return MessageEncoder().encode(b"%b%d" % (PREFIX, number), subject, value or b"", key, pairs)
 
 
 def id_of(frame: bytes) -> str | None:
@@ -139,7 +139,7 @@ def test_agrees_with_the_encoder_of_single_messages(
         part = batch.slice(1 + start, count)
         rows = [*rows, ("y", None, None, None)][start : start + count]
         try:
-            frames = encode(part, Route(id_prefix=prefix), first=first, room=64, rows_max=3)
+            frames = encode(part, PublishRoute(id_prefix=prefix), first=first, room=64, rows_max=3)
         except RowRefused as refusal:
             bad = refusal.row - first
             assert refusal.why
@@ -160,7 +160,7 @@ def test_a_good_batch_is_not_refused(encoding: ModuleType) -> None:
 def test_ids_follow_the_row_and_not_the_place(encoding: ModuleType) -> None:
     """A row that comes again has its id again; another row in its place has another."""
     rows: list[Row] = [("a", b"k", b"%d" % n, None) for n in range(5)]
-    route = Route(id_prefix="q.")
+    route = PublishRoute(id_prefix="q.")
     ids = [id_of(frame) for frame in encode(batch_of(rows), route)]
     again = encode(batch_of(rows[:2]), route) + encode(batch_of(rows[2:]), route, first=2)
     assert [id_of(frame) for frame in again] == ids
@@ -181,7 +181,7 @@ def test_a_checksum_tells_fields_apart(encoding: ModuleType) -> None:
         ("a", None, b"12345678\0", None),
     ]
     sums = {
-        (id_of(encode(batch_of([row]), Route(id_prefix="q."))[0]) or "").rsplit(".", 1)[1]
+        (id_of(encode(batch_of([row]), PublishRoute(id_prefix="q."))[0]) or "").rsplit(".", 1)[1]
         for row in rows
     }
     assert len(sums) == len(rows)
@@ -190,12 +190,14 @@ def test_a_checksum_tells_fields_apart(encoding: ModuleType) -> None:
 def test_both_twins_make_the_same_ids(hot: Hot, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(columns_module, "_hot", hot("client/columnar"))
     rows: list[Row] = [("a.b", b"key", b"a value of 23 bytes now", [("H", b"1")])]
-    assert id_of(encode(batch_of(rows), Route(id_prefix="q."), first=41)[0]) == "q.41.724b5145"
+    assert (
+        id_of(encode(batch_of(rows), PublishRoute(id_prefix="q."), first=41)[0]) == "q.41.724b5145"
+    )
 
 
 def test_one_subject_for_all_and_a_column_of_ids(encoding: ModuleType) -> None:
     batch = pa.RecordBatch.from_pydict({"value": ["x", ""], "message_id": ["one", "two"]})
-    frames = encode(batch, Route(subject="s.t", id_prefix="unused."))
+    frames = encode(batch, PublishRoute(subject="s.t", id_prefix="unused."))
     assert frames == [
         b"HPUB s.t _INBOX.abc.7.0 30 31\r\nNATS/1.0\r\nNats-Msg-Id: one\r\n\r\nx\r\n",
         b"HPUB s.t _INBOX.abc.7.1 30 30\r\nNATS/1.0\r\nNats-Msg-Id: two\r\n\r\n\r\n",
@@ -266,7 +268,7 @@ def test_refusals_name_row_and_reason(encoding: ModuleType, row: Any, why: str) 
     with pytest.raises(RowRefused) as caught:
         encode(
             batch_of([good, good, row]),
-            Route(pattern="a.>", id_prefix="q."),
+            PublishRoute(pattern="a.>", id_prefix="q."),
             first=100,
             payload_bytes_max=4_096,
         )
@@ -287,7 +289,7 @@ def test_null_pairs_of_headers_are_refused(encoding: ModuleType) -> None:
 def test_ids_must_be_lines(encoding: ModuleType, id: str | None) -> None:
     batch = pa.RecordBatch.from_pydict({"value": ["x"], "message_id": pa.array([id], pa.string())})
     with pytest.raises(RowRefused, match="message_id is"):
-        encode(batch, Route(subject="s"))
+        encode(batch, PublishRoute(subject="s"))
 
 
 @pytest.mark.parametrize(
@@ -318,12 +320,12 @@ def test_subjects_of_a_stream(hot: Hot, pattern: str, subject: str, fits: bool) 
 
 
 def test_routes_are_checked() -> None:
-    Route(subject="a.b", pattern="a.>", id_prefix="x-").check()
+    PublishRoute(subject="a.b", pattern="a.>", id_prefix="x-").check()
     for route in (
-        Route(subject="b", pattern="a.>"),
-        Route(id_prefix="a\nb"),
-        Route(id_prefix=" a"),
-        Route(subject="a.*"),
+        PublishRoute(subject="b", pattern="a.>"),
+        PublishRoute(id_prefix="a\nb"),
+        PublishRoute(id_prefix=" a"),
+        PublishRoute(subject="a.*"),
     ):
         with pytest.raises((ConfigError, InvalidName)):
             route.check()

@@ -27,7 +27,7 @@ def encoded(response: FetchResponse, version: int) -> memoryview:
     return memoryview(b"".join(parts))
 
 
-def answer(
+def response_of(
     records: bytes | None, *, topic: str = "flights", error: int = 0, aborted: int | None = None
 ) -> FetchResponse:
     partition = FetchPartitionResponse(
@@ -53,7 +53,7 @@ def answer(
 def test_agrees_with_the_codec(
     version: int, records: bytes, topic: str, error: int, aborted: int | None
 ) -> None:
-    response = answer(records, topic=topic, error=error, aborted=aborted)
+    response = response_of(records, topic=topic, error=error, aborted=aborted)
     whole = encoded(response, version)
     first = whole[:HEAD_BYTES_MAX]
     head = read_fetch_head(first, 0, version=version, size=len(whole))
@@ -63,7 +63,7 @@ def test_agrees_with_the_codec(
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_no_records_and_no_partitions(version: int) -> None:
-    whole = encoded(answer(None), version)
+    whole = encoded(response_of(None), version)
     assert read_fetch_head(whole, 0, version=version, size=len(whole)).records_bytes == 0
     for response in (
         FetchResponse(error_code=0),
@@ -77,7 +77,7 @@ def test_no_records_and_no_partitions(version: int) -> None:
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_cut_anywhere_it_says_so(version: int) -> None:
-    whole = encoded(answer(b"x" * 50), version)
+    whole = encoded(response_of(b"x" * 50), version)
     head = read_fetch_head(whole, 0, version=version, size=len(whole))
     for size in range(head.records_at + head.records_bytes):
         with pytest.raises(RemoteProtocolError):

@@ -6,17 +6,17 @@ from datetime import UTC, datetime
 
 import pytest
 
-from bascule.client.messages import Ack, Acks, Encoder, Message, Outgoing, encode_block
+from bascule.client.messages import Ack, Acks, Message, MessageEncoder, Outgoing, encode_block
 from bascule.errors import InvalidName
 
 
 def test_a_plain_message_is_a_pub() -> None:
-    assert Encoder().encode(b"r.1", "a.b", b"x\r\ny") == b"PUB a.b r.1 4\r\nx\r\ny\r\n"
-    assert Encoder().encode(b"", "a.b", b"") == b"PUB a.b 0\r\n\r\n"
+    assert MessageEncoder().encode(b"r.1", "a.b", b"x\r\ny") == b"PUB a.b r.1 4\r\nx\r\ny\r\n"
+    assert MessageEncoder().encode(b"", "a.b", b"") == b"PUB a.b 0\r\n\r\n"
 
 
 def test_key_and_headers_make_an_hpub() -> None:
-    frame = Encoder().encode(b"r", *Outgoing("a", b"v", b"k", [("A", "1"), ("A", b"2")]))
+    frame = MessageEncoder().encode(b"r", *Outgoing("a", b"v", b"k", [("A", "1"), ("A", b"2")]))
     block = b"NATS/1.0\r\nBascule-Key: k\r\nA: 1\r\nA: 2\r\n\r\n"
     assert frame == b"HPUB a r %d %d\r\n%bv\r\n" % (len(block), len(block) + 1, block)
 
@@ -27,7 +27,7 @@ def test_headers_may_be_a_mapping() -> None:
 
 @pytest.mark.parametrize("subject", ["", "a..b", "a b", "a.*", ">", "a\r\nPUB b 0", "ü\n"])
 def test_bad_subjects_are_refused(subject: str) -> None:
-    encoder = Encoder()
+    encoder = MessageEncoder()
     for _ in range(2):
         with pytest.raises(InvalidName):
             encoder.encode(b"", subject, b"")

@@ -6,7 +6,7 @@ import pytest
 
 from bascule.client.admin import error_of, server_url, stream_info_of
 from bascule.client.messages import Ack
-from bascule.client.publisher import decode_answer
+from bascule.client.publisher import decode_reply
 from bascule.errors import (
     Broken,
     CannotAlter,
@@ -26,27 +26,27 @@ from bascule.errors import (
 
 def test_an_ack_of_ours_and_one_of_jetstream() -> None:
     ours = b'{"stream":"s","seq":6,"partition":2,"offset":5,"replicas":3,"synced":true}'
-    assert decode_answer(ours, "a") == Ack("s", 6, 5, 2, 3, True)
-    assert decode_answer(b'{"stream":"S","seq":6}', "a") == Ack("S", 6, 5, 0, 1, False)
+    assert decode_reply(ours, "a") == Ack("s", 6, 5, 2, 3, True)
+    assert decode_reply(b'{"stream":"S","seq":6}', "a") == Ack("S", 6, 5, 0, 1, False)
 
 
 def test_an_error_ack_says_why() -> None:
-    answer = decode_answer(
+    response = decode_reply(
         b'{"error":{"code":400,"err_code":10054,"description":"too large"},"seq":0}', "a"
     )
-    assert isinstance(answer, PublishRejected)
-    assert (answer.code, answer.err_code, answer.description) == (400, 10054, "too large")
+    assert isinstance(response, PublishRejected)
+    assert (response.code, response.err_code, response.description) == (400, 10054, "too large")
 
 
 def test_nobody_there() -> None:
-    answer = decode_answer(b"NATS/1.0 503\r\n\r\n", "a.b")
-    assert isinstance(answer, NoResponders)
-    assert "'a.b'" in str(answer)
+    response = decode_reply(b"NATS/1.0 503\r\n\r\n", "a.b")
+    assert isinstance(response, NoResponders)
+    assert "'a.b'" in str(response)
 
 
 @pytest.mark.parametrize("body", [b"", b"hello", b'"text"', b"[1]", b'{"seq":"x"}'])
 def test_another_programs_answer_is_no_ack(body: bytes) -> None:
-    assert isinstance(decode_answer(body, "a"), RemoteProtocolError)
+    assert isinstance(decode_reply(body, "a"), RemoteProtocolError)
 
 
 def error(code: str, **more: object) -> object:

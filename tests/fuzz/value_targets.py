@@ -10,7 +10,7 @@ import msgspec
 import pyarrow as pa
 
 from bascule.errors import ConfigError
-from bascule.pipeline.values import Decoded, ValueSpec, json_decoder
+from bascule.pipeline.values import DecodedValues, ValueSpec, json_decoder
 from bascule.pipeline.values.ddl import format_ddl, parse_ddl
 from fuzz.target import Target
 from pipeline.values import test_foreign as foreign
@@ -22,7 +22,7 @@ BETWEEN = b"\x1e"
 
 
 @cache
-def decode(spec: ValueSpec) -> Callable[[pa.Array], Decoded]:
+def decode(spec: ValueSpec) -> Callable[[pa.Array], DecodedValues]:
     return spec.decoder().decode
 
 
@@ -46,7 +46,7 @@ def run_json(data: bytes) -> None:
             assert repr(shown) == repr(expected[number]), values[number]
 
 
-def check(found: Decoded, values: list[bytes]) -> None:
+def check(found: DecodedValues, values: list[bytes]) -> None:
     found.values.validate(full=True)
     assert len(found.values) == len(values)
     assert len(found.bad) == len(found.reasons)

@@ -8,7 +8,8 @@ import time
 
 import pytest
 
-from bascule.pipeline.jobs.tables import malformed_of, open_there
+from bascule.pipeline.lake import open_table
+from bascule.pipeline.lake.address import malformed_address
 from support.lake_jobs import World
 
 SCHEMA = {"valueFormat": "json", "valueSchema": "n bigint, name string"}
@@ -91,7 +92,7 @@ def test_values_become_columns_and_strangers_go_aside(world: World) -> None:
     rows = world.rows()
     assert rows[0]["value"] == {"n": 0, "name": "n0"}
     assert rows[0]["raw"] == values[0]
-    side = world.rows(open_there(malformed_of(world.table.address())))
+    side = world.rows(open_table(malformed_address(world.table.address())))
     bad = [n for n in range(400) if n == 10 or n % 50 == 3]
     assert [row["offset"] for row in side] == bad
     assert side[0]["value"] == b"no json"

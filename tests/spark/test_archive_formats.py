@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from bascule.pipeline import CompactLakeSpec, TableSpec, compact_lake
-from bascule.pipeline.jobs.tables import open_there
+from bascule.pipeline.lake import open_table
 from bascule.pipeline.lake.model import TableFormat
 from support.lake_jobs import World
 
@@ -42,7 +42,7 @@ def check(world: World, form: TableFormat) -> None:
     for _ in range(2):
         last = compact_lake(world.spark, CompactLakeSpec(name="last", table=world.table, into=into))
         assert last.summary["keys"] == 5
-    rows = world.rows(open_there(into.address()))
+    rows = world.rows(open_table(into.address()))
     assert sorted((row["value"]["n"], row["subject"]) for row in rows) == [
         (n, f"{world.stream}.{n % 3}") for n in range(595, 600)
     ]

@@ -20,7 +20,9 @@ import pytest
 
 from bascule.pipeline.jobs.archive.run import run as archive
 from bascule.pipeline.jobs.archive.spec import ArchiveSpec
-from bascule.pipeline.jobs.tables import TableSpec, malformed_of, open_there
+from bascule.pipeline.jobs.tables import TableSpec
+from bascule.pipeline.lake import open_table
+from bascule.pipeline.lake.address import malformed_address
 from bascule.pipeline.session import SHORT_LIVED, local_session
 from support.lake_jobs import World
 
@@ -128,7 +130,7 @@ def test_kill_9_at_any_moment(world: World, request: pytest.FixtureRequest) -> N
     assert found.ok, found
     end = world.client.stream(world.stream).partitions[0].high_watermark
     assert world.offsets() == [n for n in range(end) if not is_bad(n)]
-    side = world.rows(open_there(malformed_of(world.table.address())))
+    side = world.rows(open_table(malformed_address(world.table.address())))
     assert [row["offset"] for row in side] == [n for n in range(end) if is_bad(n)]
 
 

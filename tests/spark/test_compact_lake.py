@@ -7,7 +7,8 @@ from typing import Any
 
 from bascule.pipeline.jobs.compact_lake.run import run as compact_lake
 from bascule.pipeline.jobs.compact_lake.spec import CompactLakeSpec
-from bascule.pipeline.jobs.tables import TableSpec, open_there
+from bascule.pipeline.jobs.tables import TableSpec
+from bascule.pipeline.lake import open_table
 from support.lake_jobs import World
 
 
@@ -15,7 +16,7 @@ def compacted(world: World, **more: Any) -> tuple[Any, dict[bytes, bytes | None]
     into = TableSpec(location=str(world.folder / "last"))
     spec = CompactLakeSpec(name="last", table=world.table, into=into, **more)
     done = compact_lake(world.spark, spec)
-    rows = world.rows(open_there(into.address()))
+    rows = world.rows(open_table(into.address()))
     assert len({row["key"] for row in rows}) == len(rows) == done.summary["keys"]
     return done, {row["key"]: row["value"] for row in rows}
 

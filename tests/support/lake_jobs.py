@@ -10,7 +10,8 @@ from bascule.pipeline.jobs.archive.run import run as archive
 from bascule.pipeline.jobs.archive.spec import ArchiveSpec
 from bascule.pipeline.jobs.audit.run import AuditSpec
 from bascule.pipeline.jobs.audit.run import run as audit
-from bascule.pipeline.jobs.tables import TableSpec, open_there
+from bascule.pipeline.jobs.tables import TableSpec
+from bascule.pipeline.lake import open_table
 from bascule.pipeline.lake.file_reader import read_files
 from bascule.pipeline.lake.model import LakeTable
 from support.processes import Node
@@ -42,7 +43,7 @@ class World:
         return audit(self.spark, AuditSpec(server=self.node.doors["http"], **wanted))
 
     def open(self) -> LakeTable:
-        return open_there(self.table.address())
+        return open_table(self.table.address())
 
     def rows(self, table: LakeTable | None = None) -> list[dict[str, Any]]:
         table = table or self.open()

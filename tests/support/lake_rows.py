@@ -10,12 +10,12 @@ import pyarrow as pa
 
 from bascule.errors import LakeConflict
 from bascule.pipeline.lake import (
-    Commit,
     DataFile,
+    LakeCommit,
     LakeTable,
     Span,
     SpanChecksum,
-    SpanSum,
+    SpanDigest,
     TableAddress,
     WriterOptions,
     create_table,
@@ -99,21 +99,21 @@ def written(
     return writer.finish()
 
 
-def summed(*batches: pa.RecordBatch) -> SpanSum:
+def summed(*batches: pa.RecordBatch) -> SpanDigest:
     checksum = SpanChecksum()
     for batch in batches:
         checksum.update(batch)
     first, last = batches[0].column("offset")[0].as_py(), batches[-1].column("offset")[-1].as_py()
     number = batches[0].column("partition")[0].as_py()
-    return SpanSum(Span(number, first, last + 1), checksum.rows, checksum.value)
+    return SpanDigest(Span(number, first, last + 1), checksum.rows, checksum.value)
 
 
 def commit_of(
     table: LakeTable, *batches: pa.RecordBatch, stream: str = "flights", stream_id: str = "ab12"
-) -> Commit:
+) -> LakeCommit:
     """A commit of one span a batch, its files written."""
     files = [file for batch in batches for file in written(table, batch)]
-    return Commit(tuple(files), stream, stream_id, tuple(summed(batch) for batch in batches))
+    return LakeCommit(tuple(files), stream, stream_id, tuple(summed(batch) for batch in batches))
 
 
 def offsets_in(table: LakeTable, id: str | None = None) -> dict[int, list[int]]:

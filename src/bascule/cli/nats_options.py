@@ -37,7 +37,7 @@ TlsFirst = Annotated[
 ]
 
 
-class Login(TypedDict):
+class NatsArguments(TypedDict):
     """Arguments of `bascule.connect` that are about NATS."""
 
     nats: str | None

@@ -92,7 +92,7 @@ def publish(
     if from_stdin and count != 1:
         raise ConfigError("--count repeats a VALUE: give one")
 
-    told = nats_options.Login(
+    told = nats_options.NatsArguments(
         nats=nats, user=user, password=password, token=token, nkey=nkey, creds=creds,
         nkey_seed=os.environ.get("BASCULE_NATS_NKEY_SEED"),
         tls=nats_options.tls_context(tls_ca, tls_cert, tls_key), tls_first=tls_first,

@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 from weakref import finalize
 
-from bascule.client.connection import LogConnection, PartitionDoor
+from bascule.client.connection import LogConnection, PartitionConnector
 from bascule.client.fetcher import OFFSET_MAX, Fetcher, FetchOptions
 from bascule.client.messages import Message
 from bascule.errors import OffsetOutOfRange
@@ -27,7 +27,12 @@ _NEW_MESSAGE: Final = partial(tuple.__new__, Message)
 
 
 def resolve_range(
-    door: PartitionDoor, connection: LogConnection, *, start: Start, end: End, follow: bool
+    connector: PartitionConnector,
+    connection: LogConnection,
+    *,
+    start: Start,
+    end: End,
+    follow: bool,
 ) -> tuple[int, int]:
     """Turn what was asked for into offsets [start, end).
 
@@ -35,13 +40,13 @@ def resolve_range(
     is the end of what is committed now, or with `follow` no end. Raises: OffsetOutOfRange where
     the range is not held; without `follow` an `end` that is not committed yet is out of range.
     """
-    earliest, latest = door.extent(connection)
+    earliest, latest = connector.extent(connection)
     if start == "earliest":
         first = earliest
     elif start == "latest":
         first = latest
     elif isinstance(start, datetime):
-        first = _offset_at(door, connection, start, latest)
+        first = _offset_at(connector, connection, start, latest)
     elif isinstance(start, int):
         first = start
     else:
@@ -59,10 +64,12 @@ def resolve_range(
     return first, end
 
 
-def _offset_at(door: PartitionDoor, connection: LogConnection, time: datetime, latest: int) -> int:
+def _offset_at(
+    connector: PartitionConnector, connection: LogConnection, time: datetime, latest: int
+) -> int:
     if time.tzinfo is None:
         raise ValueError(f"start is {time!r}: a time needs a time zone, as in datetime.now(UTC)")
-    found = door.find_offset(connection, max(0, round(time.timestamp() * 1000)))
+    found = connector.find_offset(connection, max(0, round(time.timestamp() * 1000)))
     return latest if found < 0 else found
 
 
@@ -85,10 +92,10 @@ class BatchReader(Iterator["pa.RecordBatch"]):
         follow: bool,
         options: FetchOptions,
     ) -> None:
-        door = PartitionDoor(bootstrap, stream, partition)
-        connection, leader = door.open()
+        connector = PartitionConnector(bootstrap, stream, partition)
+        connection, leader = connector.open()
         try:
-            first, last = resolve_range(door, connection, start=start, end=end, follow=follow)
+            first, last = resolve_range(connector, connection, start=start, end=end, follow=follow)
         except BaseException:
             connection.close()
             raise
@@ -97,7 +104,7 @@ class BatchReader(Iterator["pa.RecordBatch"]):
         self.end = last
         """The offset that reading ends before; OFFSET_MAX where it has no end."""
         self._fetcher = Fetcher(
-            door, connection, leader, start=first, end=last, follow=follow, options=options
+            connector, connection, leader, start=first, end=last, follow=follow, options=options
         )
         # One that is dropped half-way lets its connection go at once.
         finalize(self, self._fetcher.close)

@@ -13,12 +13,12 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Final
 from weakref import WeakSet
 
-from bascule.client.admin import Admin, AdminFace, server_url
+from bascule.client.admin import Admin, AdminMixin, server_url
 from bascule.client.batch_reader import BatchReader, End, Start, messages_of
-from bascule.client.columnar.publisher import ColumnarFace
+from bascule.client.columnar.publisher import ColumnarMixin
 from bascule.client.consumer import COMMIT_INTERVAL_S, Consumer
 from bascule.client.fetcher import FetchOptions
-from bascule.client.messages import Ack, Acks, Fields, Headers, Message, with_terms
+from bascule.client.messages import Ack, Acks, Headers, Message, MessageFields, with_publish_headers
 from bascule.client.nats import NatsConnection
 from bascule.client.publisher import Publisher
 from bascule.errors import Closed, ConfigError
@@ -36,7 +36,7 @@ BATCH_BYTES: Final = FetchOptions().batch_bytes
 READ_TIMEOUT_S: Final = FetchOptions().timeout
 
 
-class Client(AdminFace, ColumnarFace):
+class Client(AdminMixin, ColumnarMixin):
     """One node's streams: `async with bascule.connect() as client: ...`
 
     Admin goes over HTTP, publishing over a NATS connection opened by the first publish, reading
@@ -146,7 +146,7 @@ class Client(AdminFace, ColumnarFace):
         Raises: Indeterminate where no ack came within `timeout` seconds, PublishRejected,
         NoResponders, LimitExceeded, InvalidName, Broken (no NATS connection).
         """
-        headers = with_terms(headers, message_id, expected_last_sequence)
+        headers = with_publish_headers(headers, message_id, expected_last_sequence)
         publisher = await self._publishing()
         return await publisher.publish(
             subject, value, key=key, headers=headers, stream=stream, timeout=timeout
@@ -154,7 +154,7 @@ class Client(AdminFace, ColumnarFace):
 
     async def publish_many(
         self,
-        messages: Iterable[Fields] | AsyncIterable[Fields],
+        messages: Iterable[MessageFields] | AsyncIterable[MessageFields],
         *,
         window: int = WINDOW,
         stream: str | None = None,

@@ -3,7 +3,7 @@
 Bytes are received into memory that the caller owns and uses again: one system call for most of
 them, no copy, and the interpreter lock is free meanwhile. Timeouts are the kernel's
 (SO_RCVTIMEO), because Python's own would turn the socket non-blocking and cut every receive into
-small ones. `PartitionDoor` finds the listener that a partition is read from.
+small ones. `PartitionConnector` finds the listener that a partition is read from.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ from bascule.wire.schema import Message, Request
 
 CLIENT_ID: Final = "bascule-python"
 FRAME_BYTES_MAX: Final = 1 << 30
-"""A larger answer was not asked for: fetches are bounded far below."""
+"""A larger response was not asked for: fetches are bounded far below."""
 API_VERSIONS_VERSION: Final = 2
-"""The first thing asked, in the highest version that is not flexible: every server answers it."""
+"""The first thing asked, in the highest version that is not flexible: every server supports it."""
 
 ASK_TIMEOUT_S: Final = 10.0
-"""For answers that come out of memory."""
+"""For responses that come out of memory."""
 
 _SIZE: Final = Struct(">i")
 _REQUEST_HEAD: Final = Struct(">hhi")
@@ -174,13 +174,13 @@ class LogConnection:
 
     def _negotiate(self) -> None:
         self.send(ApiVersionsRequest(), version=API_VERSIONS_VERSION)
-        answer = self.receive()
-        assert isinstance(answer, ApiVersionsResponse)
-        if answer.error_code:
+        response = self.receive()
+        assert isinstance(response, ApiVersionsResponse)
+        if response.error_code:
             raise RemoteProtocolError(
-                f"{self.address} refused ApiVersions with code {answer.error_code}"
+                f"{self.address} refused ApiVersions with code {response.error_code}"
             )
-        self._versions.negotiate(answer)
+        self._versions.negotiate(response)
 
     def _broken(self, error: OSError) -> Broken:
         if isinstance(error, BlockingIOError):
@@ -198,7 +198,7 @@ class Leader:
     epoch: int
 
 
-class Moved(Broken):
+class LeaderMoved(Broken):
     """The partition is led elsewhere, or by nobody yet: ask again where."""
 
 
@@ -211,11 +211,11 @@ def error_of(code: int, stream: str, partition: int, *, address: str) -> Bascule
         return PartitionFailed(stream, partition, f"{address} says {code_name(code)}; see its log")
     text = f"stream {stream!r} partition {partition}: {address} says {code_name(code)}"
     if kind in (NotLeader, FencedEpoch, UnknownEpoch) or kind.retriable:
-        return Moved(text)
+        return LeaderMoved(text)
     return Broken(text)
 
 
-class PartitionDoor:
+class PartitionConnector:
     """Opens connections to the leader of one partition, starting from any node's listener."""
 
     def __init__(self, bootstrap: str, stream: str, partition: int) -> None:
@@ -226,7 +226,7 @@ class PartitionDoor:
     def open(self) -> tuple[LogConnection, Leader]:
         """Connect to the leader.
 
-        Raises: UnknownStream, UnknownPartition, Moved (no leader now), Broken.
+        Raises: UnknownStream, UnknownPartition, LeaderMoved (no leader now), Broken.
         """
         host, _, port = self._bootstrap.rpartition(":")
         connection = LogConnection(host.strip("[]"), int(port), timeout=ASK_TIMEOUT_S)
@@ -241,12 +241,12 @@ class PartitionDoor:
         return LogConnection(leader.host, leader.port, timeout=ASK_TIMEOUT_S), leader
 
     def _leader(self, connection: LogConnection) -> Leader:
-        answer = connection.request(
+        response = connection.request(
             MetadataRequest(
                 topics=[MetadataRequestTopic(name=self.stream)], allow_auto_topic_creation=False
             )
         )
-        topic = answer.topics[0]
+        topic = response.topics[0]
         if topic.error_code:
             raise error_of(
                 topic.error_code, self.stream, self.partition, address=connection.address
@@ -256,17 +256,17 @@ class PartitionDoor:
                 break
         else:
             raise UnknownPartition(self.stream, self.partition, len(topic.partitions))
-        for node in answer.brokers:
+        for node in response.brokers:
             if node.node_id == found.leader_id:
                 return Leader(node.host, node.port, topic.topic_id, found.leader_epoch)
-        raise Moved(f"stream {self.stream!r} partition {self.partition} has no leader now")
+        raise LeaderMoved(f"stream {self.stream!r} partition {self.partition} has no leader now")
 
     def find_offset(self, connection: LogConnection, timestamp: int) -> int:
         """The first offset with a timestamp (ms) of at least `timestamp`, -1 where there is none.
 
         TIMESTAMP_EARLIEST and TIMESTAMP_LATEST give the ends.
         """
-        answer = connection.request(
+        response = connection.request(
             ListOffsetsRequest(
                 topics=[
                     ListOffsetsTopic(
@@ -280,7 +280,7 @@ class PartitionDoor:
                 ]
             )
         )
-        found = answer.topics[0].partitions[0]
+        found = response.topics[0].partitions[0]
         if found.error_code:
             raise error_of(
                 found.error_code, self.stream, self.partition, address=connection.address

@@ -31,7 +31,7 @@ COMMIT_INTERVAL_S: Final = 5.0
 """From Kafka's auto.commit.interval.ms."""
 
 
-class Reads(Protocol):
+class ConsumerClient(Protocol):
     """What a consumer needs of the client."""
 
     async def stream(self, name: str) -> StreamInfo: ...
@@ -58,7 +58,7 @@ class Consumer:
 
     def __init__(
         self,
-        client: Reads,
+        client: ConsumerClient,
         stream: str,
         consumer: str,
         *,
@@ -231,7 +231,7 @@ class Consumer:
                     self._committed[partition] = offset
 
 
-class Runs(Protocol):
+class CoroutineRunner(Protocol):
     """Runs a coroutine of the client's loop and waits for it."""
 
     def __call__(self, work: Coroutine[Any, Any, T], /) -> T: ...
@@ -240,7 +240,7 @@ class Runs(Protocol):
 class SyncConsumer:
     """A `Consumer` without asyncio: an iterator, in a `with` block. One thread uses it."""
 
-    def __init__(self, consumer: Consumer, run: Runs) -> None:
+    def __init__(self, consumer: Consumer, run: CoroutineRunner) -> None:
         self._consumer = consumer
         self._run = run
 

@@ -1,13 +1,13 @@
 """Fetches one partition and decodes it, a piece at a time.
 
-    node --> socket --> a piece of one answer --> whole batches of it --> Arrow --> reader
+    node --> socket --> a piece of one response --> whole batches of it --> Arrow --> reader
       ^                                                  |
       +----- next Fetch, once its offset is known -------+
 
-An answer is decoded piece by piece as it arrives, in the reader's own thread, while the piece is
+An response is decoded piece by piece as it arrives, in the reader's own thread, while the piece is
 still in the processor's cache; the kernel's socket buffers take what comes meanwhile. The header
-of the batch that an answer cuts off tells the offset to fetch next, so the next request leaves
-before the answer has arrived whole and the node need not wait. A thread of its own for receiving,
+of the batch that an response cuts off tells the offset to fetch next, so the next request leaves
+before the response has arrived whole and the node need not wait. A thread of its own for receiving,
 with a queue behind it, measured a third slower on two cores.
 """
 
@@ -25,7 +25,7 @@ from bascule.client.connection import (
     FRAME_BYTES_MAX,
     Leader,
     LogConnection,
-    PartitionDoor,
+    PartitionConnector,
     error_of,
 )
 from bascule.client.fetch_response import HEAD_BYTES_MAX, FetchHead, read_fetch_head
@@ -50,7 +50,7 @@ _CLOCK: Final = RealClock()
 @dataclass(frozen=True, slots=True)
 class FetchOptions:
     """How to read: bytes of one request, bytes that one Arrow batch is made of, and patience in
-    seconds with a node that does not answer."""
+    seconds with a node that does not response."""
 
     fetch_bytes: int = 8 << 20
     batch_bytes: int = 4 << 20
@@ -66,7 +66,7 @@ class Fetcher:
 
     def __init__(
         self,
-        door: PartitionDoor,
+        connector: PartitionConnector,
         connection: LogConnection,
         leader: Leader,
         *,
@@ -75,7 +75,7 @@ class Fetcher:
         follow: bool,
         options: FetchOptions,
     ) -> None:
-        self._door = door
+        self._connector = connector
         self._connection: LogConnection | None = connection
         self._leader = leader
         self._position = start
@@ -84,7 +84,7 @@ class Fetcher:
         self._follow = follow
         self._options = options
         self._fetch_bytes = options.fetch_bytes
-        self._origin = f"stream {door.stream!r} partition {door.partition}"
+        self._origin = f"stream {connector.stream!r} partition {connector.partition}"
         # A quarter more, for the cut-off batch in front of a piece, or a small rest behind it.
         self._buffer = memoryview(bytearray(options.batch_bytes * 5 // 4 + HEAD_BYTES_MAX))
         self._state = array("q", [0, 0])
@@ -129,7 +129,7 @@ class Fetcher:
                         failing_since, backoff = now, BACKOFF_S_MIN
                     if now - failing_since > self._options.timeout:
                         raise Broken(
-                            f"reading stream {self._door.stream!r} failed at offset "
+                            f"reading stream {self._connector.stream!r} failed at offset "
                             f"{self._position} for {self._options.timeout} s: {error}"
                         ) from error
                     self._drop()
@@ -144,7 +144,7 @@ class Fetcher:
 
     def _connect(self) -> LogConnection:
         if self._connection is None:
-            connection, self._leader = self._door.open()
+            connection, self._leader = self._connector.open()
             self._connection = connection
             if self._stop.is_set():
                 connection.abort()
@@ -179,7 +179,7 @@ class Fetcher:
     def _take_records(
         self, connection: LogConnection, have: int, left: int
     ) -> Iterator[pa.RecordBatch]:
-        """Decode an answer's batches: `have` bytes at the buffer's front, `left` still to come.
+        """Decode an response's batches: `have` bytes at the buffer's front, `left` still to come.
 
         As soon as it is known that no further whole batch comes, the next Fetch is sent.
         """
@@ -236,7 +236,7 @@ class Fetcher:
         while self._position < end:
             batch, self._position = decode_batches(
                 self._buffer[:size],
-                partition=self._door.partition,
+                partition=self._connector.partition,
                 offset_min=self._position,
                 offset_end=self._end,
                 origin=f"{self._origin} from offset {self._position}",
@@ -271,16 +271,16 @@ class Fetcher:
             size -= piece
 
     def _check(self, connection: LogConnection, head: FetchHead, after: int) -> None:
-        """Raises: what the answer's error code means; `after` bytes of it are still to come."""
+        """Raises: what the response's error code means; `after` bytes of it are still to come."""
         code = head.error_code
         if code:
             self._discard(connection, after)
         if code == ErrorCode.OFFSET_OUT_OF_RANGE:
-            start, end = self._door.extent(connection)
+            start, end = self._connector.extent(connection)
             raise OffsetOutOfRange(self._position, start, end)
         if code:
             raise error_of(
-                code, self._door.stream, self._door.partition, address=connection.address
+                code, self._connector.stream, self._connector.partition, address=connection.address
             )
         if not self._follow and not head.records_bytes and head.high_watermark < self._end:
             raise OffsetOutOfRange(self._end, self._position, head.high_watermark)
@@ -292,11 +292,11 @@ class Fetcher:
             max_bytes=self._fetch_bytes,
             topics=[
                 FetchTopic(
-                    topic=self._door.stream,
+                    topic=self._connector.stream,
                     topic_id=self._leader.topic_id,
                     partitions=[
                         FetchPartition(
-                            partition=self._door.partition,
+                            partition=self._connector.partition,
                             current_leader_epoch=self._leader.epoch,
                             fetch_offset=offset,
                             partition_max_bytes=self._fetch_bytes,

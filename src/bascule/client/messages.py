@@ -155,7 +155,7 @@ class Acks(Sequence[Ack]):
         return True
 
 
-Fields: TypeAlias = (
+MessageFields: TypeAlias = (
     tuple[str, bytes]
     | tuple[str, bytes, bytes | str | None]
     | tuple[str, bytes, bytes | str | None, Headers | None]
@@ -163,7 +163,7 @@ Fields: TypeAlias = (
 """What `publish_many` takes: an `Outgoing`, or a plain tuple of its first two to four fields."""
 
 
-class Encoder:
+class MessageEncoder:
     """Turns messages into PUB and HPUB; remembers the subjects it has checked."""
 
     def __init__(self) -> None:
@@ -203,19 +203,19 @@ class Encoder:
         )  # fmt: skip
 
 
-def with_terms(
+def with_publish_headers(
     headers: Headers | None, message_id: str | None, expected_last_sequence: int | None
 ) -> Headers | None:
     """The headers with what is asked of the stream behind them."""
-    terms: list[tuple[str, str | bytes]] = []
+    publish_headers: list[tuple[str, str | bytes]] = []
     if message_id is not None:
-        terms.append((ID_HEADER, message_id))
+        publish_headers.append((ID_HEADER, message_id))
     if expected_last_sequence is not None:
-        terms.append((LAST_SEQUENCE_HEADER, str(expected_last_sequence)))
-    if not terms:
+        publish_headers.append((LAST_SEQUENCE_HEADER, str(expected_last_sequence)))
+    if not publish_headers:
         return headers
     given = headers.items() if isinstance(headers, Mapping) else headers or ()
-    return [*given, *terms]
+    return [*given, *publish_headers]
 
 
 def encode_block(key: bytes | str | None, headers: Headers | None) -> bytes:

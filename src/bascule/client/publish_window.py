@@ -10,7 +10,7 @@ from collections.abc import AsyncIterable, Callable, Iterable
 from typing import Final
 
 from bascule.client import _hot
-from bascule.client.messages import Ack, Acks, Encoder, Fields
+from bascule.client.messages import Ack, Acks, MessageEncoder, MessageFields
 from bascule.client.nats import NatsConnection
 from bascule.errors import BasculeError, Indeterminate, NoResponders
 
@@ -25,7 +25,7 @@ REFUSALS_MAX: Final = 3
 """Nobody took the first message so often: no stream is there, rather than one restarting."""
 
 
-class Run(ABC):
+class PublishWindow(ABC):
     """Messages without ack, oldest first, and the columns their acks go to.
 
     How frames are kept is the subclass's business. Invariant: everything before message `_first`
@@ -85,10 +85,10 @@ class Run(ABC):
     def _forget(self, first: int) -> None:
         """Let go of the frames before message `first`; `_first` still has its old value."""
 
-    def _explain(self, index: int, answer: BasculeError) -> BasculeError:
-        """The error that ends the run because of this answer to a message."""
-        answer.add_note(f"it was message {index} on {self.subject_of(index)!r}")
-        return answer
+    def _explain(self, index: int, reply: BasculeError) -> BasculeError:
+        """The error that ends the run because of this reply to a message."""
+        reply.add_note(f"it was message {index} on {self.subject_of(index)!r}")
+        return reply
 
     async def _pace(self) -> None:
         """Wait where the window or the socket is full; called after each chunk."""
@@ -157,22 +157,22 @@ class Run(ABC):
         )  # fmt: skip
         return leftover[: state[0]].tolist()
 
-    def on_answer(self, index: int, answer: Ack | BasculeError) -> None:
-        """Take one answer that `collect` did not."""
+    def on_reply(self, index: int, reply: Ack | BasculeError) -> None:
+        """Take one reply that `collect` did not."""
         if not self._first <= index < self._count or self._acks.offsets[index - self._base] >= 0:
             return
-        if isinstance(answer, Ack):
-            if self._only is None or answer.stream == self._only:
-                self._acked += self._acks.put(index - self._base, answer)
-        elif isinstance(answer, NoResponders):
+        if isinstance(reply, Ack):
+            if self._only is None or reply.stream == self._only:
+                self._acked += self._acks.put(index - self._base, reply)
+        elif isinstance(reply, NoResponders):
             if not self._refused:
                 asyncio.get_running_loop().call_later(REFUSED_WAIT_S, self._retry_refused)
             self._refused.add(index)
         else:
-            self.fail(self._explain(index, answer))
+            self.fail(self._explain(index, reply))
 
     def moved(self) -> None:
-        """Forget what is acked; called after every chunk of answers."""
+        """Forget what is acked; called after every chunk of replies."""
         base = self._base
         first = base + _hot.first_unacked(
             self._acks.offsets, self._first - base, self._count - base
@@ -223,13 +223,13 @@ class Run(ABC):
             self._nats.send(b"".join(self._frames_of(unacked)))
 
 
-class PublishRun(Run):
+class MessageWindow(PublishWindow):
     """One `publish_many`: `_frames[i]` is message `_first + i`."""
 
     def __init__(
         self,
         nats: NatsConnection,
-        encoder: Encoder,
+        encoder: MessageEncoder,
         *,
         id: int,
         window: int,
@@ -245,7 +245,9 @@ class PublishRun(Run):
         self._unsent: list[bytes] = []
         self._unsent_bytes = 0
 
-    async def publish_all(self, messages: Iterable[Fields] | AsyncIterable[Fields]) -> Acks:
+    async def publish_all(
+        self, messages: Iterable[MessageFields] | AsyncIterable[MessageFields]
+    ) -> Acks:
         """Publish everything in order and return once all of it is acked."""
         try:
             if isinstance(messages, AsyncIterable):
@@ -274,7 +276,7 @@ class PublishRun(Run):
         self._unsent_bytes = 0
         super().resend_all()
 
-    def _take(self, fields: Fields) -> bool:
+    def _take(self, fields: MessageFields) -> bool:
         """Encode one message; whether the chunk is full."""
         index = self._count
         frame = self._encoder.encode(b"%b%d" % (self._prefix, index), *fields)

@@ -2,7 +2,8 @@
 
 Promise: at least once. A message is sent again when its ack does not come in time and when the
 NATS connection was lost, so a stream may hold it twice; a message that was acked is stored. Acks
-arrive on `<inbox>.<run>.<index>`: run 0 is single publishes, every `publish_many` has its own.
+arrive on `<inbox>.<window>.<index>`. Window 0 is for single messages; every `publish_many` opens a
+window of its own.
 """
 
 # A timeout here bounds retries and says what it did; it is no cancel scope.
@@ -18,9 +19,9 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from bascule.client.messages import Ack, Acks, Encoder, Fields, Headers
+from bascule.client.messages import Ack, Acks, Headers, MessageEncoder, MessageFields
 from bascule.client.nats import MESSAGES_PER_PARSE, NatsConnection
-from bascule.client.publish_window import PublishRun, Run
+from bascule.client.publish_window import MessageWindow, PublishWindow
 from bascule.errors import (
     BasculeError,
     Indeterminate,
@@ -36,10 +37,10 @@ NO_RESPONDERS_WAIT_S: Final = 0.25
 NO_RESPONDERS_ATTEMPTS: Final = 3
 """As JetStream clients do: a node that just restarts is given a moment."""
 
-R = TypeVar("R", bound=Run)
+R = TypeVar("R", bound=PublishWindow)
 
 
-class _Answer(msgspec.Struct):
+class _PubAck(msgspec.Struct):
     """A JetStream PubAck, extended by ours; or its error form."""
 
     stream: str = ""
@@ -52,44 +53,44 @@ class _Answer(msgspec.Struct):
     error: dict[str, Any] | None = None
 
 
-def decode_answer(data: bytes, subject: str) -> Ack | BasculeError:
+def decode_reply(data: bytes, subject: str) -> Ack | BasculeError:
     """What a reply to a publish says: an ack, or why there is none.
 
-    `data` is the whole body: header block and payload. An answer from JetStream itself, which
+    `data` is the whole body: header block and payload. A reply from JetStream itself, which
     counts from 1 and knows no offset, is an ack too.
     """
     if data.startswith(b"NATS/1.0 503"):
         return NoResponders(subject)
     try:
-        answer = msgspec.json.decode(data, type=_Answer)
+        reply = msgspec.json.decode(data, type=_PubAck)
     except msgspec.DecodeError:
         return RemoteProtocolError(
-            f"the answer to a publish on {subject!r} is no ack: {data[:80]!r}; "
-            "does another program answer on this subject?"
+            f"the reply to a publish on {subject!r} is no ack: {data[:80]!r}; "
+            "does another program reply on this subject?"
         )
-    if answer.error is not None:
+    if reply.error is not None:
         return PublishRejected(
-            int(answer.error.get("code", 0)),
-            int(answer.error.get("err_code", 0)),
-            str(answer.error.get("description", "no description")),
+            int(reply.error.get("code", 0)),
+            int(reply.error.get("err_code", 0)),
+            str(reply.error.get("description", "no description")),
         )
-    offset = answer.offset if answer.offset >= 0 else answer.seq - 1
+    offset = reply.offset if reply.offset >= 0 else reply.seq - 1
     return Ack(
-        answer.stream, offset + 1, offset, answer.partition, answer.replicas, answer.synced,
-        answer.duplicate,
+        reply.stream, offset + 1, offset, reply.partition, reply.replicas, reply.synced,
+        reply.duplicate,
     )  # fmt: skip
 
 
-class _Single:
+class _PendingPublish:
     """One message waiting for its ack."""
 
-    __slots__ = ("answer", "frame", "stream", "subject")
+    __slots__ = ("frame", "reply", "stream", "subject")
 
     def __init__(self, subject: str, frame: bytes, stream: str | None) -> None:
         self.subject = subject
         self.frame = frame
         self.stream = stream
-        self.answer: asyncio.Future[Ack | BasculeError] = asyncio.get_running_loop().create_future()
+        self.reply: asyncio.Future[Ack | BasculeError] = asyncio.get_running_loop().create_future()
 
 
 class Publisher:
@@ -97,11 +98,11 @@ class Publisher:
 
     def __init__(self, nats: NatsConnection) -> None:
         self._nats = nats
-        self._encoder = Encoder()
-        self._singles: dict[int, _Single] = {}
-        self._runs: dict[int, Run] = {}
+        self._encoder = MessageEncoder()
+        self._pending: dict[int, _PendingPublish] = {}
+        self._windows: dict[int, PublishWindow] = {}
         self._indexes = itertools.count()
-        self._run_ids = itertools.count(1)
+        self._window_ids = itertools.count(1)
         self._leftover = array("i", bytes(4 * MESSAGES_PER_PARSE))
         self._state = array("q", [0])
         nats.on_chunk = self._on_chunk
@@ -126,34 +127,34 @@ class Publisher:
         reply = f"{self._nats.inbox}.0.{index}".encode()
         frame = self._encoder.encode(reply, subject, value, key, headers)
         self._nats.check_payload(frame)
-        single = self._singles[index] = _Single(subject, frame, stream)
+        pending = self._pending[index] = _PendingPublish(subject, frame, stream)
         try:
-            return await self._until_acked(single, deadline, timeout)
+            return await self._until_acked(pending, deadline, timeout)
         finally:
-            del self._singles[index]
+            del self._pending[index]
 
-    async def _until_acked(self, single: _Single, deadline: float, timeout: float) -> Ack:
+    async def _until_acked(self, pending: _PendingPublish, deadline: float, timeout: float) -> Ack:
         loop = asyncio.get_running_loop()
         wait, refusals = ACK_WAIT_S, 0
         for attempt in itertools.count(1):
             self._nats.check_open()
-            self._nats.send(single.frame)
+            self._nats.send(pending.frame)
             await self._nats.drain()
             left = deadline - loop.time()
-            done, _ = await asyncio.wait([single.answer], timeout=min(wait, max(left, 0)))
+            done, _ = await asyncio.wait([pending.reply], timeout=min(wait, max(left, 0)))
             if done:
-                answer = single.answer.result()
-                if isinstance(answer, Ack):
-                    return answer
+                reply = pending.reply.result()
+                if isinstance(reply, Ack):
+                    return reply
                 refusals += 1
-                if not isinstance(answer, NoResponders) or refusals >= NO_RESPONDERS_ATTEMPTS:
-                    raise answer
-                single.answer = loop.create_future()
+                if not isinstance(reply, NoResponders) or refusals >= NO_RESPONDERS_ATTEMPTS:
+                    raise reply
+                pending.reply = loop.create_future()
                 await asyncio.sleep(min(NO_RESPONDERS_WAIT_S, max(deadline - loop.time(), 0)))
             else:
                 wait *= 2
             if loop.time() >= deadline:
-                raise Indeterminate(self._silence(single.subject, timeout, attempt))
+                raise Indeterminate(self._silence(pending.subject, timeout, attempt))
         raise AssertionError("unreachable")
 
     def _silence(self, subject: str, timeout: float, attempts: int) -> str:
@@ -165,7 +166,7 @@ class Publisher:
 
     async def publish_many(
         self,
-        messages: Iterable[Fields] | AsyncIterable[Fields],
+        messages: Iterable[MessageFields] | AsyncIterable[MessageFields],
         *,
         window: int,
         stream: str | None,
@@ -174,8 +175,8 @@ class Publisher:
     ) -> Acks:
         """Publish all, at most `window` without ack at a time; see `Client.publish_many`."""
 
-        def create(nats: NatsConnection, id: int) -> PublishRun:
-            return PublishRun(
+        def create(nats: NatsConnection, id: int) -> MessageWindow:
+            return MessageWindow(
                 nats,
                 self._encoder,
                 id=id,
@@ -185,25 +186,25 @@ class Publisher:
                 on_progress=on_progress,
             )
 
-        run = await self.open_run(create, timeout)
+        publish_window = await self.open_window(create, timeout)
         try:
-            return await run.publish_all(messages)
+            return await publish_window.publish_all(messages)
         finally:
-            self.close_run(run)
+            self.close_window(publish_window)
 
-    async def open_run(self, create: Callable[[NatsConnection, int], R], timeout: float) -> R:
-        """A run of its own number, made by `create`, which hears answers from now on.
+    async def open_window(self, create: Callable[[NatsConnection, int], R], timeout: float) -> R:
+        """A publish_window of its own number, made by `create`, which hears replies from now on.
 
         Raises: Broken where there is no connection within `timeout` seconds.
         """
         await self._nats.wait_connected(timeout)
-        run = create(self._nats, next(self._run_ids))
-        self._runs[run.id] = run
-        return run
+        publish_window = create(self._nats, next(self._window_ids))
+        self._windows[publish_window.id] = publish_window
+        return publish_window
 
-    def close_run(self, run: Run) -> None:
-        """Hear no more answers for `run`; idempotent."""
-        self._runs.pop(run.id, None)
+    def close_window(self, publish_window: PublishWindow) -> None:
+        """Hear no more replies for `publish_window`; idempotent."""
+        self._windows.pop(publish_window.id, None)
 
     def publish_nowait(
         self,
@@ -220,47 +221,49 @@ class Publisher:
         self._nats.send(frame)
 
     def _on_chunk(self, data: bytes, positions: array[int], count: int) -> None:
-        """Take the answers of one chunk: the usual acks in compiled code, the rest one by one."""
+        """Take the replies of one chunk: the usual acks in compiled code, the rest one by one."""
         inbox_bytes = len(self._nats.inbox) + 1
         rows: Iterable[int] = range(count)
-        for number, run in enumerate(self._runs.values()):
-            left = run.collect(data, positions, count, inbox_bytes, self._leftover, self._state)
+        for number, publish_window in enumerate(self._windows.values()):
+            left = publish_window.collect(
+                data, positions, count, inbox_bytes, self._leftover, self._state
+            )
             rows = left if number == 0 else sorted({*rows} & {*left})
         for row in rows:
-            self._on_answer(data, positions[row * MESSAGE_FIELDS : (row + 1) * MESSAGE_FIELDS])
-        for run in self._runs.values():
-            run.moved()
+            self._on_reply(data, positions[row * MESSAGE_FIELDS : (row + 1) * MESSAGE_FIELDS])
+        for publish_window in self._windows.values():
+            publish_window.moved()
 
-    def _on_answer(self, data: bytes, fields: array[int]) -> None:
+    def _on_reply(self, data: bytes, fields: array[int]) -> None:
         _, subject_at, subject_bytes, _, _, _, body_at, body_bytes = fields
         subject = data[subject_at : subject_at + subject_bytes]
         body = data[body_at : body_at + body_bytes]
         try:
-            run_id, index = map(int, subject.rsplit(b".", 2)[1:])
+            window_id, index = map(int, subject.rsplit(b".", 2)[1:])
         except ValueError:
             return
-        if run_id == 0:
-            single = self._singles.get(index)
-            if single is None or single.answer.done():
+        if window_id == 0:
+            pending = self._pending.get(index)
+            if pending is None or pending.reply.done():
                 return
-            answer = decode_answer(body, single.subject)
-            if single.stream and isinstance(answer, Ack) and answer.stream != single.stream:
+            reply = decode_reply(body, pending.subject)
+            if pending.stream and isinstance(reply, Ack) and reply.stream != pending.stream:
                 return
-            single.answer.set_result(answer)
-        elif (run := self._runs.get(run_id)) is not None:
-            run.on_answer(index, decode_answer(body, run.subject_of(index)))
+            pending.reply.set_result(reply)
+        elif (publish_window := self._windows.get(window_id)) is not None:
+            publish_window.on_reply(index, decode_reply(body, publish_window.subject_of(index)))
 
     def _on_reconnect(self) -> None:
-        for single in self._singles.values():
-            if not single.answer.done():
-                self._nats.send(single.frame)
-        for run in self._runs.values():
-            run.resend_all()
+        for pending in self._pending.values():
+            if not pending.reply.done():
+                self._nats.send(pending.frame)
+        for publish_window in self._windows.values():
+            publish_window.resend_all()
 
     def _on_failed(self, error: Exception) -> None:
         wrapped = error if isinstance(error, BasculeError) else Indeterminate(str(error))
-        for single in self._singles.values():
-            if not single.answer.done():
-                single.answer.set_result(wrapped)
-        for run in self._runs.values():
-            run.fail(wrapped)
+        for pending in self._pending.values():
+            if not pending.reply.done():
+                pending.reply.set_result(wrapped)
+        for publish_window in self._windows.values():
+            publish_window.fail(wrapped)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from types import TracebackType
 from typing import Any, TypeVar
 
-from bascule.client.admin import SyncAdminFace
+from bascule.client.admin import SyncAdminMixin
 from bascule.client.batch_reader import BatchReader, End, Start, messages_of
 from bascule.client.client import (
     BATCH_BYTES,
@@ -24,16 +24,16 @@ from bascule.client.client import (
     WINDOW,
     Client,
 )
-from bascule.client.columnar.publisher import SyncColumnarFace
+from bascule.client.columnar.publisher import SyncColumnarMixin
 from bascule.client.consumer import COMMIT_INTERVAL_S, Consumer, SyncConsumer
 from bascule.client.fetcher import FetchOptions
-from bascule.client.messages import Ack, Acks, Fields, Headers, Message
+from bascule.client.messages import Ack, Acks, Headers, Message, MessageFields
 from bascule.errors import Closed
 
 T = TypeVar("T")
 
 
-class SyncClient(SyncAdminFace, SyncColumnarFace):
+class SyncClient(SyncAdminMixin, SyncColumnarMixin):
     """`with bascule.connect_sync() as client: ...`; usable from several threads."""
 
     def __init__(self, client_of_loop: Callable[[], Client]) -> None:
@@ -49,7 +49,7 @@ class SyncClient(SyncAdminFace, SyncColumnarFace):
 
         try:
             self._client = self._run(start())
-            self._face = self._columnar = self._client
+            self._async_admin = self._async_columnar = self._client
         except BaseException:
             self._stop()
             raise
@@ -101,7 +101,7 @@ class SyncClient(SyncAdminFace, SyncColumnarFace):
 
     def publish_many(
         self,
-        messages: Iterable[Fields],
+        messages: Iterable[MessageFields],
         *,
         window: int = WINDOW,
         stream: str | None = None,

@@ -5,24 +5,25 @@
     spark.dataSource.register(BasculeDataSource)
     flights = spark.readStream.format("bascule").option("stream", "flights").load()
 
-All of it is a client like any other: it reads through the client listener, publishes over NATS and
-asks the HTTP door. Spark plans, spreads, retries and keeps checkpoints; nothing here does it again.
+The package is a client of the node. It reads through the client listener, publishes over NATS and
+administers streams over HTTP. Spark plans tasks, schedules and retries them, and keeps checkpoints.
+This package does none of that.
 
-    source       streams as rows; one view of history and tail       `format("bascule")`, reading
-    sink         rows as messages, each once                         `format("bascule")`, writing
-    values       what the bytes of a value mean: columns of types
-    lake         Iceberg, Delta and Parquet tables that know their offsets; no Spark in it
-    lake_sink    any frame into a lake table                         `format("bascule_lake")`
-    jobs         archive, audit, replay, rollup, compact-lake        `format("bascule_archive")`
-    declare      all of these from one TOML file; report: a page about a run; sdp: as Spark's
-                 Declarative Pipelines
-    listener     lag and rates of any query, for people and Prometheus
+    source       streams as rows; a lake table and its stream as one frame  `format("bascule")`
+    sink         rows as messages, with message ids for deduplication       `format("bascule")`
+    values       decodes value bytes into typed columns
+    lake         Iceberg, Delta and Parquet tables that record their offsets; without Spark
+    lake_sink    writes any frame to a lake table                           `format("bascule_lake")`
+    jobs         archive, audit, replay, rollup, compact-lake
+    declare      declares a job in a TOML file; report: HTML report of a run; sdp: runs a declared
+                 job as a project of Spark Declarative Pipelines
+    listener     lag and rates of streaming queries, as text and as Prometheus metrics
 
-Where Bascule is installed Spark finds the source by itself (`pyspark_bascule`), if its Python
-workers run the same Python: set `PYSPARK_PYTHON` to `sys.executable`.
+Spark finds the source by itself (`pyspark_bascule`) where Bascule is installed and the Python
+workers run the same Python. Set `PYSPARK_PYTHON` to `sys.executable`.
 
-Nothing here imports pyspark before one of the names is asked for; it comes with the extra `spark`,
-what lake tables and typed values need with the extra `pipelines`.
+The package imports pyspark only when one of its names is used. The extra `spark` installs pyspark.
+The extra `pipelines` also installs the libraries for lake tables and typed values.
 """
 
 from __future__ import annotations
@@ -83,7 +84,7 @@ _JOBS: Final = {
     "replay": "jobs.replay",
     "rollup": "jobs.rollup",
 }
-"""Each is `run` of its package."""
+"""Each value is a package; its function `run` is exported under the key."""
 
 
 def __getattr__(name: str) -> object:

@@ -1,4 +1,5 @@
-"""Clients of this process, one for each server: Spark uses its Python workers again and again."""
+"""One client per server and process. Spark reuses its Python workers, so connections are reused
+too."""
 
 from __future__ import annotations
 
@@ -12,17 +13,17 @@ from bascule.errors import Broken
 from bascule.host.credential_files import client_tls
 
 RETRY_PAUSES_S: Final = (0.1, 0.3, 1.0, 3.0, 5.0, 10.0)
-"""A node that restarts is back in seconds; Spark in local mode gives a task no second try."""
+"""A restarting node is back within seconds. Spark in local mode does not retry a failed task."""
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class NatsLogin:
-    """How a client proves itself to NATS; files are read where the client is: on each executor."""
+    """NATS credentials. Files are read on the machine that connects, which includes each executor."""
 
     nats: str | None = None
-    """NATS servers, comma separated, instead of those that the node names."""
+    """NATS servers, separated by commas. Default: the servers that the node reports."""
     user: str | None = None
     password: str | None = field(default=None, repr=False)
     token: str | None = field(default=None, repr=False)
@@ -35,7 +36,7 @@ class NatsLogin:
     tls_first: bool = False
 
     def connect(self, server: str) -> SyncClient:
-        """A client of its own. Raises: Broken, ConfigError."""
+        """Open a new client. Raises: Broken, ConfigError."""
         tls = None
         if self.tls_ca or self.tls_cert:
             tls = client_tls(ca=self.tls_ca or "", cert=self.tls_cert or "", key=self.tls_key or "")
@@ -58,27 +59,30 @@ _clients: dict[tuple[str, NatsLogin], SyncClient] = {}
 
 
 def client_of(server: str, login: NatsLogin = NO_LOGIN) -> SyncClient:
-    """The client of this process for `server`; connected when it is first used."""
+    """Return this process's client for `server`. The first call connects."""
     client = _clients.get((server, login))
     if client is None:
         client = _clients[server, login] = login.connect(server)
     return client
 
 
-def is_known(server: str, login: NatsLogin = NO_LOGIN) -> bool:
-    """Whether this process has reached `server` before."""
+def has_client(server: str, login: NatsLogin = NO_LOGIN) -> bool:
+    """Whether this process has connected to `server` before."""
     return (server, login) in _clients
 
 
 def drop_client(server: str, login: NatsLogin = NO_LOGIN) -> None:
-    """Close the client of this process for `server`: one that NATS turned away stays so."""
+    """Close and forget this process's client. A client that NATS refused does not recover."""
     client = _clients.pop((server, login), None)
     if client is not None:
         client.close()
 
 
-def patiently(attempt: Callable[[], T]) -> T:
-    """What `attempt` returns; a node that cannot be reached is given a while to come back."""
+def with_retries(attempt: Callable[[], T]) -> T:
+    """Call `attempt` and return its result. On Broken, retry with the pauses in RETRY_PAUSES_S.
+
+    Raises: what the last attempt raises.
+    """
     for pause in RETRY_PAUSES_S:
         try:
             return attempt()

@@ -1,9 +1,9 @@
-"""The demo's query: a stream of flights to Parquet, and what the Parquet files hold.
+"""The demo's query: copies a stream of flights to Parquet and summarises the files.
 
     python -m bascule.pipeline.demo_query --server URL --stream NAME --output DIR
 
-A program of its own, so that whoever starts it can end Java with it. It says how far it is on
-standard output, one JSON object a line: `{"event": "started"}`, `{"event": "progress", "rows": n}`,
+It runs as a separate program, so that its parent can end Java together with it. It prints its
+progress as JSON, one object per line: `{"event": "started"}`, `{"event": "progress", "rows": n}`,
 `{"event": "written", ...}` and `{"event": "summary", ...}`.
 """
 
@@ -30,7 +30,7 @@ FLIGHT: Final = (
     "time_hour timestamp"
 )
 RECORDS_PER_TRIGGER: Final = 50_000
-"""Small enough that progress shows, large enough that planning a batch costs little."""
+"""Small enough to show progress, large enough to amortise the planning of a batch."""
 THREADS: Final = 2
 POLL_SECONDS: Final = 1
 
@@ -41,7 +41,7 @@ def say(event: str, **facts: Any) -> None:
 
 
 def flights_of(spark: SparkSession, *, server: str, stream: str) -> DataFrame:
-    """The stream as a streaming table of flights, one column a fact."""
+    """The stream as a streaming frame with one column for each field of a flight."""
     records = (
         spark.readStream.format("bascule")
         .option("server", server)
@@ -62,7 +62,7 @@ def rows_so_far(query: StreamingQuery) -> int:
 
 
 def write_parquet(flights: DataFrame, folder: Path) -> int:
-    """Run until all that was in the stream at the start is in Parquet files; returns the rows."""
+    """Run until everything that the stream held at the start is in Parquet files. Return the rows."""
     query = (
         flights.writeStream.format("parquet")
         .option("path", str(folder / "flights.parquet"))
@@ -76,7 +76,7 @@ def write_parquet(flights: DataFrame, folder: Path) -> int:
 
 
 def summarise(spark: SparkSession, folder: Path) -> dict[str, Any]:
-    """What the Parquet files hold, for the checks and the picture."""
+    """Aggregate the Parquet files for the checks and the chart."""
     flights = spark.read.parquet(str(folder / "flights.parquet"))
     [totals] = flights.agg(
         f.count("*").alias("rows"),

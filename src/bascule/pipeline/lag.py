@@ -1,12 +1,13 @@
-"""How far streaming queries are, from the progress that Spark reports. Pure.
+"""Lag of streaming queries, computed from Spark's progress reports. Pure.
 
-Spark reports each micro-batch as a JSON object. In it every source says where the batch ended
-(`endOffset`) and where its stream ended when the batch was planned (`latestOffset`), both in the
+Spark reports each micro-batch as a JSON object. For every source it contains the end of the batch
+(`endOffset`) and the end of the stream when the batch was planned (`latestOffset`). Both have the
 form of the checkpoint:
 
     {"<stream>": {"id": "<hex>", "0": <next offset of partition 0>, ...}, ...}
 
-Their difference is the lag, in offsets: an upper bound of records where a stream is compacted.
+The difference is the lag in offsets. In a compacted stream it is an upper bound of the number of
+records.
 """
 
 from __future__ import annotations
@@ -19,23 +20,24 @@ from threading import Lock
 from typing import Any, Final
 
 POINTS_MAX: Final = 2_000
-"""Of a series; a longer one keeps every second point, so a run of months still fits a plot."""
+"""Points of a series. A longer series keeps every second point, so that a run of months fits a
+plot."""
 
 Offsets = dict[tuple[str, int], int]
-"""(Stream, partition) -> next offset; the stream is "" where the source does not say it."""
+"""(Stream, partition) -> next offset. The stream is "" if the source does not report it."""
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionLag:
-    """How far one query is in one partition."""
+    """The position and lag of one query in one partition."""
 
     query: str
     stream: str
     partition: int
     position: int
-    """The next offset it will read."""
+    """The next offset that the query reads."""
     end: int
-    """Where the partition ended when the last micro-batch was planned."""
+    """End offset of the partition when the last micro-batch was planned."""
 
     @property
     def lag(self) -> int:
@@ -58,24 +60,24 @@ class Point:
 
 @dataclass(slots=True)
 class QueryState:
-    """What is known of one query; changed under the lock of its `Lags` only."""
+    """Accumulated state of one query. Only its `Lags` changes it, under its lock."""
 
     query: str
-    """Its name, or its id where it has none."""
+    """The query's name; its id if it has no name."""
     run: str
     rows: int = 0
-    """Read since it was first seen here."""
+    """Rows read since the first report seen."""
     rows_written: int = 0
-    """As the sink reports them; 0 where it does not."""
+    """Rows that the sink reports as written; 0 if it does not report them."""
     late_rows: int = 0
-    """Dropped because they were older than the watermark."""
+    """Rows dropped because they were older than the watermark."""
     batches: int = 0
     position: Offsets = field(default_factory=dict)
     end: Offsets = field(default_factory=dict)
     latest: Point | None = None
     points: list[Point] = field(default_factory=list)
     step: int = 1
-    """Every how many batches a point is kept."""
+    """One of so many batches is kept as a point."""
     active: bool = True
     failure: str = ""
 
@@ -85,7 +87,7 @@ class QueryState:
 
 
 def offsets_of(text: str | Mapping[str, Any] | None) -> Offsets:
-    """The offsets in a checkpoint's JSON; none in what is no offset of ours."""
+    """Parse the offsets in a checkpoint's JSON. The result is empty for JSON of another source."""
     try:
         found = json.loads(text) if isinstance(text, str) else text
     except ValueError:
@@ -103,7 +105,7 @@ def offsets_of(text: str | Mapping[str, Any] | None) -> Offsets:
 
 
 def late_rows_of(progress: Mapping[str, Any]) -> int:
-    """Rows that state operators dropped in this batch for being behind the watermark."""
+    """Rows that stateful operators dropped in this batch because they were behind the watermark."""
     return sum(
         max(0, int(operator.get("numRowsDroppedByWatermark") or 0))
         for operator in progress.get("stateOperators") or ()
@@ -111,14 +113,14 @@ def late_rows_of(progress: Mapping[str, Any]) -> int:
 
 
 class Lags:
-    """The state of every query seen; safe from all threads."""
+    """The state of every query seen. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = Lock()
         self._states: dict[str, QueryState] = {}
 
     def on_progress(self, progress: Mapping[str, Any]) -> QueryState:
-        """Take the report of one micro-batch."""
+        """Add the report of one micro-batch and return the query's state."""
         with self._lock:
             state = self._state(progress)
             rows = int(progress.get("numInputRows") or 0)
@@ -159,7 +161,7 @@ class Lags:
             return list(self._states.values())
 
     def partitions(self) -> list[PartitionLag]:
-        """Each partition of each query, by name."""
+        """All partitions of all queries, sorted by name."""
         with self._lock:
             return sorted(
                 (
@@ -182,7 +184,7 @@ class Lags:
 
 
 def _unix_s(timestamp: object) -> float:
-    """Of Spark's `2026-01-31T12:00:00.000Z`; 0 where there is none."""
+    """Parse Spark's `2026-01-31T12:00:00.000Z`; 0 for other values."""
     try:
         return datetime.fromisoformat(str(timestamp)).timestamp()
     except ValueError:

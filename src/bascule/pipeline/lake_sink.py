@@ -1,19 +1,20 @@
-"""Any frame into a lake table: `writeStream.format("bascule_lake")` and `write`, append only.
+"""Writes any frame to a lake table: `writeStream.format("bascule_lake")` and `write`, append only.
 
     counts.writeStream.format("bascule_lake").options(format="delta", location="lake/counts")
 
-Options name the table as `lake.address_of` takes them (`format`, `location`, `name`, `catalog.*`,
-or `table`); `partitionBy` is for a table that is created here (`day(window_start), carrier`);
-`batchColumn` names a bigint column, added to the rows, that tells the micro-batch.
+The options name the table as in `lake.address_of` (`format`, `location`, `name`, `catalog.*`, or
+`table`). `partitionBy` sets the partitioning of a table that the sink creates (`day(window_start),
+carrier`). `batchColumn` names a bigint column that the sink adds; it holds the number of the
+micro-batch.
 
-Tasks write data files, the driver adds all of a micro-batch in one commit under the token (id of
-the query, number of the batch). Spark repeats a batch after a crash under the same two, and the
-table takes a token once: each batch is in it exactly once. A lost checkpoint is another query to
-Spark, and to the table: its batches are new ones. A batch write is a token of its own, unless
-`tokenWriter` and `tokenBatch` give it one, as `in_batches` does within `foreachBatch`: Spark has no
-output mode `update` for a Python sink.
+Tasks write data files. The driver adds all files of a micro-batch in one commit under a token: the
+query's id and the batch number. After a crash Spark repeats a batch under the same token, and the
+table accepts a token once, so each batch is in the table exactly once. With a lost checkpoint Spark
+starts a new query with a new id, and the table treats its batches as new. A batch write uses a
+random token unless the options `tokenWriter` and `tokenBatch` set one. `foreach_batch_writer` sets
+them for `foreachBatch`, because Spark has no output mode `update` for a Python sink.
 
-The table keeps no offsets; what archives a stream is `bascule.pipeline.jobs.archive`.
+The table records no offsets. `bascule.pipeline.jobs.archive` archives a stream with its offsets.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from pyspark.sql.types import StructType
 
 from bascule.errors import ConfigError
 from bascule.pipeline.lake.address import CATALOG_PREFIX, address_of
-from bascule.pipeline.lake.model import Commit, DataFile, LakeTable, TableAddress, WriterSpec
+from bascule.pipeline.lake.model import DataFile, LakeCommit, LakeTable, TableAddress, WriterSpec
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -45,7 +46,8 @@ if TYPE_CHECKING:
 NAME: Final = "bascule_lake"
 QUERY_ID: Final = "sql.streaming.queryId"
 BATCH_ID: Final = "streaming.sql.batchId"
-"""Local properties of a task: `write` is told neither in any other way."""
+"""Local properties of a task. Spark passes the query id and batch number to `write` in no other
+way."""
 _OPTIONS: Final = frozenset(
     {
         "table",
@@ -62,26 +64,26 @@ _FROM_SPARK: Final = frozenset({"path", "checkpointlocation", "queryname"})
 
 
 @dataclass
-class Written(WriterCommitMessage):
-    """What one task wrote, and for which query."""
+class LakeCommitMessage(WriterCommitMessage):
+    """The files that one task wrote, and the token's writer."""
 
     query: str
     files: tuple[DataFile, ...]
 
 
 @dataclass(frozen=True)
-class Target:
-    """The table, and how its rows are made; picklable."""
+class LakeTarget:
+    """The table and its options; picklable."""
 
     address: TableAddress
     partition_by: tuple[str, ...] = ()
     batch_column: str = ""
     token: tuple[str, int] | None = None
-    """Of a batch write."""
+    """Token of a batch write."""
 
     @classmethod
-    def parse(cls, options: MutableMapping[str, str]) -> Target:
-        """Raises: ConfigError for an unknown option, or an address that is none."""
+    def parse(cls, options: MutableMapping[str, str]) -> LakeTarget:
+        """Parse Spark's options. Raises: ConfigError for an unknown option or an invalid address."""
         given = dict(options.items())
         for name in given:
             if name.lower() not in _OPTIONS | _FROM_SPARK and not name.lower().startswith(
@@ -107,9 +109,9 @@ class Target:
         return schema
 
     def open(self, frame: StructType) -> LakeTable:
-        """The table, created where there is none.
+        """Open the table, and create it if it does not exist.
 
-        Raises: ConfigError where there is one with other columns; ForeignTable; OSError.
+        Raises: ConfigError if an existing table has other columns; ForeignTable; OSError.
         """
         from bascule.pipeline.lake import open_or_create
 
@@ -117,8 +119,8 @@ class Target:
 
 
 @dataclass
-class Files:
-    """Writes the rows of one task; on an executor."""
+class TaskFiles:
+    """Writes the rows of one task. Runs on an executor."""
 
     spec: WriterSpec
     schema: pa.Schema
@@ -141,67 +143,67 @@ class Files:
 
 
 def commit(table: LakeTable, messages: list[Any], token: tuple[str, int]) -> None:
-    """All files of a batch in one step, once. A batch without rows leaves no snapshot."""
+    """Commit all files of a batch in one step. A batch without rows creates no snapshot."""
     files = tuple(file for message in messages if message for file in message.files)
     if files:
-        table.commit(Commit(files=files, token=token))
+        table.commit(LakeCommit(files=files, token=token))
 
 
 class LakeStreamWriter(DataSourceStreamArrowWriter):
-    """Made on the driver twice a micro-batch, once to plan and once to commit."""
+    """Spark creates it twice per micro-batch on the driver: once to plan and once to commit."""
 
-    def __init__(self, target: Target, frame: StructType) -> None:
+    def __init__(self, target: LakeTarget, frame: StructType) -> None:
         self._target = target
         self._frame = frame
         self._table: LakeTable | None = target.open(frame)
-        self._files = Files(self._table.writer(), target.schema(frame), target.batch_column)
+        self._files = TaskFiles(self._table.writer(), target.schema(frame), target.batch_column)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Tasks need no table, and a catalog does not travel."""
+        """Leave out the table: tasks do not need it and a catalog cannot be pickled."""
         return {**self.__dict__, "_table": None}
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> LakeCommitMessage:
         context = TaskContext.get()
         assert context is not None, "write runs in a task"
         query, batch = context.getLocalProperty(QUERY_ID), context.getLocalProperty(BATCH_ID)
         assert query is not None, "Spark names the query"
-        return Written(query, self._files.write(iterator, int(batch or 0)))
+        return LakeCommitMessage(query, self._files.write(iterator, int(batch or 0)))
 
     def commit(self, messages: list[Message | None], batchId: int) -> None:  # noqa: N803
-        """Raises: LakeBusy; a token that the table has changes nothing."""
-        written = [message for message in messages if isinstance(message, Written)]
+        """Commit the batch. A token that the table already has changes nothing. Raises: LakeBusy."""
+        written = [message for message in messages if isinstance(message, LakeCommitMessage)]
         if written:
             table = self._table or self._target.open(self._frame)
             commit(table, written, (written[0].query, batchId))
 
     def abort(self, messages: list[Message | None], batchId: int) -> None:  # noqa: N803
-        """Nothing: files that no snapshot holds go when snapshots expire."""
+        """Does nothing. Expiry removes files that no snapshot holds."""
 
 
 class LakeBatchWriter(DataSourceArrowWriter):
-    """One write of a whole frame; the same object plans, writes and commits."""
+    """The batch write of one frame. One object plans, writes and commits."""
 
-    def __init__(self, target: Target, frame: StructType) -> None:
+    def __init__(self, target: LakeTarget, frame: StructType) -> None:
         self._target = target
         self._frame = frame
         self._token = target.token or (uuid4().hex, 0)
         table = target.open(frame)
-        self._files = Files(table.writer(), target.schema(frame), target.batch_column)
+        self._files = TaskFiles(table.writer(), target.schema(frame), target.batch_column)
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> LakeCommitMessage:
         writer, batch = self._token
-        return Written(writer, self._files.write(iterator, batch))
+        return LakeCommitMessage(writer, self._files.write(iterator, batch))
 
     def commit(self, messages: list[Message | None]) -> None:
-        """Raises: LakeBusy; a token that the table has changes nothing."""
+        """Commit the batch. A token that the table already has changes nothing. Raises: LakeBusy."""
         commit(self._target.open(self._frame), messages, self._token)
 
     def abort(self, messages: list[Message | None]) -> None:
-        """Nothing: files that no snapshot holds go when snapshots expire."""
+        """Does nothing. Expiry removes files that no snapshot holds."""
 
 
-def in_batches(options: Mapping[str, str]) -> Callable[[DataFrame, int], None]:
-    """A function for `foreachBatch` that writes each batch once, in any output mode."""
+def foreach_batch_writer(options: Mapping[str, str]) -> Callable[[DataFrame, int], None]:
+    """Return a function for `foreachBatch` that writes each batch once, in any output mode."""
 
     def write(frame: DataFrame, batch: int) -> None:
         query = frame.sparkSession.sparkContext.getLocalProperty(QUERY_ID)
@@ -213,7 +215,8 @@ def in_batches(options: Mapping[str, str]) -> Callable[[DataFrame, int], None]:
 
 
 class LakeDataSource(DataSource):
-    """`spark.dataSource.register(LakeDataSource)`, then `format("bascule_lake")`; writes only."""
+    """The data source `bascule_lake`, for writing only. Register it with
+    `spark.dataSource.register`."""
 
     options: MutableMapping[str, str]
 
@@ -223,16 +226,16 @@ class LakeDataSource(DataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> LakeBatchWriter:
         _refuse(overwrite)
-        target = Target.parse(self.options)
+        target = LakeTarget.parse(self.options)
         if target.batch_column and target.token is None:
             raise ConfigError('option "batchColumn" is for writeStream, not for write')
         return LakeBatchWriter(target, schema)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> LakeStreamWriter:  # noqa: N802
         _refuse(overwrite)
-        return LakeStreamWriter(Target.parse(self.options), schema)
+        return LakeStreamWriter(LakeTarget.parse(self.options), schema)
 
 
 def _refuse(overwrite: bool) -> None:
     if overwrite:
-        raise ConfigError(f"format {NAME!r} only appends: mode append")
+        raise ConfigError(f"format {NAME!r} only appends: use mode append")

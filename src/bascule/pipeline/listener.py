@@ -1,4 +1,4 @@
-"""A listener on Spark's streaming queries: lag, rows a second, batch durations, late rows.
+"""A listener on Spark's streaming queries: lag, rows per second, batch durations, late rows.
 
     from bascule.pipeline import watch
 
@@ -7,9 +7,9 @@
     str(listener)                                     # a line for each query and partition
     listener.lag()                                    # the same as values
 
-It sees the queries of this Spark session from when it is added, whatever they read; lag only of
-those that read Bascule. The figures are those of the last micro-batch: an idle query reports
-nothing, because there is nothing behind.
+The listener sees every query of the Spark session from the moment it is added. It reports lag only
+for queries that read Bascule. All values are those of the last micro-batch. An idle query sends no
+reports, because it has no lag.
 """
 
 from __future__ import annotations
@@ -37,21 +37,21 @@ if TYPE_CHECKING:
 
 
 class LagListener(StreamingQueryListener):
-    """Keeps what queries report; add it with `watch`."""
+    """Collects the progress reports of queries. `watch` adds it to a session."""
 
     def __init__(self) -> None:
         self._lags = Lags()
         self._spark: SparkSession | None = None
         self._server: Any = None
         self.port: int | None = None
-        """Of the Prometheus door; None without one."""
+        """Port of the Prometheus endpoint; None without one."""
 
     def lag(self) -> list[PartitionLag]:
-        """How far each query is in each partition, as of its last micro-batch."""
+        """The position and lag of each query in each partition, as of its last micro-batch."""
         return self._lags.partitions()
 
     def queries(self) -> list[QueryState]:
-        """Rows, late rows and the micro-batches of each query."""
+        """The state of each query: rows, late rows, micro-batches."""
         return self._lags.states()
 
     def __str__(self) -> str:
@@ -73,13 +73,14 @@ class LagListener(StreamingQueryListener):
         return "\n".join(lines) or "no query has reported yet"
 
     def register(self, registry: CollectorRegistry) -> None:
-        """Put the figures into a registry of somebody's own."""
+        """Register the metrics in the caller's registry."""
         registry.register(_LagCollector(self._lags))
 
     def serve(self, port: int) -> int:
-        """Open the Prometheus door on a port of this machine; 0 picks a free one.
+        """Open a Prometheus endpoint on a port of this machine; 0 picks a free port. Return the
+        port.
 
-        Raises: ConfigError where the port is taken.
+        Raises: ConfigError if the port is in use.
         """
         registry = CollectorRegistry()
         self.register(registry)
@@ -95,7 +96,7 @@ class LagListener(StreamingQueryListener):
         self._spark = spark
 
     def close(self) -> None:
-        """Stop listening, and close the door; idempotent."""
+        """Remove the listener and close the Prometheus endpoint. Idempotent."""
         if self._spark is not None:
             self._spark.streams.removeListener(self)
             self._spark = None
@@ -111,7 +112,7 @@ class LagListener(StreamingQueryListener):
         self._lags.on_progress(event.progress)
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802
-        """The figures stay: nothing came."""
+        """The values stay, because the query read nothing."""
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
         self._lags.on_terminated(str(event.id), event.exception)
@@ -123,12 +124,12 @@ def watch(
     prometheus_port: int | None = None,
     registry: CollectorRegistry | None = None,
 ) -> LagListener:
-    """A listener on the streaming queries of `spark`, to be closed when done.
+    """Add a listener to the streaming queries of `spark`. The caller closes it.
 
-    `prometheus_port` opens a door for Prometheus, 0 on a free port (`listener.port`); `registry`
-    takes the figures into a registry that is served already.
+    `prometheus_port` opens a Prometheus endpoint; 0 picks a free port (`listener.port`). `registry`
+    registers the metrics in an existing registry.
 
-    Raises: ConfigError where the port is taken.
+    Raises: ConfigError if the port is in use.
     """
     listener = LagListener()
     if prometheus_port is not None:
@@ -140,7 +141,7 @@ def watch(
 
 
 class _LagCollector(Collector):
-    """Makes the metrics when they are asked for: nothing runs between scrapes."""
+    """Creates the metrics at each scrape. Nothing runs between scrapes."""
 
     def __init__(self, lags: Lags) -> None:
         self._lags = lags

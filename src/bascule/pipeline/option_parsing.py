@@ -1,7 +1,7 @@
-"""Texts of `option(...)`, read strictly: the option's name, what it is and what was expected.
+"""Strict parsing of Spark options. Error texts name the option, its value and what was expected.
 
-`given` maps names in lower case to texts, as Spark's options are matched without regard to case.
-Every function raises ConfigError for a text that it cannot read.
+`given` maps lower-case names to texts, because Spark ignores the case of option names. Every
+function raises ConfigError for a text that it cannot parse.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ _DURATION: Final = re.compile(r"(\d+)\s*([a-z]+)")
 T = TypeVar("T", int, int | None)
 
 
-def unknown_text(name: str, known: Mapping[str, str], *, of: str = "") -> str:
-    """What to say of a name that is not in `known`, which maps names in lower case to names."""
+def unknown_option_text(name: str, known: Mapping[str, str], *, of: str = "") -> str:
+    """Return the error text for a name that is not in `known`, a map from lower-case name to name."""
     near = get_close_matches(name, known, n=1, cutoff=0.5)
     hint = f"did you mean {known[near[0]]!r}?" if near else f"known: {', '.join(known.values())}"
     return f"option {name!r} is unknown{of}; {hint}"
 
 
 def count_of(name: str, given: Mapping[str, str], default: T) -> int | T:
-    """A whole number of at least 1."""
+    """Parse an integer of at least 1."""
     text = given.get(name.lower())
     if text is None:
         return default
@@ -37,7 +37,7 @@ def count_of(name: str, given: Mapping[str, str], default: T) -> int | T:
 
 
 def ms_of(name: str, given: Mapping[str, str], default: int) -> int:
-    """Milliseconds of a time with its unit."""
+    """Parse a duration with a unit; return milliseconds."""
     text = given.get(name.lower())
     if text is None:
         return default
@@ -52,7 +52,7 @@ def flag_of(name: str, given: Mapping[str, str], *, default: bool) -> bool:
 
 
 def word_of(name: str, given: Mapping[str, str], words: tuple[str, ...], *, default: str) -> str:
-    """One of `words`, in any case."""
+    """Parse one of `words`; case is ignored."""
     text = given.get(name.lower(), default)
     word = text.strip().lower()
     if word not in words:

@@ -1,4 +1,4 @@
-"""What the progress of a query shows: tables for people, lines for plots. Pure."""
+"""Tables and series for a job result, made from the progress of streaming queries. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from bascule.pipeline.lag import Point, QueryState
 
 
 def table_of(states: Sequence[QueryState]) -> tuple[Table, ...]:
-    """Where each query stands in each partition."""
+    """The position of each query in each partition."""
     rows = tuple(
         (stream, partition, state.position.get((stream, partition), 0), end,
          max(0, end - state.position.get((stream, partition), 0)))
@@ -22,7 +22,8 @@ def table_of(states: Sequence[QueryState]) -> tuple[Table, ...]:
 
 
 def series_of(state: QueryState) -> tuple[Series, ...]:
-    """Rows a second, lag, seconds and late rows of each micro-batch, over seconds of the run."""
+    """Rows per second, lag, duration and late rows of each micro-batch, over the seconds of the
+    run."""
     points = state.points
     if not points:
         return ()

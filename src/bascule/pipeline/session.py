@@ -1,4 +1,4 @@
-"""A Spark of this machine's own, for whoever has no cluster."""
+"""A local Spark session for use without a cluster."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ QUIET: Final = {
     "spark.sql.shuffle.partitions": "2",
 }
 SHORT_LIVED: Final = {
-    # A short run is mostly warm-up, which the small compiler gets over sooner.
+    # A short run spends most of its time in JVM warm-up. The C1 compiler alone shortens it.
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
 }
 
@@ -32,14 +32,15 @@ def local_session(
     master: str = "local[*]",
     settings: Mapping[str, str] | None = None,
 ) -> SparkSession:
-    """The session there is (on a cluster, `spark-submit`'s), else a local one.
+    """Return the active session (`spark-submit` provides one on a cluster), else create a local
+    one.
 
-    A local one leaves nothing outside `folder`, runs the workers with this Python, listens on
-    loopback only, and has no web page.
+    A local session writes only below `folder`, runs its workers with this Python, listens on the
+    loopback interface only and has no web UI.
     """
     from pyspark.sql import SparkSession
 
-    # Spark's workers run `python3` of the PATH unless told otherwise.
+    # Without this variable, Spark's workers run `python3` from PATH.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder: SparkSession.Builder = SparkSession.builder
     chosen = {"spark.app.name": name, "spark.master": master, **QUIET}

@@ -13,7 +13,7 @@ from bascule.errors import ConfigError, DataLoss
 from bascule.pipeline.declare import Declaration, load
 from bascule.pipeline.declare.dispatch import own_keys, spec_of
 from bascule.pipeline.declare.events import (
-    Events,
+    EventWriter,
     decode_event,
     decode_result,
     error_of,
@@ -95,13 +95,21 @@ def test_sections_become_the_specs_of_the_others(tmp_path: Path) -> None:
         ("archive", "archive.compact_evry=1", "archive.compact_evry is unknown; did you mean arch"),
         ("archive", "archive.compact_every=often", "[archive]: expected int, got str"),
         ("archive", "archive.stream=x", "archive.stream is unknown"),
-        ("archive", "source.minPartitions=3", "source.minPartitions means nothing to kind archive"),
-        ("audit", "pipeline.checkpoint=x", "pipeline.checkpoint means nothing to kind audit"),
-        ("audit", "pipeline.trigger=10s", "pipeline.trigger means nothing to kind audit"),
-        ("replay", "source.stream=x", "[source] means nothing to kind replay"),
+        (
+            "archive",
+            "source.minPartitions=3",
+            "source.minPartitions is not allowed for kind",
+        ),
+        ("audit", "pipeline.checkpoint=x", "pipeline.checkpoint is not allowed for kind audit"),
+        ("audit", "pipeline.trigger=10s", "pipeline.trigger is not allowed for kind audit"),
+        ("replay", "source.stream=x", "[source] is not allowed for kind replay"),
         ("replay", "replay.subject={oops}", "[replay]: subject is '{oops}'"),
         ("compact-lake", "compact_lake.into.name=archive.flights", "into is the archive itself"),
-        ("compact-lake", "pipeline.server=http://x", "pipeline.server means nothing to kind comp"),
+        (
+            "compact-lake",
+            "pipeline.server=http://x",
+            "pipeline.server is not allowed for kind",
+        ),
     ],
 )
 def test_what_a_job_does_not_take_is_named(
@@ -146,7 +154,7 @@ def test_a_result_travels_as_an_event() -> None:
         "audit", "a", False, {"rows": 1, "spans": {"0": [1, 2]}},
         (Table("t", ("a",), ((1,), (None,))),), (Series("s", "x", "y", ((0.0, 1.5),)),),
     )  # fmt: skip
-    events = Events(lines.append)
+    events = EventWriter(lines.append)
     events.begin("audit", None)
     events.advance(5)
     events.result(result)

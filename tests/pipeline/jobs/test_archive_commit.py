@@ -12,13 +12,18 @@ import pytest
 
 from bascule.errors import LakeConflict, MalformedValue
 from bascule.pipeline.jobs.archive import task
-from bascule.pipeline.jobs.archive.commit import Committer, decode_written, encode_written
-from bascule.pipeline.jobs.archive.plan import Piece, cut
-from bascule.pipeline.jobs.archive.task import Work, archive_piece
+from bascule.pipeline.jobs.archive.commit import (
+    ArchiveCommitter,
+    decode_task_output,
+    encode_task_output,
+)
+from bascule.pipeline.jobs.archive.plan import ArchiveRange, split_ranges
+from bascule.pipeline.jobs.archive.task import ArchiveTaskSpec, archive_range
 from bascule.pipeline.jobs.rows import MALFORMED_SCHEMA, archive_schema
-from bascule.pipeline.jobs.tables import TableSpec, ensure_table, malformed_of
+from bascule.pipeline.jobs.tables import TableSpec, ensure_table
+from bascule.pipeline.lake.address import malformed_address
 from bascule.pipeline.lake.file_reader import read_files
-from bascule.pipeline.lake.model import Commit, LakeTable, Snapshot
+from bascule.pipeline.lake.model import LakeCommit, LakeSnapshot, LakeTable
 from bascule.pipeline.values.spec import ValueSpec
 from bascule.record.columns import SCHEMA
 
@@ -63,8 +68,8 @@ class Tables:
     main: LakeTable
     side: LakeTable
 
-    def work(self) -> Work:
-        return Work("", "s", "ab", VALUE, False, self.main.writer(), self.side.writer())
+    def work(self) -> ArchiveTaskSpec:
+        return ArchiveTaskSpec("", "s", "ab", VALUE, False, self.main.writer(), self.side.writer())
 
 
 @pytest.fixture
@@ -72,7 +77,7 @@ def tables(tmp_path: Path) -> Tables:
     address = TableSpec(location=str(tmp_path / "lake")).address()
     schema = archive_schema(VALUE.arrow_type(), raw=False)
     return Tables(
-        ensure_table(address, schema), ensure_table(malformed_of(address), MALFORMED_SCHEMA)
+        ensure_table(address, schema), ensure_table(malformed_address(address), MALFORMED_SCHEMA)
     )
 
 
@@ -86,10 +91,10 @@ class Crashing:
     def __init__(self, table: LakeTable, dice: random.Random) -> None:
         self._table, self._dice = table, dice
 
-    def snapshot(self) -> Snapshot | None:
+    def snapshot(self) -> LakeSnapshot | None:
         return self._table.snapshot()
 
-    def commit(self, commit: Commit) -> Snapshot:
+    def commit(self, commit: LakeCommit) -> LakeSnapshot:
         if self._dice.random() < 0.4:
             raise Crash
         done = self._table.commit(commit)
@@ -123,14 +128,14 @@ def test_crashes_leave_each_offset_once(tables: Tables, seed: int) -> None:
     while ends_of(tables.main) != total:
         starts = {p: ends_of(tables.main).get(p, 0) for p in total}
         ends = {p: min(end, starts[p] + dice.randint(0, 30)) for p, end in total.items()}
-        pieces = cut(starts, ends, tasks=2, rows_min=4, side=ends_of(tables.side))
-        written = [archive_piece(tables.work(), piece) for piece in pieces]
+        ranges = split_ranges(starts, ends, tasks=2, rows_min=4, side=ends_of(tables.side))
+        written = [archive_range(tables.work(), piece) for piece in ranges]
         # As through Spark: text, and in the order in which tasks ended.
-        texts = [encode_written(one) for one in written]
+        texts = [encode_task_output(one) for one in written]
         dice.shuffle(texts)
-        committer = Committer("s", Crashing(tables.main, dice), Crashing(tables.side, dice))  # type: ignore[arg-type]
+        committer = ArchiveCommitter("s", Crashing(tables.main, dice), Crashing(tables.side, dice))  # type: ignore[arg-type]
         try:
-            committer.commit(decode_written(text) for text in texts)
+            committer.commit(decode_task_output(text) for text in texts)
         except Crash:
             crashes += 1
     everything = [(p, n) for p, end in total.items() for n in range(end)]
@@ -141,9 +146,9 @@ def test_crashes_leave_each_offset_once(tables: Tables, seed: int) -> None:
 
 
 def test_a_repeated_commit_changes_nothing(tables: Tables) -> None:
-    written = [archive_piece(tables.work(), Piece(0, 0, 20))]
-    again = [archive_piece(tables.work(), Piece(0, 0, 20))]
-    committer = Committer("s", tables.main, tables.side)
+    written = [archive_range(tables.work(), ArchiveRange(0, 0, 20))]
+    again = [archive_range(tables.work(), ArchiveRange(0, 0, 20))]
+    committer = ArchiveCommitter("s", tables.main, tables.side)
     committer.commit(written)
     committer.commit(again)
     assert len(offsets_of(tables.main)) + len(offsets_of(tables.side)) == 20
@@ -154,10 +159,10 @@ def test_a_repeated_commit_changes_nothing(tables: Tables) -> None:
 
 
 def test_a_gap_is_refused(tables: Tables) -> None:
-    committer = Committer("s", tables.main, tables.side)
-    committer.commit([archive_piece(tables.work(), Piece(0, 0, 10))])
+    committer = ArchiveCommitter("s", tables.main, tables.side)
+    committer.commit([archive_range(tables.work(), ArchiveRange(0, 0, 10))])
     with pytest.raises(LakeConflict, match="gap"):
-        committer.commit([archive_piece(tables.work(), Piece(0, 12, 20))])
+        committer.commit([archive_range(tables.work(), ArchiveRange(0, 12, 20))])
 
 
 def test_a_task_that_fails_leaves_no_file(
@@ -169,12 +174,12 @@ def test_a_task_that_fails_leaves_no_file(
 
     monkeypatch.setattr(task, "read_log", read)
     with pytest.raises(ConnectionError):
-        archive_piece(tables.work(), Piece(0, 0, 20))
+        archive_range(tables.work(), ArchiveRange(0, 0, 20))
     assert list(tmp_path.rglob("*.parquet")) == []
 
 
 def test_a_malformed_value_may_end_the_run(tables: Tables, tmp_path: Path) -> None:
     work = replace(tables.work(), value=replace(VALUE, mode="FAILFAST"))
     with pytest.raises(MalformedValue, match="offset 10 of stream 's' partition 0"):
-        archive_piece(work, Piece(0, 4, 20))
+        archive_range(work, ArchiveRange(0, 4, 20))
     assert list(tmp_path.rglob("*.parquet")) == []

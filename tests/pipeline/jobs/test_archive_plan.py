@@ -10,21 +10,23 @@ from hypothesis import strategies as st
 
 from bascule.errors import DataLoss
 from bascule.pipeline.jobs.archive.plan import (
-    Held,
-    Piece,
+    ArchiveRange,
+    LogExtent,
     advance,
-    cut,
     decode_position,
     encode_position,
     rows_max_of,
+    split_ranges,
     starts_of,
 )
 
 STARTS = st.dictionaries(st.integers(0, 5), st.integers(0, 10_000), min_size=1)
 
 
-def held(**partitions: tuple[int, int]) -> Held:
-    return Held("flights", "ab", {int(name[1:]): extent for name, extent in partitions.items()})
+def held(**partitions: tuple[int, int]) -> LogExtent:
+    return LogExtent(
+        "flights", "ab", {int(name[1:]): extent for name, extent in partitions.items()}
+    )
 
 
 def test_positions_have_one_text() -> None:
@@ -48,7 +50,7 @@ def test_what_the_log_lost_is_an_error(committed: dict[int, tuple[int, int]]) ->
 
 
 def test_a_batch_is_limited_in_bytes_too() -> None:
-    log = Held("flights", "ab", {0: (0, 1_000)}, bytes=1_000_000)
+    log = LogExtent("flights", "ab", {0: (0, 1_000)}, bytes=1_000_000)
     assert rows_max_of(log, rows_max=5_000, bytes_max=100_000) == 100
     assert rows_max_of(log, rows_max=50, bytes_max=100_000) == 50
     assert rows_max_of(held(p0=(0, 10)), rows_max=50, bytes_max=1) == 50
@@ -83,22 +85,25 @@ def test_pieces_tile_the_batch(
     side: dict[int, int],
 ) -> None:
     ends = {p: start + waiting.get(p, 0) for p, start in starts.items()}
-    pieces = cut(starts, ends, tasks=tasks, rows_min=rows_min, side=side)
+    ranges = split_ranges(starts, ends, tasks=tasks, rows_min=rows_min, side=side)
     at = dict(starts)
-    for piece in pieces:
+    for piece in ranges:
         assert at[piece.partition] == piece.start < piece.end
         at[piece.partition] = piece.end
         assert piece.side == (piece.start >= side.get(piece.partition, piece.start))
         assert piece.side or piece.end <= side[piece.partition]
     assert at == ends
-    assert len(pieces) <= tasks + 2 * len(starts)
+    assert len(ranges) <= tasks + 2 * len(starts)
 
 
 def test_two_tasks_share_one_partition() -> None:
-    assert cut({0: 0}, {0: 1_001}, tasks=2, rows_min=100) == [
-        Piece(0, 0, 500),
-        Piece(0, 500, 1_001),
+    assert split_ranges({0: 0}, {0: 1_001}, tasks=2, rows_min=100) == [
+        ArchiveRange(0, 0, 500),
+        ArchiveRange(0, 500, 1_001),
     ]
-    assert cut({0: 0}, {0: 150}, tasks=2, rows_min=100) == [Piece(0, 0, 150)]
-    assert cut({0: 5}, {0: 5}, tasks=2) == []
-    assert cut({0: 0, 1: 0}, {0: 9, 1: 9}, tasks=2, rows_min=1) == [Piece(0, 0, 9), Piece(1, 0, 9)]
+    assert split_ranges({0: 0}, {0: 150}, tasks=2, rows_min=100) == [ArchiveRange(0, 0, 150)]
+    assert split_ranges({0: 5}, {0: 5}, tasks=2) == []
+    assert split_ranges({0: 0, 1: 0}, {0: 9, 1: 9}, tasks=2, rows_min=1) == [
+        ArchiveRange(0, 0, 9),
+        ArchiveRange(1, 0, 9),
+    ]

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bascule.pipeline.jobs.audit.compare import Comparison, Fault, Found
-from bascule.pipeline.jobs.audit.plan import parts_of, spans_of
-from bascule.pipeline.lake.model import DataFile, Span, SpanSum
+from bascule.pipeline.jobs.audit.compare import AuditFault, AuditFindings, RowComparison
+from bascule.pipeline.jobs.audit.plan import span_groups_of, spans_of
+from bascule.pipeline.lake.model import DataFile, Span, SpanDigest
 
 SCHEMA = pa.schema(
     [("offset", pa.int64()), ("value", pa.struct([("x", pa.float64()), ("s", pa.string())]))]
@@ -34,9 +34,9 @@ def str_key(row: tuple[int, object]) -> int:
 
 def compared(
     log: list[tuple[int, object]], lake: list[tuple[int, object]], *, compacted: bool = False
-) -> Found:
-    found = Found(3)
-    comparison = Comparison(found, compacted=compacted, faults_max=5)
+) -> AuditFindings:
+    found = AuditFindings(3)
+    comparison = RowComparison(found, compacted=compacted, faults_max=5)
     comparison.compare(table(log), table(lake))
     return found
 
@@ -73,10 +73,10 @@ def test_faults_are_named() -> None:
     lake += [(2, value(2)), (12, value(12))]
     found = compared(log, lake)
     assert sorted(found.faults) == [
-        Fault(3, 2, "duplicate"),
-        Fault(3, 4, "missing"),
-        Fault(3, 7, "differing", "value"),
-        Fault(3, 12, "extra"),
+        AuditFault(3, 2, "duplicate"),
+        AuditFault(3, 4, "missing"),
+        AuditFault(3, 7, "differing", "value"),
+        AuditFault(3, 12, "extra"),
     ]
 
 
@@ -93,14 +93,14 @@ def test_null_and_nan_are_themselves(rows: list[tuple[int, object]]) -> None:
 
 
 def test_spans_hold_what_was_recorded() -> None:
-    found = Found(3)
-    comparison = Comparison(found, compacted=False, faults_max=5)
+    found = AuditFindings(3)
+    comparison = RowComparison(found, compacted=False, faults_max=5)
     comparison.check_span(Span(3, 0, 10), rows=(10, 10), crc=(7, 7))
     assert found.is_clean
     comparison.check_span(Span(3, 10, 20), rows=(9, 10), crc=(7, 8))
     assert (found.spans_checked, found.spans_wrong) == (2, 1)
     assert found.faults == [
-        Fault(3, 10, "rows", "offsets [10, 20): 9 rows, 10 were archived; "
+        AuditFault(3, 10, "rows", "offsets [10, 20): 9 rows, 10 were archived; "
               "checksum 00000007, 00000008 was archived"),
     ]  # fmt: skip
 
@@ -111,22 +111,22 @@ MARKS = st.lists(st.integers(0, 100), min_size=2, max_size=8, unique=True).map(s
 @given(MARKS, st.sets(st.integers(0, 7)), st.integers(1, 40))
 def test_parts_tile_what_the_table_holds(marks: list[int], forgotten: set[int], size: int) -> None:
     whole = (marks[0], marks[-1])
-    sums = [
-        SpanSum(Span(1, a, b), b - a, 0)
+    digests = [
+        SpanDigest(Span(1, a, b), b - a, 0)
         for n, (a, b) in enumerate(pairwise(marks))
         if n not in forgotten
     ]
-    files = [DataFile(f"{n}", 1, 1, sum.span) for n, sum in enumerate(sums)]
-    spans = spans_of(1, whole, [*sums, *sums])
-    assert {sum for _, sum in spans if sum} == set(sums)
-    parts = parts_of({1: whole}, {1: whole}, sums, files, [], offsets_per_part=size)
+    files = [DataFile(f"{n}", 1, 1, sum.span) for n, sum in enumerate(digests)]
+    spans = spans_of(1, whole, [*digests, *digests])
+    assert {sum for _, sum in spans if sum} == set(digests)
+    groups = span_groups_of({1: whole}, {1: whole}, digests, files, [], offsets_per_part=size)
     at = marks[0]
-    for part in parts:
-        for span in part.spans:
+    for group in groups:
+        for span in group.spans:
             assert span.start == at < span.end
             at = span.end
-        low, high = part.spans[0].start, part.spans[-1].end
-        assert set(part.files) == {
+        low, high = group.spans[0].start, group.spans[-1].end
+        assert set(group.files) == {
             f for f in files if f.span and f.span.start < high and low < f.span.end
         }
     assert at == marks[-1]

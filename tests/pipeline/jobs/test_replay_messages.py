@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from bascule.errors import ConfigError
 from bascule.pipeline.jobs.replay.messages import (
-    ORIGINAL,
-    MessageMaker,
+    ORIGINAL_HEADERS,
+    MessageBuilder,
     mapped_subject,
     with_headers,
-    without_orders,
+    without_publish_headers,
 )
 from bascule.pipeline.jobs.replay.spec import ReplaySpec, offset_of
 from bascule.pipeline.jobs.rows import archive_schema
@@ -48,7 +48,7 @@ def test_orders_to_the_old_stream_are_left_out(headers: list[list[tuple[str, byt
         ]
         for row in headers
     ]
-    assert pairs(without_orders(lists(headers))) == expected
+    assert pairs(without_publish_headers(lists(headers))) == expected
 
 
 @given(LISTS)
@@ -67,20 +67,20 @@ def rows(**more: Any) -> pa.RecordBatch:
 
 
 def test_a_message_is_the_record_and_where_it_was() -> None:
-    [message] = MessageMaker("abcd").make(rows()).to_pylist()
+    [message] = MessageBuilder("abcd").make(rows()).to_pylist()
     assert message == {
         "subject": "a.b.c", "key": b"k", "value": b"v", "message_id": "abcd.3.41",
         "headers": [
             {"key": "H", "value": b"x"},
-            {"key": ORIGINAL[0], "value": b"1767225600000"},
-            {"key": ORIGINAL[1], "value": b"41"},
-            {"key": ORIGINAL[2], "value": b"3"},
+            {"key": ORIGINAL_HEADERS[0], "value": b"1767225600000"},
+            {"key": ORIGINAL_HEADERS[1], "value": b"41"},
+            {"key": ORIGINAL_HEADERS[2], "value": b"3"},
         ],
     }  # fmt: skip
 
 
 def test_a_tombstone_stays_one() -> None:
-    maker = MessageMaker("abcd", subject="copy.{subject}", original_headers=False)
+    maker = MessageBuilder("abcd", subject="copy.{subject}", original_headers=False)
     [message] = maker.make(rows(value=None, key=None, headers=[])).to_pylist()
     assert (message["value"], message["key"], message["headers"]) == (None, None, [])
     assert message["subject"] == "copy.a.b.c"

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from crc32c import crc32c
 
-from bascule.pipeline.lake.checksum import SpanChecksum, combined
+from bascule.pipeline.lake.checksum import SpanChecksum, combine_crcs
 
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 VALUE = pa.struct(
@@ -144,8 +144,8 @@ def test_what_lies_under_a_null_does_not_count() -> None:
     offsets, data = pa.array([b"a", b"hidden", b"c"]).buffers()[1:]
     hidden = pa.Array.from_buffers(pa.binary(), 3, [validity, offsets, data])
     assert hidden.equals(shown)
-    sums = [checksum(pa.RecordBatch.from_arrays([a], names=["value"])) for a in (shown, hidden)]
-    assert sums[0].value == sums[1].value
+    digests = [checksum(pa.RecordBatch.from_arrays([a], names=["value"])) for a in (shown, hidden)]
+    assert digests[0].value == digests[1].value
 
 
 @pytest.mark.parametrize(
@@ -162,8 +162,8 @@ def test_what_lies_under_a_null_does_not_count() -> None:
     ids=lambda array: str(array.type),
 )
 def test_widths_and_encodings_of_a_type_do_not_count(one: pa.Array, other: pa.Array) -> None:
-    sums = [checksum(pa.RecordBatch.from_arrays([a], names=["value"])) for a in (one, other)]
-    assert sums[0].value == sums[1].value
+    digests = [checksum(pa.RecordBatch.from_arrays([a], names=["value"])) for a in (one, other)]
+    assert digests[0].value == digests[1].value
 
 
 def test_the_definition() -> None:
@@ -191,7 +191,7 @@ def test_an_empty_span_is_zero() -> None:
 @pytest.mark.parametrize("length", [0, 1, 7, 8, 4096, 100_003])
 def test_combining_crcs(length: int) -> None:
     first, second = random.Random(1).randbytes(33), random.Random(2).randbytes(length)
-    assert combined(crc32c(first), crc32c(second), length) == crc32c(first + second)
+    assert combine_crcs(crc32c(first), crc32c(second), length) == crc32c(first + second)
 
 
 def test_a_type_that_records_do_not_have() -> None:

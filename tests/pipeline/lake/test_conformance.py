@@ -18,10 +18,10 @@ from bascule.errors import (
     UnknownTable,
 )
 from bascule.pipeline.lake import (
-    Commit,
+    LakeCommit,
     Span,
     SpanChecksum,
-    SpanSum,
+    SpanDigest,
     open_or_create,
     open_table,
     read_files,
@@ -180,14 +180,16 @@ def test_a_table_made_for_a_stream_refuses_another_from_the_start(lake: Lake) ->
 def test_spans_without_records_are_kept(lake: Lake) -> None:
     """Of a compacted log, or one whose records expired before they were archived."""
     table = lake.create()
-    nothing = SpanSum(Span(0, 0, 100), 0, 0)
-    snapshot = table.commit(Commit((), "flights", "ab12", (nothing,)))
+    nothing = SpanDigest(Span(0, 0, 100), 0, 0)
+    snapshot = table.commit(LakeCommit((), "flights", "ab12", (nothing,)))
     assert snapshot.committed == {0: (0, 100)}
     table.commit(commit_of(table, records(0, 100, 110)))
     sparse = records(0, 110, 150).take(pa.array([3, 17, 39]))
     files = written(table, sparse)
     table.commit(
-        Commit(tuple(files), "flights", "ab12", (replace(summed(sparse), span=Span(0, 110, 160)),))
+        LakeCommit(
+            tuple(files), "flights", "ab12", (replace(summed(sparse), span=Span(0, 110, 160)),)
+        )
     )
     assert offsets_in(table) == {0: [*range(100, 110), 113, 127, 149]}
     last = open_table(lake.address()).snapshot()
@@ -198,12 +200,12 @@ def test_spans_without_records_are_kept(lake: Lake) -> None:
 
 def test_a_commit_of_nothing(lake: Lake) -> None:
     table = lake.create()
-    before = table.commit(Commit((), "flights", "ab12", ()))
+    before = table.commit(LakeCommit((), "flights", "ab12", ()))
     assert before.committed == {}
     assert table.snapshot() is None
     first = table.commit(commit_of(table, records(0, 0, 5)))
-    empty = SpanSum(Span(1, 7, 7), 0, 0)
-    assert table.commit(Commit((), "flights", "ab12", (empty,))) == first
+    empty = SpanDigest(Span(1, 7, 7), 0, 0)
+    assert table.commit(LakeCommit((), "flights", "ab12", (empty,))) == first
 
 
 def test_tokens_make_a_batch_harmless_to_repeat(lake: Lake) -> None:
@@ -214,7 +216,7 @@ def test_tokens_make_a_batch_harmless_to_repeat(lake: Lake) -> None:
         rows = pa.RecordBatch.from_pylist([{"carrier": carrier, "flights": batch}], schema)
         opened = table.writer().open()
         opened.write(rows)
-        table.commit(Commit(tuple(opened.finish()), token=(writer, batch)))
+        table.commit(LakeCommit(tuple(opened.finish()), token=(writer, batch)))
 
     for writer, batch, carrier in [
         ("rollup", 0, "AA"),
@@ -241,7 +243,7 @@ def test_a_batch_may_replace_all_there_was(lake: Lake) -> None:
         for carrier in carriers:
             row = {"carrier": carrier, "flights": batch}
             opened.write(pa.RecordBatch.from_pylist([row], schema))
-        table.commit(Commit(tuple(opened.finish()), token=("latest", batch), replaces=True))
+        table.commit(LakeCommit(tuple(opened.finish()), token=("latest", batch), replaces=True))
 
     for batch, carriers, held in [
         (0, ["AA", "UA"], [("AA", 0), ("UA", 0)]),
@@ -297,7 +299,7 @@ def test_expiry_leaves_what_is_young(lake: Lake) -> None:
     running = written(table, records(0, 30, 40))
     gone = table.expire(older_than_ms=0)
     assert (gone.snapshots, gone.files, gone.bytes) == (0, 0, 0)
-    table.commit(Commit(tuple(running), "flights", "ab12", (summed(records(0, 30, 40)),)))
+    table.commit(LakeCommit(tuple(running), "flights", "ab12", (summed(records(0, 30, 40)),)))
     assert offsets_in(table) == {0: [*range(40)]}
 
 
@@ -403,7 +405,7 @@ def test_typed_values(lake: Lake) -> None:
         ],
         schema=schema,
     )
-    sums = summed(batch)
+    digests = summed(batch)
     table.commit(commit_of(table, batch))
     again = open_table(lake.address())
     assert again.schema.equals(schema)
@@ -413,7 +415,7 @@ def test_typed_values(lake: Lake) -> None:
     assert snapshot is not None
     for read in read_files(again.files(snapshot), schema, batch_rows=7):
         checksum.update(read)
-    assert (checksum.rows, checksum.value) == (sums.rows, sums.crc)
+    assert (checksum.rows, checksum.value) == (digests.rows, digests.crc)
     carriers = {dict(file.partition_values)["value_carrier"] for file in again.files(snapshot)}
     assert carriers == {"AA", "U A/%", None}
     again.compact(file_bytes=1 << 20)

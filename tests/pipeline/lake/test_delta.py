@@ -10,7 +10,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from bascule.errors import ConfigError, ForeignTable, LakeConflict, UnknownTable
-from bascule.pipeline.lake import Commit, open_table
+from bascule.pipeline.lake import LakeCommit, open_table
 from support.lake_rows import NOON, SCHEMA, Lake, commit_of, offsets_in, records
 
 
@@ -119,7 +119,7 @@ def test_spans_outlive_the_log(lake: Lake) -> None:
     table.commit(commit_of(table, records(0, 5, 10), records(2, 0, 3)))
     made = table.writer().open()
     made.write(records(0, 0, 0))
-    table.commit(Commit(tuple(made.finish()), token=("writer", 0)))
+    table.commit(LakeCommit(tuple(made.finish()), token=("writer", 0)))
     loaded(lake).alter.set_table_properties({"delta.logRetentionDuration": "interval 0 days"})
     loaded(lake).create_checkpoint()
     log = lake.folder / "flights" / "_delta_log"
@@ -132,7 +132,7 @@ def test_spans_outlive_the_log(lake: Lake) -> None:
     again = open_table(lake.address())
     before = again.snapshot()
     again.commit(commit_of(again, records(0, 5, 10)))
-    again.commit(Commit((), token=("writer", 0)))
+    again.commit(LakeCommit((), token=("writer", 0)))
     assert again.snapshot() == before
     again.commit(commit_of(again, records(0, 10, 20)))
     assert offsets_in(again) == {0: [*range(5, 20)], 2: [0, 1, 2]}

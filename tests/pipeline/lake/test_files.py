@@ -11,7 +11,7 @@ import pytest
 
 from bascule.errors import Broken, CorruptData
 from bascule.pipeline.lake import WriterOptions, read_files
-from bascule.pipeline.lake.file_reader import clusters
+from bascule.pipeline.lake.file_reader import overlapping_groups
 from support.lake_rows import OFFSETS, SCHEMA, Lake, records, written
 
 
@@ -138,7 +138,9 @@ def test_clusters_are_files_that_interleave(lake: Lake) -> None:
         return dataclasses.replace(file, span=dataclasses.replace(file.span, start=start, end=end))
 
     files = [at(5, 9), at(0, 3), at(2, 5), at(9, 20), at(10, 11), at(12, 15), at(20, 21)]
-    found = [[(f.span.start, f.span.end) for f in group if f.span] for group in clusters(files)]  # type: ignore[arg-type]
+    found = [
+        [(f.span.start, f.span.end) for f in group if f.span] for group in overlapping_groups(files)
+    ]  # type: ignore[arg-type]
     assert found == [
         [(0, 3), (2, 5)],
         [(5, 9)],

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from bascule.errors import ColumnMismatch
-from bascule.pipeline.sink.columns import Projection, project
+from bascule.pipeline.sink.columns import Projection, projection_of
 
 TYPES = {
     "string": pa.string(),
@@ -26,7 +26,7 @@ TYPES = {
 def chosen(
     columns: list[tuple[str, str]], *, fixed_subject: bool = False, headers: bool = True
 ) -> Projection:
-    return project(
+    return projection_of(
         columns, lambda index: TYPES[columns[index][1]], fixed_subject=fixed_subject,
         headers=headers,
     )  # fmt: skip

@@ -5,7 +5,13 @@ from __future__ import annotations
 import pytest
 
 from bascule.errors import ConfigError
-from bascule.pipeline.source.bounds import Bound, parse_offsets, parse_time, parse_times, resolve
+from bascule.pipeline.source.bounds import (
+    ReadBound,
+    parse_offsets,
+    parse_time,
+    parse_times,
+    resolve_bound,
+)
 from bascule.pipeline.source.positions import Extent
 
 EXTENT = Extent(stream="s", id="ab", partitions={0: (10, 100), 1: (0, 5)})
@@ -20,8 +26,8 @@ def find(stream: str, partition: int, time_ms: int) -> int | None:
     return 10 + max(0, -(-(time_ms - JANUARY_MS) // 1000))
 
 
-def resolved(bound: Bound, *, none_is_latest: bool = True) -> dict[int, int]:
-    return resolve(bound, EXTENT, find, none_is_latest=none_is_latest)
+def resolved(bound: ReadBound, *, none_is_latest: bool = True) -> dict[int, int]:
+    return resolve_bound(bound, EXTENT, find, none_is_latest=none_is_latest)
 
 
 def test_words_and_offsets() -> None:

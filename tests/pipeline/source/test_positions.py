@@ -15,10 +15,10 @@ from bascule.pipeline.source.positions import (
     Position,
     Range,
     advance,
-    check_held,
+    check_available,
     decode_positions,
     encode_positions,
-    split,
+    split_ranges,
 )
 
 EXTENT = Extent(stream="s", id="ab", partitions={0: (10, 100), 1: (0, 5)})
@@ -39,7 +39,7 @@ def test_a_checkpoint_of_another_source_is_refused(foreign: dict[str, object]) -
 
 
 def test_lost_records_stop_a_query_or_are_passed_over() -> None:
-    kept = check_held(EXTENT, Position("ab", {0: 50, 1: 5}), fail_on_data_loss=True)
+    kept = check_available(EXTENT, Position("ab", {0: 50, 1: 5}), fail_on_data_loss=True)
     assert kept == {0: 50, 1: 5}
     for position in (
         Position("ab", {0: 9, 1: 0}),
@@ -47,17 +47,17 @@ def test_lost_records_stop_a_query_or_are_passed_over() -> None:
         Position("other", {0: 50, 1: 0}),
     ):
         with pytest.raises(DataLoss):
-            check_held(EXTENT, position, fail_on_data_loss=True)
-        assert check_held(EXTENT, position, fail_on_data_loss=False) == {0: 10, 1: 0}
+            check_available(EXTENT, position, fail_on_data_loss=True)
+        assert check_available(EXTENT, position, fail_on_data_loss=False) == {0: 10, 1: 0}
 
 
 def test_a_new_partition_starts_at_offset_0_or_has_lost_records() -> None:
-    assert check_held(EXTENT, Position("ab", {0: 50}), fail_on_data_loss=True) == {0: 50, 1: 0}
+    assert check_available(EXTENT, Position("ab", {0: 50}), fail_on_data_loss=True) == {0: 50, 1: 0}
     with pytest.raises(DataLoss, match=r"offset 0 is not in \[10, 100\]"):
-        check_held(EXTENT, Position("ab", {1: 1}), fail_on_data_loss=True)
+        check_available(EXTENT, Position("ab", {1: 1}), fail_on_data_loss=True)
     with pytest.raises(DataLoss):
-        check_held(EXTENT, None, fail_on_data_loss=True)
-    assert check_held(EXTENT, None, fail_on_data_loss=False) == {0: 10, 1: 0}
+        check_available(EXTENT, None, fail_on_data_loss=True)
+    assert check_available(EXTENT, None, fail_on_data_loss=False) == {0: 10, 1: 0}
 
 
 counts = st.dictionaries(st.integers(0, 5), st.integers(0, 10**6), min_size=1)
@@ -93,11 +93,11 @@ def test_pieces_cover_the_same_offsets(
     sizes: list[tuple[int, int]], pieces_min: int, records_max: int | None
 ) -> None:
     whole = [Range("s", n, start, start + size) for n, (start, size) in enumerate(sizes)]
-    pieces = split(whole, pieces_min=pieces_min, records_max=records_max)
+    arrow_slices = split_ranges(whole, pieces_min=pieces_min, records_max=records_max)
     for r in whole:
-        mine = [p for p in pieces if p.partition == r.partition]
+        mine = [p for p in arrow_slices if p.partition == r.partition]
         assert sum(p.records for p in mine) == r.records
         edges = [r.start, *(p.end for p in mine)]
         assert [p.start for p in mine] == edges[:-1]
-    assert all(0 < p.records <= (records_max or RECORDS_PER_TASK_MAX) for p in pieces)
-    assert len(pieces) >= min(pieces_min, sum(r.records for r in whole))
+    assert all(0 < p.records <= (records_max or RECORDS_PER_TASK_MAX) for p in arrow_slices)
+    assert len(arrow_slices) >= min(pieces_min, sum(r.records for r in whole))

@@ -16,14 +16,14 @@ import pytest
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, timestamp_pb2
 
 from bascule.errors import ConfigError
-from bascule.pipeline.values import Decoded, ValueSpec
+from bascule.pipeline.values import DecodedValues, ValueSpec
 from bascule.pipeline.values.avro.decoder import fingerprint_of
 
 NOON = datetime.datetime(2013, 1, 1, 12, 0, 0, 123456, datetime.UTC)
 LOCAL = NOON.replace(tzinfo=None, microsecond=123000)
 
 
-def decode(spec: ValueSpec, *values: bytes | None) -> Decoded:
+def decode(spec: ValueSpec, *values: bytes | None) -> DecodedValues:
     found = spec.decoder().decode(pa.array(values, pa.binary()))
     assert str(found.values.type) == str(spec.arrow_type())
     found.values.validate(full=True)

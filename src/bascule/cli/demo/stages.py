@@ -38,7 +38,7 @@ class CheckFailed(BasculeError):
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class StageResult:
     """How long a stage's own work took, without its checks, and what they found."""
 
     seconds: float
@@ -46,7 +46,7 @@ class Measured:
 
 
 @dataclass(frozen=True, slots=True)
-class Doors:
+class NodeAddresses:
     """Where the demo's node listens, as its ready file says."""
 
     nats: str
@@ -75,21 +75,21 @@ def start_node(folder: Path) -> Program:
     return Program("the node", arguments, log=folder / "node.log", without="BASCULE_")
 
 
-def wait_for_doors(node: Program, folder: Path) -> Doors:
-    """The doors, once the node serves. Raises: Broken if it ends or takes too long."""
+def wait_until_ready(node: Program, folder: Path) -> NodeAddresses:
+    """The addresses, once the node serves. Raises: Broken if it ends or takes too long."""
     ready = folder / "ready.json"
     deadline = time.monotonic() + NODE_START_SECONDS_MAX
     while not ready.exists():
         if node.has_ended() or time.monotonic() > deadline:
             raise node.failure()
         time.sleep(0.05)
-    doors = json.loads(ready.read_text())
-    return Doors(nats=doors["nats"], client=doors["client"], http=doors["http"])
+    addresses = json.loads(ready.read_text())
+    return NodeAddresses(nats=addresses["nats"], client=addresses["client"], http=addresses["http"])
 
 
-def publish(doors: Doors, flights: Flights, on_progress: OnProgress) -> Measured:
+def publish(addresses: NodeAddresses, flights: Flights, on_progress: OnProgress) -> StageResult:
     """Publish all flights in order; each is acknowledged after its batch is on the disk."""
-    with bascule.connect_sync(doors.http) as client:
+    with bascule.connect_sync(addresses.http) as client:
         client.create_stream(STREAM, SUBJECT)
         started = time.perf_counter()
         acks = client.publish_many(flights.messages, on_progress=on_progress)
@@ -101,10 +101,10 @@ def publish(doors: Doors, flights: Flights, on_progress: OnProgress) -> Measured
         f"the acked offsets are not 0 to {count - 1} in order",
     )
     require(all(ack.synced for ack in acks), "an ack says that its message was not synced")
-    return Measured(seconds, f"offsets 0..{count - 1}")
+    return StageResult(seconds, f"offsets 0..{count - 1}")
 
 
-def read_back(doors: Doors, flights: Flights, on_progress: OnProgress) -> Measured:
+def read_back(addresses: NodeAddresses, flights: Flights, on_progress: OnProgress) -> StageResult:
     """Read the stream through confluent-kafka, and compare it with what was published.
 
     Comparing as it goes, so its time is in the figure.
@@ -113,7 +113,7 @@ def read_back(doors: Doors, flights: Flights, on_progress: OnProgress) -> Measur
 
     consumer = Consumer(
         {
-            "bootstrap.servers": doors.client,
+            "bootstrap.servers": addresses.client,
             "group.id": "bascule-demo",
             "enable.auto.commit": False,
             "enable.partition.eof": True,
@@ -130,7 +130,7 @@ def read_back(doors: Doors, flights: Flights, on_progress: OnProgress) -> Measur
         distance_sum == flights.distance_sum,
         f"the distances add up to {distance_sum}, in the CSV to {flights.distance_sum}",
     )
-    return Measured(seconds, f"Σ miles {distance_sum:,}")
+    return StageResult(seconds, f"Σ miles {distance_sum:,}")
 
 
 def _compare(consumer: Any, flights: Flights, on_progress: OnProgress) -> int:
@@ -165,12 +165,14 @@ def _compare(consumer: Any, flights: Flights, on_progress: OnProgress) -> int:
         on_progress(position)
 
 
-def read_columns(doors: Doors, flights: Flights, on_progress: OnProgress) -> Measured:
+def read_columns(
+    addresses: NodeAddresses, flights: Flights, on_progress: OnProgress
+) -> StageResult:
     """Read the stream through the Python client, as Arrow batches."""
     import pyarrow.compute as pc
 
     count = value_bytes = 0
-    with bascule.connect_sync(doors.http) as client:
+    with bascule.connect_sync(addresses.http) as client:
         started = time.perf_counter()
         for batch in client.read_batches(STREAM):
             count += batch.num_rows
@@ -182,15 +184,21 @@ def read_columns(doors: Doors, flights: Flights, on_progress: OnProgress) -> Mea
         value_bytes == flights.value_bytes,
         f"{value_bytes} bytes of values, expected {flights.value_bytes}",
     )
-    return Measured(seconds, "count and bytes")
+    return StageResult(seconds, "count and bytes")
 
 
 class SparkQuery:
     """The query of `bascule.pipeline.demo_query` in a process of its own, event by event."""
 
-    def __init__(self, doors: Doors, folder: Path) -> None:
+    def __init__(self, addresses: NodeAddresses, folder: Path) -> None:
         require_java()
-        arguments = [sys.executable, "-m", "bascule.pipeline.demo_query", "--server", doors.http]
+        arguments = [
+            sys.executable,
+            "-m",
+            "bascule.pipeline.demo_query",
+            "--server",
+            addresses.http,
+        ]
         arguments += ["--stream", STREAM, "--output", str(folder)]
         environment = {
             "PYSPARK_PYTHON": sys.executable,
@@ -202,10 +210,10 @@ class SparkQuery:
             "Spark", arguments, log=folder / "spark.log", environment=environment, piped=True
         )
 
-    def write(self, on_progress: OnProgress) -> Measured:
+    def write(self, on_progress: OnProgress) -> StageResult:
         """Wait while the stream goes to Parquet."""
         written = self.wait_for("written", on_progress)
-        return Measured(written["seconds"], f"{written['rows']:,} rows")
+        return StageResult(written["seconds"], f"{written['rows']:,} rows")
 
     def wait_for(self, event: str, on_progress: OnProgress | None = None) -> dict[str, Any]:
         """The facts of the next `event`. Raises: Broken if Spark ends before it."""

@@ -29,7 +29,7 @@ ROWS_SHOWN: Final = 20
 """Of a table on the terminal; the report and --json have all."""
 
 
-class Picture:
+class ProgressDisplay:
     """The bar; nothing where nobody looks."""
 
     def __init__(self, name: str, *, quiet: bool) -> None:
@@ -89,7 +89,7 @@ class Picture:
                 parts.append(f"late {count_text(self._lag['late_rows'])}")
         return "  ".join(parts)
 
-    def __enter__(self) -> Picture:
+    def __enter__(self) -> ProgressDisplay:
         self._progress.start()
         return self
 

@@ -18,7 +18,7 @@ from bascule.cli import exit_codes
 from bascule.cli.demo.processes import Program
 from bascule.cli.demo.stages import require_java
 from bascule.cli.output import err
-from bascule.cli.pipeline.display import Picture, summary
+from bascule.cli.pipeline.display import ProgressDisplay, summary
 
 if TYPE_CHECKING:
     from bascule.pipeline.declare import Declaration
@@ -29,7 +29,7 @@ END_SECONDS_MAX: Final = 30.0
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class EndedRun:
     """How a run ended."""
 
     ok: bool
@@ -40,7 +40,7 @@ class Ended:
 
 def run_declared(
     file: Path, declaration: Declaration, settings: list[str], *, report: Path | None, quiet: bool
-) -> Ended:
+) -> EndedRun:
     """Run a checked declaration, and show how far it is on standard error.
 
     Raises: Broken where Spark ends without a word; typer.Exit after telling what failed.
@@ -56,7 +56,7 @@ def run_declared(
         spark = Program(
             "Spark", arguments, log=log, environment=_environment(), piped=True, tied=True
         )
-        with spark as program, passing_signals_on(program):
+        with spark as program, forward_signals(program):
             return _watch(program, declaration, quiet=quiet)
 
 
@@ -69,14 +69,14 @@ def _environment() -> dict[str, str]:
     }
 
 
-def _watch(program: Program, declaration: Declaration, *, quiet: bool) -> Ended:
+def _watch(program: Program, declaration: Declaration, *, quiet: bool) -> EndedRun:
     from bascule.pipeline.declare.events import decode_result
 
     found: dict[str, Any] | None = None
     page = ""
-    with Picture(declaration.pipeline.name, quiet=quiet) as picture:
+    with ProgressDisplay(declaration.pipeline.name, quiet=quiet) as display:
         for event in _events(program):
-            picture.show(event)
+            display.show(event)
             if event["event"] == "result":
                 found = event["result"]
             elif event["event"] == "report":
@@ -93,11 +93,11 @@ def _watch(program: Program, declaration: Declaration, *, quiet: bool) -> Ended:
         err.print(summary(result))
     if page:
         err.print(f"report: {page}")
-    return Ended(result.ok, bool(result.summary.get("interrupted")), found)
+    return EndedRun(result.ok, bool(result.summary.get("interrupted")), found)
 
 
 @contextmanager
-def passing_signals_on(program: Program) -> Iterator[None]:
+def forward_signals(program: Program) -> Iterator[None]:
     """The first Ctrl-C (or SIGTERM, SIGHUP) asks the program to end in order, the next ends it."""
     asked = False
 

@@ -1,7 +1,7 @@
 """`bascule top`: what a node does now.
 
 samples    `/metrics` read at two moments, and the rates between them
-picture    the table on a terminal
+render    the table on a terminal
 command    polling, and the ways to show it
 """
 

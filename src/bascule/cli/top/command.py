@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from bascule.cli.output import JsonOption, ServerOption, out, print_json
-from bascule.cli.top.display import SORTS, picture
-from bascule.cli.top.samples import Row, Sample, View, sample_of, view_of
+from bascule.cli.top.display import SORTS, render_view
+from bascule.cli.top.samples import RateView, Sample, StreamRow, sample_of, view_of
 from bascule.cli.units import parse_duration
 from bascule.errors import Broken, RemoteProtocolError
 
@@ -57,7 +57,7 @@ def top(
             _live(views, sort, internal=internal)
 
 
-def _views(client: SyncClient, seconds: float, *, patient: bool) -> Iterator[tuple[View, str]]:
+def _views(client: SyncClient, seconds: float, *, patient: bool) -> Iterator[tuple[RateView, str]]:
     """A view an interval, for ever; a `patient` one goes on, with the news, while nobody answers.
 
     Raises: Broken, RemoteProtocolError.
@@ -84,28 +84,28 @@ def _sample(client: SyncClient) -> Sample:
     return sample_of(text, at_s=time.monotonic())
 
 
-def _chosen(view: View, sort: str, *, internal: bool) -> list[Row]:
+def _chosen(view: RateView, sort: str, *, internal: bool) -> list[StreamRow]:
     rows = [row for row in view.rows if internal or not row.name.startswith("_")]
     return sorted(rows, key=SORTS[sort])
 
 
-def _live(views: Iterator[tuple[View, str]], sort: str, *, internal: bool) -> None:
+def _live(views: Iterator[tuple[RateView, str]], sort: str, *, internal: bool) -> None:
     from rich.live import Live
 
     with Live(console=out, screen=True, auto_refresh=False) as live:
         for view, news in views:
             rows = _chosen(view, sort, internal=internal)
-            live.update(picture(view, rows, height=out.height, news=news), refresh=True)
+            live.update(render_view(view, rows, height=out.height, news=news), refresh=True)
 
 
-def _print(view: View, rows: list[Row], *, json: bool, once: bool) -> None:
+def _print(view: RateView, rows: list[StreamRow], *, json: bool, once: bool) -> None:
     if json:
         print_json(as_json(view, rows), indent=once)
     else:
-        out.print(picture(view, rows, height=None))
+        out.print(render_view(view, rows, height=None))
 
 
-def as_json(view: View, rows: list[Row]) -> dict[str, Any]:
+def as_json(view: RateView, rows: list[StreamRow]) -> dict[str, Any]:
     """A view for programs: whole numbers and yes or no where the metrics had floats."""
     node = asdict(view.node)
     for name, value in node.items():

@@ -10,7 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from bascule.cli.top.samples import Row, View
+from bascule.cli.top.samples import RateView, StreamRow
 from bascule.cli.units import bytes_text, count_text
 
 HEADER_LINES: Final = 5
@@ -29,8 +29,8 @@ SORTS: Final = {
 }
 
 
-def picture(
-    view: View, rows: Sequence[Row], *, height: int | None, news: str = ""
+def render_view(
+    view: RateView, rows: Sequence[StreamRow], *, height: int | None, news: str = ""
 ) -> RenderableType:
     """The node in two lines, then the streams that fit into `height` lines; None shows all."""
     room = len(rows) if height is None else max(height - HEADER_LINES - bool(news), 1)
@@ -45,7 +45,7 @@ def picture(
     return Group(*parts)
 
 
-def _node(view: View) -> Text:
+def _node(view: RateView) -> Text:
     node = view.node
     buffer = 100 * node.buffer_bytes / node.buffer_bytes_max if node.buffer_bytes_max else 0.0
     used = 100 - 100 * node.disk_free_bytes / node.disk_size_bytes if node.disk_size_bytes else 0.0
@@ -66,7 +66,7 @@ def _node(view: View) -> Text:
     return text
 
 
-def _streams(rows: Sequence[Row]) -> Table:
+def _streams(rows: Sequence[StreamRow]) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold", expand=True)
     table.add_column("stream", ratio=1, min_width=NAME_WIDTH_MIN, no_wrap=True, overflow="ellipsis")
     for title, width in (
@@ -88,7 +88,7 @@ def _streams(rows: Sequence[Row]) -> Table:
     return table
 
 
-def _state(row: Row) -> Text:
+def _state(row: StreamRow) -> Text:
     if row.state == "ok" and row.refused_per_s:
         return Text("refusing", style="yellow")
     return Text(row.state, style={"ok": "green", "paused": "yellow"}.get(row.state, "red"))

@@ -120,7 +120,7 @@ def _take(sample: Sample, name: str, labels: Mapping[str, str], value: float) ->
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class StreamRow:
     """One stream between two moments."""
 
     name: str
@@ -145,7 +145,7 @@ def _state(stream: StreamSample) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class RateView:
     """What is shown: the node now, and rates since the sample before."""
 
     node: NodeSample
@@ -153,10 +153,10 @@ class View:
     cpu_percent: float
     stalled_percent: float
     """Share of the time in which reading NATS waited for the disk."""
-    rows: tuple[Row, ...]
+    rows: tuple[StreamRow, ...]
 
 
-def view_of(before: Sample, now: Sample) -> View:
+def view_of(before: Sample, now: Sample) -> RateView:
     """The rates between two samples of one node; what a restart set back counts from zero."""
     seconds = max(now.at_s - before.at_s, 1e-9)
 
@@ -167,7 +167,7 @@ def view_of(before: Sample, now: Sample) -> View:
     for name, stream in sorted(now.streams.items()):
         old = before.streams.get(name, StreamSample())
         rows.append(
-            Row(
+            StreamRow(
                 name=name,
                 partitions=stream.partitions,
                 records_per_s=rate(old.records, stream.records),
@@ -180,7 +180,7 @@ def view_of(before: Sample, now: Sample) -> View:
                 state=_state(stream),
             )
         )
-    return View(
+    return RateView(
         node=now.node,
         seconds=seconds,
         cpu_percent=100 * rate(before.node.cpu_s, now.node.cpu_s),

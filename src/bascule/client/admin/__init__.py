@@ -6,16 +6,16 @@ faces       the methods as the asynchronous and the blocking client offer them
 """
 
 from bascule.client.admin.api import Admin, PurgedPartition, error_of, server_url, stream_info_of
-from bascule.client.admin.mixins import AdminFace, SyncAdminFace
+from bascule.client.admin.mixins import AdminMixin, SyncAdminMixin
 from bascule.client.admin.settings import AlterableSettings, StreamSettings
 
 __all__ = [
     "Admin",
-    "AdminFace",
+    "AdminMixin",
     "AlterableSettings",
     "PurgedPartition",
     "StreamSettings",
-    "SyncAdminFace",
+    "SyncAdminMixin",
     "error_of",
     "server_url",
     "stream_info_of",

@@ -66,7 +66,7 @@ def server_url(server: str | None) -> str:
 class Admin:
     """Streams and the node, over HTTP.
 
-    Every method raises Broken where no node answers, and what the node refuses as the class the
+    Every method raises Broken where no node responses, and what the node refuses as the class the
     node itself raised.
     """
 
@@ -107,25 +107,25 @@ class Admin:
         is taken by another configuration, InvalidName, ConfigError.
         """
         body = {"name": name, "subject": subject, **_given(settings)}
-        status, answer = await self._ask("POST", "/v1/streams", body=body, name=name)
-        return stream_info_of(answer), status == 201
+        status, response = await self._ask("POST", "/v1/streams", body=body, name=name)
+        return stream_info_of(response), status == 201
 
     async def alter_stream(self, name: str, **settings: Unpack[AlterableSettings]) -> StreamInfo:
         """Change settings; what is left out stays. Raises: UnknownStream, CannotAlter, ConfigError,
         InternalStream.
         """
-        _, answer = await self._ask("PATCH", _path(name), body=_given(settings), name=name)
-        return stream_info_of(answer)
+        _, response = await self._ask("PATCH", _path(name), body=_given(settings), name=name)
+        return stream_info_of(response)
 
     async def pause_stream(self, name: str) -> StreamInfo:
         """Take no messages for now. Raises: UnknownStream, InternalStream."""
-        _, answer = await self._ask("POST", f"{_path(name)}/pause", body={}, name=name)
-        return stream_info_of(answer)
+        _, response = await self._ask("POST", f"{_path(name)}/pause", body={}, name=name)
+        return stream_info_of(response)
 
     async def resume_stream(self, name: str) -> StreamInfo:
         """Take messages again. Raises: UnknownStream, InternalStream."""
-        _, answer = await self._ask("POST", f"{_path(name)}/resume", body={}, name=name)
-        return stream_info_of(answer)
+        _, response = await self._ask("POST", f"{_path(name)}/resume", body={}, name=name)
+        return stream_info_of(response)
 
     async def purge_stream(
         self,
@@ -135,11 +135,11 @@ class Admin:
         before_ms: int | None = None,
         partition: int | None = None,
     ) -> list[PurgedPartition]:
-        """Remove records before an offset or a Unix time (ms), or all; see `AdminFace`."""
+        """Remove records before an offset or a Unix time (ms), or all; see `AdminMixin`."""
         wanted = {"to_offset": to_offset, "before_ms": before_ms, "partition": partition}
         body = {key: value for key, value in wanted.items() if value is not None}
-        _, answer = await self._ask("POST", f"{_path(name)}/purge", body=body, name=name)
-        return [_convert(item, PurgedPartition) for item in answer["partitions"]]
+        _, response = await self._ask("POST", f"{_path(name)}/purge", body=body, name=name)
+        return [_convert(item, PurgedPartition) for item in response["partitions"]]
 
     async def delete_stream(self, name: str) -> None:
         """Delete a stream and everything in it. Raises: UnknownStream, InternalStream."""
@@ -150,8 +150,8 @@ class Admin:
     ) -> list[CommittedOffset]:
         """Every commit, or those of a consumer or for a stream; none is missed that was acked."""
         chosen = {"consumer": consumer, "stream": stream}
-        _, answer = await self._ask("GET", f"/v1/offsets{_query(chosen)}")
-        return [_convert(item, CommittedOffset) for item in answer["offsets"]]
+        _, response = await self._ask("GET", f"/v1/offsets{_query(chosen)}")
+        return [_convert(item, CommittedOffset) for item in response["offsets"]]
 
     async def reset_offsets(
         self,
@@ -172,16 +172,16 @@ class Admin:
             "timestamp_ms": timestamp_ms,
             "partition": partition,
         }
-        _, answer = await self._ask("POST", "/v1/offsets", body=body, name=stream)
-        return [_convert(item, CommittedOffset) for item in answer["offsets"]]
+        _, response = await self._ask("POST", "/v1/offsets", body=body, name=stream)
+        return [_convert(item, CommittedOffset) for item in response["offsets"]]
 
     async def remove_offsets(
         self, consumer: str, *, stream: str | None = None, partition: int | None = None
     ) -> int:
         """Forget a consumer's commits; how many there were."""
         chosen = {"consumer": consumer, "stream": stream, "partition": partition}
-        _, answer = await self._ask("DELETE", f"/v1/offsets{_query(chosen)}")
-        return int(answer["removed"])
+        _, response = await self._ask("DELETE", f"/v1/offsets{_query(chosen)}")
+        return int(response["removed"])
 
     async def _ask(
         self, method: str, path: str, *, body: Any = None, name: str = ""
@@ -190,24 +190,24 @@ class Admin:
         if response.status_code == 204:
             return 204, None
         try:
-            answer = msgspec.json.decode(response.content)
+            response = msgspec.json.decode(response.content)
         except msgspec.DecodeError as error:
             raise RemoteProtocolError(
                 f"{self.server} answered {method} {path} with status {response.status_code} and "
                 "no JSON; is it a Bascule node?"
             ) from error
         if response.is_success:
-            return response.status_code, answer
-        raise error_of(answer, what=f"{method} {path}", name=name)
+            return response.status_code, response
+        raise error_of(response, what=f"{method} {path}", name=name)
 
     async def _request(self, method: str, path: str, *, body: Any = None) -> httpx.Response:
         try:
             return await self._http.request(method, path, json=body)
         except httpx.TimeoutException as error:
-            raise Broken(f"the node at {self.server} did not answer {method} {path}") from error
+            raise Broken(f"the node at {self.server} did not response {method} {path}") from error
         except httpx.HTTPError as error:
             raise Broken(
-                f"no Bascule node answers at {self.server} ({error}): start one with "
+                f"no Bascule node responses at {self.server} ({error}): start one with "
                 f"`bascule serve`, or name another with {SERVER_VARIABLE}"
             ) from error
 
@@ -228,11 +228,11 @@ def _path(name: str) -> str:
     return f"/v1/streams/{quote(name, safe='')}"
 
 
-def error_of(answer: Any, *, what: str, name: str) -> BasculeError:
+def error_of(response: Any, *, what: str, name: str) -> BasculeError:
     """The exception that the body of a refusal stands for; `name` is the stream asked about."""
-    detail = answer.get("error") if isinstance(answer, dict) else None
+    detail = response.get("error") if isinstance(response, dict) else None
     if not isinstance(detail, dict):
-        return RequestFailed(what, "no_error_body", str(answer)[:200])
+        return RequestFailed(what, "no_error_body", str(response)[:200])
     code, message = str(detail.get("code")), str(detail.get("message"))
     known = _of_code(code, detail, name)
     return _worded(known, message) if known else RequestFailed(what, code, message)
@@ -275,7 +275,7 @@ def _convert(body: Any, kind: type[T]) -> T:
     try:
         return msgspec.convert(body, kind)
     except msgspec.ValidationError as error:
-        raise RemoteProtocolError(f"the node's answer is not understood: {error}") from error
+        raise RemoteProtocolError(f"the node's response is not understood: {error}") from error
 
 
 def stream_info_of(body: Any) -> StreamInfo:
@@ -293,4 +293,4 @@ def stream_info_of(body: Any) -> StreamInfo:
             refusal=body.get("refusal"),
         )
     except (KeyError, TypeError, ValueError) as error:
-        raise RemoteProtocolError(f"the node's answer is not understood: {error!r}") from error
+        raise RemoteProtocolError(f"the node's response is not understood: {error!r}") from error

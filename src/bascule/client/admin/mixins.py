@@ -12,7 +12,7 @@ from bascule.model import CommittedOffset, NodeInfo, StreamInfo
 T = TypeVar("T")
 
 
-class AdminFace:
+class AdminMixin:
     """Streams and the node, as the asynchronous client offers them."""
 
     def _opened(self) -> Admin:
@@ -123,47 +123,47 @@ class AdminFace:
         return await self._opened().remove_offsets(consumer, stream=stream, partition=partition)
 
 
-class SyncAdminFace:
+class SyncAdminMixin:
     """The same for the blocking client."""
 
-    _face: AdminFace
+    _async_admin: AdminMixin
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
         raise NotImplementedError
 
     def node(self) -> NodeInfo:
-        """See `AdminFace.node`."""
-        return self._run(self._face.node())
+        """See `AdminMixin.node`."""
+        return self._run(self._async_admin.node())
 
     def metrics(self) -> str:
-        """See `AdminFace.metrics`."""
-        return self._run(self._face.metrics())
+        """See `AdminMixin.metrics`."""
+        return self._run(self._async_admin.metrics())
 
     def streams(self) -> list[StreamInfo]:
-        """See `AdminFace.streams`."""
-        return self._run(self._face.streams())
+        """See `AdminMixin.streams`."""
+        return self._run(self._async_admin.streams())
 
     def stream(self, name: str) -> StreamInfo:
-        """See `AdminFace.stream`."""
-        return self._run(self._face.stream(name))
+        """See `AdminMixin.stream`."""
+        return self._run(self._async_admin.stream(name))
 
     def create_stream(
         self, name: str, subject: str, **settings: Unpack[StreamSettings]
     ) -> tuple[StreamInfo, bool]:
-        """See `AdminFace.create_stream`."""
-        return self._run(self._face.create_stream(name, subject, **settings))
+        """See `AdminMixin.create_stream`."""
+        return self._run(self._async_admin.create_stream(name, subject, **settings))
 
     def alter_stream(self, name: str, **settings: Unpack[AlterableSettings]) -> StreamInfo:
-        """See `AdminFace.alter_stream`."""
-        return self._run(self._face.alter_stream(name, **settings))
+        """See `AdminMixin.alter_stream`."""
+        return self._run(self._async_admin.alter_stream(name, **settings))
 
     def pause_stream(self, name: str) -> StreamInfo:
-        """See `AdminFace.pause_stream`."""
-        return self._run(self._face.pause_stream(name))
+        """See `AdminMixin.pause_stream`."""
+        return self._run(self._async_admin.pause_stream(name))
 
     def resume_stream(self, name: str) -> StreamInfo:
-        """See `AdminFace.resume_stream`."""
-        return self._run(self._face.resume_stream(name))
+        """See `AdminMixin.resume_stream`."""
+        return self._run(self._async_admin.resume_stream(name))
 
     def purge_stream(
         self,
@@ -173,22 +173,22 @@ class SyncAdminFace:
         before_ms: int | None = None,
         partition: int | None = None,
     ) -> list[PurgedPartition]:
-        """See `AdminFace.purge_stream`."""
+        """See `AdminMixin.purge_stream`."""
         return self._run(
-            self._face.purge_stream(
+            self._async_admin.purge_stream(
                 name, to_offset=to_offset, before_ms=before_ms, partition=partition
             )
         )
 
     def delete_stream(self, name: str) -> None:
-        """See `AdminFace.delete_stream`."""
-        self._run(self._face.delete_stream(name))
+        """See `AdminMixin.delete_stream`."""
+        self._run(self._async_admin.delete_stream(name))
 
     def offsets(
         self, *, consumer: str | None = None, stream: str | None = None
     ) -> list[CommittedOffset]:
-        """See `AdminFace.offsets`."""
-        return self._run(self._face.offsets(consumer=consumer, stream=stream))
+        """See `AdminMixin.offsets`."""
+        return self._run(self._async_admin.offsets(consumer=consumer, stream=stream))
 
     def reset_offsets(
         self,
@@ -200,9 +200,9 @@ class SyncAdminFace:
         timestamp_ms: int | None = None,
         partition: int | None = None,
     ) -> list[CommittedOffset]:
-        """See `AdminFace.reset_offsets`."""
+        """See `AdminMixin.reset_offsets`."""
         return self._run(
-            self._face.reset_offsets(
+            self._async_admin.reset_offsets(
                 consumer,
                 stream,
                 to=to,
@@ -215,5 +215,7 @@ class SyncAdminFace:
     def remove_offsets(
         self, consumer: str, *, stream: str | None = None, partition: int | None = None
     ) -> int:
-        """See `AdminFace.remove_offsets`."""
-        return self._run(self._face.remove_offsets(consumer, stream=stream, partition=partition))
+        """See `AdminMixin.remove_offsets`."""
+        return self._run(
+            self._async_admin.remove_offsets(consumer, stream=stream, partition=partition)
+        )

@@ -1,8 +1,8 @@
 """Write the rows of Arrow columns as PUB and HPUB operations, each with its reply subject.
 
-What a row may carry is what `client.messages.Encoder` allows; a row that breaks a rule ends the
-call, which says where and which. Subjects beyond ASCII are taken for checked: whether a character
-is printable is not known here.
+`client.messages.MessageEncoder` defines what a row may carry. A row that breaks a rule ends the
+call; the state then holds the position and the kind of the error. The caller must check subjects
+with characters outside ASCII, because printability is not known here.
 """
 
 from __future__ import annotations

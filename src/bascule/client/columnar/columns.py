@@ -16,7 +16,7 @@ from bascule.wire.subjects import check_subject
 
 COLUMNS: Final = ("subject", "key", "value", "headers", "message_id")
 IGNORED: Final = ("stream", "partition", "offset", "timestamp")
-"""Columns a read gives besides: what was read may be published again as it is."""
+"""ColumnBuffers a read gives besides: what was read may be published again as it is."""
 HEADERS_EXPECTED: Final = "array<struct<key: string, value: binary or string>> or a map of the same"
 _EXPECTED: Final = {
     "subject": "string",
@@ -31,7 +31,7 @@ _ABSENT: Final[_Buffers] = (0, _NO_ENDS, b"", b"")
 
 
 @dataclass(frozen=True, slots=True)
-class Route:
+class PublishRoute:
     """Where the rows of a run go and what they are called."""
 
     subject: str = ""
@@ -80,10 +80,10 @@ def check_schema(schema: pa.Schema, *, has_subject: bool) -> None:
         raise ColumnMismatch("subject", "no such column", "string, or a subject for all rows")
 
 
-class Columns:
+class ColumnBuffers:
     """The buffers of one batch, held as long as this is."""
 
-    def __init__(self, batch: pa.RecordBatch, route: Route, *, first_row: int) -> None:
+    def __init__(self, batch: pa.RecordBatch, route: PublishRoute, *, first_row: int) -> None:
         """`first_row` is the number of the batch's first row in its run.
 
         Raises: ColumnMismatch, and RowRefused for a subject beyond ASCII that is none.

@@ -14,9 +14,9 @@ import pyarrow as pa
 
 from bascule.client import _hot as acks_hot
 from bascule.client.columnar import _hot
-from bascule.client.columnar.columns import Columns, Route
+from bascule.client.columnar.columns import ColumnBuffers, PublishRoute
 from bascule.client.nats import NatsConnection
-from bascule.client.publish_window import CHUNK_BYTES_MAX, Run
+from bascule.client.publish_window import CHUNK_BYTES_MAX, PublishWindow
 from bascule.errors import BasculeError, RemoteProtocolError
 from bascule.model import PARTITION_COUNT_MAX
 
@@ -73,13 +73,13 @@ class _Chunk:
         return self.data[self.ends[at - 1] if at else 0 : self.ends[at]]
 
 
-class ColumnarRun(Run):
+class ColumnarWindow(PublishWindow):
     """Rows of Arrow batches under way."""
 
     def __init__(
         self,
         nats: NatsConnection,
-        route: Route,
+        route: PublishRoute,
         *,
         id: int,
         window: int,
@@ -117,7 +117,7 @@ class ColumnarRun(Run):
         """
         if self._failure is not None:
             raise self._failure
-        columns = Columns(batch, self._route, first_row=self._count)
+        columns = ColumnBuffers(batch, self._route, first_row=self._count)
         row = 0
         while row < columns.rows:
             row += self._take(columns, row)
@@ -133,7 +133,7 @@ class ColumnarRun(Run):
         self._count_acks(self._first)
         return self._published()
 
-    def _take(self, columns: Columns, row: int) -> int:
+    def _take(self, columns: ColumnBuffers, row: int) -> int:
         """Encode and send what fits into a chunk; the number of rows. Raises: RowRefused."""
         state, ends = self._state, self._ends
         size, payload_bytes_max = CHUNK_BYTES_MAX, self._nats.info.max_payload
@@ -210,12 +210,12 @@ class ColumnarRun(Run):
             self._count, sum(span.duplicates for span in spans), unsynced, tuple(spans)
         )
 
-    def _explain(self, index: int, answer: BasculeError) -> BasculeError:
+    def _explain(self, index: int, reply: BasculeError) -> BasculeError:
         if self.failed_row is None or index < self.failed_row:
             # Refusals come in any order: the first row is the one to name.
             self.failed_row, self.failed_subject = index, self.subject_of(index)
             self._failure = None
-        return super()._explain(index, answer)
+        return super()._explain(index, reply)
 
     def _silence(self) -> BasculeError:
         self.failed_row, self.failed_subject = self._first, self.subject_of(self._first)

@@ -16,7 +16,7 @@ from bascule.model import StreamInfo
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from bascule.client.columnar.publish_window import ColumnarRun, Published
+    from bascule.client.columnar.publish_window import ColumnarWindow, Published
     from bascule.client.nats import NatsConnection
 
 T = TypeVar("T")
@@ -28,22 +28,22 @@ BATCH_TIMEOUT_S: Final = 60.0
 class BatchPublisher:
     """Rows on their way: `async with client.batch_publisher(...) as out: await out.send(batch)`."""
 
-    def __init__(self, open_run: Callable[[], Coroutine[Any, Any, ColumnarRun]],
-                 close_run: Callable[[ColumnarRun], None]) -> None:  # fmt: skip
-        self._open_run = open_run
-        self._close_run = close_run
-        self._run: ColumnarRun | None = None
+    def __init__(self, open_window: Callable[[], Coroutine[Any, Any, ColumnarWindow]],
+                 close_window: Callable[[ColumnarWindow], None]) -> None:  # fmt: skip
+        self._open_window = open_window
+        self._close_window = close_window
+        self._window: ColumnarWindow | None = None
 
     async def open(self) -> BatchPublisher:
         """Raises: Broken, UnknownStream, InvalidName, ConfigError."""
-        if self._run is None:
-            self._run = await self._open_run()
+        if self._window is None:
+            self._window = await self._open_window()
         return self
 
     def close(self) -> None:
         """Hear no more acks; rows without one may or may not be stored. Idempotent."""
-        if self._run is not None:
-            self._close_run(self._run)
+        if self._window is not None:
+            self._close_window(self._window)
 
     @property
     def taken(self) -> int:
@@ -58,12 +58,12 @@ class BatchPublisher:
     @property
     def failed_row(self) -> int | None:
         """The row because of which publishing ended, where it was one."""
-        return None if self._run is None else self._run.failed_row
+        return None if self._window is None else self._window.failed_row
 
     @property
     def failed_subject(self) -> str | None:
         """The subject of `failed_row`."""
-        return None if self._run is None else self._run.failed_subject
+        return None if self._window is None else self._window.failed_subject
 
     async def send(self, batch: pa.RecordBatch) -> None:
         """Hand over all rows of a batch; waits while the window is full.
@@ -71,12 +71,12 @@ class BatchPublisher:
         Raises: ColumnMismatch, RowRefused (the rows before it were sent), and as
         `Client.publish_many`.
         """
-        with _Noting(self._opened()):
+        with _AddProgressNote(self._opened()):
             await self._opened().send(batch)
 
     async def finish(self) -> Published:
         """Return once every row is acked: what became of them. Raises: as `send`."""
-        with _Noting(self._opened()):
+        with _AddProgressNote(self._opened()):
             return await self._opened().finish()
 
     async def __aenter__(self) -> BatchPublisher:
@@ -90,17 +90,17 @@ class BatchPublisher:
     ) -> None:
         self.close()
 
-    def _opened(self) -> ColumnarRun:
-        if self._run is None:
+    def _opened(self) -> ColumnarWindow:
+        if self._window is None:
             raise Closed("the batch publisher is not open: use it in `with`")
-        return self._run
+        return self._window
 
 
-class _Noting:
-    """Says in an error how far the run had come."""
+class _AddProgressNote:
+    """Says in an error how far the window had come."""
 
-    def __init__(self, run: ColumnarRun) -> None:
-        self._run = run
+    def __init__(self, window: ColumnarWindow) -> None:
+        self._window = window
 
     def __enter__(self) -> None:
         return None
@@ -112,7 +112,7 @@ class _Noting:
         trace: TracebackType | None,
     ) -> None:
         if isinstance(error, BasculeError):
-            error.add_note(f"{self._run.acked} of {self._run.taken} rows were acked")
+            error.add_note(f"{self._window.acked} of {self._window.taken} rows were acked")
 
 
 class SyncBatchPublisher:
@@ -176,7 +176,7 @@ class SyncBatchPublisher:
         self._run(close())
 
 
-class ColumnarFace:
+class ColumnarMixin:
     """Publishing Arrow batches, as the asynchronous client offers it."""
 
     async def _publishing(self) -> Publisher:
@@ -198,20 +198,20 @@ class ColumnarFace:
         """A publisher of Arrow batches, one after another; see `publish_batches`."""
         publisher: Publisher | None = None
 
-        async def open_run() -> ColumnarRun:
+        async def open_window() -> ColumnarWindow:
             # Arrow takes a while to import, and most clients never need it.
-            from bascule.client.columnar.columns import Route
-            from bascule.client.columnar.publish_window import ColumnarRun
+            from bascule.client.columnar.columns import PublishRoute
+            from bascule.client.columnar.publish_window import ColumnarWindow
 
             nonlocal publisher
             pattern = (
                 "" if stream is None else (await self.stream(stream)).definition.config.subject
             )
-            route = Route(subject or "", pattern, message_ids or "")
+            route = PublishRoute(subject or "", pattern, message_ids or "")
             route.check()
 
-            def create(nats: NatsConnection, id: int) -> ColumnarRun:
-                return ColumnarRun(
+            def create(nats: NatsConnection, id: int) -> ColumnarWindow:
+                return ColumnarWindow(
                     nats,
                     route,
                     id=id,
@@ -222,13 +222,13 @@ class ColumnarFace:
                 )
 
             publisher = await self._publishing()
-            return await publisher.open_run(create, timeout)
+            return await publisher.open_window(create, timeout)
 
-        def close_run(run: ColumnarRun) -> None:
+        def close_window(columnar_window: ColumnarWindow) -> None:
             if publisher is not None:
-                publisher.close_run(run)
+                publisher.close_window(columnar_window)
 
-        return BatchPublisher(open_run, close_run)
+        return BatchPublisher(open_window, close_window)
 
     async def publish_batches(
         self,
@@ -274,10 +274,10 @@ class ColumnarFace:
             return await out.finish()
 
 
-class SyncColumnarFace:
+class SyncColumnarMixin:
     """The same for the blocking client."""
 
-    _columnar: ColumnarFace
+    _async_columnar: ColumnarMixin
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
         raise NotImplementedError
@@ -291,8 +291,8 @@ class SyncColumnarFace:
         stream: str | None = None,
         timeout: float = BATCH_TIMEOUT_S,
     ) -> SyncBatchPublisher:
-        """See `ColumnarFace.batch_publisher`."""
-        inner = self._columnar.batch_publisher(
+        """See `ColumnarMixin.batch_publisher`."""
+        inner = self._async_columnar.batch_publisher(
             subject=subject, message_ids=message_ids, window=window, stream=stream, timeout=timeout
         )
         return SyncBatchPublisher(inner, self._run)
@@ -307,7 +307,7 @@ class SyncColumnarFace:
         stream: str | None = None,
         timeout: float = BATCH_TIMEOUT_S,
     ) -> Published:
-        """See `ColumnarFace.publish_batches`. `batches` is iterated on the caller's thread."""
+        """See `ColumnarMixin.publish_batches`. `batches` is iterated on the caller's thread."""
         with self.batch_publisher(
             subject=subject, message_ids=message_ids, window=window, stream=stream, timeout=timeout
         ) as out:

@@ -12,7 +12,7 @@ from array import array
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final
 
-from bascule.client.nats.link import Chunk, Link, open_link
+from bascule.client.nats.link import Chunk, NatsLink, open_link
 from bascule.errors import Broken, Closed, ConfigError, LimitExceeded, RemoteProtocolError
 from bascule.host.real import RealRandom
 from bascule.wire.nats import (
@@ -65,8 +65,8 @@ class NatsConnection:
         self._pool = ServerPool(servers, self._random)
         self._options = options
         self._tls = tls
-        self._link: Link | None = None
-        self._left: set[Link] = set()
+        self._link: NatsLink | None = None
+        self._left: set[NatsLink] = set()
         """Links to servers about to go, which may still bring acks."""
         self._last: ServerAddress | None = None
         self._up = asyncio.Event()
@@ -175,7 +175,7 @@ class NatsConnection:
         self.last_error = error.text
         log.warning("the NATS server says: %s", error)
 
-    def on_info(self, link: Link, info: ServerInfo) -> None:
+    def on_info(self, link: NatsLink, info: ServerInfo) -> None:
         """Take what the server says of its cluster, and move where it is about to go."""
         self._pool.learn(link.address, info.connect_urls)
         if info.ldm and link is self._link:
@@ -183,7 +183,7 @@ class NatsConnection:
             self._pool.leave(link.address)
             self._spawn(self._move(link))
 
-    def on_lost(self, link: Link, error: BaseException) -> None:
+    def on_lost(self, link: NatsLink, error: BaseException) -> None:
         """Start to reconnect; called once by each link that was ready."""
         self._left.discard(link)
         if link is not self._link or self._closed:
@@ -231,7 +231,7 @@ class NatsConnection:
             raise NatsRefused("; ".join(causes), refused.kind)
         raise Broken(f"cannot connect to NATS: {'; '.join(causes)}")
 
-    def _adopt(self, link: Link) -> None:
+    def _adopt(self, link: NatsLink) -> None:
         """Send and receive over this link from now on."""
         assert link.handshake.info is not None
         if not self.inbox:
@@ -267,7 +267,7 @@ class NatsConnection:
         self._up.set()
         self.on_failed(error)
 
-    async def _move(self, leaving: Link) -> None:
+    async def _move(self, leaving: NatsLink) -> None:
         """Go on with another server before this one goes; acks may still come by both.
 
         Nothing is sent again: what this server took, it passes on.

@@ -36,26 +36,28 @@ BODY_BYTES_MAX: Final = 64 << 20
 CLOSE_S_MAX: Final = 2.0
 
 
-class LinkOwner(Protocol):
+class NatsLinkOwner(Protocol):
     """Who hears what a link does."""
 
     def on_messages(self, data: bytes, positions: array[int], count: int) -> None: ...
 
     def on_error(self, error: ServerError) -> None: ...
 
-    def on_info(self, link: Link, info: ServerInfo) -> None:
+    def on_info(self, link: NatsLink, info: ServerInfo) -> None:
         """The server says more of itself: its cluster changed, or it is about to go."""
         ...
 
-    def on_lost(self, link: Link, error: BaseException) -> None:
+    def on_lost(self, link: NatsLink, error: BaseException) -> None:
         """Called once by each link that was ready."""
         ...
 
 
-class Link(asyncio.Protocol):
+class NatsLink(asyncio.Protocol):
     """One connection; made by `open_link`."""
 
-    def __init__(self, handshake: NatsHandshake, address: ServerAddress, owner: LinkOwner) -> None:
+    def __init__(
+        self, handshake: NatsHandshake, address: ServerAddress, owner: NatsLinkOwner
+    ) -> None:
         loop = asyncio.get_running_loop()
         self.transport: asyncio.Transport | None = None
         self.handshake = handshake
@@ -190,10 +192,10 @@ class Link(asyncio.Protocol):
 async def open_link(
     address: ServerAddress,
     options: ConnectOptions,
-    owner: LinkOwner,
+    owner: NatsLinkOwner,
     *,
     tls: ssl.SSLContext | None,
-) -> Link:
+) -> NatsLink:
     """Connect, upgrade to TLS where asked, present the credentials, wait for the first PONG.
 
     Raises: OSError (network), NatsRefused (credentials, limits), ConfigError (files with
@@ -209,7 +211,7 @@ async def open_link(
         now_s=lambda: clock.now_ms() // 1000,
     )
     transport, link = await loop.create_connection(
-        lambda: Link(handshake, address, owner), address.host, address.port
+        lambda: NatsLink(handshake, address, owner), address.host, address.port
     )
     try:
         if await link.step is Step.START_TLS:

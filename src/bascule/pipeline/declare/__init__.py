@@ -1,20 +1,20 @@
-"""A pipeline in one file: what it reads, what it does, where it leaves it.
+"""A pipeline declared in one TOML file: its source, its job and its target.
 
     [pipeline]                    bascule pipeline run flights.toml
     name = "flights"                   |
     kind = "archive"                   v
-    [source]                      document   TOML, ${NAME}, --set            pure
-    stream = "flights"            sections   structs; unknown keys refused   pure
-    [table]                       jobs       the spec of the kind's job
-    format = "iceberg"            process    a Spark of its own, events on standard output
+    [source]                      loader       TOML, ${NAME}, --set                  pure
+    stream = "flights"            sections     structs; unknown keys are refused     pure
+    [table]                       dispatch     the spec of the kind's job
+    format = "iceberg"            process      its own Spark; events on standard output
     location = "lake"
 
-A file is checked whole before Java is started, and every error names file and key. Nothing in it is
-guessed: an unknown key is refused with the nearest known one. Paths are relative to the file, so
-that a run from another directory finds the same checkpoint.
+The whole file is checked before Java starts. Every error names the file and the key. An unknown key
+is refused, and the error suggests the nearest known key. Paths are relative to the file, so that a
+run from another directory uses the same checkpoint.
 
-Running is `python -m bascule.pipeline.declare FILE`: by the command line, which watches its events,
-or by `spark-submit`, which brings the master.
+`python -m bascule.pipeline.declare FILE` runs a pipeline. The command line starts it and reads its
+events; `spark-submit` starts it on a cluster.
 """
 
 from bascule.pipeline.declare.loader import load

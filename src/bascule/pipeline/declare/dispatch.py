@@ -1,7 +1,7 @@
-"""From a declaration to the spec of its kind's job, and the run of that job.
+"""Converts a declaration to the spec of its job, and runs the job.
 
-A job's spec is the law on its own keys: what `[archive]` may hold is what `ArchiveSpec` holds, less
-what the shared sections say. So a job gains a key without a change here.
+The job's spec defines the keys of the job's section: `[archive]` may hold the fields of
+`ArchiveSpec` that the shared sections do not set. A new field of a spec needs no change here.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import msgspec
 from bascule.errors import BasculeError, ConfigError
 from bascule.pipeline.declare.sections import Declaration, Kind
 from bascule.pipeline.declare.validation import source_options, value_options
-from bascule.pipeline.jobs.model import JobResult, Progress
+from bascule.pipeline.jobs.model import JobProgress, JobResult
 from bascule.pipeline.trigger import AVAILABLE_NOW
 
 if TYPE_CHECKING:
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
-    """Where a kind's spec and its `run(spark, spec, progress)` are."""
+class JobModule:
+    """The modules of a kind's spec and of its `run(spark, spec, progress)`."""
 
     section: str
     spec_module: str
@@ -40,17 +40,17 @@ class Job:
 
 _JOBS: Final = "bascule.pipeline.jobs"
 _ROLLUP: Final = "bascule.pipeline.jobs.rollup"
-JOBS: Final[Mapping[Kind, Job]] = {
-    "archive": Job("archive", f"{_JOBS}.archive.spec", "ArchiveSpec", f"{_JOBS}.archive.run"),
-    "audit": Job("audit", f"{_JOBS}.audit.run", "AuditSpec", f"{_JOBS}.audit.run"),
-    "replay": Job("replay", f"{_JOBS}.replay.spec", "ReplaySpec", f"{_JOBS}.replay.run"),
-    "compact-lake": Job(
+JOBS: Final[Mapping[Kind, JobModule]] = {
+    "archive": JobModule("archive", f"{_JOBS}.archive.spec", "ArchiveSpec", f"{_JOBS}.archive.run"),
+    "audit": JobModule("audit", f"{_JOBS}.audit.run", "AuditSpec", f"{_JOBS}.audit.run"),
+    "replay": JobModule("replay", f"{_JOBS}.replay.spec", "ReplaySpec", f"{_JOBS}.replay.run"),
+    "compact-lake": JobModule(
         "compact_lake",
         f"{_JOBS}.compact_lake.spec",
         "CompactLakeSpec",
         f"{_JOBS}.compact_lake.run",
     ),
-    "rollup": Job("rollup", f"{_ROLLUP}.spec", "RollupSpec", f"{_ROLLUP}.run"),
+    "rollup": JobModule("rollup", f"{_ROLLUP}.spec", "RollupSpec", f"{_ROLLUP}.run"),
 }
 
 SOURCE_KEYS: Final = {
@@ -59,11 +59,11 @@ SOURCE_KEYS: Final = {
     "failOnDataLoss": "fail_on_data_loss",
     "maxOffsetsPerTrigger": "offsets_per_trigger_max",
 }
-"""Options of the source that jobs with a reader of their own take too, and their names there."""
+"""Source option -> field of the spec, for jobs that do not read through the Spark source."""
 
 
 def shared(declaration: Declaration) -> dict[str, Any]:
-    """What the shared sections say, by the names that specs have for it."""
+    """The values of the shared sections, by the field names of the specs."""
     pipeline = declaration.pipeline
     values: dict[str, Any] = {
         "name": pipeline.name,
@@ -85,9 +85,9 @@ def shared(declaration: Declaration) -> dict[str, Any]:
 
 
 def spec_of(declaration: Declaration, origin: str) -> msgspec.Struct:
-    """The spec of the job that a declaration means.
+    """Convert a declaration to the spec of its job.
 
-    Raises: ConfigError, naming `origin` and the key.
+    Raises: ConfigError with `origin` and the key.
     """
     kind = declaration.pipeline.kind
     job = JOBS[kind]
@@ -113,13 +113,13 @@ def spec_of(declaration: Declaration, origin: str) -> msgspec.Struct:
 
 
 def own_keys(kind: Kind) -> tuple[str, ...]:
-    """The keys of a kind's own section."""
+    """The keys that a kind's own section may hold."""
     told = {"name", "server", "checkpoint", "trigger", "value", "source", "table", "sink"}
     told |= set(SOURCE_KEYS.values())
     return tuple(f for f in JOBS[kind].spec_class().__struct_fields__ if f not in told)
 
 
-def _near(name: str, job: Job) -> str:
+def _near(name: str, job: JobModule) -> str:
     kind = next(kind for kind, other in JOBS.items() if other is job)
     known = own_keys(kind)
     near = difflib.get_close_matches(name, known, n=1)
@@ -129,7 +129,7 @@ def _near(name: str, job: Job) -> str:
 
 
 def _refuse_unused(declaration: Declaration, origin: str, fields: tuple[str, ...]) -> None:
-    """Nothing is said in vain. Raises: ConfigError."""
+    """Refuse keys that this kind does not use. Raises: ConfigError."""
     pipeline = declaration.pipeline
     given = {
         "checkpoint": bool(pipeline.checkpoint),
@@ -138,27 +138,27 @@ def _refuse_unused(declaration: Declaration, origin: str, fields: tuple[str, ...
     }
     for name, is_given in given.items():
         if is_given and name not in fields:
-            raise ConfigError(f"{origin}:pipeline.{name} means nothing to kind {pipeline.kind}")
+            raise ConfigError(f"{origin}:pipeline.{name} is not allowed for kind {pipeline.kind}")
 
 
 def _refuse_other_options(declaration: Declaration, origin: str, fields: tuple[str, ...]) -> None:
-    """A job with a reader of its own takes some options of the source, not all."""
+    """Refuse source options that a job with its own reader does not use. Raises: ConfigError."""
     taken = {option.lower() for option, name in SOURCE_KEYS.items() if name in fields}
     for name in declaration.source:
         if name.lower() not in taken:
             kind = declaration.pipeline.kind
             known = ", ".join(option for option in SOURCE_KEYS if option.lower() in taken)
             raise ConfigError(
-                f"{origin}:source.{name} means nothing to kind {kind}; known: {known}"
+                f"{origin}:source.{name} is not allowed for kind {kind}; known: {known}"
             )
 
 
 def run(
-    spark: SparkSession, declaration: Declaration, origin: str, progress: Progress
+    spark: SparkSession, declaration: Declaration, origin: str, progress: JobProgress
 ) -> JobResult:
-    """Do what a declaration says.
+    """Run the declared job.
 
-    Raises: BasculeError; what Spark raises.
+    Raises: BasculeError; exceptions of Spark.
     """
     job = JOBS[declaration.pipeline.kind]
     spec = spec_of(declaration, origin)

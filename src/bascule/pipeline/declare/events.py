@@ -1,11 +1,11 @@
-"""What a running pipeline tells whoever started it: one JSON object a line.
+"""Events of a running pipeline: one JSON object per line.
 
     {"event": "started", "spark": "4.3.0", "prometheus": 9464}
     {"event": "begin", "what": "archive", "total": 100000}
-    {"event": "advance", "done": 12000}            absolute, within what began last
+    {"event": "advance", "done": 12000}            absolute, within the step begun last
     {"event": "lag", "rows": 12000, "rows_per_s": 50000.0, "lag": 88000, "late_rows": 0}
     {"event": "say", "text": "..."}
-    {"event": "result", "result": {...}}           a `JobResult`, the last but for "report"
+    {"event": "result", "result": {...}}           a `JobResult`; only "report" may follow
     {"event": "report", "path": "/x.html"}
     {"event": "failed", "error": "DataLoss", "text": "..."}
 
@@ -28,12 +28,12 @@ from bascule.pipeline.jobs.model import JobResult
 Event = dict[str, Any]
 
 _RAISED: Final = re.compile(r"bascule\.errors\.(?:\w+\.)*(\w+): (.+)")
-"""How Spark shows what a Python worker raised."""
+"""The form in which Spark reports an exception of a Python worker."""
 _SENTENCE_MAX: Final = 600
 
 
-class Events:
-    """Writes events; a `Progress` of the job."""
+class EventWriter:
+    """Writes events. It is the `JobProgress` of the job."""
 
     def __init__(self, write: Callable[[str], object]) -> None:
         self._write = write
@@ -55,7 +55,7 @@ class Events:
 
 
 def decode_line(line: bytes) -> dict[str, Any] | None:
-    """The JSON object in a line; None for anything else that was printed."""
+    """Decode the JSON object in a line; None for other output."""
     try:
         found = json.loads(line)
     except ValueError:
@@ -64,7 +64,7 @@ def decode_line(line: bytes) -> dict[str, Any] | None:
 
 
 def decode_event(line: bytes) -> Event | None:
-    """The event in a line; None for anything else that was printed."""
+    """Decode the event in a line; None for other output."""
     event = decode_line(line)
     return event if event is not None and "event" in event else None
 
@@ -75,7 +75,8 @@ def decode_result(facts: Any) -> JobResult:
 
 
 def failure_of(error: BaseException) -> tuple[str, str]:
-    """The class and the sentence of what went wrong, ours where Spark wraps one of ours."""
+    """Return the class name and the text of a failure. Finds Bascule's error inside an error of
+    Spark."""
     if isinstance(error, BasculeError):
         return type(error).__name__, str(error)
     text = str(error)
@@ -88,7 +89,7 @@ def failure_of(error: BaseException) -> tuple[str, str]:
 
 
 def error_of(name: str) -> type[BasculeError]:
-    """The class of a name; the root of the tree for one that is not ours."""
+    """Return the error class of a name; BasculeError for an unknown name."""
     found = getattr(errors, name, None)
     if isinstance(found, type) and issubclass(found, BasculeError):
         return found

@@ -1,4 +1,4 @@
-"""The files that `bascule pipeline new` writes: every key, its default commented out. Pure."""
+"""The files that `bascule pipeline new` writes: every key, with defaults commented out. Pure."""
 
 from __future__ import annotations
 
@@ -11,33 +11,33 @@ from bascule.pipeline.declare.sections import KINDS
 _HEAD: Final = """\
 # {about}
 #
-#   bascule pipeline check {kind}.toml     says what is wrong, without Spark
-#   bascule pipeline run {kind}.toml       runs it; after a crash, once more
+#   bascule pipeline check {kind}.toml     checks this file, without Spark
+#   bascule pipeline run {kind}.toml       runs it; run it again after a crash
 #
-# A line that begins with # and a key shows a default. Paths are relative to this file.
-# ${{NAME}} is taken from the environment, so no secret need stand here.
+# A commented key shows its default. Paths are relative to this file.
+# ${{NAME}} is replaced from the environment; use it for secrets.
 
 [pipeline]
 name = "flights-{kind}"
 kind = "{kind}"
 {pipeline}# report = "report.html"               a page with figures and plots
-# master = "local[*]"                  spark-submit brings its own
+# master = "local[*]"                  spark-submit sets its own
 # prometheus_port = 9464               lag, rows/s, late rows; 0 picks a free port
 
 """
 _SERVER: Final = """\
-# server = "http://127.0.0.1:9080"     the node; else BASCULE_SERVER
+# server = "http://127.0.0.1:9080"     the node; default: BASCULE_SERVER
 """
 _CHECKPOINT: Final = """\
 checkpoint = "checkpoint"              # Spark's position and state
-# trigger = "available-now"            or an interval: "10s", and it runs until stopped
+# trigger = "available-now"            or an interval such as "10s": runs until stopped
 """
 _SOURCE: Final = """\
 [source]
 stream = "flights"
-# startingOffsets = "earliest"         where a first run begins
-# maxOffsetsPerTrigger = 1000000       records of one micro-batch
-# failOnDataLoss = true                an error, where records are gone unread
+# startingOffsets = "earliest"         start of the first run
+# maxOffsetsPerTrigger = 1000000       records per micro-batch
+# failOnDataLoss = true                fail if unread records were removed
 
 """
 _STREAM: Final = """\
@@ -46,10 +46,10 @@ stream = "flights"
 
 """
 _VALUE: Final = """\
-# [value]                              read values into columns; without it they stay bytes
+# [value]                              decode values into columns; without it they stay bytes
 # format = "json"                      raw, json, msgpack, avro, protobuf, arrow
 # schema = "carrier string, distance int, dep_delay int"
-# mode = "PERMISSIVE"                  keeps what does not parse; FAILFAST ends the run
+# mode = "PERMISSIVE"                  keeps malformed records; FAILFAST ends the run
 
 """
 _TABLE: Final = """\
@@ -76,17 +76,17 @@ _BODY: Final = {
             format="iceberg",
             location="lake",
             more='name = "archive.flights"\npartition_by = ["day(timestamp)"]\n\n'
-            "# [table.catalog]                      without it: SQLite in the warehouse\n"
+            "# [table.catalog]                      default: SQLite in the warehouse\n"
             '# type = "rest"\n# uri = "https://catalog.example.org"\n'
             '# credential = "${CATALOG_CREDENTIAL}"\n',
         )
         + """\
 [archive]
-# raw = false                          keep the bytes of a value beside its columns
-# commit_offsets = true                so that retention_after can wait for the lake
-# compact_every = 0                    join small files every so many commits
+# raw = false                          also keep the bytes of typed values
+# commit_offsets = true                lets retention_after wait for the lake
+# compact_every = 0                    compact small files every n commits
 # compact_at_end = false
-# expire_after_ms = 604800000          forget older snapshots
+# expire_after_ms = 604800000          remove older snapshots
 
 """,
     ),
@@ -98,26 +98,26 @@ _BODY: Final = {
         + _ARCHIVED
         + """\
 [audit]
-# allow_lag = false                    the table may end before the stream does
-# faults_max = 20                      so many are listed
+# allow_lag = false                    accept a table that ends before the stream
+# faults_max = 20                      faults listed at most
 
 """,
     ),
     "replay": (
         "Publishes what a lake table holds to a stream, each record once and in order.",
-        _SERVER + 'checkpoint = "checkpoint"              # from which a killed run goes on\n',
+        _SERVER + 'checkpoint = "checkpoint"              # lets a killed run continue\n',
         _ARCHIVED
         + """\
 [replay]
-to = "flights-again"                   # the stream that takes the records
-subject = "again.{subject}"            # {subject}, {1}, {2}; empty is each record's own
-# partitions = [0, 1]                  of the archived stream; none is all
+to = "flights-again"                   # the target stream
+subject = "again.{subject}"            # {subject}, {1}, {2}; empty: the record's own
+# partitions = [0, 1]                  of the archived stream; default: all
 # start_offset = 0
-# end_offset = 1000000                 the first that is not wanted
+# end_offset = 1000000                 exclusive
 # start_ms = 1767225600000             Unix time
 # end_ms = 1767312000000
-# malformed = true                     also records that did not parse
-# original_headers = true              tell where a record came from in Bascule-Original-*
+# malformed = true                     replay malformed records too
+# original_headers = true              add the headers Bascule-Original-*
 
 """,
     ),
@@ -126,10 +126,10 @@ subject = "again.{subject}"            # {subject}, {1}, {2}; empty is each reco
         _SERVER + _CHECKPOINT,
         _SOURCE
         + """\
-[value]                                # the SQL sees value.carrier and so on
+[value]                                # the SQL uses value.carrier and so on
 format = "json"
 schema = "carrier string, distance int, dep_delay int"
-# mode = "PERMISSIVE"                  a value that does not parse is null; FAILFAST ends the run
+# mode = "PERMISSIVE"                  malformed values are null; FAILFAST ends the run
 
 [rollup]
 sql = \"\"\"
@@ -139,28 +139,28 @@ FROM records
 GROUP BY window(timestamp, '1 hour'), value.carrier
 \"\"\"
 watermark = { column = "timestamp", delay = "10 minutes" }
-# mode = "append"                      a window once, when it is closed; update: at each change
+# mode = "append"                      writes a window once, when it closes; update: at each change
 
 """
         + _TABLE.format(
             format="delta", location="lake/flights_by_hour", more='partition_by = ["carrier"]\n'
         )
         + """\
-# [sink]                               instead of [table]: a stream takes the rows as JSON
+# [sink]                               instead of [table]: rows as JSON to a stream
 # stream = "flights-by-hour"
-# subject = "counts.by-hour"           or a column `subject` of the SQL
+# subject = "counts.by-hour"           or a column `subject` in the SQL
 
 """,
     ),
     "compact-lake": (
-        "Keeps the last value of each key of an archived stream in a table of its own.",
+        "Keeps the last value of each key of an archived stream in another table.",
         "",
         _ARCHIVED
         + """\
 [compact_lake]
-# keep_tombstones = false              keys whose last record has no value stay, with a null
+# keep_tombstones = false              keep deleted keys, with a null value
 
-[compact_lake.into]                    # rewritten as a whole by every run
+[compact_lake.into]                    # every run rewrites it
 format = "iceberg"
 location = "lake"
 name = "archive.flights_by_key"
@@ -171,7 +171,7 @@ name = "archive.flights_by_key"
 
 
 def example(kind: str) -> str:
-    """The example file of a kind. Raises: ConfigError for a kind that is none."""
+    """Return the example file of a kind. Raises: ConfigError for an unknown kind."""
     if kind not in _BODY:
         near = difflib.get_close_matches(kind, KINDS, n=1)
         hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(KINDS)}"

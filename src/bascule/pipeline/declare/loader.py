@@ -1,5 +1,5 @@
-"""From the text of a file to a `Declaration`: TOML, settings, environment, keys, types. Pure but
-for `load`."""
+"""Loads a declaration from a file: TOML, settings, environment, keys, types. Pure except for
+`load`."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from bascule.pipeline.declare.sections import NAME_PATTERN, Declaration
 from bascule.pipeline.declare.validation import check
 
 VARIABLE: Final = re.compile(r"\$\$\{|\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
-"""`${NAME}`, `${NAME:-default}`, and `$${` for the text `${`."""
+"""`${NAME}`, `${NAME:-default}`, and `$${` for a literal `${`."""
 _AT: Final = re.compile(r"^(.*) - at `(?:key in )?\$\.?(.*)`$", re.DOTALL)
-"""msgspec's `Expected ..., got ... - at `$.table.format``."""
+"""Form of msgspec's errors: `Expected ..., got ... - at `$.table.format``."""
 PATH_KEYS: Final = (
     "pipeline.checkpoint",
     "pipeline.report",
@@ -34,11 +34,11 @@ Document = dict[str, Any]
 def load(
     path: Path, *, environment: Mapping[str, str], settings: Iterable[str] = ()
 ) -> Declaration:
-    """The declaration in a file, checked as far as that goes without a node and without Spark.
+    """Load and check the declaration in a file. No node and no Spark is needed.
 
-    `settings` are `key=value` with dotted keys, which win over the file.
+    `settings` are `key=value` with dotted keys. They take precedence over the file.
 
-    Raises: ConfigError, naming file and key.
+    Raises: ConfigError with the file and the key.
     """
     try:
         text = path.read_text(encoding="utf-8")
@@ -53,7 +53,7 @@ def load(
 def parse(
     text: str, origin: str, *, environment: Mapping[str, str], settings: Iterable[str] = ()
 ) -> Declaration:
-    """The declaration in `text`; `origin` names the file, to whose folder its paths are relative.
+    """Parse the declaration in `text`. Paths are relative to the folder of the file `origin`.
 
     Raises: ConfigError.
     """
@@ -75,9 +75,10 @@ def parse(
 
 
 def apply_setting(document: Document, setting: str) -> None:
-    """Put `table.format=delta` into the document; the value is TOML where it can be, else text.
+    """Apply one setting such as `table.format=delta`. The value is parsed as TOML; if that fails,
+    it is text.
 
-    Raises: ConfigError for a setting that is none, or that lies below a plain value.
+    Raises: ConfigError for a malformed setting or one below a plain value.
     """
     key, equals, text = setting.partition("=")
     names = key.strip().split(".")
@@ -96,9 +97,9 @@ def apply_setting(document: Document, setting: str) -> None:
 
 
 def expand(value: Any, environment: Mapping[str, str], origin: str, key: str = "") -> Any:
-    """`value` with every `${NAME}` in its strings replaced.
+    """Replace every `${NAME}` in the strings of `value`.
 
-    Raises: ConfigError naming the key, never a value, where a variable is not set.
+    Raises: ConfigError with the key, never with a value, if a variable is not set.
     """
     if isinstance(value, dict):
         return {
@@ -122,7 +123,7 @@ def expand(value: Any, environment: Mapping[str, str], origin: str, key: str = "
 
 
 def require_known(value: Any, section: type[msgspec.Struct], origin: str, key: str) -> None:
-    """Raises: ConfigError for a key that no section has, with the nearest one that exists."""
+    """Raises: ConfigError for an unknown key, with the nearest known one."""
     if not isinstance(value, dict):
         return
     kinds = get_type_hints(section)
@@ -136,7 +137,7 @@ def require_known(value: Any, section: type[msgspec.Struct], origin: str, key: s
 
 
 def _near(name: str, section: type[msgspec.Struct], key: str) -> str:
-    """What was most likely meant, also where the right name stands in a wrong section."""
+    """Suggest the most likely key, including a known key that was put in a wrong section."""
     here = section.__struct_fields__
     prefix = f"{key}." if key else ""
     near = [prefix + field for field in difflib.get_close_matches(name, here, n=1, cutoff=0.7)]
@@ -148,7 +149,7 @@ def _near(name: str, section: type[msgspec.Struct], key: str) -> str:
 
 
 def all_keys(section: type[msgspec.Struct] = Declaration, key: str = "") -> list[str]:
-    """The dotted names of all keys; a section that takes any key stands for itself."""
+    """The dotted names of all keys. A section that takes any key is one entry."""
     found = []
     for name, kind in get_type_hints(section).items():
         full = f"{key}.{name}" if key else name
@@ -162,7 +163,7 @@ def all_keys(section: type[msgspec.Struct] = Declaration, key: str = "") -> list
 
 
 def resolve_paths(document: Document, folder: Path) -> None:
-    """Make paths relative to the file's folder absolute; URIs stay as they are."""
+    """Make relative paths absolute, starting from the file's folder. URIs stay unchanged."""
     for key in PATH_KEYS:
         section, _, name = key.partition(".")
         _resolve(document.get(section), name, folder)
@@ -180,7 +181,7 @@ def _resolve(section: Any, name: str, folder: Path) -> None:
 
 
 def _plain(text: str, origin: str) -> str:
-    """msgspec's sentence in the house's form: `FILE:table.format: expected ...`."""
+    """Convert msgspec's text to `FILE:table.format is wrong: expected ...`."""
     matched = _AT.match(text)
     what, key = (matched[1], matched[2]) if matched else (text, "")
     missing = re.match(r"Object missing required field `(.+)`", what)
@@ -195,7 +196,7 @@ def _plain(text: str, origin: str) -> str:
 
 
 def kind_of(key: str) -> Any:
-    """The type of a dotted key; None where there is none."""
+    """The type of a dotted key; None for an unknown key."""
     kind: Any = Declaration
     for name in key.split("."):
         sections = [

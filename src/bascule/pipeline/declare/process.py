@@ -1,11 +1,10 @@
-"""A pipeline in a process of its own, or as the application of `spark-submit`.
+"""Runs a pipeline in its own process, or as the application of `spark-submit`.
 
     python -m bascule.pipeline.declare FILE [--set key=value]... [--report FILE] [--events] [--tied]
 
-Without `--events` its last line is the result as JSON, and its events go to standard error, which
-`spark-submit` puts into standard output. It ends with 0, 1 for a failure, 2 for a wrong
-declaration, 6 where the job did its work and found a fault, 130 where it was interrupted, by
-SIGINT or SIGTERM, which end the query in order.
+With `--events` it writes events to standard output. Without it, the last line of standard output is
+the result as JSON, and events go to standard error. Exit codes: 0 success, 1 failure, 2 invalid
+declaration, 6 the job found a fault, 130 interrupted. SIGINT and SIGTERM stop the query in order.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from typing import TYPE_CHECKING, Final
 
 from bascule.errors import BasculeError, ConfigError, MissingExtra
 from bascule.pipeline.declare import dispatch
-from bascule.pipeline.declare.events import Events, failure_of
+from bascule.pipeline.declare.events import EventWriter, failure_of
 from bascule.pipeline.declare.loader import load
 from bascule.pipeline.declare.sections import Declaration
 from bascule.pipeline.declare.validation import option_text
@@ -39,7 +38,7 @@ FAILED: Final = 1
 WRONG: Final = 2
 FAULTS: Final = 6
 INTERRUPTED: Final = 130
-"""Exit codes, the same as the command line's."""
+"""Exit codes, equal to those of the command line."""
 
 STOP_SECONDS_MAX: Final = 30.0
 TELL_SECONDS: Final = 1.0
@@ -47,9 +46,9 @@ LISTENER_SECONDS_MAX: Final = 2.0
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run one declaration; returns the exit code."""
+    """Run one declaration. Return the exit code."""
     chosen = _parse(arguments)
-    events = Events(_write if chosen.events else _write_news)
+    events = EventWriter(_write if chosen.events else _write_news)
     signal.signal(signal.SIGTERM, _interrupt)
     if chosen.tied:
         _end_with_starter()
@@ -71,13 +70,13 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def run(
-    declaration: Declaration, origin: str, events: Events, *, report: Path | None = None
+    declaration: Declaration, origin: str, events: EventWriter, *, report: Path | None = None
 ) -> JobResult:
     """Start Spark, run the job, write the report, stop Spark.
 
-    An interrupted job has a result as well: what its queries had told so far.
+    An interrupted job also has a result: what its queries reported before.
 
-    Raises: BasculeError; KeyboardInterrupt where nothing had begun.
+    Raises: BasculeError; KeyboardInterrupt if no query had reported.
     """
     spark_error, java_error = _spark_errors()
     with tempfile.TemporaryDirectory(prefix="bascule-spark-", ignore_cleanup_errors=True) as folder:
@@ -87,7 +86,7 @@ def run(
         except (spark_error, java_error) as error:
             name, text = failure_of(error)
             events.tell("failed", error=name, text=text)
-            raise _Told(text) from error
+            raise _Reported(text) from error
         finally:
             _stop(spark)
     events.result(result)
@@ -100,12 +99,12 @@ def run(
     return result
 
 
-class _Told(BasculeError):
-    """The failure was told already."""
+class _Reported(BasculeError):
+    """A failure that was already reported as an event."""
 
 
 def session_of(declaration: Declaration, folder: Path) -> SparkSession:
-    """The cluster's session under `spark-submit`, else a local one that leaves nothing behind."""
+    """Return the cluster's session under `spark-submit`, else a local one that leaves no files."""
     from bascule.pipeline.session import SHORT_LIVED, local_session
 
     settings = {name: option_text(value) for name, value in declaration.spark.items()}
@@ -124,9 +123,9 @@ def session_of(declaration: Declaration, folder: Path) -> SparkSession:
 
 
 def _watched(
-    spark: SparkSession, declaration: Declaration, origin: str, events: Events
+    spark: SparkSession, declaration: Declaration, origin: str, events: EventWriter
 ) -> JobResult:
-    from bascule.pipeline.declare.signal_stopper import Stopper
+    from bascule.pipeline.declare.interruption import Interruption
     from bascule.pipeline.listener import watch
 
     listener = watch(spark, prometheus_port=declaration.pipeline.prometheus_port)
@@ -134,7 +133,7 @@ def _watched(
     ended = threading.Event()
     teller = threading.Thread(target=_tell_lag, args=(listener, events, ended), daemon=True)
     teller.start()
-    stopper = Stopper(spark)
+    stopper = Interruption(spark)
     try:
         result = dispatch.run(spark, declaration, origin, events)
     except (BasculeError, *_spark_errors()):
@@ -154,13 +153,13 @@ def _watched(
 
 
 def _with_lines(result: JobResult, listener: LagListener) -> tuple[Series, ...]:
-    """The job's lines, and of lag and micro-batches where it has none of its own.
+    """Return the job's series, and series of lag and micro-batches that the job does not have.
 
-    Not of rows: what a query of the archive hands to Spark is a row for each file.
+    Rows are left out: a query of the archive passes one row per file to Spark.
     """
     from bascule.pipeline.query_report import series_of
 
-    for _ in range(round(LISTENER_SECONDS_MAX / 0.1)):  # Spark tells its listeners in time
+    for _ in range(round(LISTENER_SECONDS_MAX / 0.1)):  # Spark calls listeners asynchronously
         if not any(state.active for state in listener.queries()):
             break
         threading.Event().wait(0.1)
@@ -171,7 +170,7 @@ def _with_lines(result: JobResult, listener: LagListener) -> tuple[Series, ...]:
 
 
 def _so_far(declaration: Declaration, listener: LagListener) -> JobResult:
-    """The result of a job that was interrupted, from what its queries told."""
+    """The result of an interrupted job, from what its queries reported."""
     from bascule.pipeline.query_report import series_of, table_of
 
     states = listener.queries()
@@ -193,8 +192,8 @@ def _so_far(declaration: Declaration, listener: LagListener) -> JobResult:
     )
 
 
-def _tell_lag(listener: LagListener, events: Events, ended: threading.Event) -> None:
-    """Once a second while a query runs: what there is to show beside the progress."""
+def _tell_lag(listener: LagListener, events: EventWriter, ended: threading.Event) -> None:
+    """Report lag and rates once a second while a query runs."""
     while not ended.wait(TELL_SECONDS):
         active = [state for state in listener.queries() if state.active and state.latest]
         if active:
@@ -208,7 +207,7 @@ def _tell_lag(listener: LagListener, events: Events, ended: threading.Event) -> 
 
 
 def _stop(spark: SparkSession) -> None:
-    """End Java too; a Java that is gone already is no failure."""
+    """Stop Spark and Java. It is no failure if Java has already ended."""
     _, java_error = _spark_errors()
     try:
         spark.stop()
@@ -217,7 +216,7 @@ def _stop(spark: SparkSession) -> None:
 
 
 def _spark_errors() -> tuple[type[Exception], type[Exception]]:
-    """What Spark raises, in Python and through the gateway. Raises: MissingExtra."""
+    """The exceptions of Spark in Python and of the Py4J gateway. Raises: MissingExtra."""
     try:
         from py4j.protocol import Py4JError  # type: ignore[import-untyped]
         from pyspark.errors import PySparkException
@@ -231,7 +230,7 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("file", type=Path)
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
     parser.add_argument("--report", type=Path)
-    parser.add_argument("--events", action="store_true", help="tell events on standard output")
+    parser.add_argument("--events", action="store_true", help="write events to standard output")
     parser.add_argument("--tied", action="store_true", help="end when standard input ends")
     return parser.parse_args(arguments)
 
@@ -242,7 +241,7 @@ def _write(line: str) -> None:
 
 
 def _write_news(line: str) -> None:
-    """For people who read the log of `spark-submit`."""
+    """Write an event for readers of the log of `spark-submit`."""
     if '"event": "result"' not in line:
         sys.stderr.write(line)
         sys.stderr.flush()
@@ -256,8 +255,8 @@ def _print_result(result: JobResult) -> None:
     sys.stdout.write(json.dumps(msgspec.to_builtins(result), default=str) + "\n")
 
 
-def _failed(events: Events, error: BasculeError, code: int) -> int:
-    if not isinstance(error, _Told):
+def _failed(events: EventWriter, error: BasculeError, code: int) -> int:
+    if not isinstance(error, _Reported):
         name, text = failure_of(error)
         events.tell("failed", error=name, text=text)
     return code
@@ -268,9 +267,10 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
 
 
 def _end_with_starter() -> None:
-    """When standard input ends, whoever started this is gone, perhaps by kill -9: end in order.
+    """Stop in order when standard input ends, because the parent process has ended, perhaps by kill
+    -9.
 
-    Java ends when this process does: its standard input is a pipe from here.
+    Java ends with this process: its standard input is a pipe from here.
     """
 
     def watch() -> None:

@@ -1,7 +1,7 @@
 """The sections of a declaration and their keys. Pure.
 
-The docstring under a key is its documentation: `docs/pipelines/declaration.md` and the files of
-`bascule pipeline new` say the same, and a test holds them together.
+`docs/pipelines/declaration.md` and the files of `bascule pipeline new` document the keys. A test
+compares them.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ Count: TypeAlias = Annotated[int, msgspec.Meta(ge=1)]
 
 
 class Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Keys are refused unless they are fields."""
+    """Keys that are not fields are refused."""
 
 
-class Pipeline(Section, frozen=True, kw_only=True):
-    """[pipeline]: what runs, and how."""
+class PipelineSection(Section, frozen=True, kw_only=True):
+    """[pipeline]: the job and how it runs."""
 
     name: Annotated[str, msgspec.Meta(pattern=NAME_PATTERN, max_length=100)]
     kind: Kind
@@ -40,8 +40,8 @@ class Pipeline(Section, frozen=True, kw_only=True):
     prometheus_port: Port | None = None
 
 
-class Value(Section, frozen=True, kw_only=True):
-    """[value]: how the values of the stream are read into columns."""
+class ValueSection(Section, frozen=True, kw_only=True):
+    """[value]: how values are decoded into columns."""
 
     format: Literal["raw", "json", "msgpack", "avro", "protobuf", "arrow"] = "raw"
     schema: str = ""
@@ -52,7 +52,7 @@ class Value(Section, frozen=True, kw_only=True):
     mode: Literal["PERMISSIVE", "FAILFAST"] = "PERMISSIVE"
 
 
-class Rollup(Section, frozen=True, kw_only=True):
+class RollupSection(Section, frozen=True, kw_only=True):
     """[rollup]: an aggregate over windows, in SQL."""
 
     sql: str
@@ -64,17 +64,17 @@ OptionValue: TypeAlias = str | int | float | bool | dict[str, Any]
 
 
 JobKeys: TypeAlias = dict[str, Any]
-"""Keys of a job's own spec, which checks them."""
+"""Keys of the job's own section. The job's spec checks them."""
 
 
 class Declaration(Section, frozen=True, kw_only=True):
     """A whole file."""
 
-    pipeline: Pipeline
+    pipeline: PipelineSection
     source: dict[str, OptionValue] = {}
-    value: Value | None = None
+    value: ValueSection | None = None
     table: TableSpec | None = None
-    rollup: Rollup | None = None
+    rollup: RollupSection | None = None
     sink: dict[str, OptionValue] | None = None
     archive: JobKeys = {}
     audit: JobKeys = {}

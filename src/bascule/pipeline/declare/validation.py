@@ -1,4 +1,4 @@
-"""What a declaration must hold beyond types: sections of its kind, options, triggers. Pure."""
+"""Checks beyond types: sections that a kind requires or allows, options, triggers. Pure."""
 
 from __future__ import annotations
 
@@ -12,33 +12,33 @@ from bascule.pipeline.declare.sections import (
     Declaration,
     Kind,
     OptionValue,
-    Value,
+    ValueSection,
 )
 from bascule.pipeline.trigger import trigger_ms
 
 
 @dataclass(frozen=True, slots=True)
-class Needs:
-    """What a kind takes: sections and keys it must have, and sections it may have."""
+class KindSections:
+    """Sections and keys that a kind requires, and sections that it allows."""
 
     required: tuple[str, ...]
     allowed: tuple[str, ...] = ()
 
 
-NEEDS: Final[Mapping[Kind, Needs]] = {
-    "archive": Needs(("source", "table"), ("value", "archive")),
-    "audit": Needs(("source", "table"), ("value", "audit")),
-    "replay": Needs(("table", "replay"), ("value",)),
-    "rollup": Needs(("source", "rollup", "pipeline.checkpoint"), ("value", "table", "sink")),
-    "compact-lake": Needs(("table", "compact_lake")),
+KIND_SECTIONS: Final[Mapping[Kind, KindSections]] = {
+    "archive": KindSections(("source", "table"), ("value", "archive")),
+    "audit": KindSections(("source", "table"), ("value", "audit")),
+    "replay": KindSections(("table", "replay"), ("value",)),
+    "rollup": KindSections(("source", "rollup", "pipeline.checkpoint"), ("value", "table", "sink")),
+    "compact-lake": KindSections(("table", "compact_lake")),
 }
 EVERY_KIND: Final = ("pipeline", "spark")
 
 
 def check(declaration: Declaration, origin: str) -> None:
-    """Raises: ConfigError, naming `origin` and the key."""
+    """Check a declaration. Raises: ConfigError with `origin` and the key."""
     kind = declaration.pipeline.kind
-    needs = NEEDS[kind]
+    needs = KIND_SECTIONS[kind]
     for key in needs.required:
         if not _has(declaration, key):
             shown = key if "." in key else f"[{key}]"
@@ -46,7 +46,7 @@ def check(declaration: Declaration, origin: str) -> None:
     taken = {*EVERY_KIND, *needs.required, *needs.allowed}
     for name in declaration.__struct_fields__:
         if name not in taken and _has(declaration, name):
-            raise ConfigError(f"{origin}:[{name}] means nothing to kind {kind}")
+            raise ConfigError(f"{origin}:[{name}] is not allowed for kind {kind}")
     _at(origin, "pipeline.trigger", lambda: trigger_ms(declaration.pipeline.trigger))
     _check_table(declaration, origin)
     _check_value(declaration, origin)
@@ -64,7 +64,8 @@ def _has(declaration: Declaration, key: str) -> bool:
 
 
 def _at(origin: str, key: str, attempt: Callable[[], object]) -> None:
-    """What `attempt` refuses, with the place in front."""
+    """Call `attempt`. Raises: ConfigError with the origin and key before the text of what it
+    raised."""
     try:
         attempt()
     except BasculeError as error:
@@ -72,7 +73,7 @@ def _at(origin: str, key: str, attempt: Callable[[], object]) -> None:
 
 
 def option_text(value: OptionValue) -> str:
-    """A TOML value as the text of a Spark option."""
+    """Convert a TOML value to the text of a Spark option."""
     if isinstance(value, dict):
         return json.dumps(value)
     return str(value).lower() if isinstance(value, bool) else str(value)
@@ -82,8 +83,8 @@ def options_of(section: Mapping[str, OptionValue]) -> dict[str, str]:
     return {name: option_text(value) for name, value in section.items()}
 
 
-def value_options(value: Value | None) -> dict[str, str]:
-    """The options of the source that say how values are read; none for raw ones."""
+def value_options(value: ValueSection | None) -> dict[str, str]:
+    """The source options that describe how values are decoded; empty for raw values."""
     if value is None or value.format == "raw":
         return {}
     found = {
@@ -114,7 +115,7 @@ def _check_source(declaration: Declaration, origin: str) -> None:
     for name in declaration.source:
         if name.lower().startswith("value") or name.lower() in ("mode", "server"):
             section = "pipeline.server" if name.lower() == "server" else "[value]"
-            raise ConfigError(f"{origin}:source.{name}: say it in {section}")
+            raise ConfigError(f"{origin}:source.{name} belongs in {section}")
     options = source_options(declaration)
     _at(origin, "[source]", lambda: SourceOptions.parse(options).for_stream())
 

@@ -1,4 +1,4 @@
-"""Plain Python work spread over Spark's tasks, with progress while it runs."""
+"""Plain Python work on Spark's tasks, with progress while it runs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 import pyarrow as pa
 
-from bascule.pipeline.jobs.model import Progress
+from bascule.pipeline.jobs.model import JobProgress
 
 if TYPE_CHECKING:
     from pyspark import StatusTracker
@@ -22,12 +22,12 @@ _SCHEMA: Final = pa.schema([("answer", pa.string())])
 _groups = iter(range(1 << 62))
 
 
-def spread(
+def run_on_executors(
     spark: SparkSession,
     items: Sequence[T],
     work: Callable[[T], str],
     *,
-    progress: Progress,
+    progress: JobProgress,
     weights: Sequence[int],
 ) -> list[str]:
     """`work(item)` of each item in a task of its own; the answers in the order of the items.
@@ -46,10 +46,12 @@ def spread(
                 yield pa.record_batch([pa.array([work(items[number])], pa.string())], _SCHEMA)
 
     frame = spark.range(0, len(items), 1, len(items)).mapInArrow(answer, "answer string")
-    return [row.answer for row in collected(frame, progress=progress, total=sum(weights))]
+    return [
+        row.answer for row in collect_with_progress(frame, progress=progress, total=sum(weights))
+    ]
 
 
-def collected(frame: DataFrame, *, progress: Progress, total: int) -> list[Row]:
+def collect_with_progress(frame: DataFrame, *, progress: JobProgress, total: int) -> list[Row]:
     """The rows of a frame; `progress` advances up to `total` with the tasks that Spark has done."""
     context = frame.sparkSession.sparkContext
     group = f"bascule-{next(_groups)}"

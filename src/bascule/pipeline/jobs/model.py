@@ -9,7 +9,7 @@ Json: TypeAlias = Any
 """What `json.dumps` takes: None, bool, int, float, str, lists and string-keyed dicts of these."""
 
 
-class Progress(Protocol):
+class JobProgress(Protocol):
     """Who watches a job. Every method returns at once and never raises."""
 
     def begin(self, what: str, total: int | None) -> None:
@@ -35,7 +35,7 @@ class _NoProgress:
         """Nothing."""
 
 
-NO_PROGRESS: Final[Progress] = _NoProgress()
+NO_PROGRESS: Final[JobProgress] = _NoProgress()
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pyarrow as pa
 
 
-class Cursor:
+class OffsetCursor:
     """One pass over batches whose offsets ascend."""
 
     def __init__(self, batches: Iterator[pa.RecordBatch], schema: pa.Schema) -> None:

@@ -42,7 +42,7 @@ def archive_schema(value: pa.DataType, *, raw: bool) -> pa.Schema:
     return pa.schema([*fields, pa.field(RAW, pa.binary())] if raw else fields)
 
 
-class RowMaker:
+class RowBuilder:
     """Turns batches as the client reads them (`record.columns.SCHEMA`) into rows of the tables."""
 
     def __init__(self, value: ValueSpec, *, raw: bool) -> None:

@@ -8,8 +8,7 @@ import msgspec
 
 from bascule.errors import ConfigError, TableExists, UnknownTable
 from bascule.pipeline.lake import create_table, open_table
-from bascule.pipeline.lake.address import checked
-from bascule.pipeline.lake.address import malformed_of as malformed_of
+from bascule.pipeline.lake.address import check_address
 from bascule.pipeline.lake.model import TableAddress, TableFormat
 
 if TYPE_CHECKING:
@@ -33,15 +32,10 @@ class TableSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
     def address(self) -> TableAddress:
         """Raises: ConfigError where the format lacks what it needs."""
-        return checked(TableAddress(self.format, self.location, self.name, self.catalog))
+        return check_address(TableAddress(self.format, self.location, self.name, self.catalog))
 
 
-def open_there(address: TableAddress) -> LakeTable:
-    """The table at `address`. Raises: UnknownTable, ForeignTable, MissingExtra."""
-    return open_table(address)
-
-
-def open_if_there(address: TableAddress) -> LakeTable | None:
+def open_if_exists(address: TableAddress) -> LakeTable | None:
     """The table at `address`, if there is one."""
     try:
         return open_table(address)
@@ -56,7 +50,7 @@ def ensure_table(
 
     Raises: ConfigError where the one that is there has other columns.
     """
-    table = open_if_there(address)
+    table = open_if_exists(address)
     if table is None:
         try:
             table = create_table(address, schema, partition_by)

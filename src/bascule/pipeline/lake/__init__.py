@@ -4,7 +4,7 @@
     writer = table.writer().open(stream_partition=3)    # on any machine: a WriterSpec is picklable
     writer.write(batch)
     files = writer.finish()                             # on disk, and in no snapshot
-    table.commit(Commit(tuple(files), stream, stream_id, spans))
+    table.commit(LakeCommit(tuple(files), stream, stream_id, spans))
     for batch in read_files(table.files(table.snapshot()), table.schema, offset_start=1000): ...
 
 One table archives one stream. Every data file holds rows of one stream partition, offsets
@@ -26,31 +26,31 @@ from bascule.pipeline.lake.checksum import SpanChecksum
 from bascule.pipeline.lake.factory import create_table, open_or_create, open_table
 from bascule.pipeline.lake.file_reader import read_files
 from bascule.pipeline.lake.model import (
-    Commit,
-    Compacted,
+    CompactionResult,
     DataFile,
-    Expired,
+    ExpiryResult,
     FileWriter,
+    LakeCommit,
+    LakeSnapshot,
     LakeTable,
-    Snapshot,
     Span,
-    SpanSum,
+    SpanDigest,
     TableAddress,
     WriterOptions,
     WriterSpec,
 )
 
 __all__ = [
-    "Commit",
-    "Compacted",
+    "CompactionResult",
     "DataFile",
-    "Expired",
+    "ExpiryResult",
     "FileWriter",
+    "LakeCommit",
+    "LakeSnapshot",
     "LakeTable",
-    "Snapshot",
     "Span",
     "SpanChecksum",
-    "SpanSum",
+    "SpanDigest",
     "TableAddress",
     "WriterOptions",
     "WriterSpec",

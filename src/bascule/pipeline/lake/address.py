@@ -32,7 +32,7 @@ def parse_address(text: str) -> TableAddress:
             + ", ".join(f"{name}:" for name in FORMATS)
         )
     location, _, name = rest.partition("#")
-    return checked(TableAddress(cast(TableFormat, form), location=location, name=name))
+    return check_address(TableAddress(cast(TableFormat, form), location=location, name=name))
 
 
 def address_of(options: Mapping[str, str]) -> TableAddress:
@@ -58,14 +58,14 @@ def address_of(options: Mapping[str, str]) -> TableAddress:
         address = TableAddress(
             cast(TableFormat, form), known.get("location", ""), known.get("name", "")
         )
-    return checked(
+    return check_address(
         TableAddress(address.format, address.location, address.name, catalog)
         if catalog
         else address
     )
 
 
-def checked(address: TableAddress) -> TableAddress:
+def check_address(address: TableAddress) -> TableAddress:
     """The address, if all parts that its format needs are there and no other.
 
     Raises: ConfigError.
@@ -101,7 +101,7 @@ def checked(address: TableAddress) -> TableAddress:
     return address
 
 
-def malformed_of(address: TableAddress) -> TableAddress:
+def malformed_address(address: TableAddress) -> TableAddress:
     """Where the malformed records of the table at `address` go."""
     if address.format == "iceberg":
         return replace(address, name=address.name + MALFORMED)

@@ -9,7 +9,7 @@ from typing import Final
 import pyarrow.parquet as pq
 
 from bascule.errors import ForeignTable
-from bascule.pipeline.lake.model import Bound, ColumnBounds, Span
+from bascule.pipeline.lake.model import BoundValue, ColumnBounds, Span
 
 TEXT_LENGTH_MAX: Final = 64
 """Longer texts prune little and make manifests large."""
@@ -43,9 +43,11 @@ def bounds_of(metadata: pq.FileMetaData) -> tuple[ColumnBounds, ...]:
     return tuple(found)
 
 
-def _joined(values: Iterable[tuple[object, pq.Statistics]], *, greatest: bool = False) -> Bound:
+def _joined(
+    values: Iterable[tuple[object, pq.Statistics]], *, greatest: bool = False
+) -> BoundValue:
     """The least or greatest of the row groups; None where one that holds values tells none."""
-    best: Bound = None
+    best: BoundValue = None
     for value, statistics in values:
         if value is None and statistics.num_values == 0:
             continue  # nothing but nulls
@@ -57,7 +59,7 @@ def _joined(values: Iterable[tuple[object, pq.Statistics]], *, greatest: bool = 
     return best
 
 
-def _plain(value: object) -> Bound:
+def _plain(value: object) -> BoundValue:
     if isinstance(value, datetime.datetime):
         zone = value.tzinfo
         return (value - datetime.datetime(1970, 1, 1, tzinfo=zone)) // MICROSECOND

@@ -78,7 +78,7 @@ class SpanChecksum:
             for number, (crc, length) in enumerate(
                 zip(following._crcs, following._lengths, strict=True)
             ):
-                self._crcs[number] = combined(self._crcs[number], crc, length)
+                self._crcs[number] = combine_crcs(self._crcs[number], crc, length)
                 self._lengths[number] += length
         self.rows += following.rows
 
@@ -101,7 +101,7 @@ class SpanChecksum:
         return made
 
 
-def combined(first: int, second: int, length: int) -> int:
+def combine_crcs(first: int, second: int, length: int) -> int:
     """The CRC of two texts one after the other, of their CRCs and the length of the second.
 
     Source: Mark Adler's crc32_combine: a CRC is linear, so that `length` zero bytes behind the

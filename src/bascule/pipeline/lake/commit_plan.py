@@ -8,13 +8,13 @@ from dataclasses import dataclass
 import msgspec
 
 from bascule.errors import LakeConflict
-from bascule.pipeline.lake.model import Commit, DataFile, Snapshot, Span, SpanSum
+from bascule.pipeline.lake.model import DataFile, LakeCommit, LakeSnapshot, Span, SpanDigest
 
 Committed = dict[int, tuple[int, int]]
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class TableState:
     """What every snapshot says of its table, beside its files."""
 
     stream: str = ""
@@ -25,20 +25,20 @@ class State:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class CommitPlan:
     """What of a commit is new, and the state after it."""
 
     files: tuple[DataFile, ...]
     """To be added."""
-    sums: tuple[SpanSum, ...]
+    digests: tuple[SpanDigest, ...]
     repeated: tuple[DataFile, ...]
     """Of spans that the table holds already: not to be added."""
-    state: State
+    state: TableState
     advances: bool
     """False for a repetition, which makes no snapshot."""
 
 
-def plan(table: str, state: State, commit: Commit) -> Plan:
+def plan_commit(table: str, state: TableState, commit: LakeCommit) -> CommitPlan:
     """What `commit` adds to a table in `state`.
 
     Each span is held already, and then left out with its files, or begins where the table's ends.
@@ -50,7 +50,7 @@ def plan(table: str, state: State, commit: Commit) -> Plan:
         return _plan_token(state, commit, commit.token)
     _check_stream(table, state, commit)
     committed: Committed = dict(state.committed or {})
-    added: list[SpanSum] = []
+    added: list[SpanDigest] = []
     for summed in sorted(commit.spans, key=lambda each: each.span):
         span = summed.span
         assert span.start <= span.end, f"{span} is no span"
@@ -64,12 +64,12 @@ def plan(table: str, state: State, commit: Commit) -> Plan:
         else:
             raise LakeConflict(table, _why(span, held))
         added.append(summed)
-    files, repeated = _sorted_out(commit, added)
-    return Plan(
+    files, repeated = _split_files(commit, added)
+    return CommitPlan(
         files,
         tuple(added),
         repeated,
-        State(
+        TableState(
             commit.stream or state.stream,
             commit.stream_id or state.stream_id,
             committed,
@@ -79,18 +79,18 @@ def plan(table: str, state: State, commit: Commit) -> Plan:
     )
 
 
-def _plan_token(state: State, commit: Commit, token: tuple[str, int]) -> Plan:
+def _plan_token(state: TableState, commit: LakeCommit, token: tuple[str, int]) -> CommitPlan:
     assert not commit.spans, "a commit has spans or a token, not both"
     writer, batch = token
     tokens = dict(state.tokens or {})
     if batch <= tokens.get(writer, -1):
-        return Plan((), (), commit.files, state, advances=False)
+        return CommitPlan((), (), commit.files, state, advances=False)
     tokens[writer] = batch
-    after = State(state.stream, state.stream_id, state.committed, tokens)
-    return Plan(commit.files, (), (), after, advances=True)
+    after = TableState(state.stream, state.stream_id, state.committed, tokens)
+    return CommitPlan(commit.files, (), (), after, advances=True)
 
 
-def _check_stream(table: str, state: State, commit: Commit) -> None:
+def _check_stream(table: str, state: TableState, commit: LakeCommit) -> None:
     if state.stream_id and commit.stream_id != state.stream_id:
         raise LakeConflict(
             table,
@@ -109,8 +109,8 @@ def _why(span: Span, held: tuple[int, int]) -> str:
     return f"{given} overlap [{held[0]}, {held[1]}), which it holds, in part"
 
 
-def _sorted_out(
-    commit: Commit, added: list[SpanSum]
+def _split_files(
+    commit: LakeCommit, added: list[SpanDigest]
 ) -> tuple[tuple[DataFile, ...], tuple[DataFile, ...]]:
     files: list[DataFile] = []
     repeated: list[DataFile] = []
@@ -127,8 +127,10 @@ def _holds(span: Span, part: Span) -> bool:
     return span.partition == part.partition and span.start <= part.start and part.end <= span.end
 
 
-def snapshot_of(id: str, state: State, *, committed_ms: int, rows: int, bytes: int) -> Snapshot:
-    return Snapshot(
+def snapshot_of(
+    id: str, state: TableState, *, committed_ms: int, rows: int, bytes: int
+) -> LakeSnapshot:
+    return LakeSnapshot(
         id,
         committed_ms,
         state.stream,
@@ -139,7 +141,7 @@ def snapshot_of(id: str, state: State, *, committed_ms: int, rows: int, bytes: i
     )
 
 
-def state_texts(state: State) -> dict[str, str]:
+def state_texts(state: TableState) -> dict[str, str]:
     """`stream`, `stream-id`, `committed` and `tokens`."""
     committed = {str(number): span for number, span in sorted((state.committed or {}).items())}
     return {
@@ -150,9 +152,9 @@ def state_texts(state: State) -> dict[str, str]:
     }
 
 
-def state_of(texts: Mapping[str, str]) -> State:
+def state_of(texts: Mapping[str, str]) -> TableState:
     """Raises: msgspec.DecodeError."""
-    return State(
+    return TableState(
         texts.get("stream", ""),
         texts.get("stream-id", ""),
         msgspec.json.decode(texts.get("committed", "{}"), type=dict[int, tuple[int, int]]),
@@ -160,13 +162,13 @@ def state_of(texts: Mapping[str, str]) -> State:
     )
 
 
-def sums_text(sums: Sequence[SpanSum]) -> str:
+def digests_text(digests: Sequence[SpanDigest]) -> str:
     """[[stream partition, start, end, rows, CRC-32C], ...]"""
-    rows = [(s.span.partition, s.span.start, s.span.end, s.rows, s.crc) for s in sums]
+    rows = [(s.span.partition, s.span.start, s.span.end, s.rows, s.crc) for s in digests]
     return msgspec.json.encode(rows).decode()
 
 
-def sums_of(text: str) -> list[SpanSum]:
+def digests_of(text: str) -> list[SpanDigest]:
     """Raises: msgspec.DecodeError."""
     rows = msgspec.json.decode(text, type=list[tuple[int, int, int, int, int]])
-    return [SpanSum(Span(p, start, end), rows_, crc) for p, start, end, rows_, crc in rows]
+    return [SpanDigest(Span(p, start, end), rows_, crc) for p, start, end, rows_, crc in rows]

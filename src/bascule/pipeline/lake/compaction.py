@@ -7,13 +7,13 @@ from dataclasses import dataclass, replace
 
 from bascule.pipeline.lake.file_reader import read_files
 from bascule.pipeline.lake.file_writer import ParquetWriterSpec
-from bascule.pipeline.lake.model import Compacted, DataFile
+from bascule.pipeline.lake.model import CompactionResult, DataFile
 
-Place = tuple[int, tuple[tuple[str, str | None], ...]]
+GroupKey = tuple[int, tuple[tuple[str, str | None], ...]]
 
 
 @dataclass(frozen=True, slots=True)
-class Joined:
+class RewrittenFiles:
     """Files, and the one that holds the same rows."""
 
     old: tuple[DataFile, ...]
@@ -25,30 +25,30 @@ def compact(
     spec: ParquetWriterSpec,
     *,
     file_bytes: int,
-    swap: Callable[[list[Joined]], list[Joined]],
-) -> Compacted:
+    replace_files: Callable[[list[RewrittenFiles]], list[RewrittenFiles]],
+) -> CompactionResult:
     """Join what is small among the files `held`; `spec` is the table's way of writing.
 
-    `swap` puts new files in the place of old ones, as one commit of the table, and returns what it
-    put: what somebody else has compacted meanwhile is left out.
+    `replace_files` replaces old files with new ones in one commit of the table and returns what it
+    replaced. It leaves out files that another compaction replaced in the meantime.
     """
     whole = replace(spec, options=replace(spec.options, file_bytes=2 * file_bytes))
-    done = [rewrite(group, whole) for group in groups(held, file_bytes=file_bytes)]
-    return outcome(swap(done) if done else [])
+    done = [rewrite(group, whole) for group in file_groups(held, file_bytes=file_bytes)]
+    return outcome(replace_files(done) if done else [])
 
 
-def groups(files: Sequence[DataFile], *, file_bytes: int) -> list[list[DataFile]]:
+def file_groups(files: Sequence[DataFile], *, file_bytes: int) -> list[list[DataFile]]:
     """Neighbours of one stream partition and lake partition, of `file_bytes` at most together.
 
     Only neighbours: joining over a file between them would make spans overlap.
     """
     assert file_bytes > 0, "files have bytes"
-    places: dict[Place, list[DataFile]] = {}
+    by_group: dict[GroupKey, list[DataFile]] = {}
     for file in files:
         number = file.span.partition if file.span else -1
-        places.setdefault((number, file.partition_values), []).append(file)
+        by_group.setdefault((number, file.partition_values), []).append(file)
     found: list[list[DataFile]] = []
-    for held in places.values():
+    for held in by_group.values():
         held.sort(key=lambda file: file.span.start if file.span else 0)
         run: list[DataFile] = []
         total = 0
@@ -62,7 +62,7 @@ def groups(files: Sequence[DataFile], *, file_bytes: int) -> list[list[DataFile]
     return [run for run in found if len(run) > 1]
 
 
-def rewrite(group: Sequence[DataFile], spec: ParquetWriterSpec) -> Joined:
+def rewrite(group: Sequence[DataFile], spec: ParquetWriterSpec) -> RewrittenFiles:
     """Write the rows of a group again, as files of no snapshot yet."""
     number = group[0].span.partition if group[0].span else None
     writer = spec.open(stream_partition=number, values=group[0].partition_values)
@@ -73,16 +73,16 @@ def rewrite(group: Sequence[DataFile], spec: ParquetWriterSpec) -> Joined:
     except BaseException:
         writer.abort()
         raise
-    return Joined(tuple(group), tuple(written))
+    return RewrittenFiles(tuple(group), tuple(written))
 
 
-def outcome(done: Sequence[Joined]) -> Compacted:
+def outcome(done: Sequence[RewrittenFiles]) -> CompactionResult:
     old = [file for each in done for file in each.old]
     new = [file for each in done for file in each.new]
-    return Compacted(len(old), len(new), totals(old)[1], totals(new)[1])
+    return CompactionResult(len(old), len(new), totals(old)[1], totals(new)[1])
 
 
-def place(file: DataFile) -> tuple[int, int, str]:
+def file_order(file: DataFile) -> tuple[int, int, str]:
     """Order of files: by stream partition, offset, path."""
     return (*((file.span.partition, file.span.start) if file.span else (-1, 0)), file.path)
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from bascule.errors import ConfigError, MissingExtra, TableExists, UnknownTable
 from bascule.pipeline.lake import storage
-from bascule.pipeline.lake.address import checked
+from bascule.pipeline.lake.address import check_address
 from bascule.pipeline.lake.model import LakeTable, TableAddress
 
 
@@ -114,7 +114,7 @@ def _libraries(form: str) -> Iterator[None]:
 
 def _absolute(address: TableAddress) -> TableAddress:
     """Raises: ConfigError."""
-    address = checked(address)
+    address = check_address(address)
     if not address.location:
         return address
     return replace(address, location=storage.absolute(address.location))

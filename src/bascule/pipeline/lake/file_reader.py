@@ -47,14 +47,14 @@ def read_files(
         elif file.span.start < end and file.span.end > start:
             by_partition.setdefault(file.span.partition, []).append(file)
     for _, chosen in sorted(by_partition.items()):
-        for cluster in clusters(chosen):
+        for cluster in overlapping_groups(chosen):
             if len(cluster) == 1:
                 yield from _rows_of(cluster[0], schema, batch_rows, (start, end))
             else:
                 yield from _merged(cluster, schema, batch_rows, (start, end))
 
 
-def clusters(files: Sequence[DataFile]) -> list[list[DataFile]]:
+def overlapping_groups(files: Sequence[DataFile]) -> list[list[DataFile]]:
     """Files of one stream partition in groups whose spans do not overlap, both in order.
 
     Files of a group interleave: rows of one span that went to several lake partitions.
@@ -87,7 +87,7 @@ def _rows_of(
         cut = offsets
     wanted = schema if cut is None or OFFSET in schema.names else schema.append(OFFSET_FIELD)
     values = dict(file.partition_values)
-    filesystem, inner = storage.located(file.path)
+    filesystem, inner = storage.filesystem_of(file.path)
     try:
         if isinstance(filesystem, pafs.LocalFileSystem):
             source = pa.memory_map(inner)
@@ -105,7 +105,7 @@ def _rows_of(
             ):
                 rows = batch if cut is None else _within(batch, cut)
                 if rows.num_rows:
-                    yield shaped(rows, schema, values)
+                    yield with_schema(rows, schema, values)
     except FileNotFoundError as error:
         raise Broken(
             f"{file.path} is gone: the snapshot that names it has expired; take a newer one"
@@ -139,7 +139,7 @@ def _sorted_rows(
     for batch in ordered.to_batches(max_chunksize=batch_rows):
         rows = _within(batch, offsets)
         if rows.num_rows:
-            yield shaped(rows, schema, values)
+            yield with_schema(rows, schema, values)
 
 
 def _within(batch: pa.RecordBatch, offsets: tuple[int, int]) -> pa.RecordBatch:
@@ -189,7 +189,7 @@ def _columns(held: pa.Schema, wanted: pa.Schema) -> list[str]:
     return paths
 
 
-def shaped(
+def with_schema(
     batch: pa.RecordBatch, schema: pa.Schema, values: Mapping[str, str | None] | None = None
 ) -> pa.RecordBatch:
     """The columns of `schema`, in its types; null where `batch` has none.
@@ -226,7 +226,7 @@ def _as_type(array: pa.Array, wanted: pa.DataType) -> pa.Array:
     return pc.cast(array, wanted)
 
 
-class _Head:
+class _MergeInput:
     """One of the files being merged, with the rows of it that wait."""
 
     def __init__(self, rows: Iterator[pa.RecordBatch]) -> None:
@@ -259,11 +259,11 @@ def _merged(
     """Files whose rows interleave, as one ascending sequence; a file is opened when it is due."""
     with_offset = schema if OFFSET in schema.names else schema.append(OFFSET_FIELD)
     pending = sorted(files, key=_start)
-    heads: list[_Head] = []
+    heads: list[_MergeInput] = []
     while pending or heads:
         limit = min((int(head.offsets[-1]) for head in heads), default=-1)
         while pending and (not heads or _start(pending[0]) <= limit):
-            head = _Head(_rows_of(pending.pop(0), with_offset, batch_rows, offsets))
+            head = _MergeInput(_rows_of(pending.pop(0), with_offset, batch_rows, offsets))
             if head.waiting is not None:
                 heads.append(head)
                 limit = min(int(each.offsets[-1]) for each in heads)
@@ -276,4 +276,4 @@ def _merged(
             rows = pa.concat_batches(parts)
             rows = rows.take(pc.sort_indices(rows.column(OFFSET)))
         for first in range(0, rows.num_rows, batch_rows):
-            yield shaped(rows.slice(first, batch_rows), schema)
+            yield with_schema(rows.slice(first, batch_rows), schema)

@@ -135,7 +135,7 @@ class _OpenFile:
         self.path = f"{folder}/{uuid.uuid4().hex}.parquet"
         self._values = values
         self._schema = spec.schema
-        filesystem, inner = storage.located(self.path)
+        filesystem, inner = storage.filesystem_of(self.path)
         if isinstance(filesystem, pafs.LocalFileSystem):
             filesystem.create_dir(inner.rpartition("/")[0], recursive=True)
         self._sink = filesystem.open_output_stream(inner)

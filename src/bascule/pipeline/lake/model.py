@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 TableFormat: TypeAlias = Literal["iceberg", "delta", "parquet"]
 
 
-Bound: TypeAlias = bool | int | float | str | None
+BoundValue: TypeAlias = bool | int | float | str | None
 
 MIB: Final = 1 << 20
 
@@ -43,7 +43,7 @@ class Span:
 
 
 @dataclass(frozen=True, slots=True)
-class SpanSum:
+class SpanDigest:
     """What a span held when it was archived: the proof that an audit repeats."""
 
     span: Span
@@ -60,9 +60,9 @@ class ColumnBounds:
     path: str
     """Names joined by dots: `value.carrier`."""
     nulls: int
-    low: Bound
+    low: BoundValue
     """Least value; timestamps as microseconds, dates as days since 1970. None: not known."""
-    high: Bound
+    high: BoundValue
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +93,7 @@ class DataFile:
 
 
 @dataclass(frozen=True, slots=True)
-class Commit:
+class LakeCommit:
     """Files to be added in one step, and what makes a repetition of it harmless.
 
     Either `spans` (a table that archives a stream) or `token` is given.
@@ -103,7 +103,7 @@ class Commit:
     stream: str = ""
     stream_id: str = ""
     """Hex; another id than the table's is refused: the stream was created again."""
-    spans: tuple[SpanSum, ...] = ()
+    spans: tuple[SpanDigest, ...] = ()
     token: tuple[str, int] | None = None
     """(writer, batch number): a batch not above the writer's last is there already."""
     replaces: bool = False
@@ -111,7 +111,7 @@ class Commit:
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
+class LakeSnapshot:
     """One committed state of a table; immutable."""
 
     id: str
@@ -126,7 +126,7 @@ class Snapshot:
 
 
 @dataclass(frozen=True, slots=True)
-class Compacted:
+class CompactionResult:
     """What a compaction of small files did."""
 
     files_before: int
@@ -136,7 +136,7 @@ class Compacted:
 
 
 @dataclass(frozen=True, slots=True)
-class Expired:
+class ExpiryResult:
     """What an expiry of snapshots removed."""
 
     snapshots: int
@@ -194,29 +194,29 @@ class LakeTable(Protocol):
     def partitioning(self) -> tuple[str, ...]:
         """Such as ("day(timestamp)", "value.carrier")."""
 
-    def snapshot(self, id: str | None = None) -> Snapshot | None:
+    def snapshot(self, id: str | None = None) -> LakeSnapshot | None:
         """The current snapshot, or that of `id`; None while nothing was committed.
 
         Raises: UnknownSnapshot.
         """
 
-    def files(self, snapshot: Snapshot) -> list[DataFile]:
+    def files(self, snapshot: LakeSnapshot) -> list[DataFile]:
         """The data files of a snapshot, by stream partition and offset."""
 
-    def history(self) -> list[SpanSum]:
+    def history(self) -> list[SpanDigest]:
         """The spans that the snapshots still held committed, oldest first."""
 
     def writer(self, options: WriterOptions | None = None) -> WriterSpec: ...
 
-    def commit(self, commit: Commit) -> Snapshot:
+    def commit(self, commit: LakeCommit) -> LakeSnapshot:
         """Add files in one atomic step; a repetition changes nothing and removes its files.
 
         Raises: LakeConflict for a gap or a partial overlap of offsets, or another stream id.
         """
 
-    def compact(self, *, file_bytes: int) -> Compacted:
+    def compact(self, *, file_bytes: int) -> CompactionResult:
         """Join small files of one stream partition and lake partition; offsets stay ascending."""
 
-    def expire(self, *, older_than_ms: int, keep: int = 1) -> Expired:
+    def expire(self, *, older_than_ms: int, keep: int = 1) -> ExpiryResult:
         """Forget snapshots committed before a Unix time, all but the last `keep`, then delete
         data files that no snapshot holds and that are older than that."""

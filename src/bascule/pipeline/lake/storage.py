@@ -11,7 +11,7 @@ import pyarrow.fs as pafs
 from bascule.host.real import RealFiles
 
 
-def located(path: str) -> tuple[pafs.FileSystem, str]:
+def filesystem_of(path: str) -> tuple[pafs.FileSystem, str]:
     """The file system of a path or URI, and the path within it."""
     if local := local_path(path):
         return pafs.LocalFileSystem(), local
@@ -56,7 +56,7 @@ def delete_files(paths: Iterable[str]) -> tuple[int, int]:
     """Remove files; one that is not there is no error. Returns how many and their bytes."""
     count = total = 0
     for path in paths:
-        filesystem, inner = located(path)
+        filesystem, inner = filesystem_of(path)
         info = filesystem.get_file_info(inner)
         if info.type == pafs.FileType.File:
             filesystem.delete_file(inner)
@@ -66,18 +66,18 @@ def delete_files(paths: Iterable[str]) -> tuple[int, int]:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class StoredFile:
     """A file below a folder."""
 
     path: str
-    """As `located` takes it: an absolute path, or a URI."""
+    """As `filesystem_of` takes it: an absolute path, or a URI."""
     bytes: int
     modified_ms: int
 
 
-def files_below(location: str) -> list[Found]:
+def files_below(location: str) -> list[StoredFile]:
     """All files below a folder, recursively; none where there is no folder."""
-    filesystem, inner = located(location)
+    filesystem, inner = filesystem_of(location)
     selector = pafs.FileSelector(inner, recursive=True, allow_not_found=True)
     base = location.rstrip("/")
     found = []
@@ -85,5 +85,5 @@ def files_below(location: str) -> list[Found]:
         if info.type == pafs.FileType.File:
             rest = info.path[len(inner.rstrip("/")) :].lstrip("/")
             modified = int((info.mtime_ns or 0) // 1_000_000)
-            found.append(Found(f"{base}/{rest}", info.size, modified))
+            found.append(StoredFile(f"{base}/{rest}", info.size, modified))
     return found

@@ -29,15 +29,15 @@ def chart(series: Series) -> str:
         return ""
     x_ticks = ticks(min(x for x, _ in points), max(x for x, _ in points))
     y_ticks = ticks(0.0, max(0.0, *(y for _, y in points)))
-    place = _Place((x_ticks[0], x_ticks[-1]), (y_ticks[0], y_ticks[-1]))
+    scale = _Scale((x_ticks[0], x_ticks[-1]), (y_ticks[0], y_ticks[-1]))
     return "".join(
         [
             f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" '
             f'aria-label="{escape(series.title)}: {escape(series.y_name)} over '
             f'{escape(series.x_name)}">',
-            *_y_axis(place, y_ticks),
-            *_x_axis(place, x_ticks, series.x_name),
-            *_line(place, points, series),
+            *_y_axis(scale, y_ticks),
+            *_x_axis(scale, x_ticks, series.x_name),
+            *_line(scale, points, series),
             "</svg>",
         ]
     )
@@ -54,7 +54,7 @@ def ticks(low: float, high: float, count: int = TICKS) -> list[float]:
     return [n * step for n in range(first, max(last, first + 1) + 1)]
 
 
-class _Place:
+class _Scale:
     """From values to the picture's coordinates."""
 
     def __init__(self, x: Point, y: Point) -> None:
@@ -69,23 +69,23 @@ class _Place:
         return round(HEIGHT - BOTTOM - (value - low) / (high - low) * (HEIGHT - TOP - BOTTOM), 1)
 
 
-def _y_axis(place: _Place, values: list[float]) -> list[str]:
+def _y_axis(scale: _Scale, values: list[float]) -> list[str]:
     found = []
     for value in values:
-        y = place.y(value)
+        y = scale.y(value)
         found.append(f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y}" y2="{y}"/>')
         found.append(f'<text x="{LEFT - 8}" y="{y + 4}" text-anchor="end">{short(value)}</text>')
     return found
 
 
-def _x_axis(place: _Place, values: list[float], name: str) -> list[str]:
+def _x_axis(scale: _Scale, values: list[float], name: str) -> list[str]:
     y = HEIGHT - BOTTOM
     found = []
     for number, value in enumerate(values):
         is_last = number == len(values) - 1
         text = short(value) + (f" {escape(_unit(name))}" if is_last else "")
         anchor = "end" if is_last else "middle"
-        x = WIDTH - RIGHT if is_last else place.x(value)
+        x = WIDTH - RIGHT if is_last else scale.x(value)
         found.append(f'<text x="{x}" y="{y + 20}" text-anchor="{anchor}">{text}</text>')
     return found
 
@@ -94,10 +94,10 @@ def _unit(name: str) -> str:
     return {"seconds": "s", "minutes": "min"}.get(name, name)
 
 
-def _line(place: _Place, points: list[Point], series: Series) -> list[str]:
-    path = " ".join(f"{place.x(x)},{place.y(y)}" for x, y in points)
-    base = place.y(0.0)
-    first, last = place.x(points[0][0]), place.x(points[-1][0])
+def _line(scale: _Scale, points: list[Point], series: Series) -> list[str]:
+    path = " ".join(f"{scale.x(x)},{scale.y(y)}" for x, y in points)
+    base = scale.y(0.0)
+    first, last = scale.x(points[0][0]), scale.x(points[-1][0])
     found = []
     if len(points) > 1:
         found.append(f'<polygon class="area" points="{first},{base} {path} {last},{base}"/>')
@@ -105,7 +105,7 @@ def _line(place: _Place, points: list[Point], series: Series) -> list[str]:
     for x, y in points if len(points) <= DOTS_MAX else []:
         what = escape(f"{y:,.6g} {series.y_name} at {x:,.4g} {_unit(series.x_name)}")
         found.append(
-            f'<circle class="dot" cx="{place.x(x)}" cy="{place.y(y)}" r="3">'
+            f'<circle class="dot" cx="{scale.x(x)}" cy="{scale.y(y)}" r="3">'
             f"<title>{what}</title></circle>"
         )
     return found

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from bascule.errors import MissingExtra
-from bascule.pipeline.sdp.outcome import Outcome, outcome_of
+from bascule.pipeline.sdp.outcome import ProjectOutcome, outcome_of
 from bascule.pipeline.sdp.project import SPEC
 
 LINES_KEPT: Final = 20_000
@@ -36,7 +36,7 @@ def main(arguments: list[str] | None = None) -> int:
     return 0 if outcome.completed else 1
 
 
-def run(folder: Path) -> Outcome:
+def run(folder: Path) -> ProjectOutcome:
     """Run a project; its lines go to standard error. Raises: MissingExtra."""
     process = subprocess.Popen(
         [_program(), "run", "--spec", str(folder / SPEC)],

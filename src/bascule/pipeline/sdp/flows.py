@@ -38,7 +38,7 @@ def define(spark: SparkSession, file: str, settings: Sequence[str] = ()) -> None
 
 
 def _define_rollup(spark: SparkSession, spec: RollupSpec) -> None:
-    from bascule.pipeline.jobs.rollup.run import frame_of, register, sink_of
+    from bascule.pipeline.jobs.rollup.run import register, rollup_frame, sink_of
 
     register(spark, spec)
     format, options = sink_of(spec)
@@ -47,7 +47,7 @@ def _define_rollup(spark: SparkSession, spec: RollupSpec) -> None:
 
     @dp.append_flow(target=name, name=f"{name}_flow")
     def flow() -> DataFrame:
-        return frame_of(spark, spec)
+        return rollup_frame(spark, spec)
 
 
 def _define_archive(spark: SparkSession, spec: ArchiveSpec) -> None:

@@ -22,7 +22,7 @@ _ERROR: Final = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class ProjectOutcome:
     """How a run ended."""
 
     completed: bool
@@ -34,14 +34,14 @@ class Outcome:
     """The line that says most about a run that did not."""
 
 
-def outcome_of(lines: Iterable[str], exit_code: int) -> Outcome:
+def outcome_of(lines: Iterable[str], exit_code: int) -> ProjectOutcome:
     """Judge the whole output, standard error included."""
     text = "\n".join(lines)
     completed = bool(_COMPLETED.search(text)) and not _FAILED.search(text)
     known_fault = bool(_KNOWN_FAULT.search(text))
     if completed and exit_code != 0 and not known_fault:
         completed = False  # something else went wrong behind it
-    return Outcome(
+    return ProjectOutcome(
         completed=completed,
         exit_code=exit_code,
         corrected=completed and exit_code != 0,

@@ -35,7 +35,7 @@ class Projection:
         )
 
 
-def project(
+def projection_of(
     columns: list[tuple[str, str]],
     arrow_type: Callable[[int], pa.DataType],
     *,

@@ -9,7 +9,7 @@ from typing import Final, Literal, cast
 from bascule.client.columnar.publisher import BATCH_TIMEOUT_S, BATCH_WINDOW
 from bascule.errors import ConfigError
 from bascule.pipeline.clients import NO_LOGIN, NatsLogin
-from bascule.pipeline.option_parsing import count_of, flag_of, ms_of, unknown_text, word_of
+from bascule.pipeline.option_parsing import count_of, flag_of, ms_of, unknown_option_text, word_of
 from bascule.wire.subjects import check_subject
 
 Dedupe = Literal["require", "warn", "off"]
@@ -75,7 +75,7 @@ class SinkOptions:
         given = {name.lower(): str(value) for name, value in options.items()}
         for name in given:
             if name not in _BY_LOWER_NAME and name not in _FROM_SPARK:
-                raise ConfigError(unknown_text(name, _BY_LOWER_NAME, of=" to the sink"))
+                raise ConfigError(unknown_option_text(name, _BY_LOWER_NAME, of=" to the sink"))
         subject = given.get("subject", "")
         if "subject" in given:
             check_subject(subject, wildcards=False)

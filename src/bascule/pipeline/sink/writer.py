@@ -32,9 +32,9 @@ from bascule.errors import (
     RowNotPublished,
     UnknownStream,
 )
-from bascule.pipeline.clients import client_of, drop_client, is_known, patiently
-from bascule.pipeline.sink.columns import Projection, project
-from bascule.pipeline.sink.dedupe_window import Window, uncovered
+from bascule.pipeline.clients import client_of, drop_client, has_client, with_retries
+from bascule.pipeline.sink.columns import Projection, projection_of
+from bascule.pipeline.sink.dedupe_coverage import DedupeCoverage, coverage_problems
 from bascule.pipeline.sink.error_hints import explain
 from bascule.pipeline.sink.options import SinkOptions
 from bascule.wire.nats import NatsRefused
@@ -54,7 +54,7 @@ ID_DIGITS: Final = 16
 
 
 @dataclass
-class Stored(WriterCommitMessage):
+class WriteCommitMessage(WriterCommitMessage):
     """What one task published; all of it is acked."""
 
     rows: int
@@ -66,22 +66,22 @@ class Stored(WriterCommitMessage):
 
 
 @dataclass(frozen=True)
-class Plan:
+class WritePlan:
     """What executors are told of a write; picklable."""
 
     options: SinkOptions
     projection: Projection
-    window: Window | None
+    window: DedupeCoverage | None
     """Of the stream that is named, when the write was planned."""
     planned_ms: int
 
     @classmethod
-    def of(cls, options: SinkOptions, schema: StructType, *, patient: bool) -> Plan:
+    def of(cls, options: SinkOptions, schema: StructType, *, patient: bool) -> WritePlan:
         """Check what can be checked before a row is there.
 
         Raises: ColumnMismatch, UnknownStream, Broken, DedupeTooSmall.
         """
-        projection = project(
+        projection = projection_of(
             [(field.name, field.dataType.simpleString()) for field in schema.fields],
             lambda index: to_arrow_type(schema.fields[index].dataType, timezone="UTC"),
             fixed_subject=bool(options.subject),
@@ -90,11 +90,13 @@ class Plan:
         window = None
         if options.stream:
             window = _window(options, options.stream, patient=patient)
-            if options.dedupe == "require" and (none := window.why_none()) is not None:
+            if options.dedupe == "require" and (none := window.why_no_dedupe()) is not None:
                 raise DedupeTooSmall(options.stream, none)
         return cls(options, projection, window, _now_ms())
 
-    def publish(self, batches: Iterator[pa.RecordBatch], *, write: str, ids: str) -> Stored:
+    def publish(
+        self, batches: Iterator[pa.RecordBatch], *, write: str, ids: str
+    ) -> WriteCommitMessage:
         """Publish a task's rows and return once all are acked; `ids` begins their message ids.
 
         Raises: RowNotPublished.
@@ -140,7 +142,7 @@ class Plan:
                 drop_client(options.server, options.login)
                 raise
 
-        out = patiently(attempt_anew)
+        out = with_retries(attempt_anew)
         if isinstance(out, NatsRefused):
             raise out
         return out
@@ -157,8 +159,8 @@ class Plan:
         if why is not None:
             raise DedupeTooSmall(window.stream, why)
 
-    def _stored(self, published: Published) -> Stored:
-        return Stored(
+    def _stored(self, published: Published) -> WriteCommitMessage:
+        return WriteCommitMessage(
             published.messages,
             published.duplicates,
             self.planned_ms,
@@ -169,7 +171,7 @@ class Plan:
         """Say what a repetition of this write would store twice, which is done and is not taken
         back; a batch that fails now would be repeated, of all things.
         """
-        stored = [message for message in messages if isinstance(message, Stored)]
+        stored = [message for message in messages if isinstance(message, WriteCommitMessage)]
         again = sum(message.duplicates for message in stored)
         if again:
             log.info("%s: %d rows had been stored by an earlier attempt", write, again)
@@ -185,14 +187,14 @@ class Plan:
                 continue
         duration_ms = _now_ms() - min(message.planned_ms for message in stored)
         level = logging.ERROR if self.options.dedupe == "require" else logging.WARNING
-        for why in uncovered(windows, spans, duration_ms=duration_ms):
+        for why in coverage_problems(windows, spans, duration_ms=duration_ms):
             log.log(level, "%s: %s", write, why)
 
 
 class BasculeWriter(DataSourceArrowWriter):
     """One `df.write`."""
 
-    def __init__(self, plan: Plan, ids: str) -> None:
+    def __init__(self, plan: WritePlan, ids: str) -> None:
         self._plan = plan
         self._ids = ids
 
@@ -203,7 +205,9 @@ class BasculeWriter(DataSourceArrowWriter):
         _refuse_overwrite(overwrite, 'use mode("append")')
         parsed = SinkOptions.parse(options)
         ids = parsed.id_prefix or secrets.token_hex(ID_DIGITS // 2)
-        return cls(Plan.of(parsed, schema, patient=False), "" if parsed.dedupe == "off" else ids)
+        return cls(
+            WritePlan.of(parsed, schema, patient=False), "" if parsed.dedupe == "off" else ids
+        )
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         return self._plan.publish(iterator, write=self._name, ids=self._ids)
@@ -222,7 +226,7 @@ class BasculeWriter(DataSourceArrowWriter):
 class BasculeStreamWriter(DataSourceStreamArrowWriter):
     """One micro-batch of a query."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: WritePlan) -> None:
         self._plan = plan
 
     @classmethod
@@ -231,7 +235,7 @@ class BasculeStreamWriter(DataSourceStreamArrowWriter):
     ) -> BasculeStreamWriter:
         _refuse_overwrite(overwrite, 'use output mode "append" or "update"')
         parsed = SinkOptions.parse(options).for_stream()
-        return cls(Plan.of(parsed, schema, patient=True))
+        return cls(WritePlan.of(parsed, schema, patient=True))
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         task = _task()
@@ -259,15 +263,15 @@ def _refuse_overwrite(overwrite: bool, instead: str) -> None:
         raise ConfigError(f"a stream cannot be overwritten, only appended to: {instead}")
 
 
-def _window(options: SinkOptions, stream: str, *, patient: bool) -> Window:
+def _window(options: SinkOptions, stream: str, *, patient: bool) -> DedupeCoverage:
     """What a stream remembers. Raises: UnknownStream, Broken."""
 
-    def ask() -> Window:
+    def ask() -> DedupeCoverage:
         info = client_of(options.server, options.login).stream(stream)
-        return Window.of(stream, info.definition.config)
+        return DedupeCoverage.of(stream, info.definition.config)
 
-    if patient or is_known(options.server, options.login):
-        return patiently(ask)
+    if patient or has_client(options.server, options.login):
+        return with_retries(ask)
     return ask()
 
 

@@ -21,20 +21,20 @@ import pyarrow.compute as pc
 
 from bascule.errors import ConfigError, DataLoss, UnknownTable
 from bascule.pipeline.lake.model import DataFile, Span
-from bascule.pipeline.source.columns import Shaper
+from bascule.pipeline.source.columns import RowProjector
 from bascule.pipeline.source.filters import ALL, Predicate
-from bascule.pipeline.source.log_reader import pieces
+from bascule.pipeline.source.log_reader import arrow_slices
 from bascule.pipeline.source.positions import Extent, Range
 from bascule.record.columns import SCHEMA as FETCHED
 
 if TYPE_CHECKING:
-    from bascule.pipeline.lake.model import Snapshot, TableAddress
+    from bascule.pipeline.lake.model import LakeSnapshot, TableAddress
     from bascule.pipeline.source.options import SourceOptions
     from bascule.pipeline.values import ValueSpec
 
 
 @dataclass(frozen=True, slots=True)
-class LakeFiles:
+class ArchiveFiles:
     """The files that a range is read from, and what their column of values is."""
 
     main: tuple[DataFile, ...]
@@ -44,7 +44,7 @@ class LakeFiles:
     is_typed: bool = False
     """Whether that column holds values as they are to be read, and not bytes."""
 
-    def overlapping(self, wanted: Range) -> LakeFiles:
+    def overlapping(self, wanted: Range) -> ArchiveFiles:
         """Those that may hold offsets of a range."""
         span = Span(wanted.partition, wanted.start, wanted.end)
         return replace(
@@ -55,17 +55,17 @@ class LakeFiles:
 
 
 @dataclass(frozen=True, slots=True)
-class History:
+class ArchiveHistory:
     """What one snapshot of a lake table holds of a stream."""
 
     stream: str
     stream_id: str
     committed: Mapping[int, tuple[int, int]]
     """Partition -> [start, end) without gap."""
-    files: LakeFiles
+    files: ArchiveFiles
 
     @classmethod
-    def of(cls, address: TableAddress, stream: str, values: ValueSpec) -> History:
+    def of(cls, address: TableAddress, stream: str, values: ValueSpec) -> ArchiveHistory:
         """The table's current snapshot.
 
         Raises: ConfigError where it archives another stream, or values of another type;
@@ -76,7 +76,7 @@ class History:
         table = open_table(address)
         snapshot = table.snapshot()
         if snapshot is None:
-            return cls(stream, "", {}, LakeFiles(()))
+            return cls(stream, "", {}, ArchiveFiles(()))
         if snapshot.stream != stream:
             raise ConfigError(
                 f"the archive holds stream {snapshot.stream!r}, and {stream!r} is read"
@@ -89,7 +89,7 @@ class History:
         )
         return cls(stream, snapshot.stream_id, snapshot.committed, files)
 
-    def widened(self, extent: Extent) -> Extent:
+    def extended(self, extent: Extent) -> Extent:
         """The extent of history and log together.
 
         Raises: DataLoss where the log begins beyond the archive's end, or is of another stream.
@@ -156,15 +156,15 @@ def _ends_at(file: DataFile, moment_us: int) -> bool:
     return True
 
 
-def _files_for(held: pa.Schema, values: ValueSpec) -> LakeFiles:
+def _files_for(held: pa.Schema, values: ValueSpec) -> ArchiveFiles:
     """Which column the values are read from. Raises: ConfigError where none has what is asked."""
     found, wanted = held.field("value").type, values.arrow_type()
     if found == pa.binary():
-        return LakeFiles(())
+        return ArchiveFiles(())
     if found == wanted:
-        return LakeFiles((), is_typed=True)
+        return ArchiveFiles((), is_typed=True)
     if "raw" in held.names:
-        return LakeFiles((), value_column="raw")
+        return ArchiveFiles((), value_column="raw")
     raise ConfigError(
         f"the archive holds values of type {found}, and the options ask for {wanted}: give the "
         "valueFormat and valueSchema that it was written with, or archive with raw = true"
@@ -172,16 +172,16 @@ def _files_for(held: pa.Schema, values: ValueSpec) -> LakeFiles:
 
 
 def _malformed_files(
-    address: TableAddress, snapshot: Snapshot, held: pa.Schema
+    address: TableAddress, snapshot: LakeSnapshot, held: pa.Schema
 ) -> tuple[DataFile, ...]:
     """The files of the table of malformed records. It is committed first, so it may be ahead."""
     from bascule.pipeline.lake import open_table
-    from bascule.pipeline.lake.address import malformed_of
+    from bascule.pipeline.lake.address import malformed_address
 
     if held.field("value").type == pa.binary():
         return ()
     try:
-        side = open_table(malformed_of(address))
+        side = open_table(malformed_address(address))
     except UnknownTable:
         return ()
     found = side.snapshot()
@@ -189,14 +189,14 @@ def _malformed_files(
 
 
 def history_rows(
-    options: SourceOptions, wanted: Range, files: LakeFiles, predicate: Predicate = ALL
+    options: SourceOptions, wanted: Range, files: ArchiveFiles, predicate: Predicate = ALL
 ) -> Iterator[pa.RecordBatch]:
     """The rows of a range that the files hold, in the source's columns; only these are read.
 
     Raises: MalformedValue; Broken where a file is gone because its snapshot expired.
     """
-    shaper = Shaper(options, wanted.stream)
-    needed = shaper.needed | predicate.needed or {"offset"}
+    projector = RowProjector(options, wanted.stream)
+    needed = projector.needed | predicate.needed or {"offset"}
     for source, column, is_typed in (
         (files.main, files.value_column, files.is_typed),
         (files.malformed, "value", False),
@@ -205,7 +205,7 @@ def history_rows(
             mask = predicate.mask(batch)
             kept = batch if mask is None else batch.filter(mask)
             if kept.num_rows:
-                yield from pieces(shaper.shape(kept, is_typed=is_typed))
+                yield from arrow_slices(projector.project(kept, is_typed=is_typed))
 
 
 def _read(

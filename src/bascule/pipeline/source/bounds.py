@@ -23,7 +23,7 @@ FindOffset: TypeAlias = Callable[[str, int, int], int | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Bound:
+class ReadBound:
     """One end of a read, for all partitions (`everywhere`) or for each one (`each`)."""
 
     option: str
@@ -54,8 +54,8 @@ class Bound:
         return dict(chosen)
 
 
-def resolve(
-    bound: Bound, extent: Extent, find: FindOffset, *, none_is_latest: bool
+def resolve_bound(
+    bound: ReadBound, extent: Extent, find: FindOffset, *, none_is_latest: bool
 ) -> dict[int, int]:
     """One offset for each partition of the stream.
 
@@ -79,32 +79,32 @@ def resolve(
     return resolved
 
 
-def parse_offsets(option: str, text: str) -> Bound:
+def parse_offsets(option: str, text: str) -> ReadBound:
     """`earliest`, `latest`, `{"0": 12}` or `{"flights": {"0": 12}}`. Raises: ConfigError."""
     word = text.strip().lower()
     if word in ("earliest", "latest"):
-        return Bound(option, "offset", everywhere=EARLIEST if word == "earliest" else LATEST)
-    shape = (
+        return ReadBound(option, "offset", everywhere=EARLIEST if word == "earliest" else LATEST)
+    project = (
         f"option {option!r} is {text!r}: expected earliest, latest or JSON such as "
         '{"0": 12} or {"flights": {"0": 12}}, with -2 for earliest and -1 for latest'
     )
-    return Bound(option, "offset", each=_each(text, shape, least=EARLIEST))
+    return ReadBound(option, "offset", each=_each(text, project, least=EARLIEST))
 
 
-def parse_times(option: str, text: str) -> Bound:
+def parse_times(option: str, text: str) -> ReadBound:
     """`{"0": <Unix ms>}` or `{"flights": {"0": <Unix ms>}}`. Raises: ConfigError."""
-    shape = (
+    project = (
         f"option {option!r} is {text!r}: expected JSON with Unix milliseconds such as "
         '{"0": 1767225600000} or {"flights": {"0": 1767225600000}}'
     )
-    return Bound(option, "time", each=_each(text, shape, least=0))
+    return ReadBound(option, "time", each=_each(text, project, least=0))
 
 
-def parse_time(option: str, text: str) -> Bound:
+def parse_time(option: str, text: str) -> ReadBound:
     """Unix milliseconds, or ISO 8601 with a zone. Raises: ConfigError."""
     said = text.strip()
     if said.isdecimal():
-        return Bound(option, "time", everywhere=int(said))
+        return ReadBound(option, "time", everywhere=int(said))
     try:
         moment = datetime.fromisoformat(said)
     except ValueError:
@@ -114,25 +114,25 @@ def parse_time(option: str, text: str) -> Bound:
             f"option {option!r} is {text!r}: expected Unix milliseconds such as 1767225600000, or "
             "a time with its zone such as 2026-01-01T00:00:00Z"
         )
-    return Bound(option, "time", everywhere=round(moment.timestamp() * 1000))
+    return ReadBound(option, "time", everywhere=round(moment.timestamp() * 1000))
 
 
-def _each(text: str, shape: str, *, least: int) -> dict[str, dict[int, int]]:
+def _each(text: str, project: str, *, least: int) -> dict[str, dict[int, int]]:
     try:
         parsed = json.loads(text)
     except ValueError as error:
-        raise ConfigError(shape) from error
+        raise ConfigError(project) from error
     if not isinstance(parsed, dict) or not parsed:
-        raise ConfigError(shape)
+        raise ConfigError(project)
     if not any(isinstance(value, dict) for value in parsed.values()):
         parsed = {"": parsed}
-    return {stream: _by_partition(numbers, shape, least) for stream, numbers in parsed.items()}
+    return {stream: _by_partition(numbers, project, least) for stream, numbers in parsed.items()}
 
 
-def _by_partition(numbers: object, shape: str, least: int) -> dict[int, int]:
+def _by_partition(numbers: object, project: str, least: int) -> dict[int, int]:
     if not isinstance(numbers, dict) or not numbers:
-        raise ConfigError(shape)
+        raise ConfigError(project)
     for partition, number in numbers.items():
         if not partition.isdecimal() or type(number) is not int or number < least:
-            raise ConfigError(shape)
+            raise ConfigError(project)
     return {int(partition): number for partition, number in numbers.items()}

@@ -1,4 +1,4 @@
-"""The columns of the rows: which there are, and fetched batches brought into their shape."""
+"""The columns of the rows: which there are, and fetched batches brought to their schema."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class ColumnOptions(Protocol):
     def values(self) -> ValueSpec: ...
 
 
-def available(options: ColumnOptions) -> tuple[str, ...]:
+def available_columns(options: ColumnOptions) -> tuple[str, ...]:
     """Every column that these options can have, in the order of the schema."""
     names = ["key", "value", "subject", "stream", "partition", "offset", "timestamp"]
     if options.include_headers or "headers" in options.columns:
@@ -70,14 +70,14 @@ def available(options: ColumnOptions) -> tuple[str, ...]:
     return tuple(names)
 
 
-def chosen(options: ColumnOptions) -> tuple[str, ...]:
+def chosen_columns(options: ColumnOptions) -> tuple[str, ...]:
     """The columns of the rows, in order."""
-    return options.columns or available(options)
+    return options.columns or available_columns(options)
 
 
 def check_columns(options: ColumnOptions) -> None:
     """Raises: ConfigError for a column that is unknown, or named twice."""
-    known = available(options)
+    known = available_columns(options)
     for name in options.columns:
         if name not in known:
             raise ConfigError(f'option "columns" names {name!r}; there are {", ".join(known)}')
@@ -88,21 +88,21 @@ def check_columns(options: ColumnOptions) -> None:
 def schema_ddl(options: ColumnOptions) -> str:
     """The schema in Spark's DDL."""
     types = {**_DDL, "value": options.values.ddl()}
-    return ", ".join(f"`{name}` {types[name]}" for name in chosen(options))
+    return ", ".join(f"`{name}` {types[name]}" for name in chosen_columns(options))
 
 
 def schema_arrow(options: ColumnOptions) -> pa.Schema:
     """The schema as Spark wants it in Arrow: exactly this, or it refuses the batch."""
     types = {**_ARROW, "value": options.values.arrow_type()}
-    return pa.schema([pa.field(name, types[name]) for name in chosen(options)])
+    return pa.schema([pa.field(name, types[name]) for name in chosen_columns(options)])
 
 
-class Shaper:
-    """Brings batches of one stream into the shape of the rows. One for each task."""
+class RowProjector:
+    """Projects batches of one stream to the rows of the source. One for each task."""
 
     def __init__(self, options: ColumnOptions, stream: str) -> None:
         self._stream = stream
-        self._names = chosen(options)
+        self._names = chosen_columns(options)
         self._schema = schema_arrow(options)
         self._values = options.values
         self._fails = options.values.mode == "FAILFAST"
@@ -112,7 +112,7 @@ class Shaper:
 
     @property
     def needed(self) -> set[str]:
-        """The columns of a fetched batch that `shape` looks at."""
+        """The columns of a fetched batch that `project` looks at."""
         names = set(self._names)
         if names & {CHANGE, CORRUPT}:
             names.add("value")
@@ -120,7 +120,7 @@ class Shaper:
             names |= {"partition", "offset"}
         return names & set(FETCHED.names)
 
-    def shape(self, batch: pa.RecordBatch, *, is_typed: bool = False) -> pa.RecordBatch:
+    def project(self, batch: pa.RecordBatch, *, is_typed: bool = False) -> pa.RecordBatch:
         """Rows of a fetched batch (`record.columns.SCHEMA`, or what is `needed` of it) in the
         columns that are chosen. With `is_typed` its values were decoded before.
 

@@ -32,14 +32,14 @@ from bascule.errors import DataLoss
 from bascule.pipeline.source.columns import schema_ddl
 from bascule.pipeline.source.filters import ALL, Predicate, predicate_of
 from bascule.pipeline.source.options import SourceOptions
-from bascule.pipeline.source.planning import Plan, Task, plan_batch, run_task
+from bascule.pipeline.source.planning import ReadPlan, ReadTask, plan_batch_read, run_task
 from bascule.pipeline.source.positions import (
     Position,
     Positions,
     advance,
+    backlog,
     decode_positions,
     encode_positions,
-    waiting,
 )
 
 if TYPE_CHECKING:
@@ -53,14 +53,14 @@ PUSHDOWN_WORKER: Final = "pyspark.sql.worker.data_source_pushdown_filters"
 class SourcePartition(InputPartition):
     """One task."""
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, task: ReadTask) -> None:
         super().__init__(None)
         self.task = task
 
 
-def _partitions(tasks: list[Task]) -> Sequence[SourcePartition]:
+def _partitions(tasks: list[ReadTask]) -> Sequence[SourcePartition]:
     """At least one task: for none at all Spark would make one up, without a range."""
-    return [SourcePartition(task) for task in tasks or [Task.nothing()]]
+    return [SourcePartition(task) for task in tasks or [ReadTask.nothing()]]
 
 
 class BasculeReader(DataSourceReader):
@@ -71,7 +71,7 @@ class BasculeReader(DataSourceReader):
         self._predicate: Predicate = ALL
 
     def partitions(self) -> Sequence[SourcePartition]:
-        return _partitions(plan_batch(self._options, self._predicate))
+        return _partitions(plan_batch_read(self._options, self._predicate))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, SourcePartition)
@@ -100,13 +100,13 @@ class BasculeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._targets: dict[str, dict[int, int]] | None = None
         self._latest: dict[str, Any] | None = None
         self._advanced_at: float | None = None
-        self._planned: Plan | None = None
+        self._planned: ReadPlan | None = None
         self._is_past_history = False
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
         """Where a new query starts. Spark asks twice: the first answer is kept."""
         if self._initial is None:
-            self._initial = encode_positions(Plan.now(self._options).initial())
+            self._initial = encode_positions(ReadPlan.now(self._options).initial())
         return self._initial
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
@@ -115,7 +115,7 @@ class BasculeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Fix the end of an AvailableNow run: what is committed now, and not a record more."""
-        self._targets = Plan.now(self._options).latest()
+        self._targets = ReadPlan.now(self._options).latest()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         """The end of the next micro-batch; `start` itself while too little is there.
@@ -128,13 +128,13 @@ class BasculeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ids = plan.ids()
         self._latest = encode_positions({s: Position(ids[s], ends) for s, ends in latest.items()})
         targets = latest if self._targets is None else _lesser(latest, self._targets, held)
-        if self._targets is None and self._waits_for_more(waiting(held, targets)):
+        if self._targets is None and self._waits_for_more(backlog(held, targets)):
             return start
         rows_max = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         ends = advance(held, targets, rows_max)
         return encode_positions({s: Position(ids[s], ends[s]) for s in ends})
 
-    def _look(self, positions: Positions) -> tuple[Plan, dict[str, dict[int, int]]]:
+    def _look(self, positions: Positions) -> tuple[ReadPlan, dict[str, dict[int, int]]]:
         """What is there now, and where the next batch starts.
 
         A query that has caught up with the log leaves the archive alone, unless retention has
@@ -142,12 +142,12 @@ class BasculeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """
         if self._is_past_history:
             try:
-                plan = Plan.now(self._options, history=False)
+                plan = ReadPlan.now(self._options, history=False)
                 return plan, plan.held(positions)
             except DataLoss:
                 if self._options.archive is None:
                     raise
-        plan = Plan.now(self._options)
+        plan = ReadPlan.now(self._options)
         held = plan.held(positions)
         self._is_past_history = plan.is_past_history(held)
         return plan, held
@@ -175,7 +175,7 @@ class BasculeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ends = decode_positions(end)
         plan, self._planned = self._planned, None
         if plan is None or not plan.reaches(ends):
-            plan = Plan.now(self._options)
+            plan = ReadPlan.now(self._options)
         return _partitions(plan.tasks(decode_positions(start), ends))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

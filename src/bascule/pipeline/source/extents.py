@@ -9,7 +9,7 @@ from typing import Final, TypeVar
 
 from bascule.client.connection import ASK_TIMEOUT_S, LogConnection, error_of
 from bascule.errors import Broken
-from bascule.pipeline.clients import client_of, is_known, patiently
+from bascule.pipeline.clients import client_of, has_client, with_retries
 from bascule.pipeline.source.options import Selection
 from bascule.pipeline.source.positions import Extent
 from bascule.wire.messages.list_offsets import (
@@ -29,18 +29,18 @@ T = TypeVar("T")
 _Leaders = dict[tuple[str, int], str]
 _Times = dict[tuple[str, int], int]
 
-_askers: dict[str, Asker] = {}
+_clients: dict[str, ExtentClient] = {}
 
 
-def asker_of(server: str) -> Asker:
-    """The asker of this process for `server`."""
-    asker = _askers.get(server)
-    if asker is None:
-        asker = _askers[server] = Asker(server)
-    return asker
+def extent_client_of(server: str) -> ExtentClient:
+    """The client of this process for `server`."""
+    extent_client = _clients.get(server)
+    if extent_client is None:
+        extent_client = _clients[server] = ExtentClient(server)
+    return extent_client
 
 
-class Asker:
+class ExtentClient:
     """Asks one cluster about its streams. One thread at a time."""
 
     def __init__(self, server: str) -> None:
@@ -80,7 +80,7 @@ class Asker:
                 return afresh()
             except Broken:
                 pass
-        return patiently(afresh) if is_known(self._server) else afresh()
+        return with_retries(afresh) if has_client(self._server) else afresh()
 
     def _extents(self, selection: Selection) -> list[Extent]:
         topics, leaders = self._topics(selection)
@@ -103,9 +103,11 @@ class Asker:
         if selection.pattern is None:
             wanted = [MetadataRequestTopic(name=name) for name in selection.names]
         connection = self._connect(self._bootstrap or self._first_address())
-        answer = connection.request(MetadataRequest(topics=wanted, allow_auto_topic_creation=False))
-        topics = list(_selected(answer.topics, selection, connection.address))
-        nodes = {node.node_id: f"{node.host}:{node.port}" for node in answer.brokers}
+        response = connection.request(
+            MetadataRequest(topics=wanted, allow_auto_topic_creation=False)
+        )
+        topics = list(_selected(response.topics, selection, connection.address))
+        nodes = {node.node_id: f"{node.host}:{node.port}" for node in response.brokers}
         leaders = {
             (str(topic.name), found.partition_index): nodes[found.leader_id]
             for topic in topics
@@ -122,8 +124,8 @@ class Asker:
         found: dict[tuple[str, int], int] = {}
         for address in sorted(set(leaders.values())):
             asked = {key: time for key, time in times.items() if leaders[key] == address}
-            answer = self._connect(address).request(_request(asked))
-            for topic in answer.topics:
+            response = self._connect(address).request(_request(asked))
+            for topic in response.topics:
                 for p in topic.partitions:
                     if p.error_code:
                         raise error_of(p.error_code, topic.name, p.partition_index, address=address)

@@ -19,9 +19,9 @@ import pyarrow.compute as pc
 
 from bascule.errors import ConfigError, DataLoss
 from bascule.model import KeyFrom, PartitionBy
-from bascule.pipeline.source.columns import Shaper
+from bascule.pipeline.source.columns import RowProjector
 from bascule.pipeline.source.filters import ALL, Predicate
-from bascule.pipeline.source.log_reader import ReadOptions, fetched_batches, pieces
+from bascule.pipeline.source.log_reader import ReadOptions, arrow_slices, fetched_batches
 from bascule.pipeline.source.positions import Range
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def latest_rows(
     last = last_offsets(fetched_batches(how, wanted))
     if not len(last):
         return
-    shaper = Shaper(options, wanted.stream)
+    projector = RowProjector(options, wanted.stream)
     found = 0
     for batch in fetched_batches(how, wanted):
         kept = batch.filter(pc.is_in(batch.column("offset"), value_set=last))
@@ -65,7 +65,7 @@ def latest_rows(
         if mask is not None:
             kept = kept.filter(mask)
         if kept.num_rows:
-            yield from pieces(shaper.shape(kept))
+            yield from arrow_slices(projector.project(kept))
     if found != len(last):
         raise DataLoss(
             wanted.stream,

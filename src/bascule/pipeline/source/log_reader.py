@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Final
 
 from bascule.client import BatchReader
 from bascule.errors import DataLoss, OffsetOutOfRange
-from bascule.pipeline.clients import client_of, patiently
-from bascule.pipeline.source.columns import ROWS_PER_BATCH_MAX, Shaper
+from bascule.pipeline.clients import client_of, with_retries
+from bascule.pipeline.source.columns import ROWS_PER_BATCH_MAX, RowProjector
 from bascule.pipeline.source.filters import ALL, Predicate
 from bascule.pipeline.source.positions import Range
 
@@ -43,7 +43,7 @@ def fetched_batches(options: ReadOptions, wanted: Range) -> Iterator[pa.RecordBa
     while start < end:
         now = Range(wanted.stream, wanted.partition, start, end)
         try:
-            with patiently(partial(_open, options.server, now)) as batches:
+            with with_retries(partial(_open, options.server, now)) as batches:
                 for batch in batches:
                     yield batch
                     start = batch.column(0)[-1].as_py() + 1
@@ -72,16 +72,16 @@ def log_rows(
 
     Raises: DataLoss, MalformedValue.
     """
-    shaper = Shaper(options, wanted.stream)
+    projector = RowProjector(options, wanted.stream)
     how = ReadOptions(options.server, options.fail_on_data_loss)
     for batch in fetched_batches(how, wanted):
         mask = predicate.mask(batch)
         kept = batch if mask is None else batch.filter(mask)
         if kept.num_rows:
-            yield from pieces(shaper.shape(kept))
+            yield from arrow_slices(projector.project(kept))
 
 
-def pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+def arrow_slices(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     """A batch in slices of a size that Spark takes best."""
     for at in range(0, batch.num_rows, ROWS_PER_BATCH_MAX):
         yield batch.slice(at, ROWS_PER_BATCH_MAX)

@@ -9,8 +9,8 @@ from typing import Final, Literal, cast
 
 from bascule.errors import ConfigError
 from bascule.pipeline.lake.model import TableAddress
-from bascule.pipeline.option_parsing import count_of, flag_of, ms_of, unknown_text, word_of
-from bascule.pipeline.source.bounds import Bound, parse_offsets, parse_time, parse_times
+from bascule.pipeline.option_parsing import count_of, flag_of, ms_of, unknown_option_text, word_of
+from bascule.pipeline.source.bounds import ReadBound, parse_offsets, parse_time, parse_times
 from bascule.pipeline.source.columns import check_columns
 from bascule.pipeline.values import VALUE_OPTIONS, ValueSpec
 
@@ -76,8 +76,8 @@ class SourceOptions:
 
     selection: Selection
     server: str = SERVER_DEFAULT
-    starting: Bound | None = None
-    ending: Bound | None = None
+    starting: ReadBound | None = None
+    ending: ReadBound | None = None
     late_start_is_latest: bool = False
     """What a starting time after the last record means: the end, or an error."""
     partitions_min: int = 1
@@ -114,7 +114,7 @@ class SourceOptions:
             )
         for name in given:
             if name not in _BY_LOWER_NAME and name not in _FROM_SPARK:
-                raise ConfigError(unknown_text(name, _BY_LOWER_NAME))
+                raise ConfigError(unknown_option_text(name, _BY_LOWER_NAME))
         parsed = cls(
             selection=_selection(given),
             server=given.get("server", SERVER_DEFAULT),
@@ -200,7 +200,7 @@ def _selection(given: Mapping[str, str]) -> Selection:
     return Selection(pattern=text)
 
 
-def _bound(names: tuple[str, str, str], given: Mapping[str, str]) -> Bound | None:
+def _bound(names: tuple[str, str, str], given: Mapping[str, str]) -> ReadBound | None:
     for name, parse in zip(names, (parse_time, parse_times, parse_offsets), strict=True):
         if name.lower() in given:
             return parse(name, given[name.lower()])

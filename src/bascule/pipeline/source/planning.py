@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 from bascule.errors import DataLoss
 from bascule.pipeline.clients import client_of
-from bascule.pipeline.source.archive_history import History, LakeFiles, history_rows
-from bascule.pipeline.source.bounds import Bound, parse_offsets, resolve
-from bascule.pipeline.source.extents import asker_of
+from bascule.pipeline.source.archive_history import ArchiveFiles, ArchiveHistory, history_rows
+from bascule.pipeline.source.bounds import ReadBound, parse_offsets, resolve_bound
+from bascule.pipeline.source.extents import extent_client_of
 from bascule.pipeline.source.filters import Interval, Predicate
 from bascule.pipeline.source.latest_view import check_keyed, latest_rows
 from bascule.pipeline.source.log_reader import log_rows
@@ -21,8 +21,8 @@ from bascule.pipeline.source.positions import (
     Position,
     Positions,
     Range,
-    check_held,
-    split,
+    check_available,
+    split_ranges,
 )
 
 if TYPE_CHECKING:
@@ -30,19 +30,21 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
+class ReadTask:
     """What one Spark task reads: a range of a log, or of the files of a lake table."""
 
     range: Range
-    files: LakeFiles | None = None
+    files: ArchiveFiles | None = None
     """Read from these, or where there are none from the log."""
 
     @classmethod
-    def nothing(cls) -> Task:
+    def nothing(cls) -> ReadTask:
         return cls(Range("", 0, 0, 0))
 
 
-def run_task(options: SourceOptions, task: Task, predicate: Predicate) -> Iterator[pa.RecordBatch]:
+def run_task(
+    options: SourceOptions, task: ReadTask, predicate: Predicate
+) -> Iterator[pa.RecordBatch]:
     """The rows of a task as Arrow batches of Spark's own schema."""
     if not task.range.records:
         return iter(())
@@ -54,25 +56,25 @@ def run_task(options: SourceOptions, task: Task, predicate: Predicate) -> Iterat
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class ReadPlan:
     """What the selected streams hold at one moment, history included, and what follows from it."""
 
     options: SourceOptions
     extents: dict[str, Extent]
-    histories: dict[str, History]
+    histories: dict[str, ArchiveHistory]
 
     @classmethod
-    def now(cls, options: SourceOptions, *, history: bool = True) -> Plan:
+    def now(cls, options: SourceOptions, *, history: bool = True) -> ReadPlan:
         """Ask the node, and with `history` the archive, if there is one.
 
         Raises: UnknownStream, Broken; DataLoss where the two leave a gap.
         """
-        extents = {e.stream: e for e in asker_of(options.server).extents(options.selection)}
+        extents = {e.stream: e for e in extent_client_of(options.server).extents(options.selection)}
         histories = {}
         if history and options.archive is not None:
             for stream in extents:
-                histories[stream] = History.of(options.archive, stream, options.values)
-                extents[stream] = histories[stream].widened(extents[stream])
+                histories[stream] = ArchiveHistory.of(options.archive, stream, options.values)
+                extents[stream] = histories[stream].extended(extents[stream])
         return cls(options, extents, histories)
 
     def ids(self) -> dict[str, str]:
@@ -81,18 +83,18 @@ class Plan:
     def latest(self) -> dict[str, dict[int, int]]:
         return {stream: extent.latest() for stream, extent in self.extents.items()}
 
-    def resolved(self, bound: Bound) -> dict[str, dict[int, int]]:
+    def resolved(self, bound: ReadBound) -> dict[str, dict[int, int]]:
         """An offset for each partition. Raises: ConfigError."""
         starts = bound.option.startswith("starting")
         none_is_latest = not starts or self.options.late_start_is_latest
         return {
-            stream: resolve(bound, extent, self.find_offset, none_is_latest=none_is_latest)
+            stream: resolve_bound(bound, extent, self.find_offset, none_is_latest=none_is_latest)
             for stream, extent in self.extents.items()
         }
 
     def find_offset(self, stream: str, partition: int, time_ms: int) -> int | None:
         """The first offset at or after a Unix time, in history or log; None where none is."""
-        found = [asker_of(self.options.server).find_offset(stream, partition, time_ms)]
+        found = [extent_client_of(self.options.server).find_offset(stream, partition, time_ms)]
         history = self.histories.get(stream)
         if history is not None:
             found.append(history.find_offset(partition, time_ms))
@@ -113,7 +115,7 @@ class Plan:
             if stream not in self.extents and loss:
                 raise DataLoss(stream, None, "it was deleted since the checkpoint")
         return {
-            stream: check_held(extent, positions.get(stream), fail_on_data_loss=loss)
+            stream: check_available(extent, positions.get(stream), fail_on_data_loss=loss)
             for stream, extent in self.extents.items()
         }
 
@@ -137,7 +139,7 @@ class Plan:
             for stream, end in ends.items()
         )
 
-    def tasks(self, starts: Positions, ends: Positions) -> list[Task]:
+    def tasks(self, starts: Positions, ends: Positions) -> list[ReadTask]:
         """Tasks for exactly [starts, ends). Raises: DataLoss where part of that is gone."""
         held = self.held(starts)
         if not self.reaches(ends) and self.options.fail_on_data_loss:
@@ -149,13 +151,13 @@ class Plan:
             for p, end in sorted(ends[stream].offsets.items()):
                 if p in latest:
                     ranges.append(Range(stream, p, held[stream][p], min(end, latest[p])))
-        return self.split(ranges)
+        return self.split_ranges(ranges)
 
-    def split(self, ranges: Iterable[Range]) -> list[Task]:
+    def split_ranges(self, ranges: Iterable[Range]) -> list[ReadTask]:
         """Cut ranges where the lake table ends, and into tasks."""
         options = self.options
         if options.view == "latest":
-            return [Task(r) for r in ranges if r.records]
+            return [ReadTask(r) for r in ranges if r.records]
         logs, lakes = [], []
         for wanted in ranges:
             history = self.histories.get(wanted.stream)
@@ -168,18 +170,18 @@ class Plan:
             "records_max": options.records_per_task_max or RECORDS_PER_TASK_MAX,
         }
         tasks = [
-            Task(r, files=self.histories[r.stream].files.overlapping(r))
-            for r in split(lakes, **cuts)
+            ReadTask(r, files=self.histories[r.stream].files.overlapping(r))
+            for r in split_ranges(lakes, **cuts)
         ]
-        return tasks + [Task(r) for r in split(logs, **cuts)]
+        return tasks + [ReadTask(r) for r in split_ranges(logs, **cuts)]
 
 
-def plan_batch(options: SourceOptions, predicate: Predicate) -> list[Task]:
+def plan_batch_read(options: SourceOptions, predicate: Predicate) -> list[ReadTask]:
     """The tasks of a batch read: what starts and ends say, less what `predicate` excludes.
 
     Raises: DataLoss where some of it is not held; ConfigError.
     """
-    plan = Plan.now(options)
+    plan = ReadPlan.now(options)
     starts = plan.resolved(options.starting or parse_offsets("startingOffsets", "earliest"))
     ends = plan.resolved(options.ending or parse_offsets("endingOffsets", "latest"))
     ids, latest = plan.ids(), plan.latest()
@@ -198,11 +200,11 @@ def plan_batch(options: SourceOptions, predicate: Predicate) -> list[Task]:
             end = min(end, latest[stream][partition])
             ranges.append(Range(stream, partition, held[stream][partition], end))
     if options.view == "latest":
-        return plan.split(ranges)
-    return plan.split(_narrowed(plan, ranges, predicate))
+        return plan.split_ranges(ranges)
+    return plan.split_ranges(_narrowed(plan, ranges, predicate))
 
 
-def _narrowed(plan: Plan, ranges: list[Range], predicate: Predicate) -> Iterator[Range]:
+def _narrowed(plan: ReadPlan, ranges: list[Range], predicate: Predicate) -> Iterator[Range]:
     """What of the ranges may pass the query's filters."""
     for wanted in ranges:
         if predicate.streams is not None and wanted.stream not in predicate.streams:
@@ -214,7 +216,7 @@ def _narrowed(plan: Plan, ranges: list[Range], predicate: Predicate) -> Iterator
         yield replace(wanted, start=offsets.start, end=max(offsets.start, offsets.end))
 
 
-def _offsets_of_times(plan: Plan, wanted: Range, predicate: Predicate) -> Interval:
+def _offsets_of_times(plan: ReadPlan, wanted: Range, predicate: Predicate) -> Interval:
     """The offsets at which the times that are wanted may be: times never fall in a partition."""
     interval = Interval()
     if not predicate.has_times or not wanted.records:

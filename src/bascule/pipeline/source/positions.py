@@ -85,7 +85,7 @@ def decode_positions(offset: Mapping[str, Any]) -> Positions:
         ) from error
 
 
-def check_held(
+def check_available(
     extent: Extent, position: Position | None, *, fail_on_data_loss: bool
 ) -> dict[int, int]:
     """Offsets, one for each partition of the stream, from which every record is still held.
@@ -111,7 +111,7 @@ def check_held(
     return held
 
 
-def waiting(
+def backlog(
     positions: Mapping[str, Mapping[int, int]], targets: Mapping[str, Mapping[int, int]]
 ) -> int:
     """Records between the positions and the targets, in all."""
@@ -133,7 +133,7 @@ def advance(
     something moves by at least one, so no partition waits for ever, and one more for each of
     them is the most.
     """
-    total = waiting(positions, targets)
+    total = backlog(positions, targets)
     moved: dict[str, dict[int, int]] = {}
     for stream, ends in targets.items():
         moved[stream] = {}
@@ -146,7 +146,7 @@ def advance(
     return moved
 
 
-def split(
+def split_ranges(
     ranges: Iterable[Range], *, pieces_min: int = 1, records_max: int | None = None
 ) -> list[Range]:
     """Cut ranges into about `pieces_min` pieces or more, none over `records_max`.
@@ -158,11 +158,11 @@ def split(
     if total == 0:
         return []
     piece = min(records_max or RECORDS_PER_TASK_MAX, max(1, total // pieces_min))
-    pieces = []
+    arrow_slices = []
     for r in ranges:
         count = -(-r.records // piece)
         for i in range(count):
             start = r.start + r.records * i // count
             end = r.start + r.records * (i + 1) // count
-            pieces.append(Range(r.stream, r.partition, start, end))
-    return pieces
+            arrow_slices.append(Range(r.stream, r.partition, start, end))
+    return arrow_slices

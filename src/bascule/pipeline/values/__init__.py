@@ -17,7 +17,7 @@ The rules of conversion, format by format: docs/pipelines/values.md. No Spark he
 heavy (pyarrow, fastavro, protobuf) is imported before a spec is asked for its type or decoder.
 """
 
-from bascule.pipeline.values.model import Decoded, ValueDecoder, ValueEncoder
+from bascule.pipeline.values.model import DecodedValues, ValueDecoder, ValueEncoder
 from bascule.pipeline.values.spec import VALUE_OPTIONS, ValueSpec
 
-__all__ = ["VALUE_OPTIONS", "Decoded", "ValueDecoder", "ValueEncoder", "ValueSpec"]
+__all__ = ["VALUE_OPTIONS", "DecodedValues", "ValueDecoder", "ValueEncoder", "ValueSpec"]

@@ -9,8 +9,8 @@ import struct
 
 import pyarrow as pa
 
-from bascule.pipeline.values.model import Decoded
-from bascule.pipeline.values.record_decoder import MALFORMED, Rows
+from bascule.pipeline.values.model import DecodedValues
+from bascule.pipeline.values.record_decoder import MALFORMED, DecodedRows
 
 
 class ArrowDecoder:
@@ -26,9 +26,9 @@ class ArrowDecoder:
         self._known = b""
         """Metadata of the schema message last seen to be right; most streams repeat it."""
 
-    def decode(self, values: pa.Array) -> Decoded:
+    def decode(self, values: pa.Array) -> DecodedValues:
         """See `ValueDecoder`."""
-        rows = Rows(self._kind, len(values))
+        rows = DecodedRows(self._kind, len(values))
         batches, numbers = [], []
         for number, value in enumerate(values):
             if not value.is_valid:

@@ -23,7 +23,7 @@ DATE: Final = rf"^{_DATE}\Z"
 TIMESTAMP: Final = rf"^{_DATE}(?:[T ]{_TIME}{_ZONE})?\Z"
 TIMESTAMP_NTZ: Final = rf"^{_DATE}(?:[T ]{_TIME})?\Z"
 BASE64: Final = r"^(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?\Z"
-SHAPES: Final = {
+PATTERN_NAMES: Final = {
     DATE: "a date such as 2026-01-31",
     TIMESTAMP: "a time such as 2026-01-31T23:59:59.5Z",
     TIMESTAMP_NTZ: "a time without zone such as 2026-01-31T23:59:59.5",
@@ -54,17 +54,19 @@ def finish(column: pa.Array, kind: pa.DataType) -> pa.Array:
         # Flattened, because below a null struct Arrow may have put empty text.
         columns = column.flatten()
         children = [finish(c, field.type) for c, field in zip(columns, kind, strict=True)]
-        return nested(column, kind, 1, children)
+        return rebuild_nested(column, kind, 1, children)
     if pa.types.is_list(kind):
-        return nested(column, kind, 2, [finish(column.values, kind.value_type)])
+        return rebuild_nested(column, kind, 2, [finish(column.values, kind.value_type)])
     if pa.types.is_map(kind):
         parts = [finish(column.keys, kind.key_type), finish(column.items, kind.item_type)]
         entries = pa.StructArray.from_arrays(parts, fields=[kind.key_field, kind.item_field])
-        return nested(column, kind, 2, [entries])
+        return rebuild_nested(column, kind, 2, [entries])
     return _leaf(column, kind)
 
 
-def nested(column: pa.Array, kind: pa.DataType, buffers: int, children: list[pa.Array]) -> pa.Array:
+def rebuild_nested(
+    column: pa.Array, kind: pa.DataType, buffers: int, children: list[pa.Array]
+) -> pa.Array:
     """`column` with other children, as `kind`; it keeps so many buffers of its own."""
     own = column.buffers()[:buffers]
     return pa.Array.from_buffers(

@@ -18,9 +18,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from bascule.pipeline.values.conversion import finish, is_finite
-from bascule.pipeline.values.model import Decoded
+from bascule.pipeline.values.model import DecodedValues
 from bascule.pipeline.values.python_types import decimal_check, python_type, read_type
-from bascule.pipeline.values.record_decoder import MALFORMED, RecordDecoder, Rows
+from bascule.pipeline.values.record_decoder import MALFORMED, DecodedRows, RecordDecoder
 
 BLOCK_BYTES_MIN: Final = 4 << 20
 """Arrow's reader takes so much a thread; on 2 cores it read flights fastest with 4 MiB."""
@@ -45,9 +45,9 @@ class JsonDecoder(RecordDecoder):
         self._has_floats = _has(kind, pa.types.is_floating)
         self._lines = pa.schema([field.with_nullable(True) for field in self._read])
 
-    def decode(self, values: pa.Array) -> Decoded:
+    def decode(self, values: pa.Array) -> DecodedValues:
         """See `ValueDecoder`."""
-        rows = Rows(self._kind, len(values))
+        rows = DecodedRows(self._kind, len(values))
         if not self._has_fast_way:
             self.decode_into(rows, values.to_pylist(), range(len(values)))
             return rows.finish()
@@ -63,7 +63,7 @@ class JsonDecoder(RecordDecoder):
                     self.decode_into(rows, piece.to_pylist(), whose)
         return rows.finish()
 
-    def _whole_objects(self, values: pa.Array, rows: Rows) -> list[int]:
+    def _whole_objects(self, values: pa.Array, rows: DecodedRows) -> list[int]:
         """The rows that hold exactly one JSON object and nothing else but blanks."""
         is_whole = self._is_whole
         numbers = []
@@ -81,7 +81,7 @@ class JsonDecoder(RecordDecoder):
             numbers.append(number)
         return numbers
 
-    def _decode_fast(self, rows: Rows, values: pa.Array, numbers: list[int]) -> bool:
+    def _decode_fast(self, rows: DecodedRows, values: pa.Array, numbers: list[int]) -> bool:
         """Add all rows at once; False, with nothing added, where that cannot be."""
         if len(values) < ROWS_MIN:
             return False

@@ -10,8 +10,8 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Decoded:
-    """One column of record values, decoded; as many rows as values, in their order."""
+class DecodedValues:
+    """DecodeOne column of record values, decoded; as many rows as values, in their order."""
 
     values: pa.Array
     """A struct array of exactly the declared type. A row is null where its value is null or bad;
@@ -19,7 +19,7 @@ class Decoded:
     bad: pa.Array
     """int64, ascending: the rows whose value is there but does not parse."""
     reasons: list[str]
-    """One short text for each of `bad`: what was expected, what found, where."""
+    """DecodeOne short text for each of `bad`: what was expected, what found, where."""
 
     def bad_mask(self) -> pa.Array:
         """For each row whether it is among `bad`: bool, as long as `values`."""
@@ -34,7 +34,7 @@ class Decoded:
 class ValueDecoder(Protocol):
     """Bytes to typed rows. Keeps no state between calls; not shared between threads."""
 
-    def decode(self, values: pa.Array) -> Decoded:
+    def decode(self, values: pa.Array) -> DecodedValues:
         """Decode a binary array. Never raises for what the bytes hold."""
 
 

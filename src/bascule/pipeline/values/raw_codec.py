@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from bascule.pipeline.values.model import Decoded
+from bascule.pipeline.values.model import DecodedValues
 
 
 class RawCodec:
     """Both ways, without copying."""
 
-    def decode(self, values: pa.Array) -> Decoded:
+    def decode(self, values: pa.Array) -> DecodedValues:
         """The values themselves; none is bad."""
-        return Decoded(values, pa.array([], pa.int64()), [])
+        return DecodedValues(values, pa.array([], pa.int64()), [])
 
     def encode(self, rows: pa.Array) -> pa.Array:
         """The rows themselves."""

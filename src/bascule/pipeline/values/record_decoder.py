@@ -1,4 +1,4 @@
-"""One record after another: the exact way, which every format has.
+"""DecodeOne record after another: the exact way, which every format has.
 
     values --one()--> rows (dictionaries) --Arrow--> read columns --finish()--> declared columns
 
@@ -15,8 +15,8 @@ from typing import Any, Final, TypeAlias
 import msgspec
 import pyarrow as pa
 
-from bascule.pipeline.values.conversion import SHAPES, finish
-from bascule.pipeline.values.model import Decoded
+from bascule.pipeline.values.conversion import PATTERN_NAMES, finish
+from bascule.pipeline.values.model import DecodedValues
 
 REASON_CHARACTERS_MAX: Final = 200
 
@@ -34,12 +34,12 @@ MALFORMED: Final = (
 )
 """What decoders raise for bytes they do not like."""
 
-One: TypeAlias = Callable[[Any], Any]
+DecodeOne: TypeAlias = Callable[[Any], Any]
 """The row that a value holds, as Python objects; raises one of MALFORMED."""
 
 
-class Rows:
-    """The rows of one column on their way to a `Decoded`."""
+class DecodedRows:
+    """The rows of one column on their way to a `DecodedValues`."""
 
     def __init__(self, kind: pa.DataType, count: int) -> None:
         self._kind = kind
@@ -57,7 +57,7 @@ class Rows:
         """A row that does not parse, and why."""
         self._bad[number] = reason_of(error)
 
-    def finish(self) -> Decoded:
+    def finish(self) -> DecodedValues:
         """All rows in their places; null where neither kind was added."""
         values = pa.concat_arrays(self._pieces) if self._pieces else pa.nulls(0, self._kind)
         if len(self._numbers) < self._count:
@@ -66,7 +66,9 @@ class Rows:
                 places[number] = place
             values = values.take(pa.array(places, pa.int64()))
         bad = sorted(self._bad)
-        return Decoded(values, pa.array(bad, pa.int64()), [self._bad[number] for number in bad])
+        return DecodedValues(
+            values, pa.array(bad, pa.int64()), [self._bad[number] for number in bad]
+        )
 
 
 class RecordDecoder:
@@ -76,20 +78,20 @@ class RecordDecoder:
     """
 
     def __init__(
-        self, kind: pa.DataType, read: pa.DataType, one: One, check: One | None = None
+        self, kind: pa.DataType, read: pa.DataType, one: DecodeOne, check: DecodeOne | None = None
     ) -> None:
         self._kind = kind
         self._read = read
         self._one = one if check is None else lambda value: check(one(value))
 
-    def decode(self, values: pa.Array) -> Decoded:
+    def decode(self, values: pa.Array) -> DecodedValues:
         """See `ValueDecoder`."""
-        rows = Rows(self._kind, len(values))
+        rows = DecodedRows(self._kind, len(values))
         self.decode_into(rows, values.to_pylist(), range(len(values)))
         return rows.finish()
 
     def decode_into(
-        self, rows: Rows, values: list[bytes | None], numbers: range | list[int]
+        self, rows: DecodedRows, values: list[bytes | None], numbers: range | list[int]
     ) -> None:
         """Decode `values`, which are the rows `numbers`; null ones are passed over."""
         one = self._one
@@ -106,7 +108,7 @@ class RecordDecoder:
                 whose.append(number)
         self._build(rows, objects, whose)
 
-    def _build(self, rows: Rows, objects: list[Any], whose: list[int]) -> None:
+    def _build(self, rows: DecodedRows, objects: list[Any], whose: list[int]) -> None:
         """Columns of all objects, or of those that can be; the first rows first."""
         waiting = [(0, len(objects))]
         while waiting:
@@ -129,7 +131,7 @@ def reason_of(error: BaseException | str) -> str:
     """What to tell: one short line, in the house's spelling."""
     text = " ".join(str(error).split()) or type(error).__name__
     if "matching regex" in text:
-        for pattern, shape in SHAPES.items():
+        for pattern, shape in PATTERN_NAMES.items():
             text = text.replace(f"`str` matching regex {pattern!r}", shape)
     if text[1:2].islower():
         text = text[0].lower() + text[1:]

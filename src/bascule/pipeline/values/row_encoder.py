@@ -8,7 +8,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from bascule.pipeline.values.conversion import is_finite, nested
+from bascule.pipeline.values.conversion import is_finite, rebuild_nested
 
 _ENCODERS: Final[dict[str, msgspec.json.Encoder | msgspec.msgpack.Encoder]] = {
     "json": msgspec.json.Encoder(decimal_format="number"),
@@ -50,15 +50,17 @@ class RowEncoder:
         if pa.types.is_struct(kind):
             parts = [self._plain(part) for part in column.flatten()]
             fields = [f.with_type(p.type) for f, p in zip(kind, parts, strict=True)]
-            return nested(column, pa.struct(fields), 1, parts)
+            return rebuild_nested(column, pa.struct(fields), 1, parts)
         if pa.types.is_list(kind):
             items = self._plain(column.values)
-            return nested(column, pa.list_(kind.value_field.with_type(items.type)), 2, [items])
+            return rebuild_nested(
+                column, pa.list_(kind.value_field.with_type(items.type)), 2, [items]
+            )
         if pa.types.is_map(kind):
             keys, items = self._plain(column.keys), self._plain(column.items)
             fields = [kind.key_field, kind.item_field.with_type(items.type)]
             entries = pa.StructArray.from_arrays([keys, items], fields=fields)
-            return nested(column, pa.map_(*fields), 2, [entries])
+            return rebuild_nested(column, pa.map_(*fields), 2, [entries])
         if pa.types.is_floating(kind) and self._is_json and not is_finite(column):
             raise ValueError("NaN and infinity cannot be written as json")
         return _as_text(column) if pa.types.is_temporal(kind) else column

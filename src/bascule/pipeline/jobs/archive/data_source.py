@@ -1,7 +1,7 @@
 """Spark's side of an archive: a source whose tasks write data files, a sink that commits them.
 
-    driver   plan: lake's end .. watermark --> pieces     sink: one commit of all tasks' rows
-    tasks    piece --> node --> data files --> one row ----^
+    driver   plan: lake's end .. watermark --> ranges     sink: one commit of all tasks' rows
+    tasks    range --> node      --> data files --> one row ----^
 
 The bytes of records stay in the tasks. Both halves are one data source, `bascule_archive`, told
 what to do by the option `spec`. Planning asks the table each time, never Spark's offsets alone.
@@ -26,21 +26,21 @@ from pyspark.sql.datasource import (
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
 from bascule.errors import BasculeError, DataLoss
-from bascule.pipeline.jobs.archive.commit import decode_written, encode_written
-from bascule.pipeline.jobs.archive.endpoints import Place, place_of
+from bascule.pipeline.jobs.archive.commit import decode_task_output, encode_task_output
+from bascule.pipeline.jobs.archive.endpoints import ArchiveEndpoints, endpoints_of
 from bascule.pipeline.jobs.archive.plan import (
-    Held,
-    Piece,
+    ArchiveRange,
+    LogExtent,
     Position,
     advance,
-    cut,
     decode_position,
     encode_position,
     rows_max_of,
+    split_ranges,
     starts_of,
 )
 from bascule.pipeline.jobs.archive.spec import ArchiveSpec
-from bascule.pipeline.jobs.archive.task import Work, archive_piece
+from bascule.pipeline.jobs.archive.task import ArchiveTaskSpec, archive_range
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -55,11 +55,11 @@ AGAIN = "again"
 
 
 @dataclass
-class ArchiveTask(InputPartition):
-    """One task; without a piece it does nothing."""
+class ArchiveInputPartition(InputPartition):
+    """One task; without a range it does nothing."""
 
-    work: Work | None
-    piece: Piece | None
+    task_spec: ArchiveTaskSpec | None
+    task_range: ArchiveRange | None
 
 
 class ArchiveReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -71,20 +71,20 @@ class ArchiveReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._targets: dict[int, int] | None = None
         self._latest: Position | None = None
 
-    def _place(self) -> Place:
-        return place_of(self._spec)
+    def _endpoints_of_spec(self) -> ArchiveEndpoints:
+        return endpoints_of(self._spec)
 
-    def _look(self, place: Place) -> tuple[Held, dict[int, int]]:
+    def _read_state(self, endpoints: ArchiveEndpoints) -> tuple[LogExtent, dict[int, int]]:
         """What the log holds, and where the table goes on."""
-        held, committed = place.look()
+        held, committed = endpoints.read_state()
         if self._begin is None:
-            self._begin = place.begin(held)
+            self._begin = endpoints.begin(held)
         loss = self._spec.fail_on_data_loss
         return held, starts_of(held, committed, self._begin, fail_on_data_loss=loss)
 
     def initialOffset(self) -> Position:  # noqa: N802
         """Where the table ends."""
-        held, starts = self._look(self._place())
+        held, starts = self._read_state(self._endpoints_of_spec())
         return encode_position(held.id, starts)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
@@ -92,7 +92,7 @@ class ArchiveReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Fix the end of the run: what the stream holds now."""
-        held, _ = self._place().look()
+        held, _ = self._endpoints_of_spec().read_state()
         self._targets = {p: end for p, (_, end) in held.partitions.items()}
 
     def latestOffset(self, start: Position, limit: ReadLimit) -> Position:  # noqa: N802
@@ -100,7 +100,7 @@ class ArchiveReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
         Raises: DataLoss where records that the table lacks are gone.
         """
-        held, starts = self._look(self._place())
+        held, starts = self._read_state(self._endpoints_of_spec())
         latest = {p: end for p, (_, end) in held.partitions.items()}
         self._latest = encode_position(held.id, latest)
         targets = latest
@@ -118,10 +118,10 @@ class ArchiveReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The end of the stream, for the progress report."""
         return self._latest
 
-    def partitions(self, start: Position, end: Position) -> Sequence[ArchiveTask]:
+    def partitions(self, start: Position, end: Position) -> Sequence[ArchiveInputPartition]:
         """Tasks for what the table lacks before `end`, which may come from a checkpoint."""
-        place = self._place()
-        held, starts = self._look(place)
+        endpoints = self._endpoints_of_spec()
+        held, starts = self._read_state(endpoints)
         ends = decode_position(_plain(end))
         if end["id"] != held.id:
             raise DataLoss(held.stream, None, "it was deleted and created again")
@@ -129,19 +129,21 @@ class ArchiveReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if offset > held.partitions.get(partition, (0, 0))[1]:
                 raise DataLoss(held.stream, partition, f"it no longer reaches offset {offset}")
         starts = {p: n for p, n in starts.items() if p in ends}
-        pieces = cut(starts, ends, tasks=max(1, self._spec.tasks), side=place.side_ends())
-        if not pieces:
+        ranges = split_ranges(
+            starts, ends, tasks=max(1, self._spec.tasks), side=endpoints.malformed_ends()
+        )
+        if not ranges:
             # For no task at all Spark would make one up.
-            return [ArchiveTask(None, None)]
-        work = place.work(held.id)
-        return [ArchiveTask(work, piece) for piece in pieces]
+            return [ArchiveInputPartition(None, None)]
+        task_spec = endpoints.task_spec(held.id)
+        return [ArchiveInputPartition(task_spec, task_range) for task_range in ranges]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        assert isinstance(partition, ArchiveTask)
-        if partition.work is None or partition.piece is None:
+        assert isinstance(partition, ArchiveInputPartition)
+        if partition.task_spec is None or partition.task_range is None:
             return
-        written = archive_piece(partition.work, partition.piece)
-        yield pa.record_batch([pa.array([encode_written(written)], pa.string())], _ARROW_SCHEMA)
+        written = archive_range(partition.task_spec, partition.task_range)
+        yield pa.record_batch([pa.array([encode_task_output(written)], pa.string())], _ARROW_SCHEMA)
 
     def commit(self, end: Position) -> None:
         """Nothing: the position of record is the table's."""
@@ -155,39 +157,41 @@ def _plain(position: Position) -> Position:
 
 
 @dataclass
-class WrittenByTask(WriterCommitMessage):
+class ArchiveCommitMessage(WriterCommitMessage):
     """What a task of the sink got: rows of `SCHEMA`."""
 
     written: list[str]
 
 
-class LakeCommitSink(DataSourceStreamArrowWriter):
+class ArchiveCommitWriter(DataSourceStreamArrowWriter):
     """Collects what the tasks wrote, and commits once for each batch."""
 
     def __init__(self, spec: ArchiveSpec) -> None:
         self._spec = spec
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> WrittenByTask:
-        return WrittenByTask([text for batch in iterator for text in batch.column(0).to_pylist()])
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> ArchiveCommitMessage:
+        return ArchiveCommitMessage(
+            [text for batch in iterator for text in batch.column(0).to_pylist()]
+        )
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """The tables first; once they hold the batch durably, the consumer's offsets."""
         texts = [
             text
             for message in messages
-            if isinstance(message, WrittenByTask)
+            if isinstance(message, ArchiveCommitMessage)
             for text in message.written
         ]
         if not texts:
             return
-        place = place_of(self._spec)
-        place.committer().commit(decode_written(text) for text in texts)
+        endpoints = endpoints_of(self._spec)
+        endpoints.committer().commit(decode_task_output(text) for text in texts)
         every = self._spec.compact_every
         if every and batchId % every == every - 1:
-            place.tidy()
+            endpoints.compact_and_expire()
         if self._spec.commit_offsets:
             try:
-                place.commit_offsets()
+                endpoints.commit_offsets()
             except BasculeError as error:
                 # What the table holds is safe; the next batch, or the end of the run, says it.
                 log.warning("committing the offsets of %s failed: %s", self._spec.name, error)
@@ -214,8 +218,8 @@ class ArchiveDataSource(DataSource):
     def streamReader(self, schema: StructType) -> ArchiveReader:  # noqa: N802
         return ArchiveReader(self._spec())
 
-    def streamWriter(self, schema: StructType, overwrite: bool) -> LakeCommitSink:  # noqa: N802
-        return LakeCommitSink(self._spec())
+    def streamWriter(self, schema: StructType, overwrite: bool) -> ArchiveCommitWriter:  # noqa: N802
+        return ArchiveCommitWriter(self._spec())
 
 
 def spec_option(spec: ArchiveSpec) -> dict[str, Any]:

@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from bascule.errors import DataLoss
-from bascule.pipeline.clients import client_of, patiently
-from bascule.pipeline.jobs.archive.commit import Committer
-from bascule.pipeline.jobs.archive.plan import Committed, Held
+from bascule.pipeline.clients import client_of, with_retries
+from bascule.pipeline.jobs.archive.commit import ArchiveCommitter
+from bascule.pipeline.jobs.archive.plan import Committed, LogExtent
 from bascule.pipeline.jobs.archive.spec import ArchiveSpec
-from bascule.pipeline.jobs.archive.task import Work
+from bascule.pipeline.jobs.archive.task import ArchiveTaskSpec
 from bascule.pipeline.jobs.rows import MALFORMED_SCHEMA, archive_schema
-from bascule.pipeline.jobs.tables import ensure_table, malformed_of
+from bascule.pipeline.jobs.tables import ensure_table
+from bascule.pipeline.lake.address import malformed_address
 from bascule.pipeline.values.spec import ValueSpec
 
 if TYPE_CHECKING:
@@ -28,10 +29,10 @@ ORPHAN_AGE_MS: Final = 3_600_000
 """Files younger than this may belong to a batch under way, however old the snapshots are."""
 
 
-def held_of(server: str, stream: str) -> Held:
+def log_extent_of(server: str, stream: str) -> LogExtent:
     """What the log holds now. Raises: UnknownStream, Broken."""
-    info = patiently(lambda: client_of(server).stream(stream))
-    return Held(
+    info = with_retries(lambda: client_of(server).stream(stream))
+    return LogExtent(
         stream=stream,
         id=info.definition.id.hex(),
         partitions={p.partition: (p.start_offset, p.high_watermark) for p in info.partitions},
@@ -40,7 +41,7 @@ def held_of(server: str, stream: str) -> Held:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ArchiveEndpoints:
     """A stream and its tables."""
 
     spec: ArchiveSpec
@@ -48,12 +49,12 @@ class Place:
     main: LakeTable
     side: LakeTable | None
 
-    def look(self) -> tuple[Held, Committed]:
+    def read_state(self) -> tuple[LogExtent, Committed]:
         """What the log holds now, and the table of each stream partition: asked once each.
 
         Raises: DataLoss where it is another stream than the one whose records the table holds.
         """
-        held = held_of(self.spec.server, self.spec.stream)
+        held = log_extent_of(self.spec.server, self.spec.stream)
         snapshot = self.main.snapshot()
         if snapshot is not None and snapshot.stream_id and snapshot.stream_id != held.id:
             raise DataLoss(
@@ -66,14 +67,14 @@ class Place:
         snapshot = self.main.snapshot()
         return {} if snapshot is None else snapshot.committed
 
-    def side_ends(self) -> dict[int, int]:
+    def malformed_ends(self) -> dict[int, int]:
         """Where the table of malformed records ends."""
         snapshot = None if self.side is None else self.side.snapshot()
         return {} if snapshot is None else {p: end for p, (_, end) in snapshot.committed.items()}
 
-    def work(self, stream_id: str) -> Work:
+    def task_spec(self, stream_id: str) -> ArchiveTaskSpec:
         """What tasks are told."""
-        return Work(
+        return ArchiveTaskSpec(
             server=self.spec.server,
             stream=self.spec.stream,
             stream_id=stream_id,
@@ -83,10 +84,10 @@ class Place:
             side_writer=None if self.side is None else self.side.writer(),
         )
 
-    def committer(self) -> Committer:
-        return Committer(self.spec.stream, self.main, self.side)
+    def committer(self) -> ArchiveCommitter:
+        return ArchiveCommitter(self.spec.stream, self.main, self.side)
 
-    def begin(self, held: Held) -> dict[int, int]:
+    def begin(self, held: LogExtent) -> dict[int, int]:
         """Where an empty table begins.
 
         What was latest is noted as the consumer's offsets at once: while the table is empty nothing
@@ -121,7 +122,7 @@ class Place:
         with ThreadPoolExecutor(REQUESTS_AT_ONCE) as threads:
             list(threads.map(commit, ends))
 
-    def tidy(self) -> None:
+    def compact_and_expire(self) -> None:
         """Join small files, and forget old snapshots where the spec says so."""
         for table in (self.main, self.side):
             if table is None:
@@ -133,7 +134,7 @@ class Place:
                 table.expire(older_than_ms=now - age)
 
 
-def open_place(spec: ArchiveSpec) -> Place:
+def open_endpoints(spec: ArchiveSpec) -> ArchiveEndpoints:
     """Open the tables, and create those that are not there."""
     value = ValueSpec.from_options({name.lower(): text for name, text in spec.value.items()})
     address = spec.table.address()
@@ -141,17 +142,17 @@ def open_place(spec: ArchiveSpec) -> Place:
     main = ensure_table(address, archive_schema(value.arrow_type(), raw=spec.raw), by)
     side = None
     if not value.is_raw:
-        side = ensure_table(malformed_of(address), MALFORMED_SCHEMA, ())
-    return Place(spec, value, main, side)
+        side = ensure_table(malformed_address(address), MALFORMED_SCHEMA, ())
+    return ArchiveEndpoints(spec, value, main, side)
 
 
-_places: dict[bytes, Place] = {}
+_endpoints: dict[bytes, ArchiveEndpoints] = {}
 
 
-def place_of(spec: ArchiveSpec) -> Place:
-    """`open_place`, once for each spec and process."""
+def endpoints_of(spec: ArchiveSpec) -> ArchiveEndpoints:
+    """`open_endpoints`, once for each spec and process."""
     key = msgspec.json.encode(spec)
-    place = _places.get(key)
-    if place is None:
-        place = _places[key] = open_place(spec)
-    return place
+    endpoints = _endpoints.get(key)
+    if endpoints is None:
+        endpoints = _endpoints[key] = open_endpoints(spec)
+    return endpoints

@@ -23,7 +23,7 @@ Committed = Mapping[int, tuple[int, int]]
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class LogExtent:
     """What the log holds now: the stream's id, and [start, watermark) of each partition."""
 
     stream: str
@@ -34,7 +34,7 @@ class Held:
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class ArchiveRange:
     """Offsets [start, end) of one partition, for one task."""
 
     partition: int
@@ -58,7 +58,7 @@ def decode_position(position: Mapping[str, str | int]) -> dict[int, int]:
 
 
 def starts_of(
-    held: Held, committed: Committed, begin: Mapping[int, int], *, fail_on_data_loss: bool
+    held: LogExtent, committed: Committed, begin: Mapping[int, int], *, fail_on_data_loss: bool
 ) -> dict[int, int]:
     """Where each partition goes on: the lake's end, or `begin` where the lake has nothing of it.
 
@@ -92,7 +92,7 @@ def advance(starts: Mapping[int, int], targets: Mapping[int, int], rows_max: int
     return positions.advance({"": starts}, {"": ends}, rows_max)[""]
 
 
-def rows_max_of(held: Held, *, rows_max: int, bytes_max: int) -> int:
+def rows_max_of(held: LogExtent, *, rows_max: int, bytes_max: int) -> int:
     """How many offsets a batch may have so that it stays within both limits.
 
     The size of a record is what the log's records have on average; compressed ones count less.
@@ -103,15 +103,15 @@ def rows_max_of(held: Held, *, rows_max: int, bytes_max: int) -> int:
     return max(1, min(rows_max, bytes_max * rows // held.bytes))
 
 
-def cut(
+def split_ranges(
     starts: Mapping[int, int],
     ends: Mapping[int, int],
     *,
     tasks: int,
     rows_min: int = ROWS_PER_TASK_MIN,
     side: Mapping[int, int] | None = None,
-) -> list[Piece]:
-    """Cut [starts, ends) into pieces: about `tasks` in all, none much below `rows_min` rows.
+) -> list[ArchiveRange]:
+    """Cut [starts, ends) into ranges: about `tasks` in all, none much below `rows_min` rows.
 
     They cover exactly these offsets, in order of partition and offset. Where the side table ends
     within a partition's range (`side`: partition -> its end), a piece ends there too, for what the
@@ -119,7 +119,7 @@ def cut(
     """
     waiting = {p: ends[p] - start for p, start in starts.items() if ends.get(p, start) > start}
     total = sum(waiting.values())
-    pieces = []
+    ranges = []
     for partition in sorted(waiting):
         start, rows = starts[partition], waiting[partition]
         count = max(1, min(-(-tasks * rows // total), rows // rows_min))
@@ -127,5 +127,5 @@ def cut(
         held = (side or {}).get(partition, start)
         if start < held < marks[-1]:
             marks = sorted({*marks, held})
-        pieces += [Piece(partition, a, b, side=a >= held) for a, b in pairwise(marks)]
-    return pieces
+        ranges += [ArchiveRange(partition, a, b, side=a >= held) for a, b in pairwise(marks)]
+    return ranges

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from bascule.errors import BasculeError
-from bascule.pipeline.jobs.archive.endpoints import Place, open_place
+from bascule.pipeline.jobs.archive.endpoints import ArchiveEndpoints, open_endpoints
 from bascule.pipeline.jobs.archive.plan import decode_position
 from bascule.pipeline.jobs.archive.spec import ArchiveSpec
-from bascule.pipeline.jobs.model import NO_PROGRESS, JobResult, Progress, Series, Table
+from bascule.pipeline.jobs.model import NO_PROGRESS, JobProgress, JobResult, Series, Table
 from bascule.pipeline.trigger import trigger_of
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ POLL_S: Final = 1
 """How often the query is asked how far it is."""
 
 
-def run(spark: SparkSession, spec: ArchiveSpec, progress: Progress = NO_PROGRESS) -> JobResult:
+def run(spark: SparkSession, spec: ArchiveSpec, progress: JobProgress = NO_PROGRESS) -> JobResult:
     """Archive a stream into its table, and return once the run ends: with `available-now` at what
     the stream held at its beginning, else at an interrupt.
 
@@ -36,8 +36,8 @@ def run(spark: SparkSession, spec: ArchiveSpec, progress: Progress = NO_PROGRESS
     """
     if spec.tasks == 0:
         spec = msgspec.structs.replace(spec, tasks=spark.sparkContext.defaultParallelism)
-    place = open_place(spec)
-    held, spans = place.look()
+    endpoints = open_endpoints(spec)
+    held, spans = endpoints.read_state()
     before = {p: end for p, (_, end) in spans.items()}
     watermark = {p: end for p, (_, end) in held.partitions.items()}
     first = {p: before.get(p, start) for p, (start, _) in held.partitions.items()}
@@ -45,19 +45,19 @@ def run(spark: SparkSession, spec: ArchiveSpec, progress: Progress = NO_PROGRESS
     endless = "availableNow" not in trigger_of(spec.trigger)
     progress.begin(f"archive {spec.stream}", None if endless else max(0, waiting))
     watch = _Watch(progress, sum(first.values()))
-    rows, size = _size(place)
+    rows, size = _size(endpoints)
     began = time.monotonic()
     checkpoint = spec.checkpoint or tempfile.mkdtemp(prefix="bascule-archive-")
     try:
-        watch.follow(_start(spark, spec, checkpoint))
+        watch.await_query(_start(spark, spec, checkpoint))
     finally:
         if spec.checkpoint is None:
             shutil.rmtree(checkpoint, ignore_errors=True)
     seconds = time.monotonic() - began
-    rows_after, size_after = _size(place)
-    committed = _finish(place, progress)
+    rows_after, size_after = _size(endpoints)
+    committed = _finish(endpoints, progress)
     return _result(
-        place,
+        endpoints,
         rows=rows_after - rows,
         bytes=size_after - size,
         seconds=seconds,
@@ -88,7 +88,7 @@ def _start(spark: SparkSession, spec: ArchiveSpec, checkpoint: str) -> Streaming
 class _Watch:
     """Follows a query, and says how far it is."""
 
-    progress: Progress
+    progress: JobProgress
     first: int
     """Sum of the offsets at which the partitions begin."""
     batches: int = 0
@@ -97,21 +97,21 @@ class _Watch:
         self.points: list[tuple[float, float]] = [(0.0, 0.0)]
         """(seconds since the start, offsets done)."""
 
-    def follow(self, query: StreamingQuery) -> None:
+    def await_query(self, query: StreamingQuery) -> None:
         """Until it ends; an interrupt stops it. Raises: StreamingQueryException."""
         began = time.monotonic()
         try:
             while not query.awaitTermination(POLL_S):
-                self._look(query, began)
+                self._read_progress(query, began)
         except KeyboardInterrupt:
             self.progress.say("interrupted: the batch under way is given up")
             query.stop()
         finally:
             if query.isActive:
                 query.stop()
-        self._look(query, began)
+        self._read_progress(query, began)
 
-    def _look(self, query: StreamingQuery, began: float) -> None:
+    def _read_progress(self, query: StreamingQuery, began: float) -> None:
         last = query.lastProgress
         if last is None or not last["sources"] or not last["sources"][0]["endOffset"]:
             return
@@ -124,20 +124,20 @@ class _Watch:
         self.batches = last["batchId"] + 1
 
 
-def _size(place: Place) -> tuple[int, int]:
-    snapshot = place.main.snapshot()
+def _size(endpoints: ArchiveEndpoints) -> tuple[int, int]:
+    snapshot = endpoints.main.snapshot()
     return (0, 0) if snapshot is None else (snapshot.rows, snapshot.bytes)
 
 
-def _finish(place: Place, progress: Progress) -> bool:
+def _finish(endpoints: ArchiveEndpoints, progress: JobProgress) -> bool:
     """What is done once at the end; whether the consumer's offsets are where the table is."""
-    if place.spec.compact_at_end:
+    if endpoints.spec.compact_at_end:
         progress.say("joining small files")
-        place.tidy()
-    if not place.spec.commit_offsets:
+        endpoints.compact_and_expire()
+    if not endpoints.spec.commit_offsets:
         return False
     try:
-        place.commit_offsets()
+        endpoints.commit_offsets()
     except BasculeError as error:
         progress.say(f"the table is complete, but its offsets could not be committed: {error}")
         return False
@@ -145,12 +145,18 @@ def _finish(place: Place, progress: Progress) -> bool:
 
 
 def _result(
-    place: Place, *, rows: int, bytes: int, seconds: float, committed: bool, watch: _Watch
+    endpoints: ArchiveEndpoints,
+    *,
+    rows: int,
+    bytes: int,
+    seconds: float,
+    committed: bool,
+    watch: _Watch,
 ) -> JobResult:
-    spec = place.spec
-    held, spans = place.look()
+    spec = endpoints.spec
+    held, spans = endpoints.read_state()
     malformed = 0
-    if place.side is not None and (snapshot := place.side.snapshot()) is not None:
+    if endpoints.side is not None and (snapshot := endpoints.side.snapshot()) is not None:
         malformed = snapshot.rows
     lag = 0
     table = []
@@ -164,7 +170,7 @@ def _result(
         ok=True,
         summary={
             "stream": spec.stream,
-            "table": str(place.main.address),
+            "table": str(endpoints.main.address),
             "rows": rows,
             "bytes": bytes,
             "malformed_total": malformed,

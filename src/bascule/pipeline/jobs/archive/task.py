@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from bascule.errors import MalformedValue
-from bascule.pipeline.jobs.archive.commit import Written
-from bascule.pipeline.jobs.archive.plan import Piece
-from bascule.pipeline.jobs.rows import RowMaker
+from bascule.pipeline.jobs.archive.commit import TaskOutput
+from bascule.pipeline.jobs.archive.plan import ArchiveRange
+from bascule.pipeline.jobs.rows import RowBuilder
 from bascule.pipeline.lake.checksum import SpanChecksum
-from bascule.pipeline.lake.model import DataFile, FileWriter, Span, SpanSum, WriterSpec
+from bascule.pipeline.lake.model import DataFile, FileWriter, Span, SpanDigest, WriterSpec
 from bascule.pipeline.source.log_reader import ReadOptions, fetched_batches
 from bascule.pipeline.source.positions import Range
 from bascule.pipeline.values.spec import ValueSpec
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class ArchiveTaskSpec:
     """What every task of an archive is told. Picklable, as all that executors get."""
 
     server: str
@@ -46,9 +46,9 @@ def read_log(
 class _Output:
     """One table's side of a task: its writer, opened with the first row, and its sum."""
 
-    def __init__(self, spec: WriterSpec, piece: Piece) -> None:
+    def __init__(self, spec: WriterSpec, task_range: ArchiveRange) -> None:
         self._spec = spec
-        self._piece = piece
+        self._piece = task_range
         self._writer: FileWriter | None = None
         self._checksum = SpanChecksum()
 
@@ -60,32 +60,42 @@ class _Output:
         self._writer.write(batch)
         self._checksum.update(batch)
 
-    def finish(self) -> tuple[SpanSum, tuple[DataFile, ...]]:
+    def finish(self) -> tuple[SpanDigest, tuple[DataFile, ...]]:
         files = () if self._writer is None else tuple(self._writer.finish())
         span = Span(self._piece.partition, self._piece.start, self._piece.end)
-        return SpanSum(span, self._checksum.rows, self._checksum.value), files
+        return SpanDigest(span, self._checksum.rows, self._checksum.value), files
 
     def abort(self) -> None:
         if self._writer is not None:
             self._writer.abort()
 
 
-def archive_piece(work: Work, piece: Piece) -> Written:
-    """Archive one piece: its files are closed when this returns, and in no table yet.
+def archive_range(task_spec: ArchiveTaskSpec, task_range: ArchiveRange) -> TaskOutput:
+    """Archive one range: its files are closed when this returns, and in no table yet.
 
     Raises: DataLoss; MalformedValue where malformed records end the run (mode FAILFAST).
     """
-    rows = RowMaker(work.value, raw=work.raw)
-    main = _Output(work.writer, piece)
-    side = _Output(work.side_writer, piece) if work.side_writer and piece.side else None
+    rows = RowBuilder(task_spec.value, raw=task_spec.raw)
+    main = _Output(task_spec.writer, task_range)
+    side = (
+        _Output(task_spec.side_writer, task_range)
+        if task_spec.side_writer and task_range.side
+        else None
+    )
     try:
-        for batch in read_log(work.server, work.stream, piece.partition, piece.start, piece.end):
+        for batch in read_log(
+            task_spec.server,
+            task_spec.stream,
+            task_range.partition,
+            task_range.start,
+            task_range.end,
+        ):
             good, bad = rows.split(batch)
             main.write(good)
-            if bad is not None and work.value.mode == "FAILFAST":
+            if bad is not None and task_spec.value.mode == "FAILFAST":
                 raise MalformedValue(
-                    work.stream,
-                    piece.partition,
+                    task_spec.stream,
+                    task_range.partition,
                     bad.column("offset")[0].as_py(),
                     bad.column("reason")[0].as_py(),
                 )
@@ -99,4 +109,4 @@ def archive_piece(work: Work, piece: Piece) -> Written:
         if side is not None:
             side.abort()
         raise
-    return Written(work.stream_id, sum, files, malformed, malformed_files)
+    return TaskOutput(task_spec.stream_id, sum, files, malformed, malformed_files)

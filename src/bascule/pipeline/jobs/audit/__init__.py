@@ -1,1 +1,1 @@
-"""The audit: log against table, in tasks that compare rows and sums."""
+"""The audit: log against table, in tasks that compare rows and checksums."""

@@ -13,24 +13,24 @@ import pyarrow as pa
 if TYPE_CHECKING:
     from bascule.pipeline.lake.model import Span
 
-FaultKind: TypeAlias = Literal[
+AuditFaultKind: TypeAlias = Literal[
     "missing", "duplicate", "differing", "extra", "rows", "crc", "unreadable"
 ]
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Fault:
+class AuditFault:
     """One thing that is wrong."""
 
     partition: int
     offset: int
     """Of the record; the start of the span where the fault is one of a whole span."""
-    kind: FaultKind
+    kind: AuditFaultKind
     detail: str = ""
 
 
 @dataclass(slots=True)
-class Found:
+class AuditFindings:
     """What an audit found in some offsets of one partition; counts are of records."""
 
     partition: int
@@ -51,7 +51,7 @@ class Found:
     spans_wrong: int = 0
     """Spans whose rows or checksum are not those recorded when they were archived."""
     spans_checked: int = 0
-    faults: list[Fault] = field(default_factory=list)
+    faults: list[AuditFault] = field(default_factory=list)
     """The first ones, with their offsets."""
 
     @property
@@ -60,8 +60,8 @@ class Found:
             self.missing or self.duplicate or self.differing or self.extra or self.spans_wrong
         )
 
-    def add(self, other: Found, *, faults_max: int) -> None:
-        """Take what another part of the same partition was found to hold."""
+    def add(self, other: AuditFindings, *, faults_max: int) -> None:
+        """Take what another group of the same partition was found to hold."""
         for name in _COUNTS:
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.faults = sorted([*self.faults, *other.faults])[:faults_max]
@@ -73,10 +73,10 @@ _COUNTS = (
 )  # fmt: skip
 
 
-class Comparison:
+class RowComparison:
     """Compares windows of offsets, one after the other, and collects what it finds."""
 
-    def __init__(self, found: Found, *, compacted: bool, faults_max: int) -> None:
+    def __init__(self, found: AuditFindings, *, compacted: bool, faults_max: int) -> None:
         self._found = found
         self._compacted = compacted
         self._faults_max = faults_max
@@ -119,10 +119,10 @@ class Comparison:
         if not details:
             return
         self._found.spans_wrong += 1
-        kind: FaultKind = "rows" if rows[0] != rows[1] else "crc"
+        kind: AuditFaultKind = "rows" if rows[0] != rows[1] else "crc"
         text = f"offsets [{span.start}, {span.end}): {'; '.join(details)}"
         # A whole span matters more than one more of its records.
-        fault = Fault(span.partition, span.start, kind, text)
+        fault = AuditFault(span.partition, span.start, kind, text)
         self._found.faults = [fault, *self._found.faults][: self._faults_max]
 
     def _differences(self, log: pa.Table, lake: pa.Table) -> None:
@@ -139,7 +139,7 @@ class Comparison:
         offsets = _offsets(log)
         self._add(
             [
-                Fault(self._found.partition, int(offsets[row]), "differing", ", ".join(names))
+                AuditFault(self._found.partition, int(offsets[row]), "differing", ", ".join(names))
                 for row, names in sorted(rows.items())[: self._faults_max]
             ]
         )
@@ -153,9 +153,9 @@ class Comparison:
         total = len(offsets) if count is None else count
         setattr(self._found, kind, getattr(self._found, kind) + total)
         some = offsets[: self._faults_max].tolist()
-        self._add([Fault(self._found.partition, offset, kind) for offset in some])
+        self._add([AuditFault(self._found.partition, offset, kind) for offset in some])
 
-    def _add(self, faults: Sequence[Fault]) -> None:
+    def _add(self, faults: Sequence[AuditFault]) -> None:
         room = self._faults_max - len(self._found.faults)
         self._found.faults += faults[: max(0, room)]
 

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Final
 
-from bascule.pipeline.jobs.audit.task import Part
-from bascule.pipeline.lake.model import DataFile, Span, SpanSum
+from bascule.pipeline.jobs.audit.task import SpanGroup
+from bascule.pipeline.lake.model import DataFile, Span, SpanDigest
 
 OFFSETS_PER_PART: Final = 1_000_000
 """About a second of comparing, so that progress shows; spans as recorded are not cut."""
@@ -16,14 +16,14 @@ Extents = Mapping[int, tuple[int, int]]
 
 
 def spans_of(
-    partition: int, held: tuple[int, int], sums: Iterable[SpanSum]
-) -> list[tuple[Span, SpanSum | None]]:
+    partition: int, held: tuple[int, int], digests: Iterable[SpanDigest]
+) -> list[tuple[Span, SpanDigest | None]]:
     """What a table holds of a partition as spans without gap or overlap, as recorded where they
     were; what no record tells of is cut into spans of its own.
     """
     at, end = held
-    spans: list[tuple[Span, SpanSum | None]] = []
-    mine = (sum for sum in sums if sum.span.partition == partition)
+    spans: list[tuple[Span, SpanDigest | None]] = []
+    mine = (sum for sum in digests if sum.span.partition == partition)
     for sum in sorted(mine, key=lambda sum: sum.span):
         if sum.span.start < at or sum.span.end > end:
             continue
@@ -38,39 +38,41 @@ def _unrecorded(partition: int, start: int, end: int) -> list[Span]:
     return [Span(partition, a, b) for a, b in pairwise(marks)]
 
 
-def parts_of(
+def span_groups_of(
     committed: Extents,
     log: Extents,
-    sums: Sequence[SpanSum],
+    digests: Sequence[SpanDigest],
     files: Sequence[DataFile],
     malformed_files: Sequence[DataFile],
     *,
     offsets_per_part: int = OFFSETS_PER_PART,
-) -> list[Part]:
+) -> list[SpanGroup]:
     """Tasks that together check every offset a table holds; each gets the files it may need."""
-    parts = []
+    groups = []
     for partition, held in sorted(committed.items()):
-        group: list[tuple[Span, SpanSum | None]] = []
-        spans = spans_of(partition, held, sums)
+        group: list[tuple[Span, SpanDigest | None]] = []
+        spans = spans_of(partition, held, digests)
         for number, item in enumerate(spans):
             group.append(item)
             size = group[-1][0].end - group[0][0].start
             if size >= offsets_per_part or number == len(spans) - 1:
-                parts.append(_part(group, log.get(partition, (held[1], 0)), files, malformed_files))
+                groups.append(
+                    _group(group, log.get(partition, (held[1], 0)), files, malformed_files)
+                )
                 group = []
-    return parts
+    return groups
 
 
-def _part(
-    group: Sequence[tuple[Span, SpanSum | None]],
+def _group(
+    group: Sequence[tuple[Span, SpanDigest | None]],
     log: tuple[int, int],
     files: Sequence[DataFile],
     malformed_files: Sequence[DataFile],
-) -> Part:
+) -> SpanGroup:
     whole = Span(group[0][0].partition, group[0][0].start, group[-1][0].end)
-    return Part(
+    return SpanGroup(
         spans=tuple(span for span, _ in group),
-        sums=tuple(sum for _, sum in group),
+        digests=tuple(sum for _, sum in group),
         log_start=log[0],
         log_end=log[1],
         files=tuple(file for file in files if file.may_hold(whole)),

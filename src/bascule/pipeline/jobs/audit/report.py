@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from bascule.pipeline.jobs.archive.plan import Held
-from bascule.pipeline.jobs.audit.compare import Fault, Found
+from bascule.pipeline.jobs.archive.plan import LogExtent
+from bascule.pipeline.jobs.audit.compare import AuditFault, AuditFindings
 from bascule.pipeline.jobs.audit.plan import Extents
 from bascule.pipeline.jobs.audit.spec import AuditSpec
-from bascule.pipeline.jobs.audit.task import Part
+from bascule.pipeline.jobs.audit.task import SpanGroup
 from bascule.pipeline.jobs.model import JobResult, Json, Table
 
 COLUMNS = (
@@ -18,12 +18,12 @@ COLUMNS = (
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class AuditView:
     """What is compared: one state of the tables, and the extent of the log right after it."""
 
-    log: Held
+    log: LogExtent
     committed: Extents
-    parts: list[Part]
+    groups: list[SpanGroup]
 
     def lag(self, partition: int) -> int:
         start, end = self.log.partitions.get(partition, (0, 0))
@@ -42,47 +42,49 @@ class View:
         return max(0, self.committed.get(partition, (0, end))[1] - end)
 
 
-def result_of(spec: AuditSpec, view: View, found: dict[int, Found], seconds: float) -> JobResult:
+def result_of(
+    spec: AuditSpec, view: AuditView, found: dict[int, AuditFindings], seconds: float
+) -> JobResult:
     """The findings by partition, and the first faults; `ok` where there are none."""
-    faults: list[Fault] = []
+    faults: list[AuditFault] = []
     ok = True
     for partition, one in found.items():
         more = _faults_of_extent(spec, view, partition)
         one.missing += view.late_start(partition)
         faults += [*more, *one.faults]
         ok = ok and one.is_clean and not more
-    named = faults[: spec.faults_max]
+    sql_over_frame = faults[: spec.faults_max]
     return JobResult(
         kind="audit",
         name=spec.name,
         ok=ok,
-        summary=_summary(spec, view, found, named, seconds),
+        summary=_summary(spec, view, found, sql_over_frame, seconds),
         tables=(
             Table("Partitions", COLUMNS, tuple(_row(view, one) for one in found.values())),
             Table(
                 "First faults",
                 ("partition", "offset", "fault", "detail"),
-                tuple((f.partition, f.offset, f.kind, f.detail) for f in named),
+                tuple((f.partition, f.offset, f.kind, f.detail) for f in sql_over_frame),
             ),
         ),
     )
 
 
-def _faults_of_extent(spec: AuditSpec, view: View, partition: int) -> list[Fault]:
+def _faults_of_extent(spec: AuditSpec, view: AuditView, partition: int) -> list[AuditFault]:
     """Where the table's offsets are others than the log's."""
     start, end = view.log.partitions.get(partition, (0, 0))
     low, high = view.committed.get(partition, (start, start))
     faults = []
     if view.late_start(partition):
-        faults.append(Fault(partition, start, "missing", f"the table begins at {low}"))
+        faults.append(AuditFault(partition, start, "missing", f"the table begins at {low}"))
     if view.beyond(partition):
-        faults.append(Fault(partition, end, "extra", f"the table goes on to {high}"))
+        faults.append(AuditFault(partition, end, "extra", f"the table goes on to {high}"))
     if (lag := view.lag(partition)) and not spec.allow_lag:
-        faults.append(Fault(partition, high, "missing", f"the table lags {lag} behind"))
+        faults.append(AuditFault(partition, high, "missing", f"the table lags {lag} behind"))
     return faults
 
 
-def _row(view: View, one: Found) -> tuple[int | str, ...]:
+def _row(view: AuditView, one: AuditFindings) -> tuple[int | str, ...]:
     start, end = view.log.partitions.get(one.partition, (0, 0))
     low, high = view.committed.get(one.partition, (start, start))
     crc = f"{one.spans_wrong} of {one.spans_checked} wrong" if one.spans_wrong else "ok"
@@ -93,9 +95,13 @@ def _row(view: View, one: Found) -> tuple[int | str, ...]:
 
 
 def _summary(
-    spec: AuditSpec, view: View, found: dict[int, Found], named: list[Fault], seconds: float
+    spec: AuditSpec,
+    view: AuditView,
+    found: dict[int, AuditFindings],
+    sql_over_frame: list[AuditFault],
+    seconds: float,
 ) -> dict[str, Json]:
-    total = Found(-1)
+    total = AuditFindings(-1)
     for one in found.values():
         total.add(replace(one, faults=[]), faults_max=0)
     return {
@@ -114,7 +120,7 @@ def _summary(
         "lag": sum(view.lag(partition) for partition in found),
         "first_faults": [
             {"partition": f.partition, "offset": f.offset, "kind": f.kind, "detail": f.detail}
-            for f in named
+            for f in sql_over_frame
         ],
         "seconds": round(seconds, 3),
         "rows_per_s": round(total.lake_rows / seconds) if seconds else 0,

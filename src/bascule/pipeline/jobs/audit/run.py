@@ -9,17 +9,19 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from bascule.errors import DataLoss
-from bascule.pipeline.clients import client_of, patiently
-from bascule.pipeline.jobs.archive.endpoints import held_of
-from bascule.pipeline.jobs.audit.compare import Found
-from bascule.pipeline.jobs.audit.plan import parts_of
-from bascule.pipeline.jobs.audit.report import View, result_of
+from bascule.pipeline.clients import client_of, with_retries
+from bascule.pipeline.jobs.archive.endpoints import log_extent_of
+from bascule.pipeline.jobs.audit.compare import AuditFindings
+from bascule.pipeline.jobs.audit.plan import span_groups_of
+from bascule.pipeline.jobs.audit.report import AuditView, result_of
 from bascule.pipeline.jobs.audit.spec import AuditSpec as AuditSpec
-from bascule.pipeline.jobs.audit.task import Subject, check_part
-from bascule.pipeline.jobs.executors import spread
-from bascule.pipeline.jobs.model import NO_PROGRESS, JobResult, Progress
+from bascule.pipeline.jobs.audit.task import AuditTaskSpec, check_span_group
+from bascule.pipeline.jobs.executors import run_on_executors
+from bascule.pipeline.jobs.model import NO_PROGRESS, JobProgress, JobResult
 from bascule.pipeline.jobs.rows import RAW
-from bascule.pipeline.jobs.tables import malformed_of, open_if_there, open_there
+from bascule.pipeline.jobs.tables import open_if_exists
+from bascule.pipeline.lake import open_table
+from bascule.pipeline.lake.address import malformed_address
 from bascule.pipeline.values.spec import ValueSpec
 
 if TYPE_CHECKING:
@@ -28,7 +30,7 @@ if TYPE_CHECKING:
     from bascule.pipeline.lake.model import LakeTable
 
 
-def run(spark: SparkSession, spec: AuditSpec, progress: Progress = NO_PROGRESS) -> JobResult:
+def run(spark: SparkSession, spec: AuditSpec, progress: JobProgress = NO_PROGRESS) -> JobResult:
     """Compare every record between the log's start and its watermark with the table's rows; what
     is in the table only, with the rows and checksums recorded when it was archived.
 
@@ -40,9 +42,11 @@ def run(spark: SparkSession, spec: AuditSpec, progress: Progress = NO_PROGRESS) 
     """
     began = time.monotonic()
     value = ValueSpec.from_options({name.lower(): text for name, text in spec.value.items()})
-    main = open_there(spec.table.address())
-    view = _look(spec, main, None if value.is_raw else open_if_there(malformed_of(main.address)))
-    subject = Subject(
+    main = open_table(spec.table.address())
+    view = _look(
+        spec, main, None if value.is_raw else open_if_exists(malformed_address(main.address))
+    )
+    task_spec = AuditTaskSpec(
         server=spec.server,
         stream=spec.stream,
         value=value,
@@ -50,35 +54,35 @@ def run(spark: SparkSession, spec: AuditSpec, progress: Progress = NO_PROGRESS) 
         compacted=_is_compacted(spec),
         faults_max=spec.faults_max,
     )
-    weights = [part.spans[-1].end - part.spans[0].start for part in view.parts]
+    weights = [group.spans[-1].end - group.spans[0].start for group in view.groups]
     progress.begin(f"audit {spec.stream}", sum(weights))
-    answers = spread(
-        spark, view.parts, partial(check_part, subject), progress=progress, weights=weights
+    answers = run_on_executors(
+        spark, view.groups, partial(check_span_group, task_spec), progress=progress, weights=weights
     )
-    found = {p: Found(p) for p in sorted({*view.log.partitions, *view.committed})}
+    found = {p: AuditFindings(p) for p in sorted({*view.log.partitions, *view.committed})}
     for answer in answers:
-        one = msgspec.json.decode(answer, type=Found)
+        one = msgspec.json.decode(answer, type=AuditFindings)
         found[one.partition].add(one, faults_max=spec.faults_max)
     return result_of(spec, view, found, time.monotonic() - began)
 
 
 def _is_compacted(spec: AuditSpec) -> bool:
-    info = patiently(lambda: client_of(spec.server).stream(spec.stream))
+    info = with_retries(lambda: client_of(spec.server).stream(spec.stream))
     return "compact" in info.definition.config.cleanup
 
 
-def _look(spec: AuditSpec, main: LakeTable, side: LakeTable | None) -> View:
+def _look(spec: AuditSpec, main: LakeTable, side: LakeTable | None) -> AuditView:
     snapshot = main.snapshot()
-    log = held_of(spec.server, spec.stream)
+    log = log_extent_of(spec.server, spec.stream)
     if snapshot is None:
-        return View(log, {}, [])
+        return AuditView(log, {}, [])
     if snapshot.stream_id != log.id:
         raise DataLoss(
             spec.stream, None, "the table holds an older stream, deleted since and made again"
         )
     # The table of malformed records is committed first: read last, it has all that belongs here.
     malformed = () if side is None or (held := side.snapshot()) is None else side.files(held)
-    parts = parts_of(
+    groups = span_groups_of(
         snapshot.committed, log.partitions, main.history(), main.files(snapshot), malformed
     )
-    return View(log, snapshot.committed, parts)
+    return AuditView(log, snapshot.committed, groups)

@@ -9,7 +9,7 @@ import msgspec
 from bascule.pipeline.jobs.tables import TableSpec
 
 FAULTS_MAX: Final = 20
-"""Faulty offsets named; all are counted."""
+"""Faulty offsets that are listed; all are counted."""
 
 
 class AuditSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -10,14 +10,14 @@ import msgspec
 import pyarrow as pa
 
 from bascule.errors import Broken, CorruptData, DataLoss
-from bascule.pipeline.jobs.archive.endpoints import held_of
+from bascule.pipeline.jobs.archive.endpoints import log_extent_of
 from bascule.pipeline.jobs.archive.task import read_log
-from bascule.pipeline.jobs.audit.compare import Comparison, Fault, Found
-from bascule.pipeline.jobs.offset_cursor import Cursor
-from bascule.pipeline.jobs.rows import MALFORMED_SCHEMA, RowMaker
+from bascule.pipeline.jobs.audit.compare import AuditFault, AuditFindings, RowComparison
+from bascule.pipeline.jobs.offset_cursor import OffsetCursor
+from bascule.pipeline.jobs.rows import MALFORMED_SCHEMA, RowBuilder
 from bascule.pipeline.lake.checksum import SpanChecksum
-from bascule.pipeline.lake.file_reader import clusters, read_files
-from bascule.pipeline.lake.model import DataFile, Span, SpanSum
+from bascule.pipeline.lake.file_reader import overlapping_groups, read_files
+from bascule.pipeline.lake.model import DataFile, Span, SpanDigest
 from bascule.pipeline.values.spec import ValueSpec
 
 WINDOW_ROWS: Final = 65_536
@@ -25,7 +25,7 @@ WINDOW_ROWS: Final = 65_536
 
 
 @dataclass(frozen=True, slots=True)
-class Subject:
+class AuditTaskSpec:
     """What every task of an audit is told. Picklable."""
 
     server: str
@@ -38,14 +38,14 @@ class Subject:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class SpanGroup:
     """Some spans of one partition, one behind the other, and the files that may hold rows of them.
 
-    `sums` tells what of `spans` was recorded when it was archived.
+    `digests` tells what of `spans` was recorded when it was archived.
     """
 
     spans: tuple[Span, ...]
-    sums: tuple[SpanSum | None, ...]
+    digests: tuple[SpanDigest | None, ...]
     log_start: int
     """Offsets below are in the log no more."""
     log_end: int
@@ -59,9 +59,9 @@ class _Side:
 
     def __init__(
         self,
-        comparison: Comparison,
+        comparison: RowComparison,
         schema: pa.Schema,
-        rows: Cursor,
+        rows: OffsetCursor,
         checksum: SpanChecksum,
     ) -> None:
         self.schema = schema
@@ -86,24 +86,26 @@ class _Side:
         return lake
 
 
-def check_part(subject: Subject, part: Part) -> str:
-    """What is wrong in one part, as the JSON of a `Found`."""
-    partition = part.spans[0].partition
-    found = Found(partition)
-    comparison = Comparison(found, compacted=subject.compacted, faults_max=subject.faults_max)
-    rows = RowMaker(subject.value, raw=subject.raw)
-    start, end = part.spans[0].start, part.spans[-1].end
+def check_span_group(task_spec: AuditTaskSpec, group: SpanGroup) -> str:
+    """What is wrong in one group, as the JSON of a `AuditFindings`."""
+    partition = group.spans[0].partition
+    found = AuditFindings(partition)
+    comparison = RowComparison(
+        found, compacted=task_spec.compacted, faults_max=task_spec.faults_max
+    )
+    rows = RowBuilder(task_spec.value, raw=task_spec.raw)
+    start, end = group.spans[0].start, group.spans[-1].end
 
-    def cursor(files: tuple[DataFile, ...], schema: pa.Schema) -> Cursor:
-        return Cursor(_rows_of(files, schema, (start, end), found), schema)
+    def cursor(files: tuple[DataFile, ...], schema: pa.Schema) -> OffsetCursor:
+        return OffsetCursor(_rows_of(files, schema, (start, end), found), schema)
 
-    main_rows = cursor(part.files, rows.schema)
-    side_rows = cursor(part.malformed_files, MALFORMED_SCHEMA)
-    for span, recorded in zip(part.spans, part.sums, strict=True):
+    main_rows = cursor(group.files, rows.schema)
+    side_rows = cursor(group.malformed_files, MALFORMED_SCHEMA)
+    for span, recorded in zip(group.spans, group.digests, strict=True):
         checksum = SpanChecksum()
         main = _Side(comparison, rows.schema, main_rows, checksum)
         side = _Side(comparison, MALFORMED_SCHEMA, side_rows, SpanChecksum())
-        _check_span(subject, span, (part.log_start, part.log_end), rows, main, side, found)
+        _check_span(task_spec, span, (group.log_start, group.log_end), rows, main, side, found)
         found.lake_rows += main.count + side.count
         found.malformed += side.count
         if recorded is not None:
@@ -114,26 +116,26 @@ def check_part(subject: Subject, part: Part) -> str:
 
 
 def _rows_of(
-    files: Sequence[DataFile], schema: pa.Schema, offsets: tuple[int, int], found: Found
+    files: Sequence[DataFile], schema: pa.Schema, offsets: tuple[int, int], found: AuditFindings
 ) -> Iterator[pa.RecordBatch]:
     """The rows of files in the order of offsets; a file that cannot be read is a fault."""
-    for cluster in clusters(files):
+    for cluster in overlapping_groups(files):
         try:
             yield from read_files(cluster, schema, offset_start=offsets[0], offset_end=offsets[1])
         except (Broken, CorruptData, OSError) as error:
             found.spans_wrong += 1
             start = min(file.span.start for file in cluster if file.span is not None)
-            found.faults.insert(0, Fault(found.partition, start, "unreadable", str(error)))
+            found.faults.insert(0, AuditFault(found.partition, start, "unreadable", str(error)))
 
 
 def _check_span(
-    subject: Subject,
+    task_spec: AuditTaskSpec,
     span: Span,
     log: tuple[int, int],
-    rows: RowMaker,
+    rows: RowBuilder,
     main: _Side,
     side: _Side,
-    found: Found,
+    found: AuditFindings,
 ) -> None:
     """The span's offsets that the log holds no more, then the others; `log` is its extent."""
     at = span.start
@@ -145,7 +147,7 @@ def _check_span(
             main.pass_over(at)
             side.pass_over(at)
         try:
-            for batch in read_log(subject.server, subject.stream, span.partition, at, end):
+            for batch in read_log(task_spec.server, task_spec.stream, span.partition, at, end):
                 found.log_rows += batch.num_rows
                 at = batch.column("offset")[-1].as_py() + 1
                 good, bad = rows.split(batch)
@@ -154,7 +156,7 @@ def _check_span(
             break
         except DataLoss:
             # Retention goes on while an audit runs.
-            held = held_of(subject.server, subject.stream).partitions
+            held = log_extent_of(task_spec.server, task_spec.stream).partitions
             log_start = held.get(span.partition, (span.end, span.end))[0]
             if attempt == 2 or log_start <= at:
                 raise

@@ -11,10 +11,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from bascule.pipeline.jobs.compact_lake.spec import CompactLakeSpec
-from bascule.pipeline.jobs.executors import collected
-from bascule.pipeline.jobs.model import NO_PROGRESS, JobResult, Progress, Table
-from bascule.pipeline.jobs.tables import ensure_table, open_there
-from bascule.pipeline.lake.model import Commit, DataFile, FileWriter, LakeTable, WriterSpec
+from bascule.pipeline.jobs.executors import collect_with_progress
+from bascule.pipeline.jobs.model import NO_PROGRESS, JobProgress, JobResult, Table
+from bascule.pipeline.jobs.tables import ensure_table
+from bascule.pipeline.lake import open_table
+from bascule.pipeline.lake.model import DataFile, FileWriter, LakeCommit, LakeTable, WriterSpec
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -22,7 +23,9 @@ if TYPE_CHECKING:
 _FILES: Final = pa.schema([("file", pa.string())])
 
 
-def run(spark: SparkSession, spec: CompactLakeSpec, progress: Progress = NO_PROGRESS) -> JobResult:
+def run(
+    spark: SparkSession, spec: CompactLakeSpec, progress: JobProgress = NO_PROGRESS
+) -> JobResult:
     """Put the last record of each key into `into`, in the place of what it held.
 
     Within a stream partition the greatest offset is the last. Where a key is in several, as when
@@ -33,7 +36,7 @@ def run(spark: SparkSession, spec: CompactLakeSpec, progress: Progress = NO_PROG
     Raises: UnknownTable, ConfigError where `into` has other columns.
     """
     began = time.monotonic()
-    source = open_there(spec.table.address())
+    source = open_table(spec.table.address())
     into = ensure_table(spec.into.address(), source.schema, spec.into.partition_by)
     snapshot = source.snapshot()
     rows = 0 if snapshot is None else snapshot.rows
@@ -49,7 +52,7 @@ def run(spark: SparkSession, spec: CompactLakeSpec, progress: Progress = NO_PROG
         )
         written = _write(last, into, progress=progress, total=rows)
         token = (f"compact-lake:{spec.name}", batch)
-        after = into.commit(Commit(tuple(written), token=token, replaces=True))
+        after = into.commit(LakeCommit(tuple(written), token=token, replaces=True))
         changed = before is None or before.id != after.id
         progress.say(f"{after.rows} keys of {rows} records")
     return _result(spec, into, rows=rows, changed=changed, seconds=time.monotonic() - began)
@@ -82,17 +85,19 @@ def last_records(rows: DataFrame, *, partitions: int, keep_tombstones: bool) -> 
     return last.select("key", "last.*").select(*rows.columns)
 
 
-def _write(rows: DataFrame, into: LakeTable, *, progress: Progress, total: int) -> list[DataFile]:
+def _write(
+    rows: DataFrame, into: LakeTable, *, progress: JobProgress, total: int
+) -> list[DataFile]:
     """Write in tasks; the files belong to no snapshot yet."""
     ordered = rows.sortWithinPartitions("partition", "offset")
-    frame = ordered.mapInArrow(_writing(into.writer(), into.schema), "file string")
+    frame = ordered.mapInArrow(_partition_writer(into.writer(), into.schema), "file string")
     return [
         msgspec.json.decode(row.file, type=DataFile)
-        for row in collected(frame, progress=progress, total=total)
+        for row in collect_with_progress(frame, progress=progress, total=total)
     ]
 
 
-def _writing(
+def _partition_writer(
     writer_spec: WriterSpec, schema: pa.Schema
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """A file, or more, for each stream partition: within one, offsets have to ascend."""

@@ -19,23 +19,23 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from bascule.pipeline.jobs.replay.spec import PLACE
+from bascule.pipeline.jobs.replay.spec import PLACEHOLDER
 from bascule.pipeline.jobs.rows import RAW
 from bascule.record.columns import HEADERS_TYPE
 
 if TYPE_CHECKING:
     from bascule.pipeline.values.model import ValueEncoder
 
-ORIGINAL: Final = (
+ORIGINAL_HEADERS: Final = (
     "Bascule-Original-Timestamp",
     "Bascule-Original-Offset",
     "Bascule-Original-Partition",
 )
-ORDERS: Final = pa.array(
+PUBLISH_HEADERS: Final = pa.array(
     [
         "nats-msg-id", "nats-expected-stream", "nats-expected-last-sequence",
         "nats-expected-last-msg-id", "nats-header-block", "bascule-ack",
-        *(name.lower() for name in ORIGINAL),
+        *(name.lower() for name in ORIGINAL_HEADERS),
     ]
 )  # fmt: skip
 """Names in lower case of headers that do not belong to the record's content."""
@@ -43,7 +43,7 @@ REPLY: Final = "reply"
 """Name of the first header where a message had a reply subject."""
 
 
-class MessageMaker:
+class MessageBuilder:
     """Makes messages of rows; `stream_id` is the archived stream's."""
 
     def __init__(
@@ -69,9 +69,9 @@ class MessageMaker:
             offsets.cast(pa.string()),
             partitions.cast(pa.string()),
         )
-        headers = without_orders(rows.column("headers"))
+        headers = without_publish_headers(rows.column("headers"))
         if self._original:
-            headers = with_headers(headers, dict(zip(ORIGINAL, texts, strict=True)))
+            headers = with_headers(headers, dict(zip(ORIGINAL_HEADERS, texts, strict=True)))
         ids = pc.binary_join_element_wise(self._stream_id, texts[2], texts[1], ".")
         return pa.record_batch(
             [self._subjects(rows.column("subject")), rows.column("key"), self._values(rows),
@@ -106,10 +106,10 @@ def mapped_subject(pattern: str, old: str | None) -> str:
             return old or ""
         return tokens[int(name) - 1] if int(name) <= len(tokens) else f"{{{name}}}"
 
-    return PLACE.sub(fill, pattern)
+    return PLACEHOLDER.sub(fill, pattern)
 
 
-def without_orders(headers: pa.ListArray) -> pa.ListArray:
+def without_publish_headers(headers: pa.ListArray) -> pa.ListArray:
     """The lists without entries that were orders to the stream, and without reply subjects."""
     entries = headers.flatten()
     if not len(entries):
@@ -120,7 +120,7 @@ def without_orders(headers: pa.ListArray) -> pa.ListArray:
     is_reply = pc.equal(names, REPLY).to_numpy(zero_copy_only=False)
     is_first = np.zeros(len(entries), bool)
     is_first[starts[counts > 0]] = True
-    is_order = pc.is_in(pc.ascii_lower(names), ORDERS).to_numpy(zero_copy_only=False)
+    is_order = pc.is_in(pc.ascii_lower(names), PUBLISH_HEADERS).to_numpy(zero_copy_only=False)
     kept = ~(is_order | (is_reply & is_first))
     if kept.all():
         return headers

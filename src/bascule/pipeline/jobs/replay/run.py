@@ -12,9 +12,9 @@ import msgspec
 import pyarrow as pa
 
 from bascule.errors import ConfigError
-from bascule.pipeline.clients import client_of, patiently
-from bascule.pipeline.jobs.executors import spread
-from bascule.pipeline.jobs.model import NO_PROGRESS, JobResult, Progress, Table
+from bascule.pipeline.clients import client_of, with_retries
+from bascule.pipeline.jobs.executors import run_on_executors
+from bascule.pipeline.jobs.model import NO_PROGRESS, JobProgress, JobResult, Table
 from bascule.pipeline.jobs.replay.spec import ReplaySpec, offset_of
 from bascule.pipeline.jobs.replay.state import (
     ReplayState,
@@ -23,10 +23,17 @@ from bascule.pipeline.jobs.replay.state import (
     stored_since,
     write_state,
 )
-from bascule.pipeline.jobs.replay.task import Sent, Source, Stretch, publish_stretch
+from bascule.pipeline.jobs.replay.task import (
+    ReplayCounts,
+    ReplayRange,
+    ReplayTaskSpec,
+    publish_range,
+)
 from bascule.pipeline.jobs.rows import RAW
-from bascule.pipeline.jobs.tables import malformed_of, open_if_there, open_there
-from bascule.pipeline.lake.model import DataFile, Snapshot, Span
+from bascule.pipeline.jobs.tables import open_if_exists
+from bascule.pipeline.lake import open_table
+from bascule.pipeline.lake.address import malformed_address
+from bascule.pipeline.lake.model import DataFile, LakeSnapshot, Span
 from bascule.pipeline.values.spec import ValueSpec
 
 if TYPE_CHECKING:
@@ -36,7 +43,7 @@ if TYPE_CHECKING:
 
 
 @dataclass
-class _Course:
+class _ReplayPlan:
     """Where a replay is: what is to be published, and what is."""
 
     ends: dict[int, int]
@@ -44,41 +51,41 @@ class _Course:
     stored: dict[int, list[int]]
     files: list[DataFile]
     malformed_files: list[DataFile]
-    sent: dict[int, Sent] = field(default_factory=dict)
+    sent: dict[int, ReplayCounts] = field(default_factory=dict)
 
     @property
     def waiting(self) -> int:
         return sum(self.ends[p] - self.next[p] for p in self.ends)
 
-    def round(self, rows: int) -> list[Stretch]:
+    def round(self, rows: int) -> list[ReplayRange]:
         """What comes next, at most `rows` offsets of each partition."""
-        stretches = []
+        ranges = []
         for partition, end in sorted(self.ends.items()):
             start = self.next[partition]
             span = Span(partition, start, min(end, start + rows))
             if span.start < span.end:
                 stored = self.stored.get(partition, ())
                 self.stored[partition] = [offset for offset in stored if offset >= span.end]
-                stretches.append(
-                    Stretch(
+                ranges.append(
+                    ReplayRange(
                         span,
                         tuple(file for file in self.files if file.may_hold(span)),
                         tuple(file for file in self.malformed_files if file.may_hold(span)),
                         tuple(offset for offset in stored if span.start <= offset < span.end),
                     )
                 )
-        return stretches
+        return ranges
 
-    def done(self, stretches: list[Stretch], answers: list[str]) -> None:
-        for stretch, answer in zip(stretches, answers, strict=True):
-            one = msgspec.json.decode(answer, type=Sent)
-            total = self.sent.setdefault(one.partition, Sent(one.partition, 0, 0))
+    def done(self, ranges: list[ReplayRange], answers: list[str]) -> None:
+        for replay_range, answer in zip(ranges, answers, strict=True):
+            one = msgspec.json.decode(answer, type=ReplayCounts)
+            total = self.sent.setdefault(one.partition, ReplayCounts(one.partition, 0, 0))
             total.messages += one.messages
             total.duplicates += one.duplicates
-            self.next[one.partition] = stretch.span.end
+            self.next[one.partition] = replay_range.span.end
 
 
-def run(spark: SparkSession, spec: ReplaySpec, progress: Progress = NO_PROGRESS) -> JobResult:
+def run(spark: SparkSession, spec: ReplaySpec, progress: JobProgress = NO_PROGRESS) -> JobResult:
     """Publish what the table holds, each partition in the order of its offsets, and return once
     all of it is acked.
 
@@ -89,41 +96,43 @@ def run(spark: SparkSession, spec: ReplaySpec, progress: Progress = NO_PROGRESS)
     """
     began = time.monotonic()
     value = ValueSpec.from_options({name.lower(): text for name, text in spec.value.items()})
-    table = open_there(spec.table.address())
+    table = open_table(spec.table.address())
     snapshot = table.snapshot()
-    target = patiently(lambda: client_of(spec.server).stream(spec.to))
-    source = Source(spec, "" if snapshot is None else snapshot.stream_id, table.schema, value)
-    _check(spec, source)
-    now = _state(spec, source, target, {})
-    course = _Course({}, {}, {}, [], [])
+    target = with_retries(lambda: client_of(spec.server).stream(spec.to))
+    task_spec = ReplayTaskSpec(
+        spec, "" if snapshot is None else snapshot.stream_id, table.schema, value
+    )
+    _check(spec, task_spec)
+    now = _state(spec, task_spec, target, {})
+    plan = _ReplayPlan({}, {}, {}, [], [])
     if snapshot is not None:
-        course = _course(spec, snapshot, table.files(snapshot), now)
-    total, dedupes = course.waiting, _dedupes(target)
+        plan = _plan_replay(spec, snapshot, table.files(snapshot), now)
+    total, dedupes = plan.waiting, _dedupes(target)
     progress.begin(f"replay to {spec.to}", total)
     if not dedupes:
         progress.say(f"stream {spec.to} does not remember message ids: repetitions are stored")
-    rows = _round_rows(spec, target, len(course.ends))
-    while stretches := course.round(rows):
-        done = total - course.waiting
-        weights = [each.span.end - each.span.start for each in stretches]
-        answers = spread(
+    rows = _round_rows(spec, target, len(plan.ends))
+    while ranges := plan.round(rows):
+        done = total - plan.waiting
+        weights = [each.span.end - each.span.start for each in ranges]
+        answers = run_on_executors(
             spark,
-            stretches,
-            partial(publish_stretch, source),
-            progress=_Shifted(progress, done),
+            ranges,
+            partial(publish_range, task_spec),
+            progress=_RoundProgress(progress, done),
             weights=weights,
         )
-        course.done(stretches, answers)
-        target = patiently(lambda: client_of(spec.server).stream(spec.to))
-        write_state(spec.checkpoint, _state(spec, source, target, course.next))
-    return _result(spec, course, dedupes=dedupes, seconds=time.monotonic() - began)
+        plan.done(ranges, answers)
+        target = with_retries(lambda: client_of(spec.server).stream(spec.to))
+        write_state(spec.checkpoint, _state(spec, task_spec, target, plan.next))
+    return _result(spec, plan, dedupes=dedupes, seconds=time.monotonic() - began)
 
 
 @dataclass
-class _Shifted:
+class _RoundProgress:
     """Progress of a round as that of the whole."""
 
-    progress: Progress
+    progress: JobProgress
     before: int
 
     def begin(self, what: str, total: int | None) -> None:
@@ -136,20 +145,20 @@ class _Shifted:
         self.progress.say(text)
 
 
-def _check(spec: ReplaySpec, source: Source) -> None:
-    typed = pa.types.is_struct(source.schema.field("value").type)
-    if typed and RAW not in source.schema.names and source.value.is_raw:
+def _check(spec: ReplaySpec, task_spec: ReplayTaskSpec) -> None:
+    typed = pa.types.is_struct(task_spec.schema.field("value").type)
+    if typed and RAW not in task_spec.schema.names and task_spec.value.is_raw:
         raise ConfigError(
             f"table {spec.table.address()} keeps values as columns: say with `value` "
             "(valueFormat json or msgpack) how they become bytes, or archive with raw = true"
         )
-    if typed and RAW not in source.schema.names:
-        source.value.encoder()
+    if typed and RAW not in task_spec.schema.names:
+        task_spec.value.encoder()
 
 
-def _course(
-    spec: ReplaySpec, snapshot: Snapshot, files: list[DataFile], now: ReplayState
-) -> _Course:
+def _plan_replay(
+    spec: ReplaySpec, snapshot: LakeSnapshot, files: list[DataFile], now: ReplayState
+) -> _ReplayPlan:
     """What is asked for of the snapshot, less what a run before this one published."""
     starts, ends = {}, {}
     for partition, (first, last) in snapshot.committed.items():
@@ -159,7 +168,10 @@ def _course(
         starts[partition] = first if start is None else min(max(start, first), last)
         ends[partition] = max(starts[partition], last if end is None else min(end, last))
     malformed: list[DataFile] = []
-    if spec.malformed and (side := open_if_there(malformed_of(spec.table.address()))) is not None:
+    if (
+        spec.malformed
+        and (side := open_if_exists(malformed_address(spec.table.address()))) is not None
+    ):
         held = side.snapshot()
         malformed = [] if held is None else side.files(held)
     stored: dict[int, list[int]] = {}
@@ -173,15 +185,15 @@ def _course(
         for partition, start in starts.items():
             at = max(start, state.next.get(str(partition), start))
             starts[partition] = min(at, ends[partition])
-    return _Course(ends, starts, stored, files, malformed)
+    return _ReplayPlan(ends, starts, stored, files, malformed)
 
 
 def _state(
-    spec: ReplaySpec, source: Source, target: StreamInfo, next: Mapping[int, int]
+    spec: ReplaySpec, task_spec: ReplayTaskSpec, target: StreamInfo, next: Mapping[int, int]
 ) -> ReplayState:
     return ReplayState(
         table=str(spec.table.address()),
-        stream_id=source.stream_id,
+        stream_id=task_spec.stream_id,
         to=spec.to,
         to_id=target.definition.id.hex(),
         next={str(partition): offset for partition, offset in next.items()},
@@ -202,8 +214,8 @@ def _round_rows(spec: ReplaySpec, target: StreamInfo, partitions: int) -> int:
     return max(1, min(spec.rows_per_round, remembered // (2 * max(1, partitions))))
 
 
-def _result(spec: ReplaySpec, course: _Course, *, dedupes: bool, seconds: float) -> JobResult:
-    messages = sum(sent.messages for sent in course.sent.values())
+def _result(spec: ReplaySpec, plan: _ReplayPlan, *, dedupes: bool, seconds: float) -> JobResult:
+    messages = sum(sent.messages for sent in plan.sent.values())
     return JobResult(
         kind="replay",
         name=spec.name,
@@ -212,7 +224,7 @@ def _result(spec: ReplaySpec, course: _Course, *, dedupes: bool, seconds: float)
             "table": str(spec.table.address()),
             "to": spec.to,
             "messages": messages,
-            "duplicates": sum(sent.duplicates for sent in course.sent.values()),
+            "duplicates": sum(sent.duplicates for sent in plan.sent.values()),
             "dedupe": dedupes,
             "seconds": round(seconds, 3),
             "messages_per_s": round(messages / seconds) if seconds else 0,
@@ -224,14 +236,14 @@ def _result(spec: ReplaySpec, course: _Course, *, dedupes: bool, seconds: float)
                 tuple(
                     (
                         partition,
-                        course.next[partition],
+                        plan.next[partition],
                         *(
                             (s.messages, s.duplicates)
-                            if (s := course.sent.get(partition))
+                            if (s := plan.sent.get(partition))
                             else (0, 0)
                         ),
                     )
-                    for partition in sorted(course.ends)
+                    for partition in sorted(plan.ends)
                 ),
             ),
         ),

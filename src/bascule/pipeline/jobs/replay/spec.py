@@ -12,7 +12,7 @@ from bascule.pipeline.jobs.tables import TableSpec
 
 ROWS_PER_ROUND: Final = 500_000
 """Of each stream partition: some seconds of publishing, which is what a crash repeats."""
-PLACE: Final = re.compile(r"\{(subject|[1-9]\d*)\}")
+PLACEHOLDER: Final = re.compile(r"\{(subject|[1-9]\d*)\}")
 """`{subject}` is the original subject, `{2}` its second token."""
 
 
@@ -51,7 +51,7 @@ class ReplaySpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     def __post_init__(self) -> None:
         if self.rows_per_round < 1:
             raise ConfigError(f"rows_per_round is {self.rows_per_round}: expected at least 1")
-        rest = PLACE.sub("", self.subject)
+        rest = PLACEHOLDER.sub("", self.subject)
         if "{" in rest or "}" in rest:
             raise ConfigError(
                 f"subject is {self.subject!r}: in braces stand subject, or a token's number from 1"
@@ -59,7 +59,7 @@ class ReplaySpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
     def is_mapped(self) -> bool:
         """Whether subjects depend on the original ones."""
-        return not self.subject or bool(PLACE.search(self.subject))
+        return not self.subject or bool(PLACEHOLDER.search(self.subject))
 
 
 def offset_of(asked: int | dict[str, int] | None, partition: int) -> int | None:

@@ -11,7 +11,7 @@ from pyspark.sql import functions as f
 
 from bascule.errors import ConfigError
 from bascule.pipeline.declare.validation import option_text
-from bascule.pipeline.jobs.model import NO_PROGRESS, JobResult, Progress
+from bascule.pipeline.jobs.model import NO_PROGRESS, JobProgress, JobResult
 from bascule.pipeline.jobs.rollup.spec import BATCH, VIEW, RollupSpec
 from bascule.pipeline.jobs.tables import TableSpec
 from bascule.pipeline.lag import Lags, QueryState
@@ -29,7 +29,7 @@ SINK_COLUMNS: Final = ("value", "key", "subject", "headers", "partition")
 """What the sink takes by name; other columns become the JSON of the value."""
 
 
-def frame_of(spark: SparkSession, spec: RollupSpec) -> DataFrame:
+def rollup_frame(spark: SparkSession, spec: RollupSpec) -> DataFrame:
     """The result of the SQL as a streaming frame, as its table or stream takes it.
 
     Raises: ConfigError for an event time that is none; what Spark says of the SQL.
@@ -45,11 +45,11 @@ def frame_of(spark: SparkSession, spec: RollupSpec) -> DataFrame:
                 "there is no rollup.watermark.expression that makes it"
             )
         records = records.withWatermark(watermark.column, watermark.delay)
-    rows = spark.sql(named(spec.sql), records=records)
+    rows = spark.sql(sql_over_frame(spec.sql), records=records)
     return rows if spec.sink is None else sink_rows(rows)
 
 
-def named(sql: str) -> str:
+def sql_over_frame(sql: str) -> str:
     """The SQL as a template of a frame `records`, without a view that outlives it."""
     text = sql.replace("{", "{{").replace("}", "}}")
     view = "WITH {} AS (SELECT * FROM {{{}}})".format(VIEW, VIEW)  # noqa: S608, UP032
@@ -59,10 +59,10 @@ def named(sql: str) -> str:
 
 def lake_options(table: TableSpec) -> dict[str, str]:
     """A table as options of `bascule_lake`."""
-    named = {"format": table.format, "location": table.location, "name": table.name}
-    named["partitionBy"] = ", ".join(table.partition_by)
+    sql_over_frame = {"format": table.format, "location": table.location, "name": table.name}
+    sql_over_frame["partitionBy"] = ", ".join(table.partition_by)
     catalog = {f"catalog.{name}": text for name, text in table.catalog.items()}
-    return {name: text for name, text in {**named, **catalog}.items() if text}
+    return {name: text for name, text in {**sql_over_frame, **catalog}.items() if text}
 
 
 def sink_of(spec: RollupSpec) -> tuple[str, dict[str, str]]:
@@ -75,7 +75,7 @@ def sink_of(spec: RollupSpec) -> tuple[str, dict[str, str]]:
     return "bascule", {name: option_text(value) for name, value in given.items()}
 
 
-def writing(frame: DataFrame, spec: RollupSpec) -> DataStreamWriter:
+def stream_writer(frame: DataFrame, spec: RollupSpec) -> DataStreamWriter:
     """The frame on its way to the table, or to the stream.
 
     Spark gives a Python sink no output mode `update`, so there each batch is a batch write.
@@ -85,9 +85,9 @@ def writing(frame: DataFrame, spec: RollupSpec) -> DataStreamWriter:
         return frame.writeStream.format(format).options(**options)
     if spec.table is None:
         return frame.writeStream.foreachBatch(_to_stream(options))
-    from bascule.pipeline.lake_sink import in_batches
+    from bascule.pipeline.lake_sink import foreach_batch_writer
 
-    return frame.writeStream.foreachBatch(in_batches({**options, "batchColumn": BATCH}))
+    return frame.writeStream.foreachBatch(foreach_batch_writer({**options, "batchColumn": BATCH}))
 
 
 def _to_stream(options: dict[str, str]) -> Callable[[DataFrame, int], None]:
@@ -103,14 +103,14 @@ def sink_rows(frame: DataFrame) -> DataFrame:
     """Rows as the sink takes them: without a column `value`, the JSON of the others is it."""
     if "value" in frame.columns:
         return frame
-    named = [f.col(name) for name in frame.columns if name in SINK_COLUMNS]
+    sql_over_frame = [f.col(name) for name in frame.columns if name in SINK_COLUMNS]
     rest = [f.col(name) for name in frame.columns if name not in SINK_COLUMNS]
     if not rest:
         raise ConfigError("the rollup's SQL gives no column that could be a value")
-    return frame.select(*named, f.to_json(f.struct(*rest)).cast("binary").alias("value"))
+    return frame.select(*sql_over_frame, f.to_json(f.struct(*rest)).cast("binary").alias("value"))
 
 
-def run(spark: SparkSession, spec: RollupSpec, progress: Progress = NO_PROGRESS) -> JobResult:
+def run(spark: SparkSession, spec: RollupSpec, progress: JobProgress = NO_PROGRESS) -> JobResult:
     """Run until what the stream holds now is in, or, with an interval, until stopped.
 
     Raises: BasculeError; what Spark raises.
@@ -119,7 +119,7 @@ def run(spark: SparkSession, spec: RollupSpec, progress: Progress = NO_PROGRESS)
     started = time.monotonic()
     progress.begin("rollup", None)
     query = (
-        writing(frame_of(spark, spec), spec)
+        stream_writer(rollup_frame(spark, spec), spec)
         .queryName(spec.name)
         .outputMode(spec.mode)
         .option("checkpointLocation", spec.checkpoint)
@@ -128,7 +128,7 @@ def run(spark: SparkSession, spec: RollupSpec, progress: Progress = NO_PROGRESS)
     )
     lags = Lags()
     try:
-        state = follow(query, lags, progress)
+        state = await_query(query, lags, progress)
     finally:
         query.stop()
     return result_of(spec, state, time.monotonic() - started)
@@ -143,7 +143,7 @@ def register(spark: SparkSession, spec: RollupSpec) -> None:
         spark.dataSource.register(LakeDataSource)
 
 
-def follow(query: StreamingQuery, lags: Lags, progress: Progress) -> QueryState | None:
+def await_query(query: StreamingQuery, lags: Lags, progress: JobProgress) -> QueryState | None:
     """Wait for the end of a query, telling how far it is; None where it had no batch."""
     seen, state = -1, None
     while True:

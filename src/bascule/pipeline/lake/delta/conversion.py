@@ -17,7 +17,7 @@ from deltalake.transaction import AddAction, RemoveAction
 from bascule.errors import ForeignTable
 from bascule.pipeline.lake.bounds import span_of
 from bascule.pipeline.lake.columns import type_of
-from bascule.pipeline.lake.model import Bound, ColumnBounds, DataFile
+from bascule.pipeline.lake.model import BoundValue, ColumnBounds, DataFile
 from bascule.pipeline.lake.partitioning import PartitionField
 
 PARTITION_TYPES: Final = {
@@ -82,7 +82,7 @@ def _nested(values: Iterable[tuple[str, object]]) -> dict[str, Any]:
     return found
 
 
-def _written(bound: Bound, schema: pa.Schema, column: ColumnBounds) -> Bound:
+def _written(bound: BoundValue, schema: pa.Schema, column: ColumnBounds) -> BoundValue:
     kind = type_of(schema, column.path)
     if bound is None or kind is None or pa.types.is_boolean(kind) or isinstance(bound, bool):
         return None

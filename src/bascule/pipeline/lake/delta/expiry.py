@@ -12,11 +12,11 @@ import pyarrow as pa
 from deltalake import DeltaTable
 
 from bascule.pipeline.lake import storage
-from bascule.pipeline.lake.delta.log import Log
-from bascule.pipeline.lake.model import Expired
+from bascule.pipeline.lake.delta.log import DeltaLog
+from bascule.pipeline.lake.model import ExpiryResult
 
 
-def expire(log: Log, location: str, *, older_than_ms: int, keep: int) -> Expired:
+def expire(log: DeltaLog, location: str, *, older_than_ms: int, keep: int) -> ExpiryResult:
     """Raises: CorruptData."""
     versions = log.versions()
     going = []
@@ -38,10 +38,10 @@ def expire(log: Log, location: str, *, older_than_ms: int, keep: int) -> Expired
     ]
     held = referenced(log, location)
     count, size = storage.delete_files(found.path for found in candidates if found.path not in held)
-    return Expired(sum(version > 0 for version in going), count, size)
+    return ExpiryResult(sum(version > 0 for version in going), count, size)
 
 
-def referenced(log: Log, location: str) -> set[str]:
+def referenced(log: DeltaLog, location: str) -> set[str]:
     """Paths of the files that some version in the log names.
 
     Those of the oldest one, and what each later one added.

@@ -14,8 +14,14 @@ from deltalake.transaction import Transaction
 
 from bascule.errors import CorruptData
 from bascule.pipeline.lake import storage
-from bascule.pipeline.lake.commit_plan import State, state_of, state_texts, sums_of, sums_text
-from bascule.pipeline.lake.model import SpanSum
+from bascule.pipeline.lake.commit_plan import (
+    TableState,
+    digests_of,
+    digests_text,
+    state_of,
+    state_texts,
+)
+from bascule.pipeline.lake.model import SpanDigest
 
 KEY: Final = "bascule"
 COMMIT: Final = re.compile(r"(\d{20})\.json")
@@ -23,7 +29,7 @@ NUMBERED: Final = re.compile(r"(\d{20})\..+")
 APP: Final = "bascule:"
 
 
-class Info(msgspec.Struct, kw_only=True):
+class CommitInfo(msgspec.Struct, kw_only=True):
     """What the commit of a version says of itself."""
 
     version: int
@@ -32,29 +38,33 @@ class Info(msgspec.Struct, kw_only=True):
     """None where another program committed."""
 
     @property
-    def sums(self) -> list[SpanSum]:
-        return sums_of(self.own["spans"]) if self.own else []
+    def digests(self) -> list[SpanDigest]:
+        return digests_of(self.own["spans"]) if self.own else []
 
 
 def own_metadata(
-    state: State, sums: Sequence[SpanSum], *, rows: int, bytes: int, kind: str
+    state: TableState, digests: Sequence[SpanDigest], *, rows: int, bytes: int, kind: str
 ) -> dict[str, Any]:
     """For a commit's custom metadata."""
     texts = state_texts(state)
-    return {KEY: {**texts, "spans": sums_text(sums), "rows": rows, "bytes": bytes, "kind": kind}}
+    return {
+        KEY: {**texts, "spans": digests_text(digests), "rows": rows, "bytes": bytes, "kind": kind}
+    }
 
 
-def transactions(state: State, sums: Sequence[SpanSum], before: State) -> list[Transaction]:
+def transactions(
+    state: TableState, digests: Sequence[SpanDigest], before: TableState
+) -> list[Transaction]:
     """The application transactions that one commit changes."""
     committed = state.committed or {}
     found = []
-    for number in sorted({each.span.partition for each in sums}):
+    for number in sorted({each.span.partition for each in digests}):
         start, end = committed[number]
         found += [
             Transaction(f"{APP}start:{number}", start),
             Transaction(f"{APP}end:{number}", end),
         ]
-    if sums:
+    if digests:
         found.append(Transaction(f"{APP}partitions", max(committed) + 1))
     known = before.tokens or {}
     found += [
@@ -65,14 +75,14 @@ def transactions(state: State, sums: Sequence[SpanSum], before: State) -> list[T
     return found
 
 
-class Log:
+class DeltaLog:
     """The folder `_delta_log` of one table."""
 
     def __init__(self, location: str) -> None:
-        self._filesystem, inner = storage.located(f"{location}/_delta_log")
+        self._filesystem, inner = storage.filesystem_of(f"{location}/_delta_log")
         self._folder = inner
 
-    def info(self, version: int) -> Info | None:
+    def info(self, version: int) -> CommitInfo | None:
         """Of a version; None where its commit is no longer in the log.
 
         Raises: CorruptData.
@@ -80,7 +90,7 @@ class Log:
         for action in self._actions(version):
             if "commitInfo" in action:
                 found = action["commitInfo"]
-                return Info(version=version, ms=found.get("timestamp", 0), own=found.get(KEY))
+                return CommitInfo(version=version, ms=found.get("timestamp", 0), own=found.get(KEY))
         return None
 
     def added(self, version: int) -> list[str]:
@@ -121,7 +131,7 @@ class Log:
             raise CorruptData(path, 0, "one JSON action a line", str(error)) from error
 
 
-def state_at(log: Log, table: DeltaTable, version: int) -> State:
+def state_at(log: DeltaLog, table: DeltaTable, version: int) -> TableState:
     """What the table holds at a loaded version.
 
     Versions of other programs (an optimize by Spark) say nothing and change nothing: then it is
@@ -139,14 +149,14 @@ def state_at(log: Log, table: DeltaTable, version: int) -> State:
         if end is not None:
             start = table.transaction_version(f"{APP}start:{number}")
             committed[number] = (start or 0, end)
-    return State(
+    return TableState(
         configured.get("bascule.stream", ""),
         configured.get("bascule.stream-id", ""),
         committed,
     )
 
 
-def with_token(state: State, table: DeltaTable, writer: str) -> State:
+def with_token(state: TableState, table: DeltaTable, writer: str) -> TableState:
     """The state with the last batch of a writer, as Delta itself has it."""
     last = table.transaction_version(f"{APP}token:{writer}")
     if last is None:

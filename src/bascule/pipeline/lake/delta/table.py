@@ -23,8 +23,8 @@ from bascule.errors import (
 )
 from bascule.pipeline.lake import commit_plan, compaction, storage
 from bascule.pipeline.lake.columns import with_common_types
-from bascule.pipeline.lake.commit_plan import State
-from bascule.pipeline.lake.compaction import Joined
+from bascule.pipeline.lake.commit_plan import TableState
+from bascule.pipeline.lake.compaction import RewrittenFiles
 from bascule.pipeline.lake.delta import expiry
 from bascule.pipeline.lake.delta.conversion import (
     add_action,
@@ -34,8 +34,8 @@ from bascule.pipeline.lake.delta.conversion import (
 )
 from bascule.pipeline.lake.delta.log import (
     KEY,
-    Info,
-    Log,
+    CommitInfo,
+    DeltaLog,
     own_metadata,
     state_at,
     transactions,
@@ -43,12 +43,12 @@ from bascule.pipeline.lake.delta.log import (
 )
 from bascule.pipeline.lake.file_writer import ParquetWriterSpec
 from bascule.pipeline.lake.model import (
-    Commit,
-    Compacted,
+    CompactionResult,
     DataFile,
-    Expired,
-    Snapshot,
-    SpanSum,
+    ExpiryResult,
+    LakeCommit,
+    LakeSnapshot,
+    SpanDigest,
     TableAddress,
     WriterOptions,
 )
@@ -72,7 +72,7 @@ class DeltaLakeTable:
     def __init__(self, address: TableAddress, table: DeltaTable) -> None:
         self.address = address
         self._location = address.location
-        self._log = Log(self._location)
+        self._log = DeltaLog(self._location)
         configured = table.metadata().configuration
         if configured.get(FORMAT) != "1":
             raise ForeignTable(str(address), f"it lacks the property {FORMAT} = 1")
@@ -88,38 +88,38 @@ class DeltaLakeTable:
     def partitioning(self) -> tuple[str, ...]:
         return tuple(str(field) for field in self._fields)
 
-    def snapshot(self, id: str | None = None) -> Snapshot | None:
+    def snapshot(self, id: str | None = None) -> LakeSnapshot | None:
         """As in `LakeTable`. Raises: UnknownSnapshot, UnknownTable, ForeignTable."""
         if id is None:
             table = self._load()
             return self._as_snapshot(table) if table.version() else None
         return self._as_snapshot(self._load_version(id))
 
-    def files(self, snapshot: Snapshot) -> list[DataFile]:
+    def files(self, snapshot: LakeSnapshot) -> list[DataFile]:
         """As in `LakeTable`. Raises: UnknownSnapshot, ForeignTable."""
         table = self._load_version(snapshot.id)
         return sorted(
-            self._files_of(table, with_spans=bool(snapshot.committed)), key=compaction.place
+            self._files_of(table, with_spans=bool(snapshot.committed)), key=compaction.file_order
         )
 
-    def history(self) -> list[SpanSum]:
+    def history(self) -> list[SpanDigest]:
         """As in `LakeTable`. Raises: CorruptData."""
         found = (self._log.info(version) for version in self._log.versions())
-        return [each for info in found if info for each in info.sums]
+        return [each for info in found if info for each in info.digests]
 
     def writer(self, options: WriterOptions | None = None) -> ParquetWriterSpec:
         return ParquetWriterSpec(
             self.schema, self._fields, self._location, options or WriterOptions()
         )
 
-    def commit(self, commit: Commit) -> Snapshot:
+    def commit(self, commit: LakeCommit) -> LakeSnapshot:
         """As in `LakeTable`. Raises: LakeConflict, LakeBusy, ForeignTable."""
 
-        def attempt(table: DeltaTable) -> Snapshot:
+        def attempt(table: DeltaTable) -> LakeSnapshot:
             state = state_at(self._log, table, table.version())
             if commit.token is not None:
                 state = with_token(state, table, commit.token[0])
-            plan = commit_plan.plan(str(self.address), state, commit)
+            plan = commit_plan.plan_commit(str(self.address), state, commit)
             if plan.advances:
                 gone = self._files_of(table, with_spans=False) if commit.replaces else []
                 actions: list[AddAction | RemoveAction] = [
@@ -131,12 +131,12 @@ class DeltaLakeTable:
                 ]
                 self._write(table, actions, plan, before=state, files=plan.files, gone=gone)
                 table = self._load()
-            self._drop_repeated(plan.repeated)
+            self._delete_repeated(plan.repeated)
             return self._as_snapshot(table)
 
-        return self._until_first(attempt)
+        return self._retry_commit(attempt)
 
-    def compact(self, *, file_bytes: int) -> Compacted:
+    def compact(self, *, file_bytes: int) -> CompactionResult:
         """As in `LakeTable`. Raises: LakeBusy, ForeignTable."""
         snapshot = self.snapshot()
         held = self.files(snapshot) if snapshot else []
@@ -144,16 +144,20 @@ class DeltaLakeTable:
             held,
             self.writer(),
             file_bytes=file_bytes,
-            swap=lambda done: self._until_first(lambda table: self._swap(table, done)),
+            replace_files=lambda done: self._retry_commit(
+                lambda table: self._replace_files(table, done)
+            ),
         )
 
-    def expire(self, *, older_than_ms: int, keep: int = 1) -> Expired:
+    def expire(self, *, older_than_ms: int, keep: int = 1) -> ExpiryResult:
         """As in `LakeTable`. Raises: ForeignTable, CorruptData."""
         assert keep >= 1, "the newest snapshot is the table"
         self._load()
         return expiry.expire(self._log, self._location, older_than_ms=older_than_ms, keep=keep)
 
-    def _swap(self, table: DeltaTable, done: Sequence[Joined]) -> list[Joined]:
+    def _replace_files(
+        self, table: DeltaTable, done: Sequence[RewrittenFiles]
+    ) -> list[RewrittenFiles]:
         """Put compacted files in the place of those they were made of.
 
         Raises: CommitFailedError where somebody else was faster.
@@ -171,7 +175,7 @@ class DeltaLakeTable:
             *(remove_action(file, self._location, is_gone=False) for file in old),
         ]
         state = state_at(self._log, table, table.version())
-        plan = commit_plan.Plan((), (), (), state, advances=True)
+        plan = commit_plan.CommitPlan((), (), (), state, advances=True)
         self._write(table, actions, plan, before=state, files=new, gone=old, kind="compact")
         return still
 
@@ -179,9 +183,9 @@ class DeltaLakeTable:
         self,
         table: DeltaTable,
         actions: Sequence[AddAction | RemoveAction],
-        plan: commit_plan.Plan,
+        plan: commit_plan.CommitPlan,
         *,
-        before: State,
+        before: TableState,
         files: Sequence[DataFile],
         gone: Sequence[DataFile] = (),
         kind: str = "append",
@@ -197,13 +201,13 @@ class DeltaLakeTable:
             commit_properties=CommitProperties(
                 custom_metadata=own_metadata(
                     plan.state,
-                    plan.sums,
+                    plan.digests,
                     rows=rows + more[0] - less[0],
                     bytes=size + more[1] - less[1],
                     kind=kind,
                 ),
                 max_commit_retries=0,
-                app_transactions=transactions(plan.state, plan.sums, before),
+                app_transactions=transactions(plan.state, plan.digests, before),
             ),
         )
         # delta-rs leaves it to the kernel when a commit reaches the disk.
@@ -224,9 +228,9 @@ class DeltaLakeTable:
     def _files_of(self, table: DeltaTable, *, with_spans: bool) -> list[DataFile]:
         return data_files(str(self.address), table, self._location, self._fields, spans=with_spans)
 
-    def _as_snapshot(self, table: DeltaTable) -> Snapshot:
+    def _as_snapshot(self, table: DeltaTable) -> LakeSnapshot:
         version = table.version()
-        info = self._log.info(version) or Info(version=version, ms=0, own=None)
+        info = self._log.info(version) or CommitInfo(version=version, ms=0, own=None)
         rows, size = self._totals(table)
         return commit_plan.snapshot_of(
             str(version),
@@ -236,7 +240,7 @@ class DeltaLakeTable:
             bytes=size,
         )
 
-    def _drop_repeated(self, files: Sequence[DataFile]) -> None:
+    def _delete_repeated(self, files: Sequence[DataFile]) -> None:
         """Remove files of a repeated commit, but never one that some version names."""
         if files:
             held = expiry.referenced(self._log, self._location)
@@ -253,7 +257,7 @@ class DeltaLakeTable:
         except DeltaError:
             raise UnknownSnapshot(str(self.address), id) from None
 
-    def _until_first(self, attempt: Callable[[DeltaTable], Result]) -> Result:
+    def _retry_commit(self, attempt: Callable[[DeltaTable], Result]) -> Result:
         for _ in range(ATTEMPTS_MAX):
             try:
                 return attempt(self._load())
@@ -275,7 +279,7 @@ def load(address: TableAddress) -> DeltaTable:
 
 def check_is_free(address: TableAddress) -> None:
     """Raises: ForeignTable where the folder holds something else."""
-    filesystem, inner = storage.located(address.location)
+    filesystem, inner = storage.filesystem_of(address.location)
     selector = pafs.FileSelector(inner, allow_not_found=True)
     try:
         held = sorted(info.base_name for info in filesystem.get_file_info(selector))

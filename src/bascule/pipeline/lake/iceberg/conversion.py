@@ -98,7 +98,7 @@ def to_fields(table: str, spec: PartitionSpec, schema: Schema) -> tuple[Partitio
     return tuple(found)
 
 
-class FileTerms:
+class FileConverter:
     """Data files of one schema and partitioning, there and back."""
 
     def __init__(self, schema: Schema, spec: PartitionSpec) -> None:

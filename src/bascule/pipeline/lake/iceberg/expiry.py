@@ -9,7 +9,7 @@ from pyiceberg.table import Table
 from pyiceberg.table.update import AssertTableUUID, RemoveSnapshotsUpdate
 
 from bascule.pipeline.lake import storage
-from bascule.pipeline.lake.model import Expired
+from bascule.pipeline.lake.model import ExpiryResult
 
 
 @dataclass
@@ -20,7 +20,9 @@ class Referenced:
     metadata: set[str] = field(default_factory=set)
 
 
-def expire(table: Table, load: Callable[[], Table], *, older_than_ms: int, keep: int) -> Expired:
+def expire(
+    table: Table, load: Callable[[], Table], *, older_than_ms: int, keep: int
+) -> ExpiryResult:
     """Raises: CommitFailedException where somebody else was faster."""
     held = sorted(table.snapshots(), key=lambda each: each.sequence_number or 0)
     branches = {ref.snapshot_id for ref in table.metadata.refs.values()}
@@ -45,7 +47,7 @@ def expire(table: Table, load: Callable[[], Table], *, older_than_ms: int, keep:
     storage.delete_files(
         path for path in metadata if path.endswith(".avro") and path not in named.metadata
     )
-    return Expired(len(going), count, size)
+    return ExpiryResult(len(going), count, size)
 
 
 def _old(folder: str, older_than_ms: int) -> list[str]:

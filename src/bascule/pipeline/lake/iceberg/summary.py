@@ -8,8 +8,14 @@ from typing import Final
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot as IcebergSnapshot
 
-from bascule.pipeline.lake.commit_plan import State, state_of, state_texts, sums_of, sums_text
-from bascule.pipeline.lake.model import SpanSum
+from bascule.pipeline.lake.commit_plan import (
+    TableState,
+    digests_of,
+    digests_text,
+    state_of,
+    state_texts,
+)
+from bascule.pipeline.lake.model import SpanDigest
 
 PREFIX: Final = "bascule."
 SPANS: Final = f"{PREFIX}spans"
@@ -17,16 +23,16 @@ MARK: Final = f"{PREFIX}committed"
 """A summary that has it is one of ours."""
 
 
-def own_properties(state: State) -> dict[str, str]:
+def own_properties(state: TableState) -> dict[str, str]:
     """The cumulative part: of a snapshot's summary, and of the table."""
     return {f"{PREFIX}{name}": text for name, text in state_texts(state).items()}
 
 
-def summary_of(state: State, sums: Sequence[SpanSum]) -> dict[str, str]:
-    return own_properties(state) | {SPANS: sums_text(sums)}
+def summary_of(state: TableState, digests: Sequence[SpanDigest]) -> dict[str, str]:
+    return own_properties(state) | {SPANS: digests_text(digests)}
 
 
-def state_at(table: Table, snapshot: IcebergSnapshot | None = None) -> State:
+def state_at(table: Table, snapshot: IcebergSnapshot | None = None) -> TableState:
     """What the table holds at a snapshot, by default the newest.
 
     Snapshots of other programs (a compaction by Spark) say nothing and change nothing: then it is
@@ -42,15 +48,15 @@ def state_at(table: Table, snapshot: IcebergSnapshot | None = None) -> State:
     return _state(table.properties)
 
 
-def sums_in(snapshot: IcebergSnapshot) -> list[SpanSum]:
-    return sums_of(_properties(snapshot).get(SPANS, "[]"))
+def digests_in(snapshot: IcebergSnapshot) -> list[SpanDigest]:
+    return digests_of(_properties(snapshot).get(SPANS, "[]"))
 
 
 def _properties(snapshot: IcebergSnapshot) -> Mapping[str, str]:
     return snapshot.summary.additional_properties if snapshot.summary else {}
 
 
-def _state(properties: Mapping[str, str]) -> State:
+def _state(properties: Mapping[str, str]) -> TableState:
     return state_of(
         {name[len(PREFIX) :]: text for name, text in properties.items() if name.startswith(PREFIX)}
     )

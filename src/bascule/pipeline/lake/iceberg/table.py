@@ -21,13 +21,13 @@ from pyiceberg.table.snapshots import Snapshot as IcebergSnapshot
 
 from bascule.errors import ForeignTable, LakeBusy, TableExists, UnknownSnapshot, UnknownTable
 from bascule.pipeline.lake import commit_plan, compaction, storage
-from bascule.pipeline.lake.commit_plan import State
-from bascule.pipeline.lake.compaction import Joined
+from bascule.pipeline.lake.commit_plan import TableState
+from bascule.pipeline.lake.compaction import RewrittenFiles
 from bascule.pipeline.lake.file_writer import ParquetWriterSpec
 from bascule.pipeline.lake.iceberg import expiry
 from bascule.pipeline.lake.iceberg.catalog import ensure_namespace, open_catalog
 from bascule.pipeline.lake.iceberg.conversion import (
-    FileTerms,
+    FileConverter,
     to_arrow,
     to_fields,
     to_iceberg,
@@ -35,19 +35,19 @@ from bascule.pipeline.lake.iceberg.conversion import (
 )
 from bascule.pipeline.lake.iceberg.summary import (
     PREFIX,
+    digests_in,
     own_properties,
     state_at,
     summary_of,
-    sums_in,
 )
-from bascule.pipeline.lake.iceberg.transaction import SwiftTransaction
+from bascule.pipeline.lake.iceberg.transaction import CachedTransaction
 from bascule.pipeline.lake.model import (
-    Commit,
-    Compacted,
+    CompactionResult,
     DataFile,
-    Expired,
-    Snapshot,
-    SpanSum,
+    ExpiryResult,
+    LakeCommit,
+    LakeSnapshot,
+    SpanDigest,
     TableAddress,
     WriterOptions,
 )
@@ -80,20 +80,20 @@ class IcebergTable:
         self.schema: pa.Schema = to_arrow(iceberg, field_ids=False)
         self._file_schema = to_arrow(iceberg, field_ids=True)
         self._fields = to_fields(name, table.spec(), iceberg)
-        self._terms = FileTerms(iceberg, table.spec())
+        self._terms = FileConverter(iceberg, table.spec())
         self._folder = f"{table.location().rstrip('/')}/data"
 
     @property
     def partitioning(self) -> tuple[str, ...]:
         return tuple(str(field) for field in self._fields)
 
-    def snapshot(self, id: str | None = None) -> Snapshot | None:
+    def snapshot(self, id: str | None = None) -> LakeSnapshot | None:
         """As in `LakeTable`. Raises: UnknownSnapshot, UnknownTable."""
         table = self._load()
         found = table.current_snapshot() if id is None else self._held(table, id)
         return self._as_snapshot(table, found) if found else None
 
-    def files(self, snapshot: Snapshot) -> list[DataFile]:
+    def files(self, snapshot: LakeSnapshot) -> list[DataFile]:
         """As in `LakeTable`. Raises: UnknownSnapshot, UnknownTable."""
         table = self._load()
         held = self._files_of(table, self._held(table, snapshot.id))
@@ -101,37 +101,37 @@ class IcebergTable:
         found = [
             self._terms.from_iceberg(str(self.address), file, spans=with_spans) for file in held
         ]
-        return sorted(found, key=compaction.place)
+        return sorted(found, key=compaction.file_order)
 
-    def history(self) -> list[SpanSum]:
+    def history(self) -> list[SpanDigest]:
         table = self._load()
-        sums: list[list[SpanSum]] = []
+        digests: list[list[SpanDigest]] = []
         at = table.current_snapshot()
         while at is not None:
-            sums.append(sums_in(at))
+            digests.append(digests_in(at))
             parent = at.parent_snapshot_id
             at = table.snapshot_by_id(parent) if parent is not None else None
-        return [each for found in reversed(sums) for each in found]
+        return [each for found in reversed(digests) for each in found]
 
     def writer(self, options: WriterOptions | None = None) -> ParquetWriterSpec:
         return ParquetWriterSpec(
             self._file_schema, self._fields, self._folder, options or WriterOptions()
         )
 
-    def commit(self, commit: Commit) -> Snapshot:
+    def commit(self, commit: LakeCommit) -> LakeSnapshot:
         """As in `LakeTable`. Raises: LakeConflict, LakeBusy, UnknownTable."""
 
-        def attempt(table: Table) -> Snapshot:
-            plan = commit_plan.plan(str(self.address), state_at(table), commit)
+        def attempt(table: Table) -> LakeSnapshot:
+            plan = commit_plan.plan_commit(str(self.address), state_at(table), commit)
             if plan.advances:
                 self._append(table, plan, replaces=commit.replaces)
-            self._drop_repeated(table, plan.repeated)
+            self._delete_repeated(table, plan.repeated)
             found = table.current_snapshot()
             return self._as_snapshot(table, found)
 
-        return self._until_first(attempt)
+        return self._retry_commit(attempt)
 
-    def compact(self, *, file_bytes: int) -> Compacted:
+    def compact(self, *, file_bytes: int) -> CompactionResult:
         """As in `LakeTable`. Raises: LakeBusy, UnknownTable."""
         snapshot = self.snapshot()
         held = self.files(snapshot) if snapshot else []
@@ -139,25 +139,27 @@ class IcebergTable:
             held,
             self.writer(),
             file_bytes=file_bytes,
-            swap=lambda done: self._until_first(lambda table: self._swap(table, done)),
+            replace_files=lambda done: self._retry_commit(
+                lambda table: self._replace_files(table, done)
+            ),
         )
 
-    def expire(self, *, older_than_ms: int, keep: int = 1) -> Expired:
+    def expire(self, *, older_than_ms: int, keep: int = 1) -> ExpiryResult:
         """As in `LakeTable`. Raises: LakeBusy, UnknownTable."""
         assert keep >= 1, "the newest snapshot is the table"
-        return self._until_first(
+        return self._retry_commit(
             lambda table: expiry.expire(table, self._load, older_than_ms=older_than_ms, keep=keep)
         )
 
-    def _append(self, table: Table, plan: commit_plan.Plan, *, replaces: bool) -> None:
+    def _append(self, table: Table, plan: commit_plan.CommitPlan, *, replaces: bool) -> None:
         """Raises: CommitFailedException where somebody else was faster."""
         gone = self._files_of(table, table.current_snapshot()) if replaces else []
-        with SwiftTransaction(table) as transaction:
+        with CachedTransaction(table) as transaction:
             if table.properties.get(RETRIES) != "0":
                 transaction.set_properties({RETRIES: "0"})
             transaction.set_properties(own_properties(plan.state))
             update = transaction.update_snapshot(
-                snapshot_properties=summary_of(plan.state, plan.sums)
+                snapshot_properties=summary_of(plan.state, plan.digests)
             )
             with update.overwrite() if gone else update.merge_append() as change:
                 for old in gone:
@@ -165,7 +167,7 @@ class IcebergTable:
                 for file in plan.files:
                     change.append_data_file(self._terms.to_iceberg(file))
 
-    def _swap(self, table: Table, done: Sequence[Joined]) -> list[Joined]:
+    def _replace_files(self, table: Table, done: Sequence[RewrittenFiles]) -> list[RewrittenFiles]:
         """Put compacted files in the place of those they were made of.
 
         Raises: CommitFailedException where somebody else was faster.
@@ -176,7 +178,7 @@ class IcebergTable:
         storage.delete_files(file.path for each in done if each not in still for file in each.new)
         if not still:
             return []
-        with SwiftTransaction(table) as transaction:
+        with CachedTransaction(table) as transaction:
             if table.properties.get(RETRIES) != "0":
                 transaction.set_properties({RETRIES: "0"})
             with transaction.update_snapshot(
@@ -204,7 +206,7 @@ class IcebergTable:
             raise UnknownSnapshot(str(self.address), id)
         return found
 
-    def _as_snapshot(self, table: Table, found: IcebergSnapshot | None) -> Snapshot:
+    def _as_snapshot(self, table: Table, found: IcebergSnapshot | None) -> LakeSnapshot:
         if found is None:  # an empty commit to an empty table
             return commit_plan.snapshot_of("0", state_at(table), committed_ms=0, rows=0, bytes=0)
         summary = found.summary
@@ -216,7 +218,7 @@ class IcebergTable:
             bytes=int(summary.get("total-files-size", 0)) if summary else 0,
         )
 
-    def _drop_repeated(self, table: Table, files: Sequence[DataFile]) -> None:
+    def _delete_repeated(self, table: Table, files: Sequence[DataFile]) -> None:
         """Remove files of a repeated commit, but never one that some snapshot names."""
         if files:
             held = expiry.referenced(table).data
@@ -225,7 +227,7 @@ class IcebergTable:
     def _load(self) -> Table:
         return load(self.address, self._catalog)
 
-    def _until_first(self, attempt: Callable[[Table], Result]) -> Result:
+    def _retry_commit(self, attempt: Callable[[Table], Result]) -> Result:
         for _ in range(ATTEMPTS_MAX):
             table = self._load()
             try:
@@ -273,7 +275,7 @@ def create_table(
             address.name,
             iceberg,
             partition_spec=to_spec(fields, iceberg),
-            properties=PROPERTIES | own_properties(State(stream, stream_id)),
+            properties=PROPERTIES | own_properties(TableState(stream, stream_id)),
         )
     except TableAlreadyExistsError:
         raise TableExists(str(address)) from None

@@ -7,7 +7,7 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.update import TableUpdate
 
 
-class SwiftTransaction(Transaction):
+class CachedTransaction(Transaction):
     """As `Transaction`, with the metadata made once per set of updates.
 
     pyiceberg 0.12 copies all snapshots sixteen times for one append: 480 ms with 500 snapshots.

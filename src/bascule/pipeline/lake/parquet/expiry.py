@@ -17,15 +17,15 @@ import msgspec
 
 from bascule.errors import UnknownSnapshot
 from bascule.pipeline.lake import storage
-from bascule.pipeline.lake.model import Expired
-from bascule.pipeline.lake.parquet.manifest import CommitText, SnapshotText
-from bascule.pipeline.lake.parquet.manifest_folder import ManifestFolder, joined
+from bascule.pipeline.lake.model import ExpiryResult
+from bascule.pipeline.lake.parquet.manifest import CommitEntry, SnapshotManifest
+from bascule.pipeline.lake.parquet.manifest_folder import ManifestFolder, merge_chain
 
 
-def expire(folder: ManifestFolder, location: str, *, older_than_ms: int, keep: int) -> Expired:
+def expire(folder: ManifestFolder, location: str, *, older_than_ms: int, keep: int) -> ExpiryResult:
     """Raises: UnknownSnapshot where another expiry came between; OSError."""
     numbers = folder.numbers()
-    going = _going(folder, numbers, older_than_ms=older_than_ms, keep=keep)
+    going = _expired_numbers(folder, numbers, older_than_ms=older_than_ms, keep=keep)
     if going:
         _rebase(folder, oldest=going[-1] + 1)
         for n in reversed(going):
@@ -40,12 +40,12 @@ def expire(folder: ManifestFolder, location: str, *, older_than_ms: int, keep: i
         found.path for found in candidates if found.path[len(location) + 1 :] not in held
     )
     storage.delete_files(
-        path for path in folder.temporaries() if _modified_ms(path) < older_than_ms
+        path for path in folder.temporary_files() if _modified_ms(path) < older_than_ms
     )
-    return Expired(len(going), counted[0], removed_bytes)
+    return ExpiryResult(len(going), counted[0], removed_bytes)
 
 
-def _going(
+def _expired_numbers(
     folder: ManifestFolder, numbers: list[int], *, older_than_ms: int, keep: int
 ) -> list[int]:
     """The oldest snapshots that go: times ascend with numbers."""
@@ -63,7 +63,7 @@ def _rebase(folder: ManifestFolder, *, oldest: int) -> None:
         top = folder.top()
         text = _whole(folder, top, oldest)
         now = max(time.time_ns() // 1_000_000, text.ms)
-        own = CommitText(n=top + 1, ms=now, kind="expire")
+        own = CommitEntry(n=top + 1, ms=now, kind="expire")
         commits = [*text.commits, own]
         text = msgspec.structs.replace(text, n=top + 1, ms=now, commits=commits)
         if folder.add_whole(text):
@@ -73,8 +73,8 @@ def _rebase(folder: ManifestFolder, *, oldest: int) -> None:
             folder.replace(_whole(folder, n, oldest))
 
 
-def _whole(folder: ManifestFolder, n: int, oldest: int) -> SnapshotText:
-    text = joined(folder.chain(n))
+def _whole(folder: ManifestFolder, n: int, oldest: int) -> SnapshotManifest:
+    text = merge_chain(folder.chain(n))
     kept = [commit for commit in text.commits if commit.n >= oldest]
     return msgspec.structs.replace(text, commits=kept)
 
@@ -92,5 +92,5 @@ def referenced(folder: ManifestFolder) -> set[str]:
 
 
 def _modified_ms(path: str) -> int:
-    filesystem, inner = storage.located(path)
+    filesystem, inner = storage.filesystem_of(path)
     return int((filesystem.get_file_info(inner).mtime_ns or 0) // 1_000_000)

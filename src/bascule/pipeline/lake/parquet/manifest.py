@@ -9,14 +9,14 @@ import msgspec
 import pyarrow as pa
 
 from bascule.errors import CorruptData, UnsupportedFormat
-from bascule.pipeline.lake.commit_plan import State
-from bascule.pipeline.lake.model import Bound, ColumnBounds, DataFile, Span, SpanSum
+from bascule.pipeline.lake.commit_plan import TableState
+from bascule.pipeline.lake.model import BoundValue, ColumnBounds, DataFile, Span, SpanDigest
 
 FORMAT: Final = 1
 Text = TypeVar("Text")
 
 
-class TableText(msgspec.Struct, kw_only=True, omit_defaults=True):
+class TableManifest(msgspec.Struct, kw_only=True, omit_defaults=True):
     """`_bascule/table.json`."""
 
     format: int
@@ -32,7 +32,7 @@ class TableText(msgspec.Struct, kw_only=True, omit_defaults=True):
     stream_id: str = ""
 
 
-class FileText(msgspec.Struct, kw_only=True, omit_defaults=True):
+class FileEntry(msgspec.Struct, kw_only=True, omit_defaults=True):
     """One data file."""
 
     path: str
@@ -42,11 +42,11 @@ class FileText(msgspec.Struct, kw_only=True, omit_defaults=True):
     span: tuple[int, int, int] | None = None
     """Stream partition, least offset, greatest + 1."""
     partition: dict[str, str | None] = msgspec.field(default_factory=dict)
-    bounds: dict[str, tuple[int, Bound, Bound]] = msgspec.field(default_factory=dict)
+    bounds: dict[str, tuple[int, BoundValue, BoundValue]] = msgspec.field(default_factory=dict)
     """Column -> nulls, least, greatest; times in microseconds, dates in days."""
 
 
-class CommitText(msgspec.Struct, kw_only=True, omit_defaults=True):
+class CommitEntry(msgspec.Struct, kw_only=True, omit_defaults=True):
     """One commit among those that a snapshot's file tells of."""
 
     n: int
@@ -57,7 +57,7 @@ class CommitText(msgspec.Struct, kw_only=True, omit_defaults=True):
     """Stream partition, start, end, rows, CRC-32C."""
 
 
-class SnapshotText(msgspec.Struct, kw_only=True, omit_defaults=True):
+class SnapshotManifest(msgspec.Struct, kw_only=True, omit_defaults=True):
     """`_bascule/snapshots/<n>.json`."""
 
     format: int
@@ -71,27 +71,27 @@ class SnapshotText(msgspec.Struct, kw_only=True, omit_defaults=True):
     stream_id: str = ""
     committed: dict[str, tuple[int, int]] = msgspec.field(default_factory=dict)
     tokens: dict[str, int] = msgspec.field(default_factory=dict)
-    commits: list[CommitText] = msgspec.field(default_factory=list)
-    added: list[FileText] = msgspec.field(default_factory=list)
+    commits: list[CommitEntry] = msgspec.field(default_factory=list)
+    added: list[FileEntry] = msgspec.field(default_factory=list)
     removed: list[str] = msgspec.field(default_factory=list)
 
     @property
-    def state(self) -> State:
+    def state(self) -> TableState:
         committed = {int(number): span for number, span in self.committed.items()}
-        return State(self.stream, self.stream_id, committed, self.tokens)
+        return TableState(self.stream, self.stream_id, committed, self.tokens)
 
 
-def decode_table(data: bytes, file: str) -> TableText:
+def decode_table(data: bytes, file: str) -> TableManifest:
     """Raises: CorruptData, UnsupportedFormat."""
-    found = _decode(data, file, TableText)
+    found = _decode(data, file, TableManifest)
     if found.format != FORMAT:
         raise UnsupportedFormat(file, found.format, FORMAT)
     return found
 
 
-def decode_snapshot(data: bytes, file: str) -> SnapshotText:
+def decode_snapshot(data: bytes, file: str) -> SnapshotManifest:
     """Raises: CorruptData, UnsupportedFormat."""
-    found = _decode(data, file, SnapshotText)
+    found = _decode(data, file, SnapshotManifest)
     if found.format != FORMAT:
         raise UnsupportedFormat(file, found.format, FORMAT)
     return found
@@ -104,7 +104,7 @@ def _decode(data: bytes, file: str, kind: type[Text]) -> Text:
         raise CorruptData(file, 0, f"the JSON of a {kind.__name__}", str(error)) from error
 
 
-def encode(text: TableText | SnapshotText) -> bytes:
+def encode(text: TableManifest | SnapshotManifest) -> bytes:
     return msgspec.json.encode(text) + b"\n"
 
 
@@ -120,9 +120,9 @@ def schema_of(text: str, file: str) -> pa.Schema:
         raise CorruptData(file, 0, "an Arrow schema in base64", str(error)) from error
 
 
-def file_text(file: DataFile, location: str) -> FileText:
+def file_entry(file: DataFile, location: str) -> FileEntry:
     assert file.path.startswith(f"{location}/"), f"{file.path} is outside {location}"
-    return FileText(
+    return FileEntry(
         path=file.path[len(location) + 1 :],
         rows=file.rows,
         bytes=file.bytes,
@@ -132,7 +132,7 @@ def file_text(file: DataFile, location: str) -> FileText:
     )
 
 
-def data_file(text: FileText, location: str) -> DataFile:
+def data_file(text: FileEntry, location: str) -> DataFile:
     return DataFile(
         f"{location}/{text.path}",
         text.rows,
@@ -143,10 +143,12 @@ def data_file(text: FileText, location: str) -> DataFile:
     )
 
 
-def commit_text(n: int, ms: int, sums: tuple[SpanSum, ...], kind: str = "append") -> CommitText:
-    spans = [(s.span.partition, s.span.start, s.span.end, s.rows, s.crc) for s in sums]
-    return CommitText(n=n, ms=ms, kind=kind, spans=spans)
+def commit_entry(
+    n: int, ms: int, digests: tuple[SpanDigest, ...], kind: str = "append"
+) -> CommitEntry:
+    spans = [(s.span.partition, s.span.start, s.span.end, s.rows, s.crc) for s in digests]
+    return CommitEntry(n=n, ms=ms, kind=kind, spans=spans)
 
 
-def sums_of(commit: CommitText) -> list[SpanSum]:
-    return [SpanSum(Span(p, start, end), rows, crc) for p, start, end, rows, crc in commit.spans]
+def digests_of(commit: CommitEntry) -> list[SpanDigest]:
+    return [SpanDigest(Span(p, start, end), rows, crc) for p, start, end, rows, crc in commit.spans]

@@ -14,8 +14,8 @@ import msgspec
 from bascule.errors import ConfigError, UnknownSnapshot
 from bascule.host.real import RealFiles
 from bascule.pipeline.lake.parquet.manifest import (
-    SnapshotText,
-    TableText,
+    SnapshotManifest,
+    TableManifest,
     decode_snapshot,
     decode_table,
     encode,
@@ -45,10 +45,10 @@ class ManifestFolder:
         self._files = files
         self._root = f"{location}/{MANIFEST}"
         self._snapshots = f"{self._root}/snapshots"
-        self._cache: dict[int, SnapshotText] = {}
+        self._cache: dict[int, SnapshotManifest] = {}
         self._top = 0
 
-    def make(self, text: TableText) -> bool:
+    def make(self, text: TableManifest) -> bool:
         """Write `table.json`; False where there is one.
 
         Raises: OSError.
@@ -56,7 +56,7 @@ class ManifestFolder:
         self._files.make_dirs(self._snapshots)
         return self._write_new(self._root, "table.json", encode(text))
 
-    def read_table(self) -> TableText | None:
+    def read_table(self) -> TableManifest | None:
         """Raises: CorruptData, UnsupportedFormat, OSError."""
         path = f"{self._root}/table.json"
         try:
@@ -81,7 +81,7 @@ class ManifestFolder:
         """Whether snapshot `n` is there, whatever is remembered of it."""
         return self._files.exists(self._path(n))
 
-    def read(self, n: int) -> SnapshotText:
+    def read(self, n: int) -> SnapshotManifest:
         """Raises: UnknownSnapshot, CorruptData, UnsupportedFormat, OSError."""
         if (held := self._cache.get(n)) is not None:
             return held
@@ -100,18 +100,18 @@ class ManifestFolder:
         self._cache.clear()
         self._top = 0
 
-    def chain(self, n: int) -> list[SnapshotText]:
+    def chain(self, n: int) -> list[SnapshotManifest]:
         """The texts that make snapshot `n`, oldest first.
 
         Raises: UnknownSnapshot where an expiry took one of them away; CorruptData; OSError.
         """
-        found: list[SnapshotText] = []
+        found: list[SnapshotManifest] = []
         while n:
             found.append(self.read(n))
             n = found[-1].base
         return found[::-1]
 
-    def add(self, text: SnapshotText) -> bool:
+    def add(self, text: SnapshotManifest) -> bool:
         """Make snapshot `text.n` of the changes of one commit; False where somebody else did.
 
         It is on the disk before it can be seen, and the name is on return.
@@ -121,18 +121,18 @@ class ManifestFolder:
         target, below = text.n & (text.n - 1), text.n - 1
         while below > target:
             earlier = self.read(below)
-            text = followed(earlier, text)
+            text = merge_changes(earlier, text)
             below = earlier.base
         return self.add_whole(msgspec.structs.replace(text, base=below))
 
-    def add_whole(self, text: SnapshotText) -> bool:
+    def add_whole(self, text: SnapshotManifest) -> bool:
         """As `add`, of a text that says everything since the snapshot `text.base`."""
         if not self._write_new(self._snapshots, f"{text.n:020d}.json", encode(text)):
             return False
         self._top = max(self._top, text.n)
         return True
 
-    def replace(self, text: SnapshotText) -> None:
+    def replace(self, text: SnapshotManifest) -> None:
         """Write a held snapshot again, as another account of the same files."""
         temporary = self._temporary(self._snapshots, encode(text))
         self._files.rename(temporary, self._path(text.n))
@@ -144,7 +144,7 @@ class ManifestFolder:
         with contextlib.suppress(FileNotFoundError):
             self._files.remove(self._path(n))
 
-    def temporaries(self) -> list[str]:
+    def temporary_files(self) -> list[str]:
         """What killed committers left."""
         return [
             f"{folder}/{name}"
@@ -190,7 +190,7 @@ class ManifestFolder:
         return True
 
 
-def followed(earlier: SnapshotText, later: SnapshotText) -> SnapshotText:
+def merge_changes(earlier: SnapshotManifest, later: SnapshotManifest) -> SnapshotManifest:
     """The changes of `earlier` and then of `later` in one text."""
     gone = set(later.removed)
     kept = [file for file in earlier.added if file.path not in gone]
@@ -204,9 +204,9 @@ def followed(earlier: SnapshotText, later: SnapshotText) -> SnapshotText:
     )
 
 
-def joined(chain: list[SnapshotText]) -> SnapshotText:
+def merge_chain(chain: list[SnapshotManifest]) -> SnapshotManifest:
     """A chain from the empty table on, in one text."""
     text = chain[0]
     for later in chain[1:]:
-        text = followed(text, later)
+        text = merge_changes(text, later)
     return msgspec.structs.replace(text, base=0, removed=[])

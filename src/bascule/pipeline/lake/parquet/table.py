@@ -20,32 +20,32 @@ from bascule.errors import (
     UnknownTable,
 )
 from bascule.pipeline.lake import commit_plan, compaction, storage
-from bascule.pipeline.lake.commit_plan import State
-from bascule.pipeline.lake.compaction import Joined
+from bascule.pipeline.lake.commit_plan import TableState
+from bascule.pipeline.lake.compaction import RewrittenFiles
 from bascule.pipeline.lake.file_writer import ParquetWriterSpec
 from bascule.pipeline.lake.model import (
-    Commit,
-    Compacted,
+    CompactionResult,
     DataFile,
-    Expired,
-    Snapshot,
-    SpanSum,
+    ExpiryResult,
+    LakeCommit,
+    LakeSnapshot,
+    SpanDigest,
     TableAddress,
     WriterOptions,
 )
 from bascule.pipeline.lake.parquet import expiry
 from bascule.pipeline.lake.parquet.manifest import (
     FORMAT,
-    SnapshotText,
-    TableText,
-    commit_text,
+    SnapshotManifest,
+    TableManifest,
+    commit_entry,
     data_file,
-    file_text,
+    digests_of,
+    file_entry,
     schema_of,
     schema_text,
-    sums_of,
 )
-from bascule.pipeline.lake.parquet.manifest_folder import LinkingFiles, ManifestFolder, joined
+from bascule.pipeline.lake.parquet.manifest_folder import LinkingFiles, ManifestFolder, merge_chain
 from bascule.pipeline.lake.partitioning import PartitionField, parse_partitioning
 
 ATTEMPTS_MAX: Final = 1000
@@ -56,7 +56,7 @@ Result = TypeVar("Result")
 class ParquetTable:
     """Open table. Threads may share it; each commit looks at the folder again."""
 
-    def __init__(self, address: TableAddress, text: TableText, folder: ManifestFolder) -> None:
+    def __init__(self, address: TableAddress, text: TableManifest, folder: ManifestFolder) -> None:
         self.address = address
         self._location = storage.local_path(address.location)
         self._text = text
@@ -70,7 +70,7 @@ class ParquetTable:
     def partitioning(self) -> tuple[str, ...]:
         return tuple(self._text.partition_by)
 
-    def snapshot(self, id: str | None = None) -> Snapshot | None:
+    def snapshot(self, id: str | None = None) -> LakeSnapshot | None:
         """As in `LakeTable`. Raises: UnknownSnapshot, CorruptData, OSError."""
         if id is not None and (not id.isdigit() or int(id) == 0):
             raise UnknownSnapshot(str(self.address), id)
@@ -79,19 +79,19 @@ class ParquetTable:
             raise UnknownSnapshot(str(self.address), id)
         return self._as_snapshot(self._folder.read(n)) if n else None
 
-    def files(self, snapshot: Snapshot) -> list[DataFile]:
+    def files(self, snapshot: LakeSnapshot) -> list[DataFile]:
         """As in `LakeTable`. Raises: UnknownSnapshot, CorruptData, OSError."""
         try:
-            text = joined(self._folder.chain(int(snapshot.id)))
+            text = merge_chain(self._folder.chain(int(snapshot.id)))
         except UnknownSnapshot:
             # An expiry may have told the snapshot anew, without what it was built on.
             self._folder.forget()
-            text = joined(self._folder.chain(int(snapshot.id)))
+            text = merge_chain(self._folder.chain(int(snapshot.id)))
         found = [data_file(file, self._location) for file in text.added]
-        return sorted(found, key=compaction.place)
+        return sorted(found, key=compaction.file_order)
 
-    def history(self) -> list[SpanSum]:
-        def read() -> list[SpanSum]:
+    def history(self) -> list[SpanDigest]:
+        def read() -> list[SpanDigest]:
             top = self._folder.top()
             oldest = min(self._folder.numbers(), default=0)
             return [
@@ -99,63 +99,63 @@ class ParquetTable:
                 for text in self._folder.chain(top)
                 for commit in text.commits
                 if commit.n >= oldest
-                for summed in sums_of(commit)
+                for summed in digests_of(commit)
             ]
 
-        return self._steadily(read)
+        return self._retry_after_expiry(read)
 
     def writer(self, options: WriterOptions | None = None) -> ParquetWriterSpec:
         return ParquetWriterSpec(
             self.schema, self._fields, f"{self._location}/data", options or WriterOptions()
         )
 
-    def commit(self, commit: Commit) -> Snapshot:
+    def commit(self, commit: LakeCommit) -> LakeSnapshot:
         """As in `LakeTable`. Raises: LakeConflict, LakeBusy, CorruptData, OSError."""
 
-        def attempt() -> Snapshot | None:
+        def attempt() -> LakeSnapshot | None:
             top = self._top()
-            plan = commit_plan.plan(str(self.address), self._state(top), commit)
+            plan = commit_plan.plan_commit(str(self.address), self._state(top), commit)
             if not plan.advances:
-                self._drop_repeated(plan.repeated)
+                self._delete_repeated(plan.repeated)
                 return self._as_snapshot(top)
             gone = self.files(self._as_snapshot(top)) if commit.replaces and top else []
-            text = self._next(top, plan.state, added=plan.files, removed=gone, sums=plan.sums)
+            text = self._next(top, plan.state, added=plan.files, removed=gone, digests=plan.digests)
             if not self._folder.add(text):
                 return None
-            self._drop_repeated(plan.repeated)
+            self._delete_repeated(plan.repeated)
             return self._as_snapshot(text)
 
-        return self._until_first(attempt)
+        return self._retry_commit(attempt)
 
-    def compact(self, *, file_bytes: int) -> Compacted:
+    def compact(self, *, file_bytes: int) -> CompactionResult:
         """As in `LakeTable`. Raises: LakeBusy, CorruptData, OSError."""
-        snapshot = self._steadily(self.snapshot)
+        snapshot = self._retry_after_expiry(self.snapshot)
         held = self.files(snapshot) if snapshot else []
         return compaction.compact(
             held,
             self.writer(),
             file_bytes=file_bytes,
-            swap=lambda done: self._until_first(lambda: self._swap(done)),
+            replace_files=lambda done: self._retry_commit(lambda: self._replace_files(done)),
         )
 
-    def expire(self, *, older_than_ms: int, keep: int = 1) -> Expired:
+    def expire(self, *, older_than_ms: int, keep: int = 1) -> ExpiryResult:
         """As in `LakeTable`. Raises: LakeBusy, CorruptData, OSError."""
         assert keep >= 1, "the newest snapshot is the table"
-        return self._steadily(
+        return self._retry_after_expiry(
             lambda: expiry.expire(
                 self._folder, self._location, older_than_ms=older_than_ms, keep=keep
             )
         )
 
-    def _swap(self, done: Sequence[Joined]) -> list[Joined] | None:
+    def _replace_files(self, done: Sequence[RewrittenFiles]) -> list[RewrittenFiles] | None:
         """One attempt to put compacted files in the place of those they were made of."""
         top = self._top()
         assert top is not None, "there was a snapshot with files"
-        held = {file.path for file in joined(self._folder.chain(top.n)).added}
-        still: list[Joined] = []
-        gone: list[Joined] = []
+        held = {file.path for file in merge_chain(self._folder.chain(top.n)).added}
+        still: list[RewrittenFiles] = []
+        gone: list[RewrittenFiles] = []
         for each in done:
-            names = [file_text(file, self._location).path for file in each.old]
+            names = [file_entry(file, self._location).path for file in each.old]
             (still if held.issuperset(names) else gone).append(each)
         # Somebody else has compacted these meanwhile.
         storage.delete_files(file.path for each in gone for file in each.new)
@@ -172,18 +172,18 @@ class ParquetTable:
 
     def _next(
         self,
-        top: SnapshotText | None,
-        state: State,
+        top: SnapshotManifest | None,
+        state: TableState,
         *,
         added: Sequence[DataFile],
         removed: Sequence[DataFile] = (),
-        sums: tuple[SpanSum, ...] = (),
+        digests: tuple[SpanDigest, ...] = (),
         kind: str = "append",
-    ) -> SnapshotText:
+    ) -> SnapshotManifest:
         n = top.n + 1 if top else 1
         now = max(time.time_ns() // 1_000_000, top.ms if top else 0)
         more, less = compaction.totals(added), compaction.totals(removed)
-        return SnapshotText(
+        return SnapshotManifest(
             format=FORMAT,
             n=n,
             base=n - 1,
@@ -194,42 +194,42 @@ class ParquetTable:
             stream_id=state.stream_id,
             committed={str(number): span for number, span in (state.committed or {}).items()},
             tokens=dict(state.tokens or {}),
-            commits=[commit_text(n, now, sums, kind)],
-            added=[file_text(file, self._location) for file in added],
-            removed=[file_text(file, self._location).path for file in removed],
+            commits=[commit_entry(n, now, digests, kind)],
+            added=[file_entry(file, self._location) for file in added],
+            removed=[file_entry(file, self._location).path for file in removed],
         )
 
-    def _top(self) -> SnapshotText | None:
+    def _top(self) -> SnapshotManifest | None:
         n = self._folder.top()
         return self._folder.read(n) if n else None
 
-    def _state(self, top: SnapshotText | None) -> State:
-        return top.state if top else State(self._text.stream, self._text.stream_id)
+    def _state(self, top: SnapshotManifest | None) -> TableState:
+        return top.state if top else TableState(self._text.stream, self._text.stream_id)
 
-    def _as_snapshot(self, text: SnapshotText | None) -> Snapshot:
+    def _as_snapshot(self, text: SnapshotManifest | None) -> LakeSnapshot:
         if text is None:  # an empty commit to an empty table
             return commit_plan.snapshot_of("0", self._state(None), committed_ms=0, rows=0, bytes=0)
         return commit_plan.snapshot_of(
             str(text.n), text.state, committed_ms=text.ms, rows=text.rows, bytes=text.bytes
         )
 
-    def _drop_repeated(self, files: Sequence[DataFile]) -> None:
+    def _delete_repeated(self, files: Sequence[DataFile]) -> None:
         """Remove files of a repeated commit, but never one that some snapshot names."""
         if not files:
             return
         held = expiry.referenced(self._folder)
         storage.delete_files(
-            file.path for file in files if file_text(file, self._location).path not in held
+            file.path for file in files if file_entry(file, self._location).path not in held
         )
 
-    def _until_first(self, attempt: Callable[[], Result | None]) -> Result:
+    def _retry_commit(self, attempt: Callable[[], Result | None]) -> Result:
         for _ in range(ATTEMPTS_MAX):
-            done = self._steadily(attempt)
+            done = self._retry_after_expiry(attempt)
             if done is not None:
                 return done
         raise LakeBusy(str(self.address), ATTEMPTS_MAX)
 
-    def _steadily(self, read: Callable[[], Result]) -> Result:
+    def _retry_after_expiry(self, read: Callable[[], Result]) -> Result:
         """Read, and once more where an expiry took a file away that the reading came to."""
         for _ in range(ATTEMPTS_MAX):
             top = self._folder.top()
@@ -272,7 +272,7 @@ def create_table(
     schema = schema.remove_metadata()
     parse_partitioning(partitioning, schema)
     folder = ManifestFolder(str(address), location, files or LinkingFiles())
-    text = TableText(
+    text = TableManifest(
         format=FORMAT,
         id=uuid.uuid4().hex,
         created_ms=time.time_ns() // 1_000_000,

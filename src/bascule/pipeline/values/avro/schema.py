@@ -57,7 +57,7 @@ _WIDER: Final = {
 
 @dataclass(frozen=True, slots=True)
 class AvroType:
-    """One schema, three ways."""
+    """DecodeOne schema, three ways."""
 
     kind: pa.DataType
     """As declared to the user."""

@@ -15,46 +15,46 @@ from bascule.errors import (
     RowRefused,
 )
 from bascule.model import PartitionBy, StreamConfig
-from bascule.pipeline.sink.dedupe_window import RESTART_MS, Window, uncovered
+from bascule.pipeline.sink.dedupe_coverage import RESTART_MS, DedupeCoverage, coverage_problems
 from bascule.pipeline.sink.error_hints import explain
 
-WINDOW = Window("s", 120_000, 1_000, partitions=2)
+WINDOW = DedupeCoverage("s", 120_000, 1_000, partitions=2)
 
 
 def test_a_window_is_the_streams() -> None:
     config = StreamConfig("a", dedupe_window_ms=5, dedupe_messages_max=6, partitions=7)
-    assert Window.of("s", config) == Window("s", 5, 6, 7, is_scattered=True)
+    assert DedupeCoverage.of("s", config) == DedupeCoverage("s", 5, 6, 7, is_scattered=True)
     for other in (replace(config, partition_by=PartitionBy.KEY), replace(config, partitions=1)):
-        assert not Window.of("s", other).is_scattered
+        assert not DedupeCoverage.of("s", other).is_scattered
 
 
 def test_a_repetition_may_land_in_another_partition() -> None:
     window = replace(WINDOW, is_scattered=True)
-    (said,) = uncovered({"s": window}, [("s", 0, 1)], duration_ms=0)
+    (said,) = coverage_problems({"s": window}, [("s", 0, 1)], duration_ms=0)
     assert "has 2 partitions with partition_by = group" in said
 
 
-@pytest.mark.parametrize("window", [Window("s", 0, 10), Window("s", 10, 0)])
-def test_a_window_may_be_off(window: Window) -> None:
-    assert window.why_none()
-    (said,) = uncovered({"s": window}, [("s", 0, 1)], duration_ms=0)
+@pytest.mark.parametrize("window", [DedupeCoverage("s", 0, 10), DedupeCoverage("s", 10, 0)])
+def test_a_window_may_be_off(window: DedupeCoverage) -> None:
+    assert window.why_no_dedupe()
+    (said,) = coverage_problems({"s": window}, [("s", 0, 1)], duration_ms=0)
     assert "remembers no message ids" in said
 
 
 def test_a_batch_that_fits_is_covered() -> None:
     spans = [("s", 0, 600), ("s", 0, 400), ("s", 1, 1_000)]
-    assert uncovered({"s": WINDOW}, spans, duration_ms=120_000 - RESTART_MS) == []
+    assert coverage_problems({"s": WINDOW}, spans, duration_ms=120_000 - RESTART_MS) == []
 
 
 def test_time_to_come_back_counts() -> None:
-    (said,) = uncovered({"s": WINDOW}, [("s", 0, 1)], duration_ms=120_001 - RESTART_MS)
+    (said,) = coverage_problems({"s": WINDOW}, [("s", 0, 1)], duration_ms=120_001 - RESTART_MS)
     assert "for 120 s, and a batch of 90.0 s needs 120 s" in said
     assert "--dedupe-window 4m" in said
 
 
 def test_the_fullest_partition_counts() -> None:
     spans = [("s", 0, 900), ("s", 1, 600), ("s", 0, 101), ("other", 0, 5_000)]
-    (said,) = uncovered({"s": WINDOW}, spans, duration_ms=0)
+    (said,) = coverage_problems({"s": WINDOW}, spans, duration_ms=0)
     assert "remembers 1000 message ids in partition 0, and a batch wrote 1001" in said
     assert "--dedupe-messages 4004" in said
 

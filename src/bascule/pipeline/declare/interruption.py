@@ -1,8 +1,8 @@
-"""Ending a running job in order when a signal asks for it.
+"""Stops a running job in order after a signal.
 
-A signal must not raise in the middle of a call to Java: the answer would stay in the connection and
-be taken for that of the next call. So the handler only wakes a thread, which stops the queries and
-cancels the jobs by a connection of its own; what the main thread waits for then ends by itself.
+The signal handler must not raise inside a call to Java: the reply would stay in the connection and
+the next call would read it. So the handler only wakes a thread. The thread stops the queries and
+cancels the jobs over its own connection, and the main thread's call then returns.
 """
 
 from __future__ import annotations
@@ -20,12 +20,13 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 STOP_SECONDS_MAX: Final = 20.0
-"""A job that has not ended by then is left behind: Java ends with this process."""
+"""A job that runs longer is abandoned. Java ends with this process."""
 INTERRUPTED: Final = 130
 
 
-class Stopper:
-    """Waits for SIGINT or SIGTERM; the second one, or too long a stop, ends the process."""
+class Interruption:
+    """Waits for SIGINT or SIGTERM. A second signal, or a stop that takes too long, ends the
+    process."""
 
     def __init__(self, spark: SparkSession) -> None:
         self.asked = False
@@ -37,7 +38,7 @@ class Stopper:
         threading.Thread(target=self._run, daemon=True).start()
 
     def close(self) -> None:
-        """The job has ended; a signal now finds nothing to stop."""
+        """The job has ended. A later signal stops nothing."""
         self._ended.set()
         self._wake.set()
 
@@ -56,6 +57,6 @@ class Stopper:
                 query.stop()
             self._spark.sparkContext.cancelAllJobs()
         except (Py4JError, PySparkException, OSError):
-            pass  # it ends all the same, below
+            pass  # the deadline below ends the process
         if not self._ended.wait(STOP_SECONDS_MAX):
             os._exit(INTERRUPTED)

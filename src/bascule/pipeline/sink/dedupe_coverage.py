@@ -21,7 +21,7 @@ ROOM: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class DedupeCoverage:
     """What a stream remembers of message ids, in each partition."""
 
     stream: str
@@ -34,7 +34,7 @@ class Window:
     """NATS picks the partition of each message at random, that of a repetition too."""
 
     @classmethod
-    def of(cls, stream: str, config: StreamConfig) -> Window:
+    def of(cls, stream: str, config: StreamConfig) -> DedupeCoverage:
         return cls(
             stream,
             config.dedupe_window_ms,
@@ -43,7 +43,7 @@ class Window:
             config.partitions > 1 and config.partition_by is PartitionBy.GROUP,
         )
 
-    def why_none(self) -> str | None:
+    def why_no_dedupe(self) -> str | None:
         """Why a repetition is not known at all."""
         if self.is_scattered:
             return (
@@ -84,8 +84,8 @@ class Window:
         )
 
 
-def uncovered(
-    windows: Mapping[str, Window],
+def coverage_problems(
+    windows: Mapping[str, DedupeCoverage],
     spans: Iterable[tuple[str, int, int]],
     *,
     duration_ms: int,
@@ -100,7 +100,7 @@ def uncovered(
     said: list[str] = []
     for stream in sorted({stream for stream, _ in rows} & windows.keys()):
         window = windows[stream]
-        if (none := window.why_none()) is not None:
+        if (none := window.why_no_dedupe()) is not None:
             said.append(none)
             continue
         most, partition = max(
