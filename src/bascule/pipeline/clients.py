@@ -20,7 +20,8 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class NatsLogin:
-    """NATS credentials. Files are read on the machine that connects, which includes each executor."""
+    """NATS credentials. Files are read on the machine that connects, which includes each
+    executor."""
 
     nats: str | None = None
     """NATS servers, separated by commas. Default: the servers that the node reports."""

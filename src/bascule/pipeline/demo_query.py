@@ -62,7 +62,8 @@ def rows_so_far(query: StreamingQuery) -> int:
 
 
 def write_parquet(flights: DataFrame, folder: Path) -> int:
-    """Run until everything that the stream held at the start is in Parquet files. Return the rows."""
+    """Run until everything that the stream held at the start is in Parquet files. Return the
+    rows."""
     query = (
         flights.writeStream.format("parquet")
         .option("path", str(folder / "flights.parquet"))

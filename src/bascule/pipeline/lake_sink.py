@@ -83,7 +83,8 @@ class LakeTarget:
 
     @classmethod
     def parse(cls, options: MutableMapping[str, str]) -> LakeTarget:
-        """Parse Spark's options. Raises: ConfigError for an unknown option or an invalid address."""
+        """Parse Spark's options. Raises: ConfigError for an unknown option or an invalid
+        address."""
         given = dict(options.items())
         for name in given:
             if name.lower() not in _OPTIONS | _FROM_SPARK and not name.lower().startswith(

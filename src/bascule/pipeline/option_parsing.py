@@ -20,7 +20,8 @@ T = TypeVar("T", int, int | None)
 
 
 def unknown_option_text(name: str, known: Mapping[str, str], *, of: str = "") -> str:
-    """Return the error text for a name that is not in `known`, a map from lower-case name to name."""
+    """Return the error text for a name that is not in `known`, a map from lower-case name to
+    name."""
     near = get_close_matches(name, known, n=1, cutoff=0.5)
     hint = f"did you mean {known[near[0]]!r}?" if near else f"known: {', '.join(known.values())}"
     return f"option {name!r} is unknown{of}; {hint}"
