@@ -171,7 +171,8 @@ class LakeStreamWriter(DataSourceStreamArrowWriter):
         return LakeCommitMessage(query, self._files.write(iterator, int(batch or 0)))
 
     def commit(self, messages: list[Message | None], batchId: int) -> None:  # noqa: N803
-        """Commit the batch. A token that the table already has changes nothing. Raises: LakeBusy."""
+        """Commit the batch. A token that the table already has changes nothing. Raises:
+        LakeBusy."""
         written = [message for message in messages if isinstance(message, LakeCommitMessage)]
         if written:
             table = self._table or self._target.open(self._frame)
@@ -196,7 +197,8 @@ class LakeBatchWriter(DataSourceArrowWriter):
         return LakeCommitMessage(writer, self._files.write(iterator, batch))
 
     def commit(self, messages: list[Message | None]) -> None:
-        """Commit the batch. A token that the table already has changes nothing. Raises: LakeBusy."""
+        """Commit the batch. A token that the table already has changes nothing. Raises:
+        LakeBusy."""
         commit(self._target.open(self._frame), messages, self._token)
 
     def abort(self, messages: list[Message | None]) -> None:

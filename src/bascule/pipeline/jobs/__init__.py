@@ -1,11 +1,11 @@
-"""Jobs that Spark runs over streams and lake tables.
+"""Spark jobs over streams and lake tables.
 
     archive       a stream into a lake table, exactly once by offsets
-    audit         every offset of the stream once in the lake, with the same content
-    replay        the lake back to a stream
-    compact_lake  the last value of each key, in a table of its own
+    audit         checks that the table holds every offset of the stream once, unchanged
+    replay        publishes a lake table to a stream
+    compact_lake  the last value of each key, in another table
 
-Each is a spec, a frozen value that says what to do, and `run(spark, spec, progress)`, which does it
-and returns a `JobResult`. Record bytes never pass through Java: the tasks read from the node and
-write the data files, and what Spark moves between them is one small row for each file.
+Each job has a spec, which is a frozen value, and a function `run(spark, spec, progress)`, which
+returns a `JobResult`. Record bytes never pass through Java. Tasks read from the node and write the
+data files themselves; Spark only moves one small row for each file.
 """

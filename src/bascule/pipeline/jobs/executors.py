@@ -1,4 +1,4 @@
-"""Plain Python work on Spark's tasks, with progress while it runs."""
+"""Runs Python functions in Spark tasks and reports progress."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row, SparkSession
 
 POLL_S: Final = 0.3
-"""How often Spark is asked which tasks are done."""
+"""Interval between progress reports."""
 
 T = TypeVar("T")
 _SCHEMA: Final = pa.schema([("answer", pa.string())])
@@ -30,12 +30,13 @@ def run_on_executors(
     progress: JobProgress,
     weights: Sequence[int],
 ) -> list[str]:
-    """`work(item)` of each item in a task of its own; the answers in the order of the items.
+    """Run `work(item)` for each item in its own task. Return the responses in the order of the
+    items.
 
-    `items` and `work` are pickled to the executors: `work` is a function of a module or a partial
-    of one. `progress` advances by an item's weight when its task is done, as far as Spark tells.
+    `items` and `work` are pickled; `work` is a module-level function or a partial of one.
+    `progress` advances by an item's weight when its task is done.
 
-    Raises: what Spark raises for a failed task, with the text of the error in it.
+    Raises: Spark's exception for a failed task, which contains the text of the error.
     """
     if not items:
         return []
@@ -52,7 +53,7 @@ def run_on_executors(
 
 
 def collect_with_progress(frame: DataFrame, *, progress: JobProgress, total: int) -> list[Row]:
-    """The rows of a frame; `progress` advances up to `total` with the tasks that Spark has done."""
+    """Collect the rows of a frame. `progress` advances up to `total` with the completed tasks."""
     context = frame.sparkSession.sparkContext
     group = f"bascule-{next(_groups)}"
 
@@ -76,7 +77,7 @@ def collect_with_progress(frame: DataFrame, *, progress: JobProgress, total: int
 
 
 def _share_done(tracker: StatusTracker, group: str) -> float:
-    """Of the tasks that Spark knows of so far; stages to come it does not."""
+    """The share of completed tasks among those of the stages that Spark has started."""
     done = count = 0
     for job in tracker.getJobIdsForGroup(group):
         if (info := tracker.getJobInfo(job)) is not None:

@@ -1,4 +1,4 @@
-"""What every job shares: how it says how far it is, and what it found. Pure."""
+"""Types shared by all jobs: progress and results. Pure."""
 
 from __future__ import annotations
 
@@ -6,33 +6,33 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Protocol, TypeAlias
 
 Json: TypeAlias = Any
-"""What `json.dumps` takes: None, bool, int, float, str, lists and string-keyed dicts of these."""
+"""A JSON value: None, bool, int, float, str, lists, and dicts with string keys."""
 
 
 class JobProgress(Protocol):
-    """Who watches a job. Every method returns at once and never raises."""
+    """Receives the progress of a job. No method blocks or raises."""
 
     def begin(self, what: str, total: int | None) -> None:
-        """A step of the job begins; `total` (rows, mostly) is None where it is not known."""
+        """A step of the job begins. `total` (mostly rows) is None if unknown."""
 
     def advance(self, done: int) -> None:
-        """So much of the step is done: absolute, never less than before within one step."""
+        """Progress within the step: absolute, and never less than before."""
 
     def say(self, text: str) -> None:
-        """Something worth a line, such as a commit or a retry."""
+        """A message for the user, such as a commit or a retry."""
 
 
 class _NoProgress:
-    """Nobody watches."""
+    """Ignores all progress."""
 
     def begin(self, what: str, total: int | None) -> None:
-        """Nothing."""
+        """Does nothing."""
 
     def advance(self, done: int) -> None:
-        """Nothing."""
+        """Does nothing."""
 
     def say(self, text: str) -> None:
-        """Nothing."""
+        """Does nothing."""
 
 
 NO_PROGRESS: Final[JobProgress] = _NoProgress()
@@ -40,7 +40,7 @@ NO_PROGRESS: Final[JobProgress] = _NoProgress()
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A table for people: one list of cells per row, in the order of `columns`."""
+    """A table of a report: one tuple of cells per row, in the order of `columns`."""
 
     title: str
     columns: tuple[str, ...]
@@ -49,7 +49,7 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """A line of a plot: `y` over `x`, both named with their units."""
+    """One line of a plot. The names of both axes contain their units."""
 
     title: str
     x_name: str
@@ -59,15 +59,15 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class JobResult:
-    """How a run of a job ended; a run that could not end raises instead."""
+    """The result of a completed run. A run that fails raises instead."""
 
     kind: str
     """archive, audit, replay, rollup or compact-lake."""
     name: str
-    """Of the pipeline."""
+    """Name of the pipeline."""
     ok: bool
-    """False where the job did its work and what it found is wrong: an audit with a fault."""
+    """False if the job completed and found a fault, such as an audit with a missing record."""
     summary: dict[str, Json] = field(default_factory=dict)
-    """Facts by name, units last: `rows`, `seconds`, `rows_per_s`, `lag`."""
+    """Values by name, with units last: `rows`, `seconds`, `rows_per_s`, `lag`."""
     tables: tuple[Table, ...] = ()
     series: tuple[Series, ...] = ()

@@ -1,4 +1,4 @@
-"""Rows of a lake table in the order of offsets, handed out up to a bound."""
+"""Reads rows of a lake table in offset order, up to a given offset at a time."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pyarrow as pa
 
 
 class OffsetCursor:
-    """One pass over batches whose offsets ascend."""
+    """One pass over batches with ascending offsets."""
 
     def __init__(self, batches: Iterator[pa.RecordBatch], schema: pa.Schema) -> None:
         self._batches = batches
@@ -16,7 +16,7 @@ class OffsetCursor:
         self._rest: pa.RecordBatch | None = None
 
     def until(self, bound: int) -> pa.Table:
-        """All rows below `bound` that were not handed out before."""
+        """Return all rows with offsets below `bound` that were not returned before."""
         taken = []
         while (rest := self._next()) is not None:
             offsets = rest.column("offset").to_numpy()

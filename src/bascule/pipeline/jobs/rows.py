@@ -1,4 +1,4 @@
-"""Records of the log as rows of a lake table: the same for the archive and for its audit."""
+"""Converts records of the log to rows of a lake table. The archive and the audit share it."""
 
 from __future__ import annotations
 
@@ -27,23 +27,23 @@ MALFORMED_SCHEMA: Final = pa.schema(
     ]
 )
 RAW: Final = "raw"
-"""Column of a value's own bytes, beside the columns made of them."""
+"""Column of a value's bytes, beside the typed columns."""
 
 
 def archive_schema(value: pa.DataType, *, raw: bool) -> pa.Schema:
-    """The columns of a table whose values have type `value`.
+    """The columns of a table with values of type `value`.
 
-    Raises: ConfigError where `raw` bytes are asked for beside values that are bytes anyway.
+    Raises: ConfigError if `raw` is set for values that are bytes.
     """
     if raw and value == pa.binary():
-        raise ConfigError("raw = true keeps bytes beside typed values: these values are bytes")
+        raise ConfigError("raw = true needs typed values: these values are bytes")
     fields = [field for field in MALFORMED_SCHEMA if field.name != "reason"]
     fields[1] = pa.field("value", value)
     return pa.schema([*fields, pa.field(RAW, pa.binary())] if raw else fields)
 
 
 class RowBuilder:
-    """Turns batches as the client reads them (`record.columns.SCHEMA`) into rows of the tables."""
+    """Converts batches of the client (`record.columns.SCHEMA`) to rows of the tables."""
 
     def __init__(self, value: ValueSpec, *, raw: bool) -> None:
         self.schema = archive_schema(value.arrow_type(), raw=raw)
@@ -51,7 +51,7 @@ class RowBuilder:
         self._raw = raw
 
     def split(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, pa.RecordBatch | None]:
-        """The rows that parse, and those that do not (`MALFORMED_SCHEMA`; None where all do)."""
+        """Split into valid rows and malformed rows (`MALFORMED_SCHEMA`; None if there are none)."""
         columns = dict(zip(SCHEMA.names, batch.columns, strict=True))
         if self._decoder is None:
             return self._rows(columns), None

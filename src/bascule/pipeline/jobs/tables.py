@@ -1,4 +1,4 @@
-"""Which lake table a job means, as a user says it."""
+"""The table section of a job's spec, and opening of its table."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ if TYPE_CHECKING:
 
 
 class TableSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A lake table. Picklable, and the `[table]` of a pipeline's file."""
+    """A lake table. Picklable. It is also the `[table]` section of a declaration."""
 
     format: TableFormat = "parquet"
     location: str = ""
-    """Directory or URI of a parquet or delta table; of an iceberg table its warehouse."""
+    """Directory or URI of a parquet or delta table; warehouse of an iceberg table."""
     name: str = ""
     """`namespace.table` of an iceberg table."""
     catalog: dict[str, str] = msgspec.field(default_factory=dict)
-    """Properties of the iceberg catalog; empty is SQLite in the warehouse."""
+    """Properties of the iceberg catalog. Empty: SQLite in the warehouse."""
     partition_by: tuple[str, ...] = ()
-    """`day(timestamp)`, `subject` and the like; taken when the table is created."""
+    """`day(timestamp)`, `subject` and so on; used when the table is created."""
 
     def address(self) -> TableAddress:
-        """Raises: ConfigError where the format lacks what it needs."""
+        """Raises: ConfigError if a required key of the format is missing."""
         return check_address(TableAddress(self.format, self.location, self.name, self.catalog))
 
 
 def open_if_exists(address: TableAddress) -> LakeTable | None:
-    """The table at `address`, if there is one."""
+    """Open the table at `address`; None if it does not exist."""
     try:
         return open_table(address)
     except UnknownTable:
@@ -46,9 +46,9 @@ def open_if_exists(address: TableAddress) -> LakeTable | None:
 def ensure_table(
     address: TableAddress, schema: pa.Schema, partition_by: tuple[str, ...] = ()
 ) -> LakeTable:
-    """The table at `address`, created where there is none.
+    """Open the table at `address`; create it if it does not exist.
 
-    Raises: ConfigError where the one that is there has other columns.
+    Raises: ConfigError if an existing table has other columns.
     """
     table = open_if_exists(address)
     if table is None:
@@ -58,13 +58,11 @@ def ensure_table(
             table = open_table(address)
     held = table.schema.remove_metadata()
     if [(f.name, f.type) for f in held] != [(f.name, f.type) for f in schema]:
-        raise ConfigError(
-            f"table {address} has columns {_text(held)}; the records make {_text(schema)}"
-        )
+        raise ConfigError(f"table {address} has columns {_text(held)}, expected {_text(schema)}")
     if partition_by and tuple(partition_by) != tuple(table.partitioning):
         raise ConfigError(
             f"table {address} is partitioned by {', '.join(table.partitioning) or 'nothing'}, "
-            f"asked for {', '.join(partition_by)}: that cannot change"
+            f"asked for {', '.join(partition_by)}: partitioning cannot change"
         )
     return table
 

@@ -1,22 +1,22 @@
-"""Lake tables: Parquet files under a table format, with the offsets they hold in every snapshot.
+"""Lake tables: Parquet files in a table format, with the archived offsets in every snapshot.
 
     table = open_or_create(parse_address("delta:/lake/flights"), schema, ["day(timestamp)"])
     writer = table.writer().open(stream_partition=3)    # on any machine: a WriterSpec is picklable
     writer.write(batch)
-    files = writer.finish()                             # on disk, and in no snapshot
+    files = writer.finish()                             # on disk, but in no snapshot
     table.commit(LakeCommit(tuple(files), stream, stream_id, spans))
     for batch in read_files(table.files(table.snapshot()), table.schema, offset_start=1000): ...
 
-One table archives one stream. Every data file holds rows of one stream partition, offsets
-ascending; every snapshot says which offsets of each stream partition the table holds, without gap,
-so that a commit is exactly-once whatever happened to whoever commits: spans that are held change
-nothing, spans that begin where the table ends are added, anything else is refused. Committers may
-race: each commit is a compare-and-swap of the table's newest snapshot, and whoever loses looks at
-the new one and decides again.
+One table archives one stream. A data file holds rows of one stream partition, with ascending
+offsets. Every snapshot records which offsets of each stream partition the table holds, without
+gaps. This makes a commit exactly-once: spans that the table holds change nothing, spans that begin
+at the table's end are added, and all others are refused. Committers may run concurrently. Each
+commit is a compare-and-swap of the newest snapshot. A committer that loses reads the new snapshot
+and decides again.
 
-Three formats keep to the same contract (tests/pipeline/lake): `iceberg` and `delta`, which other
-engines know as tables, and `parquet`, files in folders under a manifest of our own. None needs
-Spark, a JVM or a server. What a table is to the pipeline is in `model`.
+Three formats implement one contract (tests/pipeline/lake): `iceberg` and `delta`, which other
+engines can read, and `parquet`, which is files in folders with Bascule's own manifest. None needs
+Spark, a JVM or a server. `model` defines what a table is to the pipeline.
 """
 
 from __future__ import annotations

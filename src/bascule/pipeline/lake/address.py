@@ -1,4 +1,4 @@
-"""Texts and options that name a lake table, and the addresses they mean. Pure."""
+"""Parses texts and options that name a lake table. Pure."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ NAME: Final = re.compile(r"\w[\w-]*(\.\w[\w-]*)+")
 SCHEME: Final = re.compile(r"[a-z][a-z0-9+]*://")
 CATALOG_PREFIX: Final = "catalog."
 MALFORMED: Final = "_malformed"
-"""Added to a table's location or name: where the records that did not parse go."""
+"""Suffix of the location or name of the table of malformed records."""
 
 
 def parse_address(text: str) -> TableAddress:
-    """The table that a text names.
+    """Parse the address of a table.
 
     `parquet:/folder`, `delta:/folder`, `delta:s3://bucket/folder`, `iceberg:/warehouse#db.table`.
 
@@ -28,7 +28,7 @@ def parse_address(text: str) -> TableAddress:
     form, colon, rest = text.partition(":")
     if not colon or form not in FORMATS:
         raise ConfigError(
-            f"table {text!r} does not begin with its format: one of "
+            f"table {text!r} does not begin with its format: expected one of "
             + ", ".join(f"{name}:" for name in FORMATS)
         )
     location, _, name = rest.partition("#")
@@ -36,10 +36,9 @@ def parse_address(text: str) -> TableAddress:
 
 
 def address_of(options: Mapping[str, str]) -> TableAddress:
-    """The table that options name: `format`, `location`, `name` and `catalog.<property>`.
+    """Build the address from the options `format`, `location`, `name` and `catalog.<property>`.
 
-    A single option `table` with a text for `parse_address` does as well, with or without
-    properties of a catalog.
+    The option `table` with a text for `parse_address` replaces the first three.
 
     Raises: ConfigError.
     """
@@ -54,7 +53,7 @@ def address_of(options: Mapping[str, str]) -> TableAddress:
     else:
         form = known.get("format", "")
         if form not in FORMATS:
-            raise ConfigError(f"format {form!r} is none of {', '.join(FORMATS)}", field="format")
+            raise ConfigError(f"format {form!r} is not one of {', '.join(FORMATS)}", field="format")
         address = TableAddress(
             cast(TableFormat, form), known.get("location", ""), known.get("name", "")
         )
@@ -66,7 +65,7 @@ def address_of(options: Mapping[str, str]) -> TableAddress:
 
 
 def check_address(address: TableAddress) -> TableAddress:
-    """The address, if all parts that its format needs are there and no other.
+    """Return the address if it has exactly the parts that its format needs.
 
     Raises: ConfigError.
     """
@@ -94,15 +93,15 @@ def check_address(address: TableAddress) -> TableAddress:
     is_remote = SCHEME.match(address.location) and not address.location.startswith("file://")
     if address.format == "parquet" and is_remote:
         raise ConfigError(
-            f"a parquet table is a folder of this machine, found {address.location!r}: "
-            "object stores hold delta and iceberg tables",
+            f"a parquet table is a folder on this machine, found {address.location!r}: "
+            "use delta or iceberg for object stores",
             field="location",
         )
     return address
 
 
 def malformed_address(address: TableAddress) -> TableAddress:
-    """Where the malformed records of the table at `address` go."""
+    """The address of the table of malformed records."""
     if address.format == "iceberg":
         return replace(address, name=address.name + MALFORMED)
     return replace(address, location=address.location.rstrip("/") + MALFORMED)

@@ -1,4 +1,4 @@
-"""The least and greatest values of a data file's columns, of the footer that was just written."""
+"""The minimum and maximum of a data file's columns, read from the footer that was just written."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ MICROSECOND: Final = datetime.timedelta(microseconds=1)
 
 
 def bounds_of(metadata: pq.FileMetaData) -> tuple[ColumnBounds, ...]:
-    """Of every leaf column with statistics in all row groups, lists and maps left out."""
+    """Bounds of every leaf column that has statistics in all row groups. Lists and maps are left
+    out."""
     if not metadata.num_row_groups:
         return ()
     found = []
@@ -46,7 +47,8 @@ def bounds_of(metadata: pq.FileMetaData) -> tuple[ColumnBounds, ...]:
 def _joined(
     values: Iterable[tuple[object, pq.Statistics]], *, greatest: bool = False
 ) -> BoundValue:
-    """The least or greatest of the row groups; None where one that holds values tells none."""
+    """The minimum or maximum over the row groups; None if a row group with values has no
+    statistics."""
     best: BoundValue = None
     for value, statistics in values:
         if value is None and statistics.num_values == 0:
@@ -75,9 +77,9 @@ def _plain(value: object) -> BoundValue:
 def span_of(
     table: str, path: str, bounds: Sequence[ColumnBounds], *, partition: str | None = None
 ) -> Span:
-    """The span that a file's bounds tell, its stream partition possibly from its folder.
+    """The span of a file, computed from its bounds. The stream partition may come from its folder.
 
-    Raises: ForeignTable for a file of several stream partitions, or without these bounds.
+    Raises: ForeignTable for a file with several stream partitions, or without these bounds.
     """
     known = {each.path: each for each in bounds}
     offsets, numbers = known.get("offset"), known.get("partition")
@@ -86,7 +88,7 @@ def span_of(
     if partition is not None:
         low = high = int(partition)
     if offsets is None or not isinstance(offsets.low, int) or not isinstance(offsets.high, int):
-        raise ForeignTable(table, f"its file {path} does not say which offsets it holds")
+        raise ForeignTable(table, f"its file {path} has no statistics for column offset")
     if not isinstance(low, int) or low != high:
         raise ForeignTable(
             table,

@@ -1,20 +1,20 @@
-"""The CRC-32C of a span of records, the same for a batch of the log and for rows of a lake table.
+"""The CRC-32C of a span of records. A batch of the log and rows of a lake table have the same one.
 
-The records are laid out column by column, and each column as streams of bytes:
+The records are serialised column by column, each column as one or more byte streams:
 
-    null flags  one byte a value, 1 where there is one and 0 where it is null
-    numbers     integers, truth values, dates (days), times and durations (microseconds): 8 bytes,
+    null flags  one byte per value: 1 for a value, 0 for null
+    numbers     integers, booleans, dates (days), times and durations (microseconds): 8 bytes,
                 two's complement, little-endian; floats: 8 bytes, IEEE 754 double, little-endian;
                 decimals: 16 (or 32) bytes, the unscaled value, little-endian; 0 for null
     texts       the lengths in bytes (8 bytes each, little-endian, 0 for null), then the bytes
     lists, maps the numbers of entries (as lengths), then the streams of the entries; a map's entry
                 is a struct of key and value
-    structs     the streams of the fields, a field of a null struct being null
+    structs     the streams of the fields; a field of a null struct is null
 
-One stream goes on over all records of the span in the order of offsets, so where batches end does
-not show. Each stream has its own CRC-32C (Castagnoli, as in RFC 3720 and Kafka's batches); the
-span's is the CRC-32C over those, in the order of columns and as listed above, each as 4 bytes
-big-endian.
+A stream continues over all records of the span in offset order, so batch boundaries do not change
+the result. Each stream has its own CRC-32C (Castagnoli, as in RFC 3720 and Kafka's batches). The
+checksum of the span is the CRC-32C over these, in the order of columns and of the list above, each
+as 4 bytes big-endian.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ import pyarrow.compute as pc
 from crc32c import crc32c
 
 Part: TypeAlias = Any
-"""Bytes, a memory view or an array of numbers: whatever gives its buffer."""
+"""Bytes, a memory view or an array of numbers: any object with the buffer interface."""
 
 POLYNOMIAL: Final = 0x82F63B78
-"""Castagnoli's, bits reversed."""
+"""The Castagnoli polynomial, bit-reversed."""
 ONES: Final = b"\1" * 65536
 
 
@@ -52,9 +52,9 @@ class SpanChecksum:
         self._lengths: list[int] = []
 
     def update(self, batch: pa.RecordBatch) -> None:
-        """Take the next records.
+        """Add the next records.
 
-        Raises: TypeError for a column of a type that records do not have.
+        Raises: TypeError for a column type that records do not have.
         """
         number = 0
         if not self._crcs:
@@ -70,7 +70,7 @@ class SpanChecksum:
         self.rows += batch.num_rows
 
     def extend(self, following: SpanChecksum) -> None:
-        """Take the checksum of the span right behind this one, as another task computed it."""
+        """Add the checksum of the adjacent following span, computed by another task."""
         if not self._crcs:
             self._crcs, self._lengths = list(following._crcs), list(following._lengths)
         elif following._crcs:
@@ -84,7 +84,7 @@ class SpanChecksum:
 
     @property
     def value(self) -> int:
-        """The CRC of what was taken so far; 0 while that is nothing."""
+        """The CRC of the records so far; 0 without records."""
         if not self.rows:
             return 0
         return crc32c(b"".join(crc.to_bytes(4, "big") for crc in self._crcs))
@@ -102,10 +102,10 @@ class SpanChecksum:
 
 
 def combine_crcs(first: int, second: int, length: int) -> int:
-    """The CRC of two texts one after the other, of their CRCs and the length of the second.
+    """Return the CRC of two concatenated byte strings from their CRCs and the length of the second.
 
-    Source: Mark Adler's crc32_combine: a CRC is linear, so that `length` zero bytes behind the
-    first are a matrix over GF(2), squared once for every bit of the length.
+    Source: Mark Adler's crc32_combine. A CRC is linear, so appending `length` zero bytes to the
+    first string is a matrix over GF(2), squared once for every bit of the length.
     """
     odd = [POLYNOMIAL, *(1 << bit for bit in range(31))]  # one zero bit
     even = _squared(odd)
@@ -163,7 +163,7 @@ def _is_bytes(kind: pa.DataType) -> bool:
 
 
 def _streams(column: pa.Array) -> Iterator[list[Part]]:
-    """The streams of one column, each as the parts that follow each other."""
+    """The streams of one column, each as consecutive parts."""
     kind = column.type
     if pa.types.is_dictionary(kind):
         yield from _streams(column.cast(kind.value_type))
@@ -223,7 +223,7 @@ def _byte_streams(column: pa.Array) -> Iterator[list[Part]]:
         is_plain = pa.types.is_binary(kind) or pa.types.is_string(kind)
         column = column if is_plain else column.cast(pa.large_binary())
     if column.null_count:
-        # What lies under a null is anybody's bytes.
+        # The bytes under a null are arbitrary.
         empty = pa.scalar(b"" if "binary" in str(column.type) else "", column.type)
         column = pc.fill_null(column, empty)
     wide = "large" in str(column.type)

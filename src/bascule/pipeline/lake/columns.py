@@ -1,4 +1,4 @@
-"""Columns by their paths, and in Arrow's common types. Pure."""
+"""Column paths, and conversion to Arrow's common types. Pure."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pyarrow as pa
 
 
 def type_of(schema: pa.Schema, path: str) -> pa.DataType | None:
-    """The type of a column or of a field within structs; None where there is none."""
+    """The type of a column or struct field; None if it does not exist."""
     first, *rest = path.split(".")
     if schema.get_field_index(first) < 0:
         return None
@@ -21,7 +21,7 @@ def type_of(schema: pa.Schema, path: str) -> pa.DataType | None:
 
 
 def leaves(schema: pa.Schema) -> list[str]:
-    """Paths of the columns, with fields of structs in place of the structs."""
+    """Paths of all columns, with the fields of structs instead of the structs."""
 
     def below(prefix: str, kind: pa.DataType) -> Iterator[str]:
         if pa.types.is_struct(kind):
@@ -34,7 +34,7 @@ def leaves(schema: pa.Schema) -> list[str]:
 
 
 def parquet_leaves(schema: pa.Schema) -> list[tuple[str, pa.DataType]]:
-    """The leaf columns by the paths that Parquet gives them: `headers.list.element.key`."""
+    """The leaf columns with their Parquet paths: `headers.list.element.key`."""
 
     def below(path: str, kind: pa.DataType) -> list[tuple[str, pa.DataType]]:
         if pa.types.is_struct(kind):
@@ -52,7 +52,7 @@ def parquet_leaves(schema: pa.Schema) -> list[tuple[str, pa.DataType]]:
 
 
 def with_common_types(field: pa.Field, *, metadata: bool = False) -> pa.Field:
-    """The field with Arrow's common types in place of the large ones that libraries prefer."""
+    """The field with Arrow's common types instead of the large types that libraries prefer."""
     kind = field.type
 
     def below(child: pa.Field) -> pa.Field:

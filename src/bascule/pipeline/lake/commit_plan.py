@@ -1,4 +1,4 @@
-"""What makes a commit exactly-once: its spans against those that the table holds. Pure."""
+"""Decides what a commit adds to a table: compares its spans with those of the table. Pure."""
 
 from __future__ import annotations
 
@@ -15,33 +15,34 @@ Committed = dict[int, tuple[int, int]]
 
 @dataclass(frozen=True, slots=True)
 class TableState:
-    """What every snapshot says of its table, beside its files."""
+    """The state that every snapshot records, besides its files."""
 
     stream: str = ""
     stream_id: str = ""
     committed: Mapping[int, tuple[int, int]] | None = None
     tokens: Mapping[str, int] | None = None
-    """Writer -> its last batch."""
+    """Writer -> last batch."""
 
 
 @dataclass(frozen=True, slots=True)
 class CommitPlan:
-    """What of a commit is new, and the state after it."""
+    """The new part of a commit, and the state after it."""
 
     files: tuple[DataFile, ...]
-    """To be added."""
+    """Files to add."""
     digests: tuple[SpanDigest, ...]
     repeated: tuple[DataFile, ...]
-    """Of spans that the table holds already: not to be added."""
+    """Files of spans that the table already holds. They are not added."""
     state: TableState
     advances: bool
-    """False for a repetition, which makes no snapshot."""
+    """False for a repetition, which creates no snapshot."""
 
 
 def plan_commit(table: str, state: TableState, commit: LakeCommit) -> CommitPlan:
-    """What `commit` adds to a table in `state`.
+    """Plan what `commit` adds to a table in `state`.
 
-    Each span is held already, and then left out with its files, or begins where the table's ends.
+    A span that the table holds is left out with its files. Any other span must begin at the table's
+    end.
 
     Raises: LakeConflict for a gap, a partial overlap, or another stream.
     """
@@ -96,17 +97,17 @@ def _check_stream(table: str, state: TableState, commit: LakeCommit) -> None:
             table,
             f"it archives stream {state.stream!r} of id {state.stream_id}, and this is "
             f"{commit.stream!r} of id {commit.stream_id or 'none'}: the stream was created again, "
-            "or another one was meant",
+            "or the table belongs to another stream",
         )
 
 
 def _why(span: Span, held: tuple[int, int]) -> str:
     given = f"offsets [{span.start}, {span.end}) of partition {span.partition}"
     if span.start > held[1]:
-        return f"{given} leave a gap behind [{held[0]}, {held[1]}), which it holds"
+        return f"{given} leave a gap after [{held[0]}, {held[1]}), which it holds"
     if span.end <= held[0]:
         return f"{given} lie before [{held[0]}, {held[1]}), which it holds"
-    return f"{given} overlap [{held[0]}, {held[1]}), which it holds, in part"
+    return f"{given} partially overlap [{held[0]}, {held[1]}), which it holds"
 
 
 def _split_files(

@@ -1,4 +1,4 @@
-"""Joining small data files, whatever the table's format: which belong together, and rewriting."""
+"""Compacts small data files of any table format: selects groups and rewrites them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ GroupKey = tuple[int, tuple[tuple[str, str | None], ...]]
 
 @dataclass(frozen=True, slots=True)
 class RewrittenFiles:
-    """Files, and the one that holds the same rows."""
+    """Old files, and the new files with the same rows."""
 
     old: tuple[DataFile, ...]
     new: tuple[DataFile, ...]
@@ -27,7 +27,7 @@ def compact(
     file_bytes: int,
     replace_files: Callable[[list[RewrittenFiles]], list[RewrittenFiles]],
 ) -> CompactionResult:
-    """Join what is small among the files `held`; `spec` is the table's way of writing.
+    """Compact the small ones of the files `held`. `spec` writes files of the table.
 
     `replace_files` replaces old files with new ones in one commit of the table and returns what it
     replaced. It leaves out files that another compaction replaced in the meantime.
@@ -38,9 +38,9 @@ def compact(
 
 
 def file_groups(files: Sequence[DataFile], *, file_bytes: int) -> list[list[DataFile]]:
-    """Neighbours of one stream partition and lake partition, of `file_bytes` at most together.
+    """Groups of adjacent files of one stream partition and lake partition, up to `file_bytes` each.
 
-    Only neighbours: joining over a file between them would make spans overlap.
+    Only adjacent files are grouped. Otherwise the spans would overlap.
     """
     assert file_bytes > 0, "files have bytes"
     by_group: dict[GroupKey, list[DataFile]] = {}
@@ -63,7 +63,7 @@ def file_groups(files: Sequence[DataFile], *, file_bytes: int) -> list[list[Data
 
 
 def rewrite(group: Sequence[DataFile], spec: ParquetWriterSpec) -> RewrittenFiles:
-    """Write the rows of a group again, as files of no snapshot yet."""
+    """Rewrite the rows of a group. The new files are not committed."""
     number = group[0].span.partition if group[0].span else None
     writer = spec.open(stream_partition=number, values=group[0].partition_values)
     try:
@@ -83,7 +83,7 @@ def outcome(done: Sequence[RewrittenFiles]) -> CompactionResult:
 
 
 def file_order(file: DataFile) -> tuple[int, int, str]:
-    """Order of files: by stream partition, offset, path."""
+    """Sort key of files: stream partition, offset, path."""
     return (*((file.span.partition, file.span.start) if file.span else (-1, 0)), file.path)
 
 

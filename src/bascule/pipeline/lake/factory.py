@@ -1,4 +1,4 @@
-"""Opening and making tables, each by its format; the libraries of a format come in only with it."""
+"""Opens and creates tables of every format. A format's library is imported only when it is used."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from bascule.pipeline.lake.model import LakeTable, TableAddress
 
 
 def open_table(address: TableAddress) -> LakeTable:
-    """The table at an address.
+    """Open the table at an address.
 
-    Raises: UnknownTable; ForeignTable where something else is; MissingExtra; ConfigError; OSError.
+    Raises: UnknownTable; ForeignTable if the location holds something else; MissingExtra;
+    ConfigError; OSError.
     """
     address = _absolute(address)
     if address.format == "parquet":
@@ -42,11 +43,11 @@ def create_table(
     stream: str = "",
     stream_id: str = "",
 ) -> LakeTable:
-    """A new, empty table.
+    """Create an empty table.
 
     `partitioning` has fields such as "day(timestamp)", "hour(timestamp)", "subject" and
-    "value.carrier". Given a stream's id, commits of another stream are refused from the first one
-    on.
+    "value.carrier". With a stream id, the table refuses commits of another stream from the first
+    one on.
 
     Raises: TableExists, ForeignTable, ConfigError, MissingExtra, OSError.
     """
@@ -73,10 +74,10 @@ def open_or_create(
     stream: str = "",
     stream_id: str = "",
 ) -> LakeTable:
-    """The table at an address, made if there is none, also where others do the same right now.
+    """Open the table at an address; create it if it does not exist. Concurrent calls are safe.
 
-    Raises: ConfigError where there is one of other columns or another partitioning, and what
-    `open_table` and `create_table` raise.
+    Raises: ConfigError if an existing table has other columns or another partitioning; errors of
+    `open_table` and `create_table`.
     """
     try:
         table = open_table(address)

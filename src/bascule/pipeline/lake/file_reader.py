@@ -1,4 +1,4 @@
-"""Rows of data files in the order of offsets, for executors: no catalog, no manifest."""
+"""Reads rows of data files in offset order. Runs on executors, without catalog or manifest."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ def read_files(
     offset_end: int | None = None,
     batch_rows: int = BATCH_ROWS_MAX,
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of `files`, of stream partition after stream partition in the order of offsets.
+    """Read the rows of `files`, ordered by stream partition and offset.
 
-    `schema` names the columns wanted; struct columns may be given with some of their fields. A
-    column that a file lacks is null. Of each stream partition come rows of offsets in
-    [offset_start, offset_end); files and row groups outside are not read. Batches have at most
-    `batch_rows` rows and exactly `schema`. Files without a span come first, row by row as they are.
+    `schema` selects the columns; struct columns may have only some of their fields. A column that a
+    file lacks is null. Only offsets in [offset_start, offset_end) are returned, and files and row
+    groups outside are not read. Batches have at most `batch_rows` rows and exactly `schema`. Files
+    without a span come first, in their own row order.
 
-    Raises: Broken where a file is gone (its snapshot expired); CorruptData; OSError.
+    Raises: Broken if a file does not exist (its snapshot expired); CorruptData; OSError.
     """
     start = 0 if offset_start is None else offset_start
     end = END_MAX if offset_end is None else offset_end
@@ -55,9 +55,9 @@ def read_files(
 
 
 def overlapping_groups(files: Sequence[DataFile]) -> list[list[DataFile]]:
-    """Files of one stream partition in groups whose spans do not overlap, both in order.
+    """Group the files of one stream partition so that spans of different groups do not overlap.
 
-    Files of a group interleave: rows of one span that went to several lake partitions.
+    Files of one group interleave: their rows belong to one span and to several lake partitions.
     """
     found: list[list[DataFile]] = []
     reach = -1
@@ -80,7 +80,7 @@ def _rows_of(
     batch_rows: int,
     offsets: tuple[int, int] | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of one file; with `offsets`, which then ascend, those within."""
+    """The rows of one file. With `offsets`, only these, in ascending order."""
     span = file.span
     cut = None
     if offsets and span and not (offsets[0] <= span.start and span.end <= offsets[1]):
@@ -108,7 +108,7 @@ def _rows_of(
                     yield with_schema(rows, schema, values)
     except FileNotFoundError as error:
         raise Broken(
-            f"{file.path} is gone: the snapshot that names it has expired; take a newer one"
+            f"{file.path} does not exist: the snapshot that names it has expired; use a newer one"
         ) from error
     except (pa.ArrowInvalid, OSError) as error:
         if isinstance(error, OSError) and error.errno is not None:
@@ -117,7 +117,7 @@ def _rows_of(
 
 
 def _is_sorted(metadata: pq.FileMetaData) -> bool:
-    """Whether the file says that its rows are in the order of offsets, as ours do."""
+    """Whether the file's metadata declares that its rows are in offset order."""
     for group in range(metadata.num_row_groups):
         order = metadata.row_group(group).sorting_columns
         if not order or metadata.schema.column(order[0].column_index).path != OFFSET:
@@ -132,7 +132,7 @@ def _sorted_rows(
     offsets: tuple[int, int],
     values: Mapping[str, str | None],
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of a file that another program wrote (a compaction of Delta's), in order."""
+    """The rows of a file that another program wrote (a compaction of Delta), in offset order."""
     wanted = schema if OFFSET in schema.names else schema.append(OFFSET_FIELD)
     table = file.read(columns=_columns(file.schema_arrow, wanted), use_threads=False)
     ordered = table.take(pc.sort_indices(table.column(OFFSET))).combine_chunks()
@@ -167,7 +167,7 @@ def _row_groups(metadata: pq.FileMetaData, offsets: tuple[int, int] | None) -> l
 
 
 def _columns(held: pa.Schema, wanted: pa.Schema) -> list[str]:
-    """Paths of what to read; of a struct only the fields that are asked for."""
+    """Paths of the columns to read; only the requested fields of a struct."""
     paths: list[str] = []
 
     def add(path: str, have: pa.DataType, want: pa.DataType) -> None:
@@ -184,7 +184,7 @@ def _columns(held: pa.Schema, wanted: pa.Schema) -> list[str]:
         if held.get_field_index(field.name) >= 0:
             add(field.name, held.field(field.name).type, field.type)
     if not paths:
-        # A batch without columns would not know its rows.
+        # A batch without columns has no row count.
         paths.append(min(held.names, key=lambda name: (name != OFFSET, name)))
     return paths
 
@@ -192,10 +192,10 @@ def _columns(held: pa.Schema, wanted: pa.Schema) -> list[str]:
 def with_schema(
     batch: pa.RecordBatch, schema: pa.Schema, values: Mapping[str, str | None] | None = None
 ) -> pa.RecordBatch:
-    """The columns of `schema`, in its types; null where `batch` has none.
+    """Convert a batch to `schema`. Missing columns are null.
 
-    `values` are those of the file's lake partition: what other programs write into a Delta table
-    has no columns that the table is partitioned by.
+    `values` are those of the file's lake partition. Files of other programs in a Delta table do not
+    contain the partition columns.
     """
     if batch.schema.equals(schema, check_metadata=True):
         return batch
@@ -227,7 +227,7 @@ def _as_type(array: pa.Array, wanted: pa.DataType) -> pa.Array:
 
 
 class _MergeInput:
-    """One of the files being merged, with the rows of it that wait."""
+    """One input of a merge, with its pending rows."""
 
     def __init__(self, rows: Iterator[pa.RecordBatch]) -> None:
         self._rows = rows
@@ -241,7 +241,7 @@ class _MergeInput:
             self.offsets = self.waiting.column(OFFSET).to_numpy()
 
     def take_until(self, last: int) -> pa.RecordBatch | None:
-        """The waiting rows of offsets up to `last`."""
+        """Take the pending rows with offsets up to `last`."""
         assert self.waiting is not None, "a head that is at its end is dropped"
         count = int(np.searchsorted(self.offsets, last, side="right"))
         taken = self.waiting.slice(0, count)
@@ -256,7 +256,8 @@ class _MergeInput:
 def _merged(
     files: list[DataFile], schema: pa.Schema, batch_rows: int, offsets: tuple[int, int]
 ) -> Iterator[pa.RecordBatch]:
-    """Files whose rows interleave, as one ascending sequence; a file is opened when it is due."""
+    """Merge interleaved files into one ascending sequence. A file is opened when its first row is
+    due."""
     with_offset = schema if OFFSET in schema.names else schema.append(OFFSET_FIELD)
     pending = sorted(files, key=_start)
     heads: list[_MergeInput] = []

@@ -1,10 +1,10 @@
-"""Data files: rows of one task split over lake partitions, each a Parquet file at a time.
+"""Writes data files: splits the rows of one task over lake partitions, one Parquet file each.
 
-What lies behind the choices, measured on one core with values of 128 bytes, keys of 16 and subjects
-of 20 kinds: dictionaries only where values repeat (texts, the partition), because building one for
-what does not costs a third of the time; lengths apart from bytes (DELTA_LENGTH_BYTE_ARRAY), which
-zstd then takes 40 % faster and smaller; offsets and times as differences. Figures:
-docs/pipelines/lake-tables.md.
+The encodings follow measurements on one core with values of 128 bytes, keys of 16 and subjects of
+20 kinds. Dictionaries are used only for columns with repeated values (texts, the partition),
+because building one for other columns costs a third of the time. Lengths are stored apart from
+bytes (DELTA_LENGTH_BYTE_ARRAY), which zstd compresses 40 % faster and smaller. Offsets and times
+are stored as differences. See docs/pipelines/lake-tables.md.
 """
 
 from __future__ import annotations
@@ -32,22 +32,23 @@ OFFSET = "offset"
 
 @dataclass(frozen=True)
 class ParquetWriterSpec:
-    """How to write data files of one table; picklable, needs no catalog."""
+    """The description of a table's data files. Picklable; needs no catalog."""
 
     schema: pa.Schema
-    """Of the rows taken, and of the files; metadata of fields (their ids) goes into the files."""
+    """Schema of the rows and of the files. Field metadata (Iceberg's ids) is written to the
+    files."""
     partitioning: tuple[PartitionField, ...]
     folder: str
-    """Where the data files go: absolute path or URI."""
+    """Folder of the data files: absolute path or URI."""
     options: WriterOptions = field(default_factory=WriterOptions)
 
     def open(
         self, *, stream_partition: int | None = None, values: Values | None = None
     ) -> ParquetFileWriter:
-        """A writer of the rows of one task.
+        """Open a writer for the rows of one task.
 
-        Given a stream partition, all its rows are of that. Given the values of a lake partition,
-        all are of that one, and are not looked at.
+        With `stream_partition`, all rows belong to it. With `values`, all rows belong to that lake
+        partition and are not split.
         """
         return ParquetFileWriter(self, stream_partition, values)
 
@@ -67,7 +68,7 @@ class ParquetFileWriter:
         self._buffered = 0
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """Take rows of the table's columns; offsets ascend from call to call.
+        """Write rows of the table's columns. Offsets ascend from call to call.
 
         Raises: ConfigError for columns that the table does not have; OSError.
         """
@@ -91,7 +92,7 @@ class ParquetFileWriter:
             self._buffered -= largest.flush()
 
     def finish(self) -> list[DataFile]:
-        """Close the files and put them on the disk; they belong to no snapshot before a commit.
+        """Close and sync the files. They are in no snapshot before a commit.
 
         Raises: OSError.
         """
@@ -101,7 +102,7 @@ class ParquetFileWriter:
         return list(self._written)
 
     def abort(self) -> None:
-        """Remove what was written; idempotent."""
+        """Delete the written files. Idempotent."""
         for file in self._open.values():
             file.discard()
         self._open.clear()
@@ -128,7 +129,7 @@ class ParquetFileWriter:
 
 
 class _OpenFile:
-    """One file being written: rows wait until they make a row group."""
+    """One file being written. It buffers rows until they fill a row group."""
 
     def __init__(self, spec: ParquetWriterSpec, values: Values) -> None:
         folder = "/".join(part for part in (spec.folder, folder_of(values)) if part)
@@ -168,7 +169,7 @@ class _OpenFile:
         return size
 
     def flush(self) -> int:
-        """Write what waits as row groups; returns the bytes of memory that frees."""
+        """Write the buffered rows as row groups. Return the bytes of memory freed."""
         freed = self.buffered_bytes
         if self._waiting:
             table = pa.Table.from_batches(self._waiting, self._schema)
@@ -195,7 +196,7 @@ class _OpenFile:
 
 
 def conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """The columns of `schema` by name, cast where only the width or nullability differs.
+    """Select the columns of `schema` by name. Cast them where only width or nullability differs.
 
     Raises: ConfigError.
     """
@@ -209,7 +210,7 @@ def conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
         arrays = [pc.cast(batch.column(field.name), field.type) for field in schema]
         return pa.RecordBatch.from_arrays(arrays, schema=schema)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-        raise ConfigError(f"rows do not fit the table's columns: {error}") from error
+        raise ConfigError(f"the table does not accept these rows: {error}") from error
 
 
 def _properties(spec: ParquetWriterSpec) -> dict[str, Any]:
@@ -233,7 +234,7 @@ def _properties(spec: ParquetWriterSpec) -> dict[str, Any]:
         level = 1
     order = [number for number, path in enumerate(paths) if path == OFFSET]
     return {
-        # Tells reading.py, and engines, that rows need no sorting.
+        # Declares to file_reader.py and to other engines that the rows are sorted.
         "sorting_columns": [pq.SortingColumn(number) for number in order] or None,
         "compression": options.compression,
         "compression_level": level,

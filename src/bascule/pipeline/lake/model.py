@@ -1,4 +1,4 @@
-"""What a lake table is to the pipeline: addresses, data files, spans, commits, snapshots. Pure."""
+"""Types of lake tables: addresses, data files, spans, commits, snapshots. Pure."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ MIB: Final = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class TableAddress:
-    """Where a table is. Picklable: executors open it too."""
+    """The address of a table. Picklable: executors open tables too."""
 
     format: TableFormat
     location: str = ""
-    """Directory or URI of a delta or parquet table; of an iceberg table its warehouse."""
+    """Directory or URI of a delta or parquet table; warehouse of an iceberg table."""
     name: str = ""
     """`namespace.table` of an iceberg table."""
     catalog: Mapping[str, str] = field(default_factory=dict)
-    """Properties of the iceberg catalog; empty is SQLite in the warehouse."""
+    """Properties of the iceberg catalog. Empty: SQLite in the warehouse."""
 
     def __str__(self) -> str:
         return f"{self.format}:{self.location}" + (f"#{self.name}" if self.name else "")
@@ -44,45 +44,45 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class SpanDigest:
-    """What a span held when it was archived: the proof that an audit repeats."""
+    """Row count and checksum of a span when it was archived. The audit recomputes them."""
 
     span: Span
     rows: int
-    """Records in it; fewer than its offsets where the log was compacted."""
+    """Records in the span; fewer than its offsets if the log was compacted."""
     crc: int
-    """CRC-32C over its records as `lake.checksum` defines it, in the order of offsets."""
+    """CRC-32C over the records in offset order, as defined in `lake.checksum`."""
 
 
 @dataclass(frozen=True, slots=True)
 class ColumnBounds:
-    """What a data file holds of one leaf column, so that readers can leave the file out."""
+    """Statistics of one leaf column of a data file, for pruning."""
 
     path: str
     """Names joined by dots: `value.carrier`."""
     nulls: int
     low: BoundValue
-    """Least value; timestamps as microseconds, dates as days since 1970. None: not known."""
+    """Minimum; timestamps in microseconds, dates in days since 1970. None: unknown."""
     high: BoundValue
 
 
 @dataclass(frozen=True, slots=True)
 class DataFile:
-    """One data file, written and closed, perhaps not committed yet."""
+    """One closed data file, committed or not."""
 
     path: str
     """Absolute path or URI."""
     rows: int
     bytes: int
     span: Span | None = None
-    """The stream partition that all its rows are of, and [least, greatest + 1) of their offsets;
-    None in a table that keeps no offsets."""
+    """The stream partition of its rows, and [least, greatest + 1) of their offsets. None in a table
+    without offsets."""
     partition_values: tuple[tuple[str, str | None], ...] = ()
-    """Name of each lake partition field, and its value as text."""
+    """Name and text value of each lake partition field."""
     bounds: tuple[ColumnBounds, ...] = ()
-    """Of the columns of numbers, times and short texts."""
+    """Bounds of the columns of numbers, times and short texts."""
 
     def may_hold(self, wanted: Span) -> bool:
-        """Whether a row of it may be among those offsets."""
+        """Whether the file may hold rows of these offsets."""
         span = self.span
         return (
             span is not None
@@ -94,7 +94,7 @@ class DataFile:
 
 @dataclass(frozen=True, slots=True)
 class LakeCommit:
-    """Files to be added in one step, and what makes a repetition of it harmless.
+    """Files to add in one step, and the key that makes a repetition harmless.
 
     Either `spans` (a table that archives a stream) or `token` is given.
     """
@@ -102,17 +102,18 @@ class LakeCommit:
     files: tuple[DataFile, ...]
     stream: str = ""
     stream_id: str = ""
-    """Hex; another id than the table's is refused: the stream was created again."""
+    """Hex. A stream id other than the table's is refused: the stream was created again."""
     spans: tuple[SpanDigest, ...] = ()
     token: tuple[str, int] | None = None
-    """(writer, batch number): a batch not above the writer's last is there already."""
+    """(Writer, batch number). A batch that is not above the writer's last batch is in the table
+    already."""
     replaces: bool = False
-    """The files take the place of all that the table held; only with a token."""
+    """The files replace all rows of the table. Only with a token."""
 
 
 @dataclass(frozen=True, slots=True)
 class LakeSnapshot:
-    """One committed state of a table; immutable."""
+    """One committed state of a table. Immutable."""
 
     id: str
     committed_ms: int
@@ -120,14 +121,14 @@ class LakeSnapshot:
     stream: str = ""
     stream_id: str = ""
     committed: Mapping[int, tuple[int, int]] = field(default_factory=dict)
-    """Stream partition -> [start, end) that the table holds, without gap."""
+    """Stream partition -> [start, end) of the archived offsets, without gaps."""
     rows: int = 0
     bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class CompactionResult:
-    """What a compaction of small files did."""
+    """The result of a compaction of small files."""
 
     files_before: int
     files_after: int
@@ -137,7 +138,7 @@ class CompactionResult:
 
 @dataclass(frozen=True, slots=True)
 class ExpiryResult:
-    """What an expiry of snapshots removed."""
+    """The result of an expiry of snapshots."""
 
     snapshots: int
     files: int
@@ -146,43 +147,44 @@ class ExpiryResult:
 
 @dataclass(frozen=True, slots=True)
 class WriterOptions:
-    """How data files are written; the defaults are measured, see docs/pipelines/lake-tables.md."""
+    """Options for writing data files. docs/pipelines/lake-tables.md has the measurements of the
+    defaults."""
 
     compression: Literal["zstd", "lz4", "snappy", "none"] = "zstd"
     compression_level: int | None = None
-    """None is 1 for zstd."""
+    """None: 1 for zstd."""
     file_bytes: int = 256 * MIB
-    """A file is closed when it has grown to this."""
+    """A file is closed when it reaches this size."""
     row_group_rows: int = 1_000_000
     row_group_bytes: int = 64 * MIB
-    """Of rows in memory; a row group is written when it has either."""
+    """Size in memory. A row group is written when it reaches either limit."""
     open_files: int = 32
-    """Lake partitions that are written at a time; beyond, the one idle longest is closed."""
+    """Open lake partitions. Beyond the limit, the one that was idle longest is closed."""
     buffer_bytes: int = 256 * MIB
-    """Rows held in memory over all of them; beyond, the largest row group is written early."""
+    """Memory for all open row groups. Beyond the limit, the largest one is written early."""
 
 
 class FileWriter(Protocol):
     """Writes the rows of one task into data files, split by the table's partitioning."""
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """Take rows of the table's schema, offsets ascending."""
+        """Write rows of the table's schema with ascending offsets."""
 
     def finish(self) -> list[DataFile]:
-        """Close the files; they exist, but belong to no snapshot before a commit."""
+        """Close the files. They are in no snapshot before a commit."""
 
     def abort(self) -> None:
-        """Remove what was written; idempotent."""
+        """Delete the written files. Idempotent."""
 
 
 class WriterSpec(Protocol):
-    """Picklable: opened on an executor, without the table's catalog."""
+    """A picklable factory of writers, for executors. It needs no catalog."""
 
     def open(self, *, stream_partition: int | None = None) -> FileWriter: ...
 
 
 class LakeTable(Protocol):
-    """One table; `lake.open_table` and `lake.create_table` give it."""
+    """One lake table, from `lake.open_table` or `lake.create_table`."""
 
     address: TableAddress
 
@@ -195,28 +197,29 @@ class LakeTable(Protocol):
         """Such as ("day(timestamp)", "value.carrier")."""
 
     def snapshot(self, id: str | None = None) -> LakeSnapshot | None:
-        """The current snapshot, or that of `id`; None while nothing was committed.
+        """The current snapshot, or the one with `id`. None before the first commit.
 
         Raises: UnknownSnapshot.
         """
 
     def files(self, snapshot: LakeSnapshot) -> list[DataFile]:
-        """The data files of a snapshot, by stream partition and offset."""
+        """The data files of a snapshot, ordered by stream partition and offset."""
 
     def history(self) -> list[SpanDigest]:
-        """The spans that the snapshots still held committed, oldest first."""
+        """The digests that the remaining snapshots recorded, oldest first."""
 
     def writer(self, options: WriterOptions | None = None) -> WriterSpec: ...
 
     def commit(self, commit: LakeCommit) -> LakeSnapshot:
-        """Add files in one atomic step; a repetition changes nothing and removes its files.
+        """Add files atomically. A repetition changes nothing and deletes its files.
 
         Raises: LakeConflict for a gap or a partial overlap of offsets, or another stream id.
         """
 
     def compact(self, *, file_bytes: int) -> CompactionResult:
-        """Join small files of one stream partition and lake partition; offsets stay ascending."""
+        """Compact small files of one stream partition and lake partition. Offsets stay
+        ascending."""
 
     def expire(self, *, older_than_ms: int, keep: int = 1) -> ExpiryResult:
-        """Forget snapshots committed before a Unix time, all but the last `keep`, then delete
-        data files that no snapshot holds and that are older than that."""
+        """Expire snapshots committed before a Unix time, except the last `keep`. Then delete older
+        data files that no snapshot holds."""

@@ -1,7 +1,7 @@
-"""How rows are split over the folders of a table: fields such as `day(timestamp)`, and the split.
+"""Partitioning of rows over folders: fields such as `day(timestamp)`, and the split of batches.
 
-Values have the same text everywhere, that of Iceberg's folders: hour `2026-11-21-14`, day
-`2026-11-21`, month `2026-11`, year `2026`, all of UTC; a column's own value as it prints.
+Values have the texts of Iceberg's folders in every format: hour `2026-11-21-14`, day `2026-11-21`,
+month `2026-11`, year `2026`, all in UTC. Other values are printed as they are.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class PartitionField:
     transform: str
     """`identity`, `year`, `month`, `day` or `hour`."""
     source: str
-    """Column, or field of the value's struct: `value.carrier`."""
+    """Column, or struct field of the value: `value.carrier`."""
 
     @property
     def name(self) -> str:
@@ -51,7 +51,7 @@ class PartitionField:
 
 
 def parse_partitioning(texts: Sequence[str], schema: pa.Schema) -> tuple[PartitionField, ...]:
-    """The fields that `texts` name, each of a column that `schema` holds.
+    """Parse the fields in `texts`. Each names a column of `schema`.
 
     Raises: ConfigError.
     """
@@ -74,19 +74,21 @@ def _parse(text: str, schema: pa.Schema) -> PartitionField:
         return ConfigError(f"partition field {text!r}: {why}", field="partition_by")
 
     if found := ARGUMENTS.match(text):
-        raise wrong(f"{found[1]} is not supported; a column, or year, month, day, hour of a time")
+        raise wrong(
+            f"{found[1]} is not supported; expected a column, or year, month, day, hour of a time"
+        )
     match = FIELD.fullmatch(text.strip())
     if match is None:
         raise wrong("expected a column, or year, month, day or hour of one: day(timestamp)")
     transform, source = (match[1].lower(), match[2]) if match[1] else ("identity", match[3])
     if transform not in ("identity", *TIME_TRANSFORMS):
-        raise wrong(f"{transform} is none of {', '.join(TIME_TRANSFORMS)}")
+        raise wrong(f"{transform} is not one of {', '.join(TIME_TRANSFORMS)}")
     kind = type_of(schema, source)
     if kind is None:
         raise wrong(f"there is no column {source!r} in {', '.join(leaves(schema))}")
     if transform == "identity":
         if not _is_identity(kind):
-            raise wrong(f"{source} is of type {kind}; texts, integers, dates and truth values do")
+            raise wrong(f"{source} is of type {kind}; expected text, integer, date or boolean")
     elif not (pa.types.is_timestamp(kind) or (pa.types.is_date(kind) and transform != "hour")):
         raise wrong(f"{source} is of type {kind}, not a time")
     return PartitionField(transform, source)
@@ -113,9 +115,9 @@ def folder_of(values: Values) -> str:
 def split(
     batch: pa.RecordBatch, fields: Sequence[PartitionField]
 ) -> list[tuple[Values, pa.RecordBatch]]:
-    """The rows of `batch` by their values of `fields`; rows keep their order.
+    """Split the rows of `batch` by their values of `fields`. Rows keep their order.
 
-    The same values may come twice, where rows of few values alternate: slices cost no copy.
+    The same values may occur twice if rows of few values alternate, because slices cost no copy.
     """
     if not fields or not batch.num_rows:
         return [((), batch)] if batch.num_rows else []
@@ -151,7 +153,7 @@ def split(
 
 
 def column_at(batch: pa.RecordBatch, path: str) -> pa.Array:
-    """A column, or a field within structs, null where a struct is null."""
+    """A column or struct field. It is null where a struct is null."""
     first, *rest = path.split(".")
     column = batch.column(first)
     for name in rest:
@@ -160,7 +162,7 @@ def column_at(batch: pa.RecordBatch, path: str) -> pa.Array:
 
 
 def _codes(batch: pa.RecordBatch, field: PartitionField) -> tuple[Codes, Callable[[int], str]]:
-    """A number per row, NULL for none, and the text of a number."""
+    """An integer per row (NULL for null), and a function from the integer to its text."""
     column = column_at(batch, field.source)
     if field.transform == "identity":
         encoded = column.dictionary_encode()

@@ -1,4 +1,4 @@
-"""Data files where they are: local folders and object stores, through Arrow's file systems."""
+"""Access to data files in local folders and object stores through Arrow's file systems."""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ from bascule.host.real import RealFiles
 
 
 def filesystem_of(path: str) -> tuple[pafs.FileSystem, str]:
-    """The file system of a path or URI, and the path within it."""
+    """Return the file system of a path or URI, and the path within it."""
     if local := local_path(path):
         return pafs.LocalFileSystem(), local
     return pafs.FileSystem.from_uri(path)  # type: ignore[no-any-return]
 
 
 def local_path(path: str) -> str:
-    """The path of this machine that a path or `file:` URI means; empty for other URIs."""
+    """Return the local path of a path or `file:` URI; empty for other URIs."""
     if path.startswith("file:"):
-        # As Iceberg has it: nothing of the path is escaped.
+        # As in Iceberg, the path is not escaped.
         rest = path[len("file:") :]
         return "/" + rest[2:].partition("/")[2] if rest.startswith("//") else rest
     return "" if "://" in path else path
 
 
 def absolute(location: str) -> str:
-    """A location that means the same in every process."""
+    """Return a location that is valid in every process."""
     local = local_path(location)
     return str(Path(local).absolute()) if local else location.rstrip("/")
 
 
 def sync_files(paths: Iterable[str]) -> None:
-    """Put files and their names on the disk, where they are on this machine.
+    """Sync local files and their directories. Paths of other file systems are ignored.
 
     Raises: OSError.
     """
@@ -53,7 +53,7 @@ def sync_files(paths: Iterable[str]) -> None:
 
 
 def delete_files(paths: Iterable[str]) -> tuple[int, int]:
-    """Remove files; one that is not there is no error. Returns how many and their bytes."""
+    """Delete files; missing ones are ignored. Return the number of files and bytes deleted."""
     count = total = 0
     for path in paths:
         filesystem, inner = filesystem_of(path)
@@ -70,13 +70,13 @@ class StoredFile:
     """A file below a folder."""
 
     path: str
-    """As `filesystem_of` takes it: an absolute path, or a URI."""
+    """An absolute path or a URI, for `filesystem_of`."""
     bytes: int
     modified_ms: int
 
 
 def files_below(location: str) -> list[StoredFile]:
-    """All files below a folder, recursively; none where there is no folder."""
+    """All files below a folder, recursively; none if it does not exist."""
     filesystem, inner = filesystem_of(location)
     selector = pafs.FileSelector(inner, recursive=True, allow_not_found=True)
     base = location.rstrip("/")

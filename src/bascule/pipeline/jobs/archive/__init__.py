@@ -1,1 +1,1 @@
-"""The archive: which offsets, which tasks, what they write, how it is committed."""
+"""The archive job: it plans offsets, cuts them into tasks, writes data files and commits them."""

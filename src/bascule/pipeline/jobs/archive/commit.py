@@ -1,4 +1,4 @@
-"""One commit for each batch of the archive: what the tasks wrote, put into the tables."""
+"""Commits the files of one batch of the archive."""
 
 from __future__ import annotations
 
@@ -18,13 +18,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class TaskOutput:
-    """What one task wrote: the one small thing that travels from executor to driver."""
+    """The output of one task, sent from the executor to the driver."""
 
     stream_id: str
     digest: SpanDigest
     files: tuple[DataFile, ...] = ()
     malformed: SpanDigest | None = None
-    """Of the side table; None where its part is there already, or the values are bytes."""
+    """Digest of the malformed records. None if the side table holds this range already or values
+    are raw."""
     malformed_files: tuple[DataFile, ...] = ()
 
 
@@ -33,7 +34,7 @@ _DECODER = msgspec.json.Decoder(TaskOutput)
 
 
 def encode_task_output(written: TaskOutput) -> str:
-    """As JSON, for a column of Spark's."""
+    """Encode as JSON for a Spark column."""
     return _ENCODER.encode(written).decode()
 
 
@@ -49,11 +50,11 @@ def _committed(table: LakeTable) -> Committed:
 
 @dataclass(frozen=True, slots=True)
 class ArchiveCommitter:
-    """Commits the work of a batch: the malformed records first, then the rest.
+    """Commits a batch: first the malformed records, then the main table.
 
-    Both tables take offsets once only, so a crash between the two, or anywhere else, is repaired by
-    doing it again. The table of malformed records gets a commit only when there are any; its spans
-    reach back to where it ended, so it has no gap either.
+    Both tables accept offsets once, so repeating the commit repairs a crash at any point. The table
+    of malformed records gets a commit only if a batch has malformed records. The spans of that
+    commit then start at the end of that table, so it has no gap either.
     """
 
     stream: str
@@ -61,7 +62,8 @@ class ArchiveCommitter:
     side: LakeTable | None = None
 
     def commit(self, written: Iterable[TaskOutput]) -> LakeSnapshot | None:
-        """Raises: LakeConflict where the tables are not where the tasks began."""
+        """Commit the task outputs. Raises: LakeConflict if a table has changed since the tasks
+        began."""
         done = sorted(written, key=lambda task: task.digest.span)
         if not done:
             return self.main.snapshot()
@@ -89,7 +91,8 @@ class ArchiveCommitter:
             begin = held[partition][1] if partition in held else first.span.start
             if partition in begun and partition not in held:
                 begin = begun[partition][0]
-            # Back to where the table ends; where it ends further on, this is a repetition.
+            # Start at the end of the side table. If the side table ends later, this commit is a
+            # repetition.
             whole = Span(partition, min(begin, first.span.start), first.span.end)
             digests[0] = SpanDigest(whole, first.rows, first.crc)
             spans += digests

@@ -1,10 +1,11 @@
-"""Spark's side of an archive: a source whose tasks write data files, a sink that commits them.
+"""The archive's Spark data source: its reader's tasks write data files, its writer commits them.
 
-    driver   plan: lake's end .. watermark --> ranges     sink: one commit of all tasks' rows
-    tasks    range --> node      --> data files --> one row ----^
+    driver   plan: end of table .. watermark --> ranges   writer: one commit for all tasks
+    tasks    range --> node --> data files --> one row ---^
 
-The bytes of records stay in the tasks. Both halves are one data source, `bascule_archive`, told
-what to do by the option `spec`. Planning asks the table each time, never Spark's offsets alone.
+Record bytes stay in the tasks. The reader and the writer belong to one data source,
+`bascule_archive`. The option `spec` holds the archive's spec. Each planning step reads the table's
+position and never relies on Spark's offsets alone.
 """
 
 from __future__ import annotations
@@ -51,19 +52,20 @@ FORMAT = "bascule_archive"
 SCHEMA = "written string"
 _ARROW_SCHEMA = pa.schema([("written", pa.string())])
 AGAIN = "again"
-"""Key of a position where Spark's was not the table's: the text must differ for a batch to run."""
+"""Key that is added if Spark's position is not the table's. Spark starts a batch only if the text
+differs."""
 
 
 @dataclass
 class ArchiveInputPartition(InputPartition):
-    """One task; without a range it does nothing."""
+    """One Spark task. Without a range it does nothing."""
 
     task_spec: ArchiveTaskSpec | None
     task_range: ArchiveRange | None
 
 
 class ArchiveReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Plans batches from where the table ends. Lives in one process of the driver's."""
+    """Plans batches from the end of the table. Lives in one process of the driver."""
 
     def __init__(self, spec: ArchiveSpec) -> None:
         self._spec = spec
@@ -75,7 +77,7 @@ class ArchiveReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return endpoints_of(self._spec)
 
     def _read_state(self, endpoints: ArchiveEndpoints) -> tuple[LogExtent, dict[int, int]]:
-        """What the log holds, and where the table goes on."""
+        """The extent of the log, and the start offset of each partition."""
         held, committed = endpoints.read_state()
         if self._begin is None:
             self._begin = endpoints.begin(held)
@@ -83,7 +85,7 @@ class ArchiveReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return held, starts_of(held, committed, self._begin, fail_on_data_loss=loss)
 
     def initialOffset(self) -> Position:  # noqa: N802
-        """Where the table ends."""
+        """The end of the table."""
         held, starts = self._read_state(self._endpoints_of_spec())
         return encode_position(held.id, starts)
 
@@ -91,14 +93,14 @@ class ArchiveReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadMaxRows(self._spec.offsets_per_trigger_max)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """Fix the end of the run: what the stream holds now."""
+        """Fix the end of the run at the current end of the stream."""
         held, _ = self._endpoints_of_spec().read_state()
         self._targets = {p: end for p, (_, end) in held.partitions.items()}
 
     def latestOffset(self, start: Position, limit: ReadLimit) -> Position:  # noqa: N802
-        """The end of the next batch, from where the table ends.
+        """The end of the next batch, computed from the end of the table.
 
-        Raises: DataLoss where records that the table lacks are gone.
+        Raises: DataLoss if the log lost records that the table lacks.
         """
         held, starts = self._read_state(self._endpoints_of_spec())
         latest = {p: end for p, (_, end) in held.partitions.items()}
@@ -119,7 +121,8 @@ class ArchiveReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._latest
 
     def partitions(self, start: Position, end: Position) -> Sequence[ArchiveInputPartition]:
-        """Tasks for what the table lacks before `end`, which may come from a checkpoint."""
+        """Tasks for the offsets that the table lacks before `end`. `end` may come from a
+        checkpoint."""
         endpoints = self._endpoints_of_spec()
         held, starts = self._read_state(endpoints)
         ends = decode_position(_plain(end))
@@ -133,7 +136,7 @@ class ArchiveReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             starts, ends, tasks=max(1, self._spec.tasks), side=endpoints.malformed_ends()
         )
         if not ranges:
-            # For no task at all Spark would make one up.
+            # Spark invents a task if there is none.
             return [ArchiveInputPartition(None, None)]
         task_spec = endpoints.task_spec(held.id)
         return [ArchiveInputPartition(task_spec, task_range) for task_range in ranges]
@@ -146,10 +149,10 @@ class ArchiveReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         yield pa.record_batch([pa.array([encode_task_output(written)], pa.string())], _ARROW_SCHEMA)
 
     def commit(self, end: Position) -> None:
-        """Nothing: the position of record is the table's."""
+        """Does nothing: the table holds the position."""
 
     def stop(self) -> None:
-        """Nothing to release: clients belong to the process."""
+        """Does nothing: clients belong to the process."""
 
 
 def _plain(position: Position) -> Position:
@@ -158,13 +161,13 @@ def _plain(position: Position) -> Position:
 
 @dataclass
 class ArchiveCommitMessage(WriterCommitMessage):
-    """What a task of the sink got: rows of `SCHEMA`."""
+    """Rows of `SCHEMA` that one task of the writer received."""
 
     written: list[str]
 
 
 class ArchiveCommitWriter(DataSourceStreamArrowWriter):
-    """Collects what the tasks wrote, and commits once for each batch."""
+    """Collects the outputs of the tasks and commits them once per batch."""
 
     def __init__(self, spec: ArchiveSpec) -> None:
         self._spec = spec
@@ -175,7 +178,7 @@ class ArchiveCommitWriter(DataSourceStreamArrowWriter):
         )
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """The tables first; once they hold the batch durably, the consumer's offsets."""
+        """Commit the tables. Once the batch is durable, commit the consumer's offsets."""
         texts = [
             text
             for message in messages
@@ -193,15 +196,15 @@ class ArchiveCommitWriter(DataSourceStreamArrowWriter):
             try:
                 endpoints.commit_offsets()
             except BasculeError as error:
-                # What the table holds is safe; the next batch, or the end of the run, says it.
+                # The table is safe. The next batch or the end of the run commits the offsets again.
                 log.warning("committing the offsets of %s failed: %s", self._spec.name, error)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Nothing: the files of a failed batch are in no snapshot, and expiry removes them."""
+        """Does nothing. The files of a failed batch are in no snapshot, and expiry removes them."""
 
 
 class ArchiveDataSource(DataSource):
-    """Registered by the archive itself; `spec` is the whole of its options."""
+    """The archive registers it. Its only option is `spec`."""
 
     options: MutableMapping[str, str]
 
@@ -223,5 +226,5 @@ class ArchiveDataSource(DataSource):
 
 
 def spec_option(spec: ArchiveSpec) -> dict[str, Any]:
-    """The options that carry a spec through Spark."""
+    """The options that pass a spec through Spark."""
     return {"spec": msgspec.json.encode(spec).decode()}

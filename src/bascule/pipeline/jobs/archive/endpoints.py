@@ -1,4 +1,4 @@
-"""The two ends of an archive as a process sees them: the stream's log, and the tables."""
+"""The two endpoints of an archive in one process: the stream's log, and the lake tables."""
 
 from __future__ import annotations
 
@@ -24,13 +24,14 @@ if TYPE_CHECKING:
     from bascule.pipeline.lake.model import LakeTable
 
 REQUESTS_AT_ONCE: Final = 8
-"""Each tells the node how far one partition is."""
+"""Each request commits the offset of one partition."""
 ORPHAN_AGE_MS: Final = 3_600_000
-"""Files younger than this may belong to a batch under way, however old the snapshots are."""
+"""Younger files may belong to a batch that is not committed yet, whatever the age of the
+snapshots."""
 
 
 def log_extent_of(server: str, stream: str) -> LogExtent:
-    """What the log holds now. Raises: UnknownStream, Broken."""
+    """Ask the node for the extent of the log. Raises: UnknownStream, Broken."""
     info = with_retries(lambda: client_of(server).stream(stream))
     return LogExtent(
         stream=stream,
@@ -42,7 +43,7 @@ def log_extent_of(server: str, stream: str) -> LogExtent:
 
 @dataclass(frozen=True, slots=True)
 class ArchiveEndpoints:
-    """A stream and its tables."""
+    """The stream of an archive, its table, and its table of malformed records."""
 
     spec: ArchiveSpec
     value: ValueSpec
@@ -50,9 +51,9 @@ class ArchiveEndpoints:
     side: LakeTable | None
 
     def read_state(self) -> tuple[LogExtent, Committed]:
-        """What the log holds now, and the table of each stream partition: asked once each.
+        """The extent of the log, and the committed span of each stream partition. One request each.
 
-        Raises: DataLoss where it is another stream than the one whose records the table holds.
+        Raises: DataLoss if the table archives another stream of the same name.
         """
         held = log_extent_of(self.spec.server, self.spec.stream)
         snapshot = self.main.snapshot()
@@ -63,17 +64,17 @@ class ArchiveEndpoints:
         return held, {} if snapshot is None else snapshot.committed
 
     def committed(self) -> Committed:
-        """What the table holds of each stream partition."""
+        """The span that the table holds of each stream partition."""
         snapshot = self.main.snapshot()
         return {} if snapshot is None else snapshot.committed
 
     def malformed_ends(self) -> dict[int, int]:
-        """Where the table of malformed records ends."""
+        """The end offset of the table of malformed records, for each stream partition."""
         snapshot = None if self.side is None else self.side.snapshot()
         return {} if snapshot is None else {p: end for p, (_, end) in snapshot.committed.items()}
 
     def task_spec(self, stream_id: str) -> ArchiveTaskSpec:
-        """What tasks are told."""
+        """The task description for this endpoint."""
         return ArchiveTaskSpec(
             server=self.spec.server,
             stream=self.spec.stream,
@@ -88,10 +89,10 @@ class ArchiveEndpoints:
         return ArchiveCommitter(self.spec.stream, self.main, self.side)
 
     def begin(self, held: LogExtent) -> dict[int, int]:
-        """Where an empty table begins.
+        """The initial offset of each partition for an empty table.
 
-        What was latest is noted as the consumer's offsets at once: while the table is empty nothing
-        else would remember it.
+        With `starting_offsets = latest` these offsets are committed at once under the consumer's
+        name, because nothing else records them while the table is empty.
         """
         if self.spec.starting_offsets == "earliest":
             return {partition: first for partition, (first, _) in held.partitions.items()}
@@ -102,7 +103,8 @@ class ArchiveEndpoints:
         return latest
 
     def commit_offsets(self) -> None:
-        """Commit under the pipeline's name how far the table is. Raises: as `reset_offsets`."""
+        """Commit the end of the table as the offsets of consumer `name`. Raises: as
+        `reset_offsets`."""
         known = self._known_offsets()
         self._commit({p: end for p, (_, end) in self.committed().items() if known.get(p) != end})
 
@@ -123,7 +125,7 @@ class ArchiveEndpoints:
             list(threads.map(commit, ends))
 
     def compact_and_expire(self) -> None:
-        """Join small files, and forget old snapshots where the spec says so."""
+        """Compact small files. Expire old snapshots if the spec has `expire_after_ms`."""
         for table in (self.main, self.side):
             if table is None:
                 continue
@@ -135,7 +137,7 @@ class ArchiveEndpoints:
 
 
 def open_endpoints(spec: ArchiveSpec) -> ArchiveEndpoints:
-    """Open the tables, and create those that are not there."""
+    """Open the tables; create those that do not exist."""
     value = ValueSpec.from_options({name.lower(): text for name, text in spec.value.items()})
     address = spec.table.address()
     by = spec.table.partition_by
@@ -150,7 +152,7 @@ _endpoints: dict[bytes, ArchiveEndpoints] = {}
 
 
 def endpoints_of(spec: ArchiveSpec) -> ArchiveEndpoints:
-    """`open_endpoints`, once for each spec and process."""
+    """Return the endpoints of a spec; this process opens them once."""
     key = msgspec.json.encode(spec)
     endpoints = _endpoints.get(key)
     if endpoints is None:

@@ -1,7 +1,7 @@
-"""Which offsets a micro-batch archives, and how its tasks share them. Pure.
+"""Plans the offsets of a micro-batch and cuts them into tasks. Pure.
 
-The lake is the position of record: what a batch archives begins where the lake ends, whatever
-Spark's checkpoint says. A checkpoint that is lost, older or newer than the lake changes nothing.
+The lake table is the authority on positions. A batch starts where the table ends, whatever Spark's
+checkpoint contains. A lost, older or newer checkpoint changes nothing.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from bascule.errors import DataLoss
 from bascule.pipeline.source import positions
 
 ROWS_PER_TASK_MIN: Final = 100_000
-"""Fewer are not worth a file and a task of their own: some 50 ms of work."""
+"""Fewer rows do not justify a file and a task: they are about 50 ms of work."""
 
 Position = dict[str, str | int]
 Committed = Mapping[int, tuple[int, int]]
@@ -24,28 +24,29 @@ Committed = Mapping[int, tuple[int, int]]
 
 @dataclass(frozen=True, slots=True)
 class LogExtent:
-    """What the log holds now: the stream's id, and [start, watermark) of each partition."""
+    """The extent of the log: the stream's id, and [start, high watermark) of each partition."""
 
     stream: str
     id: str
     partitions: Mapping[int, tuple[int, int]]
     bytes: int = 0
-    """Of the records in segments; 0 where it is not known."""
+    """Bytes of the segments; 0 if unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class ArchiveRange:
-    """Offsets [start, end) of one partition, for one task."""
+    """Offsets [start, end) of one partition for one task."""
 
     partition: int
     start: int
     end: int
     side: bool = True
-    """Whether its malformed records are still to be put into the side table."""
+    """Whether the side table still lacks the malformed records of this range."""
 
 
 def encode_position(id: str, positions: Mapping[int, int]) -> Position:
-    """The JSON object in Spark's checkpoint; keys always in one order, for Spark compares text."""
+    """Encode the JSON object for Spark's checkpoint. Keys are ordered, because Spark compares
+    text."""
     position: Position = {"id": id}
     for partition in sorted(positions):
         position[str(partition)] = positions[partition]
@@ -60,11 +61,12 @@ def decode_position(position: Mapping[str, str | int]) -> dict[int, int]:
 def starts_of(
     held: LogExtent, committed: Committed, begin: Mapping[int, int], *, fail_on_data_loss: bool
 ) -> dict[int, int]:
-    """Where each partition goes on: the lake's end, or `begin` where the lake has nothing of it.
+    """The start offset of each partition: the table's end, or `begin` if the table has nothing of
+    it.
 
-    A partition that is in neither begins with its first record. Raises: DataLoss where the log no
-    longer holds the offset, or does not reach it any more; without `fail_on_data_loss` a partition
-    goes on at the first offset held, as far as the table takes a gap.
+    A partition in neither starts at the log start. Raises: DataLoss if the log does not hold the
+    offset. Without `fail_on_data_loss` the partition continues at the nearest offset that the log
+    holds.
     """
     starts = {}
     for partition, (first, end) in held.partitions.items():
@@ -84,18 +86,19 @@ def starts_of(
 
 
 def advance(starts: Mapping[int, int], targets: Mapping[int, int], rows_max: int) -> dict[int, int]:
-    """From `starts` towards `targets` by about `rows_max` offsets in all.
+    """Advance from `starts` towards `targets` by about `rows_max` offsets in total.
 
-    Shared in proportion to what each partition has waiting; each that has something moves.
+    Each partition gets a share in proportion to its backlog. Every partition with a backlog
+    advances.
     """
     ends = {p: targets.get(p, start) for p, start in starts.items()}
     return positions.advance({"": starts}, {"": ends}, rows_max)[""]
 
 
 def rows_max_of(held: LogExtent, *, rows_max: int, bytes_max: int) -> int:
-    """How many offsets a batch may have so that it stays within both limits.
+    """The number of offsets that keeps a batch within both limits.
 
-    The size of a record is what the log's records have on average; compressed ones count less.
+    The record size is the average of the log. The log counts compressed bytes.
     """
     rows = sum(end - start for start, end in held.partitions.values())
     if rows == 0 or held.bytes == 0:
@@ -111,11 +114,11 @@ def split_ranges(
     rows_min: int = ROWS_PER_TASK_MIN,
     side: Mapping[int, int] | None = None,
 ) -> list[ArchiveRange]:
-    """Cut [starts, ends) into ranges: about `tasks` in all, none much below `rows_min` rows.
+    """Cut [starts, ends) into about `tasks` ranges; none has much fewer than `rows_min` rows.
 
-    They cover exactly these offsets, in order of partition and offset. Where the side table ends
-    within a partition's range (`side`: partition -> its end), a piece ends there too, for what the
-    side table holds is not written to it again.
+    The ranges cover exactly these offsets, ordered by partition and offset. If the side table ends
+    inside a partition's range (`side`: partition -> its end), a range ends there too, so that the
+    side table does not get the same records again.
     """
     waiting = {p: ends[p] - start for p, start in starts.items() if ends.get(p, start) > start}
     total = sum(waiting.values())

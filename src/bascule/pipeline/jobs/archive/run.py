@@ -1,4 +1,4 @@
-"""Runs an archive: the streaming query, its progress, and what is done at its end."""
+"""Runs an archive: starts the streaming query, reports progress and builds the result."""
 
 from __future__ import annotations
 
@@ -22,17 +22,18 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 POLL_S: Final = 1
-"""How often the query is asked how far it is."""
+"""Interval between progress reports."""
 
 
 def run(spark: SparkSession, spec: ArchiveSpec, progress: JobProgress = NO_PROGRESS) -> JobResult:
-    """Archive a stream into its table, and return once the run ends: with `available-now` at what
-    the stream held at its beginning, else at an interrupt.
+    """Archive a stream into its table.
 
-    Whatever happened to the run before, the table afterwards holds each offset once.
+    With the trigger `available-now` the run ends at the end that the stream had at the start. With
+    an interval it runs until it is interrupted. Whatever happened to earlier runs, the table holds
+    each offset once afterwards.
 
-    Raises: StreamingQueryException with what went wrong in a batch; UnknownStream, ConfigError,
-    DataLoss, ForeignTable before the first.
+    Raises: StreamingQueryException for an error in a batch; UnknownStream, ConfigError, DataLoss
+    and ForeignTable before the first batch.
     """
     if spec.tasks == 0:
         spec = msgspec.structs.replace(spec, tasks=spark.sparkContext.defaultParallelism)
@@ -86,25 +87,26 @@ def _start(spark: SparkSession, spec: ArchiveSpec, checkpoint: str) -> Streaming
 
 @dataclass
 class _Watch:
-    """Follows a query, and says how far it is."""
+    """Follows a query and reports its progress."""
 
     progress: JobProgress
     first: int
-    """Sum of the offsets at which the partitions begin."""
+    """Sum of the start offsets of all partitions."""
     batches: int = 0
 
     def __post_init__(self) -> None:
         self.points: list[tuple[float, float]] = [(0.0, 0.0)]
-        """(seconds since the start, offsets done)."""
+        """(Seconds since the start, offsets archived)."""
 
     def await_query(self, query: StreamingQuery) -> None:
-        """Until it ends; an interrupt stops it. Raises: StreamingQueryException."""
+        """Follow the query until it ends. An interrupt stops it. Raises:
+        StreamingQueryException."""
         began = time.monotonic()
         try:
             while not query.awaitTermination(POLL_S):
                 self._read_progress(query, began)
         except KeyboardInterrupt:
-            self.progress.say("interrupted: the batch under way is given up")
+            self.progress.say("interrupted: the current batch is abandoned")
             query.stop()
         finally:
             if query.isActive:
@@ -130,9 +132,9 @@ def _size(endpoints: ArchiveEndpoints) -> tuple[int, int]:
 
 
 def _finish(endpoints: ArchiveEndpoints, progress: JobProgress) -> bool:
-    """What is done once at the end; whether the consumer's offsets are where the table is."""
+    """Compact and commit offsets at the end of a run. Return whether the offsets are committed."""
     if endpoints.spec.compact_at_end:
-        progress.say("joining small files")
+        progress.say("compacting small files")
         endpoints.compact_and_expire()
     if not endpoints.spec.commit_offsets:
         return False

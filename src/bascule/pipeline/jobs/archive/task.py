@@ -1,4 +1,4 @@
-"""One task of an archive: reads its offsets from the node and writes the data files itself."""
+"""One task of an archive: reads its offsets from the node and writes the data files."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ArchiveTaskSpec:
-    """What every task of an archive is told. Picklable, as all that executors get."""
+    """Description of every task of an archive. Picklable."""
 
     server: str
     stream: str
@@ -36,15 +36,15 @@ class ArchiveTaskSpec:
 def read_log(
     server: str, stream: str, partition: int, start: int, end: int
 ) -> Iterator[pa.RecordBatch]:
-    """Records [start, end) of a partition as the client reads them.
+    """Records [start, end) of a partition, as the client reads them.
 
-    Raises: DataLoss where some of them are gone.
+    Raises: DataLoss if some of them were removed.
     """
     return fetched_batches(ReadOptions(server), Range(stream, partition, start, end))
 
 
 class _Output:
-    """One table's side of a task: its writer, opened with the first row, and its sum."""
+    """The output of a task to one table: a writer, opened at the first row, and the checksum."""
 
     def __init__(self, spec: WriterSpec, task_range: ArchiveRange) -> None:
         self._spec = spec
@@ -71,9 +71,9 @@ class _Output:
 
 
 def archive_range(task_spec: ArchiveTaskSpec, task_range: ArchiveRange) -> TaskOutput:
-    """Archive one range: its files are closed when this returns, and in no table yet.
+    """Archive one range. On return its files are closed, but not committed.
 
-    Raises: DataLoss; MalformedValue where malformed records end the run (mode FAILFAST).
+    Raises: DataLoss; MalformedValue for a malformed record in mode FAILFAST.
     """
     rows = RowBuilder(task_spec.value, raw=task_spec.raw)
     main = _Output(task_spec.writer, task_range)
@@ -104,7 +104,7 @@ def archive_range(task_spec: ArchiveTaskSpec, task_range: ArchiveRange) -> TaskO
         malformed, malformed_files = (None, ()) if side is None else side.finish()
         sum, files = main.finish()
     except BaseException:
-        # A task that is killed leaves files too: they are in no snapshot, and expiry removes them.
+        # A killed task leaves its files. They are in no snapshot, and expiry removes them.
         main.abort()
         if side is not None:
             side.abort()

@@ -1,1 +1,1 @@
-"""The audit: log against table, in tasks that compare rows and checksums."""
+"""The audit job: compares rows and checksums of the log with those of the table."""

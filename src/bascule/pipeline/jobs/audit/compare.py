@@ -1,4 +1,4 @@
-"""Rows of the log against rows of a lake table, offset by offset. No Spark, no files."""
+"""Compares rows of the log with rows of a lake table, offset by offset. No Spark, no files."""
 
 from __future__ import annotations
 
@@ -20,39 +20,39 @@ AuditFaultKind: TypeAlias = Literal[
 
 @dataclass(frozen=True, slots=True, order=True)
 class AuditFault:
-    """One thing that is wrong."""
+    """One fault."""
 
     partition: int
     offset: int
-    """Of the record; the start of the span where the fault is one of a whole span."""
+    """Offset of the record; the start of the span for a fault of a whole span."""
     kind: AuditFaultKind
     detail: str = ""
 
 
 @dataclass(slots=True)
 class AuditFindings:
-    """What an audit found in some offsets of one partition; counts are of records."""
+    """Findings for some offsets of one partition. Counts are numbers of records."""
 
     partition: int
     log_rows: int = 0
     """Read from the log."""
     lake_rows: int = 0
-    """Read from the table, the malformed ones too."""
+    """Read from the table, including malformed records."""
     malformed: int = 0
     missing: int = 0
-    """In the log, and not in the table."""
+    """In the log but not in the table."""
     duplicate: int = 0
-    """More than once in the table: how many too many."""
+    """Surplus copies in the table."""
     differing: int = 0
     extra: int = 0
-    """In the table, and never in the log."""
+    """In the table but never in the log."""
     compacted: int = 0
-    """In the table, and gone from a log that is compacted."""
+    """In the table, and removed from the log by compaction."""
     spans_wrong: int = 0
-    """Spans whose rows or checksum are not those recorded when they were archived."""
+    """Spans whose row count or checksum differs from the digest recorded by the archive."""
     spans_checked: int = 0
     faults: list[AuditFault] = field(default_factory=list)
-    """The first ones, with their offsets."""
+    """The first faults, with their offsets."""
 
     @property
     def is_clean(self) -> bool:
@@ -61,7 +61,7 @@ class AuditFindings:
         )
 
     def add(self, other: AuditFindings, *, faults_max: int) -> None:
-        """Take what another group of the same partition was found to hold."""
+        """Add the findings of another group of the same partition."""
         for name in _COUNTS:
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.faults = sorted([*self.faults, *other.faults])[:faults_max]
@@ -74,7 +74,7 @@ _COUNTS = (
 
 
 class RowComparison:
-    """Compares windows of offsets, one after the other, and collects what it finds."""
+    """Compares consecutive windows of offsets and collects findings."""
 
     def __init__(self, found: AuditFindings, *, compacted: bool, faults_max: int) -> None:
         self._found = found
@@ -82,9 +82,8 @@ class RowComparison:
         self._faults_max = faults_max
 
     def compare(self, log: pa.Table, lake: pa.Table) -> None:
-        """Both hold the rows of one window in one schema: `log` with ascending offsets, `lake` with
-        offsets that do not descend.
-        """
+        """Compare one window. Both tables have the same schema. Offsets ascend strictly in `log`
+        and do not descend in `lake`."""
         if log.num_rows == lake.num_rows and _equal(log, lake):
             return
         expected, there = _offsets(log), _offsets(lake)
@@ -103,13 +102,13 @@ class RowComparison:
         self._differences(log.take(at_log), lake.take(first[at_lake]))
 
     def check_duplicates(self, lake: pa.Table) -> None:
-        """Of a window that the log holds no more: each offset once."""
+        """Check that each offset occurs once, in a window that the log no longer holds."""
         unique, counts = np.unique(_offsets(lake), return_counts=True)
         repeated = counts > 1
         self._count("duplicate", unique[repeated], int((counts[repeated] - 1).sum()))
 
     def check_span(self, span: Span, *, rows: tuple[int, int], crc: tuple[int, int]) -> None:
-        """Hold (found, recorded) rows and checksums of a whole span against each other."""
+        """Compare (found, recorded) rows and checksums of a whole span."""
         self._found.spans_checked += 1
         details = []
         if rows[0] != rows[1]:
@@ -121,7 +120,7 @@ class RowComparison:
         self._found.spans_wrong += 1
         kind: AuditFaultKind = "rows" if rows[0] != rows[1] else "crc"
         text = f"offsets [{span.start}, {span.end}): {'; '.join(details)}"
-        # A whole span matters more than one more of its records.
+        # A fault of a whole span is more important than a fault of one record.
         fault = AuditFault(span.partition, span.start, kind, text)
         self._found.faults = [fault, *self._found.faults][: self._faults_max]
 
@@ -170,5 +169,5 @@ def _equal(log: pa.Table, lake: pa.Table) -> bool:
 
 
 def _same(a: Any, b: Any) -> bool:
-    """Equal, where NaN is NaN at any depth."""
+    """Equality in which NaN equals NaN, at any depth."""
     return bool(a == b) or repr(a) == repr(b)

@@ -1,4 +1,4 @@
-"""How an audit is cut into tasks. Pure."""
+"""Cuts an audit into tasks. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from bascule.pipeline.jobs.audit.task import SpanGroup
 from bascule.pipeline.lake.model import DataFile, Span, SpanDigest
 
 OFFSETS_PER_PART: Final = 1_000_000
-"""About a second of comparing, so that progress shows; spans as recorded are not cut."""
+"""About a second of work, so that progress is visible. Recorded spans are not cut."""
 
 Extents = Mapping[int, tuple[int, int]]
 
@@ -18,9 +18,8 @@ Extents = Mapping[int, tuple[int, int]]
 def spans_of(
     partition: int, held: tuple[int, int], digests: Iterable[SpanDigest]
 ) -> list[tuple[Span, SpanDigest | None]]:
-    """What a table holds of a partition as spans without gap or overlap, as recorded where they
-    were; what no record tells of is cut into spans of its own.
-    """
+    """The spans that a table holds of a partition, without gap or overlap, with the recorded
+    digests. Offsets without a digest are cut into new spans."""
     at, end = held
     spans: list[tuple[Span, SpanDigest | None]] = []
     mine = (sum for sum in digests if sum.span.partition == partition)
@@ -47,7 +46,7 @@ def span_groups_of(
     *,
     offsets_per_part: int = OFFSETS_PER_PART,
 ) -> list[SpanGroup]:
-    """Tasks that together check every offset a table holds; each gets the files it may need."""
+    """Tasks that together check every offset of a table, each with the files it may need."""
     groups = []
     for partition, held in sorted(committed.items()):
         group: list[tuple[Span, SpanDigest | None]] = []

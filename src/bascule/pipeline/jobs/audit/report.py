@@ -1,4 +1,4 @@
-"""What an audit tells: a result of its findings."""
+"""Builds the result of an audit from its findings."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ COLUMNS = (
 
 @dataclass(frozen=True, slots=True)
 class AuditView:
-    """What is compared: one state of the tables, and the extent of the log right after it."""
+    """What an audit compares: one snapshot of the tables, and the extent of the log right after
+    it."""
 
     log: LogExtent
     committed: Extents
@@ -30,14 +31,14 @@ class AuditView:
         return max(0, end - self.committed.get(partition, (start, start))[1])
 
     def late_start(self, partition: int) -> int:
-        """Offsets of the log before the table's first."""
+        """Offsets in the log before the table's first offset."""
         if partition not in self.committed:
             return 0
         start, end = self.log.partitions.get(partition, (0, 0))
         return max(0, min(self.committed[partition][0], end) - start)
 
     def beyond(self, partition: int) -> int:
-        """Offsets of the table behind the log's last."""
+        """Offsets in the table after the log's end."""
         end = self.log.partitions.get(partition, (0, 0))[1]
         return max(0, self.committed.get(partition, (0, end))[1] - end)
 
@@ -45,7 +46,8 @@ class AuditView:
 def result_of(
     spec: AuditSpec, view: AuditView, found: dict[int, AuditFindings], seconds: float
 ) -> JobResult:
-    """The findings by partition, and the first faults; `ok` where there are none."""
+    """Build the result: findings by partition, and the first faults. `ok` is True if there are
+    none."""
     faults: list[AuditFault] = []
     ok = True
     for partition, one in found.items():
@@ -71,7 +73,7 @@ def result_of(
 
 
 def _faults_of_extent(spec: AuditSpec, view: AuditView, partition: int) -> list[AuditFault]:
-    """Where the table's offsets are others than the log's."""
+    """Faults where the extent of the table differs from that of the log."""
     start, end = view.log.partitions.get(partition, (0, 0))
     low, high = view.committed.get(partition, (start, start))
     faults = []
@@ -80,7 +82,7 @@ def _faults_of_extent(spec: AuditSpec, view: AuditView, partition: int) -> list[
     if view.beyond(partition):
         faults.append(AuditFault(partition, end, "extra", f"the table goes on to {high}"))
     if (lag := view.lag(partition)) and not spec.allow_lag:
-        faults.append(AuditFault(partition, high, "missing", f"the table lags {lag} behind"))
+        faults.append(AuditFault(partition, high, "missing", f"the table lags by {lag}"))
     return faults
 
 

@@ -1,4 +1,4 @@
-"""Runs an audit: is every record of the stream in the table, once and as it was?"""
+"""Runs an audit: checks that the table holds every record of the stream once, unchanged."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ if TYPE_CHECKING:
 
 
 def run(spark: SparkSession, spec: AuditSpec, progress: JobProgress = NO_PROGRESS) -> JobResult:
-    """Compare every record between the log's start and its watermark with the table's rows; what
-    is in the table only, with the rows and checksums recorded when it was archived.
+    """Compare every record between the log start and the high watermark with the table's rows.
+    Compare the rows that only the table holds with the digests recorded by the archive.
 
-    `ok` is False where a record is missing, more than once there, different or never was in the
-    log, where a span's rows or checksum are not the recorded ones, and where the table lags behind
-    the watermark unless `allow_lag`.
+    `ok` is False for a missing, duplicate or different record, for a record that never was in the
+    log, for a span with another row count or checksum, and for a table that lags behind the high
+    watermark unless `allow_lag`.
 
-    Raises: UnknownTable, UnknownStream, DataLoss where the stream was made anew.
+    Raises: UnknownTable, UnknownStream, DataLoss if the stream was created again.
     """
     began = time.monotonic()
     value = ValueSpec.from_options({name.lower(): text for name, text in spec.value.items()})
@@ -80,7 +80,8 @@ def _look(spec: AuditSpec, main: LakeTable, side: LakeTable | None) -> AuditView
         raise DataLoss(
             spec.stream, None, "the table holds an older stream, deleted since and made again"
         )
-    # The table of malformed records is committed first: read last, it has all that belongs here.
+    # The archive commits the table of malformed records first. Reading it last shows every record
+    # that belongs to the snapshot.
     malformed = () if side is None or (held := side.snapshot()) is None else side.files(held)
     groups = span_groups_of(
         snapshot.committed, log.partitions, main.history(), main.files(snapshot), malformed

@@ -1,4 +1,4 @@
-"""What an audit is told to do."""
+"""The spec of an audit."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ import msgspec
 from bascule.pipeline.jobs.tables import TableSpec
 
 FAULTS_MAX: Final = 20
-"""Faulty offsets that are listed; all are counted."""
+"""Faults that are listed. All faults are counted."""
 
 
 class AuditSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The log against the table that archives it."""
+    """An audit of a lake table against the log."""
 
     name: str
     stream: str
     table: TableSpec
     server: str = ""
     value: dict[str, str] = msgspec.field(default_factory=dict)
-    """As the archive has it: valueFormat, valueSchema and so on."""
+    """As in the archive's spec: valueFormat, valueSchema and so on."""
     allow_lag: bool = False
-    """Whether the table may end before the stream does, as it does while an archive runs."""
+    """Accept a table that ends before the stream, as during a running archive."""
     faults_max: int = FAULTS_MAX

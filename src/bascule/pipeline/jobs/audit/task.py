@@ -1,4 +1,4 @@
-"""One task of an audit: some spans of one partition, the log's records against the table's rows."""
+"""One task of an audit: compares the log's records with the table's rows for some spans."""
 
 from __future__ import annotations
 
@@ -21,41 +21,41 @@ from bascule.pipeline.lake.model import DataFile, Span, SpanDigest
 from bascule.pipeline.values.spec import ValueSpec
 
 WINDOW_ROWS: Final = 65_536
-"""Compared at a time where there is no log to say how much."""
+"""Rows compared at a time where the log no longer holds the offsets."""
 
 
 @dataclass(frozen=True, slots=True)
 class AuditTaskSpec:
-    """What every task of an audit is told. Picklable."""
+    """Description of every task of an audit. Picklable."""
 
     server: str
     stream: str
     value: ValueSpec
     raw: bool
     compacted: bool
-    """Records may be gone from the log that the table still holds."""
+    """Compaction may have removed records from the log that the table still holds."""
     faults_max: int
 
 
 @dataclass(frozen=True, slots=True)
 class SpanGroup:
-    """Some spans of one partition, one behind the other, and the files that may hold rows of them.
+    """Consecutive spans of one partition, and the files that may hold rows of them.
 
-    `digests` tells what of `spans` was recorded when it was archived.
+    `digests` holds the digest recorded for each span when it was archived, or None.
     """
 
     spans: tuple[Span, ...]
     digests: tuple[SpanDigest | None, ...]
     log_start: int
-    """Offsets below are in the log no more."""
+    """The log holds no offsets below this."""
     log_end: int
-    """The log's watermark when the audit began."""
+    """High watermark of the log when the audit began."""
     files: tuple[DataFile, ...]
     malformed_files: tuple[DataFile, ...]
 
 
 class _Side:
-    """One of the two tables within one span: the rows it should hold and those it does."""
+    """One of the two tables within one span: the rows it should hold and the rows it holds."""
 
     def __init__(
         self,
@@ -75,7 +75,7 @@ class _Side:
         self._comparison.compare(pa.Table.from_batches(log, self.schema), lake)
 
     def pass_over(self, bound: int) -> None:
-        """Rows that the log holds no more."""
+        """Check rows that the log no longer holds."""
         self._comparison.check_duplicates(self._take(bound))
 
     def _take(self, bound: int) -> pa.Table:
@@ -87,7 +87,7 @@ class _Side:
 
 
 def check_span_group(task_spec: AuditTaskSpec, group: SpanGroup) -> str:
-    """What is wrong in one group, as the JSON of a `AuditFindings`."""
+    """Check one group. Return the JSON of its `AuditFindings`."""
     partition = group.spans[0].partition
     found = AuditFindings(partition)
     comparison = RowComparison(
@@ -118,7 +118,7 @@ def check_span_group(task_spec: AuditTaskSpec, group: SpanGroup) -> str:
 def _rows_of(
     files: Sequence[DataFile], schema: pa.Schema, offsets: tuple[int, int], found: AuditFindings
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of files in the order of offsets; a file that cannot be read is a fault."""
+    """The rows of files in offset order. A file that cannot be read is a fault."""
     for cluster in overlapping_groups(files):
         try:
             yield from read_files(cluster, schema, offset_start=offsets[0], offset_end=offsets[1])
@@ -137,7 +137,8 @@ def _check_span(
     side: _Side,
     found: AuditFindings,
 ) -> None:
-    """The span's offsets that the log holds no more, then the others; `log` is its extent."""
+    """Check first the offsets that the log no longer holds, then the others. `log` is the log's
+    extent."""
     at = span.start
     log_start, end = log[0], min(log[1], span.end)
     for attempt in range(3):
@@ -155,11 +156,12 @@ def _check_span(
                 side.compare([] if bad is None else [bad], at)
             break
         except DataLoss:
-            # Retention goes on while an audit runs.
+            # Retention continues during an audit.
             held = log_extent_of(task_spec.server, task_spec.stream).partitions
             log_start = held.get(span.partition, (span.end, span.end))[0]
             if attempt == 2 or log_start <= at:
                 raise
-    # Behind the log's last record of the span: offsets that compaction removed, or strangers.
+    # After the last record of the span: offsets removed by compaction, or rows that never were in
+    # the log.
     main.compare([], span.end)
     side.compare([], span.end)

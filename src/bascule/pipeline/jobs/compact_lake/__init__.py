@@ -1,1 +1,1 @@
-"""The last value of each key of an archived stream, in a table of its own."""
+"""The compact-lake job: the last value of each key of an archived stream, in another table."""

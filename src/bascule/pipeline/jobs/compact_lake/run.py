@@ -1,4 +1,4 @@
-"""Runs a compaction by key: Spark finds the last record of each key, tasks write them."""
+"""Runs a compaction by key: Spark finds the last record of each key, and tasks write them."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ _FILES: Final = pa.schema([("file", pa.string())])
 def run(
     spark: SparkSession, spec: CompactLakeSpec, progress: JobProgress = NO_PROGRESS
 ) -> JobResult:
-    """Put the last record of each key into `into`, in the place of what it held.
+    """Replace the rows of `into` with the last record of each key.
 
-    Within a stream partition the greatest offset is the last. Where a key is in several, as when
-    partitions were added or messages are spread by subject, the latest timestamp decides, then the
-    offset. Records without key are left out; so are malformed ones, which have no value to keep.
-    A run over an archive that did not grow changes nothing; readers see the old rows or the new.
+    Within a stream partition the greatest offset is the last. A key can be in several partitions if
+    partitions were added or messages are partitioned by subject. Then the latest timestamp decides,
+    then the offset. Records without a key and malformed records are left out. If the archive did
+    not grow, a run changes nothing. Readers see either the old or the new rows.
 
-    Raises: UnknownTable, ConfigError where `into` has other columns.
+    Raises: UnknownTable, ConfigError if `into` has other columns.
     """
     began = time.monotonic()
     source = open_table(spec.table.address())
@@ -59,12 +59,12 @@ def run(
 
 
 def _read(spark: SparkSession, table: LakeTable, files: list[DataFile]) -> DataFrame:
-    """The rows of data files, read by Spark itself."""
+    """Read the rows of data files with Spark."""
     from pyspark.sql.pandas.types import from_arrow_schema
 
     schema = from_arrow_schema(table.schema.remove_metadata())
     paths = [file.path for file in files]
-    # Files are named one by one: folders hold what no snapshot names, too.
+    # The files are listed one by one, because folders also contain files that are in no snapshot.
     return spark.read.schema(schema).option("recursiveFileLookup", "true").parquet(*paths)
 
 
@@ -88,7 +88,7 @@ def last_records(rows: DataFrame, *, partitions: int, keep_tombstones: bool) -> 
 def _write(
     rows: DataFrame, into: LakeTable, *, progress: JobProgress, total: int
 ) -> list[DataFile]:
-    """Write in tasks; the files belong to no snapshot yet."""
+    """Write the rows in tasks. The files are not committed."""
     ordered = rows.sortWithinPartitions("partition", "offset")
     frame = ordered.mapInArrow(_partition_writer(into.writer(), into.schema), "file string")
     return [
@@ -100,7 +100,7 @@ def _write(
 def _partition_writer(
     writer_spec: WriterSpec, schema: pa.Schema
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """A file, or more, for each stream partition: within one, offsets have to ascend."""
+    """Write separate files for each stream partition, because offsets must ascend within a file."""
 
     def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         writers: dict[int, FileWriter] = {}

@@ -1,4 +1,4 @@
-"""What a compaction by key is told to do."""
+"""The spec of a compaction by key."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from bascule.pipeline.jobs.tables import TableSpec
 
 
 class CompactLakeSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The last value of each key."""
+    """A compaction of an archived stream to the last value of each key."""
 
     name: str
     table: TableSpec
-    """What an archive wrote."""
+    """The archive's table."""
     into: TableSpec
-    """What gets one row for each key; every run rewrites it as a whole."""
+    """The table that gets one row per key. Every run rewrites it."""
     keep_tombstones: bool = False
-    """Whether keys whose last record has no value stay, with a null."""
+    """Keep keys whose last record has no value, with a null value."""
 
     def __post_init__(self) -> None:
         if self.into.address() == self.table.address():
-            raise ConfigError("into is the archive itself: last values need a table of their own")
+            raise ConfigError("into is the archived table: expected another table")

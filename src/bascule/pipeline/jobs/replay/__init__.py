@@ -1,1 +1,1 @@
-"""The replay: rows of a lake table as messages, published once however often it is run."""
+"""The replay job: publishes rows of a lake table, each record once even if the job is repeated."""

@@ -1,14 +1,14 @@
-"""Rows of a lake table as columns of messages, without Python for a row.
+"""Converts rows of a lake table to columns of messages, without Python code per row.
 
-A message has the record's key, value, headers and subject, the headers that tell where it was
+A message has the record's key, value, headers and subject, and headers with the record's origin:
 
     Bascule-Original-Timestamp: 1764000000000      (Unix ms)
     Bascule-Original-Offset: 41
     Bascule-Original-Partition: 0
 
-and the message id `<stream id>.<partition>.<offset>`, so that a stream stores it once within its
-window. Headers that were orders to the old stream are left out: ids, expectations, the ack's
-policy, and the reply subject.
+The message id is `<stream id>.<partition>.<offset>`, so that the target stores the message once
+within its dedupe window. Headers that addressed the original stream are left out: message ids,
+expectations, the ack policy and the reply subject.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ PUBLISH_HEADERS: Final = pa.array(
         *(name.lower() for name in ORIGINAL_HEADERS),
     ]
 )  # fmt: skip
-"""Names in lower case of headers that do not belong to the record's content."""
+"""Lower-case names of headers that are instructions to the stream and not content."""
 REPLY: Final = "reply"
-"""Name of the first header where a message had a reply subject."""
+"""Name of the first header of a record that had a reply subject."""
 
 
 class MessageBuilder:
-    """Makes messages of rows; `stream_id` is the archived stream's."""
+    """Builds messages from rows. `stream_id` is the id of the archived stream."""
 
     def __init__(
         self,
@@ -60,9 +60,8 @@ class MessageBuilder:
         self._encoder = encoder
 
     def make(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """Columns subject, key, value, headers, message_id. Raises: ValueError for a value that
-        has no bytes in the encoder's format.
-        """
+        """Build the columns subject, key, value, headers, message_id. Raises: ValueError for a
+        value that the encoder's format cannot express."""
         offsets, partitions = rows.column("offset"), rows.column("partition")
         texts = (
             pc.divide(rows.column("timestamp").cast(pa.int64()), 1_000).cast(pa.string()),
@@ -94,9 +93,8 @@ class MessageBuilder:
 
 
 def mapped_subject(pattern: str, old: str | None) -> str:
-    """`pattern` with `{subject}` and `{1}`, `{2}` filled in from `old`; a token that is not there
-    is left in braces, which no stream takes.
-    """
+    """Fill `{subject}`, `{1}`, `{2}` in `pattern` from `old`. A missing token stays in braces,
+    which no stream accepts as a subject."""
     tokens = (old or "").split(".")
 
     def fill(found: object) -> str:
@@ -110,7 +108,7 @@ def mapped_subject(pattern: str, old: str | None) -> str:
 
 
 def without_publish_headers(headers: pa.ListArray) -> pa.ListArray:
-    """The lists without entries that were orders to the stream, and without reply subjects."""
+    """Remove publish headers and reply subjects from the header lists."""
     entries = headers.flatten()
     if not len(entries):
         return headers
@@ -130,7 +128,7 @@ def without_publish_headers(headers: pa.ListArray) -> pa.ListArray:
 
 
 def with_headers(headers: pa.ListArray, more: dict[str, pa.Array]) -> pa.ListArray:
-    """The lists with an entry more for each of `more`: name -> its value in each row."""
+    """Append one entry for each of `more` (name -> value of each row) to the header lists."""
     rows, width = len(headers), len(more)
     entries = headers.flatten()
     counts = pc.fill_null(pc.list_value_length(headers), 0).to_numpy().astype(np.int64)

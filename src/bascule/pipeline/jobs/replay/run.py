@@ -1,4 +1,4 @@
-"""Runs a replay: round after round of Spark tasks, one for each stream partition."""
+"""Runs a replay in rounds of Spark tasks, one task per stream partition."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class _ReplayPlan:
-    """Where a replay is: what is to be published, and what is."""
+    """The state of a running replay: the offsets to publish, and the counts so far."""
 
     ends: dict[int, int]
     next: dict[int, int]
@@ -58,7 +58,7 @@ class _ReplayPlan:
         return sum(self.ends[p] - self.next[p] for p in self.ends)
 
     def round(self, rows: int) -> list[ReplayRange]:
-        """What comes next, at most `rows` offsets of each partition."""
+        """The ranges of the next round: at most `rows` offsets of each partition."""
         ranges = []
         for partition, end in sorted(self.ends.items()):
             start = self.next[partition]
@@ -86,13 +86,12 @@ class _ReplayPlan:
 
 
 def run(spark: SparkSession, spec: ReplaySpec, progress: JobProgress = NO_PROGRESS) -> JobResult:
-    """Publish what the table holds, each partition in the order of its offsets, and return once
-    all of it is acked.
+    """Publish the table's rows, each partition in offset order, and wait for all acks.
 
-    With a `checkpoint` a run that was killed goes on; what it published after its last note is
-    found by its message ids in the target, and not published again.
+    With a `checkpoint` a killed run continues. Its messages after the last checkpoint are found in
+    the target by their message ids and are not published again.
 
-    Raises: UnknownTable, UnknownStream, ConfigError; what publishing raises, from Spark.
+    Raises: UnknownTable, UnknownStream, ConfigError; publishing errors through Spark.
     """
     began = time.monotonic()
     value = ValueSpec.from_options({name.lower(): text for name, text in spec.value.items()})
@@ -110,7 +109,7 @@ def run(spark: SparkSession, spec: ReplaySpec, progress: JobProgress = NO_PROGRE
     total, dedupes = plan.waiting, _dedupes(target)
     progress.begin(f"replay to {spec.to}", total)
     if not dedupes:
-        progress.say(f"stream {spec.to} does not remember message ids: repetitions are stored")
+        progress.say(f"stream {spec.to} has no dedupe window: repeated messages are stored again")
     rows = _round_rows(spec, target, len(plan.ends))
     while ranges := plan.round(rows):
         done = total - plan.waiting
@@ -130,13 +129,13 @@ def run(spark: SparkSession, spec: ReplaySpec, progress: JobProgress = NO_PROGRE
 
 @dataclass
 class _RoundProgress:
-    """Progress of a round as that of the whole."""
+    """Adds the progress of a round to that of the whole replay."""
 
     progress: JobProgress
     before: int
 
     def begin(self, what: str, total: int | None) -> None:
-        """Nothing: the whole has begun."""
+        """Does nothing: the replay has begun already."""
 
     def advance(self, done: int) -> None:
         self.progress.advance(self.before + done)
@@ -149,8 +148,8 @@ def _check(spec: ReplaySpec, task_spec: ReplayTaskSpec) -> None:
     typed = pa.types.is_struct(task_spec.schema.field("value").type)
     if typed and RAW not in task_spec.schema.names and task_spec.value.is_raw:
         raise ConfigError(
-            f"table {spec.table.address()} keeps values as columns: say with `value` "
-            "(valueFormat json or msgpack) how they become bytes, or archive with raw = true"
+            f"table {spec.table.address()} stores values as columns: set `value` "
+            "(valueFormat json or msgpack) to encode them, or archive with raw = true"
         )
     if typed and RAW not in task_spec.schema.names:
         task_spec.value.encoder()
@@ -159,7 +158,7 @@ def _check(spec: ReplaySpec, task_spec: ReplayTaskSpec) -> None:
 def _plan_replay(
     spec: ReplaySpec, snapshot: LakeSnapshot, files: list[DataFile], now: ReplayState
 ) -> _ReplayPlan:
-    """What is asked for of the snapshot, less what a run before this one published."""
+    """The requested offsets of the snapshot, without those that an earlier run published."""
     starts, ends = {}, {}
     for partition, (first, last) in snapshot.committed.items():
         if spec.partitions and partition not in spec.partitions:
@@ -207,7 +206,7 @@ def _dedupes(target: StreamInfo) -> bool:
 
 
 def _round_rows(spec: ReplaySpec, target: StreamInfo, partitions: int) -> int:
-    """So many rows of each partition that the target remembers the ids of two rounds."""
+    """Rows per partition and round, so that the target remembers the ids of two rounds."""
     remembered = target.definition.config.dedupe_messages_max
     if not _dedupes(target):
         return spec.rows_per_round

@@ -1,4 +1,4 @@
-"""What a replay is told to do."""
+"""The spec of a replay."""
 
 from __future__ import annotations
 
@@ -11,41 +11,42 @@ from bascule.errors import ConfigError
 from bascule.pipeline.jobs.tables import TableSpec
 
 ROWS_PER_ROUND: Final = 500_000
-"""Of each stream partition: some seconds of publishing, which is what a crash repeats."""
+"""Rows per stream partition and round: some seconds of publishing. A crash repeats at most one
+round."""
 PLACEHOLDER: Final = re.compile(r"\{(subject|[1-9]\d*)\}")
-"""`{subject}` is the original subject, `{2}` its second token."""
+"""`{subject}` is the original subject, `{2}` is its second token."""
 
 
 class ReplaySpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Rows of a lake table back to a stream, as they were."""
+    """A replay of a lake table to a stream."""
 
     name: str
     to: str
-    """The stream that gets them."""
+    """Target stream."""
     table: TableSpec
     server: str = ""
-    """Of the node that has the stream."""
+    """HTTP address of the target's node."""
     subject: str = ""
-    """Where messages go: empty is each one's own subject; else a text in which `{subject}` stands
-    for that, and `{1}`, `{2}` for its tokens."""
+    """Subject of the messages. Empty: the original subject. In a text, `{subject}` is the original
+    subject and `{1}`, `{2}` are its tokens."""
     value: dict[str, str] = msgspec.field(default_factory=dict)
-    """Of a table with typed values and no `raw` column: how they become bytes (json, msgpack)."""
+    """Encoding of typed values if the table has no `raw` column (json, msgpack)."""
     partitions: tuple[int, ...] = ()
-    """Of the archived stream; none is all."""
+    """Partitions of the archived stream; empty: all."""
     start_offset: int | dict[str, int] | None = None
-    """The first, of all partitions or by partition; None is the table's first."""
+    """First offset, for all partitions or by partition. None: the table's first."""
     end_offset: int | dict[str, int] | None = None
-    """The first that is not wanted."""
+    """End offset, exclusive."""
     start_ms: int | None = None
-    """Unix time; records before are left out."""
+    """Unix time. Earlier records are left out."""
     end_ms: int | None = None
-    """Unix time; records from it on are left out."""
+    """Unix time. Records at this time or later are left out."""
     malformed: bool = True
-    """Whether records that did not parse are replayed too, in their places."""
+    """Replay malformed records too, at their offsets."""
     original_headers: bool = True
-    """Whether messages tell the record's time, offset and partition in Bascule-Original-*."""
+    """Add the record's time, offset and partition as headers Bascule-Original-*."""
     checkpoint: str | None = None
-    """Folder of the state from which a run that was killed goes on; None begins again each time."""
+    """Folder of the state that lets a killed run continue. None: every run starts again."""
     rows_per_round: int = ROWS_PER_ROUND
 
     def __post_init__(self) -> None:
@@ -54,19 +55,20 @@ class ReplaySpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         rest = PLACEHOLDER.sub("", self.subject)
         if "{" in rest or "}" in rest:
             raise ConfigError(
-                f"subject is {self.subject!r}: in braces stand subject, or a token's number from 1"
+                f"subject is {self.subject!r}: expected {{subject}} or a token number such as "
+                "{1} in braces"
             )
 
     def is_mapped(self) -> bool:
-        """Whether subjects depend on the original ones."""
+        """Whether the subject depends on the original subject."""
         return not self.subject or bool(PLACEHOLDER.search(self.subject))
 
 
 def offset_of(asked: int | dict[str, int] | None, partition: int) -> int | None:
-    """What is asked for one partition. Raises: ConfigError for a name that is no number."""
+    """The requested offset of one partition. Raises: ConfigError for a key that is not a number."""
     if asked is None or isinstance(asked, int):
         return asked
     for name in asked:
         if not name.isdecimal():
-            raise ConfigError(f"partition {name!r} is no number")
+            raise ConfigError(f"partition {name!r} is not a number")
     return asked.get(str(partition))

@@ -1,4 +1,4 @@
-"""How far a replay is, in a small file beside it, and what was stored after that was written."""
+"""The state file of a replay, and the search for messages published after it was written."""
 
 from __future__ import annotations
 
@@ -24,28 +24,28 @@ class ReplayState(msgspec.Struct, kw_only=True):
 
     table: str
     stream_id: str
-    """Of the archived stream."""
+    """Id of the archived stream."""
     to: str
     to_id: str
     next: dict[str, int]
-    """Partition of the archived stream -> the first offset that is not known to be published."""
+    """Partition of the archived stream -> the first offset not known to be published."""
     to_ends: dict[str, int]
-    """Partition of the target -> where it ended when `next` was written. What a run that was
-    killed published beyond `next` lies behind."""
+    """Partition of the target -> its end when `next` was written. Messages that a killed run
+    published after `next` have later offsets."""
 
 
 def read_state(folder: str | None) -> ReplayState | None:
-    """None where there is none. Raises: ConfigError where the file is no state."""
+    """Read the state; None without a file. Raises: ConfigError for an invalid file."""
     if folder is None or not (path := Path(folder) / FILE).exists():
         return None
     try:
         return msgspec.json.decode(path.read_bytes(), type=ReplayState)
     except msgspec.DecodeError as error:
-        raise ConfigError(f"{path} is no state of a replay: {error}") from error
+        raise ConfigError(f"{path} is not the state of a replay: {error}") from error
 
 
 def write_state(folder: str | None, state: ReplayState) -> None:
-    """Replace the file; after a crash it is the old or the new one, whole."""
+    """Replace the file atomically: after a crash it is the old or the new one."""
     if folder is None:
         return
     path = Path(folder) / FILE
@@ -64,18 +64,18 @@ def write_state(folder: str | None, state: ReplayState) -> None:
 
 
 def check_same(state: ReplayState, now: ReplayState, folder: str | None) -> None:
-    """Raises: ConfigError where a state is of another replay."""
+    """Raises: ConfigError if the state belongs to another replay."""
     for name in ("table", "stream_id", "to", "to_id"):
         old, new = getattr(state, name), getattr(now, name)
         if old != new:
             raise ConfigError(
-                f"{folder}/{FILE} is of another replay: {name} was {old!r} and is {new!r}; "
-                "take another checkpoint, or remove the file to begin again"
+                f"{folder}/{FILE} belongs to another replay: {name} was {old!r} and is {new!r}; "
+                "use another checkpoint, or remove the file to start again"
             )
 
 
 def stored_since(client: SyncClient, state: ReplayState) -> dict[int, list[int]]:
-    """Offsets by partition that the target got since `state` was written, by their message ids."""
+    """Offsets by partition that the target received after `state`, found by their message ids."""
     prefix = f"{state.stream_id}.".encode()
     found: dict[int, list[int]] = {}
     for info in client.stream(state.to).partitions:

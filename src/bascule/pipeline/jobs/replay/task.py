@@ -1,4 +1,4 @@
-"""One task of a replay: rows of one stream partition, published in the order of their offsets."""
+"""One task of a replay: publishes rows of one stream partition in offset order."""
 
 from __future__ import annotations
 
@@ -22,37 +22,37 @@ from bascule.pipeline.values.spec import ValueSpec
 
 @dataclass(frozen=True, slots=True)
 class ReplayTaskSpec:
-    """What every task of a replay is told. Picklable."""
+    """Description of every task of a replay. Picklable."""
 
     spec: ReplaySpec
     stream_id: str
     schema: pa.Schema
-    """Of the table."""
+    """Schema of the table."""
     value: ValueSpec
 
 
 @dataclass(frozen=True, slots=True)
 class ReplayRange:
-    """Offsets of one partition that one task publishes."""
+    """The offsets of one partition that one task publishes."""
 
     span: Span
     files: tuple[DataFile, ...]
     malformed_files: tuple[DataFile, ...] = ()
     stored: tuple[int, ...] = ()
-    """Offsets that the target holds already."""
+    """Offsets that the target stream already holds."""
 
 
 class ReplayCounts(msgspec.Struct):
-    """What became of a range."""
+    """Counts of one published range."""
 
     partition: int
     messages: int
     duplicates: int
-    """Of `messages`: the target had them."""
+    """Messages that the target already held; included in `messages`."""
 
 
 def publish_range(task_spec: ReplayTaskSpec, replay_range: ReplayRange) -> str:
-    """Publish, and return once all is acked: the JSON of a `ReplayCounts`.
+    """Publish a range and wait for all acks. Return the JSON of a `ReplayCounts`.
 
     Raises: as `Client.publish_batches`.
     """
@@ -68,7 +68,7 @@ def publish_range(task_spec: ReplayTaskSpec, replay_range: ReplayRange) -> str:
 
 
 def messages_of(task_spec: ReplayTaskSpec, replay_range: ReplayRange) -> Iterator[pa.RecordBatch]:
-    """The messages of a range, the malformed records in their places among the others."""
+    """The messages of a range, with malformed records at their offsets."""
     spec, span = task_spec.spec, replay_range.span
     typed = pa.types.is_struct(task_spec.schema.field("value").type)
     encoder = task_spec.value.encoder() if typed and RAW not in task_spec.schema.names else None
@@ -97,7 +97,7 @@ def messages_of(task_spec: ReplayTaskSpec, replay_range: ReplayRange) -> Iterato
 
 
 def _wanted(spec: ReplaySpec, replay_range: ReplayRange, batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The rows within the times asked for that the target does not hold."""
+    """The rows within the requested times that the target does not hold."""
     keep = None
     times = batch.column("timestamp")
     for bound, test in ((spec.start_ms, pc.greater_equal), (spec.end_ms, pc.less)):

@@ -1,4 +1,4 @@
-"""Runs a rollup: the stream as a view, the SQL, the table or stream it goes to."""
+"""Runs a rollup: registers the stream as a view, runs the SQL and writes to the table or stream."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
 POLL_S: Final = 1
 _WITH: Final = re.compile(r"(?:\s|--[^\n]*\n)*WITH\s", re.IGNORECASE)
 SINK_COLUMNS: Final = ("value", "key", "subject", "headers", "partition")
-"""What the sink takes by name; other columns become the JSON of the value."""
+"""Columns that the sink uses by name. Other columns become the JSON of the value."""
 
 
 def rollup_frame(spark: SparkSession, spec: RollupSpec) -> DataFrame:
-    """The result of the SQL as a streaming frame, as its table or stream takes it.
+    """The result of the SQL as a streaming frame for the table or the sink.
 
-    Raises: ConfigError for an event time that is none; what Spark says of the SQL.
+    Raises: ConfigError for a watermark column that does not exist; errors of Spark for the SQL.
     """
     records = spark.readStream.format("bascule").options(**spec.source).load()
     watermark = spec.watermark
@@ -41,8 +41,8 @@ def rollup_frame(spark: SparkSession, spec: RollupSpec) -> DataFrame:
             records = records.withColumn(watermark.column, f.expr(watermark.expression))
         elif watermark.column not in records.columns:
             raise ConfigError(
-                f"rollup.watermark.column {watermark.column!r} is no column of the stream, and "
-                "there is no rollup.watermark.expression that makes it"
+                f"rollup.watermark.column {watermark.column!r} is not a column of the stream, and "
+                "rollup.watermark.expression, which would create it, is not set"
             )
         records = records.withWatermark(watermark.column, watermark.delay)
     rows = spark.sql(sql_over_frame(spec.sql), records=records)
@@ -50,7 +50,7 @@ def rollup_frame(spark: SparkSession, spec: RollupSpec) -> DataFrame:
 
 
 def sql_over_frame(sql: str) -> str:
-    """The SQL as a template of a frame `records`, without a view that outlives it."""
+    """The SQL as a template with the frame `records` as a parameter. No temporary view remains."""
     text = sql.replace("{", "{{").replace("}", "}}")
     view = "WITH {} AS (SELECT * FROM {{{}}})".format(VIEW, VIEW)  # noqa: S608, UP032
     own = _WITH.match(text)
@@ -58,7 +58,7 @@ def sql_over_frame(sql: str) -> str:
 
 
 def lake_options(table: TableSpec) -> dict[str, str]:
-    """A table as options of `bascule_lake`."""
+    """The options of `bascule_lake` for a table."""
     sql_over_frame = {"format": table.format, "location": table.location, "name": table.name}
     sql_over_frame["partitionBy"] = ", ".join(table.partition_by)
     catalog = {f"catalog.{name}": text for name, text in table.catalog.items()}
@@ -66,7 +66,7 @@ def lake_options(table: TableSpec) -> dict[str, str]:
 
 
 def sink_of(spec: RollupSpec) -> tuple[str, dict[str, str]]:
-    """Format and options of what takes the rows."""
+    """Format and options of the target."""
     if spec.table is not None:
         return "bascule_lake", lake_options(spec.table)
     assert spec.sink is not None, "the spec says so"
@@ -76,9 +76,9 @@ def sink_of(spec: RollupSpec) -> tuple[str, dict[str, str]]:
 
 
 def stream_writer(frame: DataFrame, spec: RollupSpec) -> DataStreamWriter:
-    """The frame on its way to the table, or to the stream.
+    """The stream writer of the frame.
 
-    Spark gives a Python sink no output mode `update`, so there each batch is a batch write.
+    Spark supports output mode `update` for Python sinks only through `foreachBatch`.
     """
     format, options = sink_of(spec)
     if spec.mode == "append":
@@ -91,7 +91,7 @@ def stream_writer(frame: DataFrame, spec: RollupSpec) -> DataStreamWriter:
 
 
 def _to_stream(options: dict[str, str]) -> Callable[[DataFrame, int], None]:
-    """Each batch published; one that Spark repeats is published again."""
+    """Publish each batch. A batch that Spark repeats is published again."""
 
     def write(rows: DataFrame, batch: int) -> None:
         rows.write.format("bascule").options(**options).mode("append").save()
@@ -100,20 +100,21 @@ def _to_stream(options: dict[str, str]) -> Callable[[DataFrame, int], None]:
 
 
 def sink_rows(frame: DataFrame) -> DataFrame:
-    """Rows as the sink takes them: without a column `value`, the JSON of the others is it."""
+    """The rows for the sink. Without a column `value`, the JSON of the other columns is the
+    value."""
     if "value" in frame.columns:
         return frame
     sql_over_frame = [f.col(name) for name in frame.columns if name in SINK_COLUMNS]
     rest = [f.col(name) for name in frame.columns if name not in SINK_COLUMNS]
     if not rest:
-        raise ConfigError("the rollup's SQL gives no column that could be a value")
+        raise ConfigError("the rollup's SQL returns no column for the value")
     return frame.select(*sql_over_frame, f.to_json(f.struct(*rest)).cast("binary").alias("value"))
 
 
 def run(spark: SparkSession, spec: RollupSpec, progress: JobProgress = NO_PROGRESS) -> JobResult:
-    """Run until what the stream holds now is in, or, with an interval, until stopped.
+    """Run to the current end of the stream, or, with an interval, until stopped.
 
-    Raises: BasculeError; what Spark raises.
+    Raises: BasculeError; exceptions of Spark.
     """
     register(spark, spec)
     started = time.monotonic()
@@ -144,7 +145,7 @@ def register(spark: SparkSession, spec: RollupSpec) -> None:
 
 
 def await_query(query: StreamingQuery, lags: Lags, progress: JobProgress) -> QueryState | None:
-    """Wait for the end of a query, telling how far it is; None where it had no batch."""
+    """Wait for the end of a query and report progress. None if it had no batch."""
     seen, state = -1, None
     while True:
         ended = query.awaitTermination(POLL_S)
@@ -168,7 +169,7 @@ def result_of(spec: RollupSpec, state: QueryState | None, seconds: float) -> Job
         "rows_per_s": round(rows / seconds) if seconds else 0,
     }
     if spec.mode == "append":
-        # Of a batch that Spark gives to a function it does not know what was written.
+        # Spark does not know the rows written in `foreachBatch`.
         summary["rows_written"] = state.rows_written if state else 0
     return JobResult(
         kind="rollup",

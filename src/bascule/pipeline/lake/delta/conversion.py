@@ -1,4 +1,4 @@
-"""Data files and columns in Delta's terms and ours."""
+"""Converts data files and columns between Delta's types and the pipeline's."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ PARTITION_TYPES: Final = {
 
 
 def table_schema(schema: pa.Schema, fields: Sequence[PartitionField]) -> pa.Schema:
-    """The columns of the records, and those that are only partition fields behind them."""
+    """The columns of the records, followed by the columns that are only partition fields."""
     for field in fields:
         if field.name not in schema.names:
             kind = PARTITION_TYPES.get(field.transform) or type_of(schema, field.source)
@@ -38,7 +38,7 @@ def table_schema(schema: pa.Schema, fields: Sequence[PartitionField]) -> pa.Sche
 
 
 def add_action(file: DataFile, location: str, schema: pa.Schema, *, is_new: bool) -> AddAction:
-    """`is_new` is False for rows that the table held before, in other files."""
+    """`is_new` is False for rows that the table already held in other files."""
     statistics: dict[str, Any] = {
         "numRecords": file.rows,
         "minValues": _nested((each.path, _written(each.low, schema, each)) for each in file.bounds),
@@ -58,7 +58,7 @@ def add_action(file: DataFile, location: str, schema: pa.Schema, *, is_new: bool
 
 
 def remove_action(file: DataFile, location: str, *, is_gone: bool) -> RemoveAction:
-    """`is_gone` is False for a file whose rows stay in the table, in another one."""
+    """`is_gone` is False for a file whose rows stay in the table in another file."""
     return RemoveAction(
         path=file.path[len(location) + 1 :],
         data_change=is_gone,
@@ -69,7 +69,7 @@ def remove_action(file: DataFile, location: str, *, is_gone: bool) -> RemoveActi
 
 
 def _nested(values: Iterable[tuple[str, object]]) -> dict[str, Any]:
-    """Values by dotted path as objects within objects, as Delta has statistics of structs."""
+    """Nest values by dotted path, as in Delta's statistics of structs."""
     found: dict[str, Any] = {}
     for path, value in values:
         if value is None:
@@ -99,9 +99,9 @@ def _written(bound: BoundValue, schema: pa.Schema, column: ColumnBounds) -> Boun
 def data_files(
     name: str, table: DeltaTable, location: str, fields: Sequence[PartitionField], *, spans: bool
 ) -> list[DataFile]:
-    """Every file of a loaded version; with `spans` the rows of each are of one stream partition.
+    """Every file of a loaded version. With `spans`, each file must hold one stream partition.
 
-    Raises: ForeignTable for files that are elsewhere, or without the bounds that spans need.
+    Raises: ForeignTable for files outside the location, or without the bounds that spans need.
     """
     actions = pa.table(table.get_add_actions(flatten=True))
     columns = {each: _plain(actions.column(each)) for each in actions.column_names}

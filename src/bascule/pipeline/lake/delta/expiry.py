@@ -1,7 +1,8 @@
-"""Forgetting old versions of a Delta table, then the files that none names any more.
+"""Expires old versions of a Delta table, then deletes files that no version names.
 
-Delta's own vacuum keeps to hours and does not remove versions, so it is done here: a checkpoint at
-the oldest version kept makes those before it unnecessary, and they go, newest first.
+Delta's vacuum has a resolution of hours and does not remove versions. So expiry is done here: a
+checkpoint at the oldest kept version makes older versions unnecessary, and they are removed newest
+first.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from bascule.pipeline.lake.model import ExpiryResult
 
 
 def expire(log: DeltaLog, location: str, *, older_than_ms: int, keep: int) -> ExpiryResult:
-    """Raises: CorruptData."""
+    """Expire versions and delete files. Raises: CorruptData."""
     versions = log.versions()
     going = []
     for version in versions[: max(0, len(versions) - keep)]:
@@ -42,10 +43,8 @@ def expire(log: DeltaLog, location: str, *, older_than_ms: int, keep: int) -> Ex
 
 
 def referenced(log: DeltaLog, location: str) -> set[str]:
-    """Paths of the files that some version in the log names.
-
-    Those of the oldest one, and what each later one added.
-    """
+    """Paths of all files that some version in the log names: the files of the oldest version, and
+    the files that each later version added."""
     versions = log.versions()
     table = DeltaTable(location, version=versions[0]) if versions else DeltaTable(location)
     later = [each for each in versions if each > table.version()]

@@ -1,4 +1,4 @@
-"""The log of a Delta table, read for what commits say of themselves."""
+"""Reads the log of a Delta table for the state that Bascule's commits recorded."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ APP: Final = "bascule:"
 
 
 class CommitInfo(msgspec.Struct, kw_only=True):
-    """What the commit of a version says of itself."""
+    """The commitInfo of one version."""
 
     version: int
     ms: int
     own: dict[str, Any] | None
-    """None where another program committed."""
+    """Bascule's state; None if another program committed."""
 
     @property
     def digests(self) -> list[SpanDigest]:
@@ -45,7 +45,7 @@ class CommitInfo(msgspec.Struct, kw_only=True):
 def own_metadata(
     state: TableState, digests: Sequence[SpanDigest], *, rows: int, bytes: int, kind: str
 ) -> dict[str, Any]:
-    """For a commit's custom metadata."""
+    """Custom metadata for a commit."""
     texts = state_texts(state)
     return {
         KEY: {**texts, "spans": digests_text(digests), "rows": rows, "bytes": bytes, "kind": kind}
@@ -83,7 +83,7 @@ class DeltaLog:
         self._folder = inner
 
     def info(self, version: int) -> CommitInfo | None:
-        """Of a version; None where its commit is no longer in the log.
+        """The commitInfo of a version; None if its commit is no longer in the log.
 
         Raises: CorruptData.
         """
@@ -94,15 +94,15 @@ class DeltaLog:
         return None
 
     def added(self, version: int) -> list[str]:
-        """Paths that a version added, as they stand in the log. Raises: CorruptData."""
+        """Paths that a version added, as written in the log. Raises: CorruptData."""
         return [action["add"]["path"] for action in self._actions(version) if "add" in action]
 
     def versions(self) -> list[int]:
-        """Whose commits are in the log, ascending."""
+        """Versions whose commits are in the log, ascending."""
         return sorted(int(found[1]) for name in self._names() if (found := COMMIT.fullmatch(name)))
 
     def remove_before(self, version: int) -> None:
-        """Remove commits and checkpoints of versions before, newest first."""
+        """Remove commits and checkpoints of earlier versions, newest first."""
         going = [
             name
             for name in self._names()
@@ -132,10 +132,10 @@ class DeltaLog:
 
 
 def state_at(log: DeltaLog, table: DeltaTable, version: int) -> TableState:
-    """What the table holds at a loaded version.
+    """The state at a loaded version.
 
-    Versions of other programs (an optimize by Spark) say nothing and change nothing: then it is
-    what the one before says, or the application transactions, should its commit be gone.
+    Versions of other programs (an optimize by Spark) have no state and change none. Then the
+    preceding version has the state, or the application transactions if that version is gone.
     """
     at = version
     while (info := log.info(at)) is not None:
@@ -157,7 +157,7 @@ def state_at(log: DeltaLog, table: DeltaTable, version: int) -> TableState:
 
 
 def with_token(state: TableState, table: DeltaTable, writer: str) -> TableState:
-    """The state with the last batch of a writer, as Delta itself has it."""
+    """Add the last batch of a writer from Delta's application transactions."""
     last = table.transaction_version(f"{APP}token:{writer}")
     if last is None:
         return state

@@ -55,19 +55,19 @@ from bascule.pipeline.lake.model import (
 from bascule.pipeline.lake.partitioning import parse_partitioning
 
 ATTEMPTS_MAX: Final = 1000
-"""Of one commit; at each of them somebody else's commit went through."""
+"""Attempts for one commit. At each of them another commit came first."""
 FORMAT: Final = f"{KEY}.format"
 PARTITION_BY: Final = f"{KEY}.partition-by"
 CONFIGURATION: Final = {
     FORMAT: "1",
-    # The offset's bounds count however many fields the value has.
+    # Keep statistics of the offset column, however many fields the value has.
     "delta.dataSkippingNumIndexedCols": "-1",
 }
 Result = TypeVar("Result")
 
 
 class DeltaLakeTable:
-    """Open table. Each commit loads the newest version."""
+    """An open table. Each commit loads the newest version."""
 
     def __init__(self, address: TableAddress, table: DeltaTable) -> None:
         self.address = address
@@ -158,13 +158,13 @@ class DeltaLakeTable:
     def _replace_files(
         self, table: DeltaTable, done: Sequence[RewrittenFiles]
     ) -> list[RewrittenFiles]:
-        """Put compacted files in the place of those they were made of.
+        """Replace old files with compacted ones.
 
-        Raises: CommitFailedError where somebody else was faster.
+        Raises: CommitFailedError if another commit came first.
         """
         held = {file.path for file in self._files_of(table, with_spans=False)}
         still = [each for each in done if held.issuperset(file.path for file in each.old)]
-        # Somebody else has compacted these meanwhile.
+        # Another compaction has replaced these files.
         storage.delete_files(file.path for each in done if each not in still for file in each.new)
         if not still:
             return []
@@ -190,7 +190,7 @@ class DeltaLakeTable:
         gone: Sequence[DataFile] = (),
         kind: str = "append",
     ) -> None:
-        """Raises: CommitFailedError where somebody else was faster."""
+        """Raises: CommitFailedError if another commit came first."""
         rows, size = self._totals(table)
         more, less = compaction.totals(files), compaction.totals(gone)
         table.create_write_transaction(
@@ -210,7 +210,7 @@ class DeltaLakeTable:
                 app_transactions=transactions(plan.state, plan.digests, before),
             ),
         )
-        # delta-rs leaves it to the kernel when a commit reaches the disk.
+        # delta-rs does not sync its commits.
         if storage.local_path(self._location):
             storage.sync_files([self._log.path(table.version() + 1)])
 
@@ -241,7 +241,7 @@ class DeltaLakeTable:
         )
 
     def _delete_repeated(self, files: Sequence[DataFile]) -> None:
-        """Remove files of a repeated commit, but never one that some version names."""
+        """Delete the files of a repeated commit, except files that some version names."""
         if files:
             held = expiry.referenced(self._log, self._location)
             storage.delete_files(file.path for file in files if file.path not in held)
@@ -267,7 +267,7 @@ class DeltaLakeTable:
 
 
 def load(address: TableAddress) -> DeltaTable:
-    """The newest version. Raises: UnknownTable, ForeignTable."""
+    """Load the newest version. Raises: UnknownTable, ForeignTable."""
     try:
         return DeltaTable(address.location)
     except TableNotFoundError:
@@ -278,7 +278,7 @@ def load(address: TableAddress) -> DeltaTable:
 
 
 def check_is_free(address: TableAddress) -> None:
-    """Raises: ForeignTable where the folder holds something else."""
+    """Raises: ForeignTable if the folder holds something else."""
     filesystem, inner = storage.filesystem_of(address.location)
     selector = pafs.FileSelector(inner, allow_not_found=True)
     try:
@@ -311,9 +311,9 @@ def create_table(
     made = [name for name in whole.names if name not in schema.names]
     try:
         columns = DeltaSchema.from_arrow(whole)
-    except Exception as error:  # deltalake raises this class itself
+    except Exception as error:  # deltalake raises Exception itself
         first = str(error).partition("\n")[0]
-        raise ConfigError(f"these columns do not fit a delta table: {first}") from error
+        raise ConfigError(f"a delta table does not support these columns: {first}") from error
     if not DeltaTable.is_deltatable(address.location):
         check_is_free(address)
     try:
@@ -333,5 +333,5 @@ def create_table(
     except DeltaError as error:
         if DeltaTable.is_deltatable(address.location):
             raise TableExists(str(address)) from None
-        raise ConfigError(f"{address} cannot be made: {error}") from error
+        raise ConfigError(f"{address} cannot be created: {error}") from error
     return DeltaLakeTable(address, table)

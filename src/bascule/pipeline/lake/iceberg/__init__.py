@@ -1,15 +1,15 @@
-"""Iceberg tables by pyiceberg: any catalog it knows, or SQLite in the warehouse if none is named.
+"""Iceberg tables through pyiceberg: any catalog that it supports, or SQLite in the warehouse.
 
-A commit is a snapshot whose files are added as they are, with field ids in them and bounds of
-their columns in the manifests, so that pyiceberg and every other engine reads and prunes them. What
-makes it exactly-once stands in the snapshot's summary, and the cumulative part in the properties of
-the table as well, where an expiry by somebody else does not reach it:
+A commit is a snapshot that adds finished files. The files contain field ids, and the manifests
+contain column bounds, so that every engine can read and prune them. The state that makes a commit
+exactly-once is in the snapshot's summary. Its cumulative part is also in the table's properties,
+where another program's expiry does not remove it:
 
     bascule.stream, bascule.stream-id   the stream
     bascule.committed                   {"<stream partition>": [start, end], ...}
     bascule.tokens                      {"<writer>": <last batch>, ...}
     bascule.spans                       [[partition, start, end, rows, crc], ...] of this commit
 
-pyiceberg repeats a commit by itself when another one came first, with the summary of before; that
-would lose spans, so `commit.retry.num-retries` of these tables is 0 and every commit checks that.
+pyiceberg retries a commit with the old summary when another commit came first, which would lose
+spans. So `commit.retry.num-retries` of these tables is 0, and every commit checks that.
 """

@@ -1,4 +1,4 @@
-"""The catalog of an address, and what goes wrong with it in our terms."""
+"""Opens the catalog of an address."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from bascule.pipeline.lake import storage
 from bascule.pipeline.lake.model import TableAddress
 
 EMBEDDED: Final = "bascule"
-"""The name under which the embedded catalog keeps its tables."""
+"""Catalog name in the embedded catalog."""
 FILE: Final = "catalog.db"
 WAIT_SECONDS: Final = 60
-"""For the lock of SQLite, which each commit holds for milliseconds."""
+"""Timeout for SQLite's lock, which each commit holds for milliseconds."""
 ATTEMPTS_MAX: Final = 10
 FILES: Final = "bascule.pipeline.lake.iceberg.synced_io.SyncedFileIO"
 
 
 def open_catalog(address: TableAddress, *, create: bool) -> Catalog | None:
-    """The catalog; None where it is the embedded one, is not there, and is not to be made.
+    """Open the catalog. None if it is the embedded one, does not exist, and `create` is False.
 
-    Raises: ConfigError for properties that pyiceberg does not take.
+    Raises: ConfigError for properties that pyiceberg refuses.
     """
     if address.catalog:
         properties = dict(address.catalog)
@@ -61,7 +61,7 @@ def _embedded(folder: str) -> Catalog:
                 **{"py-io-impl": FILES},
             )
         except OperationalError:
-            # Somebody else made the same catalog's tables in this moment.
+            # Another process created the same catalog tables at this moment.
             if attempt == ATTEMPTS_MAX - 1:
                 raise
     raise AssertionError("the last attempt returns or raises")

@@ -1,4 +1,4 @@
-"""Columns, partitioning and data files in Iceberg's terms and ours."""
+"""Converts columns, partitioning and data files between Iceberg's types and the pipeline's."""
 
 from __future__ import annotations
 
@@ -40,18 +40,18 @@ from bascule.pipeline.lake.partitioning import TIME_TRANSFORMS, PartitionField
 
 FIELD_ID: Final = b"PARQUET:field_id"
 PARTITION_IDS_FROM: Final = 1000
-"""As Iceberg's specification numbers partition fields."""
+"""First id of partition fields in Iceberg's specification."""
 UNITS: Final = {"year": "Y", "month": "M", "day": "D", "hour": "h"}
 
 
 def to_iceberg(schema: pa.Schema) -> Schema:
-    """Raises: ConfigError for a type that Iceberg does not have."""
+    """Raises: ConfigError for a type that Iceberg does not support."""
     counter = itertools.count(1)
     numbered = pa.schema([_numbered(field, counter) for field in schema])
     try:
         return pyarrow_to_schema(numbered)
     except (TypeError, ValueError, UnsupportedPyArrowTypeException) as error:
-        raise ConfigError(f"these columns do not fit an iceberg table: {error}") from error
+        raise ConfigError(f"an iceberg table does not support these columns: {error}") from error
 
 
 def _numbered(field: pa.Field, counter: itertools.count[int]) -> pa.Field:
@@ -67,7 +67,7 @@ def _numbered(field: pa.Field, counter: itertools.count[int]) -> pa.Field:
 
 
 def to_arrow(schema: Schema, *, field_ids: bool) -> pa.Schema:
-    """The columns with Arrow's common types: no large ones."""
+    """The columns with Arrow's common types instead of large ones."""
     found = schema_to_pyarrow(schema, include_field_ids=field_ids)
     return pa.schema([with_common_types(field, metadata=field_ids) for field in found])
 
@@ -99,7 +99,7 @@ def to_fields(table: str, spec: PartitionSpec, schema: Schema) -> tuple[Partitio
 
 
 class FileConverter:
-    """Data files of one schema and partitioning, there and back."""
+    """Converts data files of one schema and partitioning in both directions."""
 
     def __init__(self, schema: Schema, spec: PartitionSpec) -> None:
         self._spec = spec
@@ -150,9 +150,9 @@ class FileConverter:
         )
 
     def from_iceberg(self, table: str, file: IcebergFile, *, spans: bool) -> DataFile:
-        """A file of the manifests; with `spans` its rows are of one stream partition.
+        """Convert a file of a manifest. With `spans`, it must hold one stream partition.
 
-        Raises: ForeignTable where they are not.
+        Raises: ForeignTable if it does not.
         """
         bounds = []
         lower, upper = file.lower_bounds or {}, file.upper_bounds or {}
@@ -184,7 +184,7 @@ def _plain(value: Any) -> Any:
 
 
 def _number(text: str | None, transform: str, kind: IcebergType) -> object:
-    """The value of a partition field as manifests have it, of the text that folders have."""
+    """The value of a partition field in manifests, from its text in folder names."""
     if text is None:
         return None
     if transform != "identity":

@@ -1,4 +1,4 @@
-"""Forgetting old snapshots of an Iceberg table, then the files that none names any more."""
+"""Expires old snapshots of an Iceberg table, then deletes files that no snapshot names."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from bascule.pipeline.lake.model import ExpiryResult
 
 @dataclass
 class Referenced:
-    """Paths that the snapshots held name."""
+    """Paths that the remaining snapshots name."""
 
     data: set[str] = field(default_factory=set)
     metadata: set[str] = field(default_factory=set)
@@ -23,7 +23,8 @@ class Referenced:
 def expire(
     table: Table, load: Callable[[], Table], *, older_than_ms: int, keep: int
 ) -> ExpiryResult:
-    """Raises: CommitFailedException where somebody else was faster."""
+    """Expire snapshots and delete files. Raises: CommitFailedException if another commit came
+    first."""
     held = sorted(table.snapshots(), key=lambda each: each.sequence_number or 0)
     branches = {ref.snapshot_id for ref in table.metadata.refs.values()}
     going = [
@@ -32,7 +33,7 @@ def expire(
         if each.timestamp_ms < older_than_ms and each.snapshot_id not in branches
     ]
     if going:
-        # pyiceberg's own builder copies the metadata twice for each of them.
+        # pyiceberg's own builder copies the metadata twice for each snapshot.
         table.catalog.commit_table(
             table,
             (AssertTableUUID(uuid=table.metadata.table_uuid),),
@@ -41,7 +42,7 @@ def expire(
     location = table.location().rstrip("/")
     data = _old(f"{location}/data", older_than_ms)
     metadata = _old(f"{location}/metadata", older_than_ms)
-    # What is held is read last, so that whatever was committed meanwhile counts.
+    # Read the referenced files last, so that files committed in the meantime are kept.
     named = referenced(load())
     count, size = storage.delete_files(path for path in data if path not in named.data)
     storage.delete_files(
@@ -57,7 +58,7 @@ def _old(folder: str, older_than_ms: int) -> list[str]:
 
 
 def referenced(table: Table) -> Referenced:
-    """Every file that some snapshot names, each manifest read once."""
+    """Every file that some snapshot names. Each manifest is read once."""
     named = Referenced()
     for snapshot in table.snapshots():
         named.metadata.add(snapshot.manifest_list)

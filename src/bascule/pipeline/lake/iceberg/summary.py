@@ -1,4 +1,4 @@
-"""What makes commits exactly-once, as properties of Iceberg's snapshots and tables."""
+"""Stores the commit state in the properties of Iceberg's snapshots and tables."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from bascule.pipeline.lake.model import SpanDigest
 PREFIX: Final = "bascule."
 SPANS: Final = f"{PREFIX}spans"
 MARK: Final = f"{PREFIX}committed"
-"""A summary that has it is one of ours."""
+"""Bascule wrote a summary that has this key."""
 
 
 def own_properties(state: TableState) -> dict[str, str]:
-    """The cumulative part: of a snapshot's summary, and of the table."""
+    """The cumulative part, for a snapshot's summary and for the table."""
     return {f"{PREFIX}{name}": text for name, text in state_texts(state).items()}
 
 
@@ -33,10 +33,10 @@ def summary_of(state: TableState, digests: Sequence[SpanDigest]) -> dict[str, st
 
 
 def state_at(table: Table, snapshot: IcebergSnapshot | None = None) -> TableState:
-    """What the table holds at a snapshot, by default the newest.
+    """The state at a snapshot, by default the newest.
 
-    Snapshots of other programs (a compaction by Spark) say nothing and change nothing: then it is
-    what the one before them says, or the table, should that have expired.
+    Snapshots of other programs (a compaction by Spark) have no state and change none. Then the
+    parent snapshot has the state, or the table's properties if the parent has expired.
     """
     at = snapshot or table.current_snapshot()
     while at is not None:

@@ -1,7 +1,7 @@
-"""Files of an Iceberg table on this machine, on the disk before anything names them.
+"""File IO for Iceberg tables on this machine that syncs every file when it is closed.
 
-The catalog's SQLite syncs the name of a table's newest metadata; without this, a power cut could
-leave that name and not what it names.
+SQLite syncs the catalog's pointer to the newest metadata file. Without this module a power failure
+could keep the pointer and lose the file.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from bascule.pipeline.lake import storage
 
 
 class SyncedStream:
-    """An output stream that syncs its file, and the file's name, when it is closed."""
+    """An output stream that syncs its file and its directory when it is closed."""
 
     def __init__(self, stream: OutputStream, location: str) -> None:
         self._stream = stream
@@ -48,14 +48,14 @@ class SyncedStream:
 
 
 class SyncedFile(PyArrowFile):
-    """A file whose output stream syncs."""
+    """A file with a synced output stream."""
 
     def create(self, overwrite: bool = False) -> OutputStream:
         return SyncedStream(super().create(overwrite), self.location)
 
 
 class SyncedFileIO(PyArrowFileIO):
-    """pyiceberg's files by Arrow; what is written on this machine is synced."""
+    """pyiceberg's Arrow file IO with synced writes on this machine."""
 
     def new_output(self, location: str) -> PyArrowFile:
         if not storage.local_path(location):

@@ -54,7 +54,7 @@ from bascule.pipeline.lake.model import (
 from bascule.pipeline.lake.partitioning import parse_partitioning
 
 ATTEMPTS_MAX: Final = 100
-"""Of one commit; at each of them somebody else's commit went through."""
+"""Attempts for one commit. At each of them another commit came first."""
 RETRIES: Final = "commit.retry.num-retries"
 PROPERTIES: Final = {
     "format-version": "2",
@@ -68,7 +68,7 @@ Result = TypeVar("Result")
 
 
 class IcebergTable:
-    """Open table. Each commit loads the table anew from its catalog."""
+    """An open table. Each commit loads the table from its catalog."""
 
     def __init__(self, address: TableAddress, catalog: Catalog, table: Table) -> None:
         self.address = address
@@ -152,7 +152,7 @@ class IcebergTable:
         )
 
     def _append(self, table: Table, plan: commit_plan.CommitPlan, *, replaces: bool) -> None:
-        """Raises: CommitFailedException where somebody else was faster."""
+        """Raises: CommitFailedException if another commit came first."""
         gone = self._files_of(table, table.current_snapshot()) if replaces else []
         with CachedTransaction(table) as transaction:
             if table.properties.get(RETRIES) != "0":
@@ -168,13 +168,13 @@ class IcebergTable:
                     change.append_data_file(self._terms.to_iceberg(file))
 
     def _replace_files(self, table: Table, done: Sequence[RewrittenFiles]) -> list[RewrittenFiles]:
-        """Put compacted files in the place of those they were made of.
+        """Replace old files with compacted ones.
 
-        Raises: CommitFailedException where somebody else was faster.
+        Raises: CommitFailedException if another commit came first.
         """
         held = {file.file_path: file for file in self._files_of(table, table.current_snapshot())}
         still = [each for each in done if all(file.path in held for file in each.old)]
-        # Somebody else has compacted these meanwhile.
+        # Another compaction has replaced these files.
         storage.delete_files(file.path for each in done if each not in still for file in each.new)
         if not still:
             return []
@@ -219,7 +219,7 @@ class IcebergTable:
         )
 
     def _delete_repeated(self, table: Table, files: Sequence[DataFile]) -> None:
-        """Remove files of a repeated commit, but never one that some snapshot names."""
+        """Delete the files of a repeated commit, except files that some snapshot names."""
         if files:
             held = expiry.referenced(table).data
             storage.delete_files(file.path for file in files if file.path not in held)
@@ -233,7 +233,7 @@ class IcebergTable:
             try:
                 return attempt(table)
             except (CommitFailedException, CommitStateUnknownException, ValidationException):
-                # Whether it went through is seen by the table's spans at the next look.
+                # If the commit succeeded after all, the next attempt finds its spans in the table.
                 continue
         raise LakeBusy(str(self.address), ATTEMPTS_MAX)
 
@@ -245,7 +245,7 @@ def load(address: TableAddress, catalog: Catalog) -> Table:
     except (NoSuchTableError, NoSuchNamespaceError):
         raise UnknownTable(str(address)) from None
     except FileNotFoundError as error:
-        raise ForeignTable(str(address), f"its metadata is gone: {error}") from error
+        raise ForeignTable(str(address), f"its metadata does not exist: {error}") from error
 
 
 def open_table(address: TableAddress) -> IcebergTable:
@@ -268,7 +268,7 @@ def create_table(
     fields = parse_partitioning(partitioning, schema)
     iceberg = to_iceberg(schema.remove_metadata())
     catalog = open_catalog(address, create=True)
-    assert catalog is not None, "it was to be made"
+    assert catalog is not None, "create=True returns a catalog"
     ensure_namespace(catalog, address.name)
     try:
         table = catalog.create_table(

@@ -1,12 +1,12 @@
-"""Forgetting old snapshots of a parquet table, then the data files that none names any more.
+"""Expires old snapshots of a parquet table, then deletes data files that no snapshot names.
 
-The order makes each step harmless to committers and readers, and to a crash between any two:
+The order makes each step safe for committers and readers, and for a crash between any two steps:
 
-1. a snapshot of its own that builds on none, so that whatever is committed from then on builds on
-   it at the earliest. A committer that is about to build on an older one finds its number taken;
-2. those kept that build on one that goes are written again whole, each by a rename;
-3. the others are removed, newest first, so that what one builds on is there as long as itself;
-4. data files that are in no snapshot left, and old enough.
+1. Create a snapshot that builds on no other one, so that every later commit builds on it. A
+  committer that is about to build on an older snapshot finds its number taken.
+2. Rewrite each kept snapshot that builds on an expired one, by a rename.
+3. Remove the expired snapshots, newest first, so that a snapshot's base exists as long as it does.
+4. Delete old data files that are in no remaining snapshot.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from bascule.pipeline.lake.parquet.manifest_folder import ManifestFolder, merge_
 
 
 def expire(folder: ManifestFolder, location: str, *, older_than_ms: int, keep: int) -> ExpiryResult:
-    """Raises: UnknownSnapshot where another expiry came between; OSError."""
+    """Expire snapshots and delete files. Raises: UnknownSnapshot if another expiry ran
+    concurrently; OSError."""
     numbers = folder.numbers()
     going = _expired_numbers(folder, numbers, older_than_ms=older_than_ms, keep=keep)
     if going:
@@ -48,7 +49,7 @@ def expire(folder: ManifestFolder, location: str, *, older_than_ms: int, keep: i
 def _expired_numbers(
     folder: ManifestFolder, numbers: list[int], *, older_than_ms: int, keep: int
 ) -> list[int]:
-    """The oldest snapshots that go: times ascend with numbers."""
+    """Numbers of the snapshots to expire. Times ascend with numbers."""
     going = []
     for n in numbers[: len(numbers) - keep]:
         if folder.read(n).ms >= older_than_ms:
@@ -58,7 +59,7 @@ def _expired_numbers(
 
 
 def _rebase(folder: ManifestFolder, *, oldest: int) -> None:
-    """Make every snapshot from `oldest` on independent of those before."""
+    """Make every snapshot from `oldest` on independent of older ones."""
     while True:
         top = folder.top()
         text = _whole(folder, top, oldest)
@@ -80,7 +81,7 @@ def _whole(folder: ManifestFolder, n: int, oldest: int) -> SnapshotManifest:
 
 
 def referenced(folder: ManifestFolder) -> set[str]:
-    """Paths, below the location, of the data files of all snapshots held."""
+    """Paths below the location of the data files of all snapshots."""
     paths: set[str] = set()
     for n in folder.numbers():
         try:

@@ -1,4 +1,4 @@
-"""The JSON of a parquet table's own manifest: what a snapshot's file says. Pure."""
+"""The JSON files of a parquet table's manifest. Pure."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ class TableManifest(msgspec.Struct, kw_only=True, omit_defaults=True):
 
     format: int
     id: str
-    """Random; another one means that the table was made again."""
+    """Random. Another id means that the table was created again."""
     created_ms: int
     columns: dict[str, str]
-    """Name -> Arrow type, for people."""
+    """Name -> Arrow type, for human readers."""
     schema: str
-    """The same as an Arrow IPC schema message, base64."""
+    """The schema as an Arrow IPC message, base64."""
     partition_by: list[str] = msgspec.field(default_factory=list)
     stream: str = ""
     stream_id: str = ""
@@ -36,23 +36,23 @@ class FileEntry(msgspec.Struct, kw_only=True, omit_defaults=True):
     """One data file."""
 
     path: str
-    """Below the table's location."""
+    """Path below the table's location."""
     rows: int
     bytes: int
     span: tuple[int, int, int] | None = None
     """Stream partition, least offset, greatest + 1."""
     partition: dict[str, str | None] = msgspec.field(default_factory=dict)
     bounds: dict[str, tuple[int, BoundValue, BoundValue]] = msgspec.field(default_factory=dict)
-    """Column -> nulls, least, greatest; times in microseconds, dates in days."""
+    """Column -> nulls, minimum, maximum. Times in microseconds, dates in days."""
 
 
 class CommitEntry(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """One commit among those that a snapshot's file tells of."""
+    """One commit in a snapshot's file."""
 
     n: int
     ms: int
     kind: str = "append"
-    """Or `compact`."""
+    """`append`, `compact` or `expire`."""
     spans: list[tuple[int, int, int, int, int]] = msgspec.field(default_factory=list)
     """Stream partition, start, end, rows, CRC-32C."""
 
@@ -63,7 +63,7 @@ class SnapshotManifest(msgspec.Struct, kw_only=True, omit_defaults=True):
     format: int
     n: int
     base: int
-    """The snapshot that `added` and `removed` are changes to; 0 is the empty table."""
+    """The snapshot that `added` and `removed` apply to; 0 is the empty table."""
     ms: int
     rows: int
     bytes: int

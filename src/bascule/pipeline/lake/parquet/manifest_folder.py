@@ -1,4 +1,4 @@
-"""The `_bascule` folder of a parquet table: reading and making its files, atomically and synced."""
+"""Reads and writes the `_bascule` folder of a parquet table, atomically and synced."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ SNAPSHOT: Final = re.compile(r"(\d{20})\.json")
 TEMPORARY: Final = ".tmp"
 NO_LINKS: Final = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EXDEV})
 CACHE_MAX: Final = 128
-"""Snapshot files kept decoded; a chain has at most 64."""
+"""Decoded snapshot files in the cache. A chain has at most 64."""
 
 
 class LinkingFiles(RealFiles):
-    """The host's files, with the one call that makes a name only where there is none."""
+    """The host's files with a call that creates a name only if it does not exist."""
 
     def link(self, source: str, target: str) -> None:
         """Raises: FileExistsError, OSError."""
@@ -38,7 +38,8 @@ class LinkingFiles(RealFiles):
 
 
 class ManifestFolder:
-    """Reads and makes `table.json` and snapshots. Snapshot files never change their meaning."""
+    """Reads and writes `table.json` and the snapshots. A snapshot file never changes its
+    meaning."""
 
     def __init__(self, table: str, location: str, files: LinkingFiles) -> None:
         self._table = table
@@ -49,7 +50,7 @@ class ManifestFolder:
         self._top = 0
 
     def make(self, text: TableManifest) -> bool:
-        """Write `table.json`; False where there is one.
+        """Write `table.json`. Return False if it exists.
 
         Raises: OSError.
         """
@@ -65,12 +66,12 @@ class ManifestFolder:
             return None
 
     def numbers(self) -> list[int]:
-        """Of the snapshots held, ascending."""
+        """Numbers of the snapshots, ascending."""
         names = self._files.list_dir(self._snapshots)
         return sorted(int(found[1]) for name in names if (found := SNAPSHOT.fullmatch(name)))
 
     def top(self) -> int:
-        """The newest snapshot; 0 while there is none."""
+        """Number of the newest snapshot; 0 if there is none."""
         if not self._top:
             self._top = max(self.numbers(), default=0)
         while self._files.exists(self._path(self._top + 1)):
@@ -78,7 +79,7 @@ class ManifestFolder:
         return self._top
 
     def holds(self, n: int) -> bool:
-        """Whether snapshot `n` is there, whatever is remembered of it."""
+        """Whether snapshot `n` exists on disk, whatever the cache holds."""
         return self._files.exists(self._path(n))
 
     def read(self, n: int) -> SnapshotManifest:
@@ -96,14 +97,14 @@ class ManifestFolder:
         return text
 
     def forget(self) -> None:
-        """Drop what is remembered, after an expiry by somebody else."""
+        """Clear the cache after an expiry by another process."""
         self._cache.clear()
         self._top = 0
 
     def chain(self, n: int) -> list[SnapshotManifest]:
-        """The texts that make snapshot `n`, oldest first.
+        """The snapshot files that make up snapshot `n`, oldest first.
 
-        Raises: UnknownSnapshot where an expiry took one of them away; CorruptData; OSError.
+        Raises: UnknownSnapshot if an expiry removed one of them; CorruptData; OSError.
         """
         found: list[SnapshotManifest] = []
         while n:
@@ -112,11 +113,13 @@ class ManifestFolder:
         return found[::-1]
 
     def add(self, text: SnapshotManifest) -> bool:
-        """Make snapshot `text.n` of the changes of one commit; False where somebody else did.
+        """Create snapshot `text.n` from the changes of one commit. Return False if the number is
+        taken.
 
-        It is on the disk before it can be seen, and the name is on return.
+        The file is synced before it is visible. On return its name is synced too.
 
-        Raises: UnknownSnapshot where an expiry came between; OSError, after which it may be there.
+        Raises: UnknownSnapshot after a concurrent expiry; OSError, after which the snapshot may
+        exist.
         """
         target, below = text.n & (text.n - 1), text.n - 1
         while below > target:
@@ -126,14 +129,14 @@ class ManifestFolder:
         return self.add_whole(msgspec.structs.replace(text, base=below))
 
     def add_whole(self, text: SnapshotManifest) -> bool:
-        """As `add`, of a text that says everything since the snapshot `text.base`."""
+        """As `add`, for a text that holds all changes since snapshot `text.base`."""
         if not self._write_new(self._snapshots, f"{text.n:020d}.json", encode(text)):
             return False
         self._top = max(self._top, text.n)
         return True
 
     def replace(self, text: SnapshotManifest) -> None:
-        """Write a held snapshot again, as another account of the same files."""
+        """Rewrite an existing snapshot with an equivalent description of the same files."""
         temporary = self._temporary(self._snapshots, encode(text))
         self._files.rename(temporary, self._path(text.n))
         self._files.sync_dir(self._snapshots)
@@ -145,7 +148,7 @@ class ManifestFolder:
             self._files.remove(self._path(n))
 
     def temporary_files(self) -> list[str]:
-        """What killed committers left."""
+        """Temporary files that killed committers left."""
         return [
             f"{folder}/{name}"
             for folder in (self._root, self._snapshots)
@@ -180,7 +183,7 @@ class ManifestFolder:
             if error.errno in NO_LINKS:
                 raise ConfigError(
                     f"{folder} is on a file system without hard links, which a parquet table's "
-                    f"commits need ({error}); put it on a local disk, or take delta or iceberg"
+                    f"commits need ({error}); use a local disk, or format delta or iceberg"
                 ) from error
             raise
         finally:
@@ -191,7 +194,7 @@ class ManifestFolder:
 
 
 def merge_changes(earlier: SnapshotManifest, later: SnapshotManifest) -> SnapshotManifest:
-    """The changes of `earlier` and then of `later` in one text."""
+    """Merge the changes of two consecutive texts."""
     gone = set(later.removed)
     kept = [file for file in earlier.added if file.path not in gone]
     gone -= {file.path for file in earlier.added}
@@ -205,7 +208,7 @@ def merge_changes(earlier: SnapshotManifest, later: SnapshotManifest) -> Snapsho
 
 
 def merge_chain(chain: list[SnapshotManifest]) -> SnapshotManifest:
-    """A chain from the empty table on, in one text."""
+    """Merge a chain that starts at the empty table."""
     text = chain[0]
     for later in chain[1:]:
         text = merge_changes(text, later)

@@ -1,4 +1,4 @@
-"""A lake table of Parquet files under our own manifest; implements `model.LakeTable`."""
+"""A lake table of Parquet files with Bascule's manifest; implements `model.LakeTable`."""
 
 from __future__ import annotations
 
@@ -49,12 +49,12 @@ from bascule.pipeline.lake.parquet.manifest_folder import LinkingFiles, Manifest
 from bascule.pipeline.lake.partitioning import PartitionField, parse_partitioning
 
 ATTEMPTS_MAX: Final = 1000
-"""Of one commit; at each of them somebody else's commit went through."""
+"""Attempts for one commit. At each of them another commit came first."""
 Result = TypeVar("Result")
 
 
 class ParquetTable:
-    """Open table. Threads may share it; each commit looks at the folder again."""
+    """An open table. Thread-safe. Each commit reads the folder again."""
 
     def __init__(self, address: TableAddress, text: TableManifest, folder: ManifestFolder) -> None:
         self.address = address
@@ -84,7 +84,7 @@ class ParquetTable:
         try:
             text = merge_chain(self._folder.chain(int(snapshot.id)))
         except UnknownSnapshot:
-            # An expiry may have told the snapshot anew, without what it was built on.
+            # An expiry may have rewritten the snapshot without its base.
             self._folder.forget()
             text = merge_chain(self._folder.chain(int(snapshot.id)))
         found = [data_file(file, self._location) for file in text.added]
@@ -148,7 +148,7 @@ class ParquetTable:
         )
 
     def _replace_files(self, done: Sequence[RewrittenFiles]) -> list[RewrittenFiles] | None:
-        """One attempt to put compacted files in the place of those they were made of."""
+        """Try once to replace old files with compacted ones. None if another commit came first."""
         top = self._top()
         assert top is not None, "there was a snapshot with files"
         held = {file.path for file in merge_chain(self._folder.chain(top.n)).added}
@@ -157,7 +157,7 @@ class ParquetTable:
         for each in done:
             names = [file_entry(file, self._location).path for file in each.old]
             (still if held.issuperset(names) else gone).append(each)
-        # Somebody else has compacted these meanwhile.
+        # Another compaction has replaced these files.
         storage.delete_files(file.path for each in gone for file in each.new)
         if not still:
             return still
@@ -214,7 +214,7 @@ class ParquetTable:
         )
 
     def _delete_repeated(self, files: Sequence[DataFile]) -> None:
-        """Remove files of a repeated commit, but never one that some snapshot names."""
+        """Delete the files of a repeated commit, except files that some snapshot names."""
         if not files:
             return
         held = expiry.referenced(self._folder)
@@ -230,7 +230,7 @@ class ParquetTable:
         raise LakeBusy(str(self.address), ATTEMPTS_MAX)
 
     def _retry_after_expiry(self, read: Callable[[], Result]) -> Result:
-        """Read, and once more where an expiry took a file away that the reading came to."""
+        """Call `read`, and again if an expiry removed a file while it ran."""
         for _ in range(ATTEMPTS_MAX):
             top = self._folder.top()
             try:
@@ -290,7 +290,7 @@ def create_table(
 
 
 def check_is_free(address: TableAddress, location: str) -> None:
-    """Raises: ForeignTable where the folder holds something else."""
+    """Raises: ForeignTable if the folder holds something else."""
     folder = Path(location)
     if folder.exists() and not folder.is_dir():
         raise ForeignTable(str(address), "it is a file")
