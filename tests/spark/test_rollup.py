@@ -210,5 +210,5 @@ def test_an_event_time_that_is_no_column(
     spark: Any, node: Node, client: SyncClient, stream: str, tmp_path: Path
 ) -> None:
     spec = spec_of(node, stream, tmp_path, watermark=Watermark(column="sent", delay="1 minute"))
-    with pytest.raises(ConfigError, match=r"'sent' is no column of the stream"):
+    with pytest.raises(ConfigError, match=r"'sent' is not a column of the stream"):
         roll_up(spark, spec)

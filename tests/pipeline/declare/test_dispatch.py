@@ -104,7 +104,7 @@ def test_sections_become_the_specs_of_the_others(tmp_path: Path) -> None:
         ("audit", "pipeline.trigger=10s", "pipeline.trigger is not allowed for kind audit"),
         ("replay", "source.stream=x", "[source] is not allowed for kind replay"),
         ("replay", "replay.subject={oops}", "[replay]: subject is '{oops}'"),
-        ("compact-lake", "compact_lake.into.name=archive.flights", "into is the archive itself"),
+        ("compact-lake", "compact_lake.into.name=archive.flights", "into is the archived table"),
         (
             "compact-lake",
             "pipeline.server=http://x",

@@ -87,10 +87,10 @@ def test_uris_stay_as_they_are(tmp_path: Path) -> None:
         ("source.server=x", "source.server belongs in pipeline.server"),
         ("source.valueFormat=json", "source.valueFormat belongs in [value]"),
         ("source.endingOffsets=latest", '[source]: option "endingOffsets" is for read'),
-        ("rollup.sql=SELECT 1", "[rollup]: sql reads no table: the stream is FROM records"),
+        ("rollup.sql=SELECT 1", "[rollup]: sql does not read FROM records"),
         ("table.format=iceberg", "[table]: an iceberg table needs a name"),
         ("table.location=", "[table]: a delta table needs a location"),
-        ("sink.stream=x", "a rollup goes to a [table] or to a [sink]: one of the two"),
+        ("sink.stream=x", "a rollup needs exactly one of [table] and [sink]"),
         ("table.location=${NOWHERE}", "table.location names ${NOWHERE}, which is not set"),
     ],
 )

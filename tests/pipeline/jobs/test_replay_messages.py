@@ -107,5 +107,5 @@ def test_what_is_asked_is_checked() -> None:
     assert offset_of({"3": 7}, 3) == 7
     assert offset_of({"3": 7}, 2) is None
     assert offset_of(5, 2) == 5
-    with pytest.raises(ConfigError, match="no number"):
+    with pytest.raises(ConfigError, match="not a number"):
         offset_of({"x": 7}, 3)

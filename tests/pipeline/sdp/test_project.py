@@ -62,7 +62,7 @@ def test_what_is_no_flow_is_refused(tmp_path: Path) -> None:
 
 def test_a_folder_of_something_else_is_left_alone(tmp_path: Path) -> None:
     declaration, path = declared(tmp_path, "archive")
-    with pytest.raises(ConfigError, match="is not empty, and no project"):
+    with pytest.raises(ConfigError, match="is not empty and not a project"):
         write_project(declaration, path, tmp_path)
 
 

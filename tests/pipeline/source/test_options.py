@@ -91,7 +91,7 @@ def test_schemas() -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({}, "is missing: what is to be read?"),
+        ({}, "is missing"),
         ({"stream": "s", "startingOffset": "1"}, "did you mean 'startingOffsets'"),
         ({"stream": "s", "zzz": "1"}, "known: server, stream"),
         ({"stream": "s", "streams": "a,b"}, "say it more than once"),

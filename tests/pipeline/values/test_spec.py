@@ -105,21 +105,21 @@ def test_a_spec_of_each_format(tmp_path: Path) -> None:
         ),
         (
             {"valueFormat": "protobuf", "valueSchema": "a int"},
-            "option 'valueSchema' means nothing with valueFormat protobuf: it is for json, msgpack",
+            "option 'valueSchema' does not apply to valueFormat protobuf: it is for json, msgpack",
         ),
         (
             {"valueSchema": "a int"},
-            "option 'valueSchema' means nothing with valueFormat raw: "
+            "option 'valueSchema' does not apply to valueFormat raw: "
             "it is for json, msgpack, avro, arrow; valueFormat is not given",
         ),
-        ({"mode": "FAILFAST"}, "option 'mode' means nothing with valueFormat raw"),
+        ({"mode": "FAILFAST"}, "option 'mode' does not apply to valueFormat raw"),
         (
             {"valueFormat": "json", "valueSchema": "a int", "mode": "DROPMALFORMED"},
             "option 'mode' is 'DROPMALFORMED': expected PERMISSIVE or FAILFAST",
         ),
         (
             {"valueFormat": "json", "valueSchema": "a int", "avroConfluent": "true"},
-            "option 'avroConfluent' means nothing with valueFormat json: it is for avro",
+            "option 'avroConfluent' does not apply to valueFormat json: it is for avro",
         ),
         (
             {"valueFormat": "avro", "valueSchema": "{}", "avroConfluent": "yes"},

@@ -1,11 +1,10 @@
-"""The report of a run: one HTML file with its figures, plots and tables, and nothing to fetch.
+"""The report of a run: one self-contained HTML file with figures, plots and tables.
 
-    figures   numbers as people read them                  pure
-    chart     a line over time as inline SVG               pure
-    page      a `JobResult` as a page, light and dark      pure
+    formatting  numbers as text                            pure
+    chart       a line over time as inline SVG             pure
+    page        a `JobResult` as a page, light and dark    pure
 
-No script, no font, no picture from elsewhere: the file opens from a mail, an artefact store or a
-disk without a network, and says the same in ten years.
+The page has no scripts, fonts or external images, so it works without a network.
 """
 
 from __future__ import annotations
@@ -19,6 +18,6 @@ __all__ = ["page", "write_report"]
 
 
 def write_report(result: JobResult, path: Path) -> None:
-    """Write the page of `result`; folders are made. Raises: OSError."""
+    """Write the page of `result` and create its folders. Raises: OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(page(result), encoding="utf-8")

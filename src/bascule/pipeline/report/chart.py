@@ -1,4 +1,4 @@
-"""A line over time as inline SVG. Pure."""
+"""Draws a line over time as inline SVG. Pure."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ TOP: Final = 16
 BOTTOM: Final = 36
 TICKS: Final = 5
 DOTS_MAX: Final = 60
-"""More points than this are a line without dots."""
+"""A line with more points has no dots."""
 
 Point = tuple[float, float]
 
 
 def chart(series: Series) -> str:
-    """The series as an SVG element; its colours are CSS variables of the page."""
+    """Draw the series as an SVG element. Its colours are CSS variables of the page."""
     points = [point for point in series.points if all(map(math.isfinite, point))]
     if not points:
         return ""
@@ -55,7 +55,7 @@ def ticks(low: float, high: float, count: int = TICKS) -> list[float]:
 
 
 class _Scale:
-    """From values to the picture's coordinates."""
+    """Converts values to coordinates."""
 
     def __init__(self, x: Point, y: Point) -> None:
         self._x, self._y = x, y

@@ -1,4 +1,4 @@
-"""Numbers as people read them, by the unit that ends their name. Pure."""
+"""Formats numbers for readers, by the unit at the end of their name. Pure."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def title_of(name: str) -> str:
 
 
 def figure(name: str, value: Any) -> str:
-    """A value of a summary as text."""
+    """Format a value of a summary."""
     if value is None:
         return "–"
     if isinstance(value, bool):
@@ -63,7 +63,7 @@ def seconds_text(seconds: float) -> str:
 
 
 def short(value: float) -> str:
-    """For the ticks of an axis: `0`, `0.5`, `950`, `12k`, `1.5M`."""
+    """Format a tick of an axis: `0`, `0.5`, `950`, `12k`, `1.5M`."""
     for unit, size in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
         if abs(value) >= size:
             return f"{value / size:.3g}{unit}"

@@ -1,4 +1,4 @@
-"""A `JobResult` as a page. Pure."""
+"""Renders a `JobResult` as a page. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from bascule.pipeline.report.chart import chart
 from bascule.pipeline.report.formatting import figure, title_of
 
 ROWS_MAX: Final = 1_000
-"""Of a table; a report is for reading."""
+"""Rows of a table that the page shows."""
 
 FIRST: Final = (
     "rows",
@@ -23,7 +23,7 @@ FIRST: Final = (
     "late_rows",
     "faults",
 )
-"""Figures that come first and large, in this order, where there are any."""
+"""Figures that are shown first and large, in this order."""
 WRONG_ABOVE_ZERO: Final = frozenset({"late_rows", "faults", "lag", "malformed", "missing", "extra"})
 
 STYLE: Final = """
@@ -148,7 +148,7 @@ def _table(table: Table) -> str:
 
 
 def _details(result: JobResult) -> str:
-    """What the summary says beyond the large figures."""
+    """The values of the summary that are not among the large figures."""
     rest = {name: value for name, value in result.summary.items() if name not in FIRST}
     if not rest:
         return ""

@@ -4,14 +4,14 @@
     DIR/transformations/pipeline.py     loads the declaration, and defines its flow into a sink
     DIR/storage/                        checkpoints
 
-The declaration stays where it is: the project names it, so that a secret that comes from the
-environment is written nowhere. What runs is the same source, SQL and sink as by
-`bascule pipeline run`; the position is in the project's storage, not in `pipeline.checkpoint`.
+The project refers to the declaration file and does not copy it, so secrets from the environment are
+never written. The source, SQL and sink are those of `bascule pipeline run`. The position is in the
+project's storage, not in `pipeline.checkpoint`.
 
-    project    writes the folder                            pure but for the files
-    flows      what the definition file calls               in Spark's process
-    outcome    whether a run COMPLETED, from its output     pure
-    __main__   runs a project and ends as the run did
+    project    writes the folder                                  pure except for the files
+    flows      called by the definition file                      in Spark's process
+    outcome    decides from the output whether a run COMPLETED    pure
+    __main__   runs a project and exits with its outcome
 """
 
 from bascule.pipeline.sdp.project import write_project

@@ -1,7 +1,8 @@
-"""`python -m bascule.pipeline.sdp DIR`: run a project, and end with 0 only if it COMPLETED.
+"""`python -m bascule.pipeline.sdp DIR`: run a project. The exit code is 0 only if it COMPLETED.
 
-Prints what `spark-pipelines run` prints, and as the last line of standard output a JSON object with
-`completed`, `exit_code`, `corrected` and `error`. With `--tied` all ends when standard input does.
+It prints the output of `spark-pipelines run`. The last line of standard output is a JSON object
+with `completed`, `exit_code`, `corrected` and `error`. With `--tied` everything ends when standard
+input ends.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def run(folder: Path) -> ProjectOutcome:
-    """Run a project; its lines go to standard error. Raises: MissingExtra."""
+    """Run a project and copy its output to standard error. Raises: MissingExtra."""
     process = subprocess.Popen(
         [_program(), "run", "--spec", str(folder / SPEC)],
         stdin=subprocess.DEVNULL,
@@ -72,7 +73,8 @@ def _environment() -> dict[str, str]:
 
 
 def _end_with_starter() -> None:
-    """When standard input ends, so does this process's group: Java and its Python are in it."""
+    """Kill the process group, which includes Java and its Python workers, when standard input
+    ends."""
     while os.read(0, 4_096):
         pass
     os.killpg(0, signal.SIGKILL)

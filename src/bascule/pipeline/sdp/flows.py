@@ -1,4 +1,4 @@
-"""What the definition file of a project calls: one sink, and the flow into it."""
+"""Functions for the definition file of a project: one sink, and the flow into it."""
 
 from __future__ import annotations
 
@@ -64,5 +64,5 @@ def _define_archive(spark: SparkSession, spec: ArchiveSpec) -> None:
 
 
 def _identifier(name: str) -> str:
-    """A pipeline's name as one that needs no quotes in SQL."""
+    """The pipeline's name as an SQL identifier without quotes."""
     return "".join(c if c.isalnum() else "_" for c in name)

@@ -1,9 +1,9 @@
-"""Whether a run COMPLETED, from what `spark-pipelines run` printed and how it ended. Pure.
+"""Decides whether a run COMPLETED, from the output of `spark-pipelines run` and its exit code.
+Pure.
 
-Spark 4.3.0, whenever a Python source read rows: the run ends as COMPLETED on the server, then the
-client meets an observation named `__python_accumulator__` that it does not know, raises
-[UNKNOWN_RESPONSE] and exits with 1. A run that failed exits with 1 too. So neither the exit code
-nor the last lines alone tell.
+In Spark 4.3.0 a run with a Python source ends as COMPLETED on the server. Then the client receives
+an observation named `__python_accumulator__`, raises [UNKNOWN_RESPONSE] and exits with 1. A failed
+run exits with 1 too. So neither the exit code nor the last lines are sufficient.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ _ERROR: Final = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class ProjectOutcome:
-    """How a run ended."""
+    """The outcome of a run."""
 
     completed: bool
     exit_code: int
-    """Of `spark-pipelines`."""
+    """Exit code of `spark-pipelines`."""
     corrected: bool
-    """It exited with an error after a run that COMPLETED."""
+    """Whether the program exited with an error after a COMPLETED run."""
     error: str = ""
-    """The line that says most about a run that did not."""
+    """The most relevant line of a run that did not complete."""
 
 
 def outcome_of(lines: Iterable[str], exit_code: int) -> ProjectOutcome:
-    """Judge the whole output, standard error included."""
+    """Evaluate the whole output, including standard error."""
     text = "\n".join(lines)
     completed = bool(_COMPLETED.search(text)) and not _FAILED.search(text)
     known_fault = bool(_KNOWN_FAULT.search(text))
     if completed and exit_code != 0 and not known_fault:
-        completed = False  # something else went wrong behind it
+        completed = False  # another error followed
     return ProjectOutcome(
         completed=completed,
         exit_code=exit_code,
@@ -54,4 +54,4 @@ def _error_in(text: str) -> str:
     ours = [line for line in found if "bascule.errors." in line]
     if ours:
         return ours[0].partition(": ")[2]
-    return (found or ["it ended without saying that its run COMPLETED"])[0]
+    return (found or ["the output does not report that the run COMPLETED"])[0]

@@ -16,10 +16,11 @@ STORAGE: Final = "storage"
 KINDS: Final = ("archive", "rollup")
 DEFAULTS: Final = {
     "spark.sql.session.timeZone": "UTC",
-    # Spark's own 200 is for clusters: each is a store of state, with files in every micro-batch.
+    # Spark's default of 200 is for clusters. Each partition is a state store with files in every
+    # batch.
     "spark.sql.shuffle.partitions": "2",
 }
-"""Settings where the declaration has none; a local session of ours has the same."""
+"""Settings that the declaration does not set; equal to those of a local session."""
 
 _DEFINITIONS: Final = '''\
 """Written by `bascule pipeline sdp`: the flow of {file}."""
@@ -33,14 +34,14 @@ define(spark, {file!r}, {settings!r})  # noqa: F821 (spark-pipelines gives it)
 def write_project(
     declaration: Declaration, file: Path, into: Path, *, settings: Sequence[str] = ()
 ) -> list[Path]:
-    """Write the project of `declaration`, which was loaded from `file`; returns the files.
+    """Write the project of `declaration`, which was loaded from `file`. Return the files.
 
-    Raises: ConfigError for a kind that is no streaming flow, or a folder that holds something else.
+    Raises: ConfigError for a kind that is not a streaming flow, or a folder with other content.
     """
     check(declaration)
     spec, definitions = into / SPEC, into / DEFINITIONS
     if into.exists() and any(into.iterdir()) and not spec.exists():
-        raise ConfigError(f"{into} is not empty, and no project: choose another folder")
+        raise ConfigError(f"{into} is not empty and not a project: use another folder")
     definitions.parent.mkdir(parents=True, exist_ok=True)
     (into / STORAGE).mkdir(exist_ok=True)
     spec.write_text(spec_text(declaration, into), encoding="utf-8")
@@ -51,22 +52,22 @@ def write_project(
 
 
 def check(declaration: Declaration) -> None:
-    """Raises: ConfigError where Spark Declarative Pipelines have no such flow."""
+    """Raises: ConfigError if Spark Declarative Pipelines cannot run the declaration."""
     kind = declaration.pipeline.kind
     if kind not in KINDS:
         raise ConfigError(
-            f"kind {kind} is no streaming flow: Spark Declarative Pipelines run "
+            f"kind {kind} is not a streaming flow: Spark Declarative Pipelines run "
             + " and ".join(KINDS)
         )
     if declaration.rollup is not None and declaration.rollup.mode != "append":
         raise ConfigError(
             "rollup.mode is 'update': flows of Spark Declarative Pipelines append; "
-            "`bascule pipeline run` runs it"
+            "use `bascule pipeline run`"
         )
 
 
 def spec_text(declaration: Declaration, into: Path) -> str:
-    """The YAML; every value is JSON, which is YAML too."""
+    """The YAML text. Every value is JSON, which is valid YAML."""
     from bascule.pipeline.declare.validation import option_text
 
     settings = {name: option_text(value) for name, value in declaration.spark.items()}

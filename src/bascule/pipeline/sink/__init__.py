@@ -1,4 +1,4 @@
-"""Frames into streams: `df.write.format("bascule")` and `df.writeStream.format("bascule")`.
+"""Publishes frames to streams: `df.write.format("bascule")`, `df.writeStream.format("bascule")`.
 
     query = (
         counts.selectExpr("concat('counts.', carrier) AS subject", "to_json(struct(*)) AS value")
@@ -7,24 +7,24 @@
         .start()
     )
 
-Each task publishes its rows over the NATS connection of its executor process, in Arrow columns, and
-ends once every row is acked. What it promises: a batch that Spark counts as done is stored as the
-acks of its stream say. With the stream's dedupe on, a row of a repeated batch, task or attempt is
-stored once, because its message id is the same each time:
+Each task publishes its rows in Arrow columns over the NATS connection of its executor process. It
+ends when every row is acked, so a batch that Spark counts as done is stored as the acks state. If
+the stream has a dedupe window, a row of a repeated batch, task or attempt is stored once, because
+its message id is the same each time:
 
     <query id or id of the write> . <batch> . <partition> . <row> . <checksum of the row>
 
-    options     what a user may say
-    columns     which columns of a frame are published
-    coverage    whether a stream remembers ids for long enough
-    advice      what to do about an error
-    writer      Spark's writers
+    options          the sink's options
+    columns          which columns of a frame are published
+    dedupe_coverage  whether a stream remembers message ids for long enough
+    error_hints      hints for errors that end a write
+    writer           Spark's writers
 
-It never creates a stream, never changes one, and takes nothing back: rows of a failed write that
-were acked are in the stream. Within one subject the order of a task's rows holds, but for what was
-sent again; tasks run side by side.
+The sink never creates or changes a stream and never removes messages: acked rows of a failed write
+stay in the stream. Rows of one task keep their order within a subject, except for messages that
+were sent again. Tasks run in parallel.
 
-Memory holds what is without ack, whatever a task writes. Nothing here imports pyspark but `writer`.
+Memory holds only the rows without ack. Only `writer` imports pyspark.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ __all__ = ["batch_writer", "stream_writer"]
 
 
 def batch_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> BasculeWriter:
-    """The writer of one `df.write`, on the driver.
+    """Create the writer of one `df.write`, on the driver.
 
     Raises: ConfigError, InvalidName, ColumnMismatch, UnknownStream, Broken, DedupeTooSmall.
     """
@@ -53,7 +53,8 @@ def batch_writer(options: Mapping[str, str], schema: StructType, overwrite: bool
 def stream_writer(
     options: Mapping[str, str], schema: StructType, overwrite: bool
 ) -> BasculeStreamWriter:
-    """The writer of one micro-batch, on the driver; Spark asks twice for each. Raises: as above."""
+    """Create the writer of one micro-batch, on the driver. Spark calls it twice per batch. Raises:
+    as above."""
     from bascule.pipeline.sink.writer import BasculeStreamWriter
 
     return BasculeStreamWriter.plan(options, schema, overwrite=overwrite)

@@ -1,4 +1,4 @@
-"""From the columns of a frame to those of the client's columnar publishing. Pure."""
+"""Maps the columns of a frame to those of the client's columnar publishing. Pure."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ _NAMES: Final = {
     "headers": "headers",
     "messageid": "message_id",
 }
-"""A frame's column in lower case -> that of the client."""
+"""Lower-case column of a frame -> column of the client."""
 
 
 @dataclass(frozen=True, slots=True)
 class Projection:
-    """Which columns of a frame are published, under which names; picklable."""
+    """The columns of a frame that are published, and their names. Picklable."""
 
     indexes: tuple[int, ...]
     names: tuple[str, ...]
 
     def of(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The columns to publish, without copying."""
+        """Select the columns to publish, without copying."""
         return pa.RecordBatch.from_arrays(
             [batch.column(index) for index in self.indexes], names=list(self.names)
         )
@@ -42,12 +42,12 @@ def projection_of(
     fixed_subject: bool,
     headers: bool,
 ) -> Projection:
-    """Choose from a frame's columns, given as (name, Spark type); the case of names is no matter.
+    """Choose among the columns of a frame, given as (name, Spark type). Case is ignored.
 
-    `fixed_subject`: all rows have one, so that the column is not needed; `headers`: whether that
-    column is published. `arrow_type` tells a column's type by its index.
+    With `fixed_subject` all rows have one subject and the column is not used. `headers` decides
+    whether the column `headers` is published. `arrow_type` returns the type of a column by index.
 
-    Raises: ColumnMismatch in the frame's own words.
+    Raises: ColumnMismatch with the frame's column names.
     """
     indexes, names = [], []
     for index, (name, kind) in enumerate(columns):

@@ -1,9 +1,8 @@
-"""Whether a stream remembers message ids for as long as a retry may need them. Pure.
+"""Checks whether a stream remembers message ids for as long as a retry may need them. Pure.
 
-A micro-batch that is repeated after a crash stores nothing twice as long as the stream still knows
-the ids of the first attempt when they come again: at worst the time between is what the batch took,
-and what Spark took to come back. And the ids of a batch must all be known at once, in each
-partition.
+A batch that is repeated after a crash is not stored twice if the stream still knows the ids of the
+first attempt. The longest time between the two is the duration of the batch plus Spark's restart.
+The stream must also remember all ids of the batch at once, in each partition.
 """
 
 from __future__ import annotations
@@ -15,23 +14,24 @@ from typing import Final
 from bascule.model import PartitionBy, StreamConfig
 
 RESTART_MS: Final = 30_000
-"""Allowed for a crash to be noticed and Spark to start again: it takes 15 to 20 s on two cores."""
+"""Time to detect a crash and restart Spark, which takes 15 to 20 s on two cores."""
 ROOM: Final = 4
-"""Times the rows seen that are advised: more may come, and other publishers have ids too."""
+"""Factor between the rows seen and the recommended limit, for larger batches and other
+publishers."""
 
 
 @dataclass(frozen=True, slots=True)
 class DedupeCoverage:
-    """What a stream remembers of message ids, in each partition."""
+    """The dedupe window of a stream, for each partition."""
 
     stream: str
     ms_max: int
-    """How long; 0: not at all."""
+    """Duration; 0: no deduplication."""
     messages_max: int
-    """How many."""
+    """Number of ids."""
     partitions: int = 1
     is_scattered: bool = False
-    """NATS picks the partition of each message at random, that of a repetition too."""
+    """NATS picks the partition of each message at random, also for repeated messages."""
 
     @classmethod
     def of(cls, stream: str, config: StreamConfig) -> DedupeCoverage:
@@ -44,23 +44,23 @@ class DedupeCoverage:
         )
 
     def why_no_dedupe(self) -> str | None:
-        """Why a repetition is not known at all."""
+        """Why the stream does not detect repeated rows at all; None if it does."""
         if self.is_scattered:
             return (
                 f"stream {self.stream!r} has {self.partitions} partitions with partition_by = "
-                "group: NATS may hand a repeated row to another partition, which does not know "
-                "its id; a stream for a sink has one partition, or partition_by subject or key"
+                "group: NATS may deliver a repeated row to another partition, which does not know "
+                "its id; use one partition, or partition_by subject or key"
             )
         if self.ms_max and self.messages_max:
             return None
         return (
-            f"stream {self.stream!r} remembers no message ids (its dedupe window is off): a batch "
-            f"that is repeated stores its rows again; `bascule stream alter {self.stream} "
-            "--dedupe-window 10m --dedupe-messages 1000000` turns it on"
+            f"stream {self.stream!r} has no dedupe window: a batch "
+            f"that is repeated is stored again; `bascule stream alter {self.stream} "
+            "--dedupe-window 10m --dedupe-messages 1000000` enables one"
         )
 
     def why_too_short(self, duration_ms: int) -> str | None:
-        """Why ids of a batch that takes so long would not all be known to a repetition."""
+        """Why the window is too short for a batch of this duration; None if it is not."""
         needed = duration_ms + RESTART_MS
         if needed <= self.ms_max:
             return None
@@ -72,7 +72,8 @@ class DedupeCoverage:
         )
 
     def why_too_few(self, rows: int, *, partition: int | None = None) -> str | None:
-        """Why a batch with so many rows in a partition (None: in all) would not be known whole."""
+        """Why the window is too small for so many rows in a partition (None: in total); None if it
+        is not."""
         places = self.messages_max * (self.partitions if partition is None else 1)
         if rows <= places:
             return None
@@ -90,9 +91,10 @@ def coverage_problems(
     *,
     duration_ms: int,
 ) -> list[str]:
-    """What a repetition of a batch would store twice; empty: nothing.
+    """Reasons why a repetition of a batch would store rows twice; empty if it would not.
 
-    `spans` are (stream, partition, rows) of all its tasks; streams without a window are not known.
+    `spans` are (stream, partition, rows) of all tasks. Streams without an entry in `windows` are
+    ignored.
     """
     rows: dict[tuple[str, int], int] = {}
     for stream, partition, count in spans:

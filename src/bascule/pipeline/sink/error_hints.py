@@ -1,4 +1,4 @@
-"""What to do about an error that ended a write. Pure."""
+"""Hints for errors that end a write. Pure."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ TOO_FAST: Final = 20003
 
 _REJECTED: Final = {
     TOO_LARGE: "raise the stream's message_bytes_max, or leave such rows out",
-    NOT_STORED: "the stream is at its limits or its partition stopped: `bascule stream show` tells",
-    PAUSED: "`bascule stream resume` it and start the write again",
-    READ_ONLY: "the stream takes no messages: alter it, or write to another",
-    TOO_FAST: "the stream's rate is limited: raise it, or write less at a time",
+    NOT_STORED: "the stream is at its limits or its partition stopped: see `bascule stream info`",
+    PAUSED: "run `bascule stream resume` and start the write again",
+    READ_ONLY: "the stream is read-only: alter it, or write to another stream",
+    TOO_FAST: "raise the stream's rate limit, or write fewer rows at a time",
 }
 
 
 def explain(error: BasculeError) -> str:
-    """The error and what to do about it."""
+    """The error's text and a hint."""
     return f"{_text(error)}; {_todo(error)}"
 
 
@@ -43,22 +43,22 @@ def _text(error: BasculeError) -> str:
 
 def _todo(error: BasculeError) -> str:
     if isinstance(error, RowRefused):
-        return "mend such rows before the sink, or filter them out"
+        return "correct such rows before the sink, or filter them out"
     if isinstance(error, PublishRejected):
         return _REJECTED.get(error.err_code, "the stream refused the row; see docs/publishing.md")
     if isinstance(error, NoResponders):
-        return "with option `stream` the sink waits for a stream whose node is away"
+        return "with option `stream` the sink waits for a stream whose node is unavailable"
     if isinstance(error, Indeterminate):
         return (
-            "is the node healthy (`bascule top`)? If it is only slow, raise option ackTimeout; "
-            "a repetition stores nothing twice while the stream remembers the ids"
+            "check the node with `bascule top`; if it is only slow, raise option ackTimeout; "
+            "repeated rows are not stored twice while the stream remembers their ids"
         )
     if isinstance(error, LimitExceeded):
         return "raise the limit, or leave such rows out"
     if isinstance(error, NatsRefused):
-        return "mend the credentials: options user and password, token, nkey, creds, tlsCa ..."
+        return "correct the credentials: options user and password, token, nkey, creds, tlsCa ..."
     if isinstance(error, Broken):
-        return "is the NATS server there, and may this machine reach it?"
+        return "check that the NATS server runs and that this machine can reach it"
     if isinstance(error, ConfigError):
-        return "mend the option and start the write again"
-    return "nothing after this row is known to be stored"
+        return "correct the option and start the write again"
+    return "rows after this one may not be stored"

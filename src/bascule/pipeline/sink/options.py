@@ -1,4 +1,4 @@
-"""What a user may say with `option(...)` to the sink, checked once, as one frozen value. Pure."""
+"""The options of the sink, parsed once into a frozen value. Pure."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _BY_LOWER_NAME: Final = {name.lower(): name for name in _NAMES}
 _FROM_SPARK: Final = frozenset(
     {"path", "checkpointlocation", "queryname", "outputmode", "__spark_schema__"}
 )
-"""Keys that Spark adds, or that are meant for it; `save("flights")` arrives as `path`."""
+"""Keys that Spark adds or uses itself. `save("flights")` arrives as `path`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,24 +53,24 @@ class SinkOptions:
 
     server: str = ""
     stream: str = ""
-    """Only its acks count; empty: that of whichever stream answers first."""
+    """Only acks of this stream count. Empty: the first stream that replies."""
     subject: str = ""
-    """The subject of every row; empty: column `subject` has them."""
+    """Subject of every row. Empty: column `subject`."""
     headers: bool = True
     """Whether a column `headers` is published."""
     window: int = BATCH_WINDOW
-    """Rows of a task without ack at a time."""
+    """Greatest number of rows of a task without ack."""
     ack_timeout_s: float = BATCH_TIMEOUT_S
     dedupe: Dedupe = "warn"
     id_prefix: str = ""
-    """What the message ids of a batch write begin with; empty: something new each time."""
+    """Prefix of the message ids of a batch write. Empty: a random one."""
     login: NatsLogin = NO_LOGIN
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> SinkOptions:
-        """Read Spark's option map; names are matched without regard to case.
+        """Parse Spark's options. Case of names is ignored.
 
-        Raises: ConfigError for an unknown name or a value that cannot be read, InvalidName.
+        Raises: ConfigError for an unknown name or an invalid value, InvalidName.
         """
         given = {name.lower(): str(value) for name, value in options.items()}
         for name in given:
@@ -82,9 +82,7 @@ class SinkOptions:
         dedupe = cast(Dedupe, word_of("dedupe", given, DEDUPE, default="warn"))
         stream = given.get("stream") or given.get("path") or ""
         if dedupe == "require" and not stream:
-            raise ConfigError(
-                'option "dedupe" is "require", which needs option "stream": whose window is it?'
-            )
+            raise ConfigError('option "dedupe" is "require", which needs option "stream"')
         login = {field: given[name.lower()] for name, field in _LOGIN.items() if
                  name.lower() in given}  # fmt: skip
         return cls(
@@ -100,7 +98,7 @@ class SinkOptions:
         )
 
     def for_stream(self) -> SinkOptions:
-        """Raises: ConfigError where an option only means something to a batch write."""
+        """Raises: ConfigError for an option that only a batch write has."""
         if self.id_prefix:
             raise ConfigError(
                 'option "messageIdPrefix" is for write, not for writeStream: the message ids of a '

@@ -1,7 +1,7 @@
 """Spark's writers: planned on the driver, pickled to the executors, committed on the driver.
 
-Spark makes a stream's writer twice for each micro-batch, in processes of their own: what `commit`
-is to know comes in the tasks' messages.
+Spark creates the writer of a stream twice per micro-batch, in different processes. So everything
+that `commit` needs is in the tasks' messages.
 """
 
 from __future__ import annotations
@@ -48,14 +48,15 @@ log = logging.getLogger(__name__)
 
 QUERY_ID: Final = "sql.streaming.queryId"
 BATCH_ID: Final = "streaming.sql.batchId"
-"""Local properties of a task: `write` is told neither in any other way."""
+"""Local properties of a task. Spark passes the query id and batch number to `write` in no other
+way."""
 ID_DIGITS: Final = 16
-"""Of a query's id in message ids: 60 random bits tell queries apart within a stream's window."""
+"""Digits of a query's id in message ids. 60 random bits distinguish queries within a window."""
 
 
 @dataclass
 class WriteCommitMessage(WriterCommitMessage):
-    """What one task published; all of it is acked."""
+    """Counts of one task. Every message is acked."""
 
     rows: int
     duplicates: int
@@ -67,17 +68,17 @@ class WriteCommitMessage(WriterCommitMessage):
 
 @dataclass(frozen=True)
 class WritePlan:
-    """What executors are told of a write; picklable."""
+    """The plan of a write, for executors. Picklable."""
 
     options: SinkOptions
     projection: Projection
     window: DedupeCoverage | None
-    """Of the stream that is named, when the write was planned."""
+    """Window of the named stream when the write was planned."""
     planned_ms: int
 
     @classmethod
     def of(cls, options: SinkOptions, schema: StructType, *, patient: bool) -> WritePlan:
-        """Check what can be checked before a row is there.
+        """Check everything that needs no rows.
 
         Raises: ColumnMismatch, UnknownStream, Broken, DedupeTooSmall.
         """
@@ -97,7 +98,7 @@ class WritePlan:
     def publish(
         self, batches: Iterator[pa.RecordBatch], *, write: str, ids: str
     ) -> WriteCommitMessage:
-        """Publish a task's rows and return once all are acked; `ids` begins their message ids.
+        """Publish a task's rows and wait for all acks. `ids` is the prefix of their message ids.
 
         Raises: RowNotPublished.
         """
@@ -116,7 +117,7 @@ class WritePlan:
         return self._stored(published)
 
     def _open(self, ids: str) -> SyncBatchPublisher:
-        """A publisher that is open. Raises: as `Client.batch_publisher`."""
+        """Open a publisher. Raises: as `Client.batch_publisher`."""
         options = self.options
 
         def attempt() -> SyncBatchPublisher:
@@ -134,11 +135,11 @@ class WritePlan:
             try:
                 return attempt()
             except NatsRefused as refused:
-                # Waiting gives no one other credentials.
+                # Retrying does not change the credentials.
                 drop_client(options.server, options.login)
                 return refused
             except (Broken, Closed):
-                # What ended a connection for good would be told again and again.
+                # The client keeps a permanent failure, so the next attempt needs a new client.
                 drop_client(options.server, options.login)
                 raise
 
@@ -148,7 +149,7 @@ class WritePlan:
         return out
 
     def _check_covered(self, rows: int) -> None:
-        """Stop while everything sent can still be told from a repetition, where that is required.
+        """Stop before the dedupe window no longer covers the batch, if coverage is required.
 
         Raises: DedupeTooSmall.
         """
@@ -168,8 +169,9 @@ class WritePlan:
         )
 
     def finish(self, messages: list[WriterCommitMessage | None], *, write: str) -> None:
-        """Say what a repetition of this write would store twice, which is done and is not taken
-        back; a batch that fails now would be repeated, of all things.
+        """Log what a repetition of this write would store twice.
+
+        It does not raise: the rows are stored, and Spark would repeat a batch that fails now.
         """
         stored = [message for message in messages if isinstance(message, WriteCommitMessage)]
         again = sum(message.duplicates for message in stored)
@@ -183,7 +185,7 @@ class WritePlan:
             try:
                 windows[stream] = _window(self.options, stream, patient=False)
             except (UnknownStream, Broken):
-                # JetStream's own, or nobody to ask: the rows are stored all the same.
+                # A stream of JetStream, or an unreachable node. The rows are stored in either case.
                 continue
         duration_ms = _now_ms() - min(message.planned_ms for message in stored)
         level = logging.ERROR if self.options.dedupe == "require" else logging.WARNING
@@ -216,7 +218,7 @@ class BasculeWriter(DataSourceArrowWriter):
         self._plan.finish(messages, write=self._name)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Nothing is taken back: what was acked is in the stream."""
+        """Does nothing: acked rows stay in the stream."""
 
     @property
     def _name(self) -> str:
@@ -245,8 +247,8 @@ class BasculeStreamWriter(DataSourceStreamArrowWriter):
             return self._plan.publish(iterator, write=name, ids="")
         if query is None or batch is None:
             raise ConfigError(
-                f"this Spark tells a task neither {QUERY_ID!r} nor {BATCH_ID!r}, of which message "
-                'ids are made: option dedupe="off" writes without'
+                f"this Spark sets neither {QUERY_ID!r} nor {BATCH_ID!r} for a task; the message "
+                'ids need both. Option dedupe="off" writes without ids'
             )
         ids = f"{query.replace('-', '')[:ID_DIGITS]}.{batch}"
         return self._plan.publish(iterator, write=name, ids=ids)
@@ -255,7 +257,7 @@ class BasculeStreamWriter(DataSourceStreamArrowWriter):
         self._plan.finish(messages, write=f"batch {batchId}")
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Nothing is taken back: the batch is repeated, and what was acked is known by its id."""
+        """Does nothing: Spark repeats the batch, and the stream knows the ids of acked rows."""
 
 
 def _refuse_overwrite(overwrite: bool, instead: str) -> None:
@@ -264,7 +266,7 @@ def _refuse_overwrite(overwrite: bool, instead: str) -> None:
 
 
 def _window(options: SinkOptions, stream: str, *, patient: bool) -> DedupeCoverage:
-    """What a stream remembers. Raises: UnknownStream, Broken."""
+    """Ask for the dedupe window of a stream. Raises: UnknownStream, Broken."""
 
     def ask() -> DedupeCoverage:
         info = client_of(options.server, options.login).stream(stream)

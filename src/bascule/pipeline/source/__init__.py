@@ -1,29 +1,29 @@
-"""The source: ranges of offsets of one or many streams as rows of Spark, in batch or as they come.
+"""The Spark source: reads offset ranges of streams as rows, in batch or streaming.
 
-    driver    options --> extents --> positions, tasks     executors   tasks --> reading --> Arrow
-              (what is asked) (what is there)                        straight from the broker
+    driver    options --> extents --> positions, tasks     executors   tasks --> rows --> Arrow
+              (requested) (available)                                  straight from the broker
 
-What it promises. A batch read is fixed when it is planned: offsets [start, end) of each partition.
-A streaming query reads each offset once, in the micro-batch that Spark's log of offsets says,
-however often it is run: the position of record is Spark's checkpoint, never anything the node
-keeps. What is no longer there is an error that names it, unless `failOnDataLoss` is false.
+A batch read is fixed when it is planned: offsets [start, end) of each partition. A streaming query
+reads each offset once, in the micro-batch of Spark's offset log, however often the batch runs.
+Spark's checkpoint is the authority on positions; the node keeps none. Records that were removed are
+an error that names them, unless `failOnDataLoss` is false.
 
-The position is one JSON object, always with its names in the same order, because Spark compares
-positions as text; a stream's id tells it from another one created later under its name:
+The position is one JSON object. Its names are ordered, because Spark compares positions as text.
+The stream's id distinguishes it from a later stream of the same name:
 
     {"flights": {"id": "<hex>", "0": <next offset of partition 0>, ...}, ...}
 
-    options      what a user may say, checked
-    bounds       where to start and to end: words, offsets, times
-    extents      what streams hold now, asked of the node
-    positions    positions, how they move, how they are written; ranges, and how they are cut
-    planning     from options and extents to tasks
-    columns      the rows' columns
-    filters      what a query's WHERE leaves to be read
-    reading      a task as Arrow batches
-    changes      `view = latest`: the last value of each key
-    history      `archive`: what a lake table holds of a stream, before the log
-    data_source  Spark's interfaces
+    options          the options of the source, checked
+    bounds           start and end of a read: words, offsets, times
+    extents          asks the node for the extents of streams
+    positions        positions and ranges: encoding, checks, advance, split
+    planning         from options and extents to tasks
+    columns          the columns of the rows
+    filters          pushed-down filters
+    log_reader       a range of a log as Arrow batches
+    latest_view      `view = latest`: the last value of each key
+    archive_history  `archive`: the part of a stream that a lake table holds
+    data_source      Spark's interfaces
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""`archive`: one view of a lake table's history and the log's tail.
+"""`archive`: reads a lake table and the log of its stream as one sequence of offsets.
 
     offsets   archive start            H = committed end        watermark
               |--- lake table ---------|                        |
                           |--- log ----+------------------------|
     read from |--- files --------------|--- log ----------------|
 
-Each offset comes from one place: below H, which the snapshot of the lake table says for each
-partition, from its files; from H on from the log. H is fixed when a read, or a micro-batch, is
-planned, and travels with its tasks; whichever way an offset is read, the row is the same.
+Each offset is read from one place. H is the end of the partition in the lake table's snapshot.
+Offsets below H come from its files, offsets from H on come from the log. H is fixed when a read or
+a micro-batch is planned and is part of its tasks. The rows are the same from either place.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ArchiveFiles:
-    """The files that a range is read from, and what their column of values is."""
+    """The files of a range, and the type of their value column."""
 
     main: tuple[DataFile, ...]
     malformed: tuple[DataFile, ...] = ()
-    """Of records whose values did not parse; their values are bytes."""
+    """Files of malformed records. Their values are bytes."""
     value_column: str = "value"
     is_typed: bool = False
-    """Whether that column holds values as they are to be read, and not bytes."""
+    """Whether the column holds typed values and not bytes."""
 
     def overlapping(self, wanted: Range) -> ArchiveFiles:
-        """Those that may hold offsets of a range."""
+        """The files that may hold offsets of a range."""
         span = Span(wanted.partition, wanted.start, wanted.end)
         return replace(
             self,
@@ -56,7 +56,7 @@ class ArchiveFiles:
 
 @dataclass(frozen=True, slots=True)
 class ArchiveHistory:
-    """What one snapshot of a lake table holds of a stream."""
+    """The part of a stream that one snapshot of a lake table holds."""
 
     stream: str
     stream_id: str
@@ -66,10 +66,9 @@ class ArchiveHistory:
 
     @classmethod
     def of(cls, address: TableAddress, stream: str, values: ValueSpec) -> ArchiveHistory:
-        """The table's current snapshot.
+        """Read the table's current snapshot.
 
-        Raises: ConfigError where it archives another stream, or values of another type;
-        UnknownTable.
+        Raises: ConfigError if it archives another stream or values of another type; UnknownTable.
         """
         from bascule.pipeline.lake import open_table
 
@@ -90,9 +89,10 @@ class ArchiveHistory:
         return cls(stream, snapshot.stream_id, snapshot.committed, files)
 
     def extended(self, extent: Extent) -> Extent:
-        """The extent of history and log together.
+        """The combined extent of the archive and the log.
 
-        Raises: DataLoss where the log begins beyond the archive's end, or is of another stream.
+        Raises: DataLoss if there is a gap between the archive and the log, or the log is another
+        stream.
         """
         if self.stream_id and self.stream_id != extent.id:
             raise DataLoss(
@@ -111,7 +111,7 @@ class ArchiveHistory:
         return replace(extent, partitions=partitions)
 
     def find_offset(self, partition: int, time_ms: int) -> int | None:
-        """The first offset of the history at or after a Unix time, None where none is."""
+        """The first archived offset at or after a Unix time; None if there is none."""
         found = [
             offset
             for files in (self.files.main, self.files.malformed)
@@ -120,16 +120,17 @@ class ArchiveHistory:
         return min(found, default=None)
 
     def cut(self, wanted: Range) -> tuple[Range, Range]:
-        """The part of a range that is history, and the part that the log holds."""
+        """Split a range into the part for the archive and the part for the log."""
         start, end = self.committed.get(wanted.partition, (0, 0))
-        if wanted.start < start:  # The archive began later than the log, which has it all.
+        if wanted.start < start:  # The log holds the whole range.
             return replace(wanted, end=wanted.start), wanted
         middle = min(max(wanted.start, end), wanted.end)
         return replace(wanted, end=middle), replace(wanted, start=middle)
 
 
 def _first_at(files: tuple[DataFile, ...], partition: int, time_ms: int) -> int | None:
-    """Times never fall within a partition: the first row of that time or later has the offset."""
+    """Timestamps never decrease within a partition, so the first row at or after the time has the
+    offset."""
     from bascule.pipeline.lake.file_reader import read_files
 
     moment = pa.scalar(time_ms * 1000, pa.timestamp("us", tz="UTC"))
@@ -149,7 +150,7 @@ def _first_at(files: tuple[DataFile, ...], partition: int, time_ms: int) -> int 
 
 
 def _ends_at(file: DataFile, moment_us: int) -> bool:
-    """Whether a file may have rows of that time (Unix microseconds) or later."""
+    """Whether a file may have rows at or after a time (Unix microseconds)."""
     for bounds in file.bounds:
         if bounds.path == "timestamp" and isinstance(bounds.high, int):
             return bounds.high >= moment_us
@@ -157,7 +158,8 @@ def _ends_at(file: DataFile, moment_us: int) -> bool:
 
 
 def _files_for(held: pa.Schema, values: ValueSpec) -> ArchiveFiles:
-    """Which column the values are read from. Raises: ConfigError where none has what is asked."""
+    """The column from which values are read. Raises: ConfigError if no column has the requested
+    type."""
     found, wanted = held.field("value").type, values.arrow_type()
     if found == pa.binary():
         return ArchiveFiles(())
@@ -174,7 +176,8 @@ def _files_for(held: pa.Schema, values: ValueSpec) -> ArchiveFiles:
 def _malformed_files(
     address: TableAddress, snapshot: LakeSnapshot, held: pa.Schema
 ) -> tuple[DataFile, ...]:
-    """The files of the table of malformed records. It is committed first, so it may be ahead."""
+    """The files of the table of malformed records. The archive commits it first, so it may be
+    ahead."""
     from bascule.pipeline.lake import open_table
     from bascule.pipeline.lake.address import malformed_address
 
@@ -191,9 +194,9 @@ def _malformed_files(
 def history_rows(
     options: SourceOptions, wanted: Range, files: ArchiveFiles, predicate: Predicate = ALL
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of a range that the files hold, in the source's columns; only these are read.
+    """Read the rows of a range from files, in the source's columns. Only needed columns are read.
 
-    Raises: MalformedValue; Broken where a file is gone because its snapshot expired.
+    Raises: MalformedValue; Broken if a file was deleted because its snapshot expired.
     """
     projector = RowProjector(options, wanted.stream)
     needed = projector.needed | predicate.needed or {"offset"}
@@ -216,7 +219,7 @@ def _read(
     column: str,
     is_typed: bool,
 ) -> Iterator[pa.RecordBatch]:
-    """Batches with the columns of a fetched one that are needed."""
+    """Batches with the needed columns of a fetched batch."""
     from bascule.pipeline.lake.file_reader import read_files
 
     value = options.values.arrow_type() if is_typed else pa.binary()

@@ -1,4 +1,4 @@
-"""Where a read starts or ends, as a user may say it: a word, offsets, a time. Pure."""
+"""The start or end of a read: a word, offsets or times. Pure."""
 
 from __future__ import annotations
 
@@ -13,29 +13,30 @@ from bascule.pipeline.source.positions import Extent
 
 EARLIEST: Final = -2
 LATEST: Final = -1
-"""Stand for the ends of a partition where an offset may be given, as in Kafka's JSON."""
+"""Placeholders for the ends of a partition, as in Kafka's JSON."""
 
 Each: TypeAlias = Mapping[str, Mapping[int, int]]
-"""Stream -> partition -> offset, or time in Unix ms; the stream "" is the only one that is read."""
+"""Stream -> partition -> offset or Unix ms. The stream "" stands for the only stream that is
+read."""
 
 FindOffset: TypeAlias = Callable[[str, int, int], int | None]
-"""Stream, partition, Unix ms -> the first offset at or after that time, None where none is."""
+"""Stream, partition, Unix ms -> the first offset at or after that time; None if there is none."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReadBound:
-    """One end of a read, for all partitions (`everywhere`) or for each one (`each`)."""
+    """One end of a read, for all partitions (`everywhere`) or for each (`each`)."""
 
     option: str
-    """Which option said it, for errors."""
+    """The option that set it, for errors."""
     kind: Literal["offset", "time"]
     everywhere: int | None = None
     each: Each | None = None
 
     def of(self, extent: Extent) -> dict[int, int]:
-        """What it says for each partition of a stream.
+        """The value for each partition of a stream.
 
-        Raises: ConfigError where it does not name exactly the stream's partitions.
+        Raises: ConfigError if it does not name exactly the stream's partitions.
         """
         if self.each is None:
             assert self.everywhere is not None
@@ -57,10 +58,10 @@ class ReadBound:
 def resolve_bound(
     bound: ReadBound, extent: Extent, find: FindOffset, *, none_is_latest: bool
 ) -> dict[int, int]:
-    """One offset for each partition of the stream.
+    """Resolve the bound to one offset for each partition of the stream.
 
-    A time stands for the first record at or after it. Where there is none, that is the end if
-    `none_is_latest`. Raises: ConfigError otherwise.
+    A time stands for the first record at or after it. If there is none, it is the end of the
+    partition with `none_is_latest`. Raises: ConfigError otherwise.
     """
     resolved = {}
     for partition, said in bound.of(extent).items():
@@ -73,7 +74,7 @@ def resolve_bound(
             raise ConfigError(
                 f"option {bound.option!r}: stream {extent.stream!r} partition {partition} has no "
                 f"record at or after {said} (Unix ms); set startingOffsetsByTimestampStrategy to "
-                '"latest" to start at its end then'
+                '"latest" to start at its end in this case'
             )
         resolved[partition] = latest if found is None else min(found, latest)
     return resolved

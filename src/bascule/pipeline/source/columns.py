@@ -1,4 +1,4 @@
-"""The columns of the rows: which there are, and fetched batches brought to their schema."""
+"""The columns of the rows, and the projection of fetched batches to them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from bascule.pipeline.values import ValueSpec
 
 ROWS_PER_BATCH_MAX: Final = 65_536
-"""Rows of one Arrow batch handed to Spark; larger and smaller ones measured slower."""
+"""Rows of one Arrow batch for Spark. Larger and smaller batches were slower in measurements."""
 CORRUPT: Final = "_corrupt_record"
 CHANGE: Final = "change"
 
@@ -46,7 +46,7 @@ _ARROW: Final = {
 
 
 class ColumnOptions(Protocol):
-    """What of `SourceOptions` decides the columns."""
+    """The part of `SourceOptions` that decides the columns."""
 
     @property
     def columns(self) -> tuple[str, ...]: ...
@@ -59,7 +59,7 @@ class ColumnOptions(Protocol):
 
 
 def available_columns(options: ColumnOptions) -> tuple[str, ...]:
-    """Every column that these options can have, in the order of the schema."""
+    """Every column that these options allow, in schema order."""
     names = ["key", "value", "subject", "stream", "partition", "offset", "timestamp"]
     if options.include_headers or "headers" in options.columns:
         names.append("headers")
@@ -71,12 +71,12 @@ def available_columns(options: ColumnOptions) -> tuple[str, ...]:
 
 
 def chosen_columns(options: ColumnOptions) -> tuple[str, ...]:
-    """The columns of the rows, in order."""
+    """The selected columns, in order."""
     return options.columns or available_columns(options)
 
 
 def check_columns(options: ColumnOptions) -> None:
-    """Raises: ConfigError for a column that is unknown, or named twice."""
+    """Raises: ConfigError for an unknown or repeated column."""
     known = available_columns(options)
     for name in options.columns:
         if name not in known:
@@ -92,7 +92,7 @@ def schema_ddl(options: ColumnOptions) -> str:
 
 
 def schema_arrow(options: ColumnOptions) -> pa.Schema:
-    """The schema as Spark wants it in Arrow: exactly this, or it refuses the batch."""
+    """The Arrow schema that Spark requires. Spark refuses a batch of any other schema."""
     types = {**_ARROW, "value": options.values.arrow_type()}
     return pa.schema([pa.field(name, types[name]) for name in chosen_columns(options)])
 
@@ -112,7 +112,7 @@ class RowProjector:
 
     @property
     def needed(self) -> set[str]:
-        """The columns of a fetched batch that `project` looks at."""
+        """The columns of a fetched batch that `project` uses."""
         names = set(self._names)
         if names & {CHANGE, CORRUPT}:
             names.add("value")
@@ -121,8 +121,8 @@ class RowProjector:
         return names & set(FETCHED.names)
 
     def project(self, batch: pa.RecordBatch, *, is_typed: bool = False) -> pa.RecordBatch:
-        """Rows of a fetched batch (`record.columns.SCHEMA`, or what is `needed` of it) in the
-        columns that are chosen. With `is_typed` its values were decoded before.
+        """Project a fetched batch (`record.columns.SCHEMA`, or the `needed` columns of it) to the
+        selected columns. With `is_typed` its values are already decoded.
 
         Raises: MalformedValue in mode FAILFAST.
         """
@@ -154,7 +154,7 @@ class RowProjector:
         columns[CORRUPT] = pc.if_else(decoded.bad_mask(), raw, pa.scalar(None, pa.binary()))
 
     def _stream_column(self, rows: int) -> pa.Array:
-        """The stream's name so many times; made once, as long as it was ever needed."""
+        """A column with the stream's name, cached at the greatest length used."""
         if len(self._name_column) < rows:
             room = max(rows, ROWS_PER_BATCH_MAX)
             self._name_column = pa.repeat(pa.scalar(self._stream, pa.string()), room)

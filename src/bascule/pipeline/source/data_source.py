@@ -1,7 +1,8 @@
 """The data source `bascule` for Spark's Python data source API (pyspark 4.3).
 
-Readers are pickled: to planner processes of the driver, and with every task to the executors. So
-they hold options and offsets only; connections live in `pipeline.clients` and `source.extents`.
+Spark pickles readers to planner processes of the driver and, with every task, to executors. So
+readers hold only options and offsets. Connections belong to `pipeline.clients` and
+`source.extents`.
 """
 
 from __future__ import annotations
@@ -46,12 +47,13 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 PUSHDOWN_WORKER: Final = "pyspark.sql.worker.data_source_pushdown_filters"
-"""The module of Spark's process that offers filters to a reader. It runs only in a session with
-`spark.sql.python.filterPushdown.enabled`; without it a reader with `pushFilters` is an error."""
+"""The module of the Spark process that pushes filters to a reader. It runs only in a session with
+`spark.sql.python.filterPushdown.enabled`. In other sessions a reader with `pushFilters` is an
+error."""
 
 
 class SourcePartition(InputPartition):
-    """One task."""
+    """One Spark task."""
 
     def __init__(self, task: ReadTask) -> None:
         super().__init__(None)
@@ -59,12 +61,12 @@ class SourcePartition(InputPartition):
 
 
 def _partitions(tasks: list[ReadTask]) -> Sequence[SourcePartition]:
-    """At least one task: for none at all Spark would make one up, without a range."""
+    """At least one task, because Spark invents a task without a range if there is none."""
     return [SourcePartition(task) for task in tasks or [ReadTask.nothing()]]
 
 
 class BasculeReader(DataSourceReader):
-    """Batch read of what starts and ends say, both fixed when the read is planned."""
+    """A batch read. Its start and end are fixed when the read is planned."""
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
@@ -79,20 +81,20 @@ class BasculeReader(DataSourceReader):
 
 
 class FilteringReader(BasculeReader):
-    """A batch reader that is offered the query's filters, to leave out what cannot pass them.
+    """A batch reader that uses the query's filters to skip records.
 
-    Spark 4.3 keeps what was planned with the frame, so a second query on the frame with other
-    filters would miss rows: only who says `pushdown = true` gets one, and a frame for each filter.
+    Spark 4.3 keeps the plan with the frame, so a second query on the frame with other filters would
+    miss rows. So this reader needs `pushdown = true` and a new frame for each filter.
     """
 
     def pushFilters(self, filters: list[Filter]) -> Iterator[Filter]:  # noqa: N802
-        """Every filter goes back: Spark applies them all to what is left."""
+        """Return every filter, because Spark must apply them to the rows."""
         self._predicate = predicate_of(filters)
         return iter(filters)
 
 
 class BasculeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Micro-batches over streams; every offset handed out is final once Spark has logged it."""
+    """Plans micro-batches over streams. An offset is final once Spark has logged it."""
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
@@ -104,7 +106,7 @@ class BasculeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._is_past_history = False
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
-        """Where a new query starts. Spark asks twice: the first answer is kept."""
+        """The start of a new query. Spark calls it twice; the first result is kept."""
         if self._initial is None:
             self._initial = encode_positions(ReadPlan.now(self._options).initial())
         return self._initial
@@ -114,13 +116,13 @@ class BasculeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable() if limit is None else ReadMaxRows(limit)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """Fix the end of an AvailableNow run: what is committed now, and not a record more."""
+        """Fix the end of an AvailableNow run at the currently committed end."""
         self._targets = ReadPlan.now(self._options).latest()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
-        """The end of the next micro-batch; `start` itself while too little is there.
+        """The end of the next micro-batch, or `start` while there are too few records.
 
-        Raises: DataLoss where records between `start` and it are gone.
+        Raises: DataLoss if records after `start` were removed.
         """
         plan, held = self._look(decode_positions(start))
         self._planned = plan
@@ -135,10 +137,10 @@ class BasculeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return encode_positions({s: Position(ids[s], ends[s]) for s in ends})
 
     def _look(self, positions: Positions) -> tuple[ReadPlan, dict[str, dict[int, int]]]:
-        """What is there now, and where the next batch starts.
+        """The current plan, and the start of the next batch.
 
-        A query that has caught up with the log leaves the archive alone, unless retention has
-        overtaken it.
+        After a query has passed the end of the archive, the archive is not read again unless
+        retention has removed unread records.
         """
         if self._is_past_history:
             try:
@@ -153,7 +155,7 @@ class BasculeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return plan, held
 
     def _waits_for_more(self, count: int) -> bool:
-        """Whether a batch of `count` records is put off for minOffsetsPerTrigger."""
+        """Whether a batch of `count` records waits for minOffsetsPerTrigger."""
         fewest = self._options.records_per_trigger_min
         if fewest is None:
             return False
@@ -183,10 +185,10 @@ class BasculeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return run_task(self._options, partition.task, ALL)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Nothing: the position of record is Spark's checkpoint."""
+        """Does nothing: Spark's checkpoint holds the position."""
 
     def stop(self) -> None:
-        """Nothing to release here: clients belong to the process."""
+        """Does nothing: clients belong to the process."""
 
 
 def _lesser(
@@ -194,7 +196,8 @@ def _lesser(
     targets: dict[str, dict[int, int]],
     held: dict[str, dict[int, int]],
 ) -> dict[str, dict[int, int]]:
-    """The targets fixed before, as far as they are there; what came later stays where it is."""
+    """The smaller of the fixed targets and the current ends. Partitions added later stay at their
+    start."""
     return {
         stream: {
             p: min(end, targets.get(stream, {}).get(p, held[stream][p])) for p, end in ends.items()
@@ -204,7 +207,7 @@ def _lesser(
 
 
 class BasculeDataSource(DataSource):
-    """`spark.dataSource.register(BasculeDataSource)`, then `format("bascule")`."""
+    """The data source `bascule`. Register it with `spark.dataSource.register`."""
 
     options: MutableMapping[str, str]
 

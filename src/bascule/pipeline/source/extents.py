@@ -1,5 +1,5 @@
-"""What streams hold now, asked of the client listener: one round trip for who leads, two for the
-ends of every partition, over connections that stay."""
+"""Asks the client listener for the extents of streams over persistent connections: one request for
+the leaders, two for the ends of all partitions."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _clients: dict[str, ExtentClient] = {}
 
 
 def extent_client_of(server: str) -> ExtentClient:
-    """The client of this process for `server`."""
+    """The extent client of this process for `server`."""
     extent_client = _clients.get(server)
     if extent_client is None:
         extent_client = _clients[server] = ExtentClient(server)
@@ -41,7 +41,7 @@ def extent_client_of(server: str) -> ExtentClient:
 
 
 class ExtentClient:
-    """Asks one cluster about its streams. One thread at a time."""
+    """Requests extents and offsets from one cluster. Not thread-safe."""
 
     def __init__(self, server: str) -> None:
         self._server = server
@@ -49,15 +49,15 @@ class ExtentClient:
         self._connections: dict[str, LogConnection] = {}
 
     def extents(self, selection: Selection) -> list[Extent]:
-        """What each selected stream holds now, by name.
+        """The extent of each selected stream, by name.
 
-        Raises: UnknownStream for one that is named; Broken at once where the node was never
-        there, and after a while where it stays away.
+        Raises: UnknownStream for a named stream; Broken at once if the node was never reached, and
+        after retries if it was.
         """
         return self._patiently(lambda: self._extents(selection))
 
     def find_offset(self, stream: str, partition: int, time_ms: int) -> int | None:
-        """The first offset at or after a Unix time, None where there is none. Raises: Broken."""
+        """The first offset at or after a Unix time; None if there is none. Raises: Broken."""
 
         def ask() -> int | None:
             _, leaders = self._topics(Selection(names=(stream,)))
@@ -74,7 +74,7 @@ class ExtentClient:
                 self._drop()
                 raise
 
-        # A connection that was kept may have gone stale without any harm to the node.
+        # An idle connection may be stale although the node works. Retry once with new connections.
         if self._connections:
             try:
                 return afresh()
@@ -120,7 +120,7 @@ class ExtentClient:
         return topics, leaders
 
     def _list(self, leaders: _Leaders, times: _Times) -> dict[tuple[str, int], int]:
-        """The offset of each time, asked of each partition's leader."""
+        """The offset of each time, from each partition's leader."""
         found: dict[tuple[str, int], int] = {}
         for address in sorted(set(leaders.values())):
             asked = {key: time for key, time in times.items() if leaders[key] == address}
@@ -152,7 +152,7 @@ class ExtentClient:
 
 
 _INTERNAL: Final = "_"
-"""Streams of the system's own; a pattern does not match them."""
+"""Prefix of internal streams. A pattern does not match them."""
 
 
 def _selected(

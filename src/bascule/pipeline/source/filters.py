@@ -1,8 +1,7 @@
-"""What a query's WHERE leaves to be read: ranges of offsets, times and partitions; keys, subjects.
+"""Filters pushed down from a query: ranges of offsets, times and partitions; keys; subjects.
 
-Only work is saved: every filter goes back to Spark, which applies it to the rows. So a filter that
-is not understood here costs nothing but time. Pure; filters are known by the names of their
-classes in `pyspark.sql.datasource`.
+They only save work: Spark applies every filter to the rows again, so an unsupported filter is
+ignored. Pure. Filters are recognised by the names of their classes in `pyspark.sql.datasource`.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ OFFSET_MAX: Final = (1 << 63) - 1
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """Whole numbers [start, end)."""
+    """Integers [start, end)."""
 
     start: int = 0
     end: int = OFFSET_MAX
@@ -37,7 +36,7 @@ class Interval:
 
 @dataclass(frozen=True, slots=True)
 class Predicate:
-    """The rows that may pass; every row that passes the query's filters is among them."""
+    """A superset of the rows that pass the query's filters."""
 
     offsets: Interval = Interval()
     partitions: Interval = Interval()
@@ -46,7 +45,7 @@ class Predicate:
     keys: tuple[bytes, ...] | None = None
     subjects: tuple[str, ...] | None = None
     subject_tests: tuple[tuple[str, str], ...] = ()
-    """(name of the filter class, text) of tests on a part of the subject."""
+    """(Name of the filter class, text) of tests on a part of the subject."""
 
     @property
     def has_times(self) -> bool:
@@ -54,13 +53,14 @@ class Predicate:
 
     @property
     def needed(self) -> set[str]:
-        """The columns that `mask` looks at."""
+        """The columns that `mask` uses."""
         tests_subject = self.subjects is not None or bool(self.subject_tests)
         names = {"key"} if self.keys is not None else set()
         return names | ({"subject"} if tests_subject else set())
 
     def mask(self, batch: pa.RecordBatch) -> pa.Array | None:
-        """Which rows of a batch with columns `key` and `subject` may pass; None for all."""
+        """Boolean mask of the rows that may pass, from the columns `key` and `subject`; None for
+        all."""
         tests: list[pa.Array] = []
         if self.keys is not None:
             tests.append(_is_in(batch.column("key"), self.keys, pa.binary()))
@@ -86,7 +86,7 @@ _SUBJECT_TESTS: Final[dict[str, Callable[[pa.Array, str], pa.Array]]] = {
 
 
 def predicate_of(filters: Iterable[Any]) -> Predicate:
-    """What filters joined by AND leave; those that are not understood leave everything."""
+    """Combine filters by AND. Unsupported filters are ignored."""
     predicate = ALL
     for item in filters:
         attribute = getattr(item, "attribute", None)
@@ -130,7 +130,7 @@ def _both(known: tuple[Any, ...] | None, more: tuple[Any, ...]) -> tuple[Any, ..
 
 
 def _equal_to(name: str, value: Any) -> list[Any] | None:
-    """The values that a filter wants a column to equal one of."""
+    """The values of which the column must equal one; None for another kind of filter."""
     if name in ("EqualTo", "EqualNullSafe") and value is not None:
         return [value]
     if name == "In" and isinstance(value, list | tuple):
@@ -159,7 +159,8 @@ def _interval(name: str, value: Any) -> Interval | None:
 
 
 def _times(name: str, value: Any) -> Interval | None:
-    """Milliseconds that hold every record whose time passes; records have whole ones."""
+    """The interval in milliseconds that contains every record that passes. Records have whole
+    milliseconds."""
     equal = _equal_to(name, value)
     moments = equal if equal is not None else [value]
     if not moments or not all(isinstance(t, datetime) and t.tzinfo is not None for t in moments):

@@ -1,8 +1,8 @@
-"""`view = latest`: a stream with keys as the last value of each key at an offset.
+"""`view = latest`: the last value of each key of a stream at an offset.
 
-Two passes over the log. The first keeps one offset a key: memory goes by keys, not by records. The
-second yields the records at these offsets, in order. What compaction takes away in between is seen
-by its absence and ends the read: never a silent gap.
+The read passes over the log twice. The first pass keeps one offset per key, so memory depends on
+the number of keys. The second pass returns the records at these offsets, in order. If compaction
+removes one of them in between, the read ends with an error.
 
     offset   0   1   2   3   4   5           latest at 6: offsets 3, 5
     key      a   b   a   a   c   b           c was deleted: its last record has no value
@@ -29,11 +29,12 @@ if TYPE_CHECKING:
     from bascule.pipeline.source.options import SourceOptions
 
 FOLD_ROWS_MIN: Final = 1 << 20
-"""Records between two reductions; as many again as there are keys, so that all cost one pass."""
+"""Records between two reductions, and at least as many as there are keys. So the total cost is
+linear."""
 
 
 def check_keyed(stream: str, config: StreamConfig) -> None:
-    """Raises: ConfigError where records of one key may be in more than one partition."""
+    """Raises: ConfigError if records of one key may be in several partitions."""
     by_key = config.partition_by is PartitionBy.KEY or (
         config.partition_by is PartitionBy.SUBJECT and config.key_from is KeyFrom.SUBJECT
     )
@@ -41,16 +42,17 @@ def check_keyed(stream: str, config: StreamConfig) -> None:
         raise ConfigError(
             f'view "latest" of stream {stream!r}: its {config.partitions} partitions are chosen by '
             f"{config.partition_by.value}, so the records of one key may be in several, without an "
-            "order among them; a stream that is to be read so needs partition_by = key"
+            "order among them; this view needs partition_by = key"
         )
 
 
 def latest_rows(
     options: SourceOptions, wanted: Range, predicate: Predicate = ALL
 ) -> Iterator[pa.RecordBatch]:
-    """The last record of each key in the range, where it has a value; records without key are none.
+    """The last record of each key in the range, if it has a value. Records without a key are left
+    out.
 
-    Raises: DataLoss where compaction took one of them while they were read.
+    Raises: DataLoss if compaction removed one of them during the read.
     """
     how = ReadOptions(options.server, options.fail_on_data_loss)
     last = last_offsets(fetched_batches(how, wanted))
@@ -70,13 +72,13 @@ def latest_rows(
         raise DataLoss(
             wanted.stream,
             wanted.partition,
-            f"compaction took {len(last) - found} of {len(last)} last values while they were read, "
-            "because newer ones came; read again",
+            f"compaction removed {len(last) - found} of {len(last)} last values during the read, "
+            "because newer ones were stored; read again",
         )
 
 
 def last_offsets(batches: Iterable[pa.RecordBatch]) -> pa.Array:
-    """Offsets, ascending, of the last record of each key, those without value left out."""
+    """Ascending offsets of the last record of each key, without records that have no value."""
     state: pa.Table | None = None
     pending: list[pa.RecordBatch] = []
     rows = 0
@@ -96,11 +98,12 @@ def last_offsets(batches: Iterable[pa.RecordBatch]) -> pa.Array:
 
 
 def _marked(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Key and mark of each record that has a key; a mark is twice the offset, one more if there is
-    a value, so that the greatest of a key is its last and says which it is."""
+    """Key and mark of each record with a key. A mark is twice the offset, plus one if the record
+    has a value. So the greatest mark of a key belongs to its last record and tells whether it has a
+    value."""
     offsets, keys, values = (batch.column(name) for name in ("offset", "key", "value"))
     marks = pc.add(pc.shift_left(offsets, 1), pc.is_valid(values).cast(pa.int64()))
-    # Arrow counts the bytes of a plain binary column in 32 bits; these are gathered.
+    # Arrow's plain binary columns have 32-bit offsets, which are too small for all keys.
     marked = pa.RecordBatch.from_arrays([keys.cast(pa.large_binary()), marks], ["key", "mark"])
     return marked.filter(keys.is_valid())
 

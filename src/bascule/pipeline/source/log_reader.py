@@ -1,4 +1,4 @@
-"""Ranges of a log as Arrow batches, read straight from the broker."""
+"""Reads ranges of a log as Arrow batches, straight from the broker."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ BATCH_BYTES: Final = 12 << 20
 """About ROWS_PER_BATCH_MAX records of 128 B."""
 BATCH_BYTES_MIN: Final = 256 << 10
 BYTES_PER_RECORD: Final = 256
-"""A guess: the buffer of a short range need not hold BATCH_BYTES, which costs milliseconds."""
+"""An estimate. A smaller buffer for a short range saves milliseconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """How ranges of a log are read: where, and what is done about records that are gone."""
+    """The server, and how to handle removed records."""
 
     server: str
     fail_on_data_loss: bool = True
@@ -37,7 +37,7 @@ class ReadOptions:
 def fetched_batches(options: ReadOptions, wanted: Range) -> Iterator[pa.RecordBatch]:
     """The records of a range as they were fetched (`record.columns.SCHEMA`), in order.
 
-    Raises: DataLoss where some of them are gone; without `fail_on_data_loss` what is left is read.
+    Raises: DataLoss if some were removed. Without `fail_on_data_loss` the remaining ones are read.
     """
     start, end = wanted.start, wanted.end
     while start < end:
@@ -82,6 +82,6 @@ def log_rows(
 
 
 def arrow_slices(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """A batch in slices of a size that Spark takes best."""
+    """Cut a batch into slices of the best size for Spark."""
     for at in range(0, batch.num_rows, ROWS_PER_BATCH_MAX):
         yield batch.slice(at, ROWS_PER_BATCH_MAX)

@@ -1,4 +1,4 @@
-"""What a user may say with `option(...)`, checked once, as one frozen value."""
+"""The options of the source, parsed once into a frozen value."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from bascule.pipeline.source.columns import check_columns
 from bascule.pipeline.values import VALUE_OPTIONS, ValueSpec
 
 SERVER_DEFAULT: Final = ""
-"""No `server` option: the client finds the node by BASCULE_SERVER or its own default."""
+"""Without the option `server`, the client uses BASCULE_SERVER or its default."""
 TRIGGER_DELAY_MS_MAX: Final = 15 * 60_000
-"""As Kafka's connector has it: 15 minutes."""
+"""15 minutes, as in Kafka's connector."""
 
 View = Literal["log", "latest", "changes"]
 RAW: Final = ValueSpec()
@@ -25,7 +25,8 @@ RAW: Final = ValueSpec()
 
 STARTS: Final = ("startingTimestamp", "startingOffsetsByTimestamp", "startingOffsets")
 ENDS: Final = ("endingTimestamp", "endingOffsetsByTimestamp", "endingOffsets")
-"""What may say where to start and to end; the first that is given holds, as with Kafka's."""
+"""Options for the start and the end. The first one that is given is used, as with Kafka's
+connector."""
 
 _NAMES: Final = (
     "server",
@@ -50,16 +51,16 @@ _NAMES: Final = (
 )
 _BY_LOWER_NAME: Final = {name.lower(): name for name in _NAMES}
 _FROM_SPARK: Final = frozenset({"path", "__spark_schema__"})
-"""Keys Spark may add by itself; `load("flights")` arrives as `path`."""
+"""Keys that Spark adds. `load("flights")` arrives as `path`."""
 _CATALOG: Final = "archive.catalog."
-"""`archive.catalog.uri` and the like go to the catalog of an Iceberg table."""
+"""Prefix of properties for the catalog of an Iceberg table, such as `archive.catalog.uri`."""
 _ONLY_BATCH: Final = (*ENDS,)
 _ONLY_STREAM: Final = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay")
 
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Which streams are read: those named, or every one whose whole name matches."""
+    """The selected streams: by name, or by a pattern that matches the whole name."""
 
     names: tuple[str, ...] = ()
     pattern: str | None = None
@@ -72,14 +73,14 @@ class Selection:
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
-    """The options of one read or one streaming query. A bound is None where it is not given."""
+    """The options of one read or one streaming query. A bound that is not given is None."""
 
     selection: Selection
     server: str = SERVER_DEFAULT
     starting: ReadBound | None = None
     ending: ReadBound | None = None
     late_start_is_latest: bool = False
-    """What a starting time after the last record means: the end, or an error."""
+    """Meaning of a starting time after the last record: the end, or an error."""
     partitions_min: int = 1
     records_per_task_max: int | None = None
     records_per_trigger_max: int | None = None
@@ -88,20 +89,20 @@ class SourceOptions:
     fail_on_data_loss: bool = True
     include_headers: bool = False
     columns: tuple[str, ...] = ()
-    """Names of the columns to have, in this order; empty is all of them."""
+    """Selected columns in this order; empty: all."""
     view: View = "log"
     pushdown: bool = False
-    """Whether filters that Spark offers are taken; see `FilteringReader` for what that asks."""
+    """Whether to use pushed-down filters; see `FilteringReader` for the restrictions."""
     archive: TableAddress | None = None
     values: ValueSpec = RAW
     given: frozenset[str] = frozenset()
-    """The options that were given, by their proper names."""
+    """Canonical names of the options that were given."""
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> SourceOptions:
-        """Read Spark's option map; names are matched without regard to case.
+        """Parse Spark's options. Case of names is ignored.
 
-        Raises: ConfigError for an unknown name, a missing stream or a value that cannot be read.
+        Raises: ConfigError for an unknown name, a missing stream or an invalid value.
         """
         given = {name.lower(): str(value) for name, value in options.items()}
         catalog = {
@@ -109,8 +110,8 @@ class SourceOptions:
         }
         if "provider" in given:
             raise ConfigError(
-                "CREATE TABLE ... USING bascule: Spark keeps the options of such a table from the "
-                "source; CREATE TEMPORARY VIEW ... USING bascule OPTIONS (...) passes them on"
+                "CREATE TABLE ... USING bascule: Spark does not pass the options of a table to "
+                "the source; use CREATE TEMPORARY VIEW ... USING bascule OPTIONS (...)"
             )
         for name in given:
             if name not in _BY_LOWER_NAME and name not in _FROM_SPARK:
@@ -153,21 +154,21 @@ class SourceOptions:
             )
 
     def for_batch(self) -> SourceOptions:
-        """Raises: ConfigError where an option only means something to a streaming query."""
+        """Raises: ConfigError for an option that only a streaming query has."""
         for name in _ONLY_STREAM:
             if name in self.given:
                 raise ConfigError(f'option "{name}" is for readStream, not for read')
         return self
 
     def for_stream(self) -> SourceOptions:
-        """Raises: ConfigError where an option only means something to a batch read."""
+        """Raises: ConfigError for an option that only a batch read has."""
         for name in _ONLY_BATCH:
             if name in self.given:
                 raise ConfigError(f'option "{name}" is for read, not for readStream')
         if self.view == "latest":
             raise ConfigError(
-                'view "latest" is for read, not for readStream: it is what a stream comes to at '
-                'one offset; a streaming query may read the view "changes"'
+                'view "latest" is for read, not for readStream: it is the state of a stream at '
+                'one offset; use view "changes" for a streaming query'
             )
         return self
 
@@ -176,13 +177,11 @@ def _selection(given: Mapping[str, str]) -> Selection:
     said = [name for name in ("stream", "streams", "streampattern") if given.get(name)]
     if len(said) > 1:
         names = ", ".join(f'"{_BY_LOWER_NAME[name]}"' for name in said)
-        raise ConfigError(f"options {names} say it more than once: give one of them")
+        raise ConfigError(f"options {names} exclude each other: give one of them")
     if not said and given.get("path"):
         return Selection(names=(given["path"],))
     if not said:
-        raise ConfigError(
-            'option "stream" (or "streams", or "streamPattern") is missing: what is to be read?'
-        )
+        raise ConfigError('option "stream" (or "streams", or "streamPattern") is missing')
     text = given[said[0]]
     if said[0] == "stream":
         return Selection(names=(text.strip(),))
@@ -195,7 +194,7 @@ def _selection(given: Mapping[str, str]) -> Selection:
         re.compile(text)
     except re.error as error:
         raise ConfigError(
-            f'option "streamPattern" is {text!r}, which is no regular expression: {error}'
+            f'option "streamPattern" is {text!r}, which is not a regular expression: {error}'
         ) from error
     return Selection(pattern=text)
 

@@ -1,4 +1,4 @@
-"""From options to tasks: what is there now, where to start and end, who reads what."""
+"""Plans tasks from options: asks for the extents, resolves start and end, cuts ranges."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ReadTask:
-    """What one Spark task reads: a range of a log, or of the files of a lake table."""
+    """The work of one Spark task: a range of a log, or of the files of a lake table."""
 
     range: Range
     files: ArchiveFiles | None = None
-    """Read from these, or where there are none from the log."""
+    """The files to read; None: read from the log."""
 
     @classmethod
     def nothing(cls) -> ReadTask:
@@ -45,7 +45,7 @@ class ReadTask:
 def run_task(
     options: SourceOptions, task: ReadTask, predicate: Predicate
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of a task as Arrow batches of Spark's own schema."""
+    """Read the rows of a task as Arrow batches in Spark's schema."""
     if not task.range.records:
         return iter(())
     if options.view == "latest":
@@ -57,7 +57,8 @@ def run_task(
 
 @dataclass(frozen=True, slots=True)
 class ReadPlan:
-    """What the selected streams hold at one moment, history included, and what follows from it."""
+    """The extents of the selected streams at one moment, archives included, and the plans made from
+    them."""
 
     options: SourceOptions
     extents: dict[str, Extent]
@@ -65,9 +66,9 @@ class ReadPlan:
 
     @classmethod
     def now(cls, options: SourceOptions, *, history: bool = True) -> ReadPlan:
-        """Ask the node, and with `history` the archive, if there is one.
+        """Ask the node and, with `history`, the archive if there is one.
 
-        Raises: UnknownStream, Broken; DataLoss where the two leave a gap.
+        Raises: UnknownStream, Broken; DataLoss for a gap between the two.
         """
         extents = {e.stream: e for e in extent_client_of(options.server).extents(options.selection)}
         histories = {}
@@ -84,7 +85,7 @@ class ReadPlan:
         return {stream: extent.latest() for stream, extent in self.extents.items()}
 
     def resolved(self, bound: ReadBound) -> dict[str, dict[int, int]]:
-        """An offset for each partition. Raises: ConfigError."""
+        """Resolve a bound to an offset for each partition. Raises: ConfigError."""
         starts = bound.option.startswith("starting")
         none_is_latest = not starts or self.options.late_start_is_latest
         return {
@@ -93,7 +94,7 @@ class ReadPlan:
         }
 
     def find_offset(self, stream: str, partition: int, time_ms: int) -> int | None:
-        """The first offset at or after a Unix time, in history or log; None where none is."""
+        """The first offset at or after a Unix time, in archive or log; None if there is none."""
         found = [extent_client_of(self.options.server).find_offset(stream, partition, time_ms)]
         history = self.histories.get(stream)
         if history is not None:
@@ -101,7 +102,7 @@ class ReadPlan:
         return min((offset for offset in found if offset is not None), default=None)
 
     def initial(self) -> Positions:
-        """Where a new streaming query starts: at the end, unless told otherwise."""
+        """The start of a new streaming query. The default is the end of the streams."""
         bound = self.options.starting or parse_offsets("startingOffsets", "latest")
         starts = self.resolved(bound)
         wanted = {s: Position(self.extents[s].id, starts[s]) for s in starts}
@@ -109,7 +110,7 @@ class ReadPlan:
         return {s: Position(self.extents[s].id, held[s]) for s in held}
 
     def held(self, positions: Positions) -> dict[str, dict[int, int]]:
-        """Offsets from which on everything is still held. Raises: DataLoss."""
+        """The positions, checked against the extents. Raises: DataLoss."""
         loss = self.options.fail_on_data_loss
         for stream in positions:
             if stream not in self.extents and loss:
@@ -120,7 +121,7 @@ class ReadPlan:
         }
 
     def is_past_history(self, offsets: Mapping[str, Mapping[int, int]]) -> bool:
-        """Whether nothing from `offsets` on is read from an archive."""
+        """Whether nothing at or after `offsets` is read from an archive."""
         return all(
             offsets[stream].get(partition, 0) >= end
             for stream, history in self.histories.items()
@@ -128,7 +129,7 @@ class ReadPlan:
         )
 
     def reaches(self, ends: Positions) -> bool:
-        """Whether this plan knows every stream and partition up to `ends`."""
+        """Whether this plan contains every stream and partition up to `ends`."""
         return all(
             stream in self.extents
             and self.extents[stream].id == end.id
@@ -140,7 +141,7 @@ class ReadPlan:
         )
 
     def tasks(self, starts: Positions, ends: Positions) -> list[ReadTask]:
-        """Tasks for exactly [starts, ends). Raises: DataLoss where part of that is gone."""
+        """Tasks for exactly [starts, ends). Raises: DataLoss if a part of it was removed."""
         held = self.held(starts)
         if not self.reaches(ends) and self.options.fail_on_data_loss:
             short = next(s for s in ends if not self.reaches({s: ends[s]}))
@@ -154,7 +155,7 @@ class ReadPlan:
         return self.split_ranges(ranges)
 
     def split_ranges(self, ranges: Iterable[Range]) -> list[ReadTask]:
-        """Cut ranges where the lake table ends, and into tasks."""
+        """Cut ranges at the end of the lake table, and into tasks."""
         options = self.options
         if options.view == "latest":
             return [ReadTask(r) for r in ranges if r.records]
@@ -177,9 +178,9 @@ class ReadPlan:
 
 
 def plan_batch_read(options: SourceOptions, predicate: Predicate) -> list[ReadTask]:
-    """The tasks of a batch read: what starts and ends say, less what `predicate` excludes.
+    """The tasks of a batch read: the range of the options without what `predicate` excludes.
 
-    Raises: DataLoss where some of it is not held; ConfigError.
+    Raises: DataLoss if a part of it was removed; ConfigError.
     """
     plan = ReadPlan.now(options)
     starts = plan.resolved(options.starting or parse_offsets("startingOffsets", "earliest"))
@@ -205,7 +206,7 @@ def plan_batch_read(options: SourceOptions, predicate: Predicate) -> list[ReadTa
 
 
 def _narrowed(plan: ReadPlan, ranges: list[Range], predicate: Predicate) -> Iterator[Range]:
-    """What of the ranges may pass the query's filters."""
+    """Narrow the ranges to the query's filters."""
     for wanted in ranges:
         if predicate.streams is not None and wanted.stream not in predicate.streams:
             continue
@@ -217,7 +218,7 @@ def _narrowed(plan: ReadPlan, ranges: list[Range], predicate: Predicate) -> Iter
 
 
 def _offsets_of_times(plan: ReadPlan, wanted: Range, predicate: Predicate) -> Interval:
-    """The offsets at which the times that are wanted may be: times never fall in a partition."""
+    """The offsets of the wanted times. Timestamps never decrease within a partition."""
     interval = Interval()
     if not predicate.has_times or not wanted.records:
         return interval

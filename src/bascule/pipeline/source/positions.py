@@ -1,4 +1,4 @@
-"""Positions of a query, how they are written, checked and moved; ranges, cut into tasks. Pure."""
+"""Positions of a query and ranges of offsets: encoding, checks, advance, split. Pure."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from typing import Any, Final, TypeAlias
 from bascule.errors import ConfigError, DataLoss
 
 OffsetJson: TypeAlias = dict[str, dict[str, str | int]]
-"""Stream -> {"id": hex, "0": next offset of partition 0, ...}, all names in order."""
+"""Stream -> {"id": hex, "0": next offset of partition 0, ...}, with ordered names."""
 
 Positions: TypeAlias = dict[str, "Position"]
 
 
 RECORDS_PER_TASK_MAX: Final = 5_000_000
-"""A longer range is cut: some three seconds of reading, so that a lost task costs little. One
-costs 50 ms of CPU; `minPartitions` asks for as many as there are cores."""
+"""A longer range is cut. It is about three seconds of reading, so a lost task costs little. A task
+costs 50 ms of CPU. `minPartitions` sets a minimum number of tasks."""
 
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """What a stream holds now: its id, and for each partition [earliest, latest)."""
+    """The extent of a stream: its id, and [earliest, latest) of each partition."""
 
     stream: str
     id: str
@@ -36,7 +36,7 @@ class Extent:
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """How far one stream was read: its id then, and the next offset of each partition."""
+    """The position in one stream: its id, and the next offset of each partition."""
 
     id: str
     offsets: Mapping[int, int]
@@ -53,12 +53,12 @@ class Range:
 
     @property
     def records(self) -> int:
-        """Offsets in it, and records where none was compacted away."""
+        """Number of offsets; equal to the number of records unless the log was compacted."""
         return max(0, self.end - self.start)
 
 
 def encode_positions(positions: Mapping[str, Position]) -> OffsetJson:
-    """The JSON object Spark keeps in its checkpoint; equal positions give equal strings."""
+    """Encode the JSON object for Spark's checkpoint. Equal positions give equal texts."""
     encoded: OffsetJson = {}
     for stream in sorted(positions):
         entry: dict[str, str | int] = {"id": positions[stream].id}
@@ -81,18 +81,18 @@ def decode_positions(offset: Mapping[str, Any]) -> Positions:
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise ConfigError(
             f"the checkpoint holds position {offset!r}, which this source does not write: is it "
-            "another source's? A new query needs a checkpoint location of its own"
+            "another source's checkpoint? A new query needs a new checkpoint location"
         ) from error
 
 
 def check_available(
     extent: Extent, position: Position | None, *, fail_on_data_loss: bool
 ) -> dict[int, int]:
-    """Offsets, one for each partition of the stream, from which every record is still held.
+    """Check a position. Return the start offset of each partition.
 
-    A partition without position was added since, and is read from offset 0. Raises: DataLoss
-    where records from a position on are gone and `fail_on_data_loss`; else such a partition
-    starts at the earliest offset that is held.
+    A partition without a position was added later and is read from offset 0. Raises: DataLoss if
+    records after a position were removed and `fail_on_data_loss` is set. Otherwise such a partition
+    starts at its earliest offset.
     """
     known: Mapping[int, int] = {} if position is None else position.offsets
     recreated = position is not None and bool(position.id) and position.id != extent.id
@@ -114,7 +114,7 @@ def check_available(
 def backlog(
     positions: Mapping[str, Mapping[int, int]], targets: Mapping[str, Mapping[int, int]]
 ) -> int:
-    """Records between the positions and the targets, in all."""
+    """Total number of records between the positions and the targets."""
     return sum(
         max(0, end - positions[stream][partition])
         for stream, ends in targets.items()
@@ -127,11 +127,10 @@ def advance(
     targets: Mapping[str, Mapping[int, int]],
     records_max: int | None,
 ) -> dict[str, dict[int, int]]:
-    """Move from `positions` towards `targets` by about `records_max` records in all.
+    """Advance from `positions` towards `targets` by about `records_max` records in total.
 
-    The limit is shared out in proportion to what each partition has waiting; each that has
-    something moves by at least one, so no partition waits for ever, and one more for each of
-    them is the most.
+    Each partition gets a share in proportion to its backlog, and at least one record. So no
+    partition starves, and the total exceeds the limit by at most one record per partition.
     """
     total = backlog(positions, targets)
     moved: dict[str, dict[int, int]] = {}
@@ -149,9 +148,9 @@ def advance(
 def split_ranges(
     ranges: Iterable[Range], *, pieces_min: int = 1, records_max: int | None = None
 ) -> list[Range]:
-    """Cut ranges into about `pieces_min` pieces or more, none over `records_max`.
+    """Cut ranges into about `pieces_min` or more ranges of at most `records_max` offsets.
 
-    The pieces cover exactly the same offsets, in order; empty ranges vanish.
+    The result covers exactly the same offsets, in order. Empty ranges are left out.
     """
     ranges = [r for r in ranges if r.records]
     total = sum(r.records for r in ranges)

@@ -1,4 +1,4 @@
-"""Record values as typed columns: bytes of JSON, MessagePack, Avro, Protobuf or Arrow to structs.
+"""Typed record values: decodes JSON, MessagePack, Avro, Protobuf or Arrow bytes to structs.
 
     spec = ValueSpec.from_options({"valueformat": "json", "valueschema": "tail string, delay int"})
     spec.ddl()                     # struct<tail:string,delay:int>
@@ -7,14 +7,15 @@
     decoded.values                 # [{"tail": "N1", "delay": None}, None, None]
     decoded.bad, decoded.reasons   # [1], ["expected `str | null`, got `int` - at `$.tail`"]
 
-The schema is declared, never guessed. What a value becomes depends on that value alone, not on the
-values around it: where many are decoded in one step (Arrow's JSON reader takes a batch at once),
-one that could disturb its neighbours never gets that far. A value that does not parse, or that
-holds what its column cannot, is told by its row and a reason, and its row is null; a null value is
-a null row and not bad. Nothing a value holds raises, ends a process or takes unbounded memory.
+The schema is declared, never inferred. The result for a value depends on that value alone and not
+on the values around it. Where many values are decoded in one step (Arrow's JSON reader takes a
+batch), a value that could affect others is removed before. A malformed value, or one that does not
+fit its column, is reported by row and reason, and its row is null. A null value is a null row and
+not malformed. No value can raise, end the process or use unbounded memory.
 
-The rules of conversion, format by format: docs/pipelines/values.md. No Spark here, and nothing
-heavy (pyarrow, fastavro, protobuf) is imported before a spec is asked for its type or decoder.
+docs/pipelines/values.md has the conversion rules of each format. This package does not import
+Spark, and it imports pyarrow, fastavro and protobuf only when a spec is asked for its type or
+decoder.
 """
 
 from bascule.pipeline.values.model import DecodedValues, ValueDecoder, ValueEncoder

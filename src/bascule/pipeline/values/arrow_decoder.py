@@ -1,4 +1,4 @@
-"""Arrow: each value is an IPC stream of one batch with one row of the declared columns.
+"""Arrow values: each is an IPC stream of one batch with one row of the declared columns.
 
 [schema message] [batch message, 1 row] [end of stream, or nothing]
 """
@@ -16,7 +16,7 @@ from bascule.pipeline.values.record_decoder import MALFORMED, DecodedRows
 class ArrowDecoder:
     """Decodes streams whose columns have the declared names and types, in the declared order.
 
-    Compressed batches are refused: what a few bytes of them unpack to has no bound.
+    Compressed batches are refused, because their unpacked size is unbounded.
     """
 
     def __init__(self, kind: pa.StructType) -> None:
@@ -24,7 +24,7 @@ class ArrowDecoder:
         self._schema = pa.schema([field.with_nullable(True) for field in kind])
         self._required = [n for n, field in enumerate(kind) if not field.nullable]
         self._known = b""
-        """Metadata of the schema message last seen to be right; most streams repeat it."""
+        """Metadata of the last valid schema message. Most streams repeat it."""
 
     def decode(self, values: pa.Array) -> DecodedValues:
         """See `ValueDecoder`."""
@@ -46,7 +46,7 @@ class ArrowDecoder:
         return rows.finish()
 
     def _batch(self, value: pa.Buffer) -> pa.RecordBatch:
-        """Its only batch. Raises: one of MALFORMED, OSError, MemoryError."""
+        """The only batch of a value. Raises: one of MALFORMED, OSError, MemoryError."""
         messages = list(pa.ipc.MessageReader.open_stream(value))
         kinds = [message.type for message in messages]
         if kinds != ["schema", "record batch"]:  # reading another as one of them ends the process
@@ -65,8 +65,8 @@ class ArrowDecoder:
         return batch
 
     def _check_schema(self, message: pa.Message) -> None:
-        """The types have to be equal; whether nulls may occur, and what lists call their items,
-        changes nothing in how a batch is laid out."""
+        """Check that types are equal. Nullability and the names of list items do not change the
+        layout of a batch."""
         metadata = message.metadata.to_pybytes()
         if metadata == self._known:
             return
@@ -78,9 +78,10 @@ class ArrowDecoder:
 
 
 def _is_compressed(metadata: bytes) -> bool:
-    """Whether the record batch of a message (a flatbuffer that Arrow has verified) says so.
+    """Whether the record batch of a message (a flatbuffer verified by Arrow) is compressed.
 
-    The third field of a Message is its header, the fourth of a RecordBatch its compression.
+    The third field of a Message is its header. The fourth field of a RecordBatch is its
+    compression.
     """
     message = _field(metadata, struct.unpack_from("<I", metadata)[0], 2)
     if message is None:
@@ -90,7 +91,7 @@ def _is_compressed(metadata: bytes) -> bool:
 
 
 def _field(buffer: bytes, table: int, number: int) -> int | None:
-    """Where a field of a flatbuffer's table is; None where it is not there."""
+    """Position of a field of a flatbuffer table; None if the field is absent."""
     slots = table - struct.unpack_from("<i", buffer, table)[0]
     if slots < 0:
         raise ValueError("a table of the message begins before it")

@@ -1,7 +1,7 @@
-"""Columns as they were read made into the declared ones: text to times, dates, bytes.
+"""Converts columns from the read type to the declared type: text to times, dates, bytes.
 
-What a value becomes depends on it alone, never on its neighbours: a conversion either takes the
-whole column, or raises and is asked again for fewer rows.
+The result for a value depends on that value alone. A conversion either converts the whole column or
+raises; the caller then tries fewer rows.
 """
 
 from __future__ import annotations
@@ -29,29 +29,29 @@ PATTERN_NAMES: Final = {
     TIMESTAMP_NTZ: "a time without zone such as 2026-01-31T23:59:59.5",
     BASE64: "bytes in base64",
 }
-"""Regular expressions that take what the conversions below take, and no more: refused here, a text
-is told with its place, and costs a microsecond."""
+"""Regular expression -> description. The expressions accept exactly what the conversions below
+accept. A refusal at this stage costs a microsecond and has a position."""
 
 UNSCALED_BYTES_MAX: Final = 64
-"""Bytes of a decimal; 16 hold 38 digits, but some writers fill up with the sign."""
+"""Bytes of a decimal. 16 bytes hold 38 digits, but some writers extend the sign."""
 
 _LONG_FRACTION: Final = r"(\.\d{6})\d{1,3}($|[Z+-])"
-"""Nanoseconds, as Go's and Java's clocks write them; Spark's timestamps hold microseconds."""
+"""Nanoseconds, as Go and Java write them. Spark's timestamps hold microseconds."""
 _HAS_ZONE: Final = r"[T ][^Z+-]*[Z+-]"
 _DATE_ONLY: Final = r"^[^T ]*$"
 
 
 def finish(column: pa.Array, kind: pa.DataType) -> pa.Array:
-    """`column`, read as `typed.read_type` says, as an array of `kind`.
+    """Convert `column` from its read type (`python_types.read_type`) to `kind`.
 
-    Raises: ValueError (Arrow's ArrowInvalid is one) where one of its values cannot be.
+    Raises: ValueError (a base class of Arrow's ArrowInvalid) if a value does not fit.
     """
     if column.type == kind:
         return column
     if column.offset:
         column = column.take(pa.array(range(len(column)), pa.int64()))
     if pa.types.is_struct(kind):
-        # Flattened, because below a null struct Arrow may have put empty text.
+        # Flatten, because Arrow may store empty text below a null struct.
         columns = column.flatten()
         children = [finish(c, field.type) for c, field in zip(columns, kind, strict=True)]
         return rebuild_nested(column, kind, 1, children)
@@ -67,7 +67,7 @@ def finish(column: pa.Array, kind: pa.DataType) -> pa.Array:
 def rebuild_nested(
     column: pa.Array, kind: pa.DataType, buffers: int, children: list[pa.Array]
 ) -> pa.Array:
-    """`column` with other children, as `kind`; it keeps so many buffers of its own."""
+    """Replace the children of `column` and set its type. It keeps so many buffers of its own."""
     own = column.buffers()[:buffers]
     return pa.Array.from_buffers(
         kind, len(column), own, null_count=column.null_count, children=children
@@ -87,9 +87,9 @@ def _leaf(column: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 def _timestamps(text: pa.Array, kind: pa.DataType) -> pa.Array:
-    """ISO 8601 in UTC or with its zone; without one it is UTC where `kind` has a zone.
+    """Parse ISO 8601 with a zone. Without a zone it is UTC if `kind` has a zone.
 
-    Text that Arrow takes as it stands is not changed by what follows, so both ways agree.
+    Text that Arrow accepts unchanged gives the same result as after the rewriting.
     """
     try:
         return text.cast(kind)
@@ -113,7 +113,7 @@ def _from_base64(text: pa.Array) -> pa.Array:
 
 
 def _from_twos_complement(column: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Unscaled numbers, big-endian, as Avro writes decimals."""
+    """Convert unscaled big-endian integers, as Avro stores decimals."""
     end = 10**kind.precision
     numbers = []
     for item in column.to_pylist():
@@ -126,14 +126,14 @@ def _from_twos_complement(column: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 def _unscaled(item: bytes) -> int:
-    """Raises: ValueError for one of very many bytes, whose work would have no bound."""
+    """Raises: ValueError for a value of too many bytes, because its cost is unbounded."""
     if not 0 < len(item) <= UNSCALED_BYTES_MAX:
         raise ValueError(f"a decimal of {len(item)} bytes")
     return int.from_bytes(item, "big", signed=True)
 
 
 def _narrow(column: pa.Array) -> pa.Array:
-    """Doubles to floats; NaN and infinity stay, a finite number does not become infinite."""
+    """Convert doubles to floats. NaN and infinity are kept; a finite number must stay finite."""
     narrow = column.cast(pa.float32())
     if pc.any(pc.and_(pc.is_inf(narrow), pc.is_finite(column))).as_py():
         raise ValueError("a number beyond the range of float")
@@ -141,5 +141,5 @@ def _narrow(column: pa.Array) -> pa.Array:
 
 
 def is_finite(column: pa.Array) -> bool:
-    """Whether no number in a column of them is NaN or infinite."""
+    """Whether all numbers of a column are finite."""
     return not pc.any(pc.invert(pc.is_finite(column))).as_py()

@@ -1,7 +1,7 @@
-"""Spark's DDL text and Arrow types, both ways, without Spark.
+"""Converts between Spark's DDL text and Arrow types, without Spark.
 
-The Arrow side is what `to_arrow_schema(schema, timezone="UTC")` of PySpark 4.3 makes of the same
-text: lists of `element`, maps of `key` and `value`, timestamps in microseconds.
+The Arrow types are those of PySpark 4.3's `to_arrow_schema(schema, timezone="UTC")`: lists of
+`element`, maps of `key` and `value`, timestamps in microseconds.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ import pyarrow as pa
 from bascule.errors import ConfigError
 
 DEPTH_MAX: Final = 50
-"""Types inside types. Deeper ones are mistakes, and recursion here and in Arrow stays small."""
+"""Greatest nesting depth. It bounds the recursion here and in Arrow."""
 PRECISION_MAX: Final = 38
-"""Digits of a decimal, Spark's and those of 128 bits."""
+"""Greatest precision of Spark's decimals and of 128-bit decimals."""
 
 TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
 TIMESTAMP_NTZ: Final = pa.timestamp("us")
@@ -77,21 +77,21 @@ class _Token:
 
 
 def parse_ddl(text: str) -> pa.StructType:
-    """The struct that a schema such as ``a int, b array<string> NOT NULL`` declares.
+    """Parse a schema such as ``a int, b array<string> NOT NULL`` to a struct.
 
-    Takes `struct<a:int>` around it as well; upper and lower case of types are alike.
+    A surrounding `struct<a:int>` is accepted. Case of types is ignored.
 
-    Raises: ConfigError with the position, counted from 1, and what was expected there.
+    Raises: ConfigError with the position, counted from 1, and what was expected.
     """
     return _Parser(text).schema()
 
 
 def format_ddl(kind: pa.DataType) -> str:
-    """A type as Spark's DDL: `struct<a:int NOT NULL,b:array<string>>`.
+    """Format a type as Spark's DDL: `struct<a:int NOT NULL,b:array<string>>`.
 
-    `parse_ddl` of the text of a struct gives an equal struct, where the type came from there.
+    For a struct from `parse_ddl`, `parse_ddl` of the result gives an equal struct.
 
-    Raises: ConfigError for a type that DDL has no name for.
+    Raises: ConfigError for a type without a DDL name.
     """
     if kind in _NAME_OF:
         return _NAME_OF[kind]
@@ -107,12 +107,12 @@ def format_ddl(kind: pa.DataType) -> str:
 
 
 def list_of(kind: pa.DataType) -> pa.DataType:
-    """An array as Spark has it in Arrow."""
+    """Spark's Arrow type of an array."""
     return pa.list_(pa.field("element", kind))
 
 
 def map_of(key: pa.DataType, value: pa.DataType) -> pa.DataType:
-    """A map as Spark has it in Arrow."""
+    """Spark's Arrow type of a map."""
     return pa.map_(pa.field("key", key, nullable=False), pa.field("value", value))
 
 
@@ -148,8 +148,8 @@ class _Parser:
             if match is None:
                 advice = "; put a name that holds it between backticks" if at else ""
                 raise ConfigError(
-                    f"schema has {self._text[at]!r} at position {at + 1}, which ends nothing and "
-                    f"begins nothing{advice}"
+                    f"schema has {self._text[at]!r} at position {at + 1}, which is not part "
+                    f"of a schema{advice}"
                 )
             if match.lastgroup is not None:
                 found = match.group(match.lastgroup)

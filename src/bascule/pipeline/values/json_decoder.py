@@ -1,11 +1,11 @@
-"""JSON: one object a value.
+"""JSON values: one object per value.
 
-Two ways to the same rows. The exact one takes each value by itself (`records`), and its word is
-final. The fast one gives Arrow's JSON reader many values at once, one a line. That reader would
-let values disturb each other (`{} {}` makes two rows, an empty value none, `null` ends the
-process), so it is only shown values of which msgspec has seen that each is one whole object. Where
-it refuses any of them, all go the exact way: it may refuse more than that one does, and does not
-say which row it was.
+There are two ways to decode. The exact way takes each value separately (`record_decoder`) and is
+authoritative. The fast way passes many values to Arrow's JSON reader, one per line. That reader
+lets values affect each other (`{} {}` makes two rows, an empty value none, `null` ends the
+process). So it only gets values that msgspec has checked to be exactly one object. If it refuses
+any value, all values are decoded the exact way, because it may refuse valid values and does not
+report the row.
 """
 
 from __future__ import annotations
@@ -23,18 +23,19 @@ from bascule.pipeline.values.python_types import decimal_check, python_type, rea
 from bascule.pipeline.values.record_decoder import MALFORMED, DecodedRows, RecordDecoder
 
 BLOCK_BYTES_MIN: Final = 4 << 20
-"""Arrow's reader takes so much a thread; on 2 cores it read flights fastest with 4 MiB."""
+"""Block size per thread of Arrow's reader. On 2 cores it read flights fastest with 4 MiB."""
 PIECES: Final = 8
-"""Where Arrow refuses a batch it is asked again in so many pieces, and not a third time: one bad
-record costs an eighth of the batch the exact way, a batch of them two refusals each."""
+"""If Arrow refuses a batch, each of this many pieces is tried once. So one malformed record costs
+an eighth of the batch on the exact way, and a batch of malformed records costs two refusals per
+row."""
 ROWS_MIN: Final = 512
-"""Fewer rows go the exact way at once: Arrow's reader costs about 0.2 ms a call."""
+"""Fewer rows are decoded the exact way, because a call of Arrow's reader costs about 0.2 ms."""
 
 _ONE_LINE: Final = bytes.maketrans(b"\r\n", b"  ")
 
 
 class JsonDecoder(RecordDecoder):
-    """Decodes objects with the declared names; other names are passed over."""
+    """Decodes objects with the declared names. Other names are ignored."""
 
     def __init__(self, kind: pa.StructType) -> None:
         one = msgspec.json.Decoder(python_type("json", kind)).decode
@@ -64,7 +65,7 @@ class JsonDecoder(RecordDecoder):
         return rows.finish()
 
     def _whole_objects(self, values: pa.Array, rows: DecodedRows) -> list[int]:
-        """The rows that hold exactly one JSON object and nothing else but blanks."""
+        """Numbers of the rows that hold exactly one JSON object and otherwise only blanks."""
         is_whole = self._is_whole
         numbers = []
         for number, value in enumerate(values.to_pylist()):
@@ -82,11 +83,11 @@ class JsonDecoder(RecordDecoder):
         return numbers
 
     def _decode_fast(self, rows: DecodedRows, values: pa.Array, numbers: list[int]) -> bool:
-        """Add all rows at once; False, with nothing added, where that cannot be."""
+        """Add all rows at once. Return False, with nothing added, if that is not possible."""
         if len(values) < ROWS_MIN:
             return False
         try:
-            values.cast(pa.string())  # Arrow's reader would not notice what is not UTF-8
+            values.cast(pa.string())  # Arrow's reader does not check UTF-8
             column = self._read_lines(values)
             if self._has_floats and not _are_agreed(column):
                 return False
@@ -118,7 +119,8 @@ class JsonDecoder(RecordDecoder):
 
 
 def _one_line_each(values: pa.Array) -> pa.Array:
-    """Line ends as blanks: between tokens they mean the same, and in strings neither may be."""
+    """Replace line breaks by blanks. They are equivalent between tokens and not allowed in
+    strings."""
     validity, ends, data = values.buffers()
     text = data.to_pybytes() if data is not None else b""
     if b"\n" not in text and b"\r" not in text:
@@ -128,15 +130,15 @@ def _one_line_each(values: pa.Array) -> pa.Array:
 
 
 def _has(kind: pa.DataType, fits: Callable[[pa.DataType], bool]) -> bool:
-    """Whether `kind` or a type in it fits."""
+    """Whether `kind` or a nested type fits."""
     inner = [kind.field(n).type for n in range(kind.num_fields)]
     return fits(kind) or any(_has(found, fits) for found in inner)
 
 
 def _are_agreed(column: pa.Array) -> bool:
-    """Whether all numbers with fractions are ones of which msgspec makes the same.
+    """Whether Arrow and msgspec agree on all floating-point numbers.
 
-    Arrow's reader makes infinity of 60e308, though it refuses 1e309, and -0.0 of -0.
+    Arrow's reader makes infinity of 60e308, although it refuses 1e309, and -0.0 of -0.
     """
     kind = column.type
     if pa.types.is_floating(kind):
@@ -148,8 +150,8 @@ def _are_agreed(column: pa.Array) -> bool:
 
 
 def _is_for_exact_way(kind: pa.DataType) -> bool:
-    """Arrow's reader knows no maps, and nothing of required fields further down; of decimals it
-    lets pass what has too many digits, and ends the process over 1e-999999999."""
+    """Whether Arrow's reader cannot read the type. It does not support maps or nested required
+    fields. It accepts decimals with too many digits and ends the process for 1e-999999999."""
     if pa.types.is_struct(kind):
         return any(not field.nullable or _is_for_exact_way(field.type) for field in kind)
     if pa.types.is_list(kind):

@@ -1,4 +1,4 @@
-"""What a decoder gives and what it is asked; what an encoder is."""
+"""Interfaces of decoders and encoders, and the result of decoding."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class DecodedValues:
-    """DecodeOne column of record values, decoded; as many rows as values, in their order."""
+    """One decoded column of record values, with one row per value in the same order."""
 
     values: pa.Array
-    """A struct array of exactly the declared type. A row is null where its value is null or bad;
-    of format raw it is the binary array that went in."""
+    """A struct array of exactly the declared type. A row is null if its value is null or malformed.
+    For format raw it is the input array."""
     bad: pa.Array
-    """int64, ascending: the rows whose value is there but does not parse."""
+    """int64, ascending: the rows with malformed values."""
     reasons: list[str]
-    """DecodeOne short text for each of `bad`: what was expected, what found, where."""
+    """One short text for each of `bad`: expected, found, position."""
 
     def bad_mask(self) -> pa.Array:
-        """For each row whether it is among `bad`: bool, as long as `values`."""
+        """For each row whether it is in `bad`. Boolean, as long as `values`."""
         import numpy as np
         import pyarrow as pa
 
@@ -32,17 +32,18 @@ class DecodedValues:
 
 
 class ValueDecoder(Protocol):
-    """Bytes to typed rows. Keeps no state between calls; not shared between threads."""
+    """Decodes bytes to typed rows. Keeps no state between calls. Not thread-safe."""
 
     def decode(self, values: pa.Array) -> DecodedValues:
-        """Decode a binary array. Never raises for what the bytes hold."""
+        """Decode a binary array. Does not raise for any bytes."""
 
 
 class ValueEncoder(Protocol):
-    """Typed rows to bytes."""
+    """Encodes typed rows to bytes."""
 
     def encode(self, rows: pa.Array) -> pa.Array:
-        """A struct array of the declared type as a binary array; a null row gives a null value.
+        """Encode a struct array of the declared type to a binary array. A null row becomes a null
+        value.
 
         Raises: ValueError for a value that the format cannot express, such as NaN in JSON.
         """

@@ -1,4 +1,4 @@
-"""MessagePack: one map a value, checked by msgspec against the declared type."""
+"""MessagePack values: one map per value, checked by msgspec against the declared type."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from bascule.pipeline.values.record_decoder import RecordDecoder
 
 
 class MsgpackDecoder(RecordDecoder):
-    """Decodes maps with the declared names as keys; other keys are passed over."""
+    """Decodes maps with the declared names as keys. Other keys are ignored."""
 
     def __init__(self, kind: pa.StructType) -> None:
         one = msgspec.msgpack.Decoder(python_type("msgpack", kind)).decode

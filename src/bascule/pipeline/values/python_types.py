@@ -1,4 +1,4 @@
-"""The Python types that msgspec checks records against, for an Arrow type."""
+"""The Python types for msgspec that correspond to an Arrow type."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _KEYS: Final = {
 _KEYS_TEXT: Final = {"json": "string", "msgpack": "string or an integer"}
 
 _FLOAT_END: Final = 3.4028235677973366e38
-"""The least double that becomes an infinite float."""
+"""The smallest double that becomes an infinite float."""
 
 EXPONENT_MAX: Final = 200
-"""Of a decimal; columns hold 38 digits."""
+"""Greatest exponent of a decimal. Columns hold 38 digits."""
 
 
 def check_expressible(value_format: str, kind: pa.DataType) -> None:
-    """Raises: ConfigError for a type that no value of this format could hold."""
+    """Raises: ConfigError for a type that the format cannot express."""
     if value_format not in _KEYS:
         return
     for found in _maps(kind):
@@ -38,7 +38,7 @@ def check_expressible(value_format: str, kind: pa.DataType) -> None:
 
 
 def read_type(value_format: str, kind: pa.DataType) -> pa.DataType:
-    """The type in which a column is read before `conversion.finish` makes it `kind`."""
+    """The type in which a column is read before `conversion.finish` converts it to `kind`."""
     if pa.types.is_float32(kind):
         return pa.float64()
     if pa.types.is_date(kind):
@@ -49,7 +49,7 @@ def read_type(value_format: str, kind: pa.DataType) -> pa.DataType:
 
 
 def rebuilt(kind: pa.DataType, change: Callable[[pa.DataType], pa.DataType]) -> pa.DataType:
-    """`kind` with the types directly inside it changed; itself where there are none."""
+    """`kind` with its directly nested types changed; `kind` itself if it has none."""
     if pa.types.is_struct(kind):
         return pa.struct([field.with_type(change(field.type)) for field in kind])
     if pa.types.is_list(kind):
@@ -63,7 +63,7 @@ def rebuilt(kind: pa.DataType, change: Callable[[pa.DataType], pa.DataType]) -> 
 
 
 def python_type(value_format: str, kind: pa.DataType) -> Any:
-    """What msgspec decodes a value of `kind` into; null is allowed around it, not by it."""
+    """The Python type of `kind` for msgspec. The caller adds null."""
     if pa.types.is_struct(kind):
         return _row_type(value_format, kind)
     if pa.types.is_list(kind):
@@ -102,12 +102,12 @@ def _simple(kind: pa.DataType) -> Any:
 
 
 def _shaped(pattern: str) -> Any:
-    """Text that its conversion will take, but for days that a month has not."""
+    """Text that matches what its conversion accepts, except for days beyond the month's end."""
     return Annotated[str, msgspec.Meta(pattern=pattern)]
 
 
 def _row_type(value_format: str, kind: pa.StructType) -> Any:
-    """A dictionary of the declared fields; msgspec passes over the others."""
+    """A TypedDict of the declared fields. msgspec ignores other fields."""
     fields: dict[str, Any] = {}
     for field in kind:
         inner = python_type(value_format, field.type)
@@ -127,10 +127,9 @@ def _maps(kind: pa.DataType) -> list[pa.DataType]:
 
 
 def decimal_check(kind: pa.DataType) -> Callable[[Any], Any] | None:
-    """Passes on what msgspec decoded, unless a decimal in it is beyond all bounds; None where
-    `kind` has no decimals. Arrow ends the process over one such as 1e-999999999.
+    """Return a check that refuses decimals with extreme exponents; None if `kind` has no decimals.
 
-    The returned function raises ValueError.
+    Arrow ends the process for a decimal such as 1e-999999999. The check raises ValueError.
     """
     if pa.types.is_decimal(kind):
         return _bounded
@@ -146,7 +145,7 @@ def decimal_check(kind: pa.DataType) -> Callable[[Any], Any] | None:
 
 def _bounded(number: Decimal) -> Decimal:
     if not number.is_finite() or abs(number.adjusted()) > EXPONENT_MAX:
-        raise ValueError(f"a decimal that is no number, or beyond 10 to the {EXPONENT_MAX}")
+        raise ValueError(f"a decimal that is not finite, or beyond 10 to the {EXPONENT_MAX}")
     return number
 
 

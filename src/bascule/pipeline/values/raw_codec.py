@@ -1,4 +1,4 @@
-"""No format: values stay the bytes that they are."""
+"""Raw values: bytes stay unchanged."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from bascule.pipeline.values.model import DecodedValues
 
 
 class RawCodec:
-    """Both ways, without copying."""
+    """Decodes and encodes without copying."""
 
     def decode(self, values: pa.Array) -> DecodedValues:
-        """The values themselves; none is bad."""
+        """Return the values. None is malformed."""
         return DecodedValues(values, pa.array([], pa.int64()), [])
 
     def encode(self, rows: pa.Array) -> pa.Array:
-        """The rows themselves."""
+        """Return the rows."""
         return rows

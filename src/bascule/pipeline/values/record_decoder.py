@@ -1,9 +1,9 @@
-"""DecodeOne record after another: the exact way, which every format has.
+"""Decodes records one by one: the exact way of every format.
 
     values --one()--> rows (dictionaries) --Arrow--> read columns --finish()--> declared columns
 
-Steps two and three take many rows at a time. Where one of them refuses, the rows are halved until
-the bad ones stand alone.
+Steps two and three take many rows at once. If one of them refuses, the rows are halved until each
+malformed row is alone.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ MALFORMED: Final = (
     StopIteration,
     struct.error,
 )
-"""What decoders raise for bytes they do not like."""
+"""Exceptions that decoders raise for malformed bytes."""
 
 DecodeOne: TypeAlias = Callable[[Any], Any]
-"""The row that a value holds, as Python objects; raises one of MALFORMED."""
+"""Returns the row of a value as Python objects. Raises one of MALFORMED."""
 
 
 class DecodedRows:
-    """The rows of one column on their way to a `DecodedValues`."""
+    """Collects the rows of one column for a `DecodedValues`."""
 
     def __init__(self, kind: pa.DataType, count: int) -> None:
         self._kind = kind
@@ -49,16 +49,16 @@ class DecodedRows:
         self._bad: dict[int, str] = {}
 
     def add(self, piece: pa.Array, numbers: list[int]) -> None:
-        """Good rows, and which they are; none of them is below one added before."""
+        """Add valid rows and their numbers, which are greater than all earlier ones."""
         self._pieces.append(piece)
         self._numbers += numbers
 
     def add_bad(self, number: int, error: BaseException | str) -> None:
-        """A row that does not parse, and why."""
+        """Add a malformed row and the reason."""
         self._bad[number] = reason_of(error)
 
     def finish(self) -> DecodedValues:
-        """All rows in their places; null where neither kind was added."""
+        """Build the column. Rows that were not added are null."""
         values = pa.concat_arrays(self._pieces) if self._pieces else pa.nulls(0, self._kind)
         if len(self._numbers) < self._count:
             places: list[int | None] = [None] * self._count
@@ -72,9 +72,9 @@ class DecodedRows:
 
 
 class RecordDecoder:
-    """Decodes values one by one with `one` into columns of type `read`, and finishes them.
+    """Decodes values one by one with `one` to columns of type `read`, then converts them.
 
-    `check` sees each row before Arrow does, and passes it on or raises as `one` does.
+    `check` receives each row before Arrow does. It returns the row, or raises as `one` does.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class RecordDecoder:
     def decode_into(
         self, rows: DecodedRows, values: list[bytes | None], numbers: range | list[int]
     ) -> None:
-        """Decode `values`, which are the rows `numbers`; null ones are passed over."""
+        """Decode `values`, which are the rows `numbers`. Null values are skipped."""
         one = self._one
         objects: list[Any] = []
         whose: list[int] = []
@@ -109,7 +109,7 @@ class RecordDecoder:
         self._build(rows, objects, whose)
 
     def _build(self, rows: DecodedRows, objects: list[Any], whose: list[int]) -> None:
-        """Columns of all objects, or of those that can be; the first rows first."""
+        """Convert all objects, or those that can be converted, first rows first."""
         waiting = [(0, len(objects))]
         while waiting:
             start, end = waiting.pop()
@@ -128,7 +128,7 @@ class RecordDecoder:
 
 
 def reason_of(error: BaseException | str) -> str:
-    """What to tell: one short line, in the house's spelling."""
+    """The reason as one short line in lower case."""
     text = " ".join(str(error).split()) or type(error).__name__
     if "matching regex" in text:
         for pattern, shape in PATTERN_NAMES.items():

@@ -1,4 +1,4 @@
-"""Typed rows back to bytes, for records that are published again."""
+"""Encodes typed rows to bytes, for records that are published again."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ _ENCODERS: Final[dict[str, msgspec.json.Encoder | msgspec.msgpack.Encoder]] = {
     "msgpack": msgspec.msgpack.Encoder(),
 }
 _FIRST_US: Final = -62_135_596_800_000_000
-"""The year 1; ISO 8601 has four digits for one."""
+"""The start of the year 1. ISO 8601 has four-digit years."""
 _LAST_US: Final = 253_402_300_799_999_999
 """The end of the year 9999."""
 
 
 class RowEncoder:
-    """Writes what the decoder of the same format reads back as equal rows.
+    """Encodes rows so that the decoder of the same format returns equal rows.
 
-    A field that is null is written as null. Times and dates are text in ISO 8601, in both formats.
+    A null field is written as null. Times and dates are ISO 8601 text in both formats.
     """
 
     def __init__(self, value_format: Literal["json", "msgpack"], kind: pa.StructType) -> None:
@@ -43,7 +43,8 @@ class RowEncoder:
         return pc.if_else(rows.is_valid(), found, None) if rows.null_count else found
 
     def _plain(self, column: pa.Array) -> pa.Array:
-        """The column with text in place of times; Raises: ValueError for what has no words."""
+        """Convert times in the column to text. Raises: ValueError for a value without a text
+        form."""
         kind = column.type
         if column.offset:
             column = column.take(pa.array(range(len(column)), pa.int64()))
@@ -67,7 +68,7 @@ class RowEncoder:
 
 
 def _as_text(column: pa.Array) -> pa.Array:
-    """Times and dates in ISO 8601; in UTC they end in Z."""
+    """Convert times and dates to ISO 8601. UTC times end in Z."""
     if not pa.types.is_timestamp(column.type):
         return column.cast(pa.string())
     span = pc.min_max(column.cast(pa.int64())).as_py()

@@ -1,4 +1,4 @@
-"""What the bytes of a stream's values mean, as a user declares it: one frozen, picklable value."""
+"""The declared format of a stream's values, as a frozen, picklable value."""
 
 from __future__ import annotations
 
@@ -42,12 +42,13 @@ _FORMATS_WITH: Final[Mapping[str, tuple[ValueFormat, ...]]] = {
     "avroConfluent": ("avro",),
     "mode": _TYPED,
 }
-"""The formats that each option says something about."""
+"""The formats to which each option applies."""
 
 
 @dataclass(frozen=True, slots=True)
 class ValueSpec:
-    """A format with its schema. Holds what its files held, so that executors need no files."""
+    """A format with its schema. It contains the contents of schema files, so executors need no
+    files."""
 
     format: ValueFormat = "raw"
     schema: str = ""
@@ -55,19 +56,19 @@ class ValueSpec:
     descriptors: bytes = b""
     """A serialized FileDescriptorSet, for protobuf."""
     message: str = ""
-    """Full name of the message in it."""
+    """Full name of the message in the descriptors."""
     avro_confluent: bool = False
-    """Avro values begin with byte 0 and a schema id of four bytes."""
+    """Avro values start with byte 0 and a schema id of four bytes."""
     mode: Mode = "PERMISSIVE"
-    """Whether a value that does not parse becomes null, or ends the read."""
+    """Whether a malformed value becomes null or ends the read."""
 
     @classmethod
     def from_options(cls, options: Mapping[str, str]) -> ValueSpec:
-        """Read the options of `VALUE_OPTIONS` out of `options`, whose names are lower case.
+        """Parse the options of `VALUE_OPTIONS` from `options`, whose names are lower case.
 
-        Other names are left to their owners. Files are read here and now.
+        Other names are ignored. Files are read immediately.
 
-        Raises: ConfigError naming the option, what it is, and what is expected.
+        Raises: ConfigError with the option, its value and what was expected.
         """
         spec = _read(cls, options)
         spec.arrow_type()
@@ -79,14 +80,14 @@ class ValueSpec:
         return self.format == "raw"
 
     def arrow_type(self) -> pa.DataType:
-        """The struct that values become, as PySpark's `to_arrow_schema` writes it; raw: binary.
+        """The struct type of the values, as from PySpark's `to_arrow_schema`. For raw: binary.
 
-        Raises: ConfigError where the schema is wrong, or its format cannot hold it.
+        Raises: ConfigError if the schema is invalid or the format cannot express it.
         """
         return _arrow_type(self)
 
     def ddl(self) -> str:
-        """`arrow_type` as a type in Spark's DDL: `struct<a:int,b:string>`; raw: `binary`.
+        """`arrow_type` in Spark's DDL: `struct<a:int,b:string>`. For raw: `binary`.
 
         Raises: ConfigError as `arrow_type`.
         """
@@ -95,14 +96,14 @@ class ValueSpec:
         return format_ddl(self.arrow_type())
 
     def decoder(self) -> ValueDecoder:
-        """A new decoder; it costs about a millisecond, so keep it for more than one batch.
+        """Create a decoder. It costs about a millisecond, so use it for several batches.
 
-        Raises: ConfigError as `arrow_type`; MissingExtra where the format's package is missing.
+        Raises: ConfigError as `arrow_type`; MissingExtra if the format's package is missing.
         """
         return _decoder(self)
 
     def encoder(self) -> ValueEncoder:
-        """The way back, for raw, json and msgpack.
+        """Create an encoder, for raw, json and msgpack.
 
         Raises: ConfigError for another format, and as `arrow_type`.
         """
@@ -131,7 +132,7 @@ def _read(cls: type[ValueSpec], options: Mapping[str, str]) -> ValueSpec:
 
 
 def _choice(name: str, given: Mapping[str, str], known: tuple[str, ...]) -> str:
-    """The word of `known` that is given, in any case; the first where none is."""
+    """Return the given word of `known`, ignoring case; the first one if none is given."""
     text = given.get(name, known[0])
     for word in known:
         if word.lower() == text.strip().lower():
@@ -142,13 +143,13 @@ def _choice(name: str, given: Mapping[str, str], known: tuple[str, ...]) -> str:
 
 
 def _check_names(value_format: ValueFormat, given: Mapping[str, str]) -> None:
-    """Raises: ConfigError for an option that says nothing about this format."""
+    """Raises: ConfigError for an option that does not apply to this format."""
     for name in given:
         if value_format not in _FORMATS_WITH[name]:
             allowed = ", ".join(_FORMATS_WITH[name])
             advice = "" if "valueFormat" in given else "; valueFormat is not given"
             raise ConfigError(
-                f"option {name!r} means nothing with valueFormat {value_format}: "
+                f"option {name!r} does not apply to valueFormat {value_format}: "
                 f"it is for {allowed}{advice}"
             )
 
@@ -167,7 +168,9 @@ def _schema(value_format: ValueFormat, given: Mapping[str, str]) -> str:
             ) from None
     shape = "the Avro schema as JSON" if value_format == "avro" else "such as 'a int, b string'"
     if texts:
-        raise ConfigError("options 'valueSchema' and 'valueSchemaFile' are both given: one will do")
+        raise ConfigError(
+            "options 'valueSchema' and 'valueSchemaFile' are both given: give one of them"
+        )
     raise ConfigError(
         f"option 'valueSchema' is missing: valueFormat {value_format} needs a schema, {shape}"
     )

@@ -1,4 +1,4 @@
-"""Values in Avro, read by fastavro."""
+"""Decodes Avro values with fastavro."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SINGLE_OBJECT: Final = b"\xc3\x01"
 
 
 class AvroDecoder(RecordDecoder):
-    """Decodes records written with exactly the declared schema; no registry is asked."""
+    """Decodes records written with exactly the declared schema. It uses no schema registry."""
 
     def __init__(self, schema: str, kind: pa.StructType, *, confluent: bool) -> None:
         found = avro_type_of(schema)
@@ -47,6 +47,6 @@ class AvroDecoder(RecordDecoder):
 
 
 def fingerprint_of(schema: str) -> bytes:
-    """What stands before a single object: CRC-64-AVRO of the canonical schema, little-endian."""
+    """The fingerprint of a single object: CRC-64-AVRO of the canonical schema, little-endian."""
     canonical = to_parsing_canonical_form(json.loads(schema))
     return bytes.fromhex(fingerprint(canonical, "CRC-64-AVRO"))

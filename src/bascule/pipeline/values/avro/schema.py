@@ -1,8 +1,8 @@
-"""An Avro schema as an Arrow type, and as what fastavro is asked to read.
+"""Converts an Avro schema to an Arrow type and to the schema that fastavro reads.
 
-Times and dates are read as the numbers they are, which Arrow takes as they stand, and decimals as
-bytes, since fastavro would work for minutes on one of a megabyte. So the plain schema has no
-logical types:
+Times and dates are read as integers, which Arrow accepts directly. Decimals are read as bytes,
+because fastavro takes minutes for a decimal of a megabyte. So the plain schema has no logical
+types:
 
     {"type": "long", "logicalType": "timestamp-millis"}    declared timestamp[us, UTC]
                                                            read as  timestamp[ms, UTC]
@@ -47,8 +47,8 @@ _LOGICAL: Final = {
     ("long", "local-timestamp-millis"): (TIMESTAMP_NTZ, pa.timestamp("ms")),
     ("long", "local-timestamp-micros"): (TIMESTAMP_NTZ, TIMESTAMP_NTZ),
 }
-"""What it is declared as, and read as. A logical type that is not here is passed over, as the
-Avro specification asks."""
+"""Declared type and read type. Other logical types are ignored, as the Avro specification
+requires."""
 _WIDER: Final = {
     frozenset(("int", "long")): (pa.int64(), pa.int64()),
     frozenset(("float", "double")): (pa.float64(), pa.float64()),
@@ -57,14 +57,14 @@ _WIDER: Final = {
 
 @dataclass(frozen=True, slots=True)
 class AvroType:
-    """DecodeOne schema, three ways."""
+    """Three representations of one schema."""
 
     kind: pa.DataType
-    """As declared to the user."""
+    """The declared type."""
     read: pa.DataType
-    """As Arrow takes what fastavro gives."""
+    """The Arrow type of fastavro's values."""
     plain: Node
-    """As fastavro is asked for it."""
+    """The schema for fastavro."""
 
 
 def arrow_type_of(text: str) -> pa.StructType:
@@ -86,7 +86,7 @@ def avro_type_of(text: str) -> AvroType:
 
 
 def _check(schema: Node) -> None:
-    """Have fastavro look for what the walk takes for granted: names, types, symbols."""
+    """Let fastavro check names, types and symbols, on which the conversion relies."""
     try:
         import fastavro
     except ImportError as error:
@@ -104,13 +104,14 @@ def _wrong(why: str) -> ConfigError:
 
 
 class _Walk:
-    """Down the tree, with the names met so far."""
+    """Walks the schema and collects the named types."""
 
     def __init__(self) -> None:
         self._named: dict[str, AvroType] = {}
 
     def node(self, schema: Node, space: str, path: tuple[str, ...]) -> AvroType:
-        """`space` is the namespace around; `path` the full names of the records around."""
+        """Convert one node. `space` is the enclosing namespace, `path` the names of the enclosing
+        records."""
         if len(path) > DEPTH_MAX:
             raise _wrong(f"more than {DEPTH_MAX} types inside each other")
         if isinstance(schema, list):
@@ -166,7 +167,7 @@ class _Walk:
         if full not in self._named:
             full = name
         if full in path:
-            raise _wrong(f"record {full!r} holds itself, which no column can")
+            raise _wrong(f"record {full!r} contains itself, which a column cannot")
         found = self._named[full]
         return AvroType(found.kind, found.read, full)
 

@@ -1,1 +1,1 @@
-"""Protobuf: one message a value, described at run time by a FileDescriptorSet."""
+"""Protobuf values: one message per value, described at run time by a FileDescriptorSet."""

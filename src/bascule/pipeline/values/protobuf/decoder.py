@@ -1,4 +1,4 @@
-"""Protobuf: one message a value, described at run time."""
+"""Decodes Protobuf messages described at run time."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from bascule.pipeline.values.record_decoder import RecordDecoder
 
 
 class ProtobufDecoder(RecordDecoder):
-    """Decodes messages; unknown fields are passed over, unset ones are null or their default."""
+    """Decodes messages. Unknown fields are ignored. Unset fields are null or their default."""
 
     def __init__(self, descriptors: bytes, message: str, kind: pa.StructType) -> None:
         descriptor = find_message(descriptors, message)

@@ -1,4 +1,4 @@
-"""A Protobuf message as an Arrow type, and how its fields are read."""
+"""Converts a Protobuf message type to an Arrow type and to a reader of its fields."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from bascule.pipeline.values.ddl import DEPTH_MAX, TIMESTAMP, list_of, map_of
 Descriptor: TypeAlias = Any
 """google.protobuf's Descriptor or FieldDescriptor."""
 Read: TypeAlias = Callable[[Any], Any]
-"""What protobuf holds to what Arrow takes."""
+"""Converts a value of protobuf to one for Arrow."""
 
 TIME_NAME: Final = "google.protobuf.Timestamp"
 _UINT64: Final = pa.decimal128(20, 0)
@@ -37,19 +37,19 @@ _KINDS: Final = {
     17: pa.int32(),
     18: pa.int64(),
 }
-"""By FieldDescriptorProto.Type: double, float, int64, uint64, int32, fixed64, fixed32, bool,
-string, (10 group, 11 message), bytes, uint32, enum, sfixed32, sfixed64, sint32, sint64. Unsigned
-ones get a type that holds all of them."""
+"""Arrow type by FieldDescriptorProto.Type: double, float, int64, uint64, int32, fixed64, fixed32,
+bool, string, (10 group, 11 message), bytes, uint32, enum, sfixed32, sfixed64, sint32, sint64.
+Unsigned types map to a type that holds all their values."""
 
 
 def arrow_type_of_message(descriptors: bytes, message: str) -> pa.StructType:
-    """The struct of a message. Raises: ConfigError, MissingExtra for protobuf."""
+    """The Arrow struct of a message. Raises: ConfigError, MissingExtra for protobuf."""
     return _struct(find_message(descriptors, message), ())
 
 
 @lru_cache(maxsize=16)
 def find_message(descriptors: bytes, message: str) -> Descriptor:
-    """The descriptor of `message` in a FileDescriptorSet, in a pool of its own.
+    """Find the descriptor of `message` in a FileDescriptorSet, in a new pool.
 
     Raises: ConfigError, MissingExtra for protobuf.
     """
@@ -66,7 +66,7 @@ def find_message(descriptors: bytes, message: str) -> Descriptor:
             pool.Add(file)
     except (DecodeError, TypeError, ValueError) as error:
         raise ConfigError(
-            f"option 'valueDescriptorFile' holds no whole FileDescriptorSet: {error}; "
+            f"option 'valueDescriptorFile' is not a complete FileDescriptorSet: {error}; "
             "expected what protoc --include_imports --descriptor_set_out writes"
         ) from error
     try:
@@ -84,9 +84,9 @@ def find_message(descriptors: bytes, message: str) -> Descriptor:
 
 def _struct(message: Descriptor, path: tuple[str, ...]) -> pa.StructType:
     if message.full_name in path:
-        raise ConfigError(f"message {message.full_name!r} holds itself, which no column can")
+        raise ConfigError(f"message {message.full_name!r} contains itself, which a column cannot")
     if len(path) == DEPTH_MAX:
-        raise ConfigError(f"message {path[0]!r} holds more than {DEPTH_MAX} inside each other")
+        raise ConfigError(f"message {path[0]!r} nests more than {DEPTH_MAX} messages")
     fields = []
     names: set[str] = set()
     for field in columns_of(message):
@@ -98,12 +98,12 @@ def _struct(message: Descriptor, path: tuple[str, ...]) -> pa.StructType:
         names.add(field.name.lower())
         fields.append((field.name, _field_type(field, (*path, message.full_name))))
     if not fields:
-        raise ConfigError(f"message {message.full_name!r} has no fields that a column could hold")
+        raise ConfigError(f"message {message.full_name!r} has no fields for a column")
     return pa.struct(fields)
 
 
 def columns_of(message: Descriptor) -> list[Descriptor]:
-    """The fields that become columns: all but those of messages that have none."""
+    """The fields that become columns: all except messages without fields."""
     return [
         field for field in message.fields if field.message_type is None or field.message_type.fields
     ]
@@ -127,7 +127,8 @@ def _value_type(field: Descriptor, path: tuple[str, ...]) -> pa.DataType:
 
 
 def message_reader(message: Descriptor) -> Read:
-    """Makes dictionaries of messages, with the names that `arrow_type_of_message` gives."""
+    """Return a function from a message to a dictionary with the names of
+    `arrow_type_of_message`."""
     always: list[tuple[str, Read | None]] = []
     where_present: list[tuple[str, Read | None]] = []
     for field in columns_of(message):
@@ -149,7 +150,7 @@ def message_reader(message: Descriptor) -> Read:
 
 
 def _field_reader(field: Descriptor) -> Read | None:
-    """None where a value is taken as it is."""
+    """The reader of a field; None if its value needs no conversion."""
     inner = field.message_type
     if inner is not None and inner.GetOptions().map_entry:
         return _map_reader(_value_reader(inner.fields_by_name["value"]))
