@@ -1,4 +1,4 @@
-"""The Python client: admin over HTTP, publishing over NATS, reading over the log protocol.
+"""The Python client: administration over HTTP, publishing over NATS, reading over Kafka's protocol.
 
     async with bascule.connect() as client:
         await client.create_stream("flights", "flights.>")
@@ -6,24 +6,25 @@
         async for message in client.read("flights", follow=True):
             ...
 
-What it promises. A message that was acked is stored as the ack says; a message without ack may be
-stored, once or more. A read yields every record of its range exactly once and in order, across
-lost connections, or raises: nothing is skipped in silence, a batch with a wrong CRC is refused.
+Guarantees: an acked message is stored as its ack states. A message without ack may be stored once,
+several times or not at all. A read returns every record of its range exactly once and in order,
+across lost connections, or raises. A batch with a wrong CRC is refused.
 
-    client, sync    the two faces: asynchronous, and blocking
-    admin           HTTP
-    nats/           the NATS connection; moves between servers by itself
-    messages        what goes out, encoded as PUB and HPUB; acks; what is read
-    publisher, run  acks: one at a time, and windows of many
-    columnar/       publishing whole Arrow batches
-    connection      blocking sockets to client listeners; who leads a partition
-    fetch_answer    the head of a Fetch response, before its batches have come
-    fetcher         one partition, fetched and decoded a piece at a time
-    consumer        ranges, Arrow batches, messages
-    named           consumers with a name, whose position is kept in the stream `_offsets`
+    client, sync       the asynchronous and the blocking client
+    admin/             administration over HTTP
+    nats/              the NATS connection; it moves between servers by itself
+    messages           outgoing messages, their encoding as PUB and HPUB, acks, messages read
+    publisher          publishes with acks: single messages and windows
+    publish_window     a window of messages without ack
+    columnar/          publishes whole Arrow batches
+    connection         blocking connections to client listeners; finds partition leaders
+    fetch_response     parses the head of a Fetch response before its batches have arrived
+    fetcher            fetches and decodes one partition in pieces
+    batch_reader       reads offset ranges as Arrow batches, and batches as messages
+    consumer           consumers with a name, whose position is kept in the stream `_offsets`
 
-It never creates a stream unasked. A read keeps no position; a consumer with a name delivers at
-least once.
+The client never creates a stream by itself. A read keeps no position. A consumer with a name
+delivers at least once.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Read the acks of many publishes out of what the NATS connection received.
+"""Read the acks of many publishes from the bytes that the NATS connection received.
 
-An ack is a JSON object on `<inbox>.<run>.<index>`. The usual one - the six known fields, plain
-values - is read here; everything else (errors, no responders, unknown fields, escapes) is left to
-the caller, row by row. Everything is range-checked: the bytes come from strangers.
+An ack is a JSON object on `<inbox>.<window>.<index>`. The common form, with the six known fields
+and plain values, is read here. Everything else (errors, no responders, unknown fields, escapes) is
+left to the caller, row by row. All input is range-checked, because it comes from the network.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ DUPLICATE = 16384
 @cython.exceptval(check=False)
 @cython.returns((cython.longlong, cython.Py_ssize_t))
 def _number(buf: cython.const[cython.uchar][::1], at: cython.Py_ssize_t, end: cython.Py_ssize_t):
-    """The decimal number at `at` and the position behind it; a number of -1 where there is none."""
+    """The decimal number at `at` and the position after it; -1 if there is no number."""
     value: cython.longlong = 0
     digit: cython.int
     first: cython.Py_ssize_t = at
@@ -48,7 +48,7 @@ def _number(buf: cython.const[cython.uchar][::1], at: cython.Py_ssize_t, end: cy
 @cython.exceptval(check=False)
 @cython.returns(cython.Py_ssize_t)
 def _blanks(buf: cython.const[cython.uchar][::1], at: cython.Py_ssize_t, end: cython.Py_ssize_t):
-    """The first position from `at` that holds no blank."""
+    """The first position from `at` that is not a blank."""
     while at < end and buf[at] == 32:
         at += 1
     return at
@@ -61,7 +61,7 @@ def _blanks(buf: cython.const[cython.uchar][::1], at: cython.Py_ssize_t, end: cy
 @cython.exceptval(check=False)
 @cython.returns(cython.Py_ssize_t)
 def _string(buf: cython.const[cython.uchar][::1], at: cython.Py_ssize_t, end: cython.Py_ssize_t):
-    """The position of the quote that ends the plain string opened at `at`, or -1."""
+    """The position of the quote that ends the plain string at `at`, or -1."""
     if at >= end or buf[at] != 34:
         return -1
     at += 1
@@ -81,7 +81,7 @@ def _string(buf: cython.const[cython.uchar][::1], at: cython.Py_ssize_t, end: cy
 @cython.exceptval(check=False)
 @cython.returns(cython.longlong)
 def _word(buf: cython.const[cython.uchar][::1], at: cython.Py_ssize_t, end: cython.Py_ssize_t):
-    """The last eight bytes of `buf[at:end]` as one number."""
+    """The last eight bytes of `buf[at:end]` as one integer."""
     word: cython.longlong = 0
     if end - at > 8:
         at = end - 8
@@ -105,13 +105,13 @@ def collect_acks(
     state: cython.longlong[::1],
     first: cython.longlong = 0,
 ) -> int:
-    """Put the acks of publish run `run` from `stream` into its columns, at their indexes.
+    """Store the acks of window `run` from `stream` in its columns, at their indexes.
 
-    `positions` is what `wire._hot.parse_messages` found; `inbox_bytes` the length of the inbox with
-    its final dot. Entry 0 of the columns is index `first`; acks below it are old and left over. An
-    index that has an offset (>= 0) keeps its first ack. Numbers of messages that
-    are no usual ack of this run go to `leftover`, `state[0]` counts them. Returns how many indexes
-    got their ack.
+    `positions` is the output of `wire._hot.parse_messages`. `inbox_bytes` is the length of the
+    inbox with its final dot. Entry 0 of the columns is index `first`; acks with a lower index are
+    old and go to `leftover`. An index that has an offset (>= 0) keeps its first ack. Row numbers of
+    messages that are not a common ack of this window go to `leftover`; `state[0]` is their count.
+    Returns the number of indexes that received their ack.
     """
     row: cython.Py_ssize_t
     slot: cython.Py_ssize_t
@@ -129,7 +129,7 @@ def collect_acks(
     duplicate: cython.longlong
     fields: cython.int
     key: cython.longlong
-    # Names as `_word` reads them.
+    # Field names as `_word` returns them.
     stream_key: cython.longlong = 0x73747265616D
     synced_key: cython.longlong = 0x73796E636564
     offset_key: cython.longlong = 0x6F6666736574
@@ -180,8 +180,8 @@ def collect_acks(
                     good = True
                     at += 1
             while good:
-                # One `"key": value` and the comma or brace behind it. Known keys are compared as
-                # numbers.
+                # One `"key": value` pair and the following comma or brace. Known keys are compared
+                # as integers.
                 good = False
                 at = _blanks(buf, at, end)
                 key_end = _string(buf, at, end)
@@ -196,7 +196,7 @@ def collect_acks(
                     break
                 key = _word(buf, key_at, key_end)
                 if buf[at] == 34:
-                    # "stream"; any other text field ("domain") changes nothing.
+                    # The field "stream". Any other text field ("domain") is ignored.
                     position = _string(buf, at, end)
                     if position < 0:
                         break
@@ -283,11 +283,12 @@ def tally_acks(
     places: cython.longlong,
     table: cython.longlong[::1],
 ) -> int:
-    """Count the first `count` acks into `table`, which has five numbers for each pair of a stream
-    and a partition below `places`: messages, of them duplicates, of them not synced, the lowest and
-    the highest offset.
+    """Count the first `count` acks in `table`, which has five numbers for each pair of a stream and
+    a partition below `places`: messages, duplicates, unsynced messages, lowest offset, highest
+    offset.
 
-    Returns how many were counted: less than `count` where the table has no place for the next.
+    Returns the number of acks counted; less than `count` if the table has no entry for the next
+    one.
     """
     at: cython.Py_ssize_t
     slot: cython.longlong
@@ -321,11 +322,11 @@ def walk_batches(
     end: cython.Py_ssize_t,
     state: cython.longlong[::1],
 ) -> int:
-    """Step over the complete record batches of `buf[start:end]` by their headers alone.
+    """Walk the complete record batches of `buf[start:end]` by their headers.
 
-    Returns how many there are; `state[0]` is the first offset behind the last of them and
-    `state[1]` the position where what is left begins. No CRC is checked: this only decides what to
-    fetch next, before the bytes are decoded.
+    Returns their number. `state[0]` is the first offset after the last one, `state[1]` the position
+    of the remaining bytes. CRCs are not checked: the result only decides the next fetch, before the
+    bytes are decoded.
     """
     at: cython.Py_ssize_t = start
     count: cython.Py_ssize_t = 0
@@ -348,7 +349,7 @@ def walk_batches(
             delta = 0
             for byte in range(4):
                 delta = delta * 256 + buf[at + 23 + byte]
-            # Offsets beyond 62 bits are none; their end could wrap.
+            # Offsets beyond 62 bits are invalid; their end could overflow.
             if base < 0 or base >> 62 or delta > 2147483647:
                 break
             state[0] = base + delta + 1

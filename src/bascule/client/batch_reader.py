@@ -1,4 +1,4 @@
-"""Reading: a range of offsets as Arrow batches, and Arrow batches as messages."""
+"""Reads a range of offsets as Arrow batches, and converts batches to messages."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Headers: TypeAlias = tuple[tuple[str, bytes | None], ...]
 
 MESSAGES_AT_ONCE: Final = 4_096
 _NEW_MESSAGE: Final = partial(tuple.__new__, Message)
-"""`Message._make` without its check: half the time of a row."""
+"""`Message._make` without its length check: half the time per row."""
 
 
 def resolve_range(
@@ -34,11 +34,11 @@ def resolve_range(
     end: End,
     follow: bool,
 ) -> tuple[int, int]:
-    """Turn what was asked for into offsets [start, end).
+    """Resolve the requested range to offsets [start, end).
 
-    A time stands for the first record at or after it, or the end where there is none. `end` None
-    is the end of what is committed now, or with `follow` no end. Raises: OffsetOutOfRange where
-    the range is not held; without `follow` an `end` that is not committed yet is out of range.
+    A time stands for the first record at or after it, or the end if there is none. `end` None is
+    the currently committed end, or no end with `follow`. Raises: OffsetOutOfRange if the range is
+    not available. Without `follow` an `end` that is not committed yet is out of range.
     """
     earliest, latest = connector.extent(connection)
     if start == "earliest":
@@ -74,11 +74,11 @@ def _offset_at(
 
 
 class BatchReader(Iterator["pa.RecordBatch"]):
-    """Arrow batches of [start, end), in order, each offset once. Close it, or read to its end.
+    """Arrow batches of [start, end), in order, each offset once. Close it or read it to its end.
 
-    Blocks while it waits; `close` from another thread ends the wait. Raises from `next`:
-    OffsetOutOfRange, UnknownStream, PartitionFailed, CorruptData, and Broken where reconnecting
-    brought no progress for `options.timeout` seconds.
+    `next` blocks; `close` from another thread ends the wait. `next` raises OffsetOutOfRange,
+    UnknownStream, PartitionFailed, CorruptData, and Broken if reconnecting made no progress for
+    `options.timeout` seconds.
     """
 
     def __init__(
@@ -100,13 +100,13 @@ class BatchReader(Iterator["pa.RecordBatch"]):
             connection.close()
             raise
         self.start = first
-        """The offset that reading begins at."""
+        """The first offset to read."""
         self.end = last
-        """The offset that reading ends before; OFFSET_MAX where it has no end."""
+        """The end offset, exclusive; OFFSET_MAX without an end."""
         self._fetcher = Fetcher(
             connector, connection, leader, start=first, end=last, follow=follow, options=options
         )
-        # One that is dropped half-way lets its connection go at once.
+        # A reader that is dropped before its end closes its connection.
         finalize(self, self._fetcher.close)
 
     def __next__(self) -> pa.RecordBatch:
@@ -116,7 +116,7 @@ class BatchReader(Iterator["pa.RecordBatch"]):
         return batch
 
     def close(self) -> None:
-        """End the reading; idempotent, from any thread."""
+        """End the read. Idempotent and thread-safe."""
         self._fetcher.close()
 
     def __enter__(self) -> BatchReader:
@@ -132,7 +132,7 @@ class BatchReader(Iterator["pa.RecordBatch"]):
 
 
 def messages_of(batch: pa.RecordBatch) -> Iterator[Message]:
-    """The rows of an Arrow batch as messages; made a few thousand at a time."""
+    """Convert the rows of an Arrow batch to messages, a few thousand at a time."""
     for at in range(0, batch.num_rows, MESSAGES_AT_ONCE):
         yield from _messages(batch.slice(at, MESSAGES_AT_ONCE))
 
@@ -155,9 +155,9 @@ def _messages(batch: pa.RecordBatch) -> Iterator[Message]:
 
 
 def _headers(column: pa.ListArray) -> tuple[list[str | None], list[Headers]]:
-    """The reply subject of each row, and its other headers.
+    """The reply subject and the other headers of each row.
 
-    A `reply` in first place is the reply subject; without a value it only holds the place.
+    A first header `reply` is the reply subject. Without a value it is a placeholder.
     """
     ends = column.offsets.to_pylist()
     first = ends[0]

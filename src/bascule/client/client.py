@@ -1,6 +1,6 @@
 """The asynchronous client."""
 
-# A timeout here bounds retries and says what it did; it is no cancel scope.
+# These timeouts bound retries and report the attempts; they are not cancel scopes.
 # ruff: noqa: ASYNC109
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ READ_TIMEOUT_S: Final = FetchOptions().timeout
 
 
 class Client(AdminMixin, ColumnarMixin):
-    """One node's streams: `async with bascule.connect() as client: ...`
+    """A client of one node: `async with bascule.connect() as client: ...`
 
-    Admin goes over HTTP, publishing over a NATS connection opened by the first publish, reading
-    over connections of its own to the client listener. All methods belong to one event loop.
+    Administration uses HTTP. Publishing uses a NATS connection that the first publish opens.
+    Reading uses separate connections to the client listener. All methods belong to one event loop.
     """
 
     def __init__(
@@ -59,13 +59,13 @@ class Client(AdminMixin, ColumnarMixin):
         name: str = "bascule-client",
         timeout: float = 10.0,
     ) -> None:
-        """`server` is the node's HTTP address; else BASCULE_SERVER, else http://127.0.0.1:9080.
+        """`server` is the node's HTTP address; default: BASCULE_SERVER, then http://127.0.0.1:9080.
 
-        `nats` names the NATS servers, comma separated, instead of the one the node tells;
-        credentials in a URL win over `user` and `password`, `token`, `nkey` (a file with an NKey
-        seed), `nkey_seed` (the seed) and `creds` (a credentials file). With `tls` nothing is sent
-        in the clear; `tls_first` begins with TLS, as some servers want it. `timeout` (seconds)
-        bounds connecting and every admin request.
+        `nats` names the NATS servers, separated by commas; default: the servers that the node
+        reports. Credentials in a URL take precedence over `user` and `password`, `token`, `nkey` (a
+        file with an NKey seed), `nkey_seed` (the seed) and `creds` (a credentials file). With `tls`
+        nothing is sent unencrypted. `tls_first` starts TLS before the server's first message, as
+        some servers require. `timeout` (seconds) bounds connecting and every admin request.
         """
         self._server = server_url(server)
         self._timeout = timeout
@@ -90,7 +90,7 @@ class Client(AdminMixin, ColumnarMixin):
         self._readers: WeakSet[BatchReader] = WeakSet()
 
     async def open(self) -> Client:
-        """Find the node. Raises: Broken where none answers."""
+        """Connect to the node. Raises: Broken if it does not reply."""
         admin = Admin(self._server, timeout=self._timeout)
         try:
             self._node = await admin.node()
@@ -101,7 +101,7 @@ class Client(AdminMixin, ColumnarMixin):
         return self
 
     async def close(self) -> None:
-        """Send what was handed over, end reads under way, close every connection; idempotent."""
+        """Send pending messages, end active reads and close every connection. Idempotent."""
         for reader in list(self._readers):
             reader.close()
         if self._nats is not None:
@@ -137,13 +137,13 @@ class Client(AdminMixin, ColumnarMixin):
     ) -> Ack:
         """Publish one message and return the ack of the stream that stored it.
 
-        At least once: it is sent again while no ack comes, so a stream may hold it twice, but not
-        with a `message_id`, which the stream remembers for its window. With
-        `expected_last_sequence` it is stored only where the partition's last sequence (offset + 1)
-        is that; a message sent again then is refused where the first one was stored, unless it has
-        an id. Where several streams take the subject, the first ack counts, or that of `stream`.
+        Delivery is at least once: the message is sent again until an ack comes, so a stream may
+        store it twice. With a `message_id`, which the stream remembers for its dedupe window, it is
+        stored once. With `expected_last_sequence` it is stored only if that is the partition's last
+        sequence (offset + 1). Without an id, a repetition of a stored message is then refused. If
+        several streams use the subject, the first ack counts, or that of `stream`.
 
-        Raises: Indeterminate where no ack came within `timeout` seconds, PublishRejected,
+        Raises: Indeterminate if no ack came within `timeout` seconds, PublishRejected,
         NoResponders, LimitExceeded, InvalidName, Broken (no NATS connection).
         """
         headers = with_publish_headers(headers, message_id, expected_last_sequence)
@@ -163,13 +163,13 @@ class Client(AdminMixin, ColumnarMixin):
     ) -> Acks:
         """Publish many messages in order and return their acks, in the same order.
 
-        `messages` are `Outgoing`s or tuples (subject, value[, key[, headers]]), plain or
-        asynchronously iterable. At most `window` are without ack at a time; `on_progress` is told
-        the number acked so far. At least once, as `publish`: what is sent again, after a lost
-        connection or a late ack, may also be stored out of order.
+        `messages` are `Outgoing`s or tuples (subject, value[, key[, headers]]), as an iterable or
+        an asynchronous iterable. At most `window` messages are without ack at a time. `on_progress`
+        receives the number of acks. Delivery is at least once, as in `publish`. Messages that are
+        sent again, after a lost connection or a late ack, may be stored out of order.
 
-        Raises: as `publish`, `timeout` holding for each message; what was not acked by then may or
-        may not be stored.
+        Raises: as `publish`. `timeout` applies to each message. Messages without ack may or may not
+        be stored.
         """
         publisher = await self._publishing()
         return await publisher.publish_many(
@@ -184,9 +184,10 @@ class Client(AdminMixin, ColumnarMixin):
         key: bytes | str | None = None,
         headers: Headers | None = None,
     ) -> None:
-        """Publish without ack: at most once. `flush` says when the NATS server has it.
+        """Publish without ack: at most once. `flush` waits until the NATS server has the message.
 
-        Waits only while the socket is full. Lost without word where the connection breaks.
+        Waits only while the socket is full. The message is lost without notice if the connection
+        breaks.
         """
         publisher = self._publisher or await self._publishing()
         publisher.publish_nowait(subject, value, key=key, headers=headers)
@@ -194,7 +195,7 @@ class Client(AdminMixin, ColumnarMixin):
         await self._nats.drain()
 
     async def flush(self, timeout: float = PUBLISH_TIMEOUT_S) -> None:
-        """Return once the NATS server has taken all that was published before. Raises: Broken."""
+        """Wait until the NATS server has received everything published before. Raises: Broken."""
         await self._publishing()
         assert self._nats is not None
         await self._nats.flush(timeout)
@@ -213,15 +214,16 @@ class Client(AdminMixin, ColumnarMixin):
         batch_bytes: int = BATCH_BYTES,
         timeout: float = READ_TIMEOUT_S,
     ) -> AsyncGenerator[pa.RecordBatch, None]:
-        """Read [start, end) as Arrow batches (`bascule.record.columns.SCHEMA`): the fastest way.
+        """Read [start, end) as Arrow batches (`bascule.record.columns.SCHEMA`): the fastest way to
+        read.
 
-        `start` is earliest, latest, an offset, or a time for the first record at or after it.
-        `end` None is what is committed now; with `follow` there is no end and the iteration waits
-        for what comes. `fetch_bytes` are asked for at a time, and decoded `batch_bytes` at a
-        time on a thread, one Arrow batch ahead.
+        `start` is earliest, latest, an offset, or a time, which means the first record at or after
+        it. `end` None is the currently committed end. With `follow` there is no end, and the
+        iteration waits for new records. `fetch_bytes` is the size of a request. A thread decodes
+        `batch_bytes` at a time, one Arrow batch ahead.
 
         Raises: OffsetOutOfRange, UnknownStream, UnknownPartition, CorruptData, PartitionFailed,
-        Broken where reconnecting brought nothing for `timeout` seconds.
+        Broken if reconnecting made no progress for `timeout` seconds.
         """
         loop = asyncio.get_running_loop()
         bootstrap = self._bootstrap()
@@ -264,7 +266,7 @@ class Client(AdminMixin, ColumnarMixin):
         follow: bool = False,
         timeout: float = READ_TIMEOUT_S,
     ) -> AsyncGenerator[Message, None]:
-        """Read [start, end) message by message; the arguments are those of `read_batches`."""
+        """Read [start, end) message by message. The arguments are those of `read_batches`."""
         batches = self.read_batches(
             stream, start=start, end=end, partition=partition, follow=follow, timeout=timeout
         )
@@ -286,12 +288,13 @@ class Client(AdminMixin, ColumnarMixin):
         commit_interval: float = COMMIT_INTERVAL_S,
         timeout: float = READ_TIMEOUT_S,
     ) -> Consumer:
-        """Read a stream under a name, from where it left off: `async with` it, iterate inside.
+        """Read a stream under a consumer's name, from its committed offset. Use it as `async with`,
+        and iterate inside.
 
-        `start` is where a partition begins in which this consumer never committed; `partitions`
-        None is all there are now; without `follow` the iteration ends with what is committed to
-        the stream at the start. See `Consumer` for when a message is done and committed. An offset
-        that is no longer held raises OffsetOutOfRange: `reset_offsets` decides where to go on.
+        `start` is the start of a partition without a committed offset. `partitions` None means all
+        current partitions. Without `follow` the iteration ends at the end committed when it starts.
+        `Consumer` explains when a message counts as done and when it is committed. An offset that
+        was removed raises OffsetOutOfRange; `reset_offsets` sets a new one.
         """
         return Consumer(
             self,
@@ -314,7 +317,7 @@ class Client(AdminMixin, ColumnarMixin):
         follow: bool = False,
         options: FetchOptions | None = None,
     ) -> BatchReader:
-        """A blocking reader of Arrow batches, usable on any thread; what `read_batches` uses."""
+        """Open a blocking reader of Arrow batches, usable on any thread."""
         reader = BatchReader(
             self._bootstrap(),
             stream,
@@ -374,7 +377,7 @@ def connect(
     name: str = "bascule-client",
     timeout: float = 10.0,
 ) -> Client:
-    """A client for `async with`; the arguments are those of `Client`."""
+    """Return a client for `async with`. The arguments are those of `Client`."""
     return Client(
         server,
         nats=nats,

@@ -1,9 +1,9 @@
-"""Blocking connections to client listeners, made for moving record batches fast.
+"""Blocking connections to client listeners, optimised for receiving record batches.
 
-Bytes are received into memory that the caller owns and uses again: one system call for most of
-them, no copy, and the interpreter lock is free meanwhile. Timeouts are the kernel's
-(SO_RCVTIMEO), because Python's own would turn the socket non-blocking and cut every receive into
-small ones. `PartitionConnector` finds the listener that a partition is read from.
+Bytes are received into the caller's reusable memory: mostly one system call, no copy, and the
+interpreter lock is released. Timeouts are the kernel's (SO_RCVTIMEO), because Python's own timeouts
+make the socket non-blocking and split every receive. `PartitionConnector` finds the leader's
+listener of a partition.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ from bascule.wire.schema import Message, Request
 
 CLIENT_ID: Final = "bascule-python"
 FRAME_BYTES_MAX: Final = 1 << 30
-"""A larger response was not asked for: fetches are bounded far below."""
+"""Larger responses are never requested: fetches are far smaller."""
 API_VERSIONS_VERSION: Final = 2
-"""The first thing asked, in the highest version that is not flexible: every server supports it."""
+"""The highest version of ApiVersions that is not flexible. Every server supports it."""
 
 ASK_TIMEOUT_S: Final = 10.0
-"""For responses that come out of memory."""
+"""Timeout for responses from memory."""
 
 _SIZE: Final = Struct(">i")
 _REQUEST_HEAD: Final = Struct(">hhi")
@@ -59,10 +59,11 @@ ResponseT = TypeVar("ResponseT", bound=Message)
 
 
 class LogConnection:
-    """Requests out, responses in, answered in the order asked. One thread at a time, but `abort`.
+    """A connection with pipelined requests; responses come in request order. Not thread-safe except
+    `abort`.
 
-    Raises: Broken from every method where the connection fails or stays silent for the timeout,
-    RemoteProtocolError where the other side speaks something else.
+    Every method raises Broken if the connection fails or is silent for the timeout, and
+    RemoteProtocolError if the peer uses another protocol.
     """
 
     def __init__(self, host: str, port: int, *, timeout: float) -> None:
@@ -85,7 +86,8 @@ class LogConnection:
             raise
 
     def set_timeout(self, timeout: float) -> None:
-        """From now on a receive or send that stands still for `timeout` seconds is Broken."""
+        """Set the timeout. A receive or send without progress for `timeout` seconds raises
+        Broken."""
         self._timeout = timeout
         whole = int(timeout)
         value = _TIMEVAL.pack(whole, int((timeout - whole) * 1e6))
@@ -93,7 +95,7 @@ class LogConnection:
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, value)
 
     def send(self, request: Request[Any], *, version: int | None = None) -> None:
-        """Send a request; `receive` returns its response in turn."""
+        """Send a request. `receive` returns its response in turn."""
         if version is None:
             version = self._versions.version_of(type(request))
         parts: list[Piece] = [_REQUEST_HEAD.pack(request.API_KEY, version, self._correlation_id)]
@@ -109,9 +111,10 @@ class LogConnection:
         self._correlation_id = (self._correlation_id + 1) & 0x7FFFFFFF
 
     def receive_size(self) -> tuple[int, int]:
-        """Begin with the response to the oldest request: its version, and its size in bytes.
+        """Start reading the response to the oldest request. Return its version and its size in
+        bytes.
 
-        The caller then takes exactly so many bytes with `receive_into`.
+        The caller then reads exactly that many bytes with `receive_into`.
         """
         head = memoryview(bytearray(SIZE_BYTES))
         self.receive_into(head)
@@ -124,7 +127,7 @@ class LogConnection:
         return self._pending[0][2], size
 
     def check_head(self, frame: memoryview) -> int:
-        """Check that `frame` begins the oldest response; where its body begins."""
+        """Check that `frame` starts the oldest response. Return the position of its body."""
         correlation_id, kind, version = self._pending.popleft()
         (found,) = _CORRELATION.unpack_from(frame)
         if found != correlation_id:
@@ -137,7 +140,7 @@ class LogConnection:
         return position
 
     def receive(self) -> Message:
-        """The whole response to the oldest request."""
+        """Receive the whole response to the oldest request."""
         kind = self._pending[0][1]
         version, size = self.receive_size()
         frame = memoryview(bytearray(size))
@@ -145,7 +148,7 @@ class LogConnection:
         return decode(kind, version, frame, self.check_head(frame))
 
     def receive_into(self, view: memoryview) -> None:
-        """Fill `view`: mostly one system call."""
+        """Fill `view`, mostly with one system call."""
         at, size = 0, len(view)
         while at < size:
             try:
@@ -157,13 +160,13 @@ class LogConnection:
             at += count
 
     def request(self, request: Request[ResponseT]) -> ResponseT:
-        """Ask and wait."""
+        """Send a request and wait for its response."""
         assert not self._pending, "a response is still under way"
         self.send(request)
         return cast(ResponseT, self.receive())
 
     def abort(self) -> None:
-        """End the connection from any thread; a receive under way fails at once."""
+        """End the connection from any thread. A receive in progress fails at once."""
         try:
             self._socket.shutdown(socket.SHUT_RDWR)
         except OSError:
@@ -190,7 +193,7 @@ class LogConnection:
 
 @dataclass(frozen=True, slots=True)
 class Leader:
-    """Where a partition is led, as the cluster said when asked."""
+    """The leader of a partition, from a Metadata response."""
 
     host: str
     port: int
@@ -199,11 +202,12 @@ class Leader:
 
 
 class LeaderMoved(Broken):
-    """The partition is led elsewhere, or by nobody yet: ask again where."""
+    """The partition has another leader, or none yet. Find the leader again."""
 
 
 def error_of(code: int, stream: str, partition: int, *, address: str) -> BasculeError:
-    """What an error code of a partition means to its reader, OFFSET_OUT_OF_RANGE aside."""
+    """Convert a partition's error code to an exception. OFFSET_OUT_OF_RANGE is handled by the
+    caller."""
     kind = error_class_of(code)
     if kind is UnknownStream:
         return UnknownStream(stream)
@@ -216,7 +220,7 @@ def error_of(code: int, stream: str, partition: int, *, address: str) -> Bascule
 
 
 class PartitionConnector:
-    """Opens connections to the leader of one partition, starting from any node's listener."""
+    """Connects to the leader of one partition, starting from any node's listener."""
 
     def __init__(self, bootstrap: str, stream: str, partition: int) -> None:
         self.stream = stream
@@ -262,9 +266,9 @@ class PartitionConnector:
         raise LeaderMoved(f"stream {self.stream!r} partition {self.partition} has no leader now")
 
     def find_offset(self, connection: LogConnection, timestamp: int) -> int:
-        """The first offset with a timestamp (ms) of at least `timestamp`, -1 where there is none.
+        """The first offset with a timestamp (ms) of at least `timestamp`; -1 if there is none.
 
-        TIMESTAMP_EARLIEST and TIMESTAMP_LATEST give the ends.
+        TIMESTAMP_EARLIEST and TIMESTAMP_LATEST return the ends.
         """
         response = connection.request(
             ListOffsetsRequest(
@@ -288,6 +292,6 @@ class PartitionConnector:
         return found.offset
 
     def extent(self, connection: LogConnection) -> tuple[int, int]:
-        """The first offset held and the end of what may be read."""
+        """The first and the end offset that can be read."""
         start = self.find_offset(connection, TIMESTAMP_EARLIEST)
         return start, self.find_offset(connection, TIMESTAMP_LATEST)

@@ -1,4 +1,4 @@
-"""Reading under a name: a consumer whose position is kept in the stream `_offsets`."""
+"""Consumers with a name: their position is kept in the stream `_offsets`."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ COMMIT_INTERVAL_S: Final = 5.0
 
 
 class ConsumerClient(Protocol):
-    """What a consumer needs of the client."""
+    """The part of the client that a consumer uses."""
 
     async def stream(self, name: str) -> StreamInfo: ...
 
@@ -48,12 +48,13 @@ class ConsumerClient(Protocol):
 
 
 class Consumer:
-    """Messages of a stream, from where this consumer left off: an asynchronous iterator.
+    """Messages of a stream from this consumer's committed offset: an asynchronous iterator.
 
-    At least once: a message counts as done when the next one is asked for, at `commit`, and when
-    the `async with` block is left without an exception. What is done is committed every
-    `commit_interval` seconds and at the end; what was done and not yet committed when the process
-    died comes again. Two that run under one name at a time both get every message.
+    Delivery is at least once. A message counts as done when the next one is requested, at `commit`,
+    and when the `async with` block ends without an exception. Done messages are committed every
+    `commit_interval` seconds and at the end. Messages that were done but not committed when the
+    process died are delivered again. Two consumers that run under one name at the same time both
+    receive every message.
     """
 
     def __init__(
@@ -79,7 +80,7 @@ class Consumer:
         self._timeout = timeout
         self._rows: Iterator[Message] = iter(())
         self._last: Message | None = None
-        """Handed out, and not known to be done."""
+        """The last delivered message, if it is not known to be done."""
         self._done: dict[int, int] = {}
         """Partition -> the first offset that is not done."""
         self._committed: dict[int, int] = {}
@@ -91,18 +92,18 @@ class Consumer:
 
     @property
     def committed(self) -> dict[int, int]:
-        """Partition -> the offset committed last, by this consumer or by one before it."""
+        """Partition -> the last committed offset, by this consumer or an earlier one."""
         return dict(self._committed)
 
     async def open(self) -> Consumer:
-        """Find where to begin, and begin to read.
+        """Resolve the start offsets and start reading.
 
-        Raises: UnknownStream, Broken, RequestFailed where the node cannot tell what is committed.
+        Raises: UnknownStream, Broken, RequestFailed if the node cannot read committed offsets.
         """
         info = await self._client.stream(self._stream)
         found = await self._client.offsets(consumer=self._name, stream=self._stream)
         self._committed = {entry.partition: entry.offset for entry in found}
-        # "latest" is now, not when the first answer comes.
+        # "latest" means the end at this moment, not at the first response.
         ends = {partition.partition: partition.high_watermark for partition in info.partitions}
         chosen = list(ends) if self._chosen is None else self._chosen
         self._reading = len(chosen)
@@ -114,9 +115,10 @@ class Consumer:
         return self
 
     async def close(self, *, done: bool = True) -> None:
-        """Stop reading, and commit what is done; with `done` that is all that was handed out.
+        """Stop reading and commit done messages. With `done`, every delivered message counts as
+        done.
 
-        Idempotent. Raises: as `commit`; the reading has stopped all the same.
+        Idempotent. Raises: as `commit`; reading has stopped even then.
         """
         if self._closed:
             return
@@ -130,7 +132,7 @@ class Consumer:
         await self._commit()
 
     async def commit(self) -> None:
-        """Commit everything handed out so far, the last message too; return once it is stored.
+        """Commit all delivered messages, including the last one. Return when the commit is stored.
 
         Raises: as `Client.publish`.
         """
@@ -149,9 +151,8 @@ class Consumer:
         await self.leave(failed=kind is not None)
 
     async def leave(self, *, failed: bool) -> None:
-        """End the block: a failure in it is the news, not that what was done before could not be
-        committed after it. Raises: as `commit`, where the block did not fail.
-        """
+        """End the `async with` block. If the block failed, its exception is more important than a
+        failed commit, which is only logged. Raises: as `commit`, if the block did not fail."""
         try:
             await self.close(done=not failed)
         except BasculeError as error:
@@ -169,13 +170,14 @@ class Consumer:
         return message
 
     def take(self) -> Message | None:
-        """The next message that is here already; the one before it is done."""
+        """Return the next message that has arrived. The previous one is done."""
         self._settle()
         self._last = next(self._rows, None)
         return self._last
 
     async def refill(self) -> bool:
-        """Wait for more messages; False at the end. Raises: as `Client.read_batches`; Closed."""
+        """Wait for more messages. Return False at the end. Raises: as `Client.read_batches`;
+        Closed."""
         if self._closed:
             raise Closed(f"consumer {self._name!r} is closed")
         while self._reading:
@@ -195,7 +197,7 @@ class Consumer:
             self._last = None
 
     async def _read(self, partition: int, start: Start) -> None:
-        """Put the partition's batches into the queue, and what ends them."""
+        """Put the partition's batches into the queue, then None or the error that ended them."""
         batches = self._client.read_batches(
             self._stream,
             start=start,
@@ -218,10 +220,10 @@ class Consumer:
             try:
                 await self._commit()
             except BasculeError as error:
-                log.warning("a commit of %s failed and is tried again: %s", self._name, error)
+                log.warning("a commit of %s failed and will be retried: %s", self._name, error)
 
     async def _commit(self) -> None:
-        # One at a time: an older offset must never be stored after a newer one.
+        # One commit at a time, so that an older offset is never stored after a newer one.
         async with self._committing:
             for partition, offset in self._done.copy().items():
                 if self._committed.get(partition) != offset:
@@ -232,13 +234,13 @@ class Consumer:
 
 
 class CoroutineRunner(Protocol):
-    """Runs a coroutine of the client's loop and waits for it."""
+    """Runs a coroutine on the client's event loop and waits for it."""
 
     def __call__(self, work: Coroutine[Any, Any, T], /) -> T: ...
 
 
 class SyncConsumer:
-    """A `Consumer` without asyncio: an iterator, in a `with` block. One thread uses it."""
+    """A blocking `Consumer`: an iterator in a `with` block. Not thread-safe."""
 
     def __init__(self, consumer: Consumer, run: CoroutineRunner) -> None:
         self._consumer = consumer

@@ -1,12 +1,12 @@
-"""The head of a Fetch response, read before its record batches have arrived.
+"""Parses the head of a Fetch response before its record batches have arrived.
 
     | response head | throttle | error | session | topic | partition, error, offsets ... | size |
-    | record batches: mostly cut off within the last one                                        |
+    | record batches; usually the last one is incomplete                                        |
     | tagged fields, where the version has them                                                 |
 
-Batches are by far the most of it, so they are received and decoded piece by piece instead of being
-gathered first. The order of the fields is that of `bascule.wire.messages.fetch`; exactly one
-partition was asked for.
+Batches are most of a response, so they are received and decoded in pieces and not collected first.
+The order of the fields is that of `bascule.wire.messages.fetch`. A request asks for exactly one
+partition.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from bascule.wire.primitives import (
 )
 
 HEAD_BYTES_MAX: Final = 1024
-"""More than any head without aborted transactions: a name takes at most 249 bytes."""
+"""Larger than any head without aborted transactions: a name has at most 249 bytes."""
 VERSION_MIN: Final = 7
-"""Older ones have no session and lack other fields; no server is that old."""
+"""Older versions have no session and lack other fields. No supported server is that old."""
 
 _THROTTLE_ERROR_SESSION: Final = Struct(">ihi")
 _PARTITION: Final = Struct(">ihqqq")
@@ -38,20 +38,20 @@ _ABORTED_BYTES: Final = 16
 
 
 class FetchHead(NamedTuple):
-    """What a Fetch response says before its batches."""
+    """The fields of a Fetch response before its batches."""
 
     error_code: int
-    """Of the whole response, or else of the partition."""
+    """Error of the whole response, else of the partition."""
     high_watermark: int
     records_at: int
-    """Where in the frame the batches begin."""
+    """Position of the batches in the frame."""
     records_bytes: int
 
 
 def read_fetch_head(frame: memoryview, position: int, *, version: int, size: int) -> FetchHead:
-    """Read the head of a response of `size` bytes, of which `frame` are the first.
+    """Parse the head of a response of `size` bytes. `frame` holds its first bytes.
 
-    `position` is where the body begins. Raises: RemoteProtocolError.
+    `position` is the start of the body. Raises: RemoteProtocolError.
     """
     end, flexible = len(frame), version in FetchResponse.FLEXIBLE
     if version < VERSION_MIN:

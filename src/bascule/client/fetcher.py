@@ -1,14 +1,14 @@
-"""Fetches one partition and decodes it, a piece at a time.
+"""Fetches one partition and decodes it in pieces.
 
-    node --> socket --> a piece of one response --> whole batches of it --> Arrow --> reader
+    node --> socket --> a piece of one response --> its complete batches --> Arrow --> reader
       ^                                                  |
       +----- next Fetch, once its offset is known -------+
 
-An response is decoded piece by piece as it arrives, in the reader's own thread, while the piece is
-still in the processor's cache; the kernel's socket buffers take what comes meanwhile. The header
-of the batch that an response cuts off tells the offset to fetch next, so the next request leaves
-before the response has arrived whole and the node need not wait. A thread of its own for receiving,
-with a queue behind it, measured a third slower on two cores.
+A response is decoded in pieces as it arrives, in the reader's thread, while a piece is in the CPU
+cache. The kernel's socket buffer holds the rest. The header of the batch that a response truncates
+gives the next fetch offset, so the next request is sent before the response has arrived completely
+and the node need not wait. A separate receiving thread with a queue was a third slower on two
+cores.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 OFFSET_MAX: Final = (1 << 63) - 1
 WAIT_MS: Final = 1_000
-"""How long a node may hold a Fetch that finds nothing new."""
+"""Greatest time that a node may hold a Fetch without new records."""
 BACKOFF_S_MIN: Final = 0.05
 BACKOFF_S_MAX: Final = 2.0
 _CLOCK: Final = RealClock()
@@ -49,19 +49,19 @@ _CLOCK: Final = RealClock()
 
 @dataclass(frozen=True, slots=True)
 class FetchOptions:
-    """How to read: bytes of one request, bytes that one Arrow batch is made of, and patience in
-    seconds with a node that does not response."""
+    """Options of a read: bytes per request, bytes per Arrow batch, and the timeout in seconds for a
+    node that does not reply."""
 
     fetch_bytes: int = 8 << 20
     batch_bytes: int = 4 << 20
-    """Measured against 0.5, 1, 2 and 8 MiB: half as much CPU a record as at 0.5."""
+    """Measured against 0.5, 1, 2 and 8 MiB: half the CPU per record of 0.5 MiB."""
     timeout: float = 30.0
 
 
 class Fetcher:
-    """Fetches and decodes [start, end) of a partition, in the thread that iterates.
+    """Fetches and decodes [start, end) of a partition in the iterating thread.
 
-    `start` lies in what is held. Without `follow`, `end` must be committed already.
+    `start` must be available. Without `follow`, `end` must be committed.
     """
 
     def __init__(
@@ -79,29 +79,29 @@ class Fetcher:
         self._connection: LogConnection | None = connection
         self._leader = leader
         self._position = start
-        """The first offset not yet handed on."""
+        """The first offset not yet returned."""
         self._end = end
         self._follow = follow
         self._options = options
         self._fetch_bytes = options.fetch_bytes
         self._origin = f"stream {connector.stream!r} partition {connector.partition}"
-        # A quarter more, for the cut-off batch in front of a piece, or a small rest behind it.
+        # A quarter more for the truncated batch before a piece, or a small rest after it.
         self._buffer = memoryview(bytearray(options.batch_bytes * 5 // 4 + HEAD_BYTES_MAX))
         self._state = array("q", [0, 0])
         self._stop = threading.Event()
         self._batches = self._run()
 
     def next(self) -> pa.RecordBatch | None:
-        """The next batch, at least one row of it, or None at the end. Blocks.
+        """Return the next batch, with at least one row, or None at the end. Blocks.
 
-        Raises: Closed after `close`, and what else ends the fetching.
+        Raises: Closed after `close`, and the error that ended the fetching.
         """
         if self._stop.is_set():
             raise Closed("the read was closed")
         return next(self._batches, None)
 
     def close(self) -> None:
-        """End the fetching; idempotent, from any thread. A `next` under way ends at once."""
+        """End the fetching. Idempotent and thread-safe. A `next` in progress ends at once."""
         self._stop.set()
         connection = self._connection
         if connection is not None:
@@ -109,11 +109,11 @@ class Fetcher:
         try:
             self._batches.close()
         except ValueError:
-            return  # it is running in another thread, which now cleans up itself
+            return  # another thread runs it and cleans up itself
         self._drop()
 
     def _run(self) -> Generator[pa.RecordBatch, None, None]:
-        """Fetch until the end; reconnect for as long as `timeout` allows without progress."""
+        """Fetch until the end. Reconnect until there was no progress for `timeout`."""
         try:
             failing_since: float | None = None
             backoff = BACKOFF_S_MIN
@@ -148,7 +148,7 @@ class Fetcher:
             self._connection = connection
             if self._stop.is_set():
                 connection.abort()
-        # A node holds a Fetch for WAIT_MS; beyond that silence is a failure.
+        # A node holds a Fetch for up to WAIT_MS. Longer silence is a failure.
         self._connection.set_timeout(ASK_TIMEOUT_S + WAIT_MS / 1000)
         return self._connection
 
@@ -168,7 +168,7 @@ class Fetcher:
             after = size - len(first)
             self._check(connection, head, after)
             if not head.records_bytes and head.high_watermark > self._position:
-                # A node sends at least one batch where there is one: compaction left none.
+                # A node sends at least one batch if there is one. Compaction removed these offsets.
                 self._position = min(head.high_watermark, self._end)
             have = min(max(len(first) - head.records_at, 0), head.records_bytes)
             left = head.records_bytes - have
@@ -179,9 +179,10 @@ class Fetcher:
     def _take_records(
         self, connection: LogConnection, have: int, left: int
     ) -> Iterator[pa.RecordBatch]:
-        """Decode an response's batches: `have` bytes at the buffer's front, `left` still to come.
+        """Decode the batches of a response: `have` bytes at the buffer's front, `left` still to
+        come.
 
-        As soon as it is known that no further whole batch comes, the next Fetch is sent.
+        The next Fetch is sent as soon as it is known that no further complete batch follows.
         """
         begun = self._position
         while True:
@@ -215,9 +216,9 @@ class Fetcher:
             left -= piece
 
     def _ask_for_more(self, size: int) -> None:
-        """Not one batch came whole: the first says that it has `size` bytes, so ask for as many.
+        """Increase the fetch size: no batch came completely, and the first one has `size` bytes.
 
-        Raises: CorruptData where that cannot be; a node always sends its first batch whole.
+        Raises: CorruptData for an impossible size; a node always sends its first batch completely.
         """
         if not self._fetch_bytes < size <= FRAME_BYTES_MAX:
             raise CorruptData(
@@ -229,9 +230,9 @@ class Fetcher:
         self._fetch_bytes = size
 
     def _decode(self, size: int, end: int) -> Iterator[pa.RecordBatch]:
-        """Decode the whole batches in `size` bytes at the buffer's front, up to offset `end`.
+        """Decode the complete batches in `size` bytes at the buffer's front, up to offset `end`.
 
-        They make one Arrow batch, or more where they are compressed so well that it would be huge.
+        They make one Arrow batch, or several if compression is so high that one would be huge.
         """
         while self._position < end:
             batch, self._position = decode_batches(
@@ -243,11 +244,11 @@ class Fetcher:
             )
             if batch.num_rows:
                 yield batch
-            # Let it go before the next one is made: its memory is warm.
+            # Release it before the next one is made: its memory is in the cache.
             del batch
 
     def _batch_end(self, at: int, have: int) -> int:
-        """Where the batch that begins at `at` ends, or 0 while too little of it is there."""
+        """End of the batch at `at`; 0 while too few of its bytes have arrived."""
         if have - at < LENGTH_PREFIX_BYTES:
             return 0
         return at + LENGTH_PREFIX_BYTES + int.from_bytes(self._buffer[at + 8 : at + 12], "big")
@@ -257,21 +258,22 @@ class Fetcher:
             self._buffer[:size] = bytes(self._buffer[at : at + size])
 
     def _make_room(self, size: int) -> None:
-        """Let the buffer hold `size` bytes, which the node has been seen to send."""
+        """Grow the buffer to `size` bytes, which the node is sending."""
         if size > len(self._buffer):
             larger = memoryview(bytearray(size + size // 8))
             larger[: len(self._buffer)] = self._buffer
             self._buffer = larger
 
     def _discard(self, connection: LogConnection, size: int) -> None:
-        """Receive `size` bytes that nobody wants."""
+        """Receive and discard `size` bytes."""
         while size > 0:
             piece = min(size, len(self._buffer))
             connection.receive_into(self._buffer[:piece])
             size -= piece
 
     def _check(self, connection: LogConnection, head: FetchHead, after: int) -> None:
-        """Raises: what the response's error code means; `after` bytes of it are still to come."""
+        """Raises: the exception of the response's error code. `after` bytes of it are still to
+        come."""
         code = head.error_code
         if code:
             self._discard(connection, after)

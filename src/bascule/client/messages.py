@@ -1,4 +1,4 @@
-"""Messages on their way out, encoded as NATS operations; their acks; messages read back. Pure."""
+"""Outgoing messages and their encoding as NATS operations; acks; messages read. Pure."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from bascule.wire.nats import HEADER_VERSION
 from bascule.wire.subjects import check_subject
 
 Headers: TypeAlias = Mapping[str, str | bytes] | Iterable[tuple[str, str | bytes]]
-"""Message headers on their way out; order and repeated names are kept where pairs are given."""
+"""Headers of outgoing messages. Pairs keep their order and repeated names."""
 
 KEY_HEADER: Final = "Bascule-Key"
 ID_HEADER: Final = "Nats-Msg-Id"
 LAST_SEQUENCE_HEADER: Final = "Nats-Expected-Last-Sequence"
 SUBJECTS_CACHED_MAX: Final = 65_536
-"""Checked subjects remembered; a few MB at most."""
+"""Checked subjects in the cache; a few MB at most."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Outgoing(NamedTuple):
-    """One message to publish. A plain tuple of two to four of these fields serves as well."""
+    """One message to publish. A plain tuple of its first two to four fields is also accepted."""
 
     subject: str
     value: bytes
@@ -32,7 +32,7 @@ class Outgoing(NamedTuple):
 
 
 class Ack(NamedTuple):
-    """What a stream promised about one published message."""
+    """The ack of one published message."""
 
     stream: str
     seq: int
@@ -42,18 +42,19 @@ class Ack(NamedTuple):
     replicas: int
     """How many replicas hold the message."""
     synced: bool
-    """Whether it was on the disk of each of them when the ack left."""
+    """Whether every replica had synced the message when the ack was sent."""
     duplicate: bool = False
-    """Whether its message id was stored before; the other fields are then those of the first."""
+    """Whether the message id was stored before. The other fields are then those of the first
+    message."""
 
 
 class Message(NamedTuple):
-    """One record of a stream, as a consumer sees it."""
+    """One record of a stream, as consumers see it."""
 
     offset: int
     partition: int
     timestamp_ms: int
-    """Unix time in milliseconds at which the node appended it; never falls within a partition."""
+    """Append time, Unix ms. It never decreases within a partition."""
     key: bytes | None
     value: bytes | None
     subject: str | None
@@ -61,7 +62,7 @@ class Message(NamedTuple):
     reply: str | None
     """The reply subject it was published with."""
     headers: tuple[tuple[str, bytes | None], ...]
-    """Its NATS headers in their order."""
+    """NATS headers, in order."""
 
     @property
     def timestamp(self) -> datetime:
@@ -77,7 +78,8 @@ class Message(NamedTuple):
 
 
 class Acks(Sequence[Ack]):
-    """The acks of one `publish_many`, in publish order, held in columns (about 20 B a message)."""
+    """The acks of one `publish_many`, in publish order, stored in columns (about 20 B per
+    message)."""
 
     __slots__ = ("details", "names", "offsets", "partitions", "streams")
 
@@ -125,7 +127,7 @@ class Acks(Sequence[Ack]):
         )
 
     def make_room(self, count: int) -> None:
-        """Have `count` messages more than there are, all without ack."""
+        """Add `count` messages without ack."""
         self.offsets.extend([-1] * count)
         self.partitions.frombytes(bytes(4 * count))
         self.details.frombytes(bytes(2 * count))
@@ -137,12 +139,12 @@ class Acks(Sequence[Ack]):
             del column[count:]
 
     def drop(self, count: int) -> None:
-        """Let go of the first `count` messages; the next one is number 0 then."""
+        """Drop the first `count` messages. The next one becomes number 0."""
         for column in (self.offsets, self.partitions, self.details, self.streams):
             del column[:count]
 
     def put(self, index: int, ack: Ack) -> bool:
-        """Record `ack` for message `index`; False where it had one already."""
+        """Store `ack` for message `index`. Return False if it had one."""
         if self.offsets[index] >= 0:
             return False
         if ack.stream not in self.names:
@@ -160,17 +162,17 @@ MessageFields: TypeAlias = (
     | tuple[str, bytes, bytes | str | None]
     | tuple[str, bytes, bytes | str | None, Headers | None]
 )
-"""What `publish_many` takes: an `Outgoing`, or a plain tuple of its first two to four fields."""
+"""A message of `publish_many`: an `Outgoing`, or a plain tuple of its first two to four fields."""
 
 
 class MessageEncoder:
-    """Turns messages into PUB and HPUB; remembers the subjects it has checked."""
+    """Encodes messages as PUB and HPUB. Caches checked subjects."""
 
     def __init__(self) -> None:
         self._subjects: dict[str, bytes] = {}
 
     def subject(self, subject: str) -> bytes:
-        """The subject's bytes. Raises: InvalidName; wildcards cannot be published to."""
+        """The subject's bytes. Raises: InvalidName, also for wildcards."""
         known = self._subjects.get(subject)
         if known is None:
             check_subject(subject, wildcards=False)
@@ -187,9 +189,9 @@ class MessageEncoder:
         key: bytes | str | None = None,
         headers: Headers | None = None,
     ) -> bytes:
-        """One whole operation; `reply` is empty where no ack is wanted.
+        """Encode one operation. `reply` is empty if no ack is wanted.
 
-        Raises: InvalidName, ValueError where a header would break its block.
+        Raises: InvalidName, ValueError for a header that would break the block.
         """
         name = self._subjects.get(subject) or self.subject(subject)
         if key is None and not headers:
@@ -206,7 +208,7 @@ class MessageEncoder:
 def with_publish_headers(
     headers: Headers | None, message_id: str | None, expected_last_sequence: int | None
 ) -> Headers | None:
-    """The headers with what is asked of the stream behind them."""
+    """Append the headers for a message id and an expected sequence."""
     publish_headers: list[tuple[str, str | bytes]] = []
     if message_id is not None:
         publish_headers.append((ID_HEADER, message_id))
@@ -219,10 +221,10 @@ def with_publish_headers(
 
 
 def encode_block(key: bytes | str | None, headers: Headers | None) -> bytes:
-    """The header block: the key first, then the headers in their order.
+    """Encode the header block: the key, then the headers in order.
 
-    Raises: ValueError where a name or value cannot be carried (a NATS header is one line of text,
-    and blanks at the ends of a value do not survive).
+    Raises: ValueError for an invalid name or value. A NATS header is one line of text, and blanks
+    at the ends of a value are lost.
     """
     pairs: Iterable[tuple[str, str | bytes]] = ()
     if headers:

@@ -1,4 +1,4 @@
-"""Publishes under way in a window: what is sent, what is acked, what has to be sent again."""
+"""A window of publishes without ack: what was sent, what is acked, what must be sent again."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from bascule.errors import BasculeError, Indeterminate, NoResponders
 
 CHUNK_MESSAGES_MAX: Final = 1_000
 CHUNK_BYTES_MAX: Final = 256 << 10
-"""A chunk is what goes out between two looks at what came in."""
+"""Size of a chunk. Received data is processed between two chunks."""
 ACK_WAIT_S: Final = 5.0
-"""Patience before everything late is sent again; it doubles as long as that brings nothing."""
+"""Time before late messages are sent again; it doubles while there is no progress."""
 TICK_S: Final = 0.5
 REFUSED_WAIT_S: Final = 0.25
 REFUSALS_MAX: Final = 3
-"""Nobody took the first message so often: no stream is there, rather than one restarting."""
+"""After so many refusals of the first message there is no stream, rather than a restarting one."""
 
 
 class PublishWindow(ABC):
-    """Messages without ack, oldest first, and the columns their acks go to.
+    """Messages without ack, oldest first, and the columns of their acks.
 
-    How frames are kept is the subclass's business. Invariant: everything before message `_first`
-    is acked, and entry 0 of the ack columns is message `_base`.
+    Subclasses store the frames. Invariant: every message before `_first` is acked, and entry 0 of
+    the ack columns is message `_base`.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class PublishWindow(ABC):
             raise ValueError(f"window is {window}: expected at least 1")
         self._nats = nats
         self.id = id
-        """The number between the inbox and a message's index in reply subjects."""
+        """The token between the inbox and a message's index in reply subjects."""
         self._window = window
         self._chunk = max(1, min(CHUNK_MESSAGES_MAX, window // 4))
         self._timeout = timeout
@@ -59,39 +59,39 @@ class PublishWindow(ABC):
         self._base = 0
         self._first = 0
         self._count = 0
-        """Messages taken so far, acked or not."""
+        """Messages accepted so far, with or without ack."""
         self._acked = 0
         self._reported = 0
         self._sent: deque[tuple[int, float]] = deque()
-        """(end index, time first sent) of each chunk with messages without ack."""
+        """(End index, time first sent) of each chunk with messages without ack."""
         self._resent_at = 0.0
         self._ack_wait = ACK_WAIT_S
         self._refused: set[int] = set()
         self._refusals = 0
         self._failure: BasculeError | None = None
         self._wanted = 0
-        """Wake `_settle` once no more than this many messages are without ack."""
+        """`_settle` is woken when at most so many messages are without ack."""
         self._moved = asyncio.Event()
 
     @abstractmethod
     def subject_of(self, index: int) -> str:
-        """The subject of a message without ack; `?` where it is not held."""
+        """The subject of a message without ack; `?` if its frame is not held."""
 
     @abstractmethod
     def _frames_of(self, indexes: list[int]) -> list[bytes]:
-        """The frames of messages taken and not before `_first`, in ascending order."""
+        """The frames of messages at or after `_first`, in ascending order."""
 
     @abstractmethod
     def _forget(self, first: int) -> None:
-        """Let go of the frames before message `first`; `_first` still has its old value."""
+        """Drop the frames before message `first`. `_first` still has its old value."""
 
     def _explain(self, index: int, reply: BasculeError) -> BasculeError:
-        """The error that ends the run because of this reply to a message."""
+        """The error that ends the window because of this reply."""
         reply.add_note(f"it was message {index} on {self.subject_of(index)!r}")
         return reply
 
     async def _pace(self) -> None:
-        """Wait where the window or the socket is full; called after each chunk."""
+        """Wait while the window or the socket is full. Called after each chunk."""
         await self._nats.drain()
         if self._count - self._acked > self._window - self._chunk:
             await self._settle(self._window - self._chunk)
@@ -101,7 +101,7 @@ class PublishWindow(ABC):
             raise self._failure
 
     async def _settle(self, wanted: int) -> None:
-        """Wait until at most `wanted` messages are without ack; send late ones again meanwhile."""
+        """Wait until at most `wanted` messages are without ack. Send late ones again meanwhile."""
         self._wanted = wanted
         while self._count - self._acked > wanted:
             self._moved.clear()
@@ -148,7 +148,7 @@ class PublishWindow(ABC):
         leftover: array[int],
         state: array[int],
     ) -> list[int]:
-        """Take this run's usual acks out of a chunk; the rows that are something else are left."""
+        """Store this window's common acks of a chunk. Return the rows that are something else."""
         acks = self._acks
         name = acks.names[0].encode() if acks.names else b""
         self._acked += _hot.collect_acks(
@@ -158,7 +158,7 @@ class PublishWindow(ABC):
         return leftover[: state[0]].tolist()
 
     def on_reply(self, index: int, reply: Ack | BasculeError) -> None:
-        """Take one reply that `collect` did not."""
+        """Process one reply that `collect` left."""
         if not self._first <= index < self._count or self._acks.offsets[index - self._base] >= 0:
             return
         if isinstance(reply, Ack):
@@ -172,7 +172,7 @@ class PublishWindow(ABC):
             self.fail(self._explain(index, reply))
 
     def moved(self) -> None:
-        """Forget what is acked; called after every chunk of replies."""
+        """Drop acked messages. Called after every chunk of replies."""
         base = self._base
         first = base + _hot.first_unacked(
             self._acks.offsets, self._first - base, self._count - base
@@ -190,14 +190,14 @@ class PublishWindow(ABC):
             self._moved.set()
 
     def resend_all(self) -> None:
-        """The connection is new: whatever was under way is lost, so send all of it again."""
+        """Send every message without ack again, because the connection is new."""
         self._resent_at = asyncio.get_running_loop().time()
         if not self._sent or self._sent[-1][0] < self._count:
             self._sent.append((self._count, self._resent_at))
         self._resend(range(self._first, self._count))
 
     def fail(self, error: BasculeError) -> None:
-        """End the run; what is under way stays undecided."""
+        """End the window. Messages without ack stay undecided."""
         if self._failure is None:
             self._failure = error
         self._moved.set()
@@ -213,7 +213,7 @@ class PublishWindow(ABC):
             self._resend(refused)
 
     def _gives_up(self, refusals: int) -> bool:
-        """Whether nobody will come, after the first messages were refused so often."""
+        """Whether to give up after so many refusals of the first messages."""
         return refusals >= REFUSALS_MAX
 
     def _resend(self, indexes: Iterable[int]) -> None:
@@ -224,7 +224,7 @@ class PublishWindow(ABC):
 
 
 class MessageWindow(PublishWindow):
-    """One `publish_many`: `_frames[i]` is message `_first + i`."""
+    """The window of one `publish_many`: `_frames[i]` is message `_first + i`."""
 
     def __init__(
         self,
@@ -248,7 +248,7 @@ class MessageWindow(PublishWindow):
     async def publish_all(
         self, messages: Iterable[MessageFields] | AsyncIterable[MessageFields]
     ) -> Acks:
-        """Publish everything in order and return once all of it is acked."""
+        """Publish all messages in order and wait for all acks."""
         try:
             if isinstance(messages, AsyncIterable):
                 async for fields in messages:
@@ -277,12 +277,12 @@ class MessageWindow(PublishWindow):
         super().resend_all()
 
     def _take(self, fields: MessageFields) -> bool:
-        """Encode one message; whether the chunk is full."""
+        """Encode one message. Return whether the chunk is full."""
         index = self._count
         frame = self._encoder.encode(b"%b%d" % (self._prefix, index), *fields)
         self._nats.check_payload(frame)
         if not self._unsent:
-            # A source that waits for something lets what it gave so far go out meanwhile.
+            # If the source waits, the messages so far are sent meanwhile.
             asyncio.get_running_loop().call_soon(self._send_chunk)
         if len(self._acks) <= index:
             self._acks.make_room(max(self._window, index // 4))

@@ -1,12 +1,12 @@
-"""Publishing with acks: one message at a time, or many in a window.
+"""Publishes with acks: single messages, or many in a window.
 
-Promise: at least once. A message is sent again when its ack does not come in time and when the
-NATS connection was lost, so a stream may hold it twice; a message that was acked is stored. Acks
-arrive on `<inbox>.<window>.<index>`. Window 0 is for single messages; every `publish_many` opens a
-window of its own.
+Delivery is at least once. A message is sent again if its ack is late or the NATS connection was
+lost, so a stream may store it twice. An acked message is stored. Acks arrive on
+`<inbox>.<window>.<index>`. Window 0 is for single messages; every `publish_many` opens its own
+window.
 """
 
-# A timeout here bounds retries and says what it did; it is no cancel scope.
+# These timeouts bound retries and report the attempts; they are not cancel scopes.
 # ruff: noqa: ASYNC109
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ from bascule.errors import (
 from bascule.wire._hot import MESSAGE_FIELDS
 
 ACK_WAIT_S: Final = 2.0
-"""Patience with one attempt before the message is sent again; it doubles with every attempt."""
+"""Time to wait for an ack before the message is sent again; it doubles with every attempt."""
 NO_RESPONDERS_WAIT_S: Final = 0.25
 NO_RESPONDERS_ATTEMPTS: Final = 3
-"""As JetStream clients do: a node that just restarts is given a moment."""
+"""As in JetStream clients: a restarting node gets some time."""
 
 R = TypeVar("R", bound=PublishWindow)
 
 
 class _PubAck(msgspec.Struct):
-    """A JetStream PubAck, extended by ours; or its error form."""
+    """A JetStream PubAck with Bascule's fields, or its error form."""
 
     stream: str = ""
     seq: int = 0
@@ -54,10 +54,10 @@ class _PubAck(msgspec.Struct):
 
 
 def decode_reply(data: bytes, subject: str) -> Ack | BasculeError:
-    """What a reply to a publish says: an ack, or why there is none.
+    """Decode the reply to a publish: an ack, or an error.
 
-    `data` is the whole body: header block and payload. A reply from JetStream itself, which
-    counts from 1 and knows no offset, is an ack too.
+    `data` is the whole body: header block and payload. A reply of JetStream itself, which counts
+    from 1 and has no offset, is also an ack.
     """
     if data.startswith(b"NATS/1.0 503"):
         return NoResponders(subject)
@@ -66,7 +66,7 @@ def decode_reply(data: bytes, subject: str) -> Ack | BasculeError:
     except msgspec.DecodeError:
         return RemoteProtocolError(
             f"the reply to a publish on {subject!r} is no ack: {data[:80]!r}; "
-            "does another program reply on this subject?"
+            "another program may reply on this subject"
         )
     if reply.error is not None:
         return PublishRejected(
@@ -94,7 +94,7 @@ class _PendingPublish:
 
 
 class Publisher:
-    """Everything that waits for acks on one NATS connection."""
+    """Manages all messages that wait for acks on one NATS connection."""
 
     def __init__(self, nats: NatsConnection) -> None:
         self._nats = nats
@@ -173,7 +173,7 @@ class Publisher:
         timeout: float,
         on_progress: Callable[[int], None] | None,
     ) -> Acks:
-        """Publish all, at most `window` without ack at a time; see `Client.publish_many`."""
+        """Publish all, with at most `window` messages without ack; see `Client.publish_many`."""
 
         def create(nats: NatsConnection, id: int) -> MessageWindow:
             return MessageWindow(
@@ -193,9 +193,9 @@ class Publisher:
             self.close_window(publish_window)
 
     async def open_window(self, create: Callable[[NatsConnection, int], R], timeout: float) -> R:
-        """A publish_window of its own number, made by `create`, which hears replies from now on.
+        """Open a window with a new id. `create` makes it, and it receives replies from now on.
 
-        Raises: Broken where there is no connection within `timeout` seconds.
+        Raises: Broken if there is no connection within `timeout` seconds.
         """
         await self._nats.wait_connected(timeout)
         publish_window = create(self._nats, next(self._window_ids))
@@ -203,7 +203,7 @@ class Publisher:
         return publish_window
 
     def close_window(self, publish_window: PublishWindow) -> None:
-        """Hear no more replies for `publish_window`; idempotent."""
+        """Ignore further replies for the window. Idempotent."""
         self._windows.pop(publish_window.id, None)
 
     def publish_nowait(
@@ -214,14 +214,14 @@ class Publisher:
         key: bytes | str | None,
         headers: Headers | None,
     ) -> None:
-        """Hand a message to the connection and forget it; see `Client.publish_nowait`."""
+        """Send a message without waiting for an ack; see `Client.publish_nowait`."""
         self._nats.check_open()
         frame = self._encoder.encode(b"", subject, value, key, headers)
         self._nats.check_payload(frame)
         self._nats.send(frame)
 
     def _on_chunk(self, data: bytes, positions: array[int], count: int) -> None:
-        """Take the replies of one chunk: the usual acks in compiled code, the rest one by one."""
+        """Process the replies of one chunk: common acks in compiled code, the others one by one."""
         inbox_bytes = len(self._nats.inbox) + 1
         rows: Iterable[int] = range(count)
         for number, publish_window in enumerate(self._windows.values()):

@@ -1,7 +1,7 @@
-"""The synchronous face: the same methods, for scripts, notebooks and Spark's workers.
+"""The blocking client, for scripts, notebooks and Spark's workers.
 
-An event loop on a thread of its own runs the asynchronous client. Reading does not pass through
-it: the caller's thread fetches and decodes.
+An event loop on a separate thread runs the asynchronous client. Reads do not use it: the caller's
+thread fetches and decodes.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ T = TypeVar("T")
 
 
 class SyncClient(SyncAdminMixin, SyncColumnarMixin):
-    """`with bascule.connect_sync() as client: ...`; usable from several threads."""
+    """The blocking client: `with bascule.connect_sync() as client: ...`. Thread-safe."""
 
     def __init__(self, client_of_loop: Callable[[], Client]) -> None:
         self._loop = asyncio.new_event_loop()
@@ -55,7 +55,7 @@ class SyncClient(SyncAdminMixin, SyncColumnarMixin):
             raise
 
     def close(self) -> None:
-        """Send what was handed over and close every connection; idempotent."""
+        """Send pending messages and close every connection. Idempotent."""
         if not self._closed:
             try:
                 self._run(self._client.close())
@@ -142,7 +142,7 @@ class SyncClient(SyncAdminMixin, SyncColumnarMixin):
         batch_bytes: int = BATCH_BYTES,
         timeout: float = READ_TIMEOUT_S,
     ) -> BatchReader:
-        """See `Client.read_batches`. The reader is an iterator, and a context manager to stop."""
+        """See `Client.read_batches`. The reader is an iterator and a context manager."""
         return self._client.open_reader(
             stream,
             start=start,
@@ -180,7 +180,7 @@ class SyncClient(SyncAdminMixin, SyncColumnarMixin):
         commit_interval: float = COMMIT_INTERVAL_S,
         timeout: float = READ_TIMEOUT_S,
     ) -> SyncConsumer:
-        """See `Client.consume`; `with` it, and iterate inside."""
+        """See `Client.consume`. Use it as `with`, and iterate inside."""
 
         async def create() -> Consumer:
             return self._client.consume(
@@ -196,7 +196,7 @@ class SyncClient(SyncAdminMixin, SyncColumnarMixin):
         return SyncConsumer(self._run(create()), self._run)
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run `work` on the loop's thread; an interrupt of the caller cancels it there."""
+        """Run `work` on the loop's thread. An interrupt of the caller cancels it."""
         if self._closed:
             work.close()
             raise Closed("the client is closed")
@@ -230,7 +230,7 @@ def connect_sync(
     name: str = "bascule-client",
     timeout: float = 10.0,
 ) -> SyncClient:
-    """Connect, and use the node without asyncio; the arguments are those of `Client`."""
+    """Connect without asyncio. The arguments are those of `Client`."""
 
     def create() -> Client:
         return Client(

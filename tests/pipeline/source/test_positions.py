@@ -34,7 +34,7 @@ def test_equal_positions_give_equal_json() -> None:
 
 @pytest.mark.parametrize("foreign", [{"offset": 5}, {"s": {"0": 1}}, {"s": {"id": "a", "x": 1}}])
 def test_a_checkpoint_of_another_source_is_refused(foreign: dict[str, object]) -> None:
-    with pytest.raises(ConfigError, match="checkpoint location of its own"):
+    with pytest.raises(ConfigError, match="new checkpoint location"):
         decode_positions(foreign)
 
 

@@ -224,7 +224,7 @@ def test_an_avro_decimal_of_a_megabyte_is_told_at_once() -> None:
         ({"type": "null"}, "null is a type of its own"),
         ({"type": {"type": "fixed", "name": "F", "size": 0}}, "'F' has no bytes"),
         ({"type": {"type": "record", "name": "R", "fields": []}}, "'R' has no fields"),
-        ({"type": ["null", "S"]}, "'S' holds itself"),
+        ({"type": ["null", "S"]}, "'S' contains itself"),
         ({"type": "Unknown"}, "Unknown"),
         ({"type": {"type": "bytes", "logicalType": "decimal", "precision": 40}}, "precision"),
         ({"type": 5}, ""),
@@ -351,7 +351,7 @@ def test_damaged_protobuf_is_told() -> None:
     [
         (b"", "example.Flight", "expected one of no message"),
         (FILES.SerializeToString(), "Flight", "example.Plane, example.Nothing"),
-        (FILES.SerializeToString(), "example.Loop", "holds itself"),
+        (FILES.SerializeToString(), "example.Loop", "contains itself"),
         (FILES.SerializeToString(), "example.Nothing", "no fields"),
         (b"\xff" * 9, "example.Flight", "is not a complete FileDescriptorSet"),
         (descriptor_pb2.FileDescriptorSet(file=[flight_file()]).SerializeToString(), "a",

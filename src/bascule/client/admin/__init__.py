@@ -1,8 +1,8 @@
-"""Administration: streams and the node, over HTTP.
+"""Administration of streams and the node over HTTP.
 
-api         `Admin`: requests out, model values and our own errors back
-settings    what a stream may be created with, or altered to
-faces       the methods as the asynchronous and the blocking client offer them
+api         `Admin`: sends requests and returns model values or Bascule's errors
+settings    settings for creating or altering a stream
+mixins      the methods of the asynchronous and the blocking client
 """
 
 from bascule.client.admin.api import Admin, PurgedPartition, error_of, server_url, stream_info_of

@@ -1,4 +1,4 @@
-"""The HTTP API from the asking side: requests out, model values and our own errors back."""
+"""The client of the HTTP API: sends requests and returns model values or Bascule's errors."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ SERVER_DEFAULT: Final = "http://127.0.0.1:9080"
 
 @dataclass(frozen=True, slots=True)
 class PurgedPartition:
-    """What a purge did to a partition: where it started and starts, what it held and holds."""
+    """The result of a purge for one partition: start offset and size before and after."""
 
     partition: int
     start_offset_before: int
@@ -54,7 +54,7 @@ class PurgedPartition:
 
 
 def server_url(server: str | None) -> str:
-    """The node's HTTP address: what is given, else BASCULE_SERVER, else the default."""
+    """The node's HTTP address: the argument, else BASCULE_SERVER, else the default."""
     chosen = server or os.environ.get(SERVER_VARIABLE) or SERVER_DEFAULT
     if "://" not in chosen:
         chosen = f"http://{chosen}"
@@ -64,15 +64,15 @@ def server_url(server: str | None) -> str:
 
 
 class Admin:
-    """Streams and the node, over HTTP.
+    """Requests about streams and the node over HTTP.
 
-    Every method raises Broken where no node responses, and what the node refuses as the class the
-    node itself raised.
+    Every method raises Broken if no node replies. If the node refuses, the method raises the class
+    that the node raised.
     """
 
     def __init__(self, server: str, *, timeout: float) -> None:
         self.server = server
-        # No proxies: a node is not reached through the web's.
+        # Proxy settings are for the web and not for nodes.
         self._http = httpx.AsyncClient(base_url=server, timeout=timeout, trust_env=False)
 
     async def close(self) -> None:
@@ -101,29 +101,30 @@ class Admin:
     async def create_stream(
         self, name: str, subject: str, **settings: Unpack[StreamSettings]
     ) -> tuple[StreamInfo, bool]:
-        """Create a stream on a subject; what is left out is the node's default.
+        """Create a stream on a subject. Settings that are left out get the node's defaults.
 
-        Returns the stream and whether this call created it. Raises: StreamConflict where the name
-        is taken by another configuration, InvalidName, ConfigError.
+        Returns the stream and whether this call created it. Raises: StreamConflict if the name is
+        used with another configuration, InvalidName, ConfigError.
         """
         body = {"name": name, "subject": subject, **_given(settings)}
         status, response = await self._ask("POST", "/v1/streams", body=body, name=name)
         return stream_info_of(response), status == 201
 
     async def alter_stream(self, name: str, **settings: Unpack[AlterableSettings]) -> StreamInfo:
-        """Change settings; what is left out stays. Raises: UnknownStream, CannotAlter, ConfigError,
-        InternalStream.
+        """Change settings. Settings that are left out stay unchanged.
+
+        Raises: UnknownStream, CannotAlter, ConfigError, InternalStream.
         """
         _, response = await self._ask("PATCH", _path(name), body=_given(settings), name=name)
         return stream_info_of(response)
 
     async def pause_stream(self, name: str) -> StreamInfo:
-        """Take no messages for now. Raises: UnknownStream, InternalStream."""
+        """Stop accepting messages. Raises: UnknownStream, InternalStream."""
         _, response = await self._ask("POST", f"{_path(name)}/pause", body={}, name=name)
         return stream_info_of(response)
 
     async def resume_stream(self, name: str) -> StreamInfo:
-        """Take messages again. Raises: UnknownStream, InternalStream."""
+        """Accept messages again. Raises: UnknownStream, InternalStream."""
         _, response = await self._ask("POST", f"{_path(name)}/resume", body={}, name=name)
         return stream_info_of(response)
 
@@ -148,7 +149,7 @@ class Admin:
     async def offsets(
         self, *, consumer: str | None = None, stream: str | None = None
     ) -> list[CommittedOffset]:
-        """Every commit, or those of a consumer or for a stream; none is missed that was acked."""
+        """All commits, or those of a consumer or stream. Every acked commit is included."""
         chosen = {"consumer": consumer, "stream": stream}
         _, response = await self._ask("GET", f"/v1/offsets{_query(chosen)}")
         return [_convert(item, CommittedOffset) for item in response["offsets"]]
@@ -178,7 +179,7 @@ class Admin:
     async def remove_offsets(
         self, consumer: str, *, stream: str | None = None, partition: int | None = None
     ) -> int:
-        """Forget a consumer's commits; how many there were."""
+        """Delete a consumer's commits. Return their number."""
         chosen = {"consumer": consumer, "stream": stream, "partition": partition}
         _, response = await self._ask("DELETE", f"/v1/offsets{_query(chosen)}")
         return int(response["removed"])
@@ -213,13 +214,13 @@ class Admin:
 
 
 def _given(settings: StreamSettings | AlterableSettings) -> dict[str, Any]:
-    """The settings that were chosen, as the API writes them."""
+    """The given settings as the API's JSON."""
     return {name: list(value) if isinstance(value, tuple) else value
             for name, value in settings.items() if value is not None}  # fmt: skip
 
 
 def _query(chosen: Mapping[str, object]) -> str:
-    """`?name=value&...` of what was chosen, or nothing."""
+    """`?name=value&...` for the given values, or an empty text."""
     given = {name: value for name, value in chosen.items() if value is not None}
     return f"?{urlencode(given)}" if given else ""
 
@@ -229,7 +230,7 @@ def _path(name: str) -> str:
 
 
 def error_of(response: Any, *, what: str, name: str) -> BasculeError:
-    """The exception that the body of a refusal stands for; `name` is the stream asked about."""
+    """Convert the body of a refusal to an exception. `name` is the stream of the request."""
     detail = response.get("error") if isinstance(response, dict) else None
     if not isinstance(detail, dict):
         return RequestFailed(what, "no_error_body", str(response)[:200])
@@ -239,7 +240,7 @@ def error_of(response: Any, *, what: str, name: str) -> BasculeError:
 
 
 def _of_code(code: str, detail: dict[str, Any], name: str) -> BasculeError | None:
-    """The class that a code stands for, as far as its fields were told; its words are another's."""
+    """The exception of an error code, with the fields of the response. The caller sets its text."""
     match code, detail.get("held"):
         case "unknown_stream", _:
             return UnknownStream(name)
@@ -266,7 +267,7 @@ def _of_code(code: str, detail: dict[str, Any], name: str) -> BasculeError | Non
 
 
 def _worded(error: BasculeError, message: str) -> BasculeError:
-    """`error` with the node's own words."""
+    """Set the text of `error` to the node's text."""
     error.args = (message,)
     return error
 
@@ -275,11 +276,11 @@ def _convert(body: Any, kind: type[T]) -> T:
     try:
         return msgspec.convert(body, kind)
     except msgspec.ValidationError as error:
-        raise RemoteProtocolError(f"the node's response is not understood: {error}") from error
+        raise RemoteProtocolError(f"the node's response is not valid: {error}") from error
 
 
 def stream_info_of(body: Any) -> StreamInfo:
-    """The model of a stream's JSON. Raises: RemoteProtocolError where it has another shape."""
+    """Convert a stream's JSON to the model. Raises: RemoteProtocolError for another structure."""
     try:
         return StreamInfo(
             definition=StreamDefinition(
@@ -293,4 +294,4 @@ def stream_info_of(body: Any) -> StreamInfo:
             refusal=body.get("refusal"),
         )
     except (KeyError, TypeError, ValueError) as error:
-        raise RemoteProtocolError(f"the node's response is not understood: {error!r}") from error
+        raise RemoteProtocolError(f"the node's response is not valid: {error!r}") from error

@@ -1,4 +1,4 @@
-"""The methods of administration, as the two clients offer them."""
+"""The administration methods of the asynchronous and the blocking client."""
 
 from __future__ import annotations
 
@@ -13,53 +13,56 @@ T = TypeVar("T")
 
 
 class AdminMixin:
-    """Streams and the node, as the asynchronous client offers them."""
+    """Administration methods of the asynchronous client."""
 
     def _opened(self) -> Admin:
         raise NotImplementedError
 
     async def node(self) -> NodeInfo:
-        """The node: its doors, version, state."""
+        """The node: its listeners, version and state."""
         return await self._opened().node()
 
     async def metrics(self) -> str:
-        """The node's numbers in Prometheus text form."""
+        """The node's metrics in Prometheus text format."""
         return await self._opened().metrics()
 
     async def streams(self) -> list[StreamInfo]:
-        """All streams, by name; a leading underscore marks the node's own."""
+        """All streams, by name. Names of internal streams begin with an underscore."""
         return await self._opened().streams()
 
     async def stream(self, name: str) -> StreamInfo:
-        """One stream and its partitions now. Raises: UnknownStream."""
+        """One stream and the current state of its partitions. Raises: UnknownStream."""
         return await self._opened().stream(name)
 
     async def create_stream(
         self, name: str, subject: str, **settings: Unpack[StreamSettings]
     ) -> tuple[StreamInfo, bool]:
-        """Make a subject durable; what is left out is the node's default. Idempotent.
+        """Create a stream on a subject. Settings that are left out get the node's defaults.
+        Idempotent.
 
-        Returns the stream and whether this call created it. Raises: StreamConflict where the name
-        is taken by another configuration, InvalidName, ConfigError.
+        Returns the stream and whether this call created it. Raises: StreamConflict if the name is
+        used with another configuration, InvalidName, ConfigError.
         """
         return await self._opened().create_stream(name, subject, **settings)
 
     async def alter_stream(self, name: str, **settings: Unpack[AlterableSettings]) -> StreamInfo:
-        """Change settings of a stream; what is left out stays. Partitions can only be added.
+        """Change settings of a stream. Settings that are left out stay unchanged. Partitions can
+        only be added.
 
         Raises: UnknownStream, CannotAlter, ConfigError, InternalStream.
         """
         return await self._opened().alter_stream(name, **settings)
 
     async def pause_stream(self, name: str) -> StreamInfo:
-        """Have a stream refuse messages until it is resumed; reading goes on. Idempotent.
+        """Make a stream refuse messages until it is resumed. Reading continues. Idempotent.
 
         Raises: UnknownStream, InternalStream.
         """
         return await self._opened().pause_stream(name)
 
     async def resume_stream(self, name: str) -> StreamInfo:
-        """Have a stream take messages again. Idempotent. Raises: UnknownStream, InternalStream."""
+        """Make a stream accept messages again. Idempotent. Raises: UnknownStream,
+        InternalStream."""
         return await self._opened().resume_stream(name)
 
     async def purge_stream(
@@ -70,13 +73,13 @@ class AdminMixin:
         before_ms: int | None = None,
         partition: int | None = None,
     ) -> list[PurgedPartition]:
-        """Remove a stream's oldest records for good: those before an offset, those older than a
-        Unix time in milliseconds, or, with neither, all that are committed.
+        """Remove a stream's oldest records permanently: those before an offset, those older than a
+        Unix time in milliseconds, or, with neither, all committed records.
 
-        `partition` None is every partition; an offset needs one where there are several. Returns
-        what each partition starts with now, which readers see at once.
+        `partition` None means every partition; an offset needs a partition if there are several.
+        Returns the new state of each partition. Readers see the new start at once.
 
-        Raises: UnknownStream, InternalStream, RequestFailed for an offset that is not held.
+        Raises: UnknownStream, InternalStream, RequestFailed for an offset out of range.
         """
         return await self._opened().purge_stream(
             name, to_offset=to_offset, before_ms=before_ms, partition=partition
@@ -89,7 +92,7 @@ class AdminMixin:
     async def offsets(
         self, *, consumer: str | None = None, stream: str | None = None
     ) -> list[CommittedOffset]:
-        """How far consumers have come: every commit, or those of a consumer or for a stream."""
+        """Committed offsets: all, or those of a consumer or stream."""
         return await self._opened().offsets(consumer=consumer, stream=stream)
 
     async def reset_offsets(
@@ -102,10 +105,10 @@ class AdminMixin:
         timestamp_ms: int | None = None,
         partition: int | None = None,
     ) -> list[CommittedOffset]:
-        """Have a consumer go on from an end, an offset or a Unix time; give exactly one of them.
+        """Set a consumer's offsets to an end, an offset or a Unix time; give exactly one of them.
 
-        `partition` None is every partition. A consumer that runs meanwhile commits over it: stop
-        it first. Raises: UnknownStream, InvalidName, OffsetOutOfRange.
+        `partition` None means every partition. Stop the consumer first, because a running consumer
+        overwrites the offsets. Raises: UnknownStream, InvalidName, OffsetOutOfRange.
         """
         return await self._opened().reset_offsets(
             consumer,
@@ -119,12 +122,12 @@ class AdminMixin:
     async def remove_offsets(
         self, consumer: str, *, stream: str | None = None, partition: int | None = None
     ) -> int:
-        """Forget a consumer's commits, of all streams where none is named; how many there were."""
+        """Delete a consumer's commits, for all streams if none is named. Return their number."""
         return await self._opened().remove_offsets(consumer, stream=stream, partition=partition)
 
 
 class SyncAdminMixin:
-    """The same for the blocking client."""
+    """Administration methods of the blocking client."""
 
     _async_admin: AdminMixin
 

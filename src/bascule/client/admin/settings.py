@@ -1,4 +1,4 @@
-"""The settings of a stream, as keywords of the client's methods."""
+"""The settings of a stream, as keyword arguments of the client."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from bascule.model import Cleanup, Compression, Discard, KeyFrom, PartitionBy, S
 
 
 class AlterableSettings(TypedDict, total=False):
-    """What `alter_stream` may change; see `StreamConfig`. What is left out, or None, stays."""
+    """Settings that `alter_stream` may change; see `StreamConfig`. Missing or None: unchanged."""
 
     sync: SyncPolicy | str | None
     sync_interval_ms: int | None
@@ -36,7 +36,7 @@ class AlterableSettings(TypedDict, total=False):
 
 
 class StreamSettings(AlterableSettings, total=False):
-    """What `create_stream` may choose; what is left out, or None, is the node's default."""
+    """Settings of `create_stream`. Missing or None: the node's default."""
 
     group: str | None
     partition_by: PartitionBy | str | None

@@ -1,16 +1,16 @@
-"""Publishing Arrow: whole columns become NATS operations in compiled code, acks stay in columns.
+"""Publishes Arrow batches: compiled code encodes whole columns as NATS operations.
 
     with bascule.connect_sync() as client:
         published = client.publish_batches(batches, message_ids="load-7.")
 
-A batch has columns `subject`, `key`, `value`, `headers` and `message_id`; only `value` must be
-there, and `subject` unless all go to one. What it promises is what `publish_many` promises: at
-least once, exactly once where messages have ids that the stream remembers. No Python runs for a
-row, and memory holds what is without ack, not what was published.
+A batch has the columns `subject`, `key`, `value`, `headers` and `message_id`. `value` is required,
+and `subject` unless all messages have one subject. The guarantees are those of `publish_many`: at
+least once, and exactly once for messages with ids that the stream remembers. No Python code runs
+per row. Memory holds only the rows without ack.
 
-    columns     which buffers of a batch are what; its mistakes, told with row and column
-    run         chunks of operations without ack; where acks are counted
-    publisher   the methods of the two clients
+    columns         maps Arrow columns to buffers; reports errors by row and column
+    publish_window  chunks of operations without ack; counts acks
+    publisher       the methods of the two clients
 """
 
 from __future__ import annotations

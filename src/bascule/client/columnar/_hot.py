@@ -43,7 +43,7 @@ def _put(
     out: cython.uchar[::1],
     to: cython.Py_ssize_t,
 ):
-    """Copy `length` bytes and return the position behind them; the caller checked both ranges."""
+    """Copy `length` bytes. Return the position after them. The caller checks both ranges."""
     if length > 0:
         if cython.compiled:
             memcpy(cython.address(out[to]), cython.address(source[at]), length)
@@ -61,7 +61,7 @@ def _put(
 def _put_word(
     word: cython.p_char, length: cython.int, out: cython.uchar[::1], to: cython.Py_ssize_t
 ):
-    """Copy a literal; the caller made room."""
+    """Copy a literal. The caller ensures the space."""
     place: cython.int
     for place in range(length):
         out[to + place] = word[place]
@@ -74,7 +74,7 @@ def _put_word(
 @cython.exceptval(check=False)
 @cython.returns(cython.Py_ssize_t)
 def _digits(value: cython.longlong):
-    """How many decimal digits a number from 0 up has."""
+    """Number of decimal digits of a non-negative number."""
     count: cython.Py_ssize_t = 1
     while value >= 10:
         value //= 10
@@ -89,7 +89,7 @@ def _digits(value: cython.longlong):
 @cython.exceptval(check=False)
 @cython.returns(cython.Py_ssize_t)
 def _put_number(out: cython.uchar[::1], to: cython.Py_ssize_t, value: cython.longlong):
-    """Write a number from 0 up in decimal; the caller made room."""
+    """Write a non-negative number in decimal. The caller ensures the space."""
     end: cython.Py_ssize_t = to + _digits(value)
     at: cython.Py_ssize_t = end
     while at > to:
@@ -106,7 +106,8 @@ def _put_number(out: cython.uchar[::1], to: cython.Py_ssize_t, value: cython.lon
 @cython.exceptval(check=False)
 @cython.returns(cython.bint)
 def _is_null(bitmap: cython.const[cython.uchar][::1], bit: cython.Py_ssize_t):
-    """Whether an element is null; without a bitmap none is. A bit beyond it is null."""
+    """Whether an element is null. Without a bitmap no element is null. A bit beyond the bitmap is
+    null."""
     if len(bitmap) == 0:
         return False
     if bit >> 3 >= len(bitmap):
@@ -123,7 +124,7 @@ def _is_null(bitmap: cython.const[cython.uchar][::1], bit: cython.Py_ssize_t):
 def _is_line(
     buf: cython.const[cython.uchar][::1], at: cython.Py_ssize_t, length: cython.Py_ssize_t
 ):
-    """Whether a header can carry these bytes: no line break, no blank at an end."""
+    """Whether these bytes are a valid header value: no line break, no blank at an end."""
     end: cython.Py_ssize_t = at + length
     if length > 0 and (buf[at] == 32 or buf[at] == 9 or buf[end - 1] == 32 or buf[end - 1] == 9):
         return False
@@ -143,7 +144,7 @@ def _is_line(
 def _is_name(
     buf: cython.const[cython.uchar][::1], at: cython.Py_ssize_t, length: cython.Py_ssize_t
 ):
-    """Whether these bytes can name a header: printable ASCII without colon and blank."""
+    """Whether these bytes are a valid header name: printable ASCII without colon and blank."""
     end: cython.Py_ssize_t = at + length
     if length <= 0:
         return False
@@ -166,7 +167,7 @@ def _reads(
     word: cython.p_char,
     length: cython.int,
 ):
-    """Whether `word`, in lower case, stands at `at` in any case; the caller checked the range."""
+    """Whether the lower-case `word` is at `at`, ignoring case. The caller checks the range."""
     place: cython.int
     for place in range(length):
         if (buf[at + place] | 32) != word[place]:
@@ -182,7 +183,7 @@ def _reads(
 def _is_subject(
     buf: cython.const[cython.uchar][::1], at: cython.Py_ssize_t, length: cython.Py_ssize_t
 ):
-    """Whether these bytes are a subject to publish to, as `wire.subjects` says it."""
+    """Whether these bytes are a subject for publishing, by the rules of `wire.subjects`."""
     end: cython.Py_ssize_t = at + length
     tokens: cython.int = 1
     byte: cython.int
@@ -213,7 +214,7 @@ def _matches(
     at: cython.Py_ssize_t,
     length: cython.Py_ssize_t,
 ):
-    """Whether a subject is one of the pattern's, token by token; both are well formed."""
+    """Whether a subject matches the pattern, token by token. Both are well-formed."""
     end: cython.Py_ssize_t = at + length
     size: cython.Py_ssize_t = len(pattern)
     place: cython.Py_ssize_t = 0
@@ -242,7 +243,7 @@ def _matches(
 def subject_matches(
     pattern: cython.const[cython.uchar][::1], subject: cython.const[cython.uchar][::1]
 ) -> bool:
-    """Whether `subject` is one of those that `pattern`, wildcards allowed, stands for."""
+    """Whether `subject` matches `pattern`, which may have wildcards."""
     return bool(_matches(pattern, subject, 0, len(subject)))
 
 
@@ -257,7 +258,7 @@ def _mix(
     at: cython.Py_ssize_t,
     length: cython.Py_ssize_t,
 ):
-    """Stir a field into a checksum, eight bytes at a time, its length first (-1: null)."""
+    """Mix a field into a checksum, eight bytes at a time, its length first (-1: null)."""
     mask: cython.ulonglong = 0xFFFFFFFFFFFFFFFF
     factor: cython.ulonglong = 0x9E3779B97F4A7C15
     word: cython.ulonglong
@@ -291,7 +292,7 @@ def _mix(
 def _in_range(
     ends: cython.const[cython.int][::1], size: cython.Py_ssize_t, element: cython.Py_ssize_t
 ):
-    """Whether an element lies within the `size` of its column's data."""
+    """Whether an element lies within the `size` bytes of its column's data."""
     if element < 0 or element + 1 >= len(ends):
         return False
     return 0 <= ends[element] <= ends[element + 1] <= size
@@ -332,17 +333,17 @@ def encode_rows(
     out_ends: cython.int[::1],
     state: cython.longlong[::1],
 ) -> int:
-    """Write rows [row, rows) as operations into `out`, as many as there is room for.
+    """Write rows [row, rows) as operations to `out`, as many as fit.
 
-    The message of row `row` is number `index` of its run: its reply subject is `prefix` and that
-    number. Columns are Arrow's buffers (ends, data, validity bitmap; an absent column has no ends),
-    `starts` says where in them row 0 is. With `id_prefix` a message's id is that, `number` of the
-    row, a dot and a checksum of what the row holds; a column of ids goes before it. A null value
+    Row `row` is message `index` of its window. Its reply subject is `prefix` and that number.
+    Columns are Arrow's buffers (ends, data, validity bitmap; an absent column has no ends).
+    `starts` holds the position of row 0 in each. With `id_prefix`, a message id is the prefix, the
+    row's `number`, a dot and a checksum of the row. A column of ids takes precedence. A null value
     becomes a tombstone (`KV-Operation: DEL`).
 
-    Returns how many rows were written: `out_ends[i]` is where the i-th ends. `state` becomes:
-    0 bytes written, 1 why it stopped (DONE, FULL or what is wrong with the next row), 2 bytes the
-    next row takes where that is FULL, its payload where TOO_LARGE, 3 the header concerned.
+    Returns the number of rows written; `out_ends[i]` is the end of the i-th. `state` receives: 0
+    bytes written, 1 why it stopped (DONE, FULL or the error of the next row), 2 size of the next
+    row if FULL, or of its payload if TOO_LARGE, 3 the header concerned.
     """
     mask: cython.ulonglong = 0xFFFFFFFF
     first: cython.Py_ssize_t = row

@@ -1,4 +1,4 @@
-"""Arrow batches as the compiled encoder wants them: which buffer is what, and what is wrong."""
+"""Prepares Arrow batches for the compiled encoder, and explains its refusals."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from bascule.wire.subjects import check_subject
 
 COLUMNS: Final = ("subject", "key", "value", "headers", "message_id")
 IGNORED: Final = ("stream", "partition", "offset", "timestamp")
-"""ColumnBuffers a read gives besides: what was read may be published again as it is."""
+"""Columns that a read also returns. They are ignored, so that batches that were read can be
+published."""
 HEADERS_EXPECTED: Final = "array<struct<key: string, value: binary or string>> or a map of the same"
 _EXPECTED: Final = {
     "subject": "string",
@@ -32,14 +33,14 @@ _ABSENT: Final[_Buffers] = (0, _NO_ENDS, b"", b"")
 
 @dataclass(frozen=True, slots=True)
 class PublishRoute:
-    """Where the rows of a run go and what they are called."""
+    """The subject and the message ids of the rows of a window."""
 
     subject: str = ""
-    """The subject of every row; empty: each has its own."""
+    """Subject of every row. Empty: the column `subject`."""
     pattern: str = ""
-    """What the stream takes; subjects beyond it are refused. Empty: not checked."""
+    """The stream's subject pattern. Other subjects are refused. Empty: not checked."""
     id_prefix: str = ""
-    """Beginning of the message ids made from row numbers; empty: none are made."""
+    """Prefix of message ids made from row numbers. Empty: no ids are made."""
 
     def check(self) -> None:
         """Raises: InvalidName, ConfigError."""
@@ -49,8 +50,7 @@ class PublishRoute:
                 self.pattern.encode(), self.subject.encode()
             ):
                 raise ConfigError(
-                    f"subject {self.subject!r} is none of the stream's, which takes "
-                    f"{self.pattern!r}"
+                    f"subject {self.subject!r} does not match the stream's subject {self.pattern!r}"
                 )
         prefix = self.id_prefix
         if prefix and (not prefix.isprintable() or prefix != prefix.strip()):
@@ -60,9 +60,10 @@ class PublishRoute:
 
 
 def check_schema(schema: pa.Schema, *, has_subject: bool) -> None:
-    """Return if batches of this schema can be published; `has_subject`: one is given for all rows.
+    """Check whether batches of this schema can be published. `has_subject`: all rows share a
+    subject.
 
-    Raises: ColumnMismatch for a column that is missing, unknown or of another type.
+    Raises: ColumnMismatch for a missing or unknown column, or a wrong type.
     """
     for field in schema:
         if field.name in IGNORED:
@@ -81,12 +82,12 @@ def check_schema(schema: pa.Schema, *, has_subject: bool) -> None:
 
 
 class ColumnBuffers:
-    """The buffers of one batch, held as long as this is."""
+    """The buffers of one batch. It keeps the batch alive."""
 
     def __init__(self, batch: pa.RecordBatch, route: PublishRoute, *, first_row: int) -> None:
-        """`first_row` is the number of the batch's first row in its run.
+        """`first_row` is the number of the batch's first row in its window.
 
-        Raises: ColumnMismatch, and RowRefused for a subject beyond ASCII that is none.
+        Raises: ColumnMismatch, and RowRefused for an invalid subject with non-ASCII characters.
         """
         check_schema(batch.schema, has_subject=bool(route.subject))
         self._batch = batch
@@ -117,7 +118,7 @@ class ColumnBuffers:
         ends: array[int],
         state: array[int],
     ) -> int:
-        """Write rows from `row` on into `out`; see `_hot.encode_rows`."""
+        """Encode rows from `row` on to `out`; see `_hot.encode_rows`."""
         return int(
             _hot.encode_rows(
                 row, min(row + rows_max, self.rows), self._first_row + row, self._first_row,
@@ -126,7 +127,7 @@ class ColumnBuffers:
         )  # fmt: skip
 
     def refusal(self, row: int, state: array[int], payload_bytes_max: int) -> RowRefused:
-        """Why `encode` stopped at `row`, as its `state` says."""
+        """The reason why `encode` stopped at `row`, from its `state`."""
         cells = {
             name: self._batch.column(name)[row].as_py()
             for name in COLUMNS
@@ -150,14 +151,14 @@ class ColumnBuffers:
                 f"is {payload_bytes_max}"
             )
         if code == _hot.BAD_ID:
-            return f"message_id is {cells['message_id']!r}: expected a line of text, not empty"
+            return f"message_id is {cells['message_id']!r}: expected one non-empty line of text"
         if code == _hot.BAD_KEY:
             return _why_no_line("key", cells["key"])
         pairs = cells.get("headers") or []
         if not 0 <= state[3] < len(pairs):
             return "its Arrow buffers contradict each other"
         pair = pairs[state[3]]
-        # A pair of a map, of a list, or none at all.
+        # A pair of a map, a pair of a list, or None.
         name, value = pair.values() if isinstance(pair, dict) else pair or (None, None)
         if code == _hot.BAD_HEADER_NAME:
             return f"header name {name!r}: expected printable ASCII without colon, blank"
@@ -197,7 +198,7 @@ class ColumnBuffers:
         return rows, _buffers(names), _buffers(contents)
 
     def _check_beyond_ascii(self, subject: _Buffers) -> None:
-        """Subjects with other letters are checked here, each different one once."""
+        """Check subjects with non-ASCII characters, each distinct one once."""
         first, ends, data, _ = subject
         if not self.rows or bytes(data[ends[first] : ends[first + self.rows]]).isascii():
             return
@@ -254,7 +255,7 @@ def _buffers_of(
     column: pa.Array, valid: pa.Buffer | None, ends: pa.Buffer | None, data: pa.Buffer | None
 ) -> _Buffers:
     if ends is None or len(column) == 0:
-        # No rows; an absent column has no ends at all.
+        # No rows. An absent column has no ends at all.
         return 0, array("i", [0]), b"", b""
     size = 4 * (column.offset + len(column) + 1)
     return (

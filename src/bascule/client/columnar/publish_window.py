@@ -1,4 +1,4 @@
-"""A run over Arrow batches: operations in chunks, acks counted and let go of."""
+"""A publish window over Arrow batches: sends operations in chunks, counts acks."""
 
 from __future__ import annotations
 
@@ -21,41 +21,43 @@ from bascule.errors import BasculeError, RemoteProtocolError
 from bascule.model import PARTITION_COUNT_MAX
 
 HELD_BYTES_MAX: Final = 32 << 20
-"""Operations without ack beyond this wait, whatever the window says: large messages."""
+"""Bytes of operations without ack. Beyond it sending waits, whatever the window: for large
+messages."""
 ACKS_KEPT: Final = 16_384
-"""Acks are counted and dropped so many at a time; 16 bytes each until then."""
+"""Acks kept before they are counted and dropped; 16 bytes each."""
 _TALLY_FIELDS: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
 class PublishedSpan:
-    """What became of the rows that went to one partition of a stream."""
+    """Counts of the rows stored in one partition of a stream."""
 
     stream: str
     partition: int
     messages: int
     duplicates: int
-    """Of `messages`: stored before, by an earlier attempt."""
+    """Messages that an earlier attempt stored; included in `messages`."""
     start_offset: int
     end_offset: int
-    """All of them have offsets in [start_offset, end_offset); others may have some too."""
+    """All offsets are in [start_offset, end_offset). Other publishers' messages may be in
+    between."""
 
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """What became of all rows of a run: every one is acked."""
+    """Counts of all rows. Every row is acked."""
 
     messages: int = 0
     duplicates: int = 0
-    """Of `messages`: stored before, by an earlier attempt."""
+    """Messages that an earlier attempt stored; included in `messages`."""
     unsynced: int = 0
-    """Of `messages`: acked while not known to be on the disk, as the stream's `sync` has it."""
+    """Messages acked before they were synced, by the stream's `sync`; included in `messages`."""
     spans: tuple[PublishedSpan, ...] = ()
-    """By stream and partition."""
+    """Counts by stream and partition."""
 
 
 class _Chunk:
-    """Operations of messages [first, first + len(ends)) in one piece of bytes."""
+    """The operations of messages [first, first + len(ends)) in one bytes object."""
 
     __slots__ = ("data", "ends", "first")
 
@@ -74,7 +76,7 @@ class _Chunk:
 
 
 class ColumnarWindow(PublishWindow):
-    """Rows of Arrow batches under way."""
+    """A window of rows of Arrow batches."""
 
     def __init__(
         self,
@@ -98,12 +100,12 @@ class ColumnarWindow(PublishWindow):
         self._tally = array("q")
         self._unsynced = 0
         self.failed_row: int | None = None
-        """The row because of which the run ended, where it was one."""
+        """The row that ended the window, if any."""
         self.failed_subject: str | None = None
 
     @property
     def taken(self) -> int:
-        """Rows encoded so far, acked or not."""
+        """Rows encoded so far, with or without ack."""
         return self._count
 
     @property
@@ -111,9 +113,10 @@ class ColumnarWindow(PublishWindow):
         return self._acked
 
     async def send(self, batch: pa.RecordBatch) -> None:
-        """Hand over all rows; waits while the window is full.
+        """Send all rows. Waits while the window is full.
 
-        Raises: ColumnMismatch, RowRefused (the rows before it were sent), and what ended the run.
+        Raises: ColumnMismatch, RowRefused (earlier rows were sent), and the error that ended the
+        window.
         """
         if self._failure is not None:
             raise self._failure
@@ -134,7 +137,8 @@ class ColumnarWindow(PublishWindow):
         return self._published()
 
     def _take(self, columns: ColumnBuffers, row: int) -> int:
-        """Encode and send what fits into a chunk; the number of rows. Raises: RowRefused."""
+        """Encode and send as many rows as fit in a chunk. Return their number. Raises:
+        RowRefused."""
         state, ends = self._state, self._ends
         size, payload_bytes_max = CHUNK_BYTES_MAX, self._nats.info.max_payload
         while True:
@@ -212,7 +216,7 @@ class ColumnarWindow(PublishWindow):
 
     def _explain(self, index: int, reply: BasculeError) -> BasculeError:
         if self.failed_row is None or index < self.failed_row:
-            # Refusals come in any order: the first row is the one to name.
+            # Refusals arrive in any order. Report the first row.
             self.failed_row, self.failed_subject = index, self.subject_of(index)
             self._failure = None
         return super()._explain(index, reply)
@@ -222,5 +226,5 @@ class ColumnarWindow(PublishWindow):
         return super()._silence()
 
     def _gives_up(self, refusals: int) -> bool:
-        # A stream that is named is there: its node restarts.
+        # A named stream exists; its node may be restarting.
         return self._only is None and super()._gives_up(refusals)

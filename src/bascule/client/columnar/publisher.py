@@ -1,6 +1,6 @@
-"""Publishing Arrow batches, as the two clients offer it."""
+"""The methods of the two clients for publishing Arrow batches."""
 
-# A timeout here bounds retries and says what it did; it is no cancel scope.
+# These timeouts bound retries and report the attempts; they are not cancel scopes.
 # ruff: noqa: ASYNC109
 
 from __future__ import annotations
@@ -21,12 +21,13 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 BATCH_WINDOW: Final = 20_000
-"""Rows without ack at a time: two of Spark's Arrow batches, so that one goes out meanwhile."""
+"""Rows without ack at a time: two of Spark's Arrow batches, so that one is sent while the other
+waits."""
 BATCH_TIMEOUT_S: Final = 60.0
 
 
 class BatchPublisher:
-    """Rows on their way: `async with client.batch_publisher(...) as out: await out.send(batch)`."""
+    """Publishes batches: `async with client.batch_publisher(...) as out: await out.send(batch)`."""
 
     def __init__(self, open_window: Callable[[], Coroutine[Any, Any, ColumnarWindow]],
                  close_window: Callable[[ColumnarWindow], None]) -> None:  # fmt: skip
@@ -41,13 +42,13 @@ class BatchPublisher:
         return self
 
     def close(self) -> None:
-        """Hear no more acks; rows without one may or may not be stored. Idempotent."""
+        """Ignore further acks. Rows without ack may or may not be stored. Idempotent."""
         if self._window is not None:
             self._close_window(self._window)
 
     @property
     def taken(self) -> int:
-        """Rows handed over so far."""
+        """Rows sent so far."""
         return self._opened().taken
 
     @property
@@ -57,7 +58,7 @@ class BatchPublisher:
 
     @property
     def failed_row(self) -> int | None:
-        """The row because of which publishing ended, where it was one."""
+        """The row that ended publishing, if any."""
         return None if self._window is None else self._window.failed_row
 
     @property
@@ -66,16 +67,15 @@ class BatchPublisher:
         return None if self._window is None else self._window.failed_subject
 
     async def send(self, batch: pa.RecordBatch) -> None:
-        """Hand over all rows of a batch; waits while the window is full.
+        """Send all rows of a batch. Waits while the window is full.
 
-        Raises: ColumnMismatch, RowRefused (the rows before it were sent), and as
-        `Client.publish_many`.
+        Raises: ColumnMismatch, RowRefused (earlier rows were sent), and as `Client.publish_many`.
         """
         with _AddProgressNote(self._opened()):
             await self._opened().send(batch)
 
     async def finish(self) -> Published:
-        """Return once every row is acked: what became of them. Raises: as `send`."""
+        """Wait until every row is acked. Return the counts. Raises: as `send`."""
         with _AddProgressNote(self._opened()):
             return await self._opened().finish()
 
@@ -97,7 +97,7 @@ class BatchPublisher:
 
 
 class _AddProgressNote:
-    """Says in an error how far the window had come."""
+    """Adds the number of acked rows to an error."""
 
     def __init__(self, window: ColumnarWindow) -> None:
         self._window = window
@@ -118,7 +118,7 @@ class _AddProgressNote:
 class SyncBatchPublisher:
     """The same for the blocking client: `with client.batch_publisher(...) as out: out.send(batch)`.
 
-    One thread at a time uses it.
+    Not thread-safe.
     """
 
     def __init__(
@@ -177,7 +177,7 @@ class SyncBatchPublisher:
 
 
 class ColumnarMixin:
-    """Publishing Arrow batches, as the asynchronous client offers it."""
+    """Methods of the asynchronous client for publishing Arrow batches."""
 
     async def _publishing(self) -> Publisher:
         raise NotImplementedError
@@ -195,11 +195,11 @@ class ColumnarMixin:
         timeout: float = BATCH_TIMEOUT_S,
         on_progress: Callable[[int], None] | None = None,
     ) -> BatchPublisher:
-        """A publisher of Arrow batches, one after another; see `publish_batches`."""
+        """A publisher of successive Arrow batches; see `publish_batches`."""
         publisher: Publisher | None = None
 
         async def open_window() -> ColumnarWindow:
-            # Arrow takes a while to import, and most clients never need it.
+            # Importing Arrow is slow, and most clients do not need it.
             from bascule.client.columnar.columns import PublishRoute
             from bascule.client.columnar.publish_window import ColumnarWindow
 
@@ -241,21 +241,22 @@ class ColumnarMixin:
         timeout: float = BATCH_TIMEOUT_S,
         on_progress: Callable[[int], None] | None = None,
     ) -> Published:
-        """Publish the rows of Arrow batches in order: the fastest way; no Python runs for a row.
+        """Publish the rows of Arrow batches in order: the fastest way, without Python code per row.
 
-        Columns are `value` (binary or string; null: a tombstone), `subject` (string; needed unless
-        `subject` is given, which then holds for all), `key` (binary or string), `headers` (list of
-        key and value, or map) and `message_id` (string). With `message_ids` rows without that
-        column get ids of their own, that text before the row's number and a checksum of the row:
-        publishing the same rows in the same order under the same text again stores nothing twice,
-        within the stream's window. Columns `stream`, `partition`, `offset` and `timestamp` are
-        passed over, so that what was read can be published.
+        Columns are `value` (binary or string; null: a tombstone), `subject` (string; required
+        unless the argument `subject` sets it for all rows), `key` (binary or string), `headers`
+        (list of key and value, or map) and `message_id` (string). With `message_ids`, rows without
+        that column get ids: this prefix, the row's number and a checksum of the row. Publishing the
+        same rows in the same order with the same prefix again stores nothing twice within the
+        stream's dedupe window. Columns `stream`, `partition`, `offset` and `timestamp` are ignored,
+        so that batches that were read can be published.
 
-        `window`, `timeout` and `on_progress` are those of `publish_many`. With `stream` only its
-        acks count, it may be away until `timeout`, and subjects it does not take are refused.
+        `window`, `timeout` and `on_progress` are those of `publish_many`. With `stream`, only its
+        acks count, it may be unavailable until `timeout`, and subjects that it does not use are
+        refused.
 
-        Raises: ColumnMismatch, RowRefused, ConfigError, UnknownStream, and as `publish_many`; rows
-        that were not acked by then may or may not be stored.
+        Raises: ColumnMismatch, RowRefused, ConfigError, UnknownStream, and as `publish_many`. Rows
+        without ack may or may not be stored.
         """
         async with self.batch_publisher(
             subject=subject,

@@ -1,11 +1,11 @@
-"""The client's NATS connection: asyncio, one inbox for all acks, moving between servers by itself.
+"""The client's NATS connection: asyncio, one inbox for all acks, automatic moves between servers.
 
     link         one socket, from handshake to loss
-    connection   what outlives sockets: the servers known, reconnecting, the inbox
+    connection   state beyond a socket: known servers, reconnecting, the inbox
 
-Writes are collected and leave once per turn of the event loop, so that a thousand small publishes
-cost one system call. What arrives is handed on chunk by chunk: the bytes, and the positions that
-the compiled parser found in them.
+Writes are collected and sent once per iteration of the event loop, so that a thousand small
+publishes cost one system call. Received bytes are passed on in chunks, with the positions that the
+compiled parser found.
 """
 
 from __future__ import annotations

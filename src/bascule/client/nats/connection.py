@@ -1,6 +1,6 @@
-"""A NATS connection that outlives its sockets."""
+"""A NATS connection that reconnects."""
 
-# A timeout here bounds retries and says what it did; it is no cancel scope.
+# These timeouts bound retries and report the attempts; they are not cancel scopes.
 # ruff: noqa: ASYNC109
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from bascule.wire.nats import (
 log = logging.getLogger(__name__)
 
 WRITE_BYTES_MAX: Final = 256 << 10
-"""Collected writes leave at once beyond this."""
+"""Collected writes beyond this size are sent at once."""
 PING_INTERVAL_S: Final = 15.0
-"""A server that has answered no PING for two of these is taken for gone."""
+"""A server without a PONG for two of these intervals counts as lost."""
 MOVE_RETRY_S: Final = 1.0
 LAST_ACKS_S: Final = 5.0
-"""How long a server in lame duck mode may still bring acks after the client has moved."""
+"""How long a server in lame duck mode may still deliver acks after the client has moved."""
 TEMPORARY: Final = (ErrorKind.CONNECTIONS, ErrorKind.SHUTDOWN)
-"""Refusals that pass by themselves."""
+"""Temporary refusals."""
 
 
 class NatsConnection:
@@ -60,14 +60,14 @@ class NatsConnection:
         self.on_reconnect: Callable[[], None] = lambda: None
         self.on_failed: Callable[[Exception], None] = lambda _error: None
         self.last_error = ""
-        """What the server last complained about with -ERR, for error texts."""
+        """The last -ERR of the server, for error texts."""
         self._random = RealRandom()
         self._pool = ServerPool(servers, self._random)
         self._options = options
         self._tls = tls
         self._link: NatsLink | None = None
         self._left: set[NatsLink] = set()
-        """Links to servers about to go, which may still bring acks."""
+        """Links to servers that shut down and may still deliver acks."""
         self._last: ServerAddress | None = None
         self._up = asyncio.Event()
         self._outgoing: list[bytes] = []
@@ -78,15 +78,15 @@ class NatsConnection:
 
     @property
     def info(self) -> ServerInfo:
-        """What the server said of itself on the current connection."""
+        """The server's INFO on the current connection."""
         link = self._link
         return (link.handshake.info if link is not None else None) or ServerInfo()
 
     async def connect(self, timeout: float) -> None:
-        """Connect to the first server that answers.
+        """Connect to the first server that replies.
 
-        Raises: Broken where none does within `timeout` seconds, NatsRefused where one refuses and
-        none takes us, ConfigError for credentials that cannot be read.
+        Raises: Broken if none does within `timeout` seconds, NatsRefused if a server refuses and
+        none accepts, ConfigError for unreadable credentials.
         """
         try:
             await asyncio.wait_for(self._connect_any(self._pool.in_order()), timeout)
@@ -95,7 +95,7 @@ class NatsConnection:
         self._spawn(self._keep_alive())
 
     def send(self, data: bytes) -> None:
-        """Collect `data` for the next write; silently dropped while there is no connection."""
+        """Add `data` to the next write. Dropped while there is no connection."""
         if self._link is None:
             return
         if not self._outgoing:
@@ -106,12 +106,12 @@ class NatsConnection:
             self._write()
 
     async def drain(self) -> None:
-        """Wait until the socket takes more; at once where there is none."""
+        """Wait until the socket accepts more data. Returns at once without a connection."""
         if self._link is not None:
             await self._link.drain()
 
     async def wait_connected(self, timeout: float) -> None:
-        """Raises: Broken where there is no connection within `timeout` seconds."""
+        """Raises: Broken if there is no connection within `timeout` seconds."""
         if self._up.is_set():
             return
         self.check_open()
@@ -122,9 +122,9 @@ class NatsConnection:
         self.check_open()
 
     async def flush(self, timeout: float) -> None:
-        """Return once the server has taken everything sent before (PING, PONG).
+        """Wait until the server has received everything sent before (PING, PONG).
 
-        Raises: Broken where the connection is lost meanwhile or no PONG comes within `timeout` s.
+        Raises: Broken if the connection is lost or no PONG comes within `timeout` seconds.
         """
         await self.wait_connected(timeout)
         link = self._link
@@ -138,7 +138,7 @@ class NatsConnection:
             raise Broken(f"the NATS server sent no PONG within {timeout} s") from None
 
     def check_payload(self, frame: bytes) -> None:
-        """Raises: LimitExceeded where the server would refuse this PUB or HPUB as too large."""
+        """Raises: LimitExceeded if the server would refuse this PUB or HPUB as too large."""
         limit = self.info.max_payload
         if len(frame) > limit:
             size = len(frame) - frame.index(b"\r\n") - 4
@@ -146,14 +146,14 @@ class NatsConnection:
                 raise LimitExceeded("max_payload of the NATS server", limit, size)
 
     def check_open(self) -> None:
-        """Raises: Closed after `close`, or what ended the connection for good."""
+        """Raises: Closed after `close`, or the error that ended the connection permanently."""
         if self._failure is not None:
             raise self._failure
         if self._closed:
             raise Closed("the client is closed")
 
     async def close(self) -> None:
-        """Send what is collected and close; idempotent."""
+        """Send collected writes and close. Idempotent."""
         if self._closed:
             return
         self._write()
@@ -167,16 +167,16 @@ class NatsConnection:
         await asyncio.gather(*tasks, *(link.close() for link in links), return_exceptions=True)
 
     def on_messages(self, data: bytes, positions: array[int], count: int) -> None:
-        """What a link received: answers on the inbox."""
+        """Pass on messages of the inbox from a link."""
         self.on_chunk(data, positions, count)
 
     def on_error(self, error: ServerError) -> None:
-        """Handle -ERR after the handshake; the server closes the connection where it must."""
+        """Handle -ERR after the handshake. The server closes the connection if it must."""
         self.last_error = error.text
         log.warning("the NATS server says: %s", error)
 
     def on_info(self, link: NatsLink, info: ServerInfo) -> None:
-        """Take what the server says of its cluster, and move where it is about to go."""
+        """Learn the cluster's servers from INFO, and move if this server is about to shut down."""
         self._pool.learn(link.address, info.connect_urls)
         if info.ldm and link is self._link:
             log.info("NATS server %s is in lame duck mode, moving to another", link.address)
@@ -184,7 +184,7 @@ class NatsConnection:
             self._spawn(self._move(link))
 
     def on_lost(self, link: NatsLink, error: BaseException) -> None:
-        """Start to reconnect; called once by each link that was ready."""
+        """Start to reconnect. Each link that was ready calls it once."""
         self._left.discard(link)
         if link is not self._link or self._closed:
             return
@@ -213,7 +213,7 @@ class NatsConnection:
         task.add_done_callback(self._tasks.discard)
 
     async def _connect_any(self, servers: Sequence[ServerAddress]) -> None:
-        """Go on with the first of the servers that takes us."""
+        """Switch to the first server that accepts the connection."""
         causes = []
         refused: NatsRefused | None = None
         for server in servers:
@@ -232,7 +232,7 @@ class NatsConnection:
         raise Broken(f"cannot connect to NATS: {'; '.join(causes)}")
 
     def _adopt(self, link: NatsLink) -> None:
-        """Send and receive over this link from now on."""
+        """Use this link from now on."""
         assert link.handshake.info is not None
         if not self.inbox:
             self.inbox = f"_INBOX.{self._random.bytes(12).hex()}"
@@ -268,9 +268,9 @@ class NatsConnection:
         self.on_failed(error)
 
     async def _move(self, leaving: NatsLink) -> None:
-        """Go on with another server before this one goes; acks may still come by both.
+        """Switch to another server before this one shuts down. Acks may still come from both.
 
-        Nothing is sent again: what this server took, it passes on.
+        Nothing is sent again, because this server delivers what it has received.
         """
         while self._link is leaving and not self._closed:
             others = self._pool.others(leaving.address)

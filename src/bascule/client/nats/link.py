@@ -27,24 +27,24 @@ from bascule.wire.nats import (
 )
 
 Chunk = Callable[[bytes, "array[int]", int], None]
-"""Takes the bytes, MESSAGE_FIELDS numbers a message, and the number of messages."""
+"""Called with the bytes, MESSAGE_FIELDS integers per message, and the number of messages."""
 
 MESSAGES_PER_PARSE: Final = 4096
 BODY_BYTES_MAX: Final = 64 << 20
-"""Beyond NATS's own largest max_payload."""
+"""Larger than NATS's greatest max_payload."""
 
 CLOSE_S_MAX: Final = 2.0
 
 
 class NatsLinkOwner(Protocol):
-    """Who hears what a link does."""
+    """Receives the events of a link."""
 
     def on_messages(self, data: bytes, positions: array[int], count: int) -> None: ...
 
     def on_error(self, error: ServerError) -> None: ...
 
     def on_info(self, link: NatsLink, info: ServerInfo) -> None:
-        """The server says more of itself: its cluster changed, or it is about to go."""
+        """The server sent INFO: its cluster changed, or it is about to shut down."""
         ...
 
     def on_lost(self, link: NatsLink, error: BaseException) -> None:
@@ -53,7 +53,7 @@ class NatsLinkOwner(Protocol):
 
 
 class NatsLink(asyncio.Protocol):
-    """One connection; made by `open_link`."""
+    """One connection, created by `open_link`."""
 
     def __init__(
         self, handshake: NatsHandshake, address: ServerAddress, owner: NatsLinkOwner
@@ -154,19 +154,19 @@ class NatsLink(asyncio.Protocol):
             raise RemoteProtocolError(f"the NATS server sent {line[:40]!r}, expected an operation")
 
     def fail(self, error: BaseException) -> None:
-        """End this connection; its owner hears why."""
+        """End this connection and report the error to the owner."""
         if self.transport is not None:
             self.transport.abort()
         self._lost(error)
 
     async def close(self) -> None:
-        """Send what is written, end the connection and return once it is gone."""
+        """Send pending data, close the connection and wait until it is closed."""
         self.ready = False
         if self.transport is None:
             return
         self.transport.close()
         try:
-            # TLS says goodbye and waits for the answer.
+            # TLS sends close_notify and waits for the peer's.
             await asyncio.wait_for(self._gone.wait(), CLOSE_S_MAX)
         except TimeoutError:
             self.transport.abort()
@@ -196,10 +196,10 @@ async def open_link(
     *,
     tls: ssl.SSLContext | None,
 ) -> NatsLink:
-    """Connect, upgrade to TLS where asked, present the credentials, wait for the first PONG.
+    """Connect, upgrade to TLS if required, send the credentials, wait for the first PONG.
 
-    Raises: OSError (network), NatsRefused (credentials, limits), ConfigError (files with
-    credentials), RemoteProtocolError, Broken.
+    Raises: OSError (network), NatsRefused (credentials, limits), ConfigError (credential files),
+    RemoteProtocolError, Broken.
     """
     loop = asyncio.get_running_loop()
     clock = RealClock()
