@@ -1,6 +1,6 @@
 """The command line: `bascule serve`, streams, publish, read, inspect, demo.
 
-Commands only put words to what the client and the node do. `main` is the door: the one place that
-turns errors into sentences and exit codes (`exits`). Modules a command needs are imported when it
-runs, so that `bascule --help` is quick and a node never loads what only readers need.
+Commands call the client and the node and format the results. `main` is the only place that converts
+errors to texts and exit codes (`exit_codes`). A command imports the modules it needs when it runs.
+So `bascule --help` is fast, and a node never loads modules that only readers need.
 """

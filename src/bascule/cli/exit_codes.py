@@ -1,4 +1,4 @@
-"""Exit codes, and what to do next for each kind of error: the only such table."""
+"""Exit codes, and a hint for each class of error."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ UNREACHABLE: Final = 5
 CORRUPT: Final = 6
 REJECTED: Final = 7
 INTERRUPTED: Final = 130
-"""128 + SIGINT, as shells do."""
+"""128 + SIGINT, as in shells."""
 
 EXPLAINED: Final = (
     (0, "done"),
-    (1, "failed for a reason of its own, told on standard error"),
+    (1, "failed for another reason; see standard error"),
     (2, "wrong usage, configuration, name or offset"),
     (3, "no such stream or partition, or no stream on the subject"),
     (4, "the stream has another configuration that cannot change, or the data directory is in use"),
     (5, "the node or the NATS server cannot be reached"),
     (6, "data is corrupt, or a check of the demo or of an audit failed"),
-    (7, "the stream rejected a message, or its fate is unknown"),
+    (7, "the stream rejected a message, or it may or may not be stored"),
     (130, "interrupted"),
 )
 
@@ -77,10 +77,10 @@ _TABLE: Final[tuple[tuple[type[BasculeError], int, str], ...]] = (
 
 
 def explain(error: BasculeError) -> tuple[int, str]:
-    """The exit code for `error`, and what to do next (or nothing)."""
+    """The exit code for `error`, and a hint (or an empty text)."""
     return explain_class(type(error))
 
 
 def explain_class(kind: type[BasculeError]) -> tuple[int, str]:
-    """The same for an error of which another process told the class."""
+    """The same for the class of an error that another process reported."""
     return next((code, hint) for cls, code, hint in _TABLE if issubclass(kind, cls))

@@ -1,4 +1,4 @@
-"""`bascule inspect`: what a file of a log holds, and where it stops being what was written."""
+"""`bascule inspect`: shows the contents of a log file, and where it is corrupt."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from bascule.storage.segment import LOG_SUFFIX, base_offset_of
 Row = dict[str, Any]
 
 ROWS_SHOWN: Final = 50
-"""Rows of a table unless `--limit` says otherwise: about a screen."""
+"""Rows of a table without `--limit`: about a screen."""
 TEXT_SHOWN: Final = 60
 TABLE_WIDTH: Final = 200
 CODECS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
@@ -60,15 +60,15 @@ def inspect(
         typer.Option(
             "--limit",
             min=0,
-            help="Rows to show; the whole file is checked even so.",
+            help="Rows to show. The whole file is always checked.",
             show_default=f"{ROWS_SHOWN}, all with --json",
         ),
     ] = None,
 ) -> None:
     """Show a file of a log and check all of it.
 
-    Works on the file alone, beside a running node too: its last batch may then be half written.
-    Exits with 6 where a byte is not what was written, after what came before it.
+    The command reads only the file. It also works beside a running node, whose last batch may be
+    incomplete. It exits with 6 for corrupt data, after it has printed the rows before it.
     """
     rows = _rows_of(str(file.absolute()), records)
     damage = _print_lines(rows, limit) if json else _print_table(rows, limit, file.name)
@@ -82,7 +82,7 @@ def inspect(
 
 
 def _rows_of(path: str, records: bool) -> Iterator[Row]:
-    """The rows of a file. Raises CorruptData behind the last sound one."""
+    """The rows of a file. Raises: CorruptData after the last valid row."""
     name = path.rpartition("/")[2]
     kinds: dict[str, Callable[[], Iterator[Row]]] = {
         LOG_SUFFIX: lambda: _segment_rows(path, records),
@@ -96,17 +96,17 @@ def _rows_of(path: str, records: bool) -> Iterator[Row]:
     }
     kind = kinds.get(name) or kinds.get(Path(name).suffix)
     if kind is None:
-        raise typer.BadParameter(f"{name} is none of: *{', *'.join(list(kinds)[:3])}, "
+        raise typer.BadParameter(f"{name} is not one of: *{', *'.join(list(kinds)[:3])}, "
                                  f"{', '.join(list(kinds)[3:])}")  # fmt: skip
     return kind()
 
 
 def _segment_rows(path: str, records: bool) -> Iterator[Row]:
     file = RealFiles().open(path, write=False)
-    # A renamed copy says nothing about its base offset: its first batch does.
+    # A renamed copy has no base offset in its name. Its first batch has it.
     offset = base_offset_of(path.rpartition("/")[2])
     position, size = 0, file.size()
-    # Compaction may have taken the batches that a segment is named for.
+    # Compaction may have removed the batch that a segment is named after.
     is_compacted = clean_offset.has_gaps(RealFiles(), path.rpartition("/")[0])
     try:
         for at, header in scan_batches(file, start=0, end=size):
@@ -126,7 +126,7 @@ def _segment_rows(path: str, records: bool) -> Iterator[Row]:
 def _with_what_follows(
     damage: CorruptData, file: File, position: int, size: int, offset: int
 ) -> CorruptData:
-    """Whether the damage is a torn tail or lies in the middle of the log."""
+    """Add to the error whether the damage is a torn tail or in the middle of the log."""
     behind = find_batch(file, start=position + 1, end=size, offset=offset, offset_max=offset + size)
     if behind is None:
         what = f"; no valid batch follows in the {size - position} bytes from byte {position} on"
@@ -229,7 +229,7 @@ def _print_table(rows: Iterator[Row], limit: int | None, name: str) -> CorruptDa
         damage = error
     if kept:
         table = _facts(kept[0]) if name == checkpoint_file.FILE_NAME else _table(kept)
-        # No column is cut for the sake of a narrow terminal: lines wrap, and pipes get all.
+        # Columns are not truncated for a narrow terminal. Lines wrap, and pipes get everything.
         Console(width=max(out.width, TABLE_WIDTH), highlight=False).print(table)
     if count > len(kept):
         out.print(f"... and {count - len(kept):,} more", style="dim")
@@ -269,7 +269,7 @@ def _is_number(value: object) -> bool:
 
 
 def _shown(value: object) -> str:
-    """A cell: one line of printable text, cut to a readable width, no markup of rich."""
+    """A cell: one line of printable text, truncated and without rich's markup."""
     if isinstance(value, list):
         value = "; ".join(f"{name}={_plain(content)}" for name, content in value)
     text = "".join(c if c.isprintable() else repr(c)[1:-1] for c in _plain(value))
@@ -283,7 +283,7 @@ def _plain(value: object) -> str:
 
 
 def _jsonable(data: bytes | None) -> str | dict[str, str] | None:
-    """Text where it is UTF-8, else the bytes marked as base64."""
+    """UTF-8 as text, other bytes as base64."""
     if data is None:
         return None
     try:

@@ -1,7 +1,7 @@
-"""The node's log: one event a line, as text for people or JSON for machines.
+"""The node's log: one event per line, as text or JSON.
 
 Code logs with the standard library: `log.info("opened stream", extra={"stream": name})`. The
-message is the event, `extra` are its fields.
+message is the event, and `extra` holds its fields.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ _STANDARD: Final = frozenset(
 )
 
 QUIET: Final = ("asyncio", "uvicorn", "uvicorn.error", "httpx", "httpcore")
-"""Libraries that are heard from `warning` on."""
+"""Libraries whose level is at least `warning`."""
 
 
 def set_up_logging(config: LoggingConfig, stream: IO[str] | None = None) -> None:
-    """Send every log record to `stream` (standard error), in the form `config` asks for."""
+    """Send every log record to `stream` (default: standard error) in the format of `config`."""
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(JsonFormatter() if config.format == "json" else TextFormatter())
     root = logging.getLogger()
@@ -35,7 +35,7 @@ def set_up_logging(config: LoggingConfig, stream: IO[str] | None = None) -> None
 
 
 def fields_of(record: logging.LogRecord) -> dict[str, object]:
-    """What was given as `extra`, in its order."""
+    """The fields given as `extra`, in order."""
     return {
         key: value
         for key, value in vars(record).items()
@@ -67,7 +67,7 @@ class TextFormatter(logging.Formatter):
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object a line: time, level, logger, event, then the fields."""
+    """One JSON object per line: time, level, logger, event, then the fields."""
 
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, object] = {

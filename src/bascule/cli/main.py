@@ -1,4 +1,4 @@
-"""The door of the command line: commands are registered, errors become sentences and exit codes."""
+"""Entry point of the command line: registers the commands and converts errors to exit codes."""
 
 from __future__ import annotations
 
@@ -72,13 +72,13 @@ def _options(
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run one command; returns its exit code."""
+    """Run one command. Return its exit code."""
     try:
         app(args=arguments, prog_name="bascule")
         return exit_codes.OK
     except SystemExit as end:
-        # How Typer ends: with 0, with 2 after it has told what is wrong with the usage, with the
-        # code a command chose, or with 130 after Ctrl-C.
+        # Typer exits with 0, with 2 after a usage error, with the code of a command, or with 130
+        # after Ctrl-C.
         if end.code == exit_codes.INTERRUPTED:
             err.print("interrupted", style="yellow")
         return end.code if isinstance(end.code, int) else exit_codes.OK
@@ -94,7 +94,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _plain(text: str) -> str:
-    """Text in which nothing is markup."""
+    """Escape rich's markup."""
     return text.replace("[", r"\[")
 
 

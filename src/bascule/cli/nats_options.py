@@ -1,4 +1,4 @@
-"""How a command proves itself to a NATS server: the node's variables, and flags."""
+"""NATS credentials of a command: flags, and the node's environment variables."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from bascule.host.credential_files import client_tls
 
 Servers = Annotated[
     str | None,
-    typer.Option(help="NATS servers to publish to, if not those that the node names."),
+    typer.Option(help="NATS servers to publish to. Default: those that the node reports."),
 ]
 User = Annotated[str | None, typer.Option(envvar="BASCULE_NATS_USER")]
 Password = Annotated[str | None, typer.Option(envvar="BASCULE_NATS_PASSWORD")]
@@ -24,7 +24,8 @@ Creds = Annotated[
     typer.Option(envvar="BASCULE_NATS_CREDS", help="Credentials file: user JWT and NKey seed."),
 ]
 TlsCa = Annotated[
-    str | None, typer.Option(envvar="BASCULE_NATS_TLS_CA", help="Authorities to trust (PEM).")
+    str | None,
+    typer.Option(envvar="BASCULE_NATS_TLS_CA", help="Certificate authorities to trust (PEM)."),
 ]
 TlsCert = Annotated[
     str | None, typer.Option(envvar="BASCULE_NATS_TLS_CERT", help="Client certificate (PEM).")
@@ -33,12 +34,15 @@ TlsKey = Annotated[
     str | None, typer.Option(envvar="BASCULE_NATS_TLS_KEY", help="The certificate's key (PEM).")
 ]
 TlsFirst = Annotated[
-    bool, typer.Option(envvar="BASCULE_NATS_TLS_FIRST", help="TLS before the server speaks.")
+    bool,
+    typer.Option(
+        envvar="BASCULE_NATS_TLS_FIRST", help="Start TLS before the server's first message."
+    ),
 ]
 
 
 class NatsArguments(TypedDict):
-    """Arguments of `bascule.connect` that are about NATS."""
+    """The arguments of `bascule.connect` for NATS."""
 
     nats: str | None
     user: str | None
@@ -52,7 +56,7 @@ class NatsArguments(TypedDict):
 
 
 def tls_context(ca: str | None, cert: str | None, key: str | None) -> ssl.SSLContext | None:
-    """What the three files say; None where none is given. Raises: ConfigError."""
+    """A TLS context from the three files; None without files. Raises: ConfigError."""
     if not (ca or cert):
         return None
     return client_tls(ca=ca or "", cert=cert or "", key=key or "")

@@ -1,4 +1,4 @@
-"""`bascule offsets`: how far consumers have come, and where they go on."""
+"""`bascule offsets`: lists, resets and removes the committed offsets of consumers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ offsets = typer.Typer(
 )
 
 ConsumerArgument = Annotated[
-    str, typer.Argument(metavar="CONSUMER", help="Name of the consumer; of Kafka's, its group.id.")
+    str,
+    typer.Argument(
+        metavar="CONSUMER", help="Name of the consumer; the group.id of a Kafka client."
+    ),
 ]
 StreamArgument = Annotated[str, typer.Argument(metavar="STREAM", help="Name of the stream.")]
 PartitionOption = Annotated[
@@ -31,14 +34,12 @@ PartitionOption = Annotated[
 
 @offsets.command("list")
 def list_offsets(
-    consumer: Annotated[
-        str | None, typer.Option("--consumer", help="Only this consumer's.")
-    ] = None,
-    stream: Annotated[str | None, typer.Option("--stream", help="Only for this stream.")] = None,
+    consumer: Annotated[str | None, typer.Option("--consumer", help="Only this consumer.")] = None,
+    stream: Annotated[str | None, typer.Option("--stream", help="Only this stream.")] = None,
     server: ServerOption = None,
     json: JsonOption = False,
 ) -> None:
-    """List how far each consumer has come in each partition, and its lag."""
+    """List the committed offset and the lag of each consumer and partition."""
     import bascule
 
     with bascule.connect_sync(server) as client:
@@ -48,7 +49,7 @@ def list_offsets(
     elif found:
         out.print(offsets_table(found))
     else:
-        err.print("nothing is committed: bascule read STREAM --consumer NAME")
+        err.print("no committed offsets; `bascule read STREAM --consumer NAME` commits some")
 
 
 @offsets.command()
@@ -60,16 +61,16 @@ def reset(
         typer.Option(
             "--to",
             metavar="earliest|latest|OFFSET|TIME",
-            help="Where to go on; TIME is ISO 8601, local unless it names a zone.",
+            help="New position; TIME is ISO 8601, local without a zone.",
         ),
     ],
     partition: PartitionOption = None,
     server: ServerOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Have a consumer go on from another place, in all partitions or in one.
+    """Set the offset at which a consumer continues, in all partitions or in one.
 
-    Stop the consumer first: while it runs, its own commits overwrite this one.
+    Stop the consumer first: a running consumer overwrites the offset.
     """
     import bascule
 
@@ -91,12 +92,12 @@ def reset(
 @offsets.command()
 def remove(
     consumer: ConsumerArgument,
-    stream: Annotated[str | None, typer.Option("--stream", help="Only for this stream.")] = None,
+    stream: Annotated[str | None, typer.Option("--stream", help="Only this stream.")] = None,
     partition: PartitionOption = None,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
     server: ServerOption = None,
 ) -> None:
-    """Forget how far a consumer has come: it begins anew."""
+    """Remove the committed offsets of a consumer. It then starts from the beginning."""
     import bascule
 
     with bascule.connect_sync(server) as client:
@@ -110,12 +111,12 @@ def remove(
 
 
 def offset_as_json(entry: CommittedOffset) -> dict[str, Any]:
-    """A commit in the shape of the HTTP API."""
+    """A committed offset as in the HTTP API."""
     return {**asdict(entry), "lag": entry.lag}
 
 
 def offsets_table(entries: Sequence[CommittedOffset]) -> Table:
-    """One row a consumer and partition."""
+    """One row per consumer and partition."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for title in ("consumer", "stream"):
         table.add_column(title)

@@ -1,4 +1,4 @@
-"""What commands print: people's text on a terminal, JSON for programs."""
+"""Output of commands: text for readers, JSON for programs."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for program
 out = Console(highlight=False, soft_wrap=True)
 """Results, on standard output."""
 err = Console(stderr=True, highlight=False, soft_wrap=True)
-"""Progress and news, on standard error."""
+"""Progress and messages, on standard error."""
 
 
 def print_json(value: Any, *, indent: bool = True) -> None:
-    """One JSON value on standard output; on one line without `indent`."""
+    """Print one JSON value to standard output; without `indent` on one line."""
     sys.stdout.write(json.dumps(value, indent=2 if indent else None, ensure_ascii=False) + "\n")

@@ -1,4 +1,5 @@
-"""`bascule publish`: messages from the command line or standard input, each acknowledged."""
+"""`bascule publish`: publishes messages from the command line or standard input and waits for
+acks."""
 
 from __future__ import annotations
 
@@ -28,22 +29,22 @@ ValueArgument = Annotated[
     str | None,
     typer.Argument(
         metavar="[VALUE]",
-        help="The message. Without it (or with -), each line of standard input is one.",
+        help="The message. Without VALUE (or with -), each line of standard input is a message.",
     ),
 ]
 SeparatorOption = Annotated[
     str | None,
-    typer.Option(help="Lines are KEY, this separator, VALUE; without it in a line, no key."),
+    typer.Option(help="Separator of KEY and VALUE in a line; a line without it has no key."),
 ]
 HeaderOption = Annotated[
     list[str] | None,
-    typer.Option("--header", "-H", metavar="'NAME: TEXT'", help="A header; may be repeated."),
+    typer.Option("--header", "-H", metavar="'NAME: TEXT'", help="A header. Repeatable."),
 ]
 
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """What all messages of one command share."""
+    """The common part of all messages of one command."""
 
     subject: str
     key: str | None
@@ -66,10 +67,13 @@ def publish(
     key: Annotated[str | None, typer.Option("--key", "-k", help="Key of the message.")] = None,
     key_separator: SeparatorOption = None,
     header: HeaderOption = None,
-    count: Annotated[int, typer.Option("--count", "-n", min=1, help="Publish VALUE so often.")] = 1,
+    count: Annotated[
+        int, typer.Option("--count", "-n", min=1, help="Number of times to publish VALUE.")
+    ] = 1,
     window: Annotated[int, typer.Option(min=1, help="Messages without ack at a time.")] = 5_000,
     stream: Annotated[
-        str | None, typer.Option(help="Whose ack counts, where several streams take the subject.")
+        str | None,
+        typer.Option(help="Stream whose ack counts, if several streams use the subject."),
     ] = None,
     nats: nats_options.Servers = None,
     user: nats_options.User = None,
@@ -84,13 +88,13 @@ def publish(
     server: ServerOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Publish messages to a subject, and wait until a stream has stored each of them."""
+    """Publish messages to a subject. Wait until a stream has stored each of them."""
     import bascule
 
     template = Template(subject, key, _headers(header or []), key_separator)
     from_stdin = value is None or value == "-"
     if from_stdin and count != 1:
-        raise ConfigError("--count repeats a VALUE: give one")
+        raise ConfigError("--count needs a VALUE")
 
     told = nats_options.NatsArguments(
         nats=nats, user=user, password=password, token=token, nkey=nkey, creds=creds,
@@ -115,7 +119,7 @@ def _headers(given: list[str]) -> tuple[tuple[str, str], ...]:
     for text in given:
         name, colon, rest = text.partition(":")
         if not colon or not name.strip():
-            raise ConfigError(f"header {text!r} is not of the form 'Name: text'")
+            raise ConfigError(f"header {text!r} does not have the form 'Name: text'")
         pairs.append((name.strip(), rest.strip()))
     return tuple(pairs)
 
@@ -167,9 +171,9 @@ async def _publish_lines(
 
 
 async def stdin_lines() -> AsyncIterator[bytes]:
-    """The lines of standard input as they come, without their ends; the last needs none.
+    """The lines of standard input as they arrive, without line ends. The last line needs none.
 
-    A daemon thread reads: a terminal or pipe may never end, and Ctrl-C must not wait for it.
+    A daemon thread reads, because a terminal or pipe may never end and Ctrl-C must not wait for it.
     """
     loop = asyncio.get_running_loop()
     chunks: asyncio.Queue[bytes] = asyncio.Queue()
@@ -181,7 +185,7 @@ async def stdin_lines() -> AsyncIterator[bytes]:
             chunk = os.read(0, STDIN_CHUNK_BYTES)
             try:
                 loop.call_soon_threadsafe(chunks.put_nowait, chunk)
-            except RuntimeError:  # the loop has gone: nobody reads on
+            except RuntimeError:  # the loop has ended
                 return
             if not chunk:
                 return

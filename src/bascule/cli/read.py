@@ -1,4 +1,4 @@
-"""`bascule read`: the messages of a stream, from a place, once or for ever."""
+"""`bascule read`: prints the messages of a stream from an offset, once or continuously."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ def read(
         typer.Option(
             "--from",
             metavar="earliest|latest|OFFSET|TIME",
-            help="Where to begin; TIME is ISO 8601, local unless it names a zone.",
+            help="Start position; TIME is ISO 8601, local without a zone.",
         ),
     ] = "earliest",
     follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Wait for more at the end.")
+        bool, typer.Option("--follow", "-f", help="Wait for new messages at the end.")
     ] = False,
     limit: Annotated[
-        int | None, typer.Option("--limit", "-n", min=0, help="Stop after so many messages.")
+        int | None, typer.Option("--limit", "-n", min=0, help="Number of messages to print.")
     ] = None,
     values: Annotated[
-        bool, typer.Option("--values", help="Print the values alone, one a line.")
+        bool, typer.Option("--values", help="Print only the values, one per line.")
     ] = False,
     partition: Annotated[int, typer.Option(min=0, help="Partition to read.")] = 0,
     consumer: Annotated[
@@ -45,7 +45,7 @@ def read(
         typer.Option(
             "--consumer",
             metavar="NAME",
-            help="Go on where this consumer left off, and commit what was printed.",
+            help="Continue at this consumer's committed offset, and commit printed messages.",
         ),
     ] = None,
     server: ServerOption = None,
@@ -66,7 +66,7 @@ def read(
             with client.consume(
                 name, consumer, start=where, follow=follow, partitions=[partition]
             ) as resumed:
-                # At once, so that what is committed has been printed.
+                # Flush each message, so that committed messages have been printed.
                 _print(islice(resumed, limit), show, at_once=True)
 
 
@@ -89,8 +89,8 @@ def parse_start(text: str, *, option: str = "--from") -> Start:
         return datetime.fromisoformat(text).astimezone()
     except ValueError:
         raise ConfigError(
-            f"{option} {text!r} is not a place: expected earliest, latest, an offset as 42, or a "
-            "time as 2026-01-31T12:00:00Z"
+            f"{option} {text!r} is not a position: expected earliest, latest, an offset such as "
+            "42, or a time such as 2026-01-31T12:00:00Z"
         ) from None
 
 
@@ -99,7 +99,7 @@ def as_value(message: Message) -> bytes:
 
 
 def as_text(message: Message) -> bytes:
-    """`offset  time  subject  [key]  value` in one line; what is no text is shown escaped."""
+    """`offset time subject [key] value` in one line. Binary data is escaped."""
     key = "" if message.key is None else f" [{_shown(message.key)}]"
     when = message.timestamp.strftime("%Y-%m-%dT%H:%M:%S.") + f"{message.timestamp_ms % 1_000:03d}Z"
     value = "(null)" if message.value is None else _shown(message.value)
@@ -107,7 +107,7 @@ def as_text(message: Message) -> bytes:
 
 
 def as_json(message: Message) -> bytes:
-    """One JSON object in one line; bytes that are no UTF-8 text stand as `{"base64": ...}`."""
+    """One JSON object in one line. Bytes that are not UTF-8 become `{"base64": ...}`."""
     body = {
         "partition": message.partition,
         "offset": message.offset,

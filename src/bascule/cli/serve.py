@@ -1,4 +1,4 @@
-"""`bascule serve`: one node, from its configuration to its last sync."""
+"""`bascule serve`: runs one node until it is stopped."""
 
 from __future__ import annotations
 
@@ -28,27 +28,38 @@ def serve(
         typer.Option(
             "--nats",
             metavar="URL,...",
-            help="NATS servers to connect to; without it an embedded one runs.",
+            help="NATS servers to connect to. Default: an embedded server.",
         ),
     ] = None,
     config: Annotated[
-        Path | None, typer.Option("--config", metavar="FILE", help="TOML file; flags win over it.")
+        Path | None,
+        typer.Option("--config", metavar="FILE", help="TOML file; flags take precedence."),
     ] = None,
     client_port: Annotated[
         int | None,
-        typer.Option("--client-port", metavar="N", help="Kafka wire protocol; 0 picks a free one."),
+        typer.Option(
+            "--client-port",
+            metavar="N",
+            help="Port of the Kafka wire protocol; 0 picks a free port.",
+        ),
     ] = None,
     http_port: Annotated[
-        int | None, typer.Option("--http-port", metavar="N", help="HTTP; 0 picks a free one.")
+        int | None, typer.Option("--http-port", metavar="N", help="HTTP port; 0 picks a free port.")
     ] = None,
     nats_port: Annotated[
         int | None,
-        typer.Option("--nats-port", metavar="N", help="Embedded NATS; 0 picks a free one."),
+        typer.Option(
+            "--nats-port",
+            metavar="N",
+            help="Port of the embedded NATS server; 0 picks a free port.",
+        ),
     ] = None,
     ready_file: Annotated[
         str | None,
         typer.Option(
-            "--ready-file", metavar="FILE", help="Receives the doors as JSON once the node serves."
+            "--ready-file",
+            metavar="FILE",
+            help="Receives the listeners' addresses as JSON when the node is ready.",
         ),
     ] = None,
     log_level: Annotated[
@@ -56,7 +67,7 @@ def serve(
     ] = None,
     log_format: Annotated[str | None, typer.Option("--log-format", help="text or json.")] = None,
 ) -> None:
-    """Run one node until Ctrl-C or SIGTERM; then drain, sync and exit 0."""
+    """Run one node until Ctrl-C or SIGTERM. Then drain, sync and exit with 0."""
     flags = {
         "data": ("--data", data),
         "nats.urls": ("--nats", nats.split(",") if nats else None),
@@ -73,9 +84,9 @@ def serve(
 def load_config(
     path: Path | None, environment: Mapping[str, str], flags: Mapping[str, tuple[str, object]]
 ) -> Config:
-    """The configuration of defaults, file, environment and flags.
+    """Load the configuration from defaults, file, environment and flags.
 
-    `path` falls back to BASCULE_CONFIG. Raises: ConfigError, also for a file that cannot be read.
+    `path` defaults to BASCULE_CONFIG. Raises: ConfigError, also for an unreadable file.
     """
     path = path or (
         Path(environment[CONFIG_VARIABLE]) if environment.get(CONFIG_VARIABLE) else None
@@ -90,18 +101,17 @@ def load_config(
 
 
 def run_node(config: Config) -> None:
-    """Serve until a signal asks to stop. Raises: BasculeError where the node cannot start."""
+    """Serve until a signal. Raises: BasculeError if the node cannot start."""
+    from bascule.broker.server import serve as serve_node
     from bascule.cli.logs import set_up_logging
     from bascule.node.node import serve as serve_node
 
     if not __debug__:
-        raise ConfigError(
-            "the node does not run under python -O: its assertions are part of its safety"
-        )
+        raise ConfigError("the node does not run with python -O, because it relies on assertions")
     set_up_logging(config.log)
     ready_file = Path(config.ready_file) if config.ready_file else None
     if ready_file is not None:
-        # What an earlier node left there would announce doors that are shut.
+        # A file of an earlier node would announce listeners that are closed.
         ready_file.unlink(missing_ok=True)
 
     def on_ready(node: NodeInfo) -> None:
@@ -117,7 +127,7 @@ def run_node(config: Config) -> None:
 
 
 def write_ready_file(path: Path, node: NodeInfo) -> None:
-    """The doors as JSON; whoever watches sees the whole file or none."""
+    """Write the addresses of the listeners as JSON, atomically."""
     doors = {"pid": node.pid, "nats": node.nats, "client": node.client, "http": node.http}
     unfinished = path.with_name(f".{path.name}.{node.pid}")
     unfinished.write_text(json.dumps(doors) + "\n")
@@ -125,7 +135,7 @@ def write_ready_file(path: Path, node: NodeInfo) -> None:
 
 
 def show_banner(config: Config, node: NodeInfo) -> None:
-    """What serves where, on standard error; people's text only where the log is people's too."""
+    """Print the listeners to standard error, unless the log is JSON."""
     if config.log.format == "json":
         return
     from rich.panel import Panel

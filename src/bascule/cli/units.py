@@ -1,4 +1,4 @@
-"""Sizes, times and moments as people write and read them."""
+"""Parses and formats sizes, durations and times."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Final
 import typer
 
 NO_LIMIT: Final = frozenset({"none", "no", "off", "unlimited"})
-"""Words for a limit that is none, which the node writes as 0."""
+"""Words for no limit, which is 0 on the node."""
 
 _NUMBER: Final = re.compile(r"([0-9][0-9_,]*(?:\.[0-9]+)?)\s*([A-Za-z]*)")
 
@@ -28,23 +28,25 @@ _TIMES: Final = {
 
 
 def parse_size(text: str) -> int:
-    """Bytes of `10GiB`, `1.5 MB` (decimal), `512k` or a plain number; `none` is 0."""
+    """Parse `10GiB`, `1.5 MB` (decimal), `512k` or a plain number to bytes; `none` is 0."""
     return _parse(text, _SIZES, "a size", "10GiB, 512MiB, 1.5GB or plain bytes")
 
 
 def parse_duration(text: str) -> int:
-    """Milliseconds of `7d`, `90s`, `250ms`, `1.5h`; `none` is 0, other numbers need a unit."""
+    """Parse `7d`, `90s`, `250ms`, `1.5h` to milliseconds; `none` is 0. Other numbers need a
+    unit."""
     return _parse(text, _TIMES, "a time", "7d, 12h, 30min, 90s or 250ms")
 
 
 def parse_count(text: str) -> int:
-    """A whole number, also as `10k` or `1M` (decimal); `none` is 0."""
+    """Parse an integer, also as `10k` or `1M` (decimal); `none` is 0."""
     units = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9}
     return _parse(text, units, "a number", "5000, 10k or 1M")
 
 
 def parse_moment(text: str, *, now_ms: int) -> int:
-    """Unix milliseconds of an ISO 8601 time (local unless it names a zone), or of a time ago.
+    """Parse an ISO 8601 time (local without a zone), or a duration before now, to Unix
+    milliseconds.
 
     Raises: typer.BadParameter.
     """
@@ -55,7 +57,7 @@ def parse_moment(text: str, *, now_ms: int) -> int:
         return int(datetime.fromisoformat(text.strip()).astimezone().timestamp() * 1_000)
     except ValueError:
         raise typer.BadParameter(
-            f"{text!r} is no time: expected 2026-01-31T12:00:00Z, or 7d for a week ago"
+            f"{text!r} is not a time: expected 2026-01-31T12:00:00Z, or 7d for a week ago"
         ) from None
 
 

@@ -42,7 +42,7 @@ def test_texts(text: str, address: TableAddress) -> None:
         ("/lake/x", "does not begin with its format"),
         ("hudi:/lake/x", "one of iceberg:, delta:, parquet:"),
         ("parquet:", "needs a location"),
-        ("parquet:s3://bucket/x", "a folder of this machine"),
+        ("parquet:s3://bucket/x", "a folder on this machine"),
         ("parquet:/lake#db.x", "named by its location alone"),
         ("iceberg:/lake", "needs a name"),
         ("iceberg:/lake#x", "needs a name"),
@@ -60,7 +60,7 @@ def test_options() -> None:
         "iceberg", name="db.x", catalog={"uri": "http://c", "type": "r"}
     )
     assert address_of({"format": "delta", "location": "/x"}) == TableAddress("delta", "/x")
-    with pytest.raises(ConfigError, match="none of"):
+    with pytest.raises(ConfigError, match="is not one of"):
         address_of({"location": "/x"})
     with pytest.raises(ConfigError, match="2 properties of a catalog"):
         address_of({"table": "delta:/x", "catalog.a": "1", "catalog.b": "2"})

@@ -430,7 +430,7 @@ def test_typed_values(lake: Lake) -> None:
         (["day(subject)"], "not a time"),
         (["value"], "of type binary"),
         (["nothing"], "no column 'nothing'"),
-        (["week(timestamp)"], "none of year"),
+        (["week(timestamp)"], "not one of year"),
         (["day(timestamp)", "day(timestamp)"], "twice"),
         (["day timestamp"], "expected a column"),
     ],

@@ -178,5 +178,5 @@ def test_a_folder_of_something_else(lake: Lake) -> None:
 
 
 def test_a_type_that_delta_lacks(lake: Lake) -> None:
-    with pytest.raises(ConfigError, match="do not fit a delta table"):
+    with pytest.raises(ConfigError, match="a delta table does not support"):
         lake.create(schema=pa.schema([("a", pa.month_day_nano_interval())]))

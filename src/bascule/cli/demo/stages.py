@@ -1,4 +1,4 @@
-"""The stages between the CSV and the picture: each does its work, measures it and checks it."""
+"""The stages of the demo. Each one does its work, measures it and checks the result."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ OnProgress = Callable[[int], None]
 
 
 class CheckFailed(BasculeError):
-    """A count is not what the CSV says."""
+    """A count differs from the CSV."""
 
 
 @dataclass(frozen=True, slots=True)
 class StageResult:
-    """How long a stage's own work took, without its checks, and what they found."""
+    """The duration of a stage without its checks, and a text about the checks."""
 
     seconds: float
     check: str
@@ -47,7 +47,7 @@ class StageResult:
 
 @dataclass(frozen=True, slots=True)
 class NodeAddresses:
-    """Where the demo's node listens, as its ready file says."""
+    """The addresses of the demo's node, from its ready file."""
 
     nats: str
     client: str
@@ -55,7 +55,7 @@ class NodeAddresses:
 
 
 class Distance(msgspec.Struct):
-    """The one field of a flight that is summed."""
+    """The field of a flight that is summed."""
 
     distance: int
 
@@ -66,17 +66,18 @@ def require(holds: bool, what: str) -> None:
 
 
 def start_node(folder: Path) -> Program:
-    """A node of its own on free ports, with the embedded NATS server."""
+    """Start a node on free ports, with the embedded NATS server."""
     arguments = [sys.executable, "-m", "bascule.cli.main", "serve", "--data", str(folder / "data")]
     for port in ("--client-port", "--http-port", "--nats-port"):
         arguments += [port, "0"]
     arguments += ["--ready-file", str(folder / "ready.json")]
-    # What configures the user's own node is not meant for this one.
+    # The user's node configuration does not apply to this node.
     return Program("the node", arguments, log=folder / "node.log", without="BASCULE_")
 
 
 def wait_until_ready(node: Program, folder: Path) -> NodeAddresses:
-    """The addresses, once the node serves. Raises: Broken if it ends or takes too long."""
+    """Wait until the node is ready. Return its addresses. Raises: Broken if it ends or takes too
+    long."""
     ready = folder / "ready.json"
     deadline = time.monotonic() + NODE_START_SECONDS_MAX
     while not ready.exists():
@@ -88,7 +89,7 @@ def wait_until_ready(node: Program, folder: Path) -> NodeAddresses:
 
 
 def publish(addresses: NodeAddresses, flights: Flights, on_progress: OnProgress) -> StageResult:
-    """Publish all flights in order; each is acknowledged after its batch is on the disk."""
+    """Publish all flights in order. Each is acked after its batch is on disk."""
     with bascule.connect_sync(addresses.http) as client:
         client.create_stream(STREAM, SUBJECT)
         started = time.perf_counter()
@@ -100,14 +101,14 @@ def publish(addresses: NodeAddresses, flights: Flights, on_progress: OnProgress)
         acks.offsets == array("q", range(count)),
         f"the acked offsets are not 0 to {count - 1} in order",
     )
-    require(all(ack.synced for ack in acks), "an ack says that its message was not synced")
+    require(all(ack.synced for ack in acks), "an ack reports an unsynced message")
     return StageResult(seconds, f"offsets 0..{count - 1}")
 
 
 def read_back(addresses: NodeAddresses, flights: Flights, on_progress: OnProgress) -> StageResult:
-    """Read the stream through confluent-kafka, and compare it with what was published.
+    """Read the stream with confluent-kafka, and compare it with the published messages.
 
-    Comparing as it goes, so its time is in the figure.
+    The time includes the comparison.
     """
     from confluent_kafka import Consumer, TopicPartition
 
@@ -134,7 +135,7 @@ def read_back(addresses: NodeAddresses, flights: Flights, on_progress: OnProgres
 
 
 def _compare(consumer: Any, flights: Flights, on_progress: OnProgress) -> int:
-    """Compare message by message until the end of the stream; returns the sum of distances."""
+    """Compare every message until the end of the stream. Return the sum of distances."""
     decode = msgspec.json.Decoder(Distance).decode
     distance_sum = position = 0
     heard = time.monotonic()
@@ -143,7 +144,7 @@ def _compare(consumer: Any, flights: Flights, on_progress: OnProgress) -> int:
         if messages:
             heard = time.monotonic()
         elif time.monotonic() - heard > SILENCE_SECONDS_MAX:
-            raise Broken(f"confluent-kafka heard nothing for {SILENCE_SECONDS_MAX:.0f} s")
+            raise Broken(f"confluent-kafka received nothing for {SILENCE_SECONDS_MAX:.0f} s")
         for message in messages:
             if message.error() is not None:
                 if message.error().code() != PARTITION_EOF:
@@ -168,7 +169,7 @@ def _compare(consumer: Any, flights: Flights, on_progress: OnProgress) -> int:
 def read_columns(
     addresses: NodeAddresses, flights: Flights, on_progress: OnProgress
 ) -> StageResult:
-    """Read the stream through the Python client, as Arrow batches."""
+    """Read the stream with the Python client, as Arrow batches."""
     import pyarrow.compute as pc
 
     count = value_bytes = 0
@@ -188,7 +189,7 @@ def read_columns(
 
 
 class SparkQuery:
-    """The query of `bascule.pipeline.demo_query` in a process of its own, event by event."""
+    """The query of `bascule.pipeline.demo_query` in a separate process, event by event."""
 
     def __init__(self, addresses: NodeAddresses, folder: Path) -> None:
         require_java()
@@ -211,12 +212,12 @@ class SparkQuery:
         )
 
     def write(self, on_progress: OnProgress) -> StageResult:
-        """Wait while the stream goes to Parquet."""
+        """Wait until the stream is written to Parquet."""
         written = self.wait_for("written", on_progress)
         return StageResult(written["seconds"], f"{written['rows']:,} rows")
 
     def wait_for(self, event: str, on_progress: OnProgress | None = None) -> dict[str, Any]:
-        """The facts of the next `event`. Raises: Broken if Spark ends before it."""
+        """Return the fields of the next `event`. Raises: Broken if Spark ends first."""
         for line in self.program.output:
             facts: dict[str, Any] = json.loads(line)
             if facts["event"] == event:
@@ -228,7 +229,7 @@ class SparkQuery:
 
 
 def check_summary(summary: dict[str, Any], flights: Flights) -> str:
-    """Compare what the Parquet files hold with the CSV."""
+    """Compare the Parquet files with the CSV."""
     count = len(flights.messages)
     expected = {
         "rows": count,
@@ -244,12 +245,12 @@ def check_summary(summary: dict[str, Any], flights: Flights) -> str:
 
 
 def require_java() -> None:
-    """Raises: ConfigError naming what to install where Spark would find no Java."""
+    """Raises: ConfigError with an installation hint if there is no suitable Java."""
     home = os.environ.get("JAVA_HOME")
     java = shutil.which("java", path=f"{home}/bin" if home else None)
     found = "none"
     if java is not None:
-        # `openjdk version "17.0.15" 2025-04-15`, on standard error.
+        # Java prints `openjdk version "17.0.15" 2025-04-15` to standard error.
         said = subprocess.run([java, "-version"], capture_output=True, text=True, check=False)
         found = said.stderr.partition('"')[2].partition('"')[0] or "unknown"
         major = found.partition(".")[0]

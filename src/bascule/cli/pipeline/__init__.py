@@ -1,10 +1,10 @@
-"""`bascule pipeline`: declared pipelines, checked here and run in a process of their own.
+"""`bascule pipeline`: checks declared pipelines, and runs them in a separate process.
 
-check      the file alone, without Spark
-new        an example file, with every key explained
-run        Spark in a session of its own; its events become a progress bar and one table
-sdp        the same as a project of Spark Declarative Pipelines
-sdp-run    runs such a project, and ends as the run did
+check      checks the file, without Spark
+new        writes an example file with every key explained
+run        runs Spark in its own session and shows progress and a result table
+sdp        writes the pipeline as a project of Spark Declarative Pipelines
+sdp-run    runs such a project and exits with its outcome
 """
 
 from bascule.cli.pipeline.commands import pipeline

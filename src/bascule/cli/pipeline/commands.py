@@ -1,4 +1,4 @@
-"""The commands, and what each prints."""
+"""The commands of `bascule pipeline` and their output."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ def run(
     ] = None,
     json: JsonOption = False,
 ) -> None:
-    """Run a pipeline: what the stream holds now, or, with an interval as trigger, until Ctrl-C.
+    """Run a pipeline to the current end of the stream, or, with an interval, until Ctrl-C.
 
-    A run that was killed goes on where it was. Exits with 6 where an audit found a fault.
+    A killed run continues when it is started again. The exit code is 6 if an audit found a fault.
     """
     from bascule.cli.pipeline.runner import run_declared
 
@@ -57,13 +57,13 @@ def run(
 
 @pipeline.command()
 def check(file: FileArgument, settings: SetOption = None, json: JsonOption = False) -> None:
-    """Check a file without Spark and without a node."""
+    """Check a file. Needs neither Spark nor a node."""
     declaration = _load(file, settings or [])
     if json:
         print_json(_facts(declaration))
         return
     facts = _facts(declaration)
-    out.print(f"[green]{file} is sound[/green]: " + _sentence(facts))
+    out.print(f"[green]{file} is valid[/green]: " + _sentence(facts))
 
 
 @pipeline.command()
@@ -77,11 +77,11 @@ def new(
     ],
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", metavar="FILE", help="Where to write it; - is the screen.",
+        typer.Option("--output", "-o", metavar="FILE", help="Output file; - is standard output.",
                      show_default="KIND.toml"),
     ] = None,
 ) -> None:  # fmt: skip
-    """Write an example file with its keys explained."""
+    """Write an example file that explains its keys."""
     from bascule.pipeline.declare.examples import example
 
     text = example(kind)
@@ -90,7 +90,7 @@ def new(
         out.print(text, end="", markup=False)
         return
     if path.exists():
-        raise typer.BadParameter(f"{path} exists already; --output names another file")
+        raise typer.BadParameter(f"{path} exists; use --output for another file")
     path.write_text(text, encoding="utf-8")
     err.print(f"wrote {path}; next: bascule pipeline check {path}")
 
@@ -105,7 +105,7 @@ def sdp(
 ) -> None:  # fmt: skip
     """Write an archive or a rollup as a project of Spark Declarative Pipelines.
 
-    It runs by `bascule pipeline sdp-run DIR`, or by `spark-pipelines run`.
+    Run it with `bascule pipeline sdp-run DIR` or `spark-pipelines run`.
     """
     from bascule.pipeline.sdp import write_project
 
@@ -122,10 +122,10 @@ def sdp_run(
                                            exists=True, file_okay=False)],
     json: JsonOption = False,
 ) -> None:  # fmt: skip
-    """Run a project of Spark Declarative Pipelines, and end as the run did.
+    """Run a project of Spark Declarative Pipelines, and exit with its outcome.
 
-    `spark-pipelines run` of Spark 4.3.0 exits with 1 after a run that read from a Python source
-    and COMPLETED; this one exits with 0 then, and only then.
+    `spark-pipelines run` of Spark 4.3.0 exits with 1 after a COMPLETED run with a Python source.
+    This command exits with 0 if and only if the run COMPLETED.
     """
     from bascule.cli.pipeline.sdp_runner import run_project
 
@@ -144,7 +144,7 @@ def _load(file: Path, settings: list[str]) -> Declaration:
 
 
 def _facts(declaration: Declaration) -> dict[str, Any]:
-    """What a file says, without anything secret: no options, no catalog."""
+    """The values of a file that contain no secrets: no options, no catalog."""
     table = declaration.table
     return {
         "name": declaration.pipeline.name,

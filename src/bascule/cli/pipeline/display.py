@@ -1,4 +1,4 @@
-"""A running pipeline on the terminal: a bar while it runs, one table when it has ended."""
+"""Shows a running pipeline on the terminal: a progress bar, and a table at the end."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     from bascule.pipeline.jobs.model import JobResult
 
 ROWS_SHOWN: Final = 20
-"""Of a table on the terminal; the report and --json have all."""
+"""Rows of a table on the terminal. The report and --json have all rows."""
 
 
 class ProgressDisplay:
-    """The bar; nothing where nobody looks."""
+    """The progress bar. It is disabled without a terminal."""
 
     def __init__(self, name: str, *, quiet: bool) -> None:
         self._quiet = quiet
@@ -103,7 +103,7 @@ class ProgressDisplay:
 
 
 def summary(result: JobResult) -> RenderableType:
-    """How a run ended: its figures, then its tables, cut to a screen."""
+    """The result of a run: its figures and its tables, truncated for a terminal."""
     from bascule.pipeline.report.formatting import figure, title_of
 
     colour, state = ("green", "done") if result.ok else ("red", "faults found")

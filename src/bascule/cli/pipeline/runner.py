@@ -1,4 +1,4 @@
-"""Spark in a session of its own: started, watched by its events, ended whatever happens."""
+"""Runs Spark in its own session, reads its events, and always cleans up."""
 
 from __future__ import annotations
 
@@ -30,20 +30,20 @@ END_SECONDS_MAX: Final = 30.0
 
 @dataclass(frozen=True, slots=True)
 class EndedRun:
-    """How a run ended."""
+    """The result of a run."""
 
     ok: bool
     interrupted: bool
     raw: dict[str, Any]
-    """The result for programs."""
+    """The result as JSON."""
 
 
 def run_declared(
     file: Path, declaration: Declaration, settings: list[str], *, report: Path | None, quiet: bool
 ) -> EndedRun:
-    """Run a checked declaration, and show how far it is on standard error.
+    """Run a checked declaration and show its progress on standard error.
 
-    Raises: Broken where Spark ends without a word; typer.Exit after telling what failed.
+    Raises: Broken if Spark ends without a result; typer.Exit after an error was printed.
     """
     require_java()
     arguments = [sys.executable, "-m", MODULE, str(file), "--events", "--tied"]
@@ -98,7 +98,7 @@ def _watch(program: Program, declaration: Declaration, *, quiet: bool) -> EndedR
 
 @contextmanager
 def forward_signals(program: Program) -> Iterator[None]:
-    """The first Ctrl-C (or SIGTERM, SIGHUP) asks the program to end in order, the next ends it."""
+    """The first Ctrl-C (or SIGTERM, SIGHUP) stops the program in order. The next one interrupts."""
     asked = False
 
     def on_signal(number: int, frame: FrameType | None) -> None:
@@ -127,7 +127,7 @@ def _events(program: Program) -> Iterator[Event]:
 
 
 def _failed(event: Event) -> Exception:
-    """Tell what failed, as the command line tells errors of its own."""
+    """Print the error as the command line prints its own errors."""
     from rich.markup import escape
 
     from bascule.pipeline.declare.events import error_of

@@ -1,4 +1,4 @@
-"""`spark-pipelines run` in a session of its own, and how it really ended."""
+"""Runs `spark-pipelines run` in its own session and reports its outcome."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ MODULE: Final = "bascule.pipeline.sdp"
 
 
 def run_project(folder: Path, *, quiet: bool) -> dict[str, Any]:
-    """Run the project in `folder`; returns its outcome.
+    """Run the project in `folder`. Return its outcome.
 
-    Raises: ConfigError where there is none; Broken where it ends without a word.
+    Raises: ConfigError if there is no project; Broken if the program ends without an outcome.
     """
     from bascule.pipeline.sdp.project import SPEC
 
@@ -47,7 +47,7 @@ def run_project(folder: Path, *, quiet: bool) -> dict[str, Any]:
 
 def _tell(name: str, facts: dict[str, Any], program: Program) -> None:
     if facts["completed"]:
-        known = " (its client's fault with Python sources was corrected)"
+        known = " (exit code of its client corrected)"
         err.print(f"[green]{escape(name)}: COMPLETED[/green]{known if facts['corrected'] else ''}")
         return
     err.print(f"[red]{escape(name)}: not completed[/red]: {escape(facts['error'])}")

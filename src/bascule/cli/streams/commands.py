@@ -25,7 +25,7 @@ streams = typer.Typer(
 )
 
 NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="Name of the stream.")]
-YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 
 
 @streams.command()
@@ -42,10 +42,10 @@ def create(
     server: ServerOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Create a stream; asking again for the same one changes nothing.
+    """Create a stream. Repeating the command with the same settings changes nothing.
 
-    What is left out gets the node's default. Another configuration under the same name is refused.
-    Sizes are written as 10GiB, times as 7d, 12h, 90s or 250ms, no limit as none.
+    Settings that are left out get the node's defaults. Another configuration under the same name is
+    refused. Sizes are written as 10GiB, durations as 7d, 12h, 90s or 250ms, no limit as none.
     """
     import bascule
 
@@ -66,11 +66,11 @@ def alter(
     server: ServerOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Change settings of a stream; what is left out stays.
+    """Change settings of a stream. Settings that are left out stay unchanged.
 
-    Subject, group, partition-by and key-from were fixed at creation, and partitions can only be
-    added: with partition-by subject or key, later messages of a subject or key may then go to
-    another partition than earlier ones.
+    Subject, group, partition-by and key-from cannot change. Partitions can only be added: with
+    partition-by subject or key, later messages of a subject or key may then go to another partition
+    than earlier ones.
     """
     import bascule
 
@@ -86,9 +86,7 @@ def alter(
 
 @streams.command("list")
 def list_streams(
-    internal: Annotated[
-        bool, typer.Option("--internal", help="The node's own streams too.")
-    ] = False,
+    internal: Annotated[bool, typer.Option("--internal", help="Include internal streams.")] = False,
     server: ServerOption = None,
     json: JsonOption = False,
 ) -> None:
@@ -110,12 +108,13 @@ def list_streams(
 def info(
     name: NameArgument,
     all_settings: Annotated[
-        bool, typer.Option("--all", help="Every setting, not only those that differ from usual.")
+        bool,
+        typer.Option("--all", help="Every setting, not only those that differ from the defaults."),
     ] = False,
     server: ServerOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Show one stream: its settings, and its partitions now."""
+    """Show one stream: its settings and the state of its partitions."""
     import bascule
 
     with bascule.connect_sync(server) as client:
@@ -130,7 +129,7 @@ def info(
 
 @streams.command()
 def pause(name: NameArgument, server: ServerOption = None, json: JsonOption = False) -> None:
-    """Take no messages for now: who asks for an ack is told so. Reading goes on."""
+    """Stop accepting messages: publishers that want an ack get an error. Reading continues."""
     import bascule
 
     with bascule.connect_sync(server) as client:
@@ -139,11 +138,11 @@ def pause(name: NameArgument, server: ServerOption = None, json: JsonOption = Fa
 
 @streams.command()
 def resume(name: NameArgument, server: ServerOption = None, json: JsonOption = False) -> None:
-    """Take messages again."""
+    """Accept messages again."""
     import bascule
 
     with bascule.connect_sync(server) as client:
-        _report(client.resume_stream(name), "takes messages", json=json)
+        _report(client.resume_stream(name), "accepts messages", json=json)
 
 
 @streams.command()
@@ -155,7 +154,9 @@ def purge(
     before: Annotated[
         str | None,
         typer.Option(
-            "--before", metavar="TIME", help="Remove what is older: 2026-01-31T12:00Z, or 7d (ago)."
+            "--before",
+            metavar="TIME",
+            help="Remove older messages: 2026-01-31T12:00Z, or 7d (ago).",
         ),
     ] = None,
     partition: Annotated[
@@ -165,14 +166,14 @@ def purge(
     server: ServerOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Remove the oldest messages of a stream for good; without --to or --before, all of them.
+    """Remove the oldest messages of a stream permanently; without --to or --before, all of them.
 
-    Readers see the new start at once. The disk gets whole segments back.
+    Readers see the new start at once. Disk space is freed in whole segments.
     """
     import bascule
 
     if to is not None and before is not None:
-        raise typer.BadParameter("--to and --before are both given: choose one")
+        raise typer.BadParameter("--to and --before are both given: expected one of them")
     before_ms = None if before is None else parse_moment(before, now_ms=time.time_ns() // 1_000_000)
     with bascule.connect_sync(server) as client:
         found = client.stream(name)
@@ -190,7 +191,7 @@ def purge(
 
 @streams.command()
 def delete(name: NameArgument, yes: YesOption = False, server: ServerOption = None) -> None:
-    """Delete a stream and all its messages, for good."""
+    """Delete a stream and all its messages permanently."""
     import bascule
 
     with bascule.connect_sync(server) as client:

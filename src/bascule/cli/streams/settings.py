@@ -1,4 +1,4 @@
-"""The options that choose a stream's settings: one table for `create`, `alter` and `info`."""
+"""The options for a stream's settings: one table for `create`, `alter` and `info`."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Setting:
     """One setting of a stream on the command line."""
 
     field: str
-    """Its name in `StreamConfig`; what it means is told by the key `streams.<field>`."""
+    """Name in `StreamConfig`. The key `streams.<field>` documents it."""
     flag: str
     kind: Kind
     panel: str
@@ -53,7 +53,7 @@ class Setting:
         return "|".join(choices) if choices else self.kind.upper()
 
     def parse(self, text: str) -> Any:
-        """The value of what was typed. Raises: typer.BadParameter."""
+        """Parse the text of the option. Raises: typer.BadParameter."""
         if self.kind == "size":
             return parse_size(text)
         if self.kind == "time":
@@ -72,11 +72,11 @@ class Setting:
 
     def _check_choice(self, word: str, choices: tuple[str, ...]) -> str:
         if word not in choices:
-            raise typer.BadParameter(f"{word!r} is none of {', '.join(choices)}")
+            raise typer.BadParameter(f"{word!r} is not one of {', '.join(choices)}")
         return word
 
     def text(self, config: StreamConfig) -> str:
-        """The value in `config`, as people read it; 0 is no limit, no window, no wait."""
+        """Format the value in `config`. 0 means no limit, no window or no wait."""
         value = getattr(config, self.field)
         if self.kind == "switch":
             return "yes" if value else "no"
@@ -117,11 +117,11 @@ SETTINGS: Final = (
     Setting("rate_bytes_max", "--rate-bytes", "size", PUBLISHERS),
     Setting("read_only", "--read-only/--no-read-only", "switch", PUBLISHERS),
 )
-"""Every setting, in the order and under the headings of the help."""
+"""All settings, in the order and under the headings of the help."""
 
 
 def with_settings(*, alterable_only: bool) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give a command an option for each setting; what was typed arrives as `settings`."""
+    """Add an option for each setting to a command. It receives the given values as `settings`."""
 
     def give(command: Callable[..., None]) -> Callable[..., None]:
         offered = [item for item in SETTINGS if item.alterable or not alterable_only]

@@ -1,4 +1,4 @@
-"""Streams as people see them, and as JSON in the shape of the HTTP API."""
+"""Formats streams as tables, and as JSON like the HTTP API."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def stream_as_json(info: StreamInfo) -> dict[str, Any]:
-    """A stream in the shape of the HTTP API."""
+    """A stream as in the HTTP API."""
     definition = info.definition
     return {
         "name": definition.name,
@@ -32,7 +32,7 @@ def stream_as_json(info: StreamInfo) -> dict[str, Any]:
 
 
 def streams_table(infos: Sequence[StreamInfo]) -> Table:
-    """One row a stream."""
+    """One row per stream."""
     table = _table(
         ("name", "subject", "sync", "partitions", "messages", "size", "kept", "state"),
         right=("partitions", "messages", "size"),
@@ -53,7 +53,8 @@ def streams_table(infos: Sequence[StreamInfo]) -> Table:
 
 
 def state_text(info: StreamInfo) -> str:
-    """Rich markup: ok, paused, read-only, what stopped, or why NATS delivers nothing."""
+    """The state as rich markup: ok, paused, read-only, the failure, or why NATS refuses the
+    subscription."""
     stopped = [p.failure for p in info.partitions if p.failure]
     if stopped:
         return f"[red]stopped: {escape(stopped[0])}"
@@ -65,7 +66,7 @@ def state_text(info: StreamInfo) -> str:
 
 
 def kept_text(config: StreamConfig) -> str:
-    """What bounds a stream, in a few words."""
+    """The retention limits of a stream as a short text."""
     limits = []
     if config.retention_ms_max:
         limits.append(duration_text(config.retention_ms_max))
@@ -79,7 +80,8 @@ def kept_text(config: StreamConfig) -> str:
 
 
 def stream_detail(info: StreamInfo, *, all_settings: bool = False) -> Table:
-    """Everything about one stream, a fact a row: all settings, or those that differ from usual."""
+    """All properties of one stream, one per row: all settings, or those that differ from the
+    defaults."""
     definition, config = info.definition, info.definition.config
     table = Table(box=None, show_header=False, pad_edge=False)
     table.add_column(style="bold")
@@ -109,7 +111,7 @@ def stream_detail(info: StreamInfo, *, all_settings: bool = False) -> Table:
 
 
 def partitions_table(partitions: Sequence[PartitionInfo]) -> Table:
-    """One row a partition."""
+    """One row per partition."""
     columns = ("partition", "start", "committed", "on disk", "end", "messages", "size", "epoch")
     table = _table((*columns, "state"), right=columns)
     for item in partitions:
@@ -131,7 +133,7 @@ def partitions_table(partitions: Sequence[PartitionInfo]) -> Table:
 
 
 def purged_table(purged: Sequence[PurgedPartition]) -> Table:
-    """What went from each partition."""
+    """The removed records of each partition."""
     columns = ("partition", "started at", "starts at", "gone", "left", "freed")
     table = _table(columns, right=columns)
     for item in purged:
@@ -149,7 +151,7 @@ def purged_table(purged: Sequence[PurgedPartition]) -> Table:
 def _table(columns: Sequence[str], *, right: Sequence[str]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     for title in columns:
-        # What is copied or compared stays whole: other columns wrap first.
+        # Do not wrap columns that are copied or compared.
         whole = title == "name" or title in right
         justify: Literal["left", "right"] = "right" if title in right else "left"
         table.add_column(title, justify=justify, no_wrap=whole)

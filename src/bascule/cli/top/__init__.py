@@ -1,8 +1,8 @@
-"""`bascule top`: what a node does now.
+"""`bascule top`: shows the current activity of a node.
 
-samples    `/metrics` read at two moments, and the rates between them
-render    the table on a terminal
-command    polling, and the ways to show it
+samples    two samples of `/metrics`, and the rates between them
+display    the table on a terminal
+command    polling and output
 """
 
 from bascule.cli.top.command import top

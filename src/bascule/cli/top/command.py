@@ -1,4 +1,4 @@
-"""Polling a node, and showing it: live, once, or as JSON."""
+"""Polls a node and shows its rates: live, once, or as JSON."""
 
 from __future__ import annotations
 
@@ -21,31 +21,33 @@ if TYPE_CHECKING:
 
 def top(
     interval: Annotated[
-        str, typer.Option("--interval", "-i", metavar="TIME", help="Time between looks.")
+        str, typer.Option("--interval", "-i", metavar="TIME", help="Time between samples.")
     ] = "2s",
     once: Annotated[
-        bool, typer.Option("--once", help="Look twice, an interval apart, print and end.")
+        bool,
+        typer.Option(
+            "--once", help="Take two samples, an interval apart, print the rates and exit."
+        ),
     ] = False,
     sort: Annotated[
         str, typer.Option("--sort", metavar="|".join(SORTS), help="Order of the streams.")
     ] = "name",
-    internal: Annotated[
-        bool, typer.Option("--internal", help="The node's own streams too.")
-    ] = False,
+    internal: Annotated[bool, typer.Option("--internal", help="Include internal streams.")] = False,
     server: ServerOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Watch a node: what each stream takes in and gives out, and how far its syncs are.
+    """Watch a node: input and output of each stream, and its sync lag.
 
-    With --json a line an interval; in/s are messages, lag is how long a record waits for the disk.
+    With --json, one line per interval. in/s counts messages. lag is the time that a record waits
+    for its sync.
     """
     import bascule
 
     if sort not in SORTS:
-        raise typer.BadParameter(f"--sort {sort!r} is none of {', '.join(SORTS)}")
+        raise typer.BadParameter(f"--sort {sort!r} is not one of {', '.join(SORTS)}")
     interval_ms = parse_duration(interval)
     if interval_ms < 100:
-        raise typer.BadParameter("--interval is at least 100ms")
+        raise typer.BadParameter("--interval must be at least 100ms")
     with bascule.connect_sync(server) as client:
         views = _views(client, interval_ms / 1_000, patient=not (once or json))
         if once or json or not out.is_terminal:
@@ -58,7 +60,8 @@ def top(
 
 
 def _views(client: SyncClient, seconds: float, *, patient: bool) -> Iterator[tuple[RateView, str]]:
-    """A view an interval, for ever; a `patient` one goes on, with the news, while nobody answers.
+    """Yield a view per interval. A `patient` one continues with an error text while the node does
+    not reply.
 
     Raises: Broken, RemoteProtocolError.
     """
@@ -106,7 +109,7 @@ def _print(view: RateView, rows: list[StreamRow], *, json: bool, once: bool) -> 
 
 
 def as_json(view: RateView, rows: list[StreamRow]) -> dict[str, Any]:
-    """A view for programs: whole numbers and yes or no where the metrics had floats."""
+    """A view as JSON, with integers and booleans for the metrics' floats."""
     node = asdict(view.node)
     for name, value in node.items():
         if name in ("ready", "nats_connected"):

@@ -1,4 +1,4 @@
-"""A view as a table of at most the terminal's width and height."""
+"""Renders a view as a table of at most the terminal's width and height."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ HEADER_LINES: Final = 5
 """Lines above the first stream, and one below the last."""
 NAME_WIDTH_MIN: Final = 12
 FULL_PERCENT: Final = 80
-"""A buffer so full, or a disk, is shown in red."""
+"""A buffer or disk that is fuller is shown in red."""
 
 SORTS: Final = {
     "name": lambda row: row.name,
@@ -32,7 +32,7 @@ SORTS: Final = {
 def render_view(
     view: RateView, rows: Sequence[StreamRow], *, height: int | None, news: str = ""
 ) -> RenderableType:
-    """The node in two lines, then the streams that fit into `height` lines; None shows all."""
+    """Render the node in two lines, then the streams that fit into `height` lines; None: all."""
     room = len(rows) if height is None else max(height - HEADER_LINES - bool(news), 1)
     shown = rows[:room] if len(rows) <= room else rows[: room - 1]
     parts: list[RenderableType] = [_node(view), _streams(shown)]

@@ -1,4 +1,4 @@
-"""A node's numbers at one moment, from the text of `/metrics`, and the rates between two."""
+"""Samples of a node's `/metrics`, and the rates between two samples."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ STREAM_SUMS: Final = {
     "bascule_stream_paused": "paused",
     "bascule_stream_subscription_refused": "unsubscribed",
 }
-"""Metric -> field of `StreamSample`, added up over partitions."""
+"""Metric -> field of `StreamSample`, summed over partitions."""
 STREAM_LAG: Final = "bascule_stream_sync_lag_seconds"
 NODE: Final = {
     "bascule_ready": "ready",
@@ -41,7 +41,7 @@ WANTED: Final = (*STREAM_SUMS, STREAM_LAG, *NODE, INFO)
 
 @dataclass(slots=True)
 class StreamSample:
-    """One stream; counters since the node started, offsets and bytes over all partitions."""
+    """One stream: counters since the node started, offsets and bytes over all partitions."""
 
     records: float = 0
     bytes_in: float = 0
@@ -54,12 +54,12 @@ class StreamSample:
     unsubscribed: float = 0
     partitions: int = 0
     sync_lag_s: float = 0
-    """Of the partition that waits longest for its sync."""
+    """Sync lag of the partition with the greatest lag."""
 
 
 @dataclass(slots=True)
 class NodeSample:
-    """The node itself."""
+    """Metrics of the node."""
 
     version: str = ""
     twin: str = ""
@@ -78,7 +78,7 @@ class NodeSample:
 
 @dataclass(slots=True)
 class Sample:
-    """Everything at one moment."""
+    """All metrics at one moment."""
 
     at_s: float
     """On a monotonic clock."""
@@ -87,10 +87,10 @@ class Sample:
 
 
 def sample_of(text: str, *, at_s: float) -> Sample:
-    """Read the exposition text. Raises: RemoteProtocolError where it is no node's."""
+    """Parse the exposition text. Raises: RemoteProtocolError if it is not a node's."""
     from prometheus_client.parser import text_string_to_metric_families
 
-    # A node of many streams tells tens of thousands of lines: parse those that are shown.
+    # A node with many streams has tens of thousands of lines. Parse only those that are shown.
     lines = [line for line in text.splitlines() if line.startswith(WANTED)]
     sample = Sample(at_s)
     try:
@@ -98,9 +98,9 @@ def sample_of(text: str, *, at_s: float) -> Sample:
             for item in family.samples:
                 _take(sample, item.name, item.labels, item.value)
     except (ValueError, KeyError) as error:
-        raise RemoteProtocolError(f"the node's metrics are not understood: {error}") from error
+        raise RemoteProtocolError(f"the node's metrics are not valid: {error}") from error
     if not sample.node.version:
-        raise RemoteProtocolError("the answer holds no bascule_node_info; is it a Bascule node?")
+        raise RemoteProtocolError("the response has no bascule_node_info; is it a Bascule node?")
     return sample
 
 
@@ -121,7 +121,7 @@ def _take(sample: Sample, name: str, labels: Mapping[str, str], value: float) ->
 
 @dataclass(frozen=True, slots=True)
 class StreamRow:
-    """One stream between two moments."""
+    """The rates of one stream between two samples."""
 
     name: str
     partitions: int
@@ -146,18 +146,18 @@ def _state(stream: StreamSample) -> str:
 
 @dataclass(frozen=True, slots=True)
 class RateView:
-    """What is shown: the node now, and rates since the sample before."""
+    """The displayed values: the node now, and the rates since the last sample."""
 
     node: NodeSample
     seconds: float
     cpu_percent: float
     stalled_percent: float
-    """Share of the time in which reading NATS waited for the disk."""
+    """Percentage of time in which reading NATS waited for the disk."""
     rows: tuple[StreamRow, ...]
 
 
 def view_of(before: Sample, now: Sample) -> RateView:
-    """The rates between two samples of one node; what a restart set back counts from zero."""
+    """The rates between two samples. After a restart, counters start from zero."""
     seconds = max(now.at_s - before.at_s, 1e-9)
 
     def rate(then: float, new: float) -> float:

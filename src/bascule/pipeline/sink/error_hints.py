@@ -61,4 +61,4 @@ def _todo(error: BasculeError) -> str:
         return "check that the NATS server runs and that this machine can reach it"
     if isinstance(error, ConfigError):
         return "correct the option and start the write again"
-    return "rows after this one may not be stored"
+    return "rows after this one may or may not be stored"
