@@ -168,7 +168,7 @@ def test_other_files_are_refused(tmp_path: Path) -> None:
     path.touch()
     code, text = run(path)
     assert code == exit_codes.USAGE
-    assert "notes.txt is none of" in text
+    assert "notes.txt is not one of" in text
 
 
 def flip(path: Path, at: int) -> None:

@@ -23,7 +23,7 @@ def test_a_new_file_is_sound(kind: str, tmp_path: Path, capsys: pytest.CaptureFi
     path = tmp_path / "p.toml"
     assert main(["pipeline", "new", kind, "--output", str(path)]) == exit_codes.OK
     assert main(["pipeline", "check", str(path)]) == exit_codes.OK
-    assert f"is sound: {kind} flights-{kind}" in capsys.readouterr().out.replace("\n", " ")
+    assert f"is valid: {kind} flights-{kind}" in capsys.readouterr().out.replace("\n", " ")
     assert main(["pipeline", "check", str(path), "--json"]) == exit_codes.OK
     facts = json.loads(capsys.readouterr().out)
     assert facts["kind"] == kind

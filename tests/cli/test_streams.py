@@ -93,7 +93,7 @@ def test_counts_and_moments() -> None:
     assert (parse_count("10k"), parse_count("1.5M"), parse_count("none")) == (10_000, 1_500_000, 0)
     assert parse_moment("1970-01-01T00:00:01Z", now_ms=5) == 1_000
     assert parse_moment("7d", now_ms=8 * DAY) == DAY
-    with pytest.raises(typer.BadParameter, match="is no time"):
+    with pytest.raises(typer.BadParameter, match="is not a time"):
         parse_moment("yesterday", now_ms=0)
     assert [count_text(n) for n in (0, 950, 12_345, 999_999, 4_500_000)] == [
         "0", "950", "12.3k", "1.0M", "4.5M"
@@ -124,12 +124,12 @@ def test_create_offers_all_settings_and_alter_those_that_may_change() -> None:
     [
         (["create", "a", "--subject", "a", "--retention", "7"], "is not a time: expected 7d"),
         (["create", "a", "--subject", "a", "--retention-bytes", "x"], "is not a size"),
-        (["create", "a", "--subject", "a", "--cleanup", "delete,x"], "'x' is none of delete"),
-        (["create", "a", "--subject", "a", "--sync", "often"], "'often' is none of always"),
+        (["create", "a", "--subject", "a", "--cleanup", "delete,x"], "'x' is not one of delete"),
+        (["create", "a", "--subject", "a", "--sync", "often"], "'often' is not one of always"),
         (["alter", "a"], "nothing to change"),
         (["alter", "a", "--subject", "b"], "No such option"),
-        (["purge", "a", "--to", "1", "--before", "7d"], "choose one"),
-        (["purge", "a", "--before", "soon"], "is no time"),
+        (["purge", "a", "--to", "1", "--before", "7d"], "expected one of them"),
+        (["purge", "a", "--before", "soon"], "is not a time"),
     ],
 )
 def test_wrong_settings_are_wrong_usage(

@@ -37,29 +37,21 @@ def serve(
     ] = None,
     client_port: Annotated[
         int | None,
-        typer.Option(
-            "--client-port",
-            metavar="N",
-            help="Port of the Kafka wire protocol; 0 picks a free port.",
-        ),
+        typer.Option("--client-port", metavar="N", help="Kafka wire protocol; 0: a free port."),
     ] = None,
     http_port: Annotated[
-        int | None, typer.Option("--http-port", metavar="N", help="HTTP port; 0 picks a free port.")
+        int | None, typer.Option("--http-port", metavar="N", help="HTTP; 0: a free port.")
     ] = None,
     nats_port: Annotated[
         int | None,
-        typer.Option(
-            "--nats-port",
-            metavar="N",
-            help="Port of the embedded NATS server; 0 picks a free port.",
-        ),
+        typer.Option("--nats-port", metavar="N", help="Embedded NATS; 0: a free port."),
     ] = None,
     ready_file: Annotated[
         str | None,
         typer.Option(
             "--ready-file",
             metavar="FILE",
-            help="Receives the listeners' addresses as JSON when the node is ready.",
+            help="Gets the listeners as JSON when the node is ready.",
         ),
     ] = None,
     log_level: Annotated[
