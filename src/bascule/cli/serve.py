@@ -20,44 +20,29 @@ CONFIG_VARIABLE = "BASCULE_CONFIG"
 
 
 def serve(
-    data: Annotated[
-        str | None, typer.Option("--data", metavar="DIR", help="Data directory.")
-    ] = None,
+    data: Annotated[str | None, typer.Option(metavar="DIR", help="Data directory.")] = None,
     nats: Annotated[
         str | None,
-        typer.Option(
-            "--nats",
-            metavar="URL,...",
-            help="NATS servers to connect to. Default: an embedded server.",
-        ),
+        typer.Option(metavar="URL,...", help="NATS servers. Default: an embedded server."),
     ] = None,
     config: Annotated[
-        Path | None,
-        typer.Option("--config", metavar="FILE", help="TOML file; flags take precedence."),
+        Path | None, typer.Option(metavar="FILE", help="TOML file; flags take precedence.")
     ] = None,
     client_port: Annotated[
-        int | None,
-        typer.Option("--client-port", metavar="N", help="Kafka wire protocol; 0: a free port."),
+        int | None, typer.Option(metavar="N", help="Kafka wire protocol; 0 picks a free port.")
     ] = None,
     http_port: Annotated[
-        int | None, typer.Option("--http-port", metavar="N", help="HTTP; 0: a free port.")
+        int | None, typer.Option(metavar="N", help="HTTP; 0 picks a free port.")
     ] = None,
     nats_port: Annotated[
-        int | None,
-        typer.Option("--nats-port", metavar="N", help="Embedded NATS; 0: a free port."),
+        int | None, typer.Option(metavar="N", help="Embedded NATS; 0 picks a free port.")
     ] = None,
     ready_file: Annotated[
         str | None,
-        typer.Option(
-            "--ready-file",
-            metavar="FILE",
-            help="Gets the listeners as JSON when the node is ready.",
-        ),
+        typer.Option(metavar="FILE", help="Receives the listeners as JSON once the node serves."),
     ] = None,
-    log_level: Annotated[
-        str | None, typer.Option("--log-level", help="debug, info, warning or error.")
-    ] = None,
-    log_format: Annotated[str | None, typer.Option("--log-format", help="text or json.")] = None,
+    log_level: Annotated[str | None, typer.Option(help="debug, info, warning or error.")] = None,
+    log_format: Annotated[str | None, typer.Option(help="text or json.")] = None,
 ) -> None:
     """Run one node until Ctrl-C or SIGTERM. Then drain, sync and exit with 0."""
     flags = {
@@ -120,9 +105,9 @@ def run_node(config: Config) -> None:
 
 def write_ready_file(path: Path, node: NodeInfo) -> None:
     """Write the addresses of the listeners as JSON, atomically."""
-    doors = {"pid": node.pid, "nats": node.nats, "client": node.client, "http": node.http}
+    addresses = {"pid": node.pid, "nats": node.nats, "client": node.client, "http": node.http}
     unfinished = path.with_name(f".{path.name}.{node.pid}")
-    unfinished.write_text(json.dumps(doors) + "\n")
+    unfinished.write_text(json.dumps(addresses) + "\n")
     unfinished.replace(path)
 
 

@@ -18,7 +18,7 @@ POLL_S: Final = 0.3
 """Interval between progress reports."""
 
 T = TypeVar("T")
-_SCHEMA: Final = pa.schema([("answer", pa.string())])
+_SCHEMA: Final = pa.schema([("response", pa.string())])
 _groups = iter(range(1 << 62))
 
 
@@ -41,14 +41,14 @@ def run_on_executors(
     if not items:
         return []
 
-    def answer(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def response(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for number in batch.column(0).to_pylist():
                 yield pa.record_batch([pa.array([work(items[number])], pa.string())], _SCHEMA)
 
-    frame = spark.range(0, len(items), 1, len(items)).mapInArrow(answer, "answer string")
+    frame = spark.range(0, len(items), 1, len(items)).mapInArrow(response, "response string")
     return [
-        row.answer for row in collect_with_progress(frame, progress=progress, total=sum(weights))
+        row.response for row in collect_with_progress(frame, progress=progress, total=sum(weights))
     ]
 
 

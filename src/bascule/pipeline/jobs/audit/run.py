@@ -56,12 +56,12 @@ def run(spark: SparkSession, spec: AuditSpec, progress: JobProgress = NO_PROGRES
     )
     weights = [group.spans[-1].end - group.spans[0].start for group in view.groups]
     progress.begin(f"audit {spec.stream}", sum(weights))
-    answers = run_on_executors(
+    responses = run_on_executors(
         spark, view.groups, partial(check_span_group, task_spec), progress=progress, weights=weights
     )
     found = {p: AuditFindings(p) for p in sorted({*view.log.partitions, *view.committed})}
-    for answer in answers:
-        one = msgspec.json.decode(answer, type=AuditFindings)
+    for response in responses:
+        one = msgspec.json.decode(response, type=AuditFindings)
         found[one.partition].add(one, faults_max=spec.faults_max)
     return result_of(spec, view, found, time.monotonic() - began)
 

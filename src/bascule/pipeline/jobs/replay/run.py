@@ -76,9 +76,9 @@ class _ReplayPlan:
                 )
         return ranges
 
-    def done(self, ranges: list[ReplayRange], answers: list[str]) -> None:
-        for replay_range, answer in zip(ranges, answers, strict=True):
-            one = msgspec.json.decode(answer, type=ReplayCounts)
+    def done(self, ranges: list[ReplayRange], responses: list[str]) -> None:
+        for replay_range, response in zip(ranges, responses, strict=True):
+            one = msgspec.json.decode(response, type=ReplayCounts)
             total = self.sent.setdefault(one.partition, ReplayCounts(one.partition, 0, 0))
             total.messages += one.messages
             total.duplicates += one.duplicates
@@ -114,14 +114,14 @@ def run(spark: SparkSession, spec: ReplaySpec, progress: JobProgress = NO_PROGRE
     while ranges := plan.round(rows):
         done = total - plan.waiting
         weights = [each.span.end - each.span.start for each in ranges]
-        answers = run_on_executors(
+        responses = run_on_executors(
             spark,
             ranges,
             partial(publish_range, task_spec),
             progress=_RoundProgress(progress, done),
             weights=weights,
         )
-        plan.done(ranges, answers)
+        plan.done(ranges, responses)
         target = with_retries(lambda: client_of(spec.server).stream(spec.to))
         write_state(spec.checkpoint, _state(spec, task_spec, target, plan.next))
     return _result(spec, plan, dedupes=dedupes, seconds=time.monotonic() - began)
