@@ -191,15 +191,15 @@ class Admin:
         if response.status_code == 204:
             return 204, None
         try:
-            response = msgspec.json.decode(response.content)
+            decoded = msgspec.json.decode(response.content)
         except msgspec.DecodeError as error:
             raise RemoteProtocolError(
                 f"{self.server} answered {method} {path} with status {response.status_code} and "
                 "no JSON; is it a Bascule node?"
             ) from error
         if response.is_success:
-            return response.status_code, response
-        raise error_of(response, what=f"{method} {path}", name=name)
+            return response.status_code, decoded
+        raise error_of(decoded, what=f"{method} {path}", name=name)
 
     async def _request(self, method: str, path: str, *, body: Any = None) -> httpx.Response:
         try:
