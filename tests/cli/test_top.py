@@ -8,8 +8,6 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from bascule.broker.http.exposition import render
-from bascule.broker.measures import SECONDS, Histogram
 from bascule.cli import exit_codes
 from bascule.cli.main import main
 from bascule.cli.top.command import as_json

@@ -8,8 +8,6 @@ from typing import Any
 
 import pytest
 
-from bascule.broker.partition import Partition
-from bascule.broker.partitions import Partitions
 from bascule.client.batch_reader import BatchReader, messages_of
 from bascule.client.fetcher import FetchOptions
 from bascule.errors import Broken, CorruptData, OffsetOutOfRange, PartitionFailed

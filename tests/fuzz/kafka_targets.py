@@ -14,8 +14,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from bascule.broker.handlers import SERVED, handle
-from bascule.broker.handlers.context import Context
 from bascule.client.fetch_response import HEAD_BYTES_MAX, VERSION_MIN, read_fetch_head
 from bascule.errors import RemoteProtocolError
 from bascule.kafka.handlers import SERVED, handle

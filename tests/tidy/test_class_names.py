@@ -11,15 +11,19 @@ ROOT = Path(__file__).resolve().parents[2]
 SOURCE = ROOT / "src" / "bascule"
 
 CLASHES: dict[str, int] = {
+    "Append": 2,
     "Change": 2,
     "Client": 2,
+    "ClientConnection": 2,
     "FrameReader": 2,
     "Group": 2,
     "Kind": 2,
     "Member": 2,
     "Message": 3,
     "Node": 3,
+    "NodeStatus": 2,
     "Operation": 2,
+    "Outcome": 2,
     "Pace": 2,
     "Partition": 2,
     "Place": 2,

@@ -79,7 +79,6 @@ def load_config(
 
 def run_node(config: Config) -> None:
     """Serve until a signal. Raises: BasculeError if the node cannot start."""
-    from bascule.broker.server import serve as serve_node
     from bascule.cli.logs import set_up_logging
     from bascule.node.node import serve as serve_node
 
