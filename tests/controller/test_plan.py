@@ -102,9 +102,7 @@ class Model:
 
 @given(
     st.lists(
-        st.tuples(
-            st.integers(0, 3), st.sampled_from(NAMES), st.integers(0, 4), st.booleans()
-        ),
+        st.tuples(st.integers(0, 3), st.sampled_from(NAMES), st.integers(0, 4), st.booleans()),
         max_size=25,
     )
 )

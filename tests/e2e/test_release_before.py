@@ -85,9 +85,9 @@ def test_a_data_directory_of_the_release_before_opens(how: str, tmp_path: Path) 
                 assert found[name] == stream, name
             ready = node.call("GET", "/readyz")
             assert ready["status"] == "ok", ready
-            expected["keyed"] = json.loads(
-                (DATA / f"release-0.1.0-{how}.json").read_text()
-            )["keyed"]
+            expected["keyed"] = json.loads((DATA / f"release-0.1.0-{how}.json").read_text())[
+                "keyed"
+            ]
     with running_node(tmp_path) as node:
         nats = RawNats(int(node.doors["nats"].rsplit(":", 1)[1]))
         nats.send(b"SUB in 1\r\nPUB packed in 1\r\nx\r\n")
