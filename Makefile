@@ -3,7 +3,8 @@
 VENV   := .venv
 BIN    := $(VENV)/bin
 PYTEST := $(BIN)/pytest
-HOT    := $(shell find src -name _hot.py)
+HOT    := $(shell find src -name '_hot*.py')
+SHARED := $(shell find src -name '_hot*.pxd')
 MODE   := $(if $(filter 1,$(BASCULE_PURE)),pure,compiled)
 
 # Where `make demo` leaves its Parquet files and its picture.
@@ -54,7 +55,7 @@ $(VENV)/.system: tools/setup.sh | $(VENV)/.created
 .PHONY: build
 build: build/.$(MODE) ## compile the hot modules that changed
 
-build/.compiled: $(HOT) setup.py $(VENV)/.installed
+build/.compiled: $(HOT) $(SHARED) setup.py $(VENV)/.installed
 	@mkdir -p build && rm -f build/.pure
 	@echo "compiling $(words $(HOT)) hot modules"
 	@$(BIN)/python setup.py -q build_ext --inplace

@@ -1,4 +1,4 @@
-"""Build the compiled twins: every `_hot.py` becomes an extension beside its source.
+"""Build the compiled twins: every `_hot*.py` becomes an extension beside its source.
 
 `BASCULE_PURE=1` leaves them out on purpose; any other failure to compile fails the build.
 """
@@ -17,7 +17,7 @@ def hot_extensions() -> list[Extension]:
     from Cython.Build import cythonize
 
     root = Path(__file__).parent
-    sources = sorted(p.relative_to(root) for p in (root / "src").glob("bascule/**/_hot.py"))
+    sources = sorted(p.relative_to(root) for p in (root / "src").glob("bascule/**/_hot*.py"))
     extensions = [
         Extension(
             ".".join(source.with_suffix("").parts[1:]),

@@ -78,11 +78,11 @@ def twin(request: pytest.FixtureRequest) -> Twin:
 
 @pytest.fixture(scope="session")
 def hot(twin: Twin) -> Callable[[str], ModuleType]:
-    """Loader of a package's hot module: `hot("record")` is `bascule.record._hot` as `twin`."""
+    """Loader of a hot module as `twin`: `hot("record")` is `bascule.record._hot`."""
 
-    def load(package: str) -> ModuleType:
+    def load(module: str) -> ModuleType:
         try:
-            return load_twin(package, twin)
+            return load_twin(module, twin)
         except TwinMissing as missing:
             pytest.fail(str(missing))
 

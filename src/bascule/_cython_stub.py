@@ -1,4 +1,4 @@
-"""No-op stand-ins for the Cython names that `_hot.py` files use, for machines without Cython.
+"""No-op stand-ins for the Cython names that `_hot*.py` files use, for machines without Cython.
 
 Only annotations and directives are needed: an interpreted twin never runs C.
 """

@@ -1,4 +1,7 @@
-"""Load either twin of a package's `_hot.py`: the compiled extension or the interpreted source."""
+"""Load either twin of a hot module (`_hot*.py`): the compiled extension or the interpreted source.
+
+A hot module is named by its path: `record` is `record/_hot.py`, `record/_hot_name` a second one.
+"""
 
 from __future__ import annotations
 
@@ -19,38 +22,55 @@ class TwinMissing(Exception):
     """The compiled twin is absent or older than its source."""
 
 
-def extension_path(package: str) -> Path | None:
-    """The extension of this Python beside `_hot.py`, or None if it was not built."""
+def hot_modules() -> list[str]:
+    """Every hot module, by the name that `load_twin` takes."""
+    return sorted(
+        source.parent.relative_to(SOURCE_ROOT).as_posix()
+        if source.stem == "_hot"
+        else source.relative_to(SOURCE_ROOT).with_suffix("").as_posix()
+        for source in SOURCE_ROOT.rglob("_hot*.py")
+    )
+
+
+def source_path(module: str) -> Path:
+    """The source of a hot module."""
+    if not module.rpartition("/")[2].startswith("_hot"):
+        module += "/_hot"
+    return SOURCE_ROOT / f"{module}.py"
+
+
+def extension_path(module: str) -> Path | None:
+    """The extension of this Python beside the source, or None if it was not built."""
     for suffix in EXTENSION_SUFFIXES:
-        path = SOURCE_ROOT / package / f"_hot{suffix}"
+        path = source_path(module).with_suffix(suffix)
         if path.exists():
             return path
     return None
 
 
 @cache
-def load_twin(package: str, twin: Twin) -> ModuleType:
-    """`_hot` of `bascule.<package>` (slashes for nested ones) as `twin`.
+def load_twin(module: str, twin: Twin) -> ModuleType:
+    """The hot module `module` (its path below `bascule`) as `twin`.
 
     The twin the program itself has loaded is left as it is.
 
     Raises: TwinMissing when the extension was not built, or its source changed since.
     """
-    source = SOURCE_ROOT / package / "_hot.py"
-    name = f"bascule.{package.replace('/', '.')}._hot"
+    source = source_path(module)
+    name = ".".join(("bascule", *source.relative_to(SOURCE_ROOT).with_suffix("").parts))
     if twin == "interpreted":
         # Another name, so that the twin the program uses stays what it is.
         loader = SourceFileLoader(f"{name}_interpreted", str(source))
         spec = importlib.util.spec_from_loader(loader.name, loader)
         assert spec is not None
-        module = importlib.util.module_from_spec(spec)
-        loader.exec_module(module)
+        loaded = importlib.util.module_from_spec(spec)
+        loader.exec_module(loaded)
     else:
-        extension = extension_path(package)
+        extension = extension_path(module)
         if extension is None:
             raise TwinMissing(f"{name} is not compiled for this Python: run `make build`")
         if extension.stat().st_mtime < source.stat().st_mtime:
             raise TwinMissing(f"{extension.name} is older than {source}: run `make build`")
-        module = importlib.import_module(name)
-    assert module.IS_COMPILED is (twin == "compiled"), f"{name} loaded as the wrong twin"
-    return module
+        loaded = importlib.import_module(name)
+    assert loaded.IS_COMPILED is (twin == "compiled"), f"{name} loaded as the wrong twin"
+    return loaded

@@ -1,13 +1,13 @@
 """Rules on the text of the source, each with what to do instead.
 
-Sizes are ratchets: a file or function over the limit on the day a rule lands is listed with its
-size and may only shrink.
+A hard limit of size fails. A soft limit is a note: a warning in the summary of the run.
 """
 
 from __future__ import annotations
 
 import ast
 import re
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,18 +16,13 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCE = ROOT / "src" / "bascule"
+HOT = frozenset(SOURCE.rglob("_hot*.py"))
 
 FILE_LINES_MAX = 600
 FILE_LINES_SOFT = 400
 FUNCTION_LINES_MAX = 70
 FUNCTION_LINES_SOFT = 50
 PACKAGE_MODULES_MAX = 12
-
-FILES_OVER_SOFT: dict[str, int] = {}
-"""Path below the root -> lines, for files between the soft and the hard limit."""
-
-FUNCTIONS_OVER_SOFT: dict[str, int] = {}
-"""`path:name` -> lines, for functions between the soft and the hard limit."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +82,7 @@ BANS = (
 
 BOUNDARY_MARKS = ("# boundary:", "# door:")
 """The second one until the last package has changed."""
-ALLOWED_PRIVATE = {"_hot", "_cython_stub", "__version__"}
+ALLOWED_PRIVATE = re.compile(r"_hot(_\w+)?|_cython_stub|__version__")
 
 
 def python_files(*folders: str) -> Iterator[Path]:
@@ -115,37 +110,34 @@ def body_lines(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
     return length
 
 
-def check_ratchet(found: dict[str, int], allowed: dict[str, int], hard: int, what: str) -> None:
-    over = {name: size for name, size in found.items() if size > allowed.get(name, 0)}
-    assert not over, f"{what} grew over the soft limit; cut it where the nouns part: {over}"
-    too_big = {name: size for name, size in found.items() if size > hard}
-    assert not too_big, f"{what} over the hard limit of {hard} lines: {too_big}"
-    stale = {name: size for name, size in allowed.items() if found.get(name, 0) < size}
-    assert not stale, f"{what} has shrunk; lower or drop its entry: {stale}"
+def check_sizes(sizes: dict[str, int], *, soft: int, hard: int) -> None:
+    """Fail over the hard limit, warn over the soft one."""
+    too_big = {name: size for name, size in sizes.items() if size > hard}
+    assert not too_big, f"over the hard limit of {hard} lines; split it by its nouns: {too_big}"
+    # A table of test cases is no easier to read in two halves.
+    large = {n: s for n, s in sizes.items() if s > soft and not n.startswith("tests/")}
+    if large:
+        warnings.warn(f"over the soft limit of {soft} lines: {large}", stacklevel=2)
 
 
+@pytest.mark.filterwarnings("always:over the soft limit:UserWarning")
 def test_files_stay_small() -> None:
     sizes = {
         relative(path): len(path.read_text().splitlines())
         for path in python_files("src", "tests", "bench")
     }
-    # A hot module is one text by rule, so only the hard limit holds it.
-    # Nor is a table of test cases easier to read in two halves.
-    soft = {n: s for n, s in sizes.items() if n.startswith("src/") and not n.endswith("/_hot.py")}
-    over = {n: s for n, s in soft.items() if s > FILE_LINES_SOFT}
-    over |= {n: s for n, s in sizes.items() if s > FILE_LINES_MAX}
-    check_ratchet(over, FILES_OVER_SOFT, FILE_LINES_MAX, "a file")
+    check_sizes(sizes, soft=FILE_LINES_SOFT, hard=FILE_LINES_MAX)
 
 
+@pytest.mark.filterwarnings("always:over the soft limit:UserWarning")
 def test_functions_stay_small() -> None:
-    over = {}
+    sizes = {}
     for path in python_files("src", "bench"):
-        if path.name == "_hot.py":
+        if path in HOT:
             continue  # a compiled loop is one function: calls between them would cost its speed
         for function in functions(ast.parse(path.read_text())):
-            if (lines := body_lines(function)) > FUNCTION_LINES_SOFT:
-                over[f"{relative(path)}:{function.name}"] = lines
-    check_ratchet(over, FUNCTIONS_OVER_SOFT, FUNCTION_LINES_MAX, "a function")
+            sizes[f"{relative(path)}:{function.name}"] = body_lines(function)
+    check_sizes(sizes, soft=FUNCTION_LINES_SOFT, hard=FUNCTION_LINES_MAX)
 
 
 def test_packages_stay_small() -> None:
@@ -204,33 +196,36 @@ def test_boundaries_that_catch_everything_are_few() -> None:
     assert not outside, f"only the shells may catch everything: {outside}"
 
 
-def test_hot_modules_import_only_the_stub() -> None:
-    for path in SOURCE.rglob("_hot.py"):
+def test_hot_modules_import_only_each_other_and_the_stub() -> None:
+    for path in sorted(HOT):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.ImportFrom):
-                ours = node.module or ""
-                if ours.startswith("bascule"):
-                    names = [alias.name for alias in node.names]
-                    assert (ours, names) == ("bascule", ["_cython_stub"]), (
-                        f"{relative(path)} imports {names} from {ours}: a hot module stands alone"
-                    )
+                origin = node.module or ""
+                ours = origin.removeprefix("cython.cimports.")
+                names = [alias.name for alias in node.names]
+                stub = (origin, names) == ("bascule", ["_cython_stub"])
+                assert stub or not ours.startswith("bascule") or "._hot" in ours, (
+                    f"{relative(path)} imports {names} from {origin}: nothing of ours but the "
+                    "stub and other hot modules"
+                )
             elif isinstance(node, ast.Import):
                 names = [alias.name for alias in node.names]
                 assert names == ["cython"], f"{relative(path)} imports {names}"
 
 
 def test_hot_modules_hold_functions_only() -> None:
-    for path in SOURCE.rglob("_hot.py"):
+    for path in sorted(HOT):
         for node in ast.walk(ast.parse(path.read_text())):
             assert not isinstance(node, ast.ClassDef | ast.AsyncFunctionDef), (
                 f"{relative(path)}:{node.lineno}: classes and coroutines stay with the callers"
             )
 
 
-def test_one_hot_module_a_package() -> None:
-    strays = [relative(path) for path in SOURCE.rglob("_hot*.py") if path.name != "_hot.py"]
-    strays += [relative(path) for path in ROOT.rglob("src/**/*.pyx")]
-    assert not strays, f"one _hot.py beside what it serves, and no second text: {strays}"
+def test_compiled_code_is_named_hot() -> None:
+    strays = [relative(path) for path in SOURCE.rglob("*.pyx")]
+    strays += [relative(p) for p in SOURCE.rglob("*.pxd") if not p.name.startswith("_hot")]
+    strays += [relative(p) for p in HOT if not re.fullmatch(r"_hot(_[a-z]+)*", p.stem)]
+    assert not strays, f"_hot.py or _hot_<noun>.py beside what it serves, no second text: {strays}"
 
 
 def test_modules_say_what_they_are() -> None:
@@ -255,7 +250,7 @@ def test_private_names_stay_in_their_module() -> None:
             private = [
                 alias.name
                 for alias in node.names
-                if alias.name.startswith("_") and alias.name not in ALLOWED_PRIVATE
+                if alias.name.startswith("_") and not ALLOWED_PRIVATE.fullmatch(alias.name)
             ]
             assert not private, f"{relative(path)}:{node.lineno} imports private {private}"
 

@@ -7,28 +7,24 @@ from types import ModuleType
 
 import pytest
 
-from support.twins import SOURCE_ROOT, Twin
+from support.twins import Twin, hot_modules, load_twin
 
-PACKAGES = sorted(
-    path.parent.relative_to(SOURCE_ROOT).as_posix() for path in SOURCE_ROOT.rglob("_hot.py")
-)
+MODULES = hot_modules()
 
 
-@pytest.mark.parametrize("package", PACKAGES)
+@pytest.mark.parametrize("module", MODULES)
 def test_each_twin_says_what_it_is(
-    package: str, twin: Twin, hot: Callable[[str], ModuleType]
+    module: str, twin: Twin, hot: Callable[[str], ModuleType]
 ) -> None:
-    assert (twin == "compiled") is hot(package).IS_COMPILED
+    assert (twin == "compiled") is hot(module).IS_COMPILED
 
 
-@pytest.mark.parametrize("package", PACKAGES)
-def test_both_twins_offer_the_same_names(package: str, hot: Callable[[str], ModuleType]) -> None:
-    from support.twins import load_twin
-
-    offered = {n for n in vars(hot(package)) if not n.startswith("_") and n != "cython"}
+@pytest.mark.parametrize("module", MODULES)
+def test_both_twins_offer_the_same_names(module: str, hot: Callable[[str], ModuleType]) -> None:
+    offered = {n for n in vars(hot(module)) if not n.startswith("_") and n != "cython"}
     interpreted = {
         n
-        for n in vars(load_twin(package, "interpreted"))
+        for n in vars(load_twin(module, "interpreted"))
         if not n.startswith("_") and n not in {"cython", "annotations"}
     }
     assert offered - {"annotations"} == interpreted

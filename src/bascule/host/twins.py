@@ -10,15 +10,17 @@ _PACKAGE = Path(__file__).resolve().parent.parent
 
 
 def loaded_twins() -> Mapping[str, str]:
-    """Package -> `compiled` or `interpreted`, as an import of its `_hot` finds it.
+    """Hot module -> `compiled` or `interpreted`, as an import of it finds it.
+
+    `_hot.py` of a package is named by the package alone: `record`, but `record._hot_columns`.
 
     Decided by the files alone, as the import system does: an extension of this Python wins.
     """
     found: dict[str, str] = {}
-    for source in sorted(_PACKAGE.rglob("_hot.py")):
-        folder = source.parent
-        compiled = any((folder / f"_hot{suffix}").exists() for suffix in EXTENSION_SUFFIXES)
-        name = folder.relative_to(_PACKAGE).as_posix().replace("/", ".")
+    for source in sorted(_PACKAGE.rglob("_hot*.py")):
+        compiled = any(source.with_suffix(suffix).exists() for suffix in EXTENSION_SUFFIXES)
+        module = source.parent if source.stem == "_hot" else source.with_suffix("")
+        name = module.relative_to(_PACKAGE).as_posix().replace("/", ".")
         found[name] = "compiled" if compiled else "interpreted"
     return found
 
