@@ -17,7 +17,12 @@ def hot_extensions() -> list[Extension]:
     from Cython.Build import cythonize
 
     root = Path(__file__).parent
-    sources = sorted(p.relative_to(root) for p in (root / "src").glob("bascule/**/_hot*.py"))
+    sources = sorted(
+        path.relative_to(root)
+        for path in (root / "src").glob("bascule/**/_hot*.py")
+        # A `.pxd` of the same name holds inline functions; the `.py` is their interpreted twin.
+        if not path.with_suffix(".pxd").exists()
+    )
     extensions = [
         Extension(
             ".".join(source.with_suffix("").parts[1:]),

@@ -23,12 +23,16 @@ class TwinMissing(Exception):
 
 
 def hot_modules() -> list[str]:
-    """Every hot module, by the name that `load_twin` takes."""
+    """Every module that is compiled, by the name that `load_twin` takes.
+
+    A `_hot_<noun>.py` beside a `.pxd` is not: it is the interpreted twin of inline functions.
+    """
     return sorted(
         source.parent.relative_to(SOURCE_ROOT).as_posix()
         if source.stem == "_hot"
         else source.relative_to(SOURCE_ROOT).with_suffix("").as_posix()
         for source in SOURCE_ROOT.rglob("_hot*.py")
+        if not source.with_suffix(".pxd").exists()
     )
 
 

@@ -228,6 +228,15 @@ def test_compiled_code_is_named_hot() -> None:
     assert not strays, f"_hot.py or _hot_<noun>.py beside what it serves, no second text: {strays}"
 
 
+def test_inline_functions_have_an_interpreted_twin() -> None:
+    """`_hot_<noun>.pxd` and `.py` define the same functions; the tests of callers compare them."""
+    for inline in SOURCE.rglob("*.pxd"):
+        twin = inline.with_suffix(".py")
+        compiled = set(re.findall(r"^cdef inline .*?(\w+)\(", inline.read_text(), re.MULTILINE))
+        interpreted = {f.name for f in functions(ast.parse(twin.read_text()))}
+        assert compiled == interpreted, f"{relative(inline)} and {twin.name} differ"
+
+
 def test_modules_say_what_they_are() -> None:
     for path in python_files("src"):
         docstring = ast.get_docstring(ast.parse(path.read_text()))

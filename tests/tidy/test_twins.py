@@ -19,12 +19,21 @@ def test_each_twin_says_what_it_is(
     assert (twin == "compiled") is hot(module).IS_COMPILED
 
 
+def is_inline(value: object, interpreted: ModuleType) -> bool:
+    home = getattr(value, "__module__", None) or ""
+    return "._hot_" in home and home != interpreted.__name__
+
+
 @pytest.mark.parametrize("module", MODULES)
 def test_both_twins_offer_the_same_names(module: str, hot: Callable[[str], ModuleType]) -> None:
     offered = {n for n in vars(hot(module)) if not n.startswith("_") and n != "cython"}
-    interpreted = {
-        n
-        for n in vars(load_twin(module, "interpreted"))
-        if not n.startswith("_") and n not in {"cython", "annotations"}
+    interpreted = load_twin(module, "interpreted")
+    names = {
+        name
+        for name, value in vars(interpreted).items()
+        if not name.startswith("_")
+        and name not in {"cython", "annotations"}
+        # Inline functions of a `.pxd` have no name in the compiled modules that call them.
+        and not is_inline(value, interpreted)
     }
-    assert offered - {"annotations"} == interpreted
+    assert offered - {"annotations"} == names

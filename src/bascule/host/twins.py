@@ -18,6 +18,8 @@ def loaded_twins() -> Mapping[str, str]:
     """
     found: dict[str, str] = {}
     for source in sorted(_PACKAGE.rglob("_hot*.py")):
+        if source.with_suffix(".pxd").exists():
+            continue  # inline functions, compiled into the modules that call them
         compiled = any(source.with_suffix(suffix).exists() for suffix in EXTENSION_SUFFIXES)
         module = source.parent if source.stem == "_hot" else source.with_suffix("")
         name = module.relative_to(_PACKAGE).as_posix().replace("/", ".")
