@@ -39,7 +39,7 @@ $(VENV)/.created: tools/setup.sh
 
 $(VENV)/.packages: requirements.lock | $(VENV)/.created
 	@echo "installing the packages of requirements.lock (Spark alone is 450 MB; a few minutes)"
-	@$(BIN)/pip install --quiet --disable-pip-version-check -r requirements.lock
+	@$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
 	@touch $@
 
 $(VENV)/.installed: pyproject.toml setup.py $(VENV)/.packages
@@ -51,6 +51,12 @@ $(VENV)/.installed: pyproject.toml setup.py $(VENV)/.packages
 $(VENV)/.system: tools/setup.sh | $(VENV)/.created
 	@tools/setup.sh system
 	@touch $@
+
+.PHONY: lock
+lock: $(VENV)/.installed ## write requirements.lock anew from pyproject.toml; UPGRADE=1 takes newer versions
+	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --extra dev \
+		--no-emit-index-url --custom-compile-command "make lock" $(if $(UPGRADE),--upgrade) \
+		pyproject.toml --output-file requirements.lock
 
 .PHONY: build
 build: build/.$(MODE) ## compile the hot modules that changed
