@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+import signal
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 from hypothesis import HealthCheck, settings
 
+from support.children import child_pids, kill_trees
+from support.processes import reap
 from support.twins import Twin, TwinMissing, load_twin
 
 TESTS = Path(__file__).parent
@@ -28,6 +31,13 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("usual")
+
+
+def pytest_configure() -> None:
+    # A shell starts background jobs with SIGINT ignored, and children inherit that: tests that stop
+    # a process by SIGINT would wait for ever.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -65,6 +75,27 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         folder = item.path.relative_to(TESTS).parts[0]
         if tier := TIER_BY_FOLDER.get(folder):
             item.add_marker(getattr(pytest.mark, tier))
+
+
+@pytest.fixture(autouse=True)
+def no_process_stays(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Kill what a test of tier 3 left running; fixtures that outlive the test keep theirs."""
+    if request.node.get_closest_marker("tier3") is None:
+        yield
+        return
+    before = child_pids()
+    yield
+    left = kill_trees(child_pids() - before)
+    reap(left)
+    assert not left, f"the test left processes running: {left}"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_process_stays_at_the_end() -> Iterator[None]:
+    """Kill what fixtures of files and of the session left running, because they failed."""
+    before = child_pids()
+    yield
+    reap(kill_trees(child_pids() - before))
 
 
 @pytest.fixture(scope="session", params=["compiled", "interpreted"])

@@ -12,7 +12,7 @@ import bascule
 from bascule.client import SyncClient
 from bascule.pipeline.session import SHORT_LIVED, local_session
 from support.lake_jobs import World
-from support.processes import Node, end_leftovers
+from support.processes import Node
 
 SETTINGS = {
     **SHORT_LIVED,
@@ -20,12 +20,6 @@ SETTINGS = {
     "spark.sql.streaming.checkpointFileManagerClass": "org.apache.spark.sql.execution.streaming."
     "checkpointing.FileSystemBasedCheckpointFileManager",
 }
-
-
-@pytest.fixture(scope="session", autouse=True)
-def no_process_stays() -> Iterator[None]:
-    yield
-    end_leftovers()
 
 
 @pytest.fixture(scope="session")

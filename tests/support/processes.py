@@ -12,14 +12,14 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 START_SECONDS_MAX = 30.0
 STARTED: list[subprocess.Popen[bytes]] = []
-"""Every process started here, for `end_leftovers`."""
+"""Every process started here, for `reap`."""
 BIN = Path(sys.executable).parent
 
 
@@ -58,13 +58,11 @@ class NatsServer:
             self.process.wait(20)
 
 
-def end_leftovers() -> None:
-    """End what a failed test left running."""
+def reap(pids: Collection[int]) -> None:
+    """Wait for those of `pids` that were started here; they have been killed."""
     for process in STARTED:
-        if process.poll() is None:
-            process.kill()
-        process.wait()
-    STARTED.clear()
+        if process.pid in pids:
+            process.wait()
 
 
 def _ports(directory: Path) -> str | None:
