@@ -213,6 +213,11 @@ def report(name: str, rows: list[dict[str, Any]]) -> None:
         print(
             "   ", json.dumps({k: v for k, v in row.items() if k not in ("figure", "bar", "kept")})
         )
+    keep(name, rows)
+
+
+def keep(name: str, rows: list[dict[str, Any]]) -> None:
+    """Write the rows as dated JSON."""
     RESULTS.mkdir(exist_ok=True)
     now = datetime.now(UTC)
     result = {
