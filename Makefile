@@ -15,6 +15,8 @@ ROUNDS  ?= 20
 POWER_ROUNDS ?= 10000
 SECONDS ?= 60
 SEED    ?=
+# Test processes at once. Files stay whole where tests share servers (--dist loadfile).
+WORKERS ?= 2
 # Seeds of `make sim`, FIRST-LAST, and how many run at once.
 SEEDS   ?= 0-999
 JOBS    ?= 2
@@ -44,7 +46,7 @@ $(VENV)/.packages: requirements.lock | $(VENV)/.created
 
 $(VENV)/.installed: pyproject.toml setup.py $(VENV)/.packages
 	@echo "installing bascule itself, editable"
-	@$(BIN)/pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps -e .
+	@BASCULE_PURE=1 $(BIN)/pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps -e .
 	@$(BIN)/pip check >/dev/null
 	@touch $@
 
@@ -74,7 +76,7 @@ build/.pure: $(VENV)/.installed
 # -- checks -----------------------------------------------------------------------------------
 
 .PHONY: check
-check: $(VENV)/.installed build ## lint, format, types, floors, house rules
+check: $(VENV)/.installed build docs ## lint, format, types, floors, house rules, the docs site
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
@@ -82,16 +84,36 @@ check: $(VENV)/.installed build ## lint, format, types, floors, house rules
 	$(PYTEST) -q tests/tidy
 
 .PHONY: test
-test: setup ## every test but those on Spark, real servers and clients included (under 15 minutes on 2 cores)
-	$(PYTEST) --ignore=tests/spark
+test: setup ## every test but those on Spark, real servers and clients included; WORKERS=2 at once
+	$(PYTEST) -n $(WORKERS) --durations=25 -m "not tier3" --ignore=tests/spark
+	$(PYTEST) -n $(WORKERS) --dist loadfile --durations=25 -m tier3 --ignore=tests/spark
 
 .PHONY: test-spark
-test-spark: setup ## source, sink, pipelines, examples, notebook and cluster on real Spark (some 15 minutes)
-	$(PYTEST) tests/spark
+test-spark: setup ## source, sink, pipelines, examples, notebook and cluster on real Spark; WORKERS=2 at once
+	$(PYTEST) -n $(WORKERS) --dist loadfile --durations=25 tests/spark
+
+.PHONY: coverage
+coverage: setup ## lines of src that tiers 1 and 2 run, with the processes they start; build/coverage/index.html
+	$(PYTEST) -q -n $(WORKERS) -m "not tier3" --ignore=tests/spark --ignore=tests/tidy \
+		--cov --cov-report=term:skip-covered --cov-report=html:build/coverage
+
+.PHONY: docs
+docs: $(VENV)/.installed ## the docs site, in build/site; a broken link fails
+	$(BIN)/python tools/docs_site.py
+	$(BIN)/mkdocs build --quiet --strict
+
+.PHONY: wheel
+wheel: $(VENV)/.installed ## sdist and wheel of this platform, in dist, tried in a fresh environment
+	rm -rf dist && $(BIN)/python -m build --quiet
+	tools/try_wheel.sh dist
+
+.PHONY: hooks
+hooks: $(VENV)/.installed ## run lint, format, types and house rules before each commit
+	$(BIN)/pre-commit install
 
 .PHONY: test-fast
 test-fast: $(VENV)/.installed build ## tier 1: no socket, no sleep, under a minute
-	$(PYTEST) -m "not tier2 and not tier3"
+	$(PYTEST) -n $(WORKERS) -m "not tier2 and not tier3"
 
 # -- things to watch --------------------------------------------------------------------------
 
@@ -132,5 +154,5 @@ fuzz: $(VENV)/.installed build ## hostile bytes for SECONDS=60 a target; propert
 clean: ## remove everything that was built, .venv too
 	rm -rf $(VENV) build dist demo-output *.egg-info src/*.egg-info
 	find src -name '_hot*.so' -delete
-	rm -rf .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	rm -rf .nox .coverage* .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

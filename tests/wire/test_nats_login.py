@@ -67,7 +67,12 @@ def test_a_seed_gives_its_public_key_and_signatures_that_verify() -> None:
         (Identity("account").seed, "kind account, expected user"),
         (Identity("operator").seed, "kind operator, expected user"),
     ],
-)
+    # Seeds are drawn anew in each process; the names of the cases are the same in all of them.
+    ids=[
+        "empty", "ascii", "not ascii", "public key", "cut short", "other checksum", "one letter",
+        "account", "operator",
+    ],
+)  # fmt: skip
 def test_what_is_no_user_s_seed(seed: str, expected: str) -> None:
     with pytest.raises(ConfigError, match=expected) as caught:
         decode_seed(seed, origin="the file")
