@@ -74,19 +74,16 @@ def measure_reading() -> Metrics:
 
 def measure_fetch() -> Metrics:
     """What another client reads: confluent-kafka at the client listener."""
-    records = 1_000_000
+    records = 3_000_000  # the kernel counts CPU in 10 ms, and a record costs the node some 80 ns
     with work_directory() as directory, node(directory) as running:
         running.create("read", ingest.SUBJECT)
         ingest.publish(running.port, SIZE, records)
         running.wait_stored("read", records)
         reading.confluent_rate(running, records)
         cpu = running.cpu_seconds()
-        rate = reading.confluent_rate(running, records)
-        for _ in range(2):
-            reading.confluent_rate(running, records)
+        rates = [reading.confluent_rate(running, records) for _ in range(3)]
         cpu = running.cpu_seconds() - cpu
-    # Ticks of 10 ms are coarse against so little work: three reads make some hundred of them.
-    return {"records/s": rate, "records per CPU s of the node": 3 * records / cpu}
+    return {"records/s": sorted(rates)[1], "records per CPU s of the node": 3 * records / cpu}
 
 
 def measure_compaction() -> Metrics:
