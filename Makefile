@@ -15,8 +15,9 @@ ROUNDS  ?= 20
 POWER_ROUNDS ?= 10000
 SECONDS ?= 60
 SEED    ?=
-# Test processes at once. Files stay whole where tests share servers (--dist loadfile).
-WORKERS ?= 2
+# Test processes at once, 0: the one of pytest. Files stay whole where tests share servers
+# (--dist loadfile).
+WORKERS ?= 0
 # Seeds of `make sim`, FIRST-LAST, and how many run at once.
 SEEDS   ?= 0-999
 JOBS    ?= 2
@@ -84,12 +85,12 @@ check: $(VENV)/.installed build docs ## lint, format, types, floors, house rules
 	$(PYTEST) -q tests/tidy
 
 .PHONY: test
-test: setup ## every test but those on Spark, real servers and clients included; WORKERS=2 at once
+test: setup ## every test but those on Spark, real servers and clients included; WORKERS=0 more processes
 	$(PYTEST) -n $(WORKERS) --durations=25 -m "not tier3" --ignore=tests/spark
 	$(PYTEST) -n $(WORKERS) --dist loadfile --durations=25 -m tier3 --ignore=tests/spark
 
 .PHONY: test-spark
-test-spark: setup ## source, sink, pipelines, examples, notebook and cluster on real Spark; WORKERS=2 at once
+test-spark: setup ## source, sink, pipelines, examples, notebook and cluster on real Spark; WORKERS=0 more processes
 	$(PYTEST) -n $(WORKERS) --dist loadfile --durations=25 tests/spark
 
 .PHONY: coverage

@@ -18,5 +18,5 @@ def tests(session: nox.Session) -> None:
     session.install("--require-hashes", "-r", "requirements.lock")
     session.install("--no-build-isolation", "--no-deps", "-e", ".", env={"BASCULE_PURE": "1"})
     session.run("python", "setup.py", "-q", "build_ext", "--inplace")
-    arguments = session.posargs or ["-n", "2", "-m", "not tier3", "--ignore=tests/spark"]
+    arguments = session.posargs or ["-m", "not tier3", "--ignore=tests/spark"]
     session.run("pytest", "-q", *arguments)
