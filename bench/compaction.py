@@ -87,10 +87,7 @@ def build(directory: Path, bytes_total: int, keys: int) -> PartitionLog:
         columns = [high.translate(first), middle, low]
         batch = random.choice(templates).filled(columns, offset, 1_700_000_000_000 + offset)
         end = offset + BATCH_RECORDS
-        log.append(
-            batch, base_offset=offset, end_offset=end, timestamp_max=1_700_000_000_000 + offset,
-            leader_epoch=0,
-        )  # fmt: skip
+        log.append(batch)
         offset, written = end, written + len(batch)
     log.roll()
     log.sync()

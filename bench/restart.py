@@ -22,7 +22,6 @@ from bascule.host.real import RealClock, RealFile, RealFiles
 from bascule.model import StreamConfig
 from bascule.record.batch import Record
 from bascule.record.builder import build_batch
-from bascule.record.header import read_header
 from bascule.storage.partition_log import PartitionLog
 from bascule.storage.retention import log_config
 from bench.harness import (
@@ -77,16 +76,9 @@ def lay_out(directory: str, config: StreamConfig, size: int) -> None:
     batch = build_batch(
         [Record(0, clock.now_ms(), None, bytes(BATCH_BYTES - 200))], base_offset=0, leader_epoch=0
     )
-    timestamp = read_header(batch).max_timestamp
     for offset in range(-(-size // len(batch))):
         batch[:8] = offset.to_bytes(8, "big")
-        log.append(
-            batch,
-            base_offset=offset,
-            end_offset=offset + 1,
-            timestamp_max=timestamp,
-            leader_epoch=0,
-        )
+        log.append(batch)
     log.sync()
     log.checkpoint(high_watermark=log.end.offset)
     log.close()

@@ -52,11 +52,8 @@ def make_log(directory: Path) -> PartitionLog:
     records = [Record(i, 1, None, b"x" * 128, (("subject", b"s"),)) for i in range(1_600)]
     batch = build_batch(records, base_offset=0, log_append_time=True)
     while log.end.position < LOG_BYTES:
-        base = log.end.offset
-        stamp(batch, base_offset=base, leader_epoch=0)
-        log.append(
-            batch, base_offset=base, end_offset=base + len(records), timestamp_max=1, leader_epoch=0
-        )
+        stamp(batch, base_offset=log.end.offset, leader_epoch=0)
+        log.append(batch)
     log.sync()
     return log
 

@@ -16,7 +16,7 @@ from bascule.model import Compression
 from bascule.record.batch import Record
 from bascule.record.builder import build_batch
 from bascule.record.compression import compress_batch
-from bascule.record.header import CONTROL, read_header, seal
+from bascule.record.header import CONTROL, seal
 from bascule.replica.partition import Partition
 from bascule.replica.partitions import Partitions
 from bascule.storage.partition_log import LogConfig
@@ -50,14 +50,7 @@ def offsets(reader: BatchReader) -> list[int]:
 def append_raw(partition: Partition, batch: bytearray) -> None:
     """Store and commit a batch as it is, past what a node would make of it."""
     assert partition.log is not None
-    header = read_header(batch)
-    partition.log.append(
-        batch,
-        base_offset=header.base_offset,
-        end_offset=header.end_offset,
-        timestamp_max=header.max_timestamp,
-        leader_epoch=0,
-    )
+    partition.log.append(batch)
     partition.sync()
 
 

@@ -327,8 +327,7 @@ def test_a_log_gives_back_what_was_known(last_id: str | None) -> None:
         live.evaluate(made, next_offset=5 * turn, now_ms=now_ms)
         seal(made.data, record_count=5, base_timestamp=now_ms, max_timestamp=now_ms,
              base_offset=5 * turn)  # fmt: skip
-        log.append(made.data, base_offset=5 * turn, end_offset=5 * turn + 5,
-                   timestamp_max=now_ms, leader_epoch=0)  # fmt: skip
+        log.append(made.data)
     loaded = preconditions(dedupe_window_ms=5_000)
     now_ms = 1_000_000 + 300 * 39
     load(loaded, log, since_ms=now_ms - 5_000)

@@ -124,8 +124,9 @@ def test_epochs_follow_kip_101() -> None:
 def test_an_epoch_that_wrote_nothing_makes_room() -> None:
     epochs = LeaderEpochs().started(1, 0).started(2, 10).started(3, 10)
     assert epochs.entries == (Epoch(1, 0), Epoch(3, 10))
-    assert epochs.cut(9).entries == (Epoch(1, 0),)
-    assert epochs.cut(10) == epochs
+    assert epochs.up_to(9).entries == (Epoch(1, 0),)
+    assert epochs.up_to(10) == epochs
+    assert epochs.before(10) == epochs.up_to(9)
 
 
 def test_epoch_files_read_back_or_say_what_is_wrong() -> None:

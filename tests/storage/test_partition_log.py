@@ -6,7 +6,14 @@ import errno
 
 import pytest
 
-from bascule.errors import Closed, CorruptData, LogFailed, OffsetOutOfRange
+from bascule.errors import (
+    Closed,
+    CorruptData,
+    FencedEpoch,
+    LogFailed,
+    OffsetOutOfRange,
+    UnexpectedOffset,
+)
 from bascule.host.real import RealRandom
 from bascule.sim.disk import SHORT, SimFiles
 from bascule.storage.partition_log import LogConfig, LogPosition
@@ -54,6 +61,29 @@ def test_append_returns_the_new_end(files: SimFiles) -> None:
     log = open_log(files)
     batch = make_batch(0, 3)
     assert put(log, batch) == log.end == LogPosition(3, 0, len(batch))
+
+
+def test_append_refuses_what_does_not_continue_the_log(files: SimFiles) -> None:
+    log = open_log(files)
+    append(log, 3, leader_epoch=2)
+    before, operations = log.end, len(files.operations)
+    batch = make_batch(3, 2, leader_epoch=2)
+    wrong_offsets = [make_batch(offset, 2, leader_epoch=2) for offset in (0, 2, 4)]
+    for other in wrong_offsets:
+        with pytest.raises(UnexpectedOffset, match="the log ends at offset 3"):
+            put(log, other)
+    with pytest.raises(FencedEpoch, match="epoch 1 is fenced: the current epoch is 2"):
+        put(log, make_batch(3, 2, leader_epoch=1))
+    broken = [
+        batch[:60], batch[:-1], batch + b"\0", batch + batch, b"",
+        batch[:16] + b"\1" + batch[17:], batch[:23] + b"\xff" + batch[24:],
+    ]  # fmt: skip
+    for data in broken:
+        with pytest.raises(CorruptData, match=f"a batch for {DIRECTORY}"):
+            put(log, data)
+    assert log.end == before
+    assert len(files.operations) == operations, "nothing reached the disk"
+    assert put(log, batch).offset == 5
 
 
 def test_sync_confirms_what_was_appended_before(files: SimFiles) -> None:

@@ -62,14 +62,7 @@ def append(
 
 
 def put(log: PartitionLog, batch: bytes) -> LogPosition:
-    header = read_header(batch)
-    return log.append(
-        batch,
-        base_offset=header.base_offset,
-        end_offset=header.end_offset,
-        timestamp_max=header.max_timestamp,
-        leader_epoch=header.leader_epoch,
-    )
+    return log.append(batch)
 
 
 def read_batches(

@@ -187,6 +187,24 @@ class UnknownEpoch(BasculeError):
         self.current = current
 
 
+class UnexpectedOffset(BasculeError):
+    """A batch begins at offset `found`; the log that it is for goes on at `expected`."""
+
+    def __init__(self, expected: int, found: int) -> None:
+        super().__init__(f"the batch begins at offset {found}, the log ends at offset {expected}")
+        self.expected = expected
+        self.found = found
+
+
+class UnexpectedEpoch(BasculeError):
+    """A batch has leader epoch `found`; the batch before it has the later epoch `latest`."""
+
+    def __init__(self, latest: int, found: int) -> None:
+        super().__init__(f"the batch has leader epoch {found}, the batch before it {latest}")
+        self.latest = latest
+        self.found = found
+
+
 class Indeterminate(BasculeError):
     """The request may or may not have taken effect; repeat it only if that is harmless."""
 

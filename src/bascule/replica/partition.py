@@ -338,13 +338,7 @@ class Partition:
             received_ms=now,
             on_committed=batch.on_committed,
         )
-        store.append(
-            data,
-            base_offset=base_offset,
-            end_offset=base_offset + batch.record_count,
-            timestamp_max=now,
-            leader_epoch=self.leader_epoch,
-        )
+        store.append(data)
         self.counts.records += batch.record_count
         self.counts.bytes += len(data)
         self.counts.batches += 1

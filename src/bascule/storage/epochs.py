@@ -58,9 +58,13 @@ class LeaderEpochs:
         kept = tuple(entry for entry in self.entries if entry.start < start)
         return LeaderEpochs((*kept, Epoch(number, start)))
 
-    def cut(self, end: int) -> LeaderEpochs:
+    def up_to(self, end: int) -> LeaderEpochs:
         """Without the epochs that started beyond offset `end`."""
-        kept = tuple(entry for entry in self.entries if entry.start <= end)
+        return self.before(end + 1)
+
+    def before(self, end: int) -> LeaderEpochs:
+        """Without the epochs that started at offset `end` or beyond."""
+        kept = tuple(entry for entry in self.entries if entry.start < end)
         return self if len(kept) == len(self.entries) else LeaderEpochs(kept)
 
     def at(self, offset: int) -> int:
@@ -87,16 +91,13 @@ class LeaderEpochs:
         return self.entries[at].number, min(end, end_offset)
 
 
-def start_epoch(
-    files: Files, directory: str, epochs: LeaderEpochs, *, number: int, start: int
-) -> LeaderEpochs:
-    """Put a new leader epoch on the disk, before its first batch: recovery relies on it.
+def save_epochs(files: Files, directory: str, epochs: LeaderEpochs) -> None:
+    """Put the leader epochs on the disk. An epoch is there before its first batch is written:
+    recovery relies on it.
 
-    Raises: OSError.
+    Raises: OSError; the file is then the old one or the new one.
     """
-    started = epochs.started(number, start)
-    replace_file(files, f"{directory}/{FILE_NAME}", encode_epochs(started))
-    return started
+    replace_file(files, f"{directory}/{FILE_NAME}", encode_epochs(epochs))
 
 
 def encode_epochs(epochs: LeaderEpochs) -> bytes:

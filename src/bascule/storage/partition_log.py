@@ -6,10 +6,11 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Final, TypeVar
 
-from bascule.errors import Closed, LogFailed, OffsetOutOfRange
+from bascule.errors import Closed, FencedEpoch, LogFailed, OffsetOutOfRange
 from bascule.host.api import Buffer, Clock, File, Files
+from bascule.storage.appended_batches import read_stamped, refusal
 from bascule.storage.compaction.swaps import Swaps
-from bascule.storage.epochs import LeaderEpochs, start_epoch
+from bascule.storage.epochs import LeaderEpochs, save_epochs
 from bascule.storage.recovery import Recovered, recover
 from bascule.storage.segment import (
     Contents,
@@ -30,6 +31,8 @@ __all__ = ["FileSlice", "LogConfig", "LogPosition", "PartitionLog", "Removed", "
 
 VERIFY_BYTES: Final = 8 << 20
 """Log read by one step of `verify`, so that a caller can pause between steps."""
+NO_EPOCH: Final = -2
+"""No batch has this leader epoch."""
 UNGUARDED: Final[AbstractContextManager[object]] = nullcontext()
 _Found = TypeVar("_Found")
 
@@ -67,7 +70,10 @@ class PartitionLog:
         self.cut_bytes = found.cut_bytes
         """Removed behind the last whole batch when the log was opened; never synced."""
         self._epochs = found.epochs
-        self._leader_epoch = found.epochs.latest
+        self._epochs_on_disk: LeaderEpochs | None = found.epochs
+        """None while a failed write leaves it open which epochs are in the file."""
+        self._leader_epoch = NO_EPOCH
+        """The leader epoch that may append without another look; NO_EPOCH where none may."""
         self._upkeep = Upkeep(
             files, directory, clock, self._segments,
             saved=found.checkpoint, start_offset=found.start_offset,
@@ -170,58 +176,73 @@ class PartitionLog:
         """From now on offsets may be missing between batches: compaction begins."""
         self._segments.gaps_allowed = True
 
-    def append(
-        self,
-        batch: Buffer,
-        *,
-        base_offset: int,
-        end_offset: int,
-        timestamp_max: int,
-        leader_epoch: int,
-    ) -> LogPosition:
-        """Append one whole batch, its header stamped with these numbers; return the new end.
+    def append(self, batch: Buffer) -> LogPosition:
+        """Append one whole batch that this node stamped as the leader; return the new end.
 
-        `base_offset` is the present end; `leader_epoch` never falls. One write; nothing is on the
-        disk before `sync`. Rolls the segment first where its size or age asks for it.
+        Its header gives base offset, end offset, leader epoch and timestamp: the base offset is
+        the log's end, the leader epoch never decreases. The CRC is the caller's. One write; nothing
+        is on the disk before `sync`. Rolls the segment first where its size or age asks for it.
 
-        Raises: OSError, the log then being what it was before; LogFailed where it could not be
-        brought back to that; Closed.
+        Raises: UnexpectedOffset, FencedEpoch where the log has a later leader epoch, CorruptData
+        where the header does not describe `batch`, OSError, the log then being what it was before;
+        LogFailed where it could not be brought back to that; Closed.
         """
         self.check_open()
-        tail, end = self._tail, self._tail.end
-        assert base_offset == end.offset, f"batch of offset {base_offset} at offset {end.offset}"
-        if leader_epoch != self._leader_epoch:
-            self._epochs = start_epoch(
-                self._files, self.directory, self._epochs, number=leader_epoch, start=base_offset
-            )
-            self._leader_epoch = leader_epoch
+        tail = self._tail
         size = len(batch)
-        position = end.position
-        segment_timestamp_max = tail.segment_timestamp_max
-        if position == 0:
-            self._begun = timestamp_max
-        elif (
-            position + size > self._config.segment_bytes_max
-            or end_offset - end.segment_base > self._config.segment_messages_max
-            or timestamp_max - self._begun >= self._config.segment_age_ms_max
-        ):
-            end = self._roll(tail)
-            position, segment_timestamp_max = 0, -1
-            self._begun = timestamp_max
-        active = self._active
-        try:
-            active.file.append(batch)
-        except OSError as error:
-            self._take_back(active.file, position, error)
-            raise
-        active.note_batch(position, base_offset, timestamp_max)
-        end = LogPosition(end_offset, end.segment_base, position + size)
-        self._tail = Tail(
-            end,
-            max(timestamp_max, tail.timestamp_max),
-            max(timestamp_max, segment_timestamp_max),
+        base_offset, end_offset, leader_epoch, timestamp = read_stamped(batch, size)
+        if base_offset != tail.end.offset:
+            raise refusal(batch, tail.end.offset, self.directory)
+        if leader_epoch != self._leader_epoch:
+            self._start_epoch(leader_epoch, base_offset)
+        if self._is_roll_due(size, end_offset, timestamp):
+            self._roll(tail)
+            tail = self._tail
+        position = self._write(batch, timestamp)
+        self._active.note_batch(position, base_offset, timestamp)
+        self._tail = tail = tail.advanced(position + size, end_offset, timestamp)
+        return tail.end
+
+    def _start_epoch(self, number: int, start: int) -> None:
+        """Put a leader epoch on the disk before its first batch. Raises: FencedEpoch, OSError."""
+        latest = self._epochs.latest
+        if number < latest:
+            raise FencedEpoch(number, latest)
+        epochs = self._epochs if number == latest else self._epochs.started(number, start)
+        self._save_epochs(epochs)
+        self._leader_epoch = number
+
+    def _save_epochs(self, epochs: LeaderEpochs) -> None:
+        """Put the leader epochs on the disk, unless they are there. Raises: OSError."""
+        if epochs != self._epochs_on_disk:
+            self._epochs_on_disk, self._leader_epoch = None, NO_EPOCH
+            save_epochs(self._files, self.directory, epochs)
+            self._epochs_on_disk = epochs
+        self._epochs = epochs
+
+    def _is_roll_due(self, size: int, end_offset: int, timestamp: int) -> bool:
+        """Whether `size` bytes up to `end_offset` go to a new segment."""
+        end, config = self._tail.end, self._config
+        return end.position > 0 and (
+            end.position + size > config.segment_bytes_max
+            or end_offset - end.segment_base > config.segment_messages_max
+            or timestamp - self._begun >= config.segment_age_ms_max
         )
-        return end
+
+    def _write(self, data: Buffer, timestamp: int) -> int:
+        """Write batches at the end, the first with `timestamp`; return the position they are at.
+
+        Raises: OSError, LogFailed.
+        """
+        position = self._tail.end.position
+        if position == 0:
+            self._begun = timestamp
+        try:
+            self._active.file.append(data)
+        except OSError as error:
+            self._take_back(self._active.file, position, error)
+            raise
+        return position
 
     def roll(self) -> LogPosition:
         """End the active segment now, whatever its size and age; return the log's end.

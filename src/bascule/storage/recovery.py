@@ -23,9 +23,9 @@ from bascule.host.api import Files
 from bascule.storage import checkpoint as checkpoint_file
 from bascule.storage import epochs as epochs_file
 from bascule.storage import synced_mark
-from bascule.storage.checkpoint import Checkpoint, decode_checkpoint, replace_file
+from bascule.storage.checkpoint import Checkpoint, decode_checkpoint
 from bascule.storage.compaction import clean_offset, swap
-from bascule.storage.epochs import LeaderEpochs, decode_epochs, encode_epochs
+from bascule.storage.epochs import LeaderEpochs, decode_epochs, save_epochs
 from bascule.storage.index.offset_index import OffsetIndex
 from bascule.storage.index.sparse_index import Covered
 from bascule.storage.index.time_index import TimeIndex
@@ -123,10 +123,9 @@ class _Recovery:
         segments = (*put_away, *opened)
         self._sync(opened, end)
         epochs = self._scan_epochs(segments) if self.epochs is None else self.epochs
-        epochs = epochs.cut(end.offset)
+        epochs = epochs.up_to(end.offset)
         if epochs != known:
-            path = f"{self.directory}/{epochs_file.FILE_NAME}"
-            replace_file(self.files, path, encode_epochs(epochs))
+            save_epochs(self.files, self.directory, epochs)
         return Recovered(
             segments, end, self.timestamp_max, epochs, start_offset, checkpoint,
             self.gaps_allowed, self.cut_bytes, mark_is_old=mark is None or mark.offset < end.offset,

@@ -75,6 +75,15 @@ class Tail(NamedTuple):
     timestamp_max: int
     segment_timestamp_max: int
 
+    def advanced(self, position: int, end_offset: int, timestamp_max: int) -> Tail:
+        """The end after batches up to `position` and `end_offset` in the same segment."""
+        end, log_max, segment_max = self
+        return Tail(
+            LogPosition(end_offset, end.segment_base, position),
+            max(log_max, timestamp_max),
+            max(segment_max, timestamp_max),
+        )
+
 
 class SegmentInfo(NamedTuple):
     """One segment as it is now."""

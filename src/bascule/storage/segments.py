@@ -12,7 +12,7 @@ from bascule.errors import CorruptData
 from bascule.host.api import Files
 from bascule.storage.epochs import LeaderEpochs
 from bascule.storage.index.headers import check_run
-from bascule.storage.places import Place, limit_of, locate
+from bascule.storage.index.segment_lookup import Place, limit_of, locate
 from bascule.storage.scan import (
     first_record,
     walk_headers,

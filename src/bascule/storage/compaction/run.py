@@ -20,8 +20,8 @@ from bascule.storage.compaction.filter import BatchFilter
 from bascule.storage.compaction.keys.key_map import KeyMap
 from bascule.storage.compaction.output import Output
 from bascule.storage.compaction.windows import Window, windows
+from bascule.storage.index.segment_lookup import locate
 from bascule.storage.partition_log import PartitionLog
-from bascule.storage.places import locate
 from bascule.storage.segment import INDEX_INTERVAL_BYTES, Contents, Segment
 from bascule.storage.segments import SegmentGone
 
