@@ -12,7 +12,7 @@ from bascule.sim.disk import SimFiles
 from bascule.storage.partition_log import LogConfig, PartitionLog
 from fuzz.target import Target
 from support.keyed_logs import Model, append_keyed, compact, held_batches
-from support.stored_batches import DIRECTORY, append, open_log
+from support.stored_batches import DIRECTORY, append, make_batch, open_log
 
 CONFIG = LogConfig(segment_bytes_max=400, index_interval_bytes=200)
 
@@ -90,6 +90,43 @@ def _compacted() -> Scene:
     return Scene("compacted", content_of(files), tuple(held), len(held))
 
 
+def _truncated() -> Scene:
+    """A replica's log whose end was cut off, in the middle of a segment; another leader follows."""
+    files = SimFiles(RealRandom(1))
+    log = open_log(files, CONFIG)
+    batches = [append(log, 3, size=20, timestamp=n // 2, leader_epoch=n // 3) for n in range(8)]
+    log.checkpoint(high_watermark=0)
+    log.truncate_to(15, 5, high_watermark=0)
+    new = [make_batch(15 + n, timestamp=3 + n, leader_epoch=5) for n in range(4)]
+    log.append_as_follower(b"".join(new))
+    log.sync()
+    return Scene("truncated", content_of(files), (*batches[:5], *new), 5)
+
+
+def _replicated_gaps() -> Scene:
+    """A follower of a leader whose log was compacted."""
+    files = SimFiles(RealRandom(1))
+    log = open_log(files, CONFIG)
+    batches = [make_batch(n * n, 2, timestamp=n, leader_epoch=n // 3) for n in range(2, 10)]
+    for batch in batches:
+        log.append_as_follower(batch)
+    log.close()
+    return Scene("replicated gaps", content_of(files), tuple(batches), len(batches))
+
+
+def _begun_again() -> Scene:
+    """A replica that has thrown its log away and begun at its leader's start."""
+    files = SimFiles(RealRandom(1))
+    log = open_log(files, CONFIG)
+    for n in range(6):
+        append(log, 3, size=20, timestamp=n)
+    log.start_at(50, 2)
+    batches = [make_batch(50 + 2 * n, 2, timestamp=n, leader_epoch=2) for n in range(3)]
+    log.append_as_follower(b"".join(batches))
+    log.sync()
+    return Scene("begun again", content_of(files), tuple(batches), 0, start_offset=50)
+
+
 @cache
 def scenes() -> list[Scene]:
     return [
@@ -99,6 +136,9 @@ def scenes() -> list[Scene]:
         _written("one segment", clean=False, checkpoint_after=1, count=2),
         _begun_late(),
         _compacted(),
+        _truncated(),
+        _replicated_gaps(),
+        _begun_again(),
     ]
 
 

@@ -7,10 +7,10 @@ from collections.abc import Callable
 
 import pytest
 
-from bascule.errors import CorruptData, LogFailed
+from bascule.errors import BasculeError
 from bascule.host.real import RealRandom
 from bascule.sim.disk import SHORT, SimFiles
-from bascule.storage.partition_log import LogConfig
+from bascule.storage.partition_log import LogConfig, PartitionLog
 from support.stored_batches import DIRECTORY, append, make_batch, open_log
 
 Check = Callable[[str, str], None]
@@ -28,7 +28,7 @@ class Scribe:
         before = len(self.files.operations)
         try:
             result = call()
-        except (OSError, LogFailed, CorruptData) as error:
+        except (OSError, BasculeError) as error:
             result = f"{type(error).__name__}: {error}"
         self.lines.append(title)
         self.lines += [f"  {line}" for line in self.files.operations[before:]]
@@ -69,6 +69,40 @@ def test_life_of_a_log(scribe: Scribe, transcript: Check) -> None:
         lambda: f"{again.plan_read(1, bytes_max=100, end=again.end)!r}".partition(",")[2],
     )
     transcript("storage_life", scribe.text)
+
+
+def test_follower(scribe: Scribe, transcript: Check) -> None:
+    files = scribe.files
+    log = open_log(files, CONFIG)
+    two = make_batch(0, 3) + make_batch(3, 3, leader_epoch=1)
+    scribe("append as follower, two epochs", lambda: log.append_as_follower(two))
+    gap = make_batch(9, 3, leader_epoch=1)
+    scribe("append as follower, a gap", lambda: log.append_as_follower(gap))
+    scribe("append as follower, another gap", lambda: append_at(log, 14, size=90))
+    scribe("sync", log.sync)
+    scribe("checkpoint", lambda: log.checkpoint(high_watermark=6))
+    for offset, size in ((17, 60), (20, 90), (23, 50)):
+        append_at(log, offset, size=size, leader_epoch=3)
+    scribe("truncate into a batch", lambda: log.truncate_to(22, 4, high_watermark=6))
+    scribe("append as follower", lambda: append_at(log, 20, leader_epoch=4))
+    scribe("truncate to the base of a segment", lambda: log.truncate_to(14, 5, high_watermark=6))
+    scribe("truncate where nothing goes", lambda: log.truncate_to(14, 5, high_watermark=6))
+    scribe("truncate below the watermark", lambda: log.truncate_to(5, 5, high_watermark=6))
+    scribe("truncate for an older leader", lambda: log.truncate_to(14, 4, high_watermark=6))
+    scribe("append as follower", lambda: append_at(log, 14, leader_epoch=5))
+    scribe("sync", log.sync)
+    scribe("begin at another offset", lambda: log.start_at(1_000, 5))
+    scribe("append as follower", lambda: append_at(log, 1_000, leader_epoch=5))
+    scribe("sync", log.sync)
+    files.fail(9, errno.EIO)
+    scribe("begin at another offset, broken off", lambda: log.start_at(2_000, 5))
+    scribe("open after that", lambda: open_log(files, CONFIG).end)
+    transcript("storage_follower", scribe.text)
+
+
+def append_at(log: PartitionLog, offset: int, *, size: int = 20, leader_epoch: int = 1) -> object:
+    batch = make_batch(offset, 3, size=size, leader_epoch=leader_epoch)
+    return log.append_as_follower(batch)
 
 
 def test_failures(scribe: Scribe, transcript: Check) -> None:

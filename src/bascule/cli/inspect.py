@@ -22,6 +22,7 @@ from bascule.record.header import BatchHeader
 from bascule.storage import checkpoint as checkpoint_file
 from bascule.storage import epochs as epochs_file
 from bascule.storage import synced_mark
+from bascule.storage.appended_batches import has_gaps
 from bascule.storage.checkpoint import decode_checkpoint
 from bascule.storage.compaction import clean_offset, swap
 from bascule.storage.epochs import decode_epochs
@@ -30,6 +31,7 @@ from bascule.storage.index.sparse_index import SparseIndex
 from bascule.storage.index.time_index import TimeIndex
 from bascule.storage.scan import check_offset, find_batch, scan_batches
 from bascule.storage.segment import LOG_SUFFIX, base_offset_of
+from bascule.storage.truncation import reset
 
 Row = dict[str, Any]
 
@@ -46,7 +48,7 @@ def inspect(
         typer.Argument(
             metavar="FILE",
             help="A file of a log: .log, .index, .timeindex, leader-epochs, checkpoint, "
-            "synced, clean-offset or swap.",
+            "synced, clean-offset, swap or reset.",
             exists=True,
             dir_okay=False,
         ),
@@ -93,6 +95,7 @@ def _rows_of(path: str, records: bool) -> Iterator[Row]:
         synced_mark.FILE_NAME: lambda: _mark_rows(path),
         clean_offset.FILE_NAME: lambda: _clean_offset_rows(path),
         swap.FILE_NAME: lambda: _swap_rows(path),
+        reset.FILE_NAME: lambda: _checkpoint_rows(path),
     }
     kind = kinds.get(name) or kinds.get(Path(name).suffix)
     if kind is None:
@@ -107,7 +110,7 @@ def _segment_rows(path: str, records: bool) -> Iterator[Row]:
     offset = base_offset_of(path.rpartition("/")[2])
     position, size = 0, file.size()
     # Compaction may have removed the batch that a segment is named after.
-    is_compacted = clean_offset.has_gaps(RealFiles(), path.rpartition("/")[0])
+    is_compacted = has_gaps(RealFiles(), path.rpartition("/")[0])
     try:
         for at, header in scan_batches(file, start=0, end=size):
             if offset is not None:

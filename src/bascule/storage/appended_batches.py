@@ -1,14 +1,31 @@
-"""Check what is to be appended: the header of a leader's own batch against the log's end."""
+"""Check what is to be appended: a leader's own batch by its header, a follower's by every byte."""
 
 from __future__ import annotations
 
+from array import array
 from struct import Struct
-from typing import Final
+from typing import Final, NamedTuple
 
-from bascule.errors import CorruptData, UnexpectedOffset
-from bascule.host.api import Buffer
-from bascule.record.header import HEADER_BYTES, LENGTH_PREFIX_BYTES, MAGIC, read_header
+from bascule.errors import CorruptData, UnexpectedEpoch, UnexpectedOffset
+from bascule.host.api import Buffer, Files
+from bascule.record.header import (
+    HEADER_BYTES,
+    LENGTH_PREFIX_BYTES,
+    MAGIC,
+    BatchHeader,
+    check_crc,
+    read_header,
+)
+from bascule.storage import _hot
+from bascule.storage.compaction import clean_offset
+from bascule.storage.epochs import OFFSET_END, LeaderEpochs
 from bascule.storage.scan import check_header
+
+GAPS_FILE_NAME: Final = "gaps"
+"""An empty file. It says that offsets may be missing anywhere in the log: a follower got batches of
+a log that was compacted on its leader."""
+ENTRIES_MAX: Final = 4_096
+"""Index entries taken from compiled code at a time."""
 
 _STAMPED: Final = Struct(">qiib6xi8xq18x")
 """Of a whole header only what the log needs: a third of the time, once a batch."""
@@ -42,3 +59,112 @@ def refusal(batch: Buffer, end_offset: int, directory: str) -> CorruptData | Une
     if header.total_bytes != size:
         return CorruptData(origin, 8, f"one batch of {size} bytes", f"{header.total_bytes} bytes")
     return UnexpectedOffset(end_offset, header.base_offset)
+
+
+class Checked(NamedTuple):
+    """What is true of batches that may be appended."""
+
+    end_offset: int
+    timestamp_max: int
+    """The segment's largest, with these batches."""
+    epochs: LeaderEpochs
+    """Those of the log with these batches."""
+    has_gaps: bool
+    entries: array[int]
+    """For the segment's indexes: see `Contents.note_checked`."""
+    next_entry_at: int
+
+
+def first_header(data: memoryview, directory: str) -> BatchHeader:
+    """The header that `data` begins with. Raises: CorruptData."""
+    origin = f"batches for {directory}"
+    if len(data) < HEADER_BYTES:
+        raise CorruptData(
+            origin, len(data), f"a batch header of {HEADER_BYTES} bytes", f"{len(data)} bytes"
+        )
+    header = read_header(data)
+    check_header(header, origin, 0, len(data))
+    return header
+
+
+def check_replicated(
+    data: memoryview,
+    *,
+    offset: int,
+    epochs: LeaderEpochs,
+    origin: int,
+    timestamp_max: int,
+    next_entry_at: int,
+    index_interval_bytes: int,
+    directory: str,
+) -> Checked:
+    """Check whole batches, back to back, that continue a log which ends at `offset`.
+
+    Each has its CRC, a base offset not below the end of the batch before, and a leader epoch not
+    below that batch's. They are for byte `origin` of a segment whose indexes are as the next three
+    arguments say.
+
+    Raises: CorruptData, UnexpectedOffset, UnexpectedEpoch.
+    """
+    at, has_gaps = 0, False
+    room_entries = min(len(data) // index_interval_bytes + 2, ENTRIES_MAX)
+    room = array("q", bytes(8 * _hot.ENTRY_FIELDS * room_entries))
+    entries = array("q")
+    while at < len(data):
+        rest = data[at:]
+        if len(rest) < HEADER_BYTES:
+            raise _replica_refusal(data, at, offset, epochs.latest, directory)
+        header, count = read_header(rest), 0
+        if header.leader_epoch >= max(epochs.latest, 0):
+            state = array("q", (0, offset, timestamp_max, 0, next_entry_at))
+            count = _hot.check_batches(
+                rest, origin + at, offset, header.leader_epoch, OFFSET_END, has_gaps,
+                index_interval_bytes, room, state,
+            )  # fmt: skip
+        if count == 0:
+            if has_gaps or header.base_offset <= offset:
+                raise _replica_refusal(data, at, offset, epochs.latest, directory)
+            has_gaps = True
+            continue
+        epoch = header.leader_epoch
+        if epoch > epochs.latest:
+            epochs = epochs.started(epoch, header.base_offset)
+        reached, offset, timestamp_max, entry_count, next_entry_at = state
+        entries += room[: entry_count * _hot.ENTRY_FIELDS]
+        at += reached
+    return Checked(offset, timestamp_max, epochs, has_gaps, entries, next_entry_at)
+
+
+def _replica_refusal(
+    data: memoryview, at: int, offset: int, latest: int, directory: str
+) -> CorruptData | UnexpectedOffset | UnexpectedEpoch:
+    """Why the batch at byte `at` does not continue a log that ends at `offset`."""
+    origin, left = f"batches for {directory}", len(data) - at
+    if left < HEADER_BYTES:
+        return CorruptData(origin, at, f"a batch header of {HEADER_BYTES} bytes", f"{left} bytes")
+    header = read_header(data, at)
+    try:
+        check_header(header, origin, at, len(data))
+    except CorruptData as damage:
+        return damage
+    if header.base_offset < offset:
+        return UnexpectedOffset(offset, header.base_offset)
+    if not check_crc(data[at : at + header.total_bytes]):
+        return CorruptData(origin, at + 17, "the CRC of the batch", f"{header.crc:#010x}")
+    if header.leader_epoch < max(latest, 0):
+        return UnexpectedEpoch(max(latest, 0), header.leader_epoch)
+    return CorruptData(origin, at, "a base offset that leaves room", str(header.base_offset))
+
+
+def has_gaps(files: Files, directory: str) -> bool:
+    """Whether offsets may be missing in a log. Raises: OSError."""
+    names = (GAPS_FILE_NAME, clean_offset.FILE_NAME)
+    return any(files.exists(f"{directory}/{name}") for name in names)
+
+
+def mark_gaps(files: Files, directory: str) -> None:
+    """Put on the disk that offsets may be missing, before the first are. Raises: OSError."""
+    path = f"{directory}/{GAPS_FILE_NAME}"
+    if not files.exists(path):
+        files.open(path, create=True)
+    files.sync_dir(directory)

@@ -9,11 +9,13 @@ from typing import Final, NamedTuple
 
 from crc32c import crc32c
 
-from bascule.errors import CorruptData
+from bascule.errors import CorruptData, FencedEpoch
 from bascule.host.api import Files
 from bascule.storage.checkpoint import replace_file
 
 FILE_NAME: Final = "leader-epochs"
+NO_EPOCH: Final = -2
+"""No batch has this leader epoch."""
 OFFSET_END: Final = (1 << 63) - 1
 MAGIC: Final = b"BscEpoc1"
 _HEADER: Final = Struct(">8sII")
@@ -91,13 +93,59 @@ class LeaderEpochs:
         return self.entries[at].number, min(end, end_offset)
 
 
-def save_epochs(files: Files, directory: str, epochs: LeaderEpochs) -> None:
-    """Put the leader epochs on the disk. An epoch is there before its first batch is written:
-    recovery relies on it.
+class EpochFile:
+    """The leader epochs of one log, in memory and on the disk, and which leader may append.
 
-    Raises: OSError; the file is then the old one or the new one.
+    An epoch is on the disk before its first batch is written: recovery relies on it.
     """
-    replace_file(files, f"{directory}/{FILE_NAME}", encode_epochs(epochs))
+
+    def __init__(self, files: Files, directory: str, epochs: LeaderEpochs) -> None:
+        """`epochs` are those on the disk."""
+        self._files = files
+        self._path = f"{directory}/{FILE_NAME}"
+        self._on_disk: LeaderEpochs | None = epochs
+        """None while a failed write leaves it open which epochs are in the file."""
+        self._fence = NO_EPOCH
+        """The highest leader epoch for which the log was truncated."""
+        self.epochs = epochs
+        """Any thread may read it."""
+        self.writer = NO_EPOCH
+        """The leader epoch that may append without another look; NO_EPOCH where none may."""
+
+    def start(self, number: int, offset: int) -> None:
+        """Let leader epoch `number` append from `offset` on. Raises: FencedEpoch, OSError."""
+        epochs = self.epochs
+        latest = max(epochs.latest, self._fence)
+        if number < latest:
+            raise FencedEpoch(number, latest)
+        self.save(epochs.started(number, offset) if number > epochs.latest else epochs)
+        self.writer = number
+
+    def save(self, epochs: LeaderEpochs) -> None:
+        """Put `epochs` on the disk, unless they are there. Raises: OSError."""
+        self.writer = NO_EPOCH
+        if epochs != self._on_disk:
+            self._on_disk = None
+            replace_file(self._files, self._path, encode_epochs(epochs))
+            self._on_disk = epochs
+        self.epochs = epochs
+
+    def take_back(self, epochs: LeaderEpochs) -> None:
+        """Go on with `epochs`: batches of later ones were not written. The file has to follow."""
+        self.writer = NO_EPOCH
+        self.epochs = epochs
+
+    def pass_fence(self, epoch: int) -> None:
+        """Let no leader of a lower epoch than `epoch` append any more. Raises: FencedEpoch."""
+        latest = max(self.epochs.latest, self._fence)
+        if epoch < latest:
+            raise FencedEpoch(epoch, latest)
+        self._fence, self.writer = epoch, NO_EPOCH
+
+    def reset(self) -> None:
+        """Go on with a log whose file was removed."""
+        self.epochs = self._on_disk = LeaderEpochs()
+        self.writer = NO_EPOCH
 
 
 def encode_epochs(epochs: LeaderEpochs) -> bytes:

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Final, TypeVar
 
-from bascule.errors import Closed, FencedEpoch, LogFailed, OffsetOutOfRange
+from bascule.errors import Closed, CorruptData, LogFailed, OffsetOutOfRange
 from bascule.host.api import Buffer, Clock, File, Files
-from bascule.storage.appended_batches import read_stamped, refusal
+from bascule.storage.appended_batches import (
+    check_replicated,
+    first_header,
+    mark_gaps,
+    read_stamped,
+    refusal,
+)
+from bascule.storage.compaction.clean_offset import lower_clean_offset
 from bascule.storage.compaction.swaps import Swaps
-from bascule.storage.epochs import LeaderEpochs, save_epochs
+from bascule.storage.epochs import EpochFile, LeaderEpochs
 from bascule.storage.recovery import Recovered, recover
 from bascule.storage.segment import (
     Contents,
@@ -22,17 +29,18 @@ from bascule.storage.segment import (
     Stillborn,
     Tail,
     begin_segment,
+    segment_path,
 )
 from bascule.storage.segments import SegmentGone, Segments
 from bascule.storage.synced_mark import SyncedMark
+from bascule.storage.truncation import reset
+from bascule.storage.truncation.cut import cut_files, kept_segments, new_path, plan_cut
 from bascule.storage.upkeep import Removed, Upkeep
 
 __all__ = ["FileSlice", "LogConfig", "LogPosition", "PartitionLog", "Removed", "SegmentInfo"]
 
 VERIFY_BYTES: Final = 8 << 20
 """Log read by one step of `verify`, so that a caller can pause between steps."""
-NO_EPOCH: Final = -2
-"""No batch has this leader epoch."""
 UNGUARDED: Final[AbstractContextManager[object]] = nullcontext()
 _Found = TypeVar("_Found")
 
@@ -52,6 +60,7 @@ class PartitionLog:
         """Use `open`."""
         self._files = files
         self._config = config
+        self._clock = clock
         self.directory = directory
         self._segments = Segments(
             files, directory, found.segments,
@@ -69,11 +78,10 @@ class PartitionLog:
             self._mark.release()
         self.cut_bytes = found.cut_bytes
         """Removed behind the last whole batch when the log was opened; never synced."""
-        self._epochs = found.epochs
-        self._epochs_on_disk: LeaderEpochs | None = found.epochs
-        """None while a failed write leaves it open which epochs are in the file."""
-        self._leader_epoch = NO_EPOCH
-        """The leader epoch that may append without another look; NO_EPOCH where none may."""
+        self._epochs = EpochFile(files, directory, found.epochs)
+        self._gaps_marked = found.gaps_marked
+        self.replaced = 0
+        """Counts truncations and resets: odd while one is under way."""
         self._upkeep = Upkeep(
             files, directory, clock, self._segments,
             saved=found.checkpoint, start_offset=found.start_offset,
@@ -142,7 +150,7 @@ class PartitionLog:
 
     @property
     def epochs(self) -> LeaderEpochs:
-        return self._epochs
+        return self._epochs.epochs
 
     @property
     def failure(self) -> str | None:
@@ -193,8 +201,8 @@ class PartitionLog:
         base_offset, end_offset, leader_epoch, timestamp = read_stamped(batch, size)
         if base_offset != tail.end.offset:
             raise refusal(batch, tail.end.offset, self.directory)
-        if leader_epoch != self._leader_epoch:
-            self._start_epoch(leader_epoch, base_offset)
+        if leader_epoch != self._epochs.writer:
+            self._epochs.start(leader_epoch, base_offset)
         if self._is_roll_due(size, end_offset, timestamp):
             self._roll(tail)
             tail = self._tail
@@ -203,22 +211,161 @@ class PartitionLog:
         self._tail = tail = tail.advanced(position + size, end_offset, timestamp)
         return tail.end
 
-    def _start_epoch(self, number: int, start: int) -> None:
-        """Put a leader epoch on the disk before its first batch. Raises: FencedEpoch, OSError."""
-        latest = self._epochs.latest
-        if number < latest:
-            raise FencedEpoch(number, latest)
-        epochs = self._epochs if number == latest else self._epochs.started(number, start)
-        self._save_epochs(epochs)
-        self._leader_epoch = number
+    def append_as_follower(self, batches: Buffer) -> LogPosition:
+        """Append whole batches, back to back, as the leader's log has them; return the new end.
 
-    def _save_epochs(self, epochs: LeaderEpochs) -> None:
-        """Put the leader epochs on the disk, unless they are there. Raises: OSError."""
-        if epochs != self._epochs_on_disk:
-            self._epochs_on_disk, self._leader_epoch = None, NO_EPOCH
-            save_epochs(self._files, self.directory, epochs)
-            self._epochs_on_disk = epochs
-        self._epochs = epochs
+        Offsets, leader epochs and times stay what they are. The first base offset is the log's end
+        or, like each later one, beyond it where compaction left a gap on the leader. Every CRC is
+        checked. All of them or none, in one write to one segment, which the first batch's size and
+        age begin; nothing is on the disk before `sync`.
+
+        Raises: UnexpectedOffset where a batch begins below the end of the one before it,
+        UnexpectedEpoch where its leader epoch is lower, CorruptData where it is cut short or its
+        bytes are wrong, OSError, the log then being what it was before; LogFailed where it could
+        not be brought back to that; Closed.
+        """
+        self.check_open()
+        data = memoryview(batches)
+        size = len(data)
+        if size == 0:
+            return self.end
+        first = first_header(data, self.directory)
+        rolls = self._is_roll_due(size, first.end_offset, first.max_timestamp)
+        contents, tail = self._active, self._tail
+        checked = check_replicated(
+            data,
+            offset=tail.end.offset,
+            epochs=self.epochs,
+            origin=0 if rolls else tail.end.position,
+            timestamp_max=-1 if rolls else contents.timestamp_max,
+            next_entry_at=0 if rolls else contents.next_entry_at,
+            index_interval_bytes=contents.index_interval_bytes,
+            directory=self.directory,
+        )
+        if checked.has_gaps and not self._gaps_marked:
+            mark_gaps(self._files, self.directory)
+            self._gaps_marked = True
+            self.allow_gaps()
+        before = self.epochs
+        self._epochs.save(checked.epochs)
+        try:
+            if rolls:
+                self._roll(tail)
+            position = self._write(data, first.max_timestamp)
+        except (OSError, CorruptData, LogFailed):
+            self._epochs.take_back(before)
+            raise
+        self._active.note_checked(checked.entries, checked.timestamp_max, checked.next_entry_at)
+        self._tail = self._tail.advanced(position + size, checked.end_offset, checked.timestamp_max)
+        return self._tail.end
+
+    def truncate_to(self, offset: int, epoch: int, *, high_watermark: int) -> LogPosition:
+        """Cut the log so that it ends at `offset`; return its end. KIP-101, KIP-279.
+
+        Where `offset` lies within a batch, that batch goes as a whole and the log ends at its base
+        offset. Where the log ends at or before `offset`, no batch goes. Leader epochs that begin at
+        the new end or later go in any case. On return all of that is on the disk, `synced` equals
+        `end`, and the checkpoint's high watermark is `high_watermark`. After a crash before that
+        the log ends at a batch boundary between there and where it ended.
+
+        `epoch` is the leader epoch of the leader for whose sake the log is cut. It is a fence: no
+        lower than the latest epoch of the log or than that of an earlier call, and until the log is
+        closed `append` refuses batches of a lower one. `high_watermark` is the first offset that
+        is not committed: nothing below it goes.
+
+        For the appending thread, and never beside `sync`, `checkpoint`, `advance_start` or a
+        replacement of segments. Readers may run beside it: the slices that they hold give the bytes
+        of before, or end early. Positions beyond the new end are void.
+
+        Raises: FencedEpoch; OffsetOutOfRange where the log would end below its start or
+        `high_watermark`: `start_at` is for that; CorruptData, OSError, the log then being what it
+        was before; LogFailed where a part was done: open the log again; Closed.
+        """
+        self.check_open()
+        self._epochs.pass_fence(epoch)
+        end = self.sync()
+        least = max(self.start_offset, high_watermark)
+        cut = None
+        if least <= offset < end.offset:
+            cut = self._look(lambda _: plan_cut(self._segments, offset, self._tail))
+        new_end = min(offset, end.offset) if cut is None else cut.end.offset
+        if new_end < least:
+            raise OffsetOutOfRange(offset, least, end.offset)
+        if cut is None:
+            self._epochs.save(self.epochs.before(new_end))
+            return end
+        self.swaps.settle_doubt()
+        lower_clean_offset(self._files, self.directory, new_end)
+        self._upkeep.save_truncated(cut.tail, high_watermark=high_watermark)
+        self._mark.lower(cut.end)
+        file = self._files.open(new_path(self.directory, new_end), create=True)
+        try:
+            later = [s.base_offset for s in self._segments.all if s.base_offset > cut.end[1]]
+            with self._replacing():
+                self._epochs.save(self.epochs.before(new_end))
+                kept = kept_segments(self._segments, cut)
+                self._begin_again(kept, file, new_end, cut.tail.timestamp_max)
+                cut_files(self._files, self.directory, cut, later)
+                self._active.file = self._files.open(segment_path(self.directory, new_end))
+        except OSError as error:
+            cause = f"truncation to offset {new_end} failed: {error}"
+            raise self._stop(cause) from error
+        return self.end
+
+    def start_at(self, offset: int, epoch: int) -> LogPosition:
+        """Throw the whole log away and begin an empty one at `offset`; return its end.
+
+        For a replica whose log ends below its leader's start. On return that is on the disk: start,
+        end, `synced` and the checkpoint's high watermark are `offset`, and there is no leader
+        epoch. After a crash before that it is the log of before or the empty one. `epoch`, threads
+        and readers: as for `truncate_to`.
+
+        Raises: FencedEpoch, OSError, the log then being what it was before; LogFailed where it is
+        not known which it is: open the log again; Closed.
+        """
+        self.check_open()
+        self._epochs.pass_fence(epoch)
+        checkpoint = reset.empty_log(offset, now_ms=self._clock.now_ms())
+        file = self._files.open(new_path(self.directory, offset), create=True)
+        try:
+            reset.commit(self._files, self.directory, checkpoint)
+        except OSError as error:
+            try:
+                reset.undo(self._files, self.directory)
+            except OSError as second:
+                cause = f"reset to offset {offset} failed ({error}) and its undoing ({second})"
+                raise self._stop(cause) from error
+            raise
+        try:
+            with self._replacing():
+                self._begin_again((), file, offset, -1)
+                self._epochs.reset()
+                self._upkeep.reset(checkpoint)
+                reset.finish(self._files, self.directory)
+                self._active.file = self._files.open(segment_path(self.directory, offset))
+        except OSError as error:
+            raise self._stop(f"reset to offset {offset} failed: {error}") from error
+        self._gaps_marked = False
+        self._segments.gaps_allowed = self._config.gaps_allowed
+        self.swaps.reset()
+        self._mark.release()
+        return self.end
+
+    @contextmanager
+    def _replacing(self) -> Iterator[None]:
+        """Segments are replaced within: `replaced` is odd meanwhile, and another number after."""
+        self.replaced += 1
+        yield
+        self.replaced += 1
+
+    def _begin_again(
+        self, kept: Sequence[Segment], file: File, offset: int, timestamp_max: int
+    ) -> None:
+        """Let readers and appends see `kept` and a new segment behind it, all of it synced."""
+        contents = Contents(file, self._config.index_interval_bytes)
+        self._segments.end_at(kept, Segment(offset, 0, contents))
+        self._active = contents
+        self._synced = self._tail = Tail(LogPosition(offset, offset, 0), timestamp_max, -1)
 
     def _is_roll_due(self, size: int, end_offset: int, timestamp: int) -> bool:
         """Whether `size` bytes up to `end_offset` go to a new segment."""
@@ -319,14 +466,20 @@ class PartitionLog:
         Raises: OffsetOutOfRange, CorruptData, LogFailed, Closed, OSError.
         """
         self.check_open()
+        replaced = self.replaced
+        end = min(end, self._tail.end)
         if not self.start_offset <= offset <= end.offset:
             raise OffsetOutOfRange(offset, self.start_offset, end.offset)
         try:
             return self._segments.slice(
-                offset, bytes_max=bytes_max, end=end, epochs=self._epochs, nowait=nowait
+                offset, bytes_max=bytes_max, end=end, epochs=self.epochs, nowait=nowait
             )
         except SegmentGone:
-            raise OffsetOutOfRange(offset, self.start_offset, end.offset) from None
+            pass
+        except (CorruptData, FileNotFoundError):
+            if not self._was_replaced_since(replaced):
+                raise
+        raise OffsetOutOfRange(offset, self.start_offset, self.end.offset)
 
     def find_timestamp(self, timestamp: int, *, end: LogPosition) -> tuple[int, int] | None:
         """(offset, timestamp) of the first record below `end` of at least `timestamp`, in ms.
@@ -349,14 +502,23 @@ class PartitionLog:
     def _look(self, look: Callable[[int], _Found]) -> _Found:
         """Look something up from the log's start on, again where segments go meanwhile."""
         while True:
+            replaced = self.replaced
             try:
                 return look(self.start_offset)
             except SegmentGone:
                 continue
+            except (CorruptData, FileNotFoundError):
+                if not self._was_replaced_since(replaced):
+                    raise
+                self.check_open()
+
+    def _was_replaced_since(self, replaced: int) -> bool:
+        """Whether what was read since may have been the end of a file that was cut."""
+        return replaced % 2 == 1 or self.replaced != replaced
 
     def epoch_end(self, epoch: int, *, end: LogPosition) -> tuple[int, int]:
         """(largest epoch up to `epoch`, the offset it ends at), (-1, -1) where none is: KIP-101."""
-        return self._epochs.end_of(epoch, end_offset=end.offset)
+        return self.epochs.end_of(epoch, end_offset=end.offset)
 
     def verify(self, start: LogPosition | None = None) -> LogPosition | None:
         """Check some synced batches from `start` (the beginning) on, every byte with its CRC.
@@ -369,7 +531,7 @@ class PartitionLog:
         self.check_open()
         return self._look(
             lambda _: self._segments.verify(
-                start, synced=self._synced.end, epochs=self._epochs, bytes_max=VERIFY_BYTES
+                start, synced=self._synced.end, epochs=self.epochs, bytes_max=VERIFY_BYTES
             )
         )
 

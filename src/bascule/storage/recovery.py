@@ -23,9 +23,10 @@ from bascule.host.api import Files
 from bascule.storage import checkpoint as checkpoint_file
 from bascule.storage import epochs as epochs_file
 from bascule.storage import synced_mark
-from bascule.storage.checkpoint import Checkpoint, decode_checkpoint
+from bascule.storage.appended_batches import GAPS_FILE_NAME
+from bascule.storage.checkpoint import Checkpoint, decode_checkpoint, replace_file
 from bascule.storage.compaction import clean_offset, swap
-from bascule.storage.epochs import LeaderEpochs, decode_epochs, save_epochs
+from bascule.storage.epochs import LeaderEpochs, decode_epochs, encode_epochs
 from bascule.storage.index.offset_index import OffsetIndex
 from bascule.storage.index.sparse_index import Covered
 from bascule.storage.index.time_index import TimeIndex
@@ -38,6 +39,7 @@ from bascule.storage.segment import (
     base_offset_of,
     segment_path,
 )
+from bascule.storage.truncation import reset
 
 SEGMENT_SUFFIXES: Final = (OffsetIndex.SUFFIX, TimeIndex.SUFFIX, LOG_SUFFIX)
 
@@ -54,6 +56,8 @@ class Recovered(NamedTuple):
     checkpoint: Checkpoint | None
     gaps_allowed: bool
     """Whether the log may have been compacted, now or ever."""
+    gaps_marked: bool
+    """Whether the file `gaps` is there."""
     cut_bytes: int
     """Removed behind the last whole batch: a tail that was never synced."""
     mark_is_old: bool
@@ -83,17 +87,11 @@ class _Recovery:
 
     def run(self) -> Recovered:
         names = self._list()
+        self.gaps_marked = GAPS_FILE_NAME in names
         self.gaps_allowed |= clean_offset.FILE_NAME in names
         bases = sorted(base for name in names if (base := base_offset_of(name)) is not None)
         checkpoint = self._read_checkpoint()
-        if checkpoint is None:
-            self.point = LogPosition(bases[0], bases[0], 0) if bases else LogPosition(0, 0, 0)
-        else:
-            self.point = LogPosition(
-                checkpoint.recovery_offset,
-                checkpoint.recovery_segment,
-                checkpoint.recovery_position,
-            )
+        self.point = _recovery_point(checkpoint, bases)
         if self.point.segment_base not in bases:
             if bases or checkpoint is not None:
                 path = segment_path(self.directory, self.point.segment_base)
@@ -112,10 +110,12 @@ class _Recovery:
         mark = self._read_mark()
         self.known = self.point if mark is None else max(mark, self.point)
         """Everything before it was synced."""
-        # Compaction leaves gaps below the recovery point alone.
-        self.gaps_scanned = self.gaps_allowed and checkpoint is None
+        # Compaction leaves gaps below the recovery point alone, replication anywhere.
+        self.may_be_compacted = self.gaps_allowed and checkpoint is None
+        self.gaps_allowed |= self.gaps_marked
+        self.gaps_scanned = self.may_be_compacted or self.gaps_marked
         # A mark in a segment that was compacted since counts other bytes.
-        self.flushed = self.point if self.gaps_scanned else self.known
+        self.flushed = self.point if self.may_be_compacted else self.known
         self.timestamp_max = checkpoint.timestamp_max if checkpoint else -1
         self.epochs = self._read_epochs()
         known = LeaderEpochs() if self.epochs is None else self.epochs
@@ -125,16 +125,23 @@ class _Recovery:
         epochs = self._scan_epochs(segments) if self.epochs is None else self.epochs
         epochs = epochs.up_to(end.offset)
         if epochs != known:
-            save_epochs(self.files, self.directory, epochs)
+            path = f"{self.directory}/{epochs_file.FILE_NAME}"
+            replace_file(self.files, path, encode_epochs(epochs))
         return Recovered(
             segments, end, self.timestamp_max, epochs, start_offset, checkpoint,
-            self.gaps_allowed, self.cut_bytes, mark_is_old=mark is None or mark.offset < end.offset,
+            self.gaps_allowed, self.gaps_marked, self.cut_bytes,
+            mark_is_old=mark is None or mark.offset < end.offset,
         )  # fmt: skip
 
     def _list(self) -> list[str]:
         self.files.make_dirs(self.directory)
-        swap.finish(self.files, self.directory)
         names = self.files.list_dir(self.directory)
+        if reset.FILE_NAME in names:
+            reset.finish(self.files, self.directory)
+            names = self.files.list_dir(self.directory)
+        if any(name == swap.FILE_NAME or name.endswith(swap.CLEANED_SUFFIX) for name in names):
+            swap.finish(self.files, self.directory)
+            names = self.files.list_dir(self.directory)
         for name in names:
             if name.endswith(checkpoint_file.NEW_SUFFIX):
                 self.files.remove(f"{self.directory}/{name}")
@@ -211,6 +218,15 @@ class _Recovery:
                 break
         if end.offset < self.known.offset:
             raise self._refusal(damage, end)
+        known = self.known
+        is_at_known = not self.may_be_compacted and end[1:] == known[1:]
+        if self.gaps_scanned and is_at_known and end.offset > known.offset:
+            # Where gaps are allowed nothing else tells that the last base offset has grown.
+            path = segment_path(self.directory, end.segment_base)
+            raise CorruptData(
+                path, end.position, f"the last batch to end at offset {known.offset}",
+                str(end.offset),
+            )  # fmt: skip
         return opened, end
 
     def _refusal(self, damage: CorruptData | None, end: LogPosition) -> CorruptData:
@@ -248,6 +264,10 @@ class _Recovery:
             gaps_allowed=self.gaps_scanned,
         )
         self.timestamp_max = max(self.timestamp_max, contents.timestamp_max)
+        at_point = (base, position) == (self.point.segment_base, self.point.position)
+        if at_point and self.gaps_allowed:
+            # A truncation may have cut the log in a gap, behind the last batch.
+            offset = max(offset, self.point.offset)
         return LogPosition(offset, base, position), damage
 
     def _cut(self, segment: Segment, end: LogPosition, later: list[int]) -> None:
@@ -304,3 +324,12 @@ class _Recovery:
                         str(header.leader_epoch),
                     )  # fmt: skip
         return epochs
+
+
+def _recovery_point(checkpoint: Checkpoint | None, bases: list[int]) -> LogPosition:
+    """Up to where the checkpoint says that all is on the disk; without one, the log's beginning."""
+    if checkpoint is None:
+        return LogPosition(bases[0], bases[0], 0) if bases else LogPosition(0, 0, 0)
+    return LogPosition(
+        checkpoint.recovery_offset, checkpoint.recovery_segment, checkpoint.recovery_position
+    )

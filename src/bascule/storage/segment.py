@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -147,6 +148,19 @@ class Contents:
         if timestamp_max > self.timestamp_max:
             self.timestamp_max = timestamp_max
 
+    @property
+    def next_entry_at(self) -> int:
+        """The position from which the next batch gets an entry in the indexes."""
+        return self._next_entry_at
+
+    def note_checked(self, entries: Sequence[int], timestamp_max: int, next_entry_at: int) -> None:
+        """Take batches into the indexes that compiled code has checked: what it found of them."""
+        for row in range(0, len(entries), _hot.ENTRY_FIELDS):
+            base_offset, position, timestamp_before = entries[row : row + _hot.ENTRY_FIELDS]
+            self._add_entry(base_offset, position, timestamp_before)
+        self.timestamp_max = timestamp_max
+        self._next_entry_at = next_entry_at
+
     def _add_entry(self, base_offset: int, position: int, timestamp_before: int) -> None:
         self.offsets.add(base_offset, position)
         if position > 0:
@@ -194,10 +208,8 @@ class Contents:
             data, position, offset, epoch, epoch_end, gaps_allowed, self.index_interval_bytes,
             entries, state,
         )  # fmt: skip
-        reached, offset, self.timestamp_max, count, self._next_entry_at = state
-        for row in range(0, count * _hot.ENTRY_FIELDS, _hot.ENTRY_FIELDS):
-            base_offset, at, timestamp_before = entries[row : row + _hot.ENTRY_FIELDS]
-            self._add_entry(base_offset, at, timestamp_before)
+        reached, offset, timestamp_max, count, next_entry_at = state
+        self.note_checked(entries[: count * _hot.ENTRY_FIELDS], timestamp_max, next_entry_at)
         return position + reached, offset
 
     def _scan_one(
@@ -217,6 +229,14 @@ class Contents:
             behind_gap=header.base_offset != offset,
         )  # fmt: skip
         return position + header.total_bytes, header.end_offset
+
+    def truncated(self, end: LogPosition, timestamp_max: int) -> Contents:
+        """The same file with indexes that end at `end`; their files have to be written anew."""
+        contents = Contents(self.file, self.index_interval_bytes)
+        contents.offsets = self.offsets.truncated(self.offsets.count_below(end.position))
+        contents.times = self.times.truncated(self.times.count_below(end.offset))
+        contents.timestamp_max = timestamp_max
+        return contents
 
     def load_indexes(
         self, files: Files, directory: str, base_offset: int, *, limit: Covered | None

@@ -74,6 +74,13 @@ class Segments:
             self.bytes_before_last += sum(s.size for s in added) - sum(s.size for s in removed)
             self._loaded = tuple(s for s in self._loaded if s not in gone)
 
+    def end_at(self, kept: Sequence[Segment], active: Segment) -> None:
+        """Go on with the segments `kept` and a new, empty one; the appending thread alone does."""
+        with self._guard:
+            self.all = (*kept, active)
+            self.bytes_before_last = sum(segment.size for segment in kept)
+            self._loaded = tuple(segment for segment in self._loaded if segment in self.all)
+
     def holds(self, segment: Segment) -> bool:
         """Whether the segment is still one of the log."""
         return self.at(segment.base_offset)[0] is segment
@@ -230,7 +237,7 @@ class Segments:
                 except SegmentGone:
                     continue
             contents.used = True
-            limit = limit_of(segment, end)
+            limit = limit_of(segment, following, end)
             if offset >= end.offset:
                 return segment, contents, Place(limit, limit), limit
             place = locate(contents, offset, limit, nowait)
@@ -259,7 +266,7 @@ class Segments:
             contents = self.open(segment, following)
             if contents.timestamp_max < timestamp:
                 continue
-            limit = limit_of(segment, end)
+            limit = limit_of(segment, following, end)
             first = contents.times.offset_before(timestamp)
             position = 0 if first is None else contents.offsets.entry_at(first)[0]
             for at, header in walk_headers(contents.file, start=position, end=limit):
@@ -274,10 +281,10 @@ class Segments:
         """See `PartitionLog.find_timestamp_max`. Raises: SegmentGone, CorruptData, OSError."""
         if end.offset <= start_offset:
             return None
-        largest = self._timestamp_max(start_offset=start_offset, end=end)
+        largest = self.timestamp_max(start_offset=start_offset, end=end)
         return self.first_at(largest, start_offset=start_offset, end=end)
 
-    def _timestamp_max(self, *, start_offset: int, end: LogPosition) -> int:
+    def timestamp_max(self, *, start_offset: int, end: LogPosition) -> int:
         """The largest timestamp of the batches in [start_offset, end), -1 where there is none.
 
         Raises: SegmentGone, CorruptData, OSError.
@@ -305,7 +312,7 @@ class Segments:
                 largest_before, offset = contents.times.entry_before(end.offset)
                 largest = max(largest, largest_before)
                 position = 0 if offset is None else contents.offsets.entry_at(offset)[0]
-            limit = limit_of(segment, end)
+            limit = limit_of(segment, following, end)
             for _, header in walk_headers(contents.file, start=position, end=limit):
                 if header.end_offset > start_offset:
                     largest = max(largest, header.max_timestamp)

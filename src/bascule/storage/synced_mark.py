@@ -89,6 +89,16 @@ class SyncedMark:
             return
         self._slot = (self._slot + 1) % SLOTS
 
+    def lower(self, synced: LogPosition) -> None:
+        """Take back what was noted above `synced`; on return that is on the disk.
+
+        Raises: OSError; the older mark is then there, or this one, or none.
+        """
+        file = self._files.open(self._path, create=True) if self._file is None else self._file
+        file.write_at(0, SLOTS * encode_slot(synced))
+        file.sync()
+        self._file, self._slot = file, 0
+
     def release(self) -> None:
         """Let go of the file; the next write opens it again. From any thread."""
         self._file = None

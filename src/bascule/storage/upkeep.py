@@ -63,8 +63,26 @@ class Upkeep:
         """
         self._save(synced, high_watermark, self.start_offset, clean)
 
+    def save_truncated(self, tail: Tail, *, high_watermark: int) -> None:
+        """Write the checkpoint of a log that is about to end at `tail`, which is synced.
+
+        The indexes of the segment that is cut are left: they reach further. Raises: OSError.
+        """
+        self._save_indexes(tail, clean=False, below=tail.end.segment_base)
+        self._write(tail, high_watermark, self.start_offset, clean=False)
+
+    def reset(self, checkpoint: Checkpoint) -> None:
+        """Go on with an empty log whose checkpoint is on the disk already."""
+        self._saved = checkpoint
+        self._removable.clear()
+        self.start_offset = checkpoint.start_offset
+        self.high_watermark = checkpoint.high_watermark
+
     def _save(self, synced: Tail, high_watermark: int, start_offset: int, clean: bool) -> None:
-        self._save_indexes(synced, clean)
+        self._save_indexes(synced, clean, below=synced.end.segment_base + 1)
+        self._write(synced, high_watermark, start_offset, clean)
+
+    def _write(self, synced: Tail, high_watermark: int, start_offset: int, clean: bool) -> None:
         end = synced.end
         new = Checkpoint(
             clean, high_watermark, end.offset, end.segment_base, end.position,
@@ -76,12 +94,13 @@ class Upkeep:
         self._saved = new
         self.high_watermark = high_watermark
 
-    def _save_indexes(self, synced: Tail, clean: bool) -> None:
+    def _save_indexes(self, synced: Tail, clean: bool, *, below: int) -> None:
+        """Of the segments with a base offset below `below`. Raises: OSError."""
         end = synced.end
         segments = self._segments.all
         for segment, following in zip(segments, (*segments[1:], None), strict=True):
             contents = segment.contents
-            if contents is None or segment.base_offset > end.segment_base:
+            if contents is None or segment.base_offset >= below:
                 continue
             if segment.base_offset == end.segment_base:
                 covered = Covered(end.position, end.offset, synced.segment_timestamp_max)

@@ -71,6 +71,14 @@ def write_clean_offset(files: Files, directory: str, clean: CleanOffset) -> None
     replace_file(files, f"{directory}/{FILE_NAME}", encode_clean_offset(clean))
 
 
+def lower_clean_offset(files: Files, directory: str, offset: int) -> None:
+    """Count nothing from `offset` on as clean: it is about to be cut off. Raises: OSError."""
+    if has_gaps(files, directory):
+        clean = read_clean_offset(files, directory)
+        if clean.offset > offset:
+            write_clean_offset(files, directory, clean._replace(offset=offset))
+
+
 def has_gaps(files: Files, directory: str) -> bool:
     """Whether the log has ever been compacted: then offsets may be missing. Raises: OSError."""
     return files.exists(f"{directory}/{FILE_NAME}")

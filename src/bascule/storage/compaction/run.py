@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
+from bascule.errors import CorruptData
 from bascule.host.api import Files
 from bascule.record.header import HEADER_BYTES, read_header
 from bascule.storage.compaction import swap
@@ -60,6 +61,10 @@ class Compacted:
     clean_offset: int = 0
 
 
+class _Replaced(Exception):
+    """The log was truncated or reset meanwhile; the run ends. Never leaves this module."""
+
+
 class Compaction:
     """One run; `steps` does the work. One thread at a time, and one run of a log at a time."""
 
@@ -86,19 +91,32 @@ class Compaction:
         self._now_ms = now_ms
         self._secret = secret
         self._lock = lock
+        self._replaced = log.replaced
         self.done = Compacted()
 
     def steps(self) -> Generator[int, None, None]:
         """Do the work in steps of about a MiB; yields the bytes that each read and wrote.
 
-        May be left off after any of them: nothing is lost but the work since the last swap.
+        May be left off after any of them: nothing is lost but the work since the last swap. A run
+        ends early where the log is truncated or reset beside it.
 
         Raises: CorruptData naming file and byte, OSError, LogFailed, Closed. Swaps that were
         complete stay so, and the next run settles what is not.
         """
+        try:
+            yield from self._steps()
+        except _Replaced:
+            self._discard()
+        except CorruptData:
+            if self._log.replaced == self._replaced:
+                raise
+            self._discard()
+
+    def _steps(self) -> Generator[int, None, None]:
         log, files = self._log, self._files
         with self._lock:
             log.check_open()
+            self._replaced = log.replaced
             log.swaps.settle()
             clean = read_clean_offset(files, log.directory)
             if not has_gaps(files, log.directory):
@@ -127,7 +145,7 @@ class Compaction:
             yield from self._replace(group, survivors)
         self.done.clean_offset = end
         with self._lock:
-            log.check_open()
+            self._check_log()
             write_clean_offset(files, log.directory, CleanOffset(end, survivors.horizon_ms))
 
     def _map(self, keys: KeyMap, start: int) -> Generator[int, None, int]:
@@ -251,7 +269,7 @@ class Compaction:
 
     def _swap(self, group: list[Segment], added: Segment) -> None:
         with self._lock:
-            self._log.check_open()
+            self._check_log()
             try:
                 self._log.swaps.replace(group, added)
             except SegmentGone:
@@ -259,6 +277,12 @@ class Compaction:
                 raise
         self.done.bytes_removed += sum(segment.size for segment in group) - added.size
         self.done.segments_removed += len(group) - 1
+
+    def _check_log(self) -> None:
+        """Raises: LogFailed, Closed; _Replaced where the map may hold keys that were cut off."""
+        self._log.check_open()
+        if self._log.replaced != self._replaced:
+            raise _Replaced
 
     def _discard(self) -> None:
         """Remove what was written in vain; what that leaves behind, the next run does away with."""

@@ -69,6 +69,16 @@ class Swaps:
         """Whether the segment is still one of the log."""
         return self._segments.holds(segment)
 
+    def settle_doubt(self) -> None:
+        """As `settle`, where a swap has failed; else there is nothing to do."""
+        if self._stage is not _Stage.SETTLED:
+            self.settle()
+
+    def reset(self) -> None:
+        """Go on with a log of which all former segments and files are gone."""
+        self._stage = _Stage.SETTLED
+        self._added.clear()
+
     def settle(self) -> None:
         """Bring the directory in line with the log, whatever a failed swap has left there.
 

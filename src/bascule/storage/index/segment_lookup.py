@@ -17,10 +17,11 @@ class Place(NamedTuple):
     end: int
 
 
-def limit_of(segment: Segment, end: LogPosition) -> int:
+def limit_of(segment: Segment, following: Segment | None, end: LogPosition) -> int:
     """Where the bytes below `end` stop in a segment."""
     if segment.base_offset == end.segment_base:
-        return end.position
+        # An `end` from before a truncation may lie beyond what the segment still has.
+        return end.position if following is None else min(end.position, segment.size)
     return segment.size if segment.base_offset < end.segment_base else 0
 
 

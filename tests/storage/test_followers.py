@@ -1,0 +1,337 @@
+"""What a follower does to its log: append as the leader has it, truncate, begin elsewhere."""
+
+from __future__ import annotations
+
+import errno
+
+import pytest
+
+from bascule.errors import (
+    CorruptData,
+    FencedEpoch,
+    OffsetOutOfRange,
+    UnexpectedEpoch,
+    UnexpectedOffset,
+)
+from bascule.host.real import RealRandom
+from bascule.sim.disk import SimFiles
+from bascule.storage.compaction.clean_offset import (
+    CleanOffset,
+    read_clean_offset,
+    write_clean_offset,
+)
+from bascule.storage.epochs import Epoch
+from bascule.storage.partition_log import LogConfig
+from support.keyed_logs import (
+    Model,
+    append_keyed,
+    close_segment,
+    closed_end,
+    compaction,
+    held,
+    held_batches,
+    open_keyed,
+    verify_all,
+)
+from support.stored_batches import DIRECTORY, append, make_batch, open_log, read_batches
+
+SMALL = LogConfig(segment_bytes_max=500, index_interval_bytes=200)
+
+
+@pytest.fixture
+def files() -> SimFiles:
+    return SimFiles(RealRandom(1))
+
+
+def damaged(batch: bytes, at: int) -> bytes:
+    return batch[:at] + bytes([batch[at] ^ 1]) + batch[at + 1 :]
+
+
+def test_batches_are_appended_as_they_come(files: SimFiles) -> None:
+    log = open_log(files)
+    batches = [
+        make_batch(0, 3, timestamp=500, leader_epoch=1),
+        make_batch(3, 1, timestamp=900, leader_epoch=1),
+        make_batch(4, 2, timestamp=700, leader_epoch=4),
+    ]
+    before = len(files.operations)
+    end = log.append_as_follower(memoryview(b"".join(batches)))
+    assert end == log.end == (6, 0, sum(map(len, batches)))
+    assert [o for o in files.operations[before:] if o.startswith("append")][1:] == [
+        f"append 00000000000000000000.log {end.position} at 0"
+    ], "one write to the segment, after the one to the epoch file"
+    assert read_batches(log) == batches
+    assert log.epochs.entries == (Epoch(1, 0), Epoch(4, 4))
+    assert log.timestamp_max == 900
+    assert log.find_timestamp(600, end=end) == (3, 900)
+    assert log.append_as_follower(b"") == end
+
+
+def test_gaps_of_a_compacted_leader_are_kept(files: SimFiles) -> None:
+    """Before the first batch, between batches and between calls; a kill loses none of them."""
+    log = open_log(files, SMALL)
+    batches = [make_batch(offset, 2, leader_epoch=offset // 20) for offset in (7, 9, 30, 47)]
+    log.append_as_follower(b"".join(batches[:3]))
+    log.append_as_follower(batches[3])
+    for again in (log, open_log(files, SMALL)):
+        assert held_batches(again) == batches
+        assert again.end.offset == 49
+        piece = again.plan_read(12, bytes_max=1, end=again.end)
+        assert piece is not None
+        assert piece.file.read_at(piece.position, piece.length) == batches[2]
+        verify_all(again)
+
+
+def test_a_log_without_gaps_stays_one_that_refuses_them(files: SimFiles) -> None:
+    log = open_log(files)
+    log.append_as_follower(make_batch(0, 3) + make_batch(3, 1))
+    assert not files.exists(f"{DIRECTORY}/gaps")
+    log.append_as_follower(make_batch(5, 3))
+    assert files.exists(f"{DIRECTORY}/gaps")
+
+
+@pytest.mark.parametrize("gap", [0, 4])
+def test_a_base_offset_that_has_grown_is_seen_at_the_next_start(files: SimFiles, gap: int) -> None:
+    """No CRC covers it, and with gaps a later one is plausible: the synced mark tells."""
+    log = open_log(files)
+    log.append_as_follower(make_batch(0, 3) + make_batch(3 + gap, 1))
+    log.sync()
+    position = len(make_batch(0, 3))
+    files._inode(f"{DIRECTORY}/{0:020d}.log").data[position + 7] += 8
+    with pytest.raises(CorruptData):
+        open_log(files)
+
+
+def test_what_does_not_continue_the_log_is_refused_as_a_whole(files: SimFiles) -> None:
+    log = open_log(files)
+    append(log, 3, leader_epoch=2)
+    good, following = make_batch(3, 2, leader_epoch=2), make_batch(5, 2, leader_epoch=3)
+    before, operations = (log.end, log.epochs), len(files.operations)
+    for data, kind, text in [
+        (make_batch(2, 2, leader_epoch=2), UnexpectedOffset, "begins at offset 2, the log ends at"),
+        (good + make_batch(4, 2, leader_epoch=2), UnexpectedOffset, "offset 4, the log ends at"),
+        (make_batch(3, leader_epoch=1), UnexpectedEpoch, "epoch 1, the batch before it 2"),
+        (good + make_batch(5, leader_epoch=1), UnexpectedEpoch, "before it 2"),
+        (make_batch(3, leader_epoch=-1), UnexpectedEpoch, "epoch -1"),
+        (good + following[:-1], CorruptData, f"byte {len(good)}"),
+        (good + following[:40], CorruptData, f"byte {len(good)}"),
+        (good[:60], CorruptData, "byte 60"),
+        (damaged(good, len(good) - 1), CorruptData, "byte 17: expected the CRC"),
+        (good + damaged(following, 70), CorruptData, f"byte {len(good) + 17}"),
+        (good + damaged(following, 16), CorruptData, "magic"),
+        (good + b"\0" * 80, CorruptData, "magic 2, found 0"),
+    ]:  # fmt: skip
+        with pytest.raises(kind, match=text):
+            log.append_as_follower(data)
+        assert (log.end, log.epochs) == before
+        assert len(files.operations) == operations, "nothing reached the disk"
+    log.append_as_follower(good + following)
+    assert log.end.offset == 7
+
+
+def test_an_epoch_of_a_failed_append_is_taken_back(files: SimFiles) -> None:
+    log = open_log(files)
+    append(log, 3, leader_epoch=2)
+    operations = len(files.operations)
+    assert log.append_as_follower(make_batch(3, leader_epoch=3)).offset == 4
+    last = len(files.operations) - operations
+    files.fail(last, errno.EIO)
+    with pytest.raises(OSError, match="EIO"):
+        log.append_as_follower(make_batch(4, leader_epoch=5) + make_batch(5, leader_epoch=6))
+    assert log.epochs.latest == 3
+    log.append_as_follower(make_batch(4, leader_epoch=3) + make_batch(5, leader_epoch=5))
+    log.sync()
+    again = open_log(files)
+    assert again.epochs.entries == (Epoch(2, 0), Epoch(3, 3), Epoch(5, 5))
+    assert again.end.offset == 6
+
+
+def test_an_epoch_file_in_doubt_is_written_again(files: SimFiles) -> None:
+    """The new epoch is in the file, though the append failed; the log goes on without it."""
+    log = open_log(files)
+    append(log, 3, leader_epoch=2)
+    files.fail(6, errno.EIO)
+    with pytest.raises(OSError, match="EIO"):
+        log.append_as_follower(make_batch(3, leader_epoch=3))
+    assert files.operations[-1] == "sync-dir 0 -> EIO"
+    log.append_as_follower(make_batch(3, leader_epoch=2))
+    log.sync()
+    again = open_log(files)
+    assert again.end.offset == 4
+    assert again.epochs.entries == (Epoch(2, 0),)
+
+
+def test_truncation_goes_to_batch_boundaries(files: SimFiles) -> None:
+    log = open_log(files, SMALL)
+    batches = [append(log, 5, size=30, leader_epoch=n) for n in range(8)]
+    assert log.truncate_to(1_000, 7, high_watermark=0).offset == 40, "nothing to cut"
+    assert log.truncate_to(35, 7, high_watermark=0) == (35, 35, 0)
+    assert log.truncate_to(33, 7, high_watermark=0) == (30, 30, 0), "batches go as a whole"
+    assert log.epochs.entries == tuple(Epoch(n, 5 * n) for n in range(6))
+    assert read_batches(log) == batches[:6]
+    assert log.synced == log.end
+    assert sum(map(len, batches[:6])) == log.size_bytes()
+    again = open_log(files, SMALL)
+    assert again.end == (30, 30, 0)
+    assert read_batches(again) == batches[:6]
+
+
+def test_an_epoch_that_begins_at_the_end_goes(files: SimFiles) -> None:
+    log = open_log(files)
+    append(log, 3, leader_epoch=1)
+    operations = len(files.operations)
+    append(log, 1, leader_epoch=2)
+    files.fail(len(files.operations) - operations, errno.EIO)
+    with pytest.raises(OSError, match="EIO"):
+        append(log, 3, leader_epoch=3)
+    assert log.epochs.latest == 3
+    log.truncate_to(4, 4, high_watermark=0)
+    assert log.epochs.latest == 2
+    assert open_log(files).epochs.latest == 2
+    log.truncate_to(3, 4, high_watermark=0)
+    assert log.epochs.latest == 1
+    assert open_log(files).epochs.latest == 1
+
+
+def test_what_is_committed_or_below_the_start_is_not_cut(files: SimFiles) -> None:
+    log = open_log(files, SMALL)
+    batches = [append(log, 5, size=30) for _ in range(8)]
+    log.sync()
+    with pytest.raises(OffsetOutOfRange, match=r"offset 15 is outside \[20, 40\)"):
+        log.truncate_to(15, 1, high_watermark=20)
+    with pytest.raises(OffsetOutOfRange):
+        log.truncate_to(22, 1, high_watermark=21)
+    log.advance_start(12, high_watermark=20)
+    with pytest.raises(OffsetOutOfRange, match=r"offset 11 is outside \[12, 40\)"):
+        log.truncate_to(11, 1, high_watermark=0)
+    assert log.end.offset == 40
+    log.truncate_to(20, 1, high_watermark=20)
+    assert read_batches(log) == batches[2:4]
+
+
+def test_a_fence_stops_leaders_of_lower_epochs(files: SimFiles) -> None:
+    log = open_log(files)
+    append(log, 5, leader_epoch=3)
+    with pytest.raises(FencedEpoch, match="epoch 2 is fenced: the current epoch is 3"):
+        log.truncate_to(0, 2, high_watermark=0)
+    log.truncate_to(5, 6, high_watermark=0)
+    for call in (
+        lambda: log.truncate_to(0, 5, high_watermark=0),
+        lambda: log.start_at(0, 5),
+        lambda: append(log, leader_epoch=3),
+        lambda: append(log, leader_epoch=5),
+    ):
+        with pytest.raises(FencedEpoch, match="the current epoch is 6"):
+            call()
+    log.append_as_follower(make_batch(5, leader_epoch=3)), "an older leader's, from the new one"
+    append(log, leader_epoch=6)
+    assert log.epochs.entries == (Epoch(3, 0), Epoch(6, 6))
+
+
+def test_readers_of_what_was_cut_get_the_old_bytes_or_none(files: SimFiles) -> None:
+    """The files they hold are cut or removed; nothing is ever written over what they may read."""
+    log = open_log(files, SMALL)
+    for _ in range(8):
+        append(log, 5, size=30)
+    former = log.end
+    slices = [log.plan_read(offset, bytes_max=1 << 20, end=former) for offset in range(0, 40, 5)]
+    before = [s.file.read_at(s.position, s.length) for s in slices if s is not None]
+    for offset in (32, 10, 0):
+        log.truncate_to(offset, 9, high_watermark=0)
+        log.append_as_follower(make_batch(log.end.offset, 9, size=333, leader_epoch=9))
+        for old, data in zip(slices, before, strict=True):
+            assert old is not None
+            assert data.startswith(old.file.read_at(old.position, old.length))
+        with pytest.raises(OffsetOutOfRange):
+            log.plan_read(log.end.offset + 1, bytes_max=100, end=former)
+        piece = log.plan_read(offset // 5 * 5, bytes_max=1 << 20, end=former)
+        assert piece is not None
+        assert piece.length > 0
+
+
+def test_a_cut_in_a_gap_ends_there(files: SimFiles) -> None:
+    """Offsets below may be committed, though compaction took their records."""
+    for offset in range(11, 29):
+        log = open_log(files, SMALL)
+        log.start_at(0, 1)
+        batches = [make_batch(base, 2, size=120) for base in (5, 9, 27, 29)]
+        log.append_as_follower(b"".join(batches[:2]))
+        log.append_as_follower(b"".join(batches[2:]))
+        log.sync()
+        log.checkpoint(high_watermark=11)
+        expected = 27 if offset == 28 else offset
+        assert log.truncate_to(offset, 1, high_watermark=11).offset == expected
+        log = open_log(files, SMALL)
+        assert log.end.offset == expected
+        assert held_batches(log) == batches[:2]
+        append(log, 1, leader_epoch=1)
+        log.checkpoint(high_watermark=11)
+        log = open_log(files, SMALL)
+        assert log.end.offset == expected + 1
+        verify_all(log)
+        assert held_batches(log)[:2] == batches[:2]
+
+
+def test_the_clean_offset_goes_back_with_the_log(files: SimFiles) -> None:
+    log = open_log(files, SMALL)
+    for _ in range(8):
+        append(log, 5, size=30)
+    write_clean_offset(files, DIRECTORY, CleanOffset(30, 77))
+    log.truncate_to(20, 1, high_watermark=0)
+    assert read_clean_offset(files, DIRECTORY) == CleanOffset(20, 77)
+    log.truncate_to(20, 1, high_watermark=0)
+    assert read_clean_offset(files, DIRECTORY) == CleanOffset(20, 77)
+
+
+@pytest.mark.parametrize("reset", [False, True], ids=["truncated", "reset"])
+def test_a_compaction_beside_a_truncation_removes_nothing_for_what_was_cut(
+    files: SimFiles, reset: bool
+) -> None:
+    """Its map knows newer records of keys; they are gone, and the older ones are the newest."""
+    for steps in range(1, 40):
+        files = SimFiles(RealRandom(1))
+        log, model = open_keyed(files), Model()
+        for n in range(12):
+            append_keyed(log, model, [(b"k%d" % (n % 3), b"v%d" % n), (b"own%d" % n, b"x" * 300)])
+        close_segment(log)
+        run = compaction(files, log, now_ms=5_000).steps()
+        going = all(next(run, None) is not None for _ in range(steps))
+        kept = [r for r in held(log) if r.offset < 6]
+        if reset:
+            log.start_at(6, 0)
+            kept = []
+        else:
+            log.truncate_to(6, 0, high_watermark=0)
+        for n in range(12, 16):
+            append_keyed(log, model, [(b"other", b"v%d" % n), (b"more%d" % n, b"x" * 300)])
+        if not going:
+            break
+        assert list(run) == [], "the run ends at its next step"
+        assert [r for r in held(log) if r.offset < 6] == kept
+        assert closed_end(log) <= 6
+        assert held_batches(open_keyed(files)) == held_batches(log)
+    assert steps > 4
+
+
+def test_a_replica_begins_at_its_leader_s_start(files: SimFiles) -> None:
+    log = open_log(files, SMALL)
+    for n in range(8):
+        append(log, 5, size=30, leader_epoch=n)
+    log.checkpoint(high_watermark=0)
+    former = log.plan_read(20, bytes_max=100, end=log.end)
+    assert former is not None
+    data = former.file.read_at(former.position, former.length)
+    assert log.start_at(1_000, 8) == log.end == log.synced == (1_000, 1_000, 0)
+    assert log.start_offset == log.checkpointed_high_watermark == 1_000
+    assert log.timestamp_max == -1
+    assert log.size_bytes() == 0
+    assert former.file.read_at(former.position, former.length) == data
+    with pytest.raises(OffsetOutOfRange):
+        log.plan_read(20, bytes_max=100, end=log.end)
+    again = open_log(files, SMALL)
+    assert again.end == (1_000, 1_000, 0)
+    assert again.start_offset == 1_000
+    batch = make_batch(1_000, 4, leader_epoch=3)
+    again.append_as_follower(batch)
+    again.close()
+    assert read_batches(open_log(files, SMALL)) == [batch]
