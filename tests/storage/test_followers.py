@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+from itertools import count
 
 import pytest
 
@@ -283,34 +284,63 @@ def test_the_clean_offset_goes_back_with_the_log(files: SimFiles) -> None:
     assert read_clean_offset(files, DIRECTORY) == CleanOffset(20, 77)
 
 
+CUT = 14
+"""In the second of the closed segments that are compacted."""
+
+
+def dirty_log(files: SimFiles, model: Model) -> PartitionLog:
+    log = open_keyed(files)
+    for n in range(12):
+        append_keyed(log, model, [(b"k%d" % (n % 3), b"v%d" % n), (b"own%d" % n, b"x" * 300)])
+    close_segment(log)
+    return log
+
+
 @pytest.mark.parametrize("reset", [False, True], ids=["truncated", "reset"])
-def test_a_compaction_beside_a_truncation_removes_nothing_for_what_was_cut(
-    files: SimFiles, reset: bool
-) -> None:
+def test_a_compaction_beside_a_truncation_removes_nothing_for_what_was_cut(reset: bool) -> None:
     """Its map knows newer records of keys; they are gone, and the older ones are the newest."""
     for steps in range(1, 40):
-        files = SimFiles(RealRandom(1))
-        log, model = open_keyed(files), Model()
-        for n in range(12):
-            append_keyed(log, model, [(b"k%d" % (n % 3), b"v%d" % n), (b"own%d" % n, b"x" * 300)])
-        close_segment(log)
+        files, model = SimFiles(RealRandom(1)), Model()
+        log = dirty_log(files, model)
         run = compaction(files, log, now_ms=5_000).steps()
         going = all(next(run, None) is not None for _ in range(steps))
-        kept = [r for r in held(log) if r.offset < 6]
+        kept = [r for r in held(log) if r.offset < CUT]
         if reset:
-            log.start_at(6, 0)
+            log.start_at(CUT, 0)
             kept = []
         else:
-            log.truncate_to(6, 0, high_watermark=0)
+            log.truncate_to(CUT, 0, high_watermark=0)
         for n in range(12, 16):
             append_keyed(log, model, [(b"other", b"v%d" % n), (b"more%d" % n, b"x" * 300)])
         if not going:
             break
         assert list(run) == [], "the run ends at its next step"
-        assert [r for r in held(log) if r.offset < 6] == kept
-        assert closed_end(log) <= 6
+        assert [r for r in held(log) if r.offset < CUT] == kept
+        assert closed_end(log) <= CUT
         assert held_batches(open_keyed(files)) == held_batches(log)
     assert steps > 4
+
+
+def test_a_truncation_after_a_compaction_that_failed() -> None:
+    """What the failed replacement of segments left behind must not be completed afterwards."""
+    for operation in count(1):
+        files = SimFiles(RealRandom(1))
+        log = dirty_log(files, Model())
+        files.fail(operation, errno.EIO)
+        try:
+            for _ in compaction(files, log, now_ms=5_000).steps():
+                pass
+        except OSError:
+            pass
+        if files.fault_pending():
+            break
+        kept = [r for r in held(log) if r.offset < CUT]
+        log.truncate_to(CUT, 0, high_watermark=0)
+        assert held(log) == kept
+        again = open_keyed(files)
+        assert held(again) == kept
+        verify_all(again)
+    assert operation > 50
 
 
 def test_a_replica_begins_at_its_leader_s_start(files: SimFiles) -> None:
