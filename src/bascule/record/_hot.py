@@ -13,7 +13,10 @@ except ModuleNotFoundError:
     from bascule import _cython_stub as cython  # type: ignore[no-redef]
 
 if cython.compiled:
+    from cython.cimports.bascule.record.varint import read_varint
     from cython.cimports.libc.string import memcpy
+else:
+    from bascule.record.varint import read_varint
 
 IS_COMPILED: bool = cython.compiled
 
@@ -28,42 +31,6 @@ value at, value length, headers at, header count. A length of -1 is a null."""
 
 BATCH_FIELDS = 6
 """Numbers per batch for `decode_columns`."""
-
-
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.boundscheck(False)
-@cython.exceptval(check=False)
-@cython.returns((cython.longlong, cython.Py_ssize_t))
-def _varint(buf: cython.const[cython.uchar][::1], at: cython.Py_ssize_t, end: cython.Py_ssize_t):
-    """Read a zigzag varint of at most ten bytes: its value and the position behind it, or -1."""
-    byte: cython.ulonglong
-    raw: cython.ulonglong
-    shift: cython.int
-    negative: cython.ulonglong
-    value: cython.longlong
-    if at >= end:
-        return 0, -1
-    byte = buf[at]
-    at += 1
-    raw = byte & 0x7F
-    shift = 7
-    while byte >= 0x80:
-        if at >= end or shift > 63:
-            return 0, -1
-        byte = buf[at]
-        at += 1
-        if shift == 63 and byte > 1:
-            return 0, -1
-        raw |= (byte & 0x7F) << shift
-        shift += 7
-    negative = raw & 1
-    raw >>= 1
-    value = raw
-    if negative:
-        value = -1 - value
-    return value, at
 
 
 @cython.cfunc
@@ -152,35 +119,35 @@ def index_records(
         for row in range(count):
             record_at = at
             good = False
-            number, at = _varint(buf, at, end)
+            number, at = read_varint(buf, at, end)
             if at < 0 or number < 1 or number > end - at:
                 break
             record_end = at + number
             at += 1
             slot = 8 * row
-            number, at = _varint(buf, at, record_end)
+            number, at = read_varint(buf, at, record_end)
             if at < 0:
                 break
             positions[slot + 1] = number
-            number, at = _varint(buf, at, record_end)
+            number, at = read_varint(buf, at, record_end)
             if at < 0:
                 break
             positions[slot] = number
-            number, at = _varint(buf, at, record_end)
+            number, at = read_varint(buf, at, record_end)
             if at < 0 or number < -1 or number > record_end - at:
                 break
             positions[slot + 2] = at
             positions[slot + 3] = number
             if number > 0:
                 at += number
-            number, at = _varint(buf, at, record_end)
+            number, at = read_varint(buf, at, record_end)
             if at < 0 or number < -1 or number > record_end - at:
                 break
             positions[slot + 4] = at
             positions[slot + 5] = number
             if number > 0:
                 at += number
-            header_count, at = _varint(buf, at, record_end)
+            header_count, at = read_varint(buf, at, record_end)
             if at < 0 or header_count < 0 or header_count > record_end - at:
                 break
             positions[slot + 6] = at
@@ -188,7 +155,7 @@ def index_records(
             fields = 2 * header_count
             good = True
             for field in range(fields):
-                number, at = _varint(buf, at, record_end)
+                number, at = read_varint(buf, at, record_end)
                 if at < 0 or number > record_end - at or number < (-1 if field & 1 else 0):
                     good = False
                     break
@@ -330,16 +297,16 @@ def decode_columns(
             for index in range(count):
                 record_at = at
                 good = False
-                number, at = _varint(buf, at, end)
+                number, at = read_varint(buf, at, end)
                 if at < 0 or number < 1 or number > end - at:
                     break
                 record_end = at + number
                 at += 1
-                number, at = _varint(buf, at, record_end)
+                number, at = read_varint(buf, at, record_end)
                 if at < 0 or number > later_max or number < -later_max:
                     break
                 timestamp = base_timestamp + number
-                number, at = _varint(buf, at, record_end)
+                number, at = read_varint(buf, at, record_end)
                 if at < 0 or number < 0 or number > delta_max:
                     break
                 offset = base_offset + number
@@ -347,13 +314,13 @@ def decode_columns(
                     at = record_end
                     good = True
                     continue
-                key_length, at = _varint(buf, at, record_end)
+                key_length, at = read_varint(buf, at, record_end)
                 if at < 0 or key_length < -1 or key_length > record_end - at:
                     break
                 key_at = at
                 if key_length > 0:
                     at += key_length
-                number, at = _varint(buf, at, record_end)
+                number, at = read_varint(buf, at, record_end)
                 if at < 0 or number < -1 or number > record_end - at:
                     break
                 if append_timestamp >= 0:
@@ -371,18 +338,18 @@ def decode_columns(
                     at += number
                     value_valid[row >> 3] |= 1 << (row & 7)
                 value_ends[row + 1] = value_to
-                header_count, at = _varint(buf, at, record_end)
+                header_count, at = read_varint(buf, at, record_end)
                 if at < 0 or header_count < 0 or header_count > (record_end - at) // 2:
                     break
                 good = True
                 for header in range(header_count):
                     good = False
-                    name_length, at = _varint(buf, at, record_end)
+                    name_length, at = read_varint(buf, at, record_end)
                     if at < 0 or name_length < 0 or name_length > record_end - at:
                         break
                     name_at = at
                     at += name_length
-                    number, at = _varint(buf, at, record_end)
+                    number, at = read_varint(buf, at, record_end)
                     if at < 0 or number < -1 or number > record_end - at:
                         break
                     good = True

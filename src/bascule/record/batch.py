@@ -10,6 +10,7 @@ from bascule.errors import CorruptData
 from bascule.record import _hot
 from bascule.record.compression import decompress_batch
 from bascule.record.header import HEADER_BYTES, MAGIC, BatchHeader, check_crc, read_header
+from bascule.record.varint import read_varint
 
 
 class Record(NamedTuple):
@@ -118,15 +119,7 @@ class RecordBatch:
 
     def _sized(self, at: int) -> tuple[bytes | None, int]:
         """Read a varint length and that many bytes; `index_records` has checked the ranges."""
-        raw = shift = 0
-        while True:
-            byte = self._view[at]
-            at += 1
-            raw |= (byte & 0x7F) << shift
-            shift += 7
-            if byte < 0x80:
-                break
-        length = (raw >> 1) ^ -(raw & 1)
+        length, at = read_varint(self._view, at, len(self._view))
         if length < 0:
             return None, at
         return bytes(self._view[at : at + length]), at + length

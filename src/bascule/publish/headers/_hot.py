@@ -16,6 +16,11 @@ try:
 except ModuleNotFoundError:
     from bascule import _cython_stub as cython  # type: ignore[no-redef]
 
+if cython.compiled:
+    from cython.cimports.bascule.record.varint import read_varint
+else:
+    from bascule.record.varint import read_varint
+
 IS_COMPILED: bool = cython.compiled
 
 HEADER_FIELDS = 8
@@ -134,41 +139,6 @@ def hash_text(
 @cython.nogil
 @cython.boundscheck(False)
 @cython.exceptval(check=False)
-@cython.returns(cython.Py_ssize_t)
-def _varint_end(
-    buf: cython.const[cython.uchar][::1], at: cython.Py_ssize_t, end: cython.Py_ssize_t
-):
-    """Behind the varint of at most 5 bytes at `at`, or -1."""
-    limit: cython.Py_ssize_t = at + 5
-    while at < end and at < limit:
-        if buf[at] < 128:
-            return at + 1
-        at += 1
-    return -1
-
-
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.boundscheck(False)
-@cython.exceptval(check=False)
-@cython.returns(cython.longlong)
-def _varint(buf: cython.const[cython.uchar][::1], at: cython.Py_ssize_t, end: cython.Py_ssize_t):
-    """The zigzag varint that fills `buf[at:end]`."""
-    raw: cython.ulonglong = 0
-    half: cython.longlong
-    while end > at:
-        end -= 1
-        raw = (raw << 7) | (buf[end] & 127)
-    half = raw >> 1
-    return -half - 1 if raw & 1 else half
-
-
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.boundscheck(False)
-@cython.exceptval(check=False)
 @cython.returns(cython.bint)
 def _is(
     buf: cython.const[cython.uchar][::1],
@@ -277,34 +247,31 @@ def read_publish_headers(
         raise IndexError("there is no room for the rows")
     with cython.nogil:
         for index in range(record_count):
-            stop = _varint_end(batch, at, end)
+            size, stop = read_varint(batch, at, end)
             if stop < 0:
                 bad = True
                 break
-            size = _varint(batch, at, stop)
             if size < 6 or size > end - stop:
                 bad = True
                 break
             record_end = stop + size
             # Attributes, timestamp delta (0 here), offset delta.
-            at = _varint_end(batch, stop + 1, record_end)
+            delta, at = read_varint(batch, stop + 1, record_end)
             if at < 0:
                 bad = True
                 break
-            stop = _varint_end(batch, at, record_end)
-            if stop < 0:
+            delta, stop = read_varint(batch, at, record_end)
+            if stop < 0 or delta < 0 or delta >> 31 != 0:
                 bad = True
                 break
-            delta = _varint(batch, at, stop)
             flags = 0
             # Key and value.
             for _ in range(2):
                 at = stop
-                stop = _varint_end(batch, at, record_end)
+                size, stop = read_varint(batch, at, record_end)
                 if stop < 0:
                     bad = True
                     break
-                size = _varint(batch, at, stop)
                 if size > record_end - stop:
                     bad = True
                     break
@@ -313,29 +280,26 @@ def read_publish_headers(
             if bad:
                 break
             at = stop
-            stop = _varint_end(batch, at, record_end)
+            headers, stop = read_varint(batch, at, record_end)
             if stop < 0:
                 bad = True
                 break
-            headers = _varint(batch, at, stop)
             while headers > 0:
                 headers -= 1
                 at = stop
-                stop = _varint_end(batch, at, record_end)
+                name, stop = read_varint(batch, at, record_end)
                 if stop < 0:
                     bad = True
                     break
-                name = _varint(batch, at, stop)
                 name_at = stop
                 if name < 0 or name > record_end - stop:
                     bad = True
                     break
                 at = stop + name
-                stop = _varint_end(batch, at, record_end)
+                size, stop = read_varint(batch, at, record_end)
                 if stop < 0:
                     bad = True
                     break
-                size = _varint(batch, at, stop)
                 if size > record_end - stop:
                     bad = True
                     break

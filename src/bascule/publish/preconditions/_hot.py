@@ -16,7 +16,10 @@ except ModuleNotFoundError:
     from bascule import _cython_stub as cython  # type: ignore[no-redef]
 
 if cython.compiled:
+    from cython.cimports.bascule.record.varint import read_varint
     from cython.cimports.libc.string import memmove
+else:
+    from bascule.record.varint import read_varint
 
 IS_COMPILED: bool = cython.compiled
 
@@ -31,41 +34,6 @@ NO_POLICY = 7
 OVER_RECORDS = 8
 OVER_BYTES = 9
 VERDICTS = 10
-
-
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.boundscheck(False)
-@cython.exceptval(check=False)
-@cython.returns(cython.Py_ssize_t)
-def _varint_end(
-    buf: cython.const[cython.uchar][::1], at: cython.Py_ssize_t, end: cython.Py_ssize_t
-):
-    """Behind the varint of at most 5 bytes at `at`, or -1."""
-    limit: cython.Py_ssize_t = at + 5
-    while at < end and at < limit:
-        if buf[at] < 128:
-            return at + 1
-        at += 1
-    return -1
-
-
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.boundscheck(False)
-@cython.exceptval(check=False)
-@cython.returns(cython.longlong)
-def _varint(buf: cython.const[cython.uchar][::1], at: cython.Py_ssize_t, end: cython.Py_ssize_t):
-    """The zigzag varint that fills `buf[at:end]`."""
-    raw: cython.ulonglong = 0
-    half: cython.longlong
-    while end > at:
-        end -= 1
-        raw = (raw << 7) | (buf[end] & 127)
-    half = raw >> 1
-    return -half - 1 if raw & 1 else half
 
 
 @cython.cfunc
@@ -252,11 +220,10 @@ def evaluate(
         raise IndexError("there is no room for the verdicts")
     with cython.nogil:
         for index in range(record_count):
-            stop = _varint_end(batch, at, len(batch))
+            size, stop = read_varint(batch, at, len(batch))
             if stop < 0:
                 bad = True
                 break
-            size = _varint(batch, at, stop)
             if size < 0 or size > len(batch) - stop:
                 bad = True
                 break
@@ -334,6 +301,7 @@ def drop_records(
     delta_end: cython.Py_ssize_t
     record_end: cython.Py_ssize_t
     size: cython.longlong
+    skipped: cython.longlong
     raw: cython.ulonglong
     attributes: cython.uchar
     delta_bytes: cython.int
@@ -343,11 +311,10 @@ def drop_records(
         raise IndexError("there are fewer verdicts than records")
     with cython.nogil:
         for index in range(record_count):
-            stop = _varint_end(batch, at, end)
+            size, stop = read_varint(batch, at, end)
             if stop < 0:
                 bad = True
                 break
-            size = _varint(batch, at, stop)
             if size < 3 or size > end - stop:
                 bad = True
                 break
@@ -361,10 +328,10 @@ def drop_records(
                 accepted += 1
                 continue
             attributes = batch[stop]
-            delta_at = _varint_end(batch, stop + 1, record_end)
+            skipped, delta_at = read_varint(batch, stop + 1, record_end)
             delta_end = -1
             if delta_at >= 0:
-                delta_end = _varint_end(batch, delta_at, record_end)
+                skipped, delta_end = read_varint(batch, delta_at, record_end)
             if delta_end < 0 or delta_at != stop + 2:
                 bad = True
                 break

@@ -10,7 +10,10 @@ except ModuleNotFoundError:
 from crc32c import crc32c
 
 if cython.compiled:
+    from cython.cimports.bascule.record.varint import read_varint
     from cython.cimports.libc.string import memcpy
+else:
+    from bascule.record.varint import read_varint
 
 IS_COMPILED: bool = cython.compiled
 
@@ -69,33 +72,6 @@ def _put(
     for step in range(size):
         buf[at + size - 1 - step] = value & 0xFF
         value >>= 8
-
-
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.boundscheck(False)
-@cython.exceptval(check=False)
-@cython.returns((cython.longlong, cython.Py_ssize_t))
-def _varint(buf: cython.const[cython.uchar][::1], at: cython.Py_ssize_t, end: cython.Py_ssize_t):
-    """Read a zigzag varint of at most five bytes: its value and the position behind it, or -1."""
-    byte: cython.longlong
-    raw: cython.longlong
-    shift: cython.int
-    if at >= end:
-        return 0, -1
-    byte = buf[at]
-    at += 1
-    raw = byte & 0x7F
-    shift = 7
-    while byte >= 0x80:
-        if at >= end or shift > 28:
-            return 0, -1
-        byte = buf[at]
-        at += 1
-        raw |= (byte & 0x7F) << shift
-        shift += 7
-    return (raw >> 1) ^ -(raw & 1), at
 
 
 @cython.cfunc
@@ -202,7 +178,7 @@ def copy_batches(
             run = record_at
             good = True
             for record in range(first, first + records):
-                number, record_stop = _varint(buf, record_at, stop)
+                number, record_stop = read_varint(buf, record_at, stop)
                 if record_stop < 0 or number < 1 or number > stop - record_stop:
                     good = False
                     break

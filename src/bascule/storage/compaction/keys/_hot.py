@@ -15,7 +15,10 @@ except ModuleNotFoundError:
     from bascule import _cython_stub as cython  # type: ignore[no-redef]
 
 if cython.compiled:
+    from cython.cimports.bascule.record.varint import read_varint
     from cython.cimports.libc.string import memcpy
+else:
+    from bascule.record.varint import read_varint
 
 IS_COMPILED: bool = cython.compiled
 
@@ -76,33 +79,6 @@ def _int32(buf: cython.const[cython.uchar][::1], at: cython.Py_ssize_t):
     if value >= 128:
         value -= 256
     return ((value * 256 + buf[at + 1]) * 256 + buf[at + 2]) * 256 + buf[at + 3]
-
-
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.boundscheck(False)
-@cython.exceptval(check=False)
-@cython.returns((cython.longlong, cython.Py_ssize_t))
-def _varint(buf: cython.const[cython.uchar][::1], at: cython.Py_ssize_t, end: cython.Py_ssize_t):
-    """Read a zigzag varint of at most nine bytes: its value and the position behind it, or -1."""
-    byte: cython.longlong
-    raw: cython.longlong
-    shift: cython.int
-    if at >= end:
-        return 0, -1
-    byte = buf[at]
-    at += 1
-    raw = byte & 0x7F
-    shift = 7
-    while byte >= 0x80:
-        if at >= end or shift > 56:
-            return 0, -1
-        byte = buf[at]
-        at += 1
-        raw |= (byte & 0x7F) << shift
-        shift += 7
-    return (raw >> 1) ^ -(raw & 1), at
 
 
 @cython.cfunc
@@ -301,23 +277,23 @@ def _walk(
     h0: cython.ulonglong
     h1: cython.ulonglong
     while row < last:
-        number, at = _varint(buf, at, end)
+        number, at = read_varint(buf, at, end)
         if at < 0 or number < 1 or number > end - at:
             return row, -1
         stop = at + number
-        number, at = _varint(buf, at + 1, stop)
+        number, at = read_varint(buf, at + 1, stop)
         if at < 0:
             return row, -1
-        delta, at = _varint(buf, at, stop)
+        delta, at = read_varint(buf, at, stop)
         if at < 0 or delta < 0 or delta >> 31 != 0:
             return row, -1
-        key_length, at = _varint(buf, at, stop)
+        key_length, at = read_varint(buf, at, stop)
         if at < 0 or key_length < -1 or key_length > stop - at:
             return row, -1
         key_at = at
         if key_length > 0:
             at += key_length
-        number, at = _varint(buf, at, stop)
+        number, at = read_varint(buf, at, stop)
         if at < 0 or number < -1 or number > stop - at:
             return row, -1
         rows[2 * row] = base + delta
