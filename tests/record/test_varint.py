@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bascule.record._hot_varint import read_varint
 from bascule.record.builder import encode_varint
-from bascule.record.varint import read_varint
 
 Hot = Callable[[str], ModuleType]
 LIMIT = 1 << 63

@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 from bascule.errors import CorruptData
 from bascule.record import _hot
+from bascule.record._hot_varint import read_varint
 from bascule.record.compression import decompress_batch
 from bascule.record.header import HEADER_BYTES, MAGIC, BatchHeader, check_crc, read_header
-from bascule.record.varint import read_varint
 
 
 class Record(NamedTuple):

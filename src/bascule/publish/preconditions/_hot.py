@@ -16,10 +16,10 @@ except ModuleNotFoundError:
     from bascule import _cython_stub as cython  # type: ignore[no-redef]
 
 if cython.compiled:
-    from cython.cimports.bascule.record.varint import read_varint
+    from cython.cimports.bascule.record._hot_varint import read_varint
     from cython.cimports.libc.string import memmove
 else:
-    from bascule.record.varint import read_varint
+    from bascule.record._hot_varint import read_varint
 
 IS_COMPILED: bool = cython.compiled
 

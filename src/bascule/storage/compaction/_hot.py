@@ -10,10 +10,10 @@ except ModuleNotFoundError:
 from crc32c import crc32c
 
 if cython.compiled:
-    from cython.cimports.bascule.record.varint import read_varint
+    from cython.cimports.bascule.record._hot_varint import read_varint
     from cython.cimports.libc.string import memcpy
 else:
-    from bascule.record.varint import read_varint
+    from bascule.record._hot_varint import read_varint
 
 IS_COMPILED: bool = cython.compiled
 

@@ -1,4 +1,4 @@
-"""Read a zigzag varint: the interpreted twin of varint.pxd, which hot modules inline.
+"""Read a zigzag varint: the interpreted twin of _hot_varint.pxd, which hot modules inline.
 
 A varint is a signed 64-bit number in 1 to 10 bytes of 7 bits, lowest first, with bit 7 set in all
 but the last; zigzag: 0, -1, 1, -2, ... are 0, 1, 2, 3, ... As in Kafka's clients an encoding with

@@ -1,4 +1,4 @@
-# The compiled twin of varint.py: hot modules cimport it, and the C compiler inlines it.
+# The compiled twin of _hot_varint.py: hot modules cimport it, and the C compiler inlines it.
 
 cimport cython
 
