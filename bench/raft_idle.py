@@ -15,10 +15,10 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import Any
 
 from bascule.raft.config import RaftConfig
+from bascule.raft.membership import founded
 from bascule.raft.messages import Entry, Snapshot
 from bascule.raft.node import Node
-from bascule.raft.quorum import founded
-from bascule.raft.store.memory import MemoryStore
+from bascule.raft.testing.memory_store import MemoryStore
 from bascule.raft_driver.driver import DriverSettings, RaftDriver
 from bench.harness import report, row
 

@@ -33,8 +33,8 @@ from bascule.config import LoggingConfig
 from bascule.errors import BasculeError, CannotReplicate, Indeterminate, LaggingIndex, NotLeader
 from bascule.raft.config import RaftConfig
 from bascule.raft.effects import ReadPolicy
+from bascule.raft.membership import Change, founded
 from bascule.raft.messages import Entry, Snapshot
-from bascule.raft.quorum import Change, founded
 from bascule.raft_driver.driver import DriverSettings, RaftDriver
 from bascule.raft_driver.group import Group
 

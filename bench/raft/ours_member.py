@@ -11,8 +11,8 @@ from concurrent.futures import Future
 from typing import Any
 
 from bascule.errors import BasculeError, CannotReplicate
+from bascule.raft.membership import founded
 from bascule.raft.messages import Entry, Snapshot
-from bascule.raft.quorum import founded
 from bascule.raft_driver.driver import DriverSettings, RaftDriver
 from bascule.raft_driver.group import Group
 from bench.raft.member import Load, obey

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from bascule.raft.store.contract import Restored
-from bascule.raft.store.expectation import Expectation
+from bascule.raft.store import Restored
+from bascule.raft.testing.store_model import Expectation
 from bascule.raft_driver.sqlite_store import SqliteDatabase
 from support.raft_store_process import NODE, loaded
 

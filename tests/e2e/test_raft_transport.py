@@ -15,7 +15,7 @@ from bascule.host.real import RealRandom
 from bascule.raft.codec import encode
 from bascule.raft.messages import Append, Entry, Heartbeat
 from bascule.raft.multi.bundle import Bundle
-from bascule.raft_driver.hello import decode_hello, encode_hello, frame
+from bascule.raft_driver.handshake import decode_hello, encode_hello, frame
 from bascule.raft_driver.peer_link import Address
 from bascule.raft_driver.transport import STRANGERS_MAX, Transport
 from support.nats_servers import Authority

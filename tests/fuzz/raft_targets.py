@@ -6,6 +6,7 @@ from crc32c import crc32c
 
 from bascule.errors import RemoteProtocolError
 from bascule.raft import codec
+from bascule.raft.membership import Members
 from bascule.raft.messages import (
     Append,
     AppendReply,
@@ -22,7 +23,6 @@ from bascule.raft.messages import (
     VoteRequest,
 )
 from bascule.raft.multi.bundle import Bundle, Rest
-from bascule.raft.quorum import Members
 from fuzz.target import Target
 
 BEAT = Bundle(1, 2, 9, 8, 100, 99, 3, 4, 17)

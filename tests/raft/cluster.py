@@ -6,10 +6,10 @@ from collections import deque
 
 from bascule.raft.config import RaftConfig
 from bascule.raft.effects import Answer, Applied, Apply, Ready, Role, Write, Written
+from bascule.raft.membership import Members, founded
 from bascule.raft.messages import AnyMessage, AppendReply, Entry, Kind, VoteReply
 from bascule.raft.node import Node
-from bascule.raft.quorum import Members, founded
-from bascule.raft.store.contract import Restored
+from bascule.raft.store import Restored
 from raft.environment import Dice
 
 CONFIG = RaftConfig(election_ticks=10, heartbeat_ticks=2)

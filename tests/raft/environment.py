@@ -40,11 +40,11 @@ import msgspec
 from bascule.errors import BasculeError
 from bascule.raft.config import RaftConfig
 from bascule.raft.effects import Applied, Apply, ReadPolicy, Ready, Write, Written
+from bascule.raft.membership import Change, Members, founded
 from bascule.raft.messages import AnyMessage, Entry, Kind, Snapshot
 from bascule.raft.node import Node
-from bascule.raft.quorum import Change, Members, founded
-from bascule.raft.store.memory import MemoryStore
-from bascule.raft.store.writing import write_out
+from bascule.raft.store_writes import write_out
+from bascule.raft.testing.memory_store import MemoryStore
 from raft.printing import (
     FILLER,
     answer_text,

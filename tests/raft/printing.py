@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from bascule.raft.effects import Answer, Apply, Outcome, Ready, Role, Write
+from bascule.raft.membership import Members, decode_members
 from bascule.raft.messages import (
     AnyMessage,
     Append,
@@ -23,7 +24,6 @@ from bascule.raft.messages import (
     VoteRequest,
 )
 from bascule.raft.node import Node
-from bascule.raft.quorum import Members, decode_members
 
 FILLER = b"."
 """What a payload of a given size is filled up with."""

@@ -12,10 +12,10 @@ from bascule.errors import BasculeError
 from bascule.host.real import RealRandom
 from bascule.raft.config import RaftConfig
 from bascule.raft.effects import ReadPolicy, Role
+from bascule.raft.membership import Change, founded
 from bascule.raft.messages import AnyMessage, SnapshotOffer
 from bascule.raft.node import Node
-from bascule.raft.quorum import Change, founded
-from bascule.raft.store.contract import Restored
+from bascule.raft.store import Restored
 from raft.cluster import Driven, acknowledge, follower, leader_of
 
 CONFIG = RaftConfig(

@@ -15,8 +15,8 @@ from hypothesis.stateful import (
 
 from bascule.raft.config import RaftConfig
 from bascule.raft.log import RaftLog
+from bascule.raft.membership import founded
 from bascule.raft.messages import ENTRY_OVERHEAD_BYTES, Entry, Kind, Snapshot, size_of
-from bascule.raft.quorum import founded
 from raft.cluster import Cluster
 
 MEMBERS = founded(1, 2, 3)

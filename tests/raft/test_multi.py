@@ -8,13 +8,13 @@ import pytest
 
 from bascule.errors import RemoteProtocolError
 from bascule.raft.effects import Role, Written
+from bascule.raft.membership import Change
 from bascule.raft.messages import Append, Entry, Heartbeat, HeartbeatReply
 from bascule.raft.multi import peer as peer_module
 from bascule.raft.multi.bundle import Bundle
-from bascule.raft.multi.hub import Hub
+from bascule.raft.multi.multi_raft import Hub
 from bascule.raft.node import Node
-from bascule.raft.quorum import Change
-from raft.hubs import CONFIG, Sent, World, replaced
+from raft.multi_raft_world import CONFIG, Sent, World, replaced
 
 ELECTION = CONFIG.election_ticks
 HEARTBEAT = CONFIG.heartbeat_ticks

@@ -16,7 +16,7 @@ from bascule.errors import BasculeError
 from bascule.raft.effects import Role
 from bascule.raft.multi import peer as peer_module
 from bascule.raft.multi.bundle import NUMBER_MAX, Bundle, Rest
-from raft.hubs import CONFIG, Faults, World
+from raft.multi_raft_world import CONFIG, Faults, World
 
 SEEDS = 20
 FAULTY_TICKS = 250

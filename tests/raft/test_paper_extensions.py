@@ -9,6 +9,7 @@ import pytest
 from bascule.errors import CannotReplicate, NotLeader
 from bascule.raft.config import RaftConfig
 from bascule.raft.effects import Outcome, ReadPolicy, Role, Written
+from bascule.raft.membership import Change, Members, encode_members, founded
 from bascule.raft.messages import (
     Append,
     AppendReply,
@@ -23,7 +24,6 @@ from bascule.raft.messages import (
     VoteReply,
     VoteRequest,
 )
-from bascule.raft.quorum import Change, Members, encode_members, founded
 from raft.cluster import (
     CONFIG,
     Driven,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from bascule.host.real import RealRandom
 from bascule.raft.config import RaftConfig
+from bascule.raft.membership import Change, encode_members, founded
 from bascule.raft.messages import Entry, Heartbeat, Kind, Snapshot, VoteReply, VoteRequest
 from bascule.raft.node import Node
-from bascule.raft.quorum import Change, encode_members, founded
-from bascule.raft.store.contract import Restored
+from bascule.raft.store import Restored
 
 
 def test_a_log_whose_cut_was_not_flushed_is_cut_again() -> None:

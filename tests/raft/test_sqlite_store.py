@@ -12,11 +12,11 @@ import pytest
 
 from bascule.errors import BasculeError, Closed, LogFailed
 from bascule.host.real import RealRandom
+from bascule.raft.membership import Members, founded
 from bascule.raft.messages import Chunk, Entry
-from bascule.raft.quorum import Members, founded
-from bascule.raft.store.contract import Restored
-from bascule.raft.store.expectation import Expectation, FoundMembers, SetTerm, carry_out
-from bascule.raft.store.random_calls import RandomCalls
+from bascule.raft.store import Restored
+from bascule.raft.testing.random_calls import RandomCalls
+from bascule.raft.testing.store_model import Expectation, FoundMembers, SetTerm, carry_out
 from bascule.raft_driver.sqlite_store import SqliteDatabase, SqliteStore
 
 NAME = "raft.sqlite"

@@ -17,9 +17,9 @@ from bascule.errors import (
     DataDirectoryInUse,
     LogFailed,
 )
+from bascule.raft.membership import Members, founded
 from bascule.raft.messages import Entry, Snapshot
-from bascule.raft.quorum import Members, founded
-from bascule.raft.store.contract import Restored
+from bascule.raft.store import Restored
 from bascule.raft_driver.sqlite_store import SqliteDatabase
 
 NODE = 7

@@ -11,19 +11,19 @@ import pytest
 
 from bascule.errors import Closed, CorruptData, LogFailed
 from bascule.host.real import RealRandom
+from bascule.raft.membership import founded
 from bascule.raft.messages import Chunk, Entry
-from bascule.raft.quorum import founded
-from bascule.raft.store.conformance import CHECKS, BrokenPromise, Check, name_of, run
-from bascule.raft.store.contract import RaftStore, Restored
-from bascule.raft.store.expectation import (
+from bascule.raft.store import RaftStore, Restored
+from bascule.raft.testing.conformance import CHECKS, BrokenPromise, Check, name_of, run
+from bascule.raft.testing.memory_store import MemoryStore
+from bascule.raft.testing.random_calls import RandomCalls
+from bascule.raft.testing.store_model import (
     AddEntries,
     Expectation,
     FoundMembers,
     SetTerm,
     carry_out,
 )
-from bascule.raft.store.memory import MemoryStore
-from bascule.raft.store.random_calls import RandomCalls
 from bascule.raft_driver.sqlite_store import SqliteDatabase, SqliteStore
 
 

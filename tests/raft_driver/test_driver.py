@@ -21,10 +21,10 @@ from bascule.errors import (
 )
 from bascule.host.real import RealRandom
 from bascule.raft.config import RaftConfig
+from bascule.raft.membership import Change, founded
 from bascule.raft.messages import Entry, Snapshot
-from bascule.raft.quorum import Change, founded
-from bascule.raft.store.contract import RaftStore
-from bascule.raft.store.memory import MemoryStore
+from bascule.raft.store import RaftStore
+from bascule.raft.testing.memory_store import MemoryStore
 from bascule.raft_driver.driver import DriverSettings, RaftDriver
 from bascule.raft_driver.group import Group
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from bascule.errors import RemoteProtocolError
 from bascule.raft_driver.framing import FrameReader
-from bascule.raft_driver.hello import MAGIC, VERSION, Hello, decode_hello, encode_hello, frame
+from bascule.raft_driver.handshake import MAGIC, VERSION, Hello, decode_hello, encode_hello, frame
 
 
 @given(st.lists(st.binary(min_size=1, max_size=50), max_size=20), st.data())

@@ -12,10 +12,10 @@ import pytest
 from bascule.errors import Broken, Closed
 from bascule.host.real import RealClock
 from bascule.raft.effects import Write
+from bascule.raft.membership import Members
 from bascule.raft.messages import Chunk, Entry
-from bascule.raft.quorum import Members
-from bascule.raft.store.memory import MemoryStore
-from bascule.raft.store.writing import write_out
+from bascule.raft.store_writes import write_out
+from bascule.raft.testing.memory_store import MemoryStore
 from bascule.raft_driver.sqlite_store import SqliteDatabase
 from bascule.raft_driver.write_thread import Job, WriteThread
 

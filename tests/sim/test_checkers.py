@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from bascule.raft.effects import Apply, Role
+from bascule.raft.membership import Members
 from bascule.raft.messages import (
     AnyMessage,
     AppendReply,
@@ -19,8 +20,7 @@ from bascule.raft.messages import (
     VoteReply,
     VoteRequest,
 )
-from bascule.raft.quorum import Members
-from bascule.raft.store.contract import Restored
+from bascule.raft.store import Restored
 from bascule.sim.checkers import Checker, Checkers, InvariantBroken, standard
 from support.raft_events import THREE, FakeNode, Scene, broken, entry
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 from bascule.raft.effects import Apply, Outcome, ReadPolicy, Ready, Role
+from bascule.raft.membership import Change, Members, encode_members, founded
 from bascule.raft.messages import (
     Append,
     Chunk,
@@ -12,8 +13,7 @@ from bascule.raft.messages import (
     Snapshot,
     SnapshotReply,
 )
-from bascule.raft.quorum import Change, Members, encode_members, founded
-from bascule.raft.store.contract import Restored
+from bascule.raft.store import Restored
 from support.raft_events import CONFIG, THREE, FakeNode, Scene, broken, entry
 
 # -- answers ----------------------------------------------------------------------------------

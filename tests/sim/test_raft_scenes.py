@@ -11,15 +11,15 @@ from bascule.errors import CannotReplicate, NotLeader
 from bascule.host.real import RealRandom
 from bascule.raft.config import RaftConfig
 from bascule.raft.effects import Answer, Outcome, ReadPolicy, Role
+from bascule.raft.membership import Change, Members
 from bascule.raft.node import Node
-from bascule.raft.quorum import Change, Members
-from bascule.sim.chance import Chance
 from bascule.sim.checkers import standard
 from bascule.sim.checkers.base import Checkers
 from bascule.sim.loop import MILLISECOND
 from bascule.sim.network import Conditions
+from bascule.sim.prng import Chance
 from bascule.sim.raft.cluster import Cluster
-from bascule.sim.raft.device import DiskPace
+from bascule.sim.raft.disk_queue import DiskPace
 from bascule.sim.raft.member import Member
 from bascule.sim.raft.plan import draw_plan
 from bascule.sim.raft.state import PUT, Command, Effect, encode_command

@@ -15,7 +15,7 @@ import sys
 import pytest
 
 from bascule.sim.checkers import standard
-from bascule.sim.planted import PLANTED
+from bascule.sim.mutants import PLANTED
 from bascule.sim.raft.plan import Fault, Pace
 from bascule.sim.raft.run import Options, SimulationFailed, run_seed
 from bascule.sim.raft.trace import LAST_EVENTS, Trace

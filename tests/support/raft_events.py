@@ -12,9 +12,9 @@ import pytest
 from bascule.raft.config import RaftConfig
 from bascule.raft.effects import Answer, Outcome, Ready, Role, Write
 from bascule.raft.log import RaftLog
+from bascule.raft.membership import Members, decode_members, founded
 from bascule.raft.messages import AnyMessage, Entry, Kind, Snapshot, VoteReply
-from bascule.raft.quorum import Members, decode_members, founded
-from bascule.raft.store.contract import Restored
+from bascule.raft.store import Restored
 from bascule.sim.checkers import Checkers, InvariantBroken, standard
 
 THREE = founded(1, 2, 3)

@@ -12,10 +12,10 @@ from collections.abc import Iterator
 
 from bascule.errors import BasculeError
 from bascule.host.real import RealRandom
-from bascule.raft.quorum import founded
-from bascule.raft.store.contract import Restored
-from bascule.raft.store.expectation import Call, Expectation, FoundMembers, SetTerm, carry_out
-from bascule.raft.store.random_calls import RandomCalls
+from bascule.raft.membership import founded
+from bascule.raft.store import Restored
+from bascule.raft.testing.random_calls import RandomCalls
+from bascule.raft.testing.store_model import Call, Expectation, FoundMembers, SetTerm, carry_out
 from bascule.raft_driver.sqlite_store import SqliteDatabase
 
 NODE = 1

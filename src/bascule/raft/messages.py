@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from bascule.raft.quorum import Members
+from bascule.raft.membership import Members
 
 
 class Kind(IntEnum):

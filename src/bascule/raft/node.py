@@ -13,14 +13,14 @@ from bascule.host.api import Random
 from bascule.raft.config import RaftConfig
 from bascule.raft.effects import Completion, ReadPolicy, Ready, Role
 from bascule.raft.log import RaftLog
+from bascule.raft.membership import Change, Members
 from bascule.raft.messages import AnyMessage
-from bascule.raft.quorum import Change, Members
 from bascule.raft.report import Report, report_of
 from bascule.raft.roles.core import Core
 from bascule.raft.roles.member import Member
 from bascule.raft.roles.requests import Requests
 from bascule.raft.roles.resting import may_rest, rest_as_follower, rest_as_leader
-from bascule.raft.store.contract import Restored
+from bascule.raft.store import Restored
 
 
 class Node:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from bascule.raft.quorum import NOBODY, Members
+from bascule.raft.membership import NOBODY, Members
 from bascule.raft.roles.member import Member
 
 

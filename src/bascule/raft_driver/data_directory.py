@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from bascule.host.real import DirectoryLock, RealFiles
-from bascule.raft.store.contract import RaftStore
+from bascule.raft.store import RaftStore
 from bascule.raft_driver.sqlite_store import DatabaseStatistics, SqliteDatabase
 
 DATABASE_NAME: Final = "raft.sqlite"

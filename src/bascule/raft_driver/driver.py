@@ -28,11 +28,11 @@ from bascule.host.api import Clock, Random
 from bascule.host.real import RealClock, RealRandom
 from bascule.raft.config import RaftConfig
 from bascule.raft.effects import Applied, Apply, Written
+from bascule.raft.membership import Members
 from bascule.raft.multi.bundle import Bundle
-from bascule.raft.multi.hub import Hub
+from bascule.raft.multi.multi_raft import Hub
 from bascule.raft.node import Node
-from bascule.raft.quorum import Members
-from bascule.raft.store.contract import RaftStore, Restored
+from bascule.raft.store import RaftStore, Restored
 from bascule.raft_driver.counts import Counts, DriverStatistics
 from bascule.raft_driver.data_directory import DataDirectory
 from bascule.raft_driver.group import Group

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from bascule.errors import RemoteProtocolError
-from bascule.raft_driver.hello import LENGTH_BYTES
+from bascule.raft_driver.handshake import LENGTH_BYTES
 
 
 class FrameReader:

@@ -17,11 +17,11 @@ from bascule.errors import (
     NotLeader,
 )
 from bascule.raft.effects import Answer, Apply, Outcome, ReadPolicy, Role
+from bascule.raft.membership import Change, Members
 from bascule.raft.messages import Kind
 from bascule.raft.node import Node
-from bascule.raft.quorum import Change, Members
 from bascule.raft.report import Report
-from bascule.raft.store.contract import RaftStore
+from bascule.raft.store import RaftStore
 from bascule.raft_driver.state_machine import StateMachine
 
 log = logging.getLogger("bascule.raft_driver")

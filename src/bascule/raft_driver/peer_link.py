@@ -15,7 +15,7 @@ from bascule.host.api import Random
 from bascule.raft.codec import encode
 from bascule.raft.multi.bundle import Bundle
 from bascule.raft_driver.framing import FrameReader
-from bascule.raft_driver.hello import (
+from bascule.raft_driver.handshake import (
     HELLO_BYTES_MAX,
     LENGTH_BYTES,
     Hello,

@@ -24,8 +24,8 @@ import msgspec
 from bascule.errors import BasculeError, Broken
 from bascule.host.api import Clock
 from bascule.raft.effects import Write
-from bascule.raft.store.contract import RaftStore
-from bascule.raft.store.writing import write_out
+from bascule.raft.store import RaftStore
+from bascule.raft.store_writes import write_out
 
 log = logging.getLogger("bascule.raft_driver")
 

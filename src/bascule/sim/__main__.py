@@ -19,7 +19,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from bascule.sim.checkers import standard
-from bascule.sim.planted import PLANTED
+from bascule.sim.mutants import PLANTED
 from bascule.sim.raft.plan import Pace
 from bascule.sim.raft.run import Options, RunResult, SimulationFailed, run_seed
 from bascule.sim.raft.trace import Trace

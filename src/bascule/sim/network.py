@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
-from bascule.sim.chance import Chance, threshold
 from bascule.sim.loop import MILLISECOND, Loop
+from bascule.sim.prng import Chance, threshold
 
 LINK_BITS: Final = 16
 """A link is `source << LINK_BITS | target`."""

@@ -9,8 +9,8 @@ from typing import Final, TypeAlias
 
 from bascule.raft.messages import AnyMessage, Append, ChunkReply, size_of
 from bascule.raft.multi.bundle import Bundle, Rest
+from bascule.raft.multi.hibernation import FollowedGroups, LedGroups
 from bascule.raft.multi.report import LinkReport
-from bascule.raft.multi.resting import FollowedGroups, LedGroups
 
 BUNDLE_BYTES_MAX: Final = 4 << 20
 """Payload bytes after which a bundle is closed, so that one group's catching up delays the others

@@ -17,11 +17,11 @@ from bascule.host.api import Random
 from bascule.raft.config import RaftConfig
 from bascule.raft.effects import Answer, Apply, Role, Write
 from bascule.raft.log import RaftLog
+from bascule.raft.membership import NOBODY, Members, decode_members
 from bascule.raft.messages import AnyMessage, Chunk, Entry, Kind, Snapshot
-from bascule.raft.quorum import NOBODY, Members, decode_members
 from bascule.raft.roles.proposals import Proposals
 from bascule.raft.roles.reads import Reads
-from bascule.raft.store.contract import Restored
+from bascule.raft.store import Restored
 
 
 class Purpose(Enum):

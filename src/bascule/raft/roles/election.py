@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from bascule.raft.effects import Role
+from bascule.raft.membership import NOBODY
 from bascule.raft.messages import VoteReply, VoteRequest
-from bascule.raft.quorum import NOBODY
 from bascule.raft.roles.core import Core
 
 

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from bascule.errors import RemoteProtocolError
 from bascule.raft.effects import Answer, Applied, Completion, Outcome, Role
+from bascule.raft.membership import NOBODY
 from bascule.raft.messages import (
     AnyMessage,
     Append,
@@ -22,11 +23,10 @@ from bascule.raft.messages import (
     VoteReply,
     VoteRequest,
 )
-from bascule.raft.quorum import NOBODY
 from bascule.raft.roles.core import Core, Purpose, Underway
 from bascule.raft.roles.election import Election
-from bascule.raft.roles.following import Following
-from bascule.raft.roles.leading import Leading
+from bascule.raft.roles.follower import Following
+from bascule.raft.roles.leader import Leading
 
 FROM_LEADER: Final = (Append, Heartbeat, SnapshotOffer)
 

@@ -11,9 +11,9 @@ from bascule.errors import (
 )
 from bascule.raft.config import NEVER
 from bascule.raft.effects import ReadPolicy
+from bascule.raft.membership import NOBODY, Change, encode_members
 from bascule.raft.messages import ENTRY_OVERHEAD_BYTES, Entry, Kind
-from bascule.raft.quorum import NOBODY, Change, encode_members
-from bascule.raft.roles.leading import Leading
+from bascule.raft.roles.leader import Leading
 from bascule.raft.roles.member import Member
 from bascule.raft.roles.reads import Read
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from bascule.raft.effects import Role
-from bascule.raft.quorum import NOBODY
+from bascule.raft.membership import NOBODY
 from bascule.raft.roles.member import Member
 from bascule.raft.roles.progress import Pace
 

@@ -12,7 +12,7 @@ from bascule.errors import Closed, CorruptData, LogFailed
 from bascule.host.api import Files
 from bascule.host.real import RealFiles
 from bascule.raft_driver.sqlite_store import schema
-from bascule.raft_driver.sqlite_store.mark import SyncedMark
+from bascule.raft_driver.sqlite_store.commit_mark import SyncedMark
 from bascule.raft_driver.sqlite_store.opening import MARK_SUFFIX, Opened, open_checked
 from bascule.raft_driver.sqlite_store.schema import GroupRow
 from bascule.raft_driver.sqlite_store.store import SqliteStore

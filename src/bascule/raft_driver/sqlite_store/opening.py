@@ -8,7 +8,7 @@ from typing import Any, Final
 from bascule.errors import BasculeError, ConfigError, CorruptData, LogFailed, UnsupportedFormat
 from bascule.host.api import Files
 from bascule.raft_driver.sqlite_store import schema
-from bascule.raft_driver.sqlite_store.mark import SyncedMark
+from bascule.raft_driver.sqlite_store.commit_mark import SyncedMark
 from bascule.raft_driver.sqlite_store.schema import GroupRow, check_crc, refuse
 
 MARK_SUFFIX: Final = "-synced"

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import msgspec
 
+from bascule.raft.membership import Members
 from bascule.raft.messages import Chunk, Entry
-from bascule.raft.quorum import Members
-from bascule.raft.store.contract import Restored
-from bascule.raft.store.restore import Found, checked
+from bascule.raft.recovery import Found, checked
+from bascule.raft.store import Restored
 from bascule.raft_driver.sqlite_store import schema
 from bascule.raft_driver.sqlite_store.schema import GroupRow, check_crc, refuse
 

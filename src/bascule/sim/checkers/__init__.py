@@ -13,9 +13,9 @@ from __future__ import annotations
 from bascule.sim.checkers.answers import AnsweredOnce, FreshReads, TruthfulAnswers
 from bascule.sim.checkers.base import Checker, Checkers, InvariantBroken
 from bascule.sim.checkers.commits import CommitIsDurable, MatchIsDurable, Monotonic, NothingLost
+from bascule.sim.checkers.committed_log import Ledger
 from bascule.sim.checkers.disks import Disks
 from bascule.sim.checkers.elections import ElectionSafety, OneVote, PreVote
-from bascule.sim.checkers.ledger import Ledger
 from bascule.sim.checkers.limits import BoundedMemory
 from bascule.sim.checkers.linearizability import Linearizability
 from bascule.sim.checkers.logs import AppendOnly, LeaderCompleteness, LogMatching

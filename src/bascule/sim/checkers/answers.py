@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from bascule.raft.effects import Answer, Outcome, ReadPolicy
+from bascule.raft.membership import Change, decode_members
 from bascule.raft.messages import Kind
-from bascule.raft.quorum import Change, decode_members
-from bascule.raft.store.contract import Restored
+from bascule.raft.store import Restored
 from bascule.sim.checkers.base import Checker, InvariantBroken, NodeView
-from bascule.sim.checkers.ledger import Ledger, said
+from bascule.sim.checkers.committed_log import Ledger, said
 
 
 class AnsweredOnce(Checker):

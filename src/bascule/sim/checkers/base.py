@@ -7,9 +7,9 @@ from typing import Any, ClassVar, Protocol
 
 from bascule.raft.config import RaftConfig
 from bascule.raft.effects import Answer, Apply, ReadPolicy, Ready, Role, Write
+from bascule.raft.membership import Change, Members
 from bascule.raft.messages import AnyMessage, Entry, Message, Snapshot
-from bascule.raft.quorum import Change, Members
-from bascule.raft.store.contract import Restored
+from bascule.raft.store import Restored
 from bascule.sim.checkers.history import Operation, Result
 
 

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 
 from bascule.raft.effects import Role, Write
 from bascule.raft.messages import AnyMessage, AppendReply, SnapshotReply
-from bascule.raft.store.contract import Restored
+from bascule.raft.store import Restored
 from bascule.sim.checkers.base import Checker, InvariantBroken, NodeView
+from bascule.sim.checkers.committed_log import Ledger
 from bascule.sim.checkers.disks import Disks
-from bascule.sim.checkers.ledger import Ledger
 
 
 class Monotonic(Checker):

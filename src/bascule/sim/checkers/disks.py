@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 
 from bascule.raft.effects import Write
-from bascule.raft.store.contract import Restored
+from bascule.raft.store import Restored
 from bascule.sim.checkers.base import Checker, InvariantBroken, NodeView
 
 

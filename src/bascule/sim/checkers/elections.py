@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bascule.raft.effects import Role
 from bascule.raft.messages import AnyMessage, TimeoutNow, VoteReply, VoteRequest
-from bascule.raft.store.contract import Restored
+from bascule.raft.store import Restored
 from bascule.sim.checkers.base import Checker, InvariantBroken, NodeView
 from bascule.sim.checkers.disks import Disks
 

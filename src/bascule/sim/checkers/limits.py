@@ -9,7 +9,7 @@ from bascule.raft.config import RaftConfig
 from bascule.raft.effects import ReadPolicy, Ready, Role
 from bascule.raft.messages import AnyMessage, Append, Entry, Kind, size_of
 from bascule.raft.report import Report
-from bascule.raft.store.contract import Restored
+from bascule.raft.store import Restored
 from bascule.sim.checkers.base import Checker, InvariantBroken, NodeView
 
 LOOK_EVERY: Final = 64

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bascule.raft.effects import Role, Write
 from bascule.raft.messages import Entry
 from bascule.sim.checkers.base import Checker, InvariantBroken, NodeView
-from bascule.sim.checkers.ledger import Ledger, said
+from bascule.sim.checkers.committed_log import Ledger, said
 
 
 class AppendOnly(Checker):

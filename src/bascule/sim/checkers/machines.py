@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from bascule.raft.effects import Apply, Write
 from bascule.raft.messages import Chunk
-from bascule.raft.store.contract import Restored
+from bascule.raft.store import Restored
 from bascule.sim.checkers.base import Checker, InvariantBroken, NodeView
-from bascule.sim.checkers.ledger import Ledger, said
+from bascule.sim.checkers.committed_log import Ledger, said
 
 
 class ApplyOrder(Checker):

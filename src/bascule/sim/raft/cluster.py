@@ -8,15 +8,15 @@ from bascule.errors import LogFailed
 from bascule.host.api import Random
 from bascule.raft import codec
 from bascule.raft.effects import Role
+from bascule.raft.membership import Members, founded
 from bascule.raft.messages import AnyMessage
 from bascule.raft.multi.bundle import Bundle
 from bascule.raft.node import Node
-from bascule.raft.quorum import Members, founded
-from bascule.raft.store.memory import MemoryStore
-from bascule.sim.chance import Chance
+from bascule.raft.testing.memory_store import MemoryStore
 from bascule.sim.checkers.base import Checkers
 from bascule.sim.loop import Loop
 from bascule.sim.network import Network
+from bascule.sim.prng import Chance
 from bascule.sim.raft.member import Machine, Member
 from bascule.sim.raft.plan import Plan
 from bascule.sim.raft.trace import Trace

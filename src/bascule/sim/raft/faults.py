@@ -9,8 +9,8 @@ from typing import Final
 
 from bascule.raft.effects import Role
 from bascule.sim.checkers.base import Checker, NodeView
+from bascule.sim.raft.burst_clients import Crowd
 from bascule.sim.raft.cluster import Cluster
-from bascule.sim.raft.crowd import Crowd
 from bascule.sim.raft.member import Member
 from bascule.sim.raft.operator import Operator
 from bascule.sim.raft.plan import Fault

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from bascule.errors import LogFailed
 from bascule.raft.effects import Answer, Applied, Apply, Outcome, ReadPolicy, Write, Written
+from bascule.raft.membership import Change
 from bascule.raft.messages import AnyMessage, Kind
 from bascule.raft.node import Node
-from bascule.raft.quorum import Change
-from bascule.raft.store.memory import MemoryStore
+from bascule.raft.testing.memory_store import MemoryStore
 from bascule.sim.checkers.base import InvariantBroken
 from bascule.sim.loop import Action
-from bascule.sim.raft.device import Device
+from bascule.sim.raft.disk_queue import Device
 from bascule.sim.raft.state import Effect, KeyValues
 
 if TYPE_CHECKING:

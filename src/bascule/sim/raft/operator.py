@@ -11,7 +11,7 @@ from typing import Final
 
 from bascule.errors import BasculeError
 from bascule.raft.effects import Answer, Outcome
-from bascule.raft.quorum import Change, Members
+from bascule.raft.membership import Change, Members
 from bascule.sim.raft.cluster import Cluster
 from bascule.sim.raft.member import Member
 from bascule.sim.raft.state import Effect

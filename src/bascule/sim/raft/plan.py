@@ -12,10 +12,10 @@ from enum import Enum
 from typing import Final
 
 from bascule.raft.config import RaftConfig
-from bascule.sim.chance import Chance
 from bascule.sim.loop import MILLISECOND, SECOND
 from bascule.sim.network import Conditions
-from bascule.sim.raft.device import DiskPace
+from bascule.sim.prng import Chance
+from bascule.sim.raft.disk_queue import DiskPace
 
 TIMES: Final = ((10, 2), (10, 2), (10, 1), (5, 1), (3, 1), (20, 4), (50, 10), (4, 2))
 """(election ticks, heartbeat ticks)."""

@@ -9,13 +9,13 @@ from typing import Final
 import msgspec
 
 from bascule.host.real import RealRandom
-from bascule.raft.quorum import Members
-from bascule.sim.chance import Chance
+from bascule.raft.membership import Members
 from bascule.sim.checkers.base import Checker, Checkers, InvariantBroken
 from bascule.sim.loop import SECOND
+from bascule.sim.prng import Chance
+from bascule.sim.raft.burst_clients import Crowd
 from bascule.sim.raft.clients import Clients
 from bascule.sim.raft.cluster import Cluster
-from bascule.sim.raft.crowd import Crowd
 from bascule.sim.raft.faults import Faults, Herald
 from bascule.sim.raft.member import Member
 from bascule.sim.raft.operator import Operator

@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from bascule.raft.effects import Answer, Apply, ReadPolicy, Ready, Write
+from bascule.raft.membership import Change
 from bascule.raft.messages import AnyMessage, Append, Entry
-from bascule.raft.quorum import Change
-from bascule.raft.store.contract import Restored
+from bascule.raft.store import Restored
 from bascule.sim.checkers.base import Checker, NodeView
 from bascule.sim.checkers.history import Operation, Result
 from bascule.sim.loop import SECOND, Loop

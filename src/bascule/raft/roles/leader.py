@@ -5,6 +5,7 @@ from __future__ import annotations
 import zlib
 from collections import deque
 
+from bascule.raft.membership import NOBODY
 from bascule.raft.messages import (
     Append,
     AppendReply,
@@ -17,7 +18,6 @@ from bascule.raft.messages import (
     SnapshotReply,
     TimeoutNow,
 )
-from bascule.raft.quorum import NOBODY
 from bascule.raft.roles.core import Core
 from bascule.raft.roles.progress import Pace, Progress
 

@@ -10,10 +10,10 @@ from msgspec.structs import replace
 
 from bascule.raft.effects import Answer, Outcome
 from bascule.raft.messages import HeartbeatReply
-from bascule.raft.roles.leading import Leading
+from bascule.raft.roles.leader import Leading
 from bascule.raft.roles.proposals import Proposals
 from bascule.raft.roles.reads import Read, Reads
-from bascule.sim.planted.base import Planted, instead, swapped
+from bascule.sim.mutants.base import Planted, instead, swapped
 
 FRESH: Final = "reads see what was committed"
 LINEAR: Final = "linearizable reads and writes"

@@ -9,9 +9,9 @@ from msgspec.structs import replace
 from bascule.raft.effects import Write
 from bascule.raft.messages import AppendReply, ChunkReply
 from bascule.raft.roles.core import Core
-from bascule.raft.roles.following import Following
-from bascule.raft.roles.leading import Leading
-from bascule.sim.planted.base import Planted, instead
+from bascule.raft.roles.follower import Following
+from bascule.raft.roles.leader import Leading
+from bascule.sim.mutants.base import Planted, instead
 
 MATCH: Final = "a match is durable"
 COMMIT: Final = "a commit is a majority's"

@@ -14,13 +14,13 @@ from bascule.host.real import RealRandom
 from bascule.raft import codec
 from bascule.raft.config import RaftConfig
 from bascule.raft.effects import Answer, Applied, Apply, Outcome, Role, Write, Written
+from bascule.raft.membership import founded
 from bascule.raft.messages import AnyMessage, Kind
 from bascule.raft.multi.bundle import Bundle
-from bascule.raft.multi.hub import Hub
+from bascule.raft.multi.multi_raft import Hub
 from bascule.raft.node import Node
-from bascule.raft.quorum import founded
-from bascule.raft.store.memory import MemoryStore
-from bascule.raft.store.writing import write_out
+from bascule.raft.store_writes import write_out
+from bascule.raft.testing.memory_store import MemoryStore
 
 CONFIG = RaftConfig(commit_count_to_take_snapshot=50, pending_entries_max=50)
 

@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bascule.raft.multi.bundle import Bundle, Rest
+from bascule.raft.multi.hibernation import FollowedGroups, LedGroups
 from bascule.raft.multi.peer import Heard, Peer
-from bascule.raft.multi.resting import FollowedGroups, LedGroups
 
 GROUPS = st.integers(1, 6)
 STEPS = st.lists(

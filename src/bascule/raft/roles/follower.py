@@ -15,8 +15,8 @@ from bascule.raft.messages import (
     SnapshotOffer,
     SnapshotReply,
 )
-from bascule.raft.roles.collector import Collector
 from bascule.raft.roles.core import Core
+from bascule.raft.roles.snapshot_fetcher import Collector
 
 
 class Following:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Protocol, runtime_checkable
 
 from bascule.raft.effects import Write
-from bascule.raft.store.contract import RaftStore
+from bascule.raft.store import RaftStore
 
 
 @runtime_checkable

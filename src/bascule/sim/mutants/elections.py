@@ -7,11 +7,11 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from bascule.raft.effects import Role, Write
+from bascule.raft.membership import NOBODY
 from bascule.raft.messages import VoteReply, VoteRequest
-from bascule.raft.quorum import NOBODY
 from bascule.raft.roles.core import Core
 from bascule.raft.roles.election import Election
-from bascule.sim.planted.base import Planted, instead
+from bascule.sim.mutants.base import Planted, instead
 
 ONE_VOTE: Final = "one durable vote a term"
 ELECTION: Final = "election safety"

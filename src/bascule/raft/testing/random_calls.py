@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from bascule.host.api import Random
+from bascule.raft.membership import Members
 from bascule.raft.messages import Chunk, Entry, Snapshot
-from bascule.raft.quorum import Members
-from bascule.raft.store.expectation import (
+from bascule.raft.recovery import Found, checked
+from bascule.raft.testing.store_model import (
     AddEntries,
     Call,
     DeleteChunks,
@@ -14,7 +15,6 @@ from bascule.raft.store.expectation import (
     TruncateFrom,
     TruncateUntil,
 )
-from bascule.raft.store.restore import Found, checked
 
 
 class RandomCalls:

@@ -7,7 +7,7 @@ import pytest
 from bascule.raft.node import Node
 from bascule.raft.roles.core import Core
 from bascule.sim.checkers import standard
-from bascule.sim.planted import PLANTED
+from bascule.sim.mutants import PLANTED
 from bascule.sim.raft.run import CRASHED, SimulationFailed, run_seed
 
 pytestmark = pytest.mark.tier2

@@ -11,10 +11,10 @@ from typing import TypeAlias
 
 import msgspec
 
+from bascule.raft.membership import Members
 from bascule.raft.messages import Chunk, Entry
-from bascule.raft.quorum import Members
-from bascule.raft.store.contract import RaftStore, Restored
-from bascule.raft.store.restore import Found, checked
+from bascule.raft.recovery import Found, checked
+from bascule.raft.store import RaftStore, Restored
 
 
 class BrokenPromise(AssertionError):

@@ -12,9 +12,9 @@ from typing import NoReturn
 import msgspec
 
 from bascule.errors import CorruptData
+from bascule.raft.membership import NOBODY, Members, decode_members
 from bascule.raft.messages import Chunk, Entry, Kind, Snapshot
-from bascule.raft.quorum import NOBODY, Members, decode_members
-from bascule.raft.store.contract import Restored
+from bascule.raft.store import Restored
 
 KINDS = frozenset(int(kind) for kind in Kind)
 

@@ -19,10 +19,11 @@ from collections.abc import Callable
 from typing import Final, TypeAlias
 
 from bascule.host.api import Random
+from bascule.raft.membership import Members, encode_members
 from bascule.raft.messages import Chunk, Entry, Kind
-from bascule.raft.quorum import Members, encode_members
-from bascule.raft.store.contract import Restored
-from bascule.raft.store.expectation import (
+from bascule.raft.store import Restored
+from bascule.raft.testing.random_calls import RandomCalls
+from bascule.raft.testing.store_model import (
     AddEntries,
     BrokenPromise,
     Call,
@@ -33,8 +34,14 @@ from bascule.raft.store.expectation import (
     TruncateUntil,
     promise,
 )
-from bascule.raft.store.random_calls import RandomCalls
-from bascule.raft.store.trial import LARGEST, Ground, Trial, chunks_of, entries_of, snapshot_of
+from bascule.raft.testing.store_under_test import (
+    LARGEST,
+    Ground,
+    Trial,
+    chunks_of,
+    entries_of,
+    snapshot_of,
+)
 
 __all__ = ["CHECKS", "BrokenPromise", "Check", "Ground", "name_of", "run"]
 

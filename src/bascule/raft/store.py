@@ -28,8 +28,8 @@ from typing import Protocol
 
 import msgspec
 
+from bascule.raft.membership import NOBODY, Members
 from bascule.raft.messages import Chunk, Entry, Snapshot
-from bascule.raft.quorum import NOBODY, Members
 
 
 class Restored(msgspec.Struct, frozen=True, kw_only=True):

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bascule.raft.quorum import Change, Members, decode_members, encode_members, founded
+from bascule.raft.membership import Change, Members, decode_members, encode_members, founded
 
 NODES = st.integers(1, 9)
 

@@ -13,10 +13,10 @@ from typing import Final, Protocol
 
 from bascule.errors import LogFailed
 from bascule.raft.effects import Write
-from bascule.raft.store.contract import RaftStore
-from bascule.raft.store.writing import write_out
-from bascule.sim.chance import Chance
+from bascule.raft.store import RaftStore
+from bascule.raft.store_writes import write_out
 from bascule.sim.loop import Loop
+from bascule.sim.prng import Chance
 
 SLOW_FACTOR: Final = 40
 """How much longer a slow disk takes."""

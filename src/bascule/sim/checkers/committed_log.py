@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from bascule.raft.membership import Members, decode_members
 from bascule.raft.messages import Entry, Kind
-from bascule.raft.quorum import Members, decode_members
-from bascule.raft.store.contract import Restored
+from bascule.raft.store import Restored
 from bascule.sim.checkers.base import Checker, InvariantBroken, NodeView
 
 

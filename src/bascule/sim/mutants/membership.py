@@ -5,15 +5,15 @@ from __future__ import annotations
 from typing import Any, Final
 
 from bascule.raft.effects import Applied
+from bascule.raft.membership import Change, Members, encode_members
 from bascule.raft.messages import Kind, Snapshot
-from bascule.raft.quorum import Change, Members, encode_members
-from bascule.raft.roles.collector import Collector
 from bascule.raft.roles.core import Core, Purpose
-from bascule.raft.roles.leading import Leading
+from bascule.raft.roles.leader import Leading
 from bascule.raft.roles.member import Member
 from bascule.raft.roles.requests import Requests
-from bascule.raft.store.contract import Restored
-from bascule.sim.planted.base import Planted, instead, swapped
+from bascule.raft.roles.snapshot_fetcher import Collector
+from bascule.raft.store import Restored
+from bascule.sim.mutants.base import Planted, instead, swapped
 
 ONE_CHANGE: Final = "one membership change at a time"
 AGREE: Final = "snapshots agree"

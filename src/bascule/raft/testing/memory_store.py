@@ -16,10 +16,10 @@ import msgspec
 
 from bascule.errors import Closed, LogFailed
 from bascule.host.api import Random
+from bascule.raft.membership import NOBODY, Members
 from bascule.raft.messages import Chunk, Entry
-from bascule.raft.quorum import NOBODY, Members
-from bascule.raft.store.contract import Restored
-from bascule.raft.store.restore import Found, checked
+from bascule.raft.recovery import Found, checked
+from bascule.raft.store import Restored
 
 _ENTRIES: Final = 0
 _TRUNCATE_FROM: Final = 1

@@ -8,11 +8,11 @@ from msgspec.structs import replace
 
 from bascule.raft.messages import Append, Entry, Heartbeat, Kind
 from bascule.raft.roles.core import Core
-from bascule.raft.roles.following import Following
-from bascule.raft.roles.leading import Leading
+from bascule.raft.roles.follower import Following
+from bascule.raft.roles.leader import Leading
 from bascule.raft.roles.progress import Progress
 from bascule.raft.roles.requests import Requests
-from bascule.sim.planted.base import Planted, instead
+from bascule.sim.mutants.base import Planted, instead
 
 COMMIT: Final = "a commit is a majority's"
 SAFETY: Final = "state-machine safety"

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Final, Protocol
 
 from bascule.errors import CorruptData
+from bascule.raft.membership import Members, founded
 from bascule.raft.messages import Entry, Kind, Snapshot
-from bascule.raft.quorum import Members, founded
-from bascule.raft.store.contract import RaftStore, Restored
-from bascule.raft.store.expectation import (
+from bascule.raft.store import RaftStore, Restored
+from bascule.raft.testing.store_model import (
     AddEntries,
     BrokenPromise,
     Call,
