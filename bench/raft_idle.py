@@ -15,9 +15,9 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import Any
 
 from bascule.raft.config import RaftConfig
-from bascule.raft.membership import founded
-from bascule.raft.messages import Entry, Snapshot
-from bascule.raft.node import Node
+from bascule.raft.membership import Members
+from bascule.raft.messages import Entry, RaftSnapshot
+from bascule.raft.node import RaftNode
 from bascule.raft.testing.memory_store import MemoryStore
 from bascule.raft_driver.driver import DriverSettings, RaftDriver
 from bench.harness import report, row
@@ -38,7 +38,7 @@ class Nothing:
     def take_snapshot(self) -> list[bytes]:
         return [b""]
 
-    def restore(self, snapshot: Snapshot) -> None:
+    def restore(self, snapshot: RaftSnapshot) -> None:
         return None
 
 
@@ -52,11 +52,11 @@ async def cluster(groups: int) -> AsyncIterator[list[RaftDriver]]:
             addresses[driver.node_id] = await driver.start(listen=("127.0.0.1", 0))
         for driver in drivers:
             driver.transport.set_peers(addresses)
-        members = founded(*NODES)
+        members = Members.of(*NODES)
         for number in range(1, groups + 1):
             for driver in drivers:
                 await driver.open_group(
-                    number, Nothing(), founding=members, store=MemoryStore(f"group {number}")
+                    number, Nothing(), initial_members=members, store=MemoryStore(f"group {number}")
                 )
         yield drivers
     finally:
@@ -64,15 +64,15 @@ async def cluster(groups: int) -> AsyncIterator[list[RaftDriver]]:
             await driver.stop()
 
 
-async def settled(drivers: list[RaftDriver], *, at_rest: bool) -> None:
+async def settled(drivers: list[RaftDriver], *, hibernating: bool) -> None:
     """Return once every group has a leader, and rests where it is to."""
     deadline = time.monotonic() + 120
     while True:
-        reports = [driver._hub.report() for driver in drivers]
+        reports = [driver._multi_raft.report() for driver in drivers]
         led = sum(driver.group(n).is_leader for driver in drivers for n in driver._groups)
-        resting = sum(one.at_rest for one in reports)
+        resting = sum(one.hibernating for one in reports)
         groups = reports[0].groups
-        if led == groups and (resting == len(NODES) * groups or not at_rest):
+        if led == groups and (resting == len(NODES) * groups or not hibernating):
             return
         if time.monotonic() > deadline:
             raise TimeoutError(f"{led} of {groups} groups led, {resting} nodes at rest")
@@ -85,10 +85,10 @@ def frames(drivers: list[RaftDriver]) -> tuple[int, int]:
     return sum(one.frames_received for one in found), sum(one.bytes_received for one in found)
 
 
-async def measure(groups: int, seconds: float, *, at_rest: bool = True) -> dict[str, float]:
+async def measure(groups: int, seconds: float, *, hibernating: bool = True) -> dict[str, float]:
     """CPU as a share of one core, bundles and bytes per second, of all three nodes together."""
     async with cluster(groups) as drivers:
-        await settled(drivers, at_rest=at_rest)
+        await settled(drivers, hibernating=hibernating)
         await asyncio.sleep(3 * CONFIG.election_ticks * TICK_MS / 1000)
         before, cpu, wall = frames(drivers), time.process_time(), time.perf_counter()
         await asyncio.sleep(seconds)
@@ -104,19 +104,19 @@ async def measure(groups: int, seconds: float, *, at_rest: bool = True) -> dict[
 @contextlib.contextmanager
 def kept_awake() -> Iterator[None]:
     """No group may rest meanwhile."""
-    may_rest = Node.may_rest
-    Node.may_rest = lambda self, away=(): False  # type: ignore[method-assign]
+    may_hibernate = RaftNode.may_hibernate
+    RaftNode.may_hibernate = lambda self, away=(): False  # type: ignore[method-assign]
     try:
         yield
     finally:
-        Node.may_rest = may_rest  # type: ignore[method-assign]
+        RaftNode.may_hibernate = may_hibernate  # type: ignore[method-assign]
 
 
 def run(*, quick: bool = False) -> None:
     seconds = 5.0 if quick else 30.0
     found = {groups: asyncio.run(measure(groups, seconds)) for groups in (10, 100, 1_000)}
     with kept_awake():
-        awake = asyncio.run(measure(AWAKE, seconds / 2, at_rest=False))
+        awake = asyncio.run(measure(AWAKE, seconds / 2, hibernating=False))
     rates = {groups: one["bundles_per_s"] for groups, one in found.items()}
     report(
         "raft_idle",

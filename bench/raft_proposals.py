@@ -24,7 +24,7 @@ PYSYNCOBJ_SETTINGS: Final[dict[str, dict[str, object]]] = {
     "pysyncobj": {},
     # Its documented way to short latencies: every command is sent at once, by itself.
     "pysyncobj_unbatched": {"appendEntriesUseBatch": False},
-    # The fastest that was found by trial, far from what it recommends: followers truncate and
+    # The fastest that was found by tested, far from what it recommends: followers truncate and
     # repeat what they have applied, which its log calls critical.
     "pysyncobj_5ms": {"appendEntriesPeriod": 0.005},
 }

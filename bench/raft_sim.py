@@ -11,21 +11,21 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from bascule.sim.checkers import standard
-from bascule.sim.raft.plan import Pace
-from bascule.sim.raft.run import Options, run_seed
+from bascule.sim.checkers import standard_checkers
+from bascule.sim.raft.plan import HeartbeatPace
+from bascule.sim.raft.run import RunOptions, run_seed
 from bench.harness import report, row
 
 NODES = 5
 
 
-def measure(pace: Pace, seeds: range) -> dict[str, Any]:
+def measure(pace: HeartbeatPace, seeds: range) -> dict[str, Any]:
     """All seeds one after another; `value` is simulated seconds over core seconds of all."""
-    options = Options(nodes=NODES, pace=pace, all_faults=True)
+    options = RunOptions(nodes=NODES, pace=pace, all_faults=True)
     simulated, events, messages, operations, crashes, faults = 0.0, 0, 0, 0, 0, 0
     began = time.process_time()
     for seed in seeds:
-        result = run_seed(seed, options, checkers=standard)
+        result = run_seed(seed, options, checkers=standard_checkers)
         simulated += result.simulated_seconds
         events += result.events
         messages += result.messages
@@ -49,8 +49,12 @@ def measure(pace: Pace, seeds: range) -> dict[str, Any]:
 
 def run(*, quick: bool) -> None:
     seeds = range(100_000, 100_010 if quick else 100_200)
-    measure(Pace.SLOW, range(100_000, 100_002))  # what runs first pays for imports and caches
-    mixed, slow, fast = (measure(pace, seeds) for pace in (Pace.ANY, Pace.SLOW, Pace.FAST))
+    measure(
+        HeartbeatPace.SLOW, range(100_000, 100_002)
+    )  # what runs first pays for imports and caches
+    mixed, slow, fast = (
+        measure(pace, seeds) for pace in (HeartbeatPace.ANY, HeartbeatPace.SLOW, HeartbeatPace.FAST)
+    )
     report(
         "raft_sim",
         [

@@ -33,15 +33,15 @@ from bascule.config import LoggingConfig
 from bascule.errors import BasculeError, CannotReplicate, Indeterminate, LaggingIndex, NotLeader
 from bascule.raft.config import RaftConfig
 from bascule.raft.effects import ReadPolicy
-from bascule.raft.membership import Change, founded
-from bascule.raft.messages import Entry, Snapshot
+from bascule.raft.membership import MemberChange, Members
+from bascule.raft.messages import Entry, RaftSnapshot
 from bascule.raft_driver.driver import DriverSettings, RaftDriver
 from bascule.raft_driver.group import Group
 
 CHANGES = {
-    "add-learner": Change.ADD_LEARNER,
-    "add-voter": Change.ADD_VOTER,
-    "remove": Change.REMOVE,
+    "add-learner": MemberChange.ADD_LEARNER,
+    "add-voter": MemberChange.ADD_VOTER,
+    "remove": MemberChange.REMOVE,
 }
 WRITES = {"put": 2, "append": 2, "cas": 3, "address": 2}
 CHUNK_ITEMS = 5_000
@@ -85,7 +85,7 @@ class KeyValue:
         for start in range(0, len(items), CHUNK_ITEMS):
             yield msgspec.msgpack.encode(items[start : start + CHUNK_ITEMS])
 
-    def restore(self, snapshot: Snapshot) -> None:
+    def restore(self, snapshot: RaftSnapshot) -> None:
         first, *others = (msgspec.msgpack.decode(chunk) for chunk in snapshot.chunks)
         self.addresses = dict(first)
         self.values = {key: value for items in others for key, value in items}
@@ -176,8 +176,8 @@ async def run(options: argparse.Namespace) -> None:
     )
     await driver.start(directory=options.data, listen=peers[options.id], peers=peers)
     machine = KeyValue(lambda node, address: driver.transport.set_peer(node, address_of(address)))
-    founding = None if options.join else founded(*peers)
-    group = await driver.open_group(1, machine, founding=founding)
+    initial_members = None if options.join else Members.of(*peers)
+    group = await driver.open_group(1, machine, initial_members=initial_members)
     server = Server(driver, group, machine)
     clients = await asyncio.start_server(server.serve, *address_of(options.client))
     stop = asyncio.Event()

@@ -11,8 +11,8 @@ from concurrent.futures import Future
 from typing import Any
 
 from bascule.errors import BasculeError, CannotReplicate
-from bascule.raft.membership import founded
-from bascule.raft.messages import Entry, Snapshot
+from bascule.raft.membership import Members
+from bascule.raft.messages import Entry, RaftSnapshot
 from bascule.raft_driver.driver import DriverSettings, RaftDriver
 from bascule.raft_driver.group import Group
 from bench.raft.member import Load, obey
@@ -36,7 +36,7 @@ class Counter:
     def take_snapshot(self) -> tuple[bytes, ...]:
         return (self.count.to_bytes(8, "big"),)
 
-    def restore(self, snapshot: Snapshot) -> None:
+    def restore(self, snapshot: RaftSnapshot) -> None:
         self.count = int.from_bytes(snapshot.chunks[0], "big")
 
 
@@ -94,7 +94,9 @@ async def serve(number: int, ports: list[int], directory: str, started: Future[S
     addresses = {at + 1: ("127.0.0.1", port) for at, port in enumerate(ports)}
     own = addresses.pop(number + 1)
     await driver.start(directory=directory, listen=own, peers=addresses)
-    group = await driver.open_group(GROUP, Counter(), founding=founded(*range(1, len(ports) + 1)))
+    group = await driver.open_group(
+        GROUP, Counter(), initial_members=Members.of(*range(1, len(ports) + 1))
+    )
     started.set_result((asyncio.get_running_loop(), end, driver, group))
     await end.wait()
     await driver.stop()

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from bascule.raft.store import Restored
-from bascule.raft.testing.store_model import Expectation
+from bascule.raft.store import PersistentState
+from bascule.raft.testing.store_model import StoreModel
 from bascule.raft_driver.sqlite_store import SqliteDatabase
 from support.raft_store_process import NODE, loaded
 
@@ -53,7 +53,7 @@ class Life:
         return self._heard.decode().split("\n")[:-1]  # what a kill cut short was not said
 
 
-def state_of(directory: Path) -> Restored:
+def state_of(directory: Path) -> PersistentState:
     database = SqliteDatabase.open(str(directory / NAME), node_id=NODE)
     try:
         return database.store(1).load()
@@ -70,7 +70,7 @@ def test_kill_9_at_any_moment(tmp_path: Path, request: pytest.FixtureRequest) ->
     rounds = request.config.getoption("--rounds") or ROUNDS_USUAL
     first_seed = request.config.getoption("--seed") or 7
     print(f"seed {first_seed}")
-    dice, expected, flushes = random.Random(first_seed), Expectation(), 0
+    dice, expected, flushes = random.Random(first_seed), StoreModel(), 0
     for seed in range(first_seed, first_seed + rounds):
         life = Life(tmp_path, seed)
         if dice.random() < 0.8:
@@ -149,8 +149,8 @@ def test_every_call_to_the_kernel_may_fail(
         inject = f"inject={call}:error={error}:when={n}"
         trace = ("-f", "-e", f"trace={call}", "-e", inject, "-o", str(place / "trace"))
         said = Life(place, n, calls_max=15, under=(program, *trace)).said()
-        expected = Expectation()
-        expected.starts_as(start)
+        expected = StoreModel()
+        expected.reset_to(start)
         loaded(state_of(place), n, expected, flushed_of(said))
         if "(INJECTED)" not in (place / "trace").read_text():
             assert n > step, "no call was made to fail"

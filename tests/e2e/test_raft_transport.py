@@ -13,18 +13,18 @@ import pytest
 
 from bascule.host.real import RealRandom
 from bascule.raft.codec import encode
-from bascule.raft.messages import Append, Entry, Heartbeat
+from bascule.raft.messages import AppendRequest, Entry, Heartbeat
 from bascule.raft.multi.bundle import Bundle
 from bascule.raft_driver.handshake import decode_hello, encode_hello, frame
 from bascule.raft_driver.peer_link import Address
-from bascule.raft_driver.transport import STRANGERS_MAX, Transport
+from bascule.raft_driver.transport import STRANGERS_MAX, PeerTransport
 from support.nats_servers import Authority
 
 SECONDS_MAX = 20
 
 
 def bundle(source: int, target: int, incarnation: int, *, payload: bytes = b"x") -> Bundle:
-    message = Append(source, target, 1, 0, 0, 0, (Entry(1, 1, 0, payload),))
+    message = AppendRequest(source, target, 1, 0, 0, 0, (Entry(1, 1, 0, payload),))
     return Bundle(source, target, incarnation, 0, 0, 0, 0, 0, 0, messages=((7, message),))
 
 
@@ -41,7 +41,7 @@ class House:
     ) -> None:
         self.received: list[Bundle] = []
         self.news = asyncio.Event()
-        self.transport = Transport(
+        self.transport = PeerTransport(
             number,
             100 + number,
             cluster="blue",

@@ -8,27 +8,29 @@ from bascule.errors import RemoteProtocolError
 from bascule.raft import codec
 from bascule.raft.membership import Members
 from bascule.raft.messages import (
-    Append,
     AppendReply,
+    AppendRequest,
     ChunkReply,
     ChunkRequest,
     Entry,
+    EntryKind,
     Heartbeat,
     HeartbeatReply,
-    Kind,
     SnapshotOffer,
     SnapshotReply,
     TimeoutNow,
     VoteReply,
     VoteRequest,
 )
-from bascule.raft.multi.bundle import Bundle, Rest
+from bascule.raft.multi.bundle import Bundle, Hibernation
 from fuzz.target import Target
 
 BEAT = Bundle(1, 2, 9, 8, 100, 99, 3, 4, 17)
 EVERY_MESSAGE = (
     (1, VoteRequest(1, 2, 5, True, 7, 4, True)), (2, VoteReply(1, 2, 5, False, True)),
-    (3, Append(1, 2, 5, 6, 4, 6, (Entry(7, 4, Kind.NORMAL, b"put a 1"), Entry(8, 5, 1, b"")))),
+    (3, AppendRequest(1, 2, 5, 6, 4, 6, (
+        Entry(7, 4, EntryKind.NORMAL, b"put a 1"), Entry(8, 5, 1, b""),
+    ))),
     (3, AppendReply(1, 2, 5, False, 8, 6, 4)), (4, Heartbeat(1, 2, 5, 6, 70_000)),
     (4, HeartbeatReply(1, 2, 5, 70_000)), (5, TimeoutNow(1, 2, 5)),
     (6, SnapshotOffer(1, 2, 5, 6, 4, Members((1, 2), (3,), 2), (0, 0xFFFFFFFF), (1, 2))),
@@ -40,8 +42,8 @@ BUNDLES = (
     Bundle(*(getattr(BEAT, name) for name in BEAT.__struct_fields__[:9]), messages=EVERY_MESSAGE),
     Bundle(
         *(getattr(BEAT, name) for name in BEAT.__struct_fields__[:9]),
-        base=3, version=6, rested=(Rest(1, 5, 8), Rest(2, 5, 80)), woken=(4,),
-        refused=(Rest(7, 3, 3),),
+        base=3, version=6, hibernated=(Hibernation(1, 5, 8), Hibernation(2, 5, 80)), woken=(4,),
+        refused=(Hibernation(7, 3, 3),),
     ),
 )  # fmt: skip
 

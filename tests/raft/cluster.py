@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import deque
 
 from bascule.raft.config import RaftConfig
-from bascule.raft.effects import Answer, Applied, Apply, Ready, Role, Write, Written
-from bascule.raft.membership import Members, founded
-from bascule.raft.messages import AnyMessage, AppendReply, Entry, Kind, VoteReply
-from bascule.raft.node import Node
-from bascule.raft.store import Restored
+from bascule.raft.effects import Answer, Apply, ApplyDone, Ready, Role, Write, WriteDone
+from bascule.raft.membership import Members
+from bascule.raft.messages import AnyMessage, AppendReply, Entry, EntryKind, VoteReply
+from bascule.raft.node import RaftNode
+from bascule.raft.store import PersistentState
 from raft.environment import Dice
 
 CONFIG = RaftConfig(election_ticks=10, heartbeat_ticks=2)
@@ -18,11 +18,11 @@ CONFIG = RaftConfig(election_ticks=10, heartbeat_ticks=2)
 
 def restored(
     *voters: int, terms: tuple[int, ...] = (), term: int = 0, voted_for: int = 0
-) -> Restored:
+) -> PersistentState:
     """A disk of a founded group with one empty entry of each of `terms`."""
-    entries = tuple(Entry(index, of, Kind.NORMAL, b"") for index, of in enumerate(terms, 1))
-    return Restored(
-        founding=founded(*voters),
+    entries = tuple(Entry(index, of, EntryKind.NORMAL, b"") for index, of in enumerate(terms, 1))
+    return PersistentState(
+        initial_members=Members.of(*voters),
         term=max(term, *terms, 0),
         voted_for=voted_for,
         entries=entries,
@@ -32,7 +32,7 @@ def restored(
 class Driven:
     """One node whose writes and applies are done as soon as they are asked for, and all it did."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: RaftNode) -> None:
         self.node = node
         self.sent: list[AnyMessage] = []
         self.writes: list[Write] = []
@@ -52,7 +52,7 @@ class Driven:
         if ready.write is not None:
             self.writes.append(ready.write)
             self.sent += ready.write.then_send
-            self.node.advance(Written(ready.write.number))
+            self.node.advance(WriteDone(ready.write.number))
         if ready.apply is not None:
             self.applied += ready.apply.entries
             self.node.advance(done(ready.apply))
@@ -73,15 +73,15 @@ class Driven:
         return self.sent[before:]
 
 
-def done(apply: Apply) -> Applied:
-    return Applied(apply.last, (b"state",) if apply.take_snapshot else None)
+def done(apply: Apply) -> ApplyDone:
+    return ApplyDone(apply.last, (b"state",) if apply.take_snapshot else None)
 
 
 def driven(
-    node_id: int, found: Restored, config: RaftConfig | None = None, dice: Dice | None = None
+    node_id: int, found: PersistentState, config: RaftConfig | None = None, dice: Dice | None = None
 ) -> Driven:
     """A node that starts from `found`; its election timeouts are the shortest unless `dice`."""
-    return Driven(Node(node_id, config or RaftConfig(), found, dice or Dice()))
+    return Driven(RaftNode(node_id, config or RaftConfig(), found, dice or Dice()))
 
 
 def leader_of(*voters: int, terms: tuple[int, ...] = (), config: RaftConfig = CONFIG) -> Driven:
@@ -114,12 +114,12 @@ def follower(
     return driven(1, restored(*(voters or (1, 2, 3)), terms=terms, term=term), config)
 
 
-def log_terms(node: Node) -> list[int]:
+def log_terms(node: RaftNode) -> list[int]:
     return [node.log.entry(index).term for index in range(node.log.first, node.log.last + 1)]
 
 
 def entries(start: int, *terms: int) -> tuple[Entry, ...]:
-    return tuple(Entry(index, of, Kind.NORMAL, b"") for index, of in enumerate(terms, start))
+    return tuple(Entry(index, of, EntryKind.NORMAL, b"") for index, of in enumerate(terms, start))
 
 
 def acknowledge(found: Driven, *voters: int, index: int | None = None) -> list[AnyMessage]:
@@ -133,7 +133,10 @@ class Cluster:
 
     def __init__(self, config: RaftConfig, *voters: int) -> None:
         members = Members(tuple(sorted(voters)))
-        self.driven = {voter: driven(voter, Restored(founding=members), config) for voter in voters}
+        self.driven = {
+            voter: driven(voter, PersistentState(initial_members=members), config)
+            for voter in voters
+        }
         self.nodes = {voter: found.node for voter, found in self.driven.items()}
         self.cuts: set[tuple[int, int]] = set()
 
@@ -150,7 +153,7 @@ class Cluster:
             if (message.source, message.target) not in self.cuts:
                 network += self.driven[message.target].step(message)
 
-    def elect(self, node_id: int) -> Node:
+    def elect(self, node_id: int) -> RaftNode:
         node = self.nodes[node_id]
         node.campaign()
         self.settle()

@@ -39,11 +39,11 @@ import msgspec
 
 from bascule.errors import BasculeError
 from bascule.raft.config import RaftConfig
-from bascule.raft.effects import Applied, Apply, ReadPolicy, Ready, Write, Written
-from bascule.raft.membership import Change, Members, founded
-from bascule.raft.messages import AnyMessage, Entry, Kind, Snapshot
-from bascule.raft.node import Node
-from bascule.raft.store_writes import write_out
+from bascule.raft.effects import Apply, ApplyDone, ReadPolicy, Ready, Write, WriteDone
+from bascule.raft.membership import MemberChange, Members
+from bascule.raft.messages import AnyMessage, Entry, EntryKind, RaftSnapshot
+from bascule.raft.node import RaftNode
+from bascule.raft.store import persist_write
 from bascule.raft.testing.memory_store import MemoryStore
 from raft.printing import (
     FILLER,
@@ -56,9 +56,9 @@ from raft.printing import (
 )
 
 CHANGES = {
-    "add-voter": Change.ADD_VOTER,
-    "add-learner": Change.ADD_LEARNER,
-    "remove": Change.REMOVE,
+    "add-voter": MemberChange.ADD_VOTER,
+    "add-learner": MemberChange.ADD_LEARNER,
+    "remove": MemberChange.REMOVE,
 }
 
 
@@ -82,13 +82,15 @@ class StateMachine:
         self.chunk_entries = chunk_entries
         self.names: list[str] = []
 
-    def apply(self, apply: Apply) -> Applied:
+    def apply(self, apply: Apply) -> ApplyDone:
         if apply.restore is not None:
             text = b" ".join(apply.restore.chunks).decode()
             self.names = text.split()
-        names = [e.payload.rstrip(FILLER).decode() for e in apply.entries if e.kind == Kind.NORMAL]
+        names = [
+            e.payload.rstrip(FILLER).decode() for e in apply.entries if e.kind == EntryKind.NORMAL
+        ]
         self.names += names
-        return Applied(apply.last, self.chunks() if apply.take_snapshot else None)
+        return ApplyDone(apply.last, self.chunks() if apply.take_snapshot else None)
 
     def chunks(self) -> tuple[bytes, ...]:
         step = self.chunk_entries
@@ -115,14 +117,14 @@ class Machine:
         self.names: dict[int, str] = {}
         self.state = StateMachine(self.chunk_entries)
         self.shown = ""
-        self.node: Node | None = None
+        self.node: RaftNode | None = None
 
     def open(self) -> None:
         self.start()
-        self.node = Node(self.id, self.config, self.store.load(), self.dice)
+        self.node = RaftNode(self.id, self.config, self.store.load(), self.dice)
 
     @property
-    def running(self) -> Node:
+    def running(self) -> RaftNode:
         assert self.node is not None, f"node {self.id} is down"
         return self.node
 
@@ -184,7 +186,7 @@ class Environment:
         self.__init__()  # type: ignore[misc]
 
     def do_found(self, *ids: str) -> None:
-        members = founded(*map(int, ids))
+        members = Members.of(*map(int, ids))
         for node_id in members.voters:
             self.start(node_id, members)
 
@@ -193,7 +195,7 @@ class Environment:
 
     def start(self, node_id: int, members: Members) -> None:
         machine = self.add(node_id)
-        machine.store.found(members)
+        machine.store.bootstrap(members)
         machine.open()
         self.drain(machine, 1)
 
@@ -201,13 +203,13 @@ class Environment:
         self, node_id: str, *, of: str, terms: str, term: str, vote: str = "0", snapshot: str = "0"
     ) -> None:
         """A disk with entries named after the index and term, and perhaps a snapshot of some."""
-        members = founded(*map(int, of.split(",")))
+        members = Members.of(*map(int, of.split(",")))
         machine = self.add(int(node_id))
         store = machine.store
-        store.found(members)
+        store.bootstrap(members)
         store.persist_term(int(term), int(vote))
         entries = [
-            Entry(index, int(of_term), Kind.NORMAL, f"e{index}".encode())
+            Entry(index, int(of_term), EntryKind.NORMAL, f"e{index}".encode())
             for index, of_term in enumerate(terms.split(",") if terms else (), 1)
         ]
         store.persist_entries(entries)
@@ -215,7 +217,7 @@ class Environment:
             state = StateMachine(self.chunk_entries)
             state.apply(Apply(last=covered, entries=tuple(entries[:covered])))
             of_term = entries[covered - 1].term
-            for chunk in Snapshot(covered, of_term, members, state.chunks()).as_chunks():
+            for chunk in RaftSnapshot(covered, of_term, members, state.chunks()).as_chunks():
                 store.persist_chunk(chunk)
             store.truncate_until(covered)
         store.flush()
@@ -239,7 +241,7 @@ class Environment:
 
     # -- what a node is asked -----------------------------------------------------------------
 
-    def ask(self, node_id: str, name: str, call: Callable[[Node], int | None]) -> None:
+    def ask(self, node_id: str, name: str, call: Callable[[RaftNode], int | None]) -> None:
         """Call the node; its error is output, its ticket has a name."""
         machine = self.machines[int(node_id)]
         try:
@@ -370,13 +372,13 @@ class Environment:
         machine = self.machines[int(node_id)]
         for _ in range(len(machine.writes) if count == "all" else int(count)):
             write = machine.writes.popleft()
-            write_out(machine.store, write)
+            persist_write(machine.store, write)
             if write.sync:
                 machine.store.flush()
             self.emit(1, f"{machine.id} wrote {write.number}")
             for message in write.then_send:
                 self.network.append(message)
-            machine.running.advance(Written(write.number))
+            machine.running.advance(WriteDone(write.number))
             self.drain(machine, 2)
 
     def do_hold(self, node_id: str) -> None:

@@ -13,13 +13,13 @@ from dataclasses import dataclass, field
 from bascule.host.real import RealRandom
 from bascule.raft import codec
 from bascule.raft.config import RaftConfig
-from bascule.raft.effects import Answer, Applied, Apply, Outcome, Role, Write, Written
-from bascule.raft.membership import founded
-from bascule.raft.messages import AnyMessage, Kind
+from bascule.raft.effects import Answer, Apply, ApplyDone, RequestOutcome, Role, Write, WriteDone
+from bascule.raft.membership import Members
+from bascule.raft.messages import AnyMessage, EntryKind
 from bascule.raft.multi.bundle import Bundle
-from bascule.raft.multi.multi_raft import Hub
-from bascule.raft.node import Node
-from bascule.raft.store_writes import write_out
+from bascule.raft.multi.multi_raft import MultiRaft
+from bascule.raft.node import RaftNode
+from bascule.raft.store import persist_write
 from bascule.raft.testing.memory_store import MemoryStore
 
 CONFIG = RaftConfig(commit_count_to_take_snapshot=50, pending_entries_max=50)
@@ -50,7 +50,7 @@ class Process:
     """One node's hub with its groups, their disks and state machines."""
 
     id: int
-    hub: Hub
+    multi_raft: MultiRaft
     stores: dict[int, MemoryStore]
     applied: dict[int, list[bytes]] = field(default_factory=lambda: defaultdict(list))
     machine_at: dict[int, int] = field(default_factory=dict)
@@ -81,27 +81,27 @@ class World:
         self.history: dict[int, list[bytes]] = defaultdict(list)
         """What any state machine applied, by group."""
         self.processes: dict[int, Process] = {}
-        members = founded(*range(1, (voters or nodes) + 1))
+        members = Members.of(*range(1, (voters or nodes) + 1))
         self.stores: dict[int, dict[int, MemoryStore]] = {}
         for node in range(1, nodes + 1):
             self.stores[node] = {group: MemoryStore() for group in range(1, groups + 1)}
             for store in self.stores[node].values():
-                store.found(members if node in members else founded())
+                store.bootstrap(members if node in members else Members.of())
             self.start(node)
 
     # -- processes ----------------------------------------------------------------------------
 
     def start(self, node: int) -> None:
         self.incarnations += 1
-        hub = Hub(
+        multi_raft = MultiRaft(
             node,
             self.incarnations,
             heartbeat_ticks=self.config.heartbeat_ticks,
             election_ticks=self.config.election_ticks,
         )
-        process = self.processes[node] = Process(node, hub, self.stores[node])
+        process = self.processes[node] = Process(node, multi_raft, self.stores[node])
         for group, store in process.stores.items():
-            hub.add(group, Node(node, self.config, store.load(), self.dice))
+            multi_raft.add(group, RaftNode(node, self.config, store.load(), self.dice))
 
     def kill(self, node: int) -> None:
         del self.processes[node]
@@ -123,10 +123,10 @@ class World:
             pass
         self.now += 1
         for process in self.processes.values():
-            due = process.hub.due()
-            process.hub.tick()
+            due = process.multi_raft.due()
+            process.multi_raft.tick()
             if due is None or due > 1:
-                assert process.hub.ready() is None, f"node {process.id} said {due} ticks"
+                assert process.multi_raft.ready() is None, f"node {process.id} said {due} ticks"
         while self._work():
             pass
 
@@ -141,11 +141,11 @@ class World:
         for _, _, body in due:
             bundle = codec.decode(body)
             if bundle.target in self.processes:
-                self.processes[bundle.target].hub.receive(bundle)
+                self.processes[bundle.target].multi_raft.receive(bundle)
         return worked or bool(due)
 
     def _ready(self, process: Process) -> bool:
-        ready = process.hub.ready()
+        ready = process.multi_raft.ready()
         if ready is None:
             return False
         for bundle in ready.bundles:
@@ -153,7 +153,7 @@ class World:
         for group, write in ready.writes:
             process.writes.append((self.now + self._below(self.disk_ticks), group, write))
         for group, apply in ready.applies:
-            process.hub.advance(group, self._apply(process, group, apply))
+            process.multi_raft.advance(group, self._apply(process, group, apply))
         process.answers += ready.answers
         return True
 
@@ -161,22 +161,22 @@ class World:
         worked = False
         while process.writes and process.writes[0][0] <= self.now:
             _, group, write = process.writes.popleft()
-            write_out(process.stores[group], write)
+            persist_write(process.stores[group], write)
             if write.sync:
                 process.stores[group].flush()
-            process.hub.advance(group, Written(write.number), write.then_send)
+            process.multi_raft.advance(group, WriteDone(write.number), write.then_send)
             worked = True
         return worked
 
-    def _apply(self, process: Process, group: int, apply: Apply) -> Applied:
+    def _apply(self, process: Process, group: int, apply: Apply) -> ApplyDone:
         done, history = process.applied[group], self.history[group]
         if apply.restore is not None:
             done[:] = b"".join(apply.restore.chunks).split(b",")[1:]
-        done += [entry.payload for entry in apply.entries if entry.kind == Kind.NORMAL]
+        done += [entry.payload for entry in apply.entries if entry.kind == EntryKind.NORMAL]
         assert done[: len(history)] == history[: len(done)], f"group {group} applied otherwise"
         history += done[len(history) :]
         chunks = (b"", *[b"," + payload for payload in done]) if apply.take_snapshot else None
-        return Applied(apply.last, chunks)
+        return ApplyDone(apply.last, chunks)
 
     # -- the network --------------------------------------------------------------------------
 
@@ -200,34 +200,34 @@ class World:
 
     # -- what tests ask -----------------------------------------------------------------------
 
-    def hub(self, node: int) -> Hub:
-        return self.processes[node].hub
+    def multi_raft(self, node: int) -> MultiRaft:
+        return self.processes[node].multi_raft
 
     def leader(self, group: int) -> int:
         """Who leads in the highest term; 0: nobody."""
-        nodes = [process.hub.node(group) for process in self.processes.values()]
+        nodes = [process.multi_raft.node(group) for process in self.processes.values()]
         leaders = [(node.term, node.id) for node in nodes if node.role is Role.LEADER]
         return max(leaders, default=(0, 0))[1]
 
-    def resting(self) -> int:
+    def hibernating(self) -> int:
         """Nodes at rest."""
         return sum(
-            process.hub.node(group).resting
+            process.multi_raft.node(group).hibernating
             for process in self.processes.values()
-            for group in process.hub.groups
+            for group in process.multi_raft.groups
         )
 
-    def run_until_rest(self, ticks_max: int = 200) -> int:
+    def run_until_hibernation(self, ticks_max: int = 200) -> int:
         """Ticks until all groups rest at all nodes."""
-        return self.run_until_rest_of(tuple(self.processes), ticks_max)
+        return self.run_until_hibernation_of(tuple(self.processes), ticks_max)
 
-    def run_until_rest_of(self, nodes: tuple[int, ...], ticks_max: int = 200) -> int:
+    def run_until_hibernation_of(self, nodes: tuple[int, ...], ticks_max: int = 200) -> int:
         for count in range(ticks_max):
             awake = [
                 (node, group)
                 for node in nodes
-                for group in self.hub(node).groups
-                if not self.hub(node).node(group).resting
+                for group in self.multi_raft(node).groups
+                if not self.multi_raft(node).node(group).hibernating
             ]
             if not awake:
                 return count
@@ -242,11 +242,11 @@ class World:
                 return
             leader = self.leader(group)
             if leader and ticket is None:
-                ticket, where = self.hub(leader).node(group).propose(payload), leader
+                ticket, where = self.multi_raft(leader).node(group).propose(payload), leader
             self.tick()
             if where is not None and ticket is not None:
                 for found, answer in self.processes[where].answers:
-                    lost = (Outcome.NOT_LEADER, Outcome.INDETERMINATE)
+                    lost = (RequestOutcome.NOT_LEADER, RequestOutcome.INDETERMINATE)
                     if (found, answer.ticket) == (group, ticket) and answer.outcome in lost:
                         ticket = None
         raise AssertionError(f"no progress of group {group} in {ticks_max} ticks")

@@ -4,30 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from bascule.raft.effects import Answer, Apply, Outcome, Ready, Role, Write
+from bascule.raft.effects import Answer, Apply, Ready, RequestOutcome, Role, Write
 from bascule.raft.membership import Members, decode_members
 from bascule.raft.messages import (
     AnyMessage,
-    Append,
     AppendReply,
+    AppendRequest,
     Chunk,
     ChunkReply,
     ChunkRequest,
     Entry,
+    EntryKind,
     Heartbeat,
     HeartbeatReply,
-    Kind,
     SnapshotOffer,
     SnapshotReply,
     TimeoutNow,
     VoteReply,
     VoteRequest,
 )
-from bascule.raft.node import Node
+from bascule.raft.node import RaftNode
 
 FILLER = b"."
 """What a payload of a given size is filled up with."""
-AT_INDEX = (Outcome.COMMITTED, Outcome.READABLE, Outcome.INDETERMINATE)
+AT_INDEX = (RequestOutcome.COMMITTED, RequestOutcome.READABLE, RequestOutcome.INDETERMINATE)
 SHOWN_ENTRIES_MAX = 12
 """Of more entries in a row only the first two and the last are shown."""
 
@@ -47,9 +47,9 @@ def members_text(members: Members) -> str:
 
 def entry_text(entry: Entry) -> str:
     match entry.kind:
-        case Kind.NO_OP:
+        case EntryKind.NO_OP:
             what = "no-op"
-        case Kind.MEMBERS:
+        case EntryKind.MEMBERS:
             what = f"members {members_text(decode_members(entry.payload))}"
         case _:
             what = payload_text(entry.payload)
@@ -73,7 +73,7 @@ def message_text(message: AnyMessage) -> str:
             text += " forced" if forced else ""
         case VoteReply(pre=pre, granted=granted):
             text = f"{'pre-vote' if pre else 'vote'} {'yes' if granted else 'no'} {term}"
-        case Append(previous_index=index, previous_term=previous, entries=entries):
+        case AppendRequest(previous_index=index, previous_term=previous, entries=entries):
             text = f"append {term} after {index}/{previous} {entries_text(entries)}"
             text += f" commit {message.commit}"
         case AppendReply(matched=True, index=index):
@@ -106,7 +106,7 @@ def chunk_text(chunk: Chunk) -> str:
     return f"{chunk.index}#{chunk.number} {data_text(chunk.data)}"
 
 
-def state_text(node: Node) -> str:
+def state_text(node: RaftNode) -> str:
     """`1 follower t2 of 3 commit 4`."""
     of = f" of {node.leader}" if node.role is Role.FOLLOWER and node.leader else ""
     return f"{node.id} {node.role.value} t{node.term}{of} commit {node.commit}"
@@ -144,7 +144,7 @@ def answer_text(name: str, answer: Answer) -> str:
     text = f"answer {name}: {answer.outcome.value}"
     if answer.outcome in AT_INDEX and answer.index:
         text += f" at {answer.index}"
-    if answer.outcome is Outcome.NOT_LEADER:
+    if answer.outcome is RequestOutcome.NOT_LEADER:
         text += f", {answer.leader} leads" if answer.leader else ", nobody is known to lead"
     return text
 

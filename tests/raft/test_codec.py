@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from bascule.errors import LimitExceeded, RemoteProtocolError
 from bascule.raft import codec
-from bascule.raft.messages import Append, ChunkReply, Entry, Heartbeat, Message
-from bascule.raft.multi.bundle import NUMBER_MAX, Bundle, Rest
+from bascule.raft.messages import AppendRequest, ChunkReply, Entry, Heartbeat, RaftMessage
+from bascule.raft.multi.bundle import NUMBER_MAX, Bundle, Hibernation
 from fuzz.raft_targets import BEAT, BUNDLES, EVERY_MESSAGE
 
 GOLDEN = (
@@ -89,22 +89,22 @@ def slow_crc32c(data: bytes) -> int:
 
 
 def test_there_is_a_vector_of_every_message() -> None:
-    assert {type(message) for _, message in EVERY_MESSAGE} == set(Message.__subclasses__())
+    assert {type(message) for _, message in EVERY_MESSAGE} == set(RaftMessage.__subclasses__())
 
 
 numbers = st.integers(0, NUMBER_MAX)
-rests = st.lists(st.builds(Rest, numbers, numbers, numbers), max_size=3).map(tuple)
+rests = st.lists(st.builds(Hibernation, numbers, numbers, numbers), max_size=3).map(tuple)
 
 
 @st.composite
-def appends(draw: st.DrawFn) -> Append:
+def appends(draw: st.DrawFn) -> AppendRequest:
     previous, term = draw(st.integers(0, 1 << 40)), draw(st.integers(0, 1 << 40))
     payloads = draw(st.lists(st.binary(max_size=40), max_size=4))
     entries = tuple(
         Entry(previous + n + 1, draw(st.integers(0, term)), draw(st.integers(0, 2)), payload)
         for n, payload in enumerate(payloads)
     )
-    return Append(1, 2, term, previous, draw(numbers), draw(numbers), entries)
+    return AppendRequest(1, 2, term, previous, draw(numbers), draw(numbers), entries)
 
 
 messages = st.one_of(

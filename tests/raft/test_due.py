@@ -12,10 +12,10 @@ from bascule.errors import BasculeError
 from bascule.host.real import RealRandom
 from bascule.raft.config import RaftConfig
 from bascule.raft.effects import ReadPolicy, Role
-from bascule.raft.membership import Change, founded
+from bascule.raft.membership import MemberChange, Members
 from bascule.raft.messages import AnyMessage, SnapshotOffer
-from bascule.raft.node import Node
-from bascule.raft.store import Restored
+from bascule.raft.node import RaftNode
+from bascule.raft.store import PersistentState
 from raft.cluster import Driven, acknowledge, follower, leader_of
 
 CONFIG = RaftConfig(
@@ -29,7 +29,7 @@ CONFIG = RaftConfig(
 Action = tuple[str, int, int]
 
 
-def ask(node: Node, what: str, number: int) -> None:
+def ask(node: RaftNode, what: str, number: int) -> None:
     """One of the requests, if it is taken."""
     deadline = 1 + number % 9 if number % 2 else None
     try:
@@ -41,14 +41,14 @@ def ask(node: Node, what: str, number: int) -> None:
             case "transfer":
                 node.transfer(1 + number % 3, deadline_ticks=deadline)
             case "change":
-                node.change_members(list(Change)[number % 3], 3 + number % 2)
+                node.change_members(list(MemberChange)[number % 3], 3 + number % 2)
             case "campaign":
                 node.campaign()
     except BasculeError:
         pass
 
 
-def check(node: Node) -> None:
+def check(node: RaftNode) -> None:
     """Up to the tick before it is due, a node that ticks has nothing to do."""
     due = node.due()
     assert due is not None
@@ -81,8 +81,8 @@ class Group:
     """Three nodes, of which the first was elected; requests go to who leads."""
 
     def __init__(self, seed: int) -> None:
-        members = Restored(founding=founded(1, 2, 3))
-        self.nodes = [Driven(Node(n, CONFIG, members, RealRandom(seed + n))) for n in (1, 2, 3)]
+        members = PersistentState(initial_members=Members.of(1, 2, 3))
+        self.nodes = [Driven(RaftNode(n, CONFIG, members, RealRandom(seed + n))) for n in (1, 2, 3)]
         self.network: list[AnyMessage] = []
         self.cut: set[int] = set()
         for found in self.nodes:
@@ -179,6 +179,6 @@ def test_a_transfer_is_due_at_its_deadline() -> None:
 
 def test_a_chunk_is_due_two_beats_after_it_was_asked() -> None:
     found = follower(config=CONFIG)
-    found.step(SnapshotOffer(2, 1, 9, 4, 3, founded(1, 2, 3), (0, 0), (2,)))
+    found.step(SnapshotOffer(2, 1, 9, 4, 3, Members.of(1, 2, 3), (0, 0), (2,)))
     assert found.node.due() == 4
     check(found.node)

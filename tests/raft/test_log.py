@@ -15,19 +15,19 @@ from hypothesis.stateful import (
 
 from bascule.raft.config import RaftConfig
 from bascule.raft.log import RaftLog
-from bascule.raft.membership import founded
-from bascule.raft.messages import ENTRY_OVERHEAD_BYTES, Entry, Kind, Snapshot, size_of
+from bascule.raft.membership import Members
+from bascule.raft.messages import ENTRY_OVERHEAD_BYTES, Entry, EntryKind, RaftSnapshot, size_of
 from raft.cluster import Cluster
 
-MEMBERS = founded(1, 2, 3)
+MEMBERS = Members.of(1, 2, 3)
 
 
 def entry_at(index: int, term: int, size: int = 1) -> Entry:
-    return Entry(index, term, Kind.NORMAL, bytes(size))
+    return Entry(index, term, EntryKind.NORMAL, bytes(size))
 
 
-def snapshot_at(index: int, term: int) -> Snapshot:
-    return Snapshot(index, term, MEMBERS, (b"state",))
+def snapshot_at(index: int, term: int) -> RaftSnapshot:
+    return RaftSnapshot(index, term, MEMBERS, (b"state",))
 
 
 class LogModel(RuleBasedStateMachine):
@@ -42,7 +42,7 @@ class LogModel(RuleBasedStateMachine):
         self.first = 1
         self.before: int | None = 0
         """The term of the entry before the first, None where it is not known."""
-        self.snapshot: Snapshot | None = None
+        self.snapshot: RaftSnapshot | None = None
         self.commit = 0
 
     @property
@@ -85,7 +85,7 @@ class LogModel(RuleBasedStateMachine):
     @rule()
     def append_beyond_room(self) -> None:
         """A new leader's no-op is let through."""
-        self.add(Entry(self.last + 1, self.log.last_term + 1, Kind.NO_OP, b""))
+        self.add(Entry(self.last + 1, self.log.last_term + 1, EntryKind.NO_OP, b""))
 
     def add(self, entry: Entry) -> None:
         self.entries.append(entry)

@@ -7,22 +7,22 @@ from collections import Counter
 import pytest
 
 from bascule.errors import RemoteProtocolError
-from bascule.raft.effects import Role, Written
-from bascule.raft.membership import Change
-from bascule.raft.messages import Append, Entry, Heartbeat, HeartbeatReply
+from bascule.raft.effects import Role, WriteDone
+from bascule.raft.membership import MemberChange
+from bascule.raft.messages import AppendRequest, Entry, Heartbeat, HeartbeatReply
 from bascule.raft.multi import peer as peer_module
 from bascule.raft.multi.bundle import Bundle
-from bascule.raft.multi.multi_raft import Hub
-from bascule.raft.node import Node
+from bascule.raft.multi.multi_raft import MultiRaft
+from bascule.raft.node import RaftNode
 from raft.multi_raft_world import CONFIG, Sent, World, replaced
 
 ELECTION = CONFIG.election_ticks
 HEARTBEAT = CONFIG.heartbeat_ticks
 
 
-def at_rest(groups: int = 6, *, seed: int = 1, nodes: int = 3) -> World:
+def hibernating(groups: int = 6, *, seed: int = 1, nodes: int = 3) -> World:
     world = World(nodes, groups, seed=seed)
-    world.run_until_rest()
+    world.run_until_hibernation()
     world.run(2 * HEARTBEAT)
     return world
 
@@ -42,7 +42,7 @@ def bundles_of(world: World, tick: int, source: int, target: int) -> list[Bundle
 
 
 def idle_traffic(groups: int, ticks: int) -> list[Sent]:
-    world = at_rest(groups)
+    world = hibernating(groups)
     start = world.now
     world.run(ticks)
     return world.sent_since(start)
@@ -60,60 +60,60 @@ def test_idle_traffic_does_not_depend_on_the_count_of_groups() -> None:
 
 
 def test_a_hub_reports_what_rests_and_whom_it_hears() -> None:
-    world = at_rest(9)
-    report = world.hub(1).report()
-    assert (report.node, report.groups, report.at_rest) == (1, 9, 9)
-    assert [link.peer for link in report.links] == [2, 3]
-    for link in report.links:
+    world = hibernating(9)
+    report = world.multi_raft(1).report()
+    assert (report.node, report.groups, report.hibernating) == (1, 9, 9)
+    assert [link.peer for link in report.peers] == [2, 3]
+    for link in report.peers:
         assert link.is_in_contact
         assert link.silent_ticks in range(HEARTBEAT + 1)
-        assert link.led_at_rest == len(led_by(world, 1))
-        assert link.followed_at_rest == len(led_by(world, link.peer))
+        assert link.led_hibernating == len(led_by(world, 1))
+        assert link.followed_hibernating == len(led_by(world, link.peer))
         assert link.refused == 0
     world.isolate(1)
     world.run(2 * ELECTION)
-    report = world.hub(1).report()
-    assert report.at_rest == 0
-    assert [link.is_in_contact for link in report.links] == [False, False]
+    report = world.multi_raft(1).report()
+    assert report.hibernating == 0
+    assert [link.is_in_contact for link in report.peers] == [False, False]
 
 
 def test_a_tick_does_not_touch_what_rests(monkeypatch: pytest.MonkeyPatch) -> None:
-    world = at_rest(30)
+    world = hibernating(30)
     touched: list[str] = []
     for name in ("tick", "due", "ready", "step"):
-        original = getattr(Node, name)
+        original = getattr(RaftNode, name)
 
         def watched(*args: object, _name: str = name, _original: object = original) -> object:
             touched.append(_name)
             return _original(*args)  # type: ignore[operator]
 
-        monkeypatch.setattr(Node, name, watched)
+        monkeypatch.setattr(RaftNode, name, watched)
     world.run(100)
     assert touched == []
-    world.processes[1].hub.node(7)
+    world.processes[1].multi_raft.node(7)
     assert touched == ["tick"]
 
 
 def test_an_awake_group_costs_a_tick_only_when_its_time_comes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    hub = Hub(1, 1, heartbeat_ticks=HEARTBEAT, election_ticks=ELECTION)
+    multi_raft = MultiRaft(1, 1, heartbeat_ticks=HEARTBEAT, election_ticks=ELECTION)
     world = World(3, 1)
     for group in range(1, 51):
-        hub.add(group, Node(1, CONFIG, world.stores[1][1].load(), world.dice))
-    assert hub.ready() is None
+        multi_raft.add(group, RaftNode(1, CONFIG, world.stores[1][1].load(), world.dice))
+    assert multi_raft.ready() is None
     asked: list[int] = []
-    original = Node.tick
+    original = RaftNode.tick
     monkeypatch.setattr(
-        Node, "tick", lambda node, count: (asked.append(count), original(node, count))
+        RaftNode, "tick", lambda node, count: (asked.append(count), original(node, count))
     )
     for _ in range(ELECTION - 1):
-        hub.tick()
-        assert hub.ready() is None
+        multi_raft.tick()
+        assert multi_raft.ready() is None
     assert asked == []
-    hub.tick(ELECTION + 1)
+    multi_raft.tick(ELECTION + 1)
     assert len(asked) == 50
-    ready = hub.ready()
+    ready = multi_raft.ready()
     assert ready is not None
     assert [len(bundle.messages) for bundle in ready.bundles] == [50, 50], "one bundle per peer"
 
@@ -122,10 +122,10 @@ def test_messages_of_all_groups_leave_in_one_bundle() -> None:
     """Rounds of questions and answers cost a bundle each, groups none."""
     rounds = {}
     for groups in (1, 40):
-        world = at_rest(groups)
+        world = hibernating(groups)
         start = world.now
         for group in range(1, groups + 1):
-            world.hub(world.leader(group)).node(group).propose(b"x")
+            world.multi_raft(world.leader(group)).node(group).propose(b"x")
         world.tick()
         sent = world.sent_since(start - 1)
         assert sum(len(one.messages) for one in sent) >= 4 * groups
@@ -135,63 +135,63 @@ def test_messages_of_all_groups_leave_in_one_bundle() -> None:
 
 def test_a_group_that_nobody_shares_rests_without_a_bundle() -> None:
     world = World(1, 3)
-    world.run_until_rest()
+    world.run_until_hibernation()
     assert world.sent == []
-    assert world.hub(1).due() is None
+    assert world.multi_raft(1).due() is None
     world.propose(2, b"alone")
-    world.run_until_rest()
+    world.run_until_hibernation()
 
 
 # -- what wakes ------------------------------------------------------------------------------
 
 
 def test_a_proposal_wakes_its_group_alone() -> None:
-    world = at_rest(10)
+    world = hibernating(10)
     start = world.now
     world.propose(4, b"x")
     woke = {group for one in world.sent_since(start) for group, _ in one.bundle.messages}
     assert woke == {4}
     assert world.now - start <= 1, "nobody waited for a timer"
-    assert world.resting() == 3 * 9
-    world.run_until_rest()
+    assert world.hibernating() == 3 * 9
+    world.run_until_hibernation()
 
 
 def test_groups_elect_anew_when_the_hub_of_their_leaders_dies() -> None:
-    world = at_rest(30)
+    world = hibernating(30)
     orphans = led_by(world, 1)
     assert len(orphans) > 3
     kept = led_by(world, 2) + led_by(world, 3)
-    terms = {group: world.hub(2).node(group).term for group in kept}
+    terms = {group: world.multi_raft(2).node(group).term for group in kept}
     world.kill(1)
     world.run(4 * ELECTION)
     for group in orphans:
         assert world.leader(group) in (2, 3)
-    assert {group: world.hub(2).node(group).term for group in kept} == terms
+    assert {group: world.multi_raft(2).node(group).term for group in kept} == terms
     for group in kept:
-        assert world.hub(2).node(group).resting, "a majority is in contact"
+        assert world.multi_raft(2).node(group).hibernating, "a majority is in contact"
     for group in orphans + kept:
         world.propose(group, b"%d" % group)
-    start = world.now + world.run_until_rest()
+    start = world.now + world.run_until_hibernation()
     world.run(20)
     messages = [message for one in world.sent_since(start) for message in one.messages]
     assert not messages, "a node that is down costs no messages of groups"
     world.start(1)
-    world.run_until_rest()
+    world.run_until_hibernation()
     for group in orphans + kept:
         assert world.processes[1].applied[group] == [b"%d" % group]
 
 
 def test_elections_spread_over_the_time_of_an_election() -> None:
-    world = at_rest(120, seed=5)
+    world = hibernating(120, seed=5)
     orphans = led_by(world, 1)
     assert len(orphans) > 20
-    before = {group: world.hub(3).node(group).term for group in orphans}
+    before = {group: world.multi_raft(3).node(group).term for group in orphans}
     world.kill(1)
     elected: Counter[int] = Counter()
     left = set(orphans)
     for tick in range(6 * ELECTION):
         world.tick()
-        done = {g for g in left if world.leader(g) and world.hub(3).node(g).term > before[g]}
+        done = {g for g in left if world.leader(g) and world.multi_raft(3).node(g).term > before[g]}
         elected[tick] += len(done)
         left -= done
     assert not left
@@ -199,87 +199,87 @@ def test_elections_spread_over_the_time_of_an_election() -> None:
 
 
 def test_a_leader_whose_peers_are_silent_steps_down() -> None:
-    world = at_rest(4)
+    world = hibernating(4)
     leader = world.leader(1)
     world.isolate(leader)
     world.run(3 * ELECTION + 4 * HEARTBEAT)
-    assert world.hub(leader).node(1).role is not Role.LEADER
+    assert world.multi_raft(leader).node(1).role is not Role.LEADER
     assert world.leader(1) not in (0, leader)
     world.cut.clear()
     world.propose(1, b"x")
-    world.run_until_rest()
+    world.run_until_hibernation()
 
 
 @pytest.mark.parametrize("away", ["hears", "is heard"])
 def test_a_follower_that_is_cut_off_one_way_does_not_disturb_for_ever(away: str) -> None:
-    world = at_rest(4)
+    world = hibernating(4)
     leader = world.leader(1)
     follower = 1 + leader % 3
-    term = world.hub(leader).node(1).term
+    term = world.multi_raft(leader).node(1).term
     for other in {1, 2, 3} - {follower}:
         world.cut.add((other, follower) if away == "is heard" else (follower, other))
     world.run(10 * ELECTION)
     if led_by(world, leader).count(1):
-        assert world.hub(leader).node(1).term == term, "a pre-vote wins nothing"
+        assert world.multi_raft(leader).node(1).term == term, "a pre-vote wins nothing"
     world.cut.clear()
     world.propose(1, b"x")
-    world.run_until_rest()
-    assert world.hub(leader).node(1).term == term
+    world.run_until_hibernation()
+    assert world.multi_raft(leader).node(1).term == term
 
 
 def test_a_leader_cut_off_one_way_is_replaced() -> None:
     """Its beats arrive no more, while it hears all the others say."""
-    world = at_rest(4)
+    world = hibernating(4)
     leader = world.leader(1)
     for other in {1, 2, 3} - {leader}:
         world.cut.add((leader, other))
     world.run(6 * ELECTION)
     assert world.leader(1) != leader
-    assert world.hub(leader).node(1).role is not Role.LEADER
+    assert world.multi_raft(leader).node(1).role is not Role.LEADER
     world.cut.clear()
     world.propose(1, b"x")
-    world.run_until_rest()
+    world.run_until_hibernation()
 
 
 def test_a_leader_deposed_behind_its_back_learns_of_it() -> None:
     """It is cut off from those who elect another, but not from a third who did not."""
-    world = at_rest(8, nodes=5)
+    world = hibernating(8, nodes=5)
     leader = world.leader(1)
     a, b, c, friend = (node for node in range(1, 6) if node != leader)
     for other in (a, b, c):
         world.cut |= {(leader, other), (other, leader), (friend, other), (other, friend)}
     world.run(6 * ELECTION)
     assert world.leader(1) in (a, b, c)
-    assert world.hub(leader).node(1).role is not Role.LEADER
+    assert world.multi_raft(leader).node(1).role is not Role.LEADER
     world.cut.clear()
     world.propose(1, b"x")
-    world.run_until_rest()
+    world.run_until_hibernation()
 
 
 def test_a_hub_that_stalls_wakes_nothing_when_it_goes_on() -> None:
     """It has not read yet what the others said meanwhile. They, of course, heard nothing of it."""
-    world = at_rest(12)
+    world = hibernating(12)
     others = led_by(world, 2) + led_by(world, 3)
-    terms = {group: world.hub(2).node(group).term for group in others}
-    hub = world.hub(1)
+    terms = {group: world.multi_raft(2).node(group).term for group in others}
+    multi_raft = world.multi_raft(1)
     kept = [body for _, body in stalled(world, 1, 3 * ELECTION)]
-    hub.tick(3 * ELECTION)
-    assert hub.report().at_rest == 12
+    multi_raft.tick(3 * ELECTION)
+    assert multi_raft.report().hibernating == 12
     for bundle in kept:
-        hub.receive(bundle)
-    world.run_until_rest()
-    assert {group: world.hub(2).node(group).term for group in others} == terms
+        multi_raft.receive(bundle)
+    world.run_until_hibernation()
+    assert {group: world.multi_raft(2).node(group).term for group in others} == terms
     world.propose(1, b"x")
 
 
 def test_all_hubs_stall_at_once() -> None:
-    world = at_rest(12)
+    world = hibernating(12)
     start = world.now
     for process in world.processes.values():
-        process.hub.tick(10 * ELECTION)
+        process.multi_raft.tick(10 * ELECTION)
     world.run(20)
     assert not [message for one in world.sent_since(start) for message in one.messages]
-    assert world.resting() == 36
+    assert world.hibernating() == 36
     world.kill(1)
     world.run(6 * ELECTION)
     assert all(world.leader(group) for group in range(1, 13)), "silence is still noticed"
@@ -296,16 +296,16 @@ def stalled(world: World, node: int, ticks: int) -> list[tuple[int, Bundle]]:
 
 def test_waking_takes_back_no_promise_to_the_leader() -> None:
     """A lease may rest on what a follower heard itself, whatever its hub heard of the leader's."""
-    world = at_rest(1)
+    world = hibernating(1)
     leader = world.leader(1)
     follower = 1 + leader % 3
-    node = world.hub(follower).node(1)
+    node = world.multi_raft(follower).node(1)
     node.step(Heartbeat(leader, follower, node.term, node.commit, 9))
-    assert node.rest_as_follower(leader, node.term, node.log.last)
+    assert node.hibernate_as_follower(leader, node.term, node.log.last)
     node.tick(2)
     node.wake(7)
     assert node.report().leader_silent_ticks == 2
-    assert node.rest_as_follower(leader, node.term, node.log.last)
+    assert node.hibernate_as_follower(leader, node.term, node.log.last)
     node.tick(20)
     node.wake(7)
     assert node.report().leader_silent_ticks == 7
@@ -316,11 +316,11 @@ def test_waking_takes_back_no_promise_to_the_leader() -> None:
 
 def test_a_follower_that_does_not_know_the_commit_refuses() -> None:
     """The heartbeats that should tell it are lost; its leader thinks that they were not."""
-    world = at_rest(2)
+    world = hibernating(2)
     leader = world.leader(1)
     follower = 1 + leader % 3
     world.cut = {(leader, follower)}
-    ticket = world.hub(leader).node(1).propose(b"x")
+    ticket = world.multi_raft(leader).node(1).propose(b"x")
     world.tick()
     world.tick()
     assert ticket in [answer.ticket for _, answer in world.processes[leader].answers]
@@ -330,60 +330,62 @@ def test_a_follower_that_does_not_know_the_commit_refuses() -> None:
     world.run(2 * ELECTION)
     world.drop = []
     refusals = [b.refused for b in bundles_of(world, start, follower, leader) if b.refused]
-    world.run_until_rest()
+    world.run_until_hibernation()
     assert world.processes[follower].applied[1] == [b"x"]
-    node = world.hub(follower).node(1)
+    node = world.multi_raft(follower).node(1)
     assert node.commit == node.log.last
     if not refusals:
-        assert node.commit == world.hub(leader).node(1).commit
+        assert node.commit == world.multi_raft(leader).node(1).commit
 
 
 def test_a_follower_without_the_group_refuses_it() -> None:
-    world = at_rest(3)
+    world = hibernating(3)
     leader = world.leader(1)
     follower = 1 + leader % 3
     start = world.now
-    world.hub(follower).remove(1)
+    world.multi_raft(follower).remove(1)
     world.run(ELECTION)
     refused = [rest.group for b in bundles_of(world, start, follower, leader) for rest in b.refused]
     assert refused
     assert set(refused) == {1}
-    assert world.hub(leader).node(1).resting is False
-    assert world.hub(leader).node(2).resting, "others rest on"
-    world.hub(follower).add(1, Node(follower, CONFIG, world.stores[follower][1].load(), world.dice))
+    assert world.multi_raft(leader).node(1).hibernating is False
+    assert world.multi_raft(leader).node(2).hibernating, "others rest on"
+    world.multi_raft(follower).add(
+        1, RaftNode(follower, CONFIG, world.stores[follower][1].load(), world.dice)
+    )
     world.propose(1, b"back")
-    world.run_until_rest()
+    world.run_until_hibernation()
 
 
 def test_a_refusal_is_repeated_until_it_is_heeded() -> None:
-    world = at_rest(3)
+    world = hibernating(3)
     leader = world.leader(1)
     follower = 1 + leader % 3
     world.cut.add((follower, leader))
-    world.hub(follower).node(1).wake()
+    world.multi_raft(follower).node(1).wake()
     world.run(2 * HEARTBEAT)
-    assert world.hub(leader).node(1).resting, "it cannot know"
+    assert world.multi_raft(leader).node(1).hibernating, "it cannot know"
     world.cut.clear()
     start = world.now
     world.run(HEARTBEAT + 1)
     assert [b.refused for b in bundles_of(world, start, follower, leader) if b.refused]
-    world.run_until_rest()
+    world.run_until_hibernation()
     assert world.leader(1) == leader, "it beat again before an election"
 
 
 def test_late_answers_to_the_last_heartbeat_wake_nobody() -> None:
     world = World(3, 1, seed=2)
     world.faults.late_ticks = 3
-    world.run_until_rest(400)
+    world.run_until_hibernation(400)
     leader = world.leader(1)
-    term = world.hub(leader).node(1).term
+    term = world.multi_raft(leader).node(1).term
     start = world.now
     for follower in {1, 2, 3} - {leader}:
         late = HeartbeatReply(follower, leader, term, 1)
         beat = bundles_of(world, 0, follower, leader)[-1]
-        world.hub(leader).receive(replaced(beat, messages=((1, late),)))
+        world.multi_raft(leader).receive(replaced(beat, messages=((1, late),)))
     world.run(20)
-    assert world.hub(leader).node(1).resting
+    assert world.multi_raft(leader).node(1).hibernating
     assert not [message for one in world.sent_since(start + 3) for message in one.messages]
 
 
@@ -391,97 +393,97 @@ def test_late_answers_to_the_last_heartbeat_wake_nobody() -> None:
 
 
 def test_a_quick_restart_of_a_follower_wakes_what_it_shared() -> None:
-    world = at_rest(6)
+    world = hibernating(6)
     leader = world.leader(1)
     follower = 1 + leader % 3
-    terms = {group: world.hub(leader).node(group).term for group in led_by(world, leader)}
+    terms = {group: world.multi_raft(leader).node(group).term for group in led_by(world, leader)}
     world.kill(follower)
     world.start(follower)
-    world.run_until_rest()
-    assert {group: world.hub(leader).node(group).term for group in terms} == terms
+    world.run_until_hibernation()
+    assert {group: world.multi_raft(leader).node(group).term for group in terms} == terms
     world.propose(1, b"x")
 
 
 def test_a_quick_restart_of_a_leader_ends_in_an_election() -> None:
-    world = at_rest(6)
+    world = hibernating(6)
     leader = world.leader(1)
-    term = world.hub(leader).node(1).term
+    term = world.multi_raft(leader).node(1).term
     world.kill(leader)
     world.start(leader)
     world.run(4 * ELECTION)
     assert world.leader(1) != 0
-    assert world.hub(leader).node(1).term > term
+    assert world.multi_raft(leader).node(1).term > term
     world.propose(1, b"x")
-    world.run_until_rest()
+    world.run_until_hibernation()
 
 
 def test_a_bundle_of_an_earlier_life_costs_no_progress() -> None:
-    world = at_rest(4)
+    world = hibernating(4)
     old = {(a, b): bundles_of(world, 0, a, b) for a in (1, 2, 3) for b in (1, 2, 3) if a != b}
     world.kill(2)
     world.start(2)
-    world.run_until_rest()
+    world.run_until_hibernation()
     for (_, target), bundles in old.items():
         for bundle in bundles[:: max(1, len(bundles) // 20)]:
-            world.hub(target).receive(bundle)
+            world.multi_raft(target).receive(bundle)
             world.tick()
     world.propose(1, b"x")
-    world.run_until_rest()
+    world.run_until_hibernation()
 
 
 def test_a_bundle_repeated_for_ever_is_no_sign_of_life() -> None:
-    world = at_rest(3)
+    world = hibernating(3)
     leader = world.leader(1)
     last = {other: bundles_of(world, 0, leader, other)[-1] for other in {1, 2, 3} - {leader}}
     world.kill(leader)
     for _ in range(5 * ELECTION):
         for other, bundle in last.items():
-            world.hub(other).receive(bundle)
+            world.multi_raft(other).receive(bundle)
         world.tick()
     assert world.leader(1) not in (0, leader)
 
 
 def test_changes_of_an_earlier_session_are_not_taken() -> None:
     """They would bring back groups that were forgotten by both."""
-    world = at_rest(6, seed=2)
+    world = hibernating(6, seed=2)
     leader = world.leader(1)
     follower = 1 + leader % 3
-    old = [b for b in bundles_of(world, 0, leader, follower) if b.base == 0 and b.rested]
+    old = [b for b in bundles_of(world, 0, leader, follower) if b.base == 0 and b.hibernated]
     assert old
     world.isolate(follower)
     world.run(3 * ELECTION)
     world.cut.clear()
     for node in (leader, follower):
-        world.hub(node).tick()
+        world.multi_raft(node).tick()
     for bundle in old:
-        world.hub(follower).receive(bundle)
-    links = {link.peer: link for link in world.hub(follower).report().links}
-    assert links[leader].followed_at_rest == 0
+        world.multi_raft(follower).receive(bundle)
+    links = {link.peer: link for link in world.multi_raft(follower).report().peers}
+    assert links[leader].followed_hibernating == 0
 
 
 def test_a_follower_wakes_with_its_leader_though_no_heartbeat_comes() -> None:
     """Nobody but the hub's word tells it that its leader's beats are no longer about this group."""
-    world = at_rest(1)
+    world = hibernating(1)
     leader = world.leader(1)
     world.drop = [Heartbeat]
-    world.hub(leader).node(1).wake()
+    world.multi_raft(leader).node(1).wake()
     world.tick()
     for other in {1, 2, 3} - {leader}:
-        assert not world.hub(other).node(1).resting
+        assert not world.multi_raft(other).node(1).hibernating
     world.kill(leader)
     world.run(4 * ELECTION)
     assert world.leader(1) not in (0, leader)
 
 
 def test_everybody_restarts() -> None:
-    world = at_rest(6)
+    world = hibernating(6)
     for node in (1, 2, 3):
         world.kill(node)
     for node in (1, 2, 3):
         world.start(node)
     for group in range(1, 7):
         world.propose(group, b"x")
-    world.run_until_rest()
+    world.run_until_hibernation()
 
 
 # -- sizes ------------------------------------------------------------------------------------
@@ -489,27 +491,27 @@ def test_everybody_restarts() -> None:
 
 def test_a_list_too_long_for_a_bundle_goes_in_several(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(peer_module, "CHANGES_MAX", 2)
-    world = at_rest(20)
-    assert max(len(sent.bundle.rested) for sent in world.sent) == 2
+    world = hibernating(20)
+    assert max(len(sent.bundle.hibernated) for sent in world.sent) == 2
     world.kill(1)
     world.start(1)
-    world.run_until_rest()
+    world.run_until_hibernation()
     for process in world.processes.values():
-        process.hub.node(3).wake()
-    world.run_until_rest()
+        process.multi_raft.node(3).wake()
+    world.run_until_hibernation()
     assert max(len(b.refused) + len(b.woken) for b in (sent.bundle for sent in world.sent)) <= 4
 
 
 def test_a_bundle_is_closed_when_it_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(peer_module, "BUNDLE_BYTES_MAX", 1_000)
-    world = at_rest(8)
+    world = hibernating(8)
     start = world.now
     payloads = {group: b"%d" % group * 400 for group in range(1, 9)}
     for group, payload in payloads.items():
-        world.hub(world.leader(group)).node(group).propose(payload)
+        world.multi_raft(world.leader(group)).node(group).propose(payload)
     world.tick()
     sizes = [
-        sum(len(e.payload) for m in one.messages if isinstance(m, Append) for e in m.entries)
+        sum(len(e.payload) for m in one.messages if isinstance(m, AppendRequest) for e in m.entries)
         for one in world.sent_since(start - 1)
     ]
     assert max(sizes) <= 1_200
@@ -524,16 +526,16 @@ def test_a_bundle_is_closed_when_it_is_large(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_a_member_that_is_added_rests_with_the_others() -> None:
     world = World(4, 1, seed=4, voters=3)
-    world.run_until_rest_of((1, 2, 3))
+    world.run_until_hibernation_of((1, 2, 3))
     leader = world.leader(1)
-    world.hub(leader).node(1).change_members(Change.ADD_LEARNER, 4)
-    world.run_until_rest()
-    assert world.hub(4).node(1).resting
+    world.multi_raft(leader).node(1).change_members(MemberChange.ADD_LEARNER, 4)
+    world.run_until_hibernation()
+    assert world.multi_raft(4).node(1).hibernating
     start = world.now
     world.run(10 * HEARTBEAT)
     assert len(bundles_of(world, start, leader, 4)) == 10
-    world.hub(leader).node(1).change_members(Change.REMOVE, 4)
-    world.run_until_rest_of((1, 2, 3))
+    world.multi_raft(leader).node(1).change_members(MemberChange.REMOVE, 4)
+    world.run_until_hibernation_of((1, 2, 3))
     start = world.now
     world.run(10 * HEARTBEAT)
     assert len(bundles_of(world, start, leader, 4)) == 0, "they share nothing any more"
@@ -543,27 +545,27 @@ def test_a_member_that_is_added_rests_with_the_others() -> None:
 
 
 def test_a_bundle_for_another_is_a_protocol_error() -> None:
-    world = at_rest(1)
+    world = hibernating(1)
     bundle = next(sent.bundle for sent in world.sent if sent.bundle.target == 1)
     for wrong in (replaced(bundle, target=2), replaced(bundle, source=1)):
         with pytest.raises(RemoteProtocolError):
-            world.hub(1).receive(wrong)
+            world.multi_raft(1).receive(wrong)
 
 
 def test_messages_and_completions_of_a_group_that_went_are_lost() -> None:
-    world = at_rest(2)
+    world = hibernating(2)
     leader = world.leader(1)
-    hub = world.hub(leader)
-    hub.node(1).propose(b"x")
-    ready = hub.ready()
+    multi_raft = world.multi_raft(leader)
+    multi_raft.node(1).propose(b"x")
+    ready = multi_raft.ready()
     assert ready is not None
     (group, write) = ready.writes[0]
-    hub.remove(group)
-    assert hub.groups == (2,)
-    hub.advance(group, Written(write.number), write.then_send)
+    multi_raft.remove(group)
+    assert multi_raft.groups == (2,)
+    multi_raft.advance(group, WriteDone(write.number), write.then_send)
     other = 1 + leader % 3
-    append = Append(other, leader, 9, 1, 1, 1, (Entry(2, 9, 0, b""),))
+    append = AppendRequest(other, leader, 9, 1, 1, 1, (Entry(2, 9, 0, b""),))
     beat = bundles_of(world, 0, other, leader)[-1]
-    hub.receive(replaced(beat, messages=((1, append),)))
+    multi_raft.receive(replaced(beat, messages=((1, append),)))
     with pytest.raises(KeyError):
-        hub.node(1)
+        multi_raft.node(1)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from bascule.errors import BasculeError
 from bascule.raft.effects import Role
 from bascule.raft.multi import peer as peer_module
-from bascule.raft.multi.bundle import NUMBER_MAX, Bundle, Rest
+from bascule.raft.multi.bundle import NUMBER_MAX, Bundle, Hibernation
 from raft.multi_raft_world import CONFIG, Faults, World
 
 SEEDS = 20
@@ -54,9 +54,9 @@ def misfortune(world: World, dice: Random) -> None:
 
 def move(world: World, dice: Random, node: int) -> None:
     """Let go of a group and take it in again, as when it moves between processes."""
-    group = dice.choice(world.hub(node).groups)
+    group = dice.choice(world.multi_raft(node).groups)
     process = world.processes[node]
-    process.hub.remove(group)
+    process.multi_raft.remove(group)
     for _ in range(dice.randrange(3)):
         world.tick()
     if node in world.processes and world.processes[node] is process:
@@ -67,7 +67,7 @@ def move(world: World, dice: Random, node: int) -> None:
 
 def attempt(world: World, node: int, group: int, payload: bytes) -> None:
     try:
-        world.hub(node).node(group).propose(payload)
+        world.multi_raft(node).node(group).propose(payload)
     except BasculeError:
         return
 
@@ -86,12 +86,12 @@ def check_agreement(world: World) -> None:
         for other, far in world.processes.items():
             if node == other:
                 continue
-            led = process.hub._peer(other).led
-            followed = far.hub._peer(node).followed
-            assert led.resting == followed.resting
+            led = process.multi_raft._peer(other).led
+            followed = far.multi_raft._peer(node).followed
+            assert led.groups == followed.groups
             assert not followed.refused
-            for group, rest in led.resting.items():
-                mine, theirs = process.hub.node(group), far.hub.node(group)
+            for group, rest in led.groups.items():
+                mine, theirs = process.multi_raft.node(group), far.multi_raft.node(group)
                 assert mine.role is Role.LEADER
                 assert (theirs.leader, theirs.term) == (node, rest.term)
                 assert theirs.commit == rest.index == mine.commit
@@ -106,7 +106,7 @@ def test_every_group_goes_on_and_rests_when_faults_stop(
     nodes, groups = dice.choice((3, 3, 3, 5)), dice.choice((1, 4, 10))
     world = World(nodes, groups, seed=seed, disk_ticks=dice.choice((0, 0, 3)))
     if dice.randrange(2):
-        world.run_until_rest(PATIENCE)
+        world.run_until_hibernation(PATIENCE)
     often = dice.choice((0.05, 0.3))
     for _ in range(FAULTY_TICKS):
         if dice.random() < often:
@@ -115,7 +115,7 @@ def test_every_group_goes_on_and_rests_when_faults_stop(
     heal(world)
     for group in range(1, groups + 1):
         world.propose(group, b"after seed %d" % seed, PATIENCE)
-    world.run_until_rest(PATIENCE)
+    world.run_until_hibernation(PATIENCE)
     world.run(2 * CONFIG.election_ticks)
     check_agreement(world)
     start = world.now
@@ -130,24 +130,24 @@ def test_every_group_goes_on_and_rests_when_faults_stop(
 def test_a_steady_loss_does_not_keep_groups_from_resting(seed: int) -> None:
     """A tenth of the bundles lost, repeated and late: hardly an election is held."""
     world = World(3, 10, seed=seed)
-    world.run_until_rest(PATIENCE)
-    terms = sum(world.hub(1).node(group).term for group in range(1, 11))
+    world.run_until_hibernation(PATIENCE)
+    terms = sum(world.multi_raft(1).node(group).term for group in range(1, 11))
     world.faults = Faults(loss=0.1, twice=0.1, late_ticks=1)
     start = world.now
     world.run(300)
     messages = sum(len(one.messages) for one in world.sent_since(start))
     every_beat = 10 * 2 * 2 * 300 // CONFIG.heartbeat_ticks
     assert messages < every_beat / 20
-    assert sum(world.hub(1).node(group).term for group in range(1, 11)) == terms
+    assert sum(world.multi_raft(1).node(group).term for group in range(1, 11)) == terms
 
 
 small = st.integers(0, 4)
 numbers = st.one_of(small, st.integers(0, 300), st.integers(0, NUMBER_MAX))
-rests = st.lists(st.builds(Rest, small, small, numbers), max_size=3).map(tuple)
+rests = st.lists(st.builds(Hibernation, small, small, numbers), max_size=3).map(tuple)
 beats = st.builds(
     Bundle, source=st.integers(2, 3), target=st.just(1), incarnation=numbers,
     heard_incarnation=numbers, clock=numbers, echo=numbers, session=numbers,
-    heard_session=numbers, held=numbers, base=numbers, version=numbers, rested=rests,
+    heard_session=numbers, held=numbers, base=numbers, version=numbers, hibernated=rests,
     woken=st.lists(small, max_size=3).map(tuple), refused=rests,
 )  # fmt: skip
 
@@ -157,9 +157,9 @@ beats = st.builds(
 def test_wrong_beats_cost_rest_and_nothing_else(bundles: list[Bundle]) -> None:
     """Whatever a peer says of rest, groups go on."""
     world = World(3, 3, seed=1)
-    world.run_until_rest()
+    world.run_until_hibernation()
     for bundle in bundles:
-        world.hub(1).receive(bundle)
+        world.multi_raft(1).receive(bundle)
         world.tick()
     for group in (1, 2, 3):
         world.propose(group, b"x", PATIENCE)

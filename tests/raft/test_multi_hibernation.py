@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bascule.raft.multi.bundle import Bundle, Rest
-from bascule.raft.multi.hibernation import FollowedGroups, LedGroups
-from bascule.raft.multi.peer import Heard, Peer
+from bascule.raft.multi.bundle import Bundle, Hibernation
+from bascule.raft.multi.hibernation import FollowedHibernations, LedHibernations
+from bascule.raft.multi.peer import Peer, PeerContinuity
 
 GROUPS = st.integers(1, 6)
 STEPS = st.lists(
@@ -31,16 +31,18 @@ class Link:
     arrive at any time, as often as it likes, or never."""
 
     def __init__(self) -> None:
-        self.led = LedGroups()
-        self.followed = FollowedGroups()
+        self.led = LedHibernations()
+        self.followed = FollowedHibernations()
         self.session = 0
-        self.changes: list[tuple[int, tuple[int, int, tuple[Rest, ...], tuple[int, ...]]]] = []
+        self.changes: list[
+            tuple[int, tuple[int, int, tuple[Hibernation, ...], tuple[int, ...]]]
+        ] = []
         self.confirmations: list[tuple[int, int]] = []
         self.index = 0
 
     def add(self, group: int) -> None:
         self.index += 1
-        self.led.add(Rest(group, 1, self.index))
+        self.led.add(Hibernation(group, 1, self.index))
 
     def remove(self, group: int) -> None:
         self.led.remove(group)
@@ -49,7 +51,7 @@ class Link:
         self.changes.append((self.session, self.led.take_changes(most)))
 
     def send_again(self, most: int) -> None:
-        self.led.send_again()
+        self.led.resend_unconfirmed()
         self.send(most)
 
     def deliver(self, number: int) -> None:
@@ -70,8 +72,8 @@ class Link:
 
     def forget(self, _: int) -> None:
         self.session += 1
-        self.led.forget()
-        self.followed.forget()
+        self.led.reset()
+        self.followed.reset()
 
 
 @settings(max_examples=300)
@@ -80,40 +82,40 @@ def test_the_copy_follows_whatever_is_lost(steps: list[tuple[str, int]]) -> None
     link = Link()
     for name, argument in steps:
         getattr(link, name.replace(" ", "_"))(argument)
-        assert link.followed.refused.items() <= link.followed.resting.items()
+        assert link.followed.refused.items() <= link.followed.groups.items()
         assert link.led.confirmed <= link.followed.version <= link.led.version
         if link.followed.version == link.led.version:
-            assert link.followed.resting == link.led.resting
+            assert link.followed.groups == link.led.groups
     for _ in range(10):
         link.send_again(3)
         link.deliver(len(link.changes) - 1)
         link.confirm(len(link.confirmations) - 1)
-    assert link.followed.resting == link.led.resting
+    assert link.followed.groups == link.led.groups
     assert not link.led.has_changes
     assert not link.led.has_unsent
 
 
 def test_changes_are_sent_once_until_they_are_late() -> None:
-    led = LedGroups()
-    one, two = Rest(1, 3, 10), Rest(2, 3, 20)
+    led = LedHibernations()
+    one, two = Hibernation(1, 3, 10), Hibernation(2, 3, 20)
     led.add(one)
     assert led.take_changes(9) == (0, 1, (one,), ())
     led.add(two)
     assert led.take_changes(9) == (1, 2, (two,), ())
     assert led.take_changes(9) == (2, 2, (), ())
     led.remove(1)
-    led.send_again()
+    led.resend_unconfirmed()
     assert led.take_changes(9) == (0, 3, (two,), (1,))
     led.confirm(2)
-    led.send_again()
+    led.resend_unconfirmed()
     assert led.take_changes(9) == (2, 3, (), (1,))
     led.confirm(3)
     assert not led.has_changes
 
 
 def test_a_long_list_goes_in_pieces() -> None:
-    led, followed = LedGroups(), FollowedGroups()
-    rests = [Rest(group, 1, 1) for group in range(1, 8)]
+    led, followed = LedHibernations(), FollowedHibernations()
+    rests = [Hibernation(group, 1, 1) for group in range(1, 8)]
     for rest in rests:
         led.add(rest)
     pieces = []
@@ -122,22 +124,22 @@ def test_a_long_list_goes_in_pieces() -> None:
     assert [(base, version) for base, version, _, _ in pieces] == [(0, 3), (3, 6), (6, 7)]
     assert not followed.take(*pieces[1]), "a piece is missing before it"
     assert all(followed.take(*piece) for piece in pieces)
-    assert list(followed.resting.values()) == rests
+    assert list(followed.groups.values()) == rests
 
 
 def test_removing_what_was_never_there_is_no_change() -> None:
-    led = LedGroups()
+    led = LedHibernations()
     led.remove(5)
     assert (led.version, led.has_changes) == (0, False)
 
 
 def test_a_refusal_holds_for_one_offer() -> None:
-    followed = FollowedGroups()
-    followed.take(0, 1, (Rest(1, 1, 5),), ())
+    followed = FollowedHibernations()
+    followed.take(0, 1, (Hibernation(1, 1, 5),), ())
     assert followed.refuse(1)
     assert not followed.refuse(1), "that is no news"
     assert not followed.refuse(2), "nobody offered it"
-    followed.take(1, 2, (Rest(1, 1, 6),), ())
+    followed.take(1, 2, (Hibernation(1, 1, 6),), ())
     assert not followed.refused
     assert followed.refuse(1)
     followed.take(2, 3, (), (1,))
@@ -157,7 +159,7 @@ def beat(**changes: object) -> Bundle:
 def link() -> Peer:
     """Node 1's, at its tick 100."""
     peer = Peer(2, (1, 11), heartbeat_ticks=2, election_ticks=10)
-    assert peer.hear(beat(), 100) is Heard.RESTARTED
+    assert peer.on_heartbeat(beat(), 100) is PeerContinuity.RESTARTED
     return peer
 
 
@@ -174,19 +176,19 @@ def link() -> Peer:
 def test_an_open_question_is_answered_once(open_question: dict[str, object]) -> None:
     peer = link()
     assert peer.due_at(100) is None, "they share nothing"
-    peer.hear(beat(clock=51, **open_question), 101)
+    peer.on_heartbeat(beat(clock=51, **open_question), 101)
     assert peer.due_at(101) == 101
     (answer,) = peer.take_bundles(101)
     assert (answer.heard_incarnation, answer.session, answer.echo) == (22, 1, 51)
     assert peer.due_at(101) is None
-    peer.hear(beat(clock=51, **open_question), 101)
+    peer.on_heartbeat(beat(clock=51, **open_question), 101)
     assert peer.due_at(101) == 103, "not more often than beats"
 
 
 def test_who_shares_nothing_is_not_answered() -> None:
     peer = link()
     for clock in range(51, 60):
-        assert peer.hear(beat(clock=clock), 101) is Heard.SAME
+        assert peer.on_heartbeat(beat(clock=clock), 101) is PeerContinuity.CONTINUED
         assert peer.take_bundles(101) == []
 
 
@@ -194,19 +196,22 @@ def test_contact_needs_an_answer_of_this_life() -> None:
     peer = link()
     assert peer.is_in_contact(104)
     assert not peer.is_in_contact(105), "10 ticks after what was answered left"
-    peer.hear(beat(clock=51, echo=104, heard_incarnation=9), 105)
+    peer.on_heartbeat(beat(clock=51, echo=104, heard_incarnation=9), 105)
     assert not peer.is_in_contact(105)
-    peer.hear(beat(clock=52, echo=999), 105)
+    peer.on_heartbeat(beat(clock=52, echo=999), 105)
     assert not peer.is_in_contact(105), "it cannot have heard the future"
-    peer.hear(beat(clock=53, echo=104), 105)
+    peer.on_heartbeat(beat(clock=53, echo=104), 105)
     assert peer.is_in_contact(105)
-    assert peer.hear(beat(incarnation=23, echo=104, heard_incarnation=11), 105) is Heard.RESTARTED
+    assert (
+        peer.on_heartbeat(beat(incarnation=23, echo=104, heard_incarnation=11), 105)
+        is PeerContinuity.RESTARTED
+    )
 
 
 def test_another_session_is_told_from_an_older_one() -> None:
     peer = link()
-    assert peer.hear(beat(session=3), 100) is Heard.FORGOT
-    assert peer.hear(beat(session=3), 100) is Heard.SAME
-    assert peer.hear(beat(session=2), 100) is Heard.SAME
+    assert peer.on_heartbeat(beat(session=3), 100) is PeerContinuity.RESET
+    assert peer.on_heartbeat(beat(session=3), 100) is PeerContinuity.CONTINUED
+    assert peer.on_heartbeat(beat(session=2), 100) is PeerContinuity.CONTINUED
     assert not peer.is_about_led(beat(session=2))
     assert peer.is_about_led(beat(session=3))

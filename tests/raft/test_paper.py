@@ -5,19 +5,19 @@ from __future__ import annotations
 import pytest
 
 from bascule.host.real import RealRandom
-from bascule.raft.effects import Ready, Role, Written
+from bascule.raft.effects import Ready, Role, WriteDone
 from bascule.raft.messages import (
     AnyMessage,
-    Append,
     AppendReply,
+    AppendRequest,
     Entry,
+    EntryKind,
     Heartbeat,
     HeartbeatReply,
-    Kind,
     VoteReply,
     VoteRequest,
 )
-from bascule.raft.node import Node
+from bascule.raft.node import RaftNode
 from raft.cluster import (
     CONFIG,
     Cluster,
@@ -39,7 +39,7 @@ from raft.environment import Dice
 @pytest.mark.parametrize(
     "message",
     [
-        Append(2, 1, 9, 0, 0, 0, ()),
+        AppendRequest(2, 1, 9, 0, 0, 0, ()),
         Heartbeat(2, 1, 9, 0, 1),
         AppendReply(2, 1, 9, False, 0),
         HeartbeatReply(2, 1, 9, 1),
@@ -63,7 +63,7 @@ def test_3_3_later_term_makes_a_follower(role: Role, message: AnyMessage) -> Non
 
 def test_3_3_stale_leader_is_refused_and_told() -> None:
     found = follower(term=5)
-    sent = found.step(Append(2, 1, 4, 0, 0, 0, entries(1, 4)))
+    sent = found.step(AppendRequest(2, 1, 4, 0, 0, 0, entries(1, 4)))
     assert found.node.log.last == 0
     assert [(type(reply), reply.term) for reply in sent] == [(AppendReply, 5)]
     assert found.node.leader == 0
@@ -94,7 +94,9 @@ def test_3_4_stands_after_the_election_timeout(more: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "message", [Heartbeat(2, 1, 1, 0, 1), Append(2, 1, 1, 0, 0, 0, ())], ids=["beat", "append"]
+    "message",
+    [Heartbeat(2, 1, 1, 0, 1), AppendRequest(2, 1, 1, 0, 0, 0, ())],
+    ids=["beat", "append"],
 )
 def test_3_4_hearing_the_leader_puts_it_off(message: AnyMessage) -> None:
     found = follower()
@@ -164,7 +166,7 @@ def test_3_4_own_vote_counts_once_it_is_on_disk() -> None:
     assert ready.write is not None
     node.step(VoteReply(2, 1, 1, False, True))
     assert node.role is Role.CANDIDATE
-    node.advance(Written(ready.write.number))
+    node.advance(WriteDone(ready.write.number))
     assert node.role is Role.LEADER
 
 
@@ -186,7 +188,7 @@ def test_3_4_leader_announces_itself_and_beats() -> None:
 def test_3_4_candidate_follows_the_leader_of_its_term() -> None:
     found = follower()
     candidacy(found)
-    found.step(Append(3, 1, 1, 0, 0, 0, ()))
+    found.step(AppendRequest(3, 1, 1, 0, 0, 0, ()))
     assert (found.node.role, found.node.leader, found.node.term) == (Role.FOLLOWER, 3, 1)
     assert found.node.voted_for == 1
 
@@ -205,7 +207,7 @@ def test_3_4_split_vote_ends_in_a_new_term() -> None:
 def test_3_4_timeouts_are_spread() -> None:
     timeouts = set()
     for seed in range(50):
-        node = Node(1, CONFIG, restored(1, 2, 3), RealRandom(seed))
+        node = RaftNode(1, CONFIG, restored(1, 2, 3), RealRandom(seed))
         ticks = 0
         while node.role is Role.FOLLOWER:
             node.tick()
@@ -222,9 +224,9 @@ def test_3_5_leader_appends_and_sends_to_all() -> None:
     acknowledge(found, 2, 3)
     found.sent.clear()
     found.node.propose(b"x")
-    entry = Entry(2, 1, Kind.NORMAL, b"x")
-    sent = [message for message in found.drive() if isinstance(message, Append)]
-    assert sent == [Append(1, to, 1, 1, 1, 1, (entry,)) for to in (2, 3)]
+    entry = Entry(2, 1, EntryKind.NORMAL, b"x")
+    sent = [message for message in found.drive() if isinstance(message, AppendRequest)]
+    assert sent == [AppendRequest(1, to, 1, 1, 1, 1, (entry,)) for to in (2, 3)]
 
 
 @pytest.mark.parametrize(
@@ -248,7 +250,7 @@ def test_3_5_what_is_before_a_committed_entry_is_committed() -> None:
 
 def test_3_5_followers_apply_in_order_what_the_leader_committed() -> None:
     found = follower()
-    found.step(Append(2, 1, 1, 0, 0, 0, entries(1, 1, 1, 1)))
+    found.step(AppendRequest(2, 1, 1, 0, 0, 0, entries(1, 1, 1, 1)))
     assert found.applied == []
     found.step(Heartbeat(2, 1, 1, 2, 1))
     found.step(Heartbeat(2, 1, 1, 3, 2))
@@ -258,7 +260,7 @@ def test_3_5_followers_apply_in_order_what_the_leader_committed() -> None:
 def test_3_5_commit_goes_no_further_than_what_matches() -> None:
     """The entries behind the last new one may be another leader's."""
     found = follower(terms=(1, 1, 1))
-    found.step(Append(2, 1, 2, 1, 1, 3, ()))
+    found.step(AppendRequest(2, 1, 2, 1, 1, 3, ()))
     assert found.node.commit == 1
 
 
@@ -268,7 +270,7 @@ def test_3_5_commit_goes_no_further_than_what_matches() -> None:
 )
 def test_3_5_entries_fit_only_behind_the_same_entry(previous: int, of: int, matches: bool) -> None:
     found = follower(terms=(1, 2))
-    (reply,) = found.step(Append(2, 1, 3, previous, of, 0, entries(previous + 1, 3)))
+    (reply,) = found.step(AppendRequest(2, 1, 3, previous, of, 0, entries(previous + 1, 3)))
     assert isinstance(reply, AppendReply)
     assert reply.matched is matches
     assert found.node.log.last == (previous + 1 if matches else 2)
@@ -304,7 +306,7 @@ def test_3_5_leader_brings_every_log_to_its_own(terms: tuple[int, ...]) -> None:
 
 def test_3_5_conflicting_entries_go_with_all_behind_them() -> None:
     found = follower(terms=(1, 1, 2, 2, 2))
-    found.step(Append(2, 1, 3, 2, 1, 0, entries(3, 3)))
+    found.step(AppendRequest(2, 1, 3, 2, 1, 0, entries(3, 3)))
     assert log_terms(found.node) == [1, 1, 3]
     assert found.writes[-1].truncate_from == 3
 
@@ -312,7 +314,7 @@ def test_3_5_conflicting_entries_go_with_all_behind_them() -> None:
 def test_3_5_what_matches_stays() -> None:
     """A delayed append says nothing of the entries behind its own."""
     found = follower(terms=(1, 1, 1))
-    found.step(Append(2, 1, 1, 0, 0, 0, entries(1, 1)))
+    found.step(AppendRequest(2, 1, 1, 0, 0, 0, entries(1, 1)))
     assert log_terms(found.node) == [1, 1, 1]
     assert not any(write.entries or write.truncate_from for write in found.writes)
 
@@ -361,14 +363,14 @@ def test_3_6_2_old_terms_are_not_committed_by_count() -> None:
 
 def test_3_7_repeated_messages_change_nothing() -> None:
     found = follower()
-    append = Append(2, 1, 1, 0, 0, 1, entries(1, 1, 1))
+    append = AppendRequest(2, 1, 1, 0, 0, 1, entries(1, 1, 1))
     first = found.step(append)
     assert found.step(append) == first
     assert log_terms(found.node) == [1, 1]
     assert [entry.index for entry in found.applied] == [1]
 
 
-def ready_after(node: Node, message: AnyMessage) -> Ready:
+def ready_after(node: RaftNode, message: AnyMessage) -> Ready:
     node.step(message)
     ready = node.ready()
     assert ready is not None
@@ -379,7 +381,7 @@ def ready_after(node: Node, message: AnyMessage) -> Ready:
     ("message", "vote", "count"),
     [
         (VoteRequest(2, 1, 1, False, 0, 0), (1, 2), 0),
-        (Append(2, 1, 1, 0, 0, 0, entries(1, 1)), (1, 0), 1),
+        (AppendRequest(2, 1, 1, 0, 0, 0, entries(1, 1)), (1, 0), 1),
     ],
     ids=["vote", "append"],
 )
@@ -418,5 +420,5 @@ def test_everything_at_once() -> None:
         cluster.driven[voter].tick(10)
     cluster.elect(2).propose(b"b")
     cluster.settle()
-    payloads = [e.payload for e in cluster.driven[5].applied if e.kind == Kind.NORMAL]
+    payloads = [e.payload for e in cluster.driven[5].applied if e.kind == EntryKind.NORMAL]
     assert payloads == [b"a", b"b"]

@@ -8,17 +8,17 @@ import pytest
 
 from bascule.errors import CannotReplicate, NotLeader
 from bascule.raft.config import RaftConfig
-from bascule.raft.effects import Outcome, ReadPolicy, Role, Written
-from bascule.raft.membership import Change, Members, encode_members, founded
+from bascule.raft.effects import ReadPolicy, RequestOutcome, Role, WriteDone
+from bascule.raft.membership import MemberChange, Members, encode_members
 from bascule.raft.messages import (
-    Append,
     AppendReply,
+    AppendRequest,
     ChunkReply,
     ChunkRequest,
     Entry,
+    EntryKind,
     Heartbeat,
     HeartbeatReply,
-    Kind,
     SnapshotOffer,
     TimeoutNow,
     VoteReply,
@@ -67,7 +67,7 @@ def test_3_10_given_up_after_an_election_timeout() -> None:
     found.tick(9)
     assert found.answers == []
     found.tick()
-    assert [(a.ticket, a.outcome) for a in found.answers] == [(ticket, Outcome.TIMED_OUT)]
+    assert [(a.ticket, a.outcome) for a in found.answers] == [(ticket, RequestOutcome.TIMED_OUT)]
     found.node.propose(b"x")
 
 
@@ -75,13 +75,13 @@ def test_3_10_given_up_after_an_election_timeout() -> None:
 
 
 def members_entry(index: int, term: int, members: Members) -> Entry:
-    return Entry(index, term, Kind.MEMBERS, encode_members(members))
+    return Entry(index, term, EntryKind.MEMBERS, encode_members(members))
 
 
 def test_4_1_the_latest_members_in_the_log_are_in_force() -> None:
     found = follower(term=1)
     changed = Members((1, 2, 3, 4), (), 1)
-    found.step(Append(2, 1, 1, 0, 0, 0, (members_entry(1, 1, changed),)))
+    found.step(AppendRequest(2, 1, 1, 0, 0, 0, (members_entry(1, 1, changed),)))
     assert found.node.commit == 0
     assert found.node.members == changed
 
@@ -89,29 +89,29 @@ def test_4_1_the_latest_members_in_the_log_are_in_force() -> None:
 def test_4_1_truncated_members_revert() -> None:
     found = follower(term=1)
     entry = members_entry(1, 1, Members((1, 2, 3, 4), (), 1))
-    found.step(Append(2, 1, 1, 0, 0, 0, (entry,)))
-    found.step(Append(3, 1, 2, 0, 0, 0, entries(1, 2)))
-    assert found.node.members == founded(1, 2, 3)
+    found.step(AppendRequest(2, 1, 1, 0, 0, 0, (entry,)))
+    found.step(AppendRequest(3, 1, 2, 0, 0, 0, entries(1, 2)))
+    assert found.node.members == Members.of(1, 2, 3)
 
 
 def test_4_1_one_change_at_a_time() -> None:
     found = leader_of(1, 2, 3)
     acknowledge(found, 2, 3)
-    found.node.change_members(Change.ADD_VOTER, 4)
+    found.node.change_members(MemberChange.ADD_VOTER, 4)
     with pytest.raises(CannotReplicate):
-        found.node.change_members(Change.ADD_VOTER, 5)
+        found.node.change_members(MemberChange.ADD_VOTER, 5)
     found.drive()
     acknowledge(found, 2, 3)  # with 1, three of four
-    found.node.change_members(Change.ADD_VOTER, 5)
+    found.node.change_members(MemberChange.ADD_VOTER, 5)
 
 
 def test_4_1_no_change_before_a_commit_in_the_term() -> None:
     """The bug of 2015."""
     found = leader_of(1, 2, 3, terms=(1,))
     with pytest.raises(CannotReplicate):
-        found.node.change_members(Change.REMOVE, 3)
+        found.node.change_members(MemberChange.REMOVE, 3)
     acknowledge(found, 2)
-    found.node.change_members(Change.REMOVE, 3)
+    found.node.change_members(MemberChange.REMOVE, 3)
 
 
 def test_4_1_strangers_are_listened_to() -> None:
@@ -119,7 +119,7 @@ def test_4_1_strangers_are_listened_to() -> None:
     found = follower(1, 2, 3)
     (vote,) = found.step(VoteRequest(7, 1, 1, False, 0, 0))
     assert vote == VoteReply(1, 7, 1, False, True)
-    found.step(Append(7, 1, 1, 0, 0, 0, entries(1, 1)))
+    found.step(AppendRequest(7, 1, 1, 0, 0, 0, entries(1, 1)))
     assert (found.node.leader, found.node.log.last) == (7, 1)
 
 
@@ -127,20 +127,20 @@ def test_4_2_1_a_new_member_catches_up_before_it_votes() -> None:
     config = RaftConfig(append_entries_max=5, pending_entries_max=50)
     found = leader_of(1, 2, 3, config=config)
     acknowledge(found, 2, 3)
-    found.node.change_members(Change.ADD_LEARNER, 4)
+    found.node.change_members(MemberChange.ADD_LEARNER, 4)
     for _ in range(10):
         found.node.propose(b"x")
     found.drive()
     acknowledge(found, 2, 3)
     with pytest.raises(CannotReplicate):
-        found.node.change_members(Change.ADD_VOTER, 4)
+        found.node.change_members(MemberChange.ADD_VOTER, 4)
     acknowledge(found, 4)
-    found.node.change_members(Change.ADD_VOTER, 4)
+    found.node.change_members(MemberChange.ADD_VOTER, 4)
 
 
 def test_4_2_1_learners_never_stand() -> None:
     found = driven(4, restored(1, 2, 3), CONFIG)
-    found.step(Append(1, 4, 1, 0, 0, 0, (members_entry(1, 1, Members((1, 2, 3), (4,), 1)),)))
+    found.step(AppendRequest(1, 4, 1, 0, 0, 0, (members_entry(1, 1, Members((1, 2, 3), (4,), 1)),)))
     found.node.campaign()
     found.tick(50)
     assert not any(isinstance(message, VoteRequest) for message in found.sent)
@@ -149,7 +149,7 @@ def test_4_2_1_learners_never_stand() -> None:
 def test_4_2_2_a_leader_that_is_removed_leads_until_that_is_committed() -> None:
     found = leader_of(1, 2, 3)
     acknowledge(found, 2, 3)
-    found.node.change_members(Change.REMOVE, 1)
+    found.node.change_members(MemberChange.REMOVE, 1)
     found.drive()
     acknowledge(found, 2)  # with 1 it would be a majority, but 1 does not count
     assert (found.node.role, found.node.commit) == (Role.LEADER, 1)
@@ -186,7 +186,7 @@ SMALL = RaftConfig(commit_count_to_take_snapshot=4, pending_entries_max=20)
 
 def offer(index: int, term: int, *chunks: bytes, leader_term: int = 9) -> SnapshotOffer:
     sums = tuple(map(zlib.crc32, chunks))
-    return SnapshotOffer(2, 1, leader_term, index, term, founded(1, 2, 3), sums, (2,))
+    return SnapshotOffer(2, 1, leader_term, index, term, Members.of(1, 2, 3), sums, (2,))
 
 
 def serve(found: Driven, of: SnapshotOffer, *chunks: bytes) -> None:
@@ -207,7 +207,7 @@ def test_5_1_snapshot_knows_its_last_index_and_term_and_members() -> None:
     found.drive()
     snapshot = found.node.log.snapshot
     assert snapshot is not None
-    assert (snapshot.index, snapshot.term, snapshot.members) == (4, 1, founded(1))
+    assert (snapshot.index, snapshot.term, snapshot.members) == (4, 1, Members.of(1))
 
 
 def test_5_1_a_log_that_differs_is_replaced() -> None:
@@ -266,7 +266,7 @@ def test_6_2_a_leader_that_is_heard_by_a_majority_stays() -> None:
 def test_6_4_a_term_begins_with_a_no_op() -> None:
     found = leader_of(1, 2, 3, terms=(1, 1))
     entry = found.node.log.entry(3)
-    assert (entry.kind, entry.term) == (Kind.NO_OP, found.node.term)
+    assert (entry.kind, entry.term) == (EntryKind.NO_OP, found.node.term)
 
 
 def test_6_4_no_read_before_a_commit_in_the_term() -> None:
@@ -292,7 +292,7 @@ def test_6_4_a_read_waits_for_a_majority() -> None:
     found.step(HeartbeatReply(2, 1, 1, number))  # twice is once
     assert found.answers == []
     found.step(HeartbeatReply(3, 1, 1, number))
-    assert [answer.outcome for answer in found.answers] == [Outcome.READABLE]
+    assert [answer.outcome for answer in found.answers] == [RequestOutcome.READABLE]
 
 
 def test_6_4_answers_to_an_earlier_round_do_not_count() -> None:
@@ -325,7 +325,7 @@ def test_6_4_1_a_lease_ends_by_the_clock() -> None:
     found.tick(6)
     found.node.read(ReadPolicy.LEASE)
     found.drive()
-    assert [answer.outcome for answer in found.answers] == [Outcome.READABLE]
+    assert [answer.outcome for answer in found.answers] == [RequestOutcome.READABLE]
     found.tick(1)  # the round was sent 7 = 10 - 3 ticks ago
     found.node.read(ReadPolicy.LEASE)
     found.drive()
@@ -363,7 +363,7 @@ def test_10_2_1_the_leader_sends_while_it_writes() -> None:
     assert ready is not None
     assert ready.write is not None
     assert ready.write.then_send == ()
-    assert any(isinstance(message, Append) and message.entries for message in ready.send)
+    assert any(isinstance(message, AppendRequest) and message.entries for message in ready.send)
 
 
 def test_10_2_1_the_leader_counts_itself_once_it_has_written() -> None:
@@ -376,7 +376,7 @@ def test_10_2_1_the_leader_counts_itself_once_it_has_written() -> None:
     assert node.commit == 1
     assert ready is not None
     assert ready.write is not None
-    node.advance(Written(ready.write.number))
+    node.advance(WriteDone(ready.write.number))
     assert node.commit == 2
 
 
@@ -398,5 +398,5 @@ def test_10_2_2_appends_are_sent_ahead_of_answers() -> None:
     for _ in range(3):
         found.node.propose(b"x")
         found.drive()
-    appends = [m for m in found.sent if isinstance(m, Append)]
+    appends = [m for m in found.sent if isinstance(m, AppendRequest)]
     assert [append.previous_index for append in appends] == [1, 2, 3]

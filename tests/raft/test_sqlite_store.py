@@ -12,11 +12,11 @@ import pytest
 
 from bascule.errors import BasculeError, Closed, LogFailed
 from bascule.host.real import RealRandom
-from bascule.raft.membership import Members, founded
+from bascule.raft.membership import Members
 from bascule.raft.messages import Chunk, Entry
-from bascule.raft.store import Restored
+from bascule.raft.store import PersistentState
 from bascule.raft.testing.random_calls import RandomCalls
-from bascule.raft.testing.store_model import Expectation, FoundMembers, SetTerm, carry_out
+from bascule.raft.testing.store_model import Bootstrap, PersistTerm, StoreModel, make_call
 from bascule.raft_driver.sqlite_store import SqliteDatabase, SqliteStore
 
 NAME = "raft.sqlite"
@@ -29,7 +29,7 @@ def open_in(directory: Path, **options: Any) -> SqliteDatabase:
 def new_group(database: SqliteDatabase, group: int, term: int = 1) -> SqliteStore:
     store = database.store(group)
     store.load()
-    store.found(founded(1, 2, 3))
+    store.bootstrap(Members.of(1, 2, 3))
     store.persist_term(term, 1)
     return store
 
@@ -105,7 +105,7 @@ def test_a_group_is_removed(tmp_path: Path) -> None:
     database.close()
     database = open_in(tmp_path)
     assert database.groups() == (2,)
-    assert database.store(1).load() == Restored()
+    assert database.store(1).load() == PersistentState()
     assert len(database.store(2).load().entries) == 3
     database.close()
 
@@ -247,12 +247,12 @@ def test_every_statement_may_fail(tmp_path: Path, after: bool) -> None:
     for n in range(1, 10_000):
         place = tmp_path / f"{n}"
         place.mkdir()
-        expected = Expectation()
+        expected = StoreModel()
         Failing.left, Failing.after = n, after
         failed = worked_until_failure(place, expected)
         Failing.left = 0
         database = open_in(place)
-        expected.loaded(database.store(1).load(), crashed=True)
+        expected.check_loaded(database.store(1).load(), crashed=True)
         database.close()
         if not failed:
             assert n > 60, "the run should have many statements"
@@ -260,7 +260,7 @@ def test_every_statement_may_fail(tmp_path: Path, after: bool) -> None:
     raise AssertionError("no run without a failure")
 
 
-def worked_until_failure(place: Path, expected: Expectation) -> bool:
+def worked_until_failure(place: Path, expected: StoreModel) -> bool:
     try:
         database = open_in(place, factory=Failing, checkpoint_bytes=100_000)
     except BasculeError:
@@ -269,18 +269,18 @@ def worked_until_failure(place: Path, expected: Expectation) -> bool:
     try:
         store = database.store(1)
         store.load()
-        todo = [FoundMembers(founded(1, 2, 3)), SetTerm(1, 1)]
+        todo = [Bootstrap(Members.of(1, 2, 3)), PersistTerm(1, 1)]
         for number in range(14):
             for call in todo or calls.draw(expected.held):
                 # Told of before: a call may commit what was buffered, and itself, and then fail.
-                expected.begun(call)
-                carry_out(store, call)
-                if isinstance(call, FoundMembers | SetTerm):
-                    expected.flushed()
+                expected.on_call_begun(call)
+                make_call(store, call)
+                if isinstance(call, Bootstrap | PersistTerm):
+                    expected.on_flush()
             todo = []
             if number % 3 == 0:
                 store.flush()
-                expected.flushed()
+                expected.on_flush()
     except LogFailed:
         for refused in (
             store.flush,

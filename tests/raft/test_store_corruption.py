@@ -17,14 +17,14 @@ from bascule.errors import (
     DataDirectoryInUse,
     LogFailed,
 )
-from bascule.raft.membership import Members, founded
-from bascule.raft.messages import Entry, Snapshot
-from bascule.raft.store import Restored
+from bascule.raft.membership import Members
+from bascule.raft.messages import Entry, RaftSnapshot
+from bascule.raft.store import PersistentState
 from bascule.raft_driver.sqlite_store import SqliteDatabase
 
 NODE = 7
 NAME = "raft.sqlite"
-States = dict[int, Restored]
+States = dict[int, PersistentState]
 
 
 def entries(first: int, count: int, term: int, size: int = 300) -> list[Entry]:
@@ -36,7 +36,7 @@ def write_history(database: SqliteDatabase) -> None:
     for group in (1, 2):
         store = database.store(group)
         store.load()
-        store.found(founded(1, 2, NODE))
+        store.bootstrap(Members.of(1, 2, NODE))
         store.persist_term(3, 2)
         store.persist_entries(entries(1, 20, 1))
         store.flush()
@@ -44,7 +44,9 @@ def write_history(database: SqliteDatabase) -> None:
         store.truncate_from(24)
         store.persist_entries(entries(24, 9, 3, size=2_500))
         store.flush()
-        for chunk in Snapshot(15, 1, Members((1, 2, NODE)), (b"state" * 900, b"more")).as_chunks():
+        for chunk in RaftSnapshot(
+            15, 1, Members((1, 2, NODE)), (b"state" * 900, b"more")
+        ).as_chunks():
             store.persist_chunk(chunk)
         store.truncate_until(11)
         store.flush()
@@ -286,7 +288,7 @@ def test_an_old_row_that_came_back(tmp_path: Path) -> None:
     database = SqliteDatabase.open(str(tmp_path / NAME), node_id=NODE)
     store = database.store(1)
     store.load()
-    store.found(founded(1))
+    store.bootstrap(Members.of(1))
     store.persist_term(2, 1)
     store.persist_entries(entries(1, 3, 1))
     store.flush()

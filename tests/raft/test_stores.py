@@ -11,18 +11,18 @@ import pytest
 
 from bascule.errors import Closed, CorruptData, LogFailed
 from bascule.host.real import RealRandom
-from bascule.raft.membership import founded
+from bascule.raft.membership import Members
 from bascule.raft.messages import Chunk, Entry
-from bascule.raft.store import RaftStore, Restored
-from bascule.raft.testing.conformance import CHECKS, BrokenPromise, Check, name_of, run
+from bascule.raft.store import PersistentState, RaftStore
+from bascule.raft.testing.conformance import CHECKS, Check, ContractViolation, name_of, run
 from bascule.raft.testing.memory_store import MemoryStore
 from bascule.raft.testing.random_calls import RandomCalls
 from bascule.raft.testing.store_model import (
-    AddEntries,
-    Expectation,
-    FoundMembers,
-    SetTerm,
-    carry_out,
+    Bootstrap,
+    PersistEntries,
+    PersistTerm,
+    StoreModel,
+    make_call,
 )
 from bascule.raft_driver.sqlite_store import SqliteDatabase, SqliteStore
 
@@ -85,9 +85,9 @@ def sqlite_grounds(tmp_path: Path) -> Iterator[Callable[[], SqliteGround]]:
         return made[-1]
 
     yield make
-    for ground in made:
-        if ground.database is not None:
-            ground.database.close()
+    for fixture in made:
+        if fixture.database is not None:
+            fixture.database.close()
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=name_of)
@@ -111,7 +111,7 @@ class BuffersTerms(MemoryStore):
 
 
 class BuffersFounding(MemoryStore):
-    def found(self, members: object) -> None:
+    def bootstrap(self, members: object) -> None:
         self._buffer(6, members)
 
 
@@ -119,7 +119,7 @@ class TermsOvertake(MemoryStore):
     """A term is on the disk before the entries that were written before it."""
 
     def persist_term(self, term: int, voted_for: int) -> None:
-        self._disk.make((5, (term, voted_for)))
+        self._disk.apply((5, (term, voted_for)))
 
 
 class ForgetsTheVote(MemoryStore):
@@ -169,10 +169,10 @@ class DropsKinds(MemoryStore):
 
 
 class LoadsWithoutChecks(MemoryStore):
-    def load(self) -> Restored:
+    def load(self) -> PersistentState:
         if self._disk.entries or self._disk.term > 2:
-            return Restored(
-                founding=self._disk.founding,
+            return PersistentState(
+                initial_members=self._disk.initial_members,
                 term=self._disk.term,
                 voted_for=self._disk.voted_for,
                 entries=tuple(self._disk.entries),
@@ -183,11 +183,11 @@ class LoadsWithoutChecks(MemoryStore):
 class EmptyWhereCorrupt(MemoryStore):
     """What must never be: a log that cannot be read starts anew."""
 
-    def load(self) -> Restored:
+    def load(self) -> PersistentState:
         try:
             return super().load()
         except Exception:
-            return Restored(founding=self._disk.founding, term=self._disk.term)
+            return PersistentState(initial_members=self._disk.initial_members, term=self._disk.term)
 
 
 class LosesTheSecondCall(MemoryStore):
@@ -214,7 +214,7 @@ def test_a_broken_store_is_found_out(kind: type[MemoryStore]) -> None:
         dice = RealRandom(seed)
         try:
             run(lambda dice=dice: MemoryGround(dice, kind), dice)
-        except (BrokenPromise, CorruptData):
+        except (ContractViolation, CorruptData):
             broken += 1
     # Where a promise is broken only in a crash, dice may hide it once; they may not hide it often.
     assert broken >= 4
@@ -223,23 +223,23 @@ def test_a_broken_store_is_found_out(kind: type[MemoryStore]) -> None:
 # What only the memory store has: faults on request.
 
 
-def drawn_trial(store: MemoryStore, seed: int, expected: Expectation) -> None:
+def drawn_trial(store: MemoryStore, seed: int, expected: StoreModel) -> None:
     """The same calls for the same seed; `expected` is told of each, also of the one that fails."""
     calls = RandomCalls(RealRandom(seed))
     store.load()
-    begin = [FoundMembers(founded(1, 2, 3)), SetTerm(1, 1)]
+    begin = [Bootstrap(Members.of(1, 2, 3)), PersistTerm(1, 1)]
     for round_number in range(40):
         for call in begin or calls.draw(expected.held):
             try:
-                carry_out(store, call)
+                make_call(store, call)
             except LogFailed:
-                expected.begun(call)
+                expected.on_call_begun(call)
                 raise
-            expected.call(call)
+            expected.on_call(call)
         begin = []
         if round_number % 3 == 0:
             store.flush()
-            expected.flushed()
+            expected.on_flush()
 
 
 @pytest.mark.tier2
@@ -247,7 +247,7 @@ def drawn_trial(store: MemoryStore, seed: int, expected: Expectation) -> None:
 def test_every_call_may_fail(number: int) -> None:
     """The n-th call fails, for n = 1, 2, 3, ... until a run has no failure."""
     for n in range(1, 10_000):
-        store, expected = MemoryStore("disk"), Expectation()
+        store, expected = MemoryStore("disk"), StoreModel()
         store.fail_in(n, number)
         try:
             drawn_trial(store, 3, expected)
@@ -261,23 +261,23 @@ def test_every_call_may_fail(number: int) -> None:
             with pytest.raises(LogFailed, match="disk has stopped"):
                 refused()
         store.crash(RealRandom(n))
-        expected.loaded(store.load(), crashed=True)
+        expected.check_loaded(store.load(), crashed=True)
     raise AssertionError("no run without a failure")
 
 
 def test_a_full_disk_refuses_what_needs_room() -> None:
     store = MemoryStore()
     store.load()
-    store.found(founded(1))
+    store.bootstrap(Members.of(1))
     store.persist_term(1, 1)
     store.persist_entries([Entry(1, 1, 0, b"")])
     store.flush()
-    store.full = True
+    store.is_full = True
     store.flush()  # nothing to write
     store.truncate_from(1)
     with pytest.raises(LogFailed, match="no space left"):
         store.flush()
-    store.full = False
+    store.is_full = False
     with pytest.raises(LogFailed, match="no space left"):
         store.persist_entries([Entry(2, 1, 0, b"")])
     store.crash(RealRandom(1))
@@ -289,19 +289,19 @@ def test_a_crash_may_leave_any_beginning() -> None:
     """By dice, every state that the contract allows comes about, torn calls too."""
     seen = set()
     for seed in range(400):
-        store, expected = MemoryStore(), Expectation()
+        store, expected = MemoryStore(), StoreModel()
         store.load()
         for call in (
-            FoundMembers(founded(1)),
-            SetTerm(1, 1),
-            AddEntries(tuple(Entry(n, 1, 0, b"") for n in range(1, 5))),
-            AddEntries((Entry(5, 1, 0, b""), Entry(6, 1, 0, b""))),
+            Bootstrap(Members.of(1)),
+            PersistTerm(1, 1),
+            PersistEntries(tuple(Entry(n, 1, 0, b"") for n in range(1, 5))),
+            PersistEntries((Entry(5, 1, 0, b""), Entry(6, 1, 0, b""))),
         ):
-            carry_out(store, call)
-            expected.call(call)
+            make_call(store, call)
+            expected.on_call(call)
         store.crash(RealRandom(seed))
         restored = store.load()
-        expected.loaded(restored, crashed=True)
+        expected.check_loaded(restored, crashed=True)
         seen.add(len(restored.entries))
     assert seen == {0, 1, 2, 3, 4, 5, 6}
 
@@ -309,19 +309,19 @@ def test_a_crash_may_leave_any_beginning() -> None:
 def test_a_closed_store_refuses() -> None:
     store = MemoryStore()
     store.load()
-    store.found(founded(1))
+    store.bootstrap(Members.of(1))
     store.close()
     for refused in (store.flush, store.load, lambda: store.persist_term(1, 1)):
         with pytest.raises(Closed):
             refused()
     store.crash(RealRandom(1))
-    assert store.load() == Restored(founding=founded(1))
+    assert store.load() == PersistentState(initial_members=Members.of(1))
 
 
 def test_statistics_count_what_was_asked_for() -> None:
     store = MemoryStore()
     store.load()
-    store.found(founded(1))
+    store.bootstrap(Members.of(1))
     store.persist_entries([Entry(1, 1, 0, b""), Entry(2, 1, 0, b"")])
     store.flush()
     store.flush()

@@ -21,8 +21,8 @@ from bascule.errors import (
 )
 from bascule.host.real import RealRandom
 from bascule.raft.config import RaftConfig
-from bascule.raft.membership import Change, founded
-from bascule.raft.messages import Entry, Snapshot
+from bascule.raft.membership import MemberChange, Members
+from bascule.raft.messages import Entry, RaftSnapshot
 from bascule.raft.store import RaftStore
 from bascule.raft.testing.memory_store import MemoryStore
 from bascule.raft_driver.driver import DriverSettings, RaftDriver
@@ -55,7 +55,7 @@ class Words:
         self.drained_on = threading.current_thread().name
         yield from (word.encode() for word in self.words)
 
-    def restore(self, snapshot: Snapshot) -> None:
+    def restore(self, snapshot: RaftSnapshot) -> None:
         self.words = [chunk.decode() for chunk in snapshot.chunks]
 
 
@@ -78,7 +78,7 @@ def driven(
 
 
 async def lone(driver: RaftDriver, store: RaftStore | None, words: Words) -> Group:
-    group = await driver.open_group(7, words, founding=founded(1), store=store)
+    group = await driver.open_group(7, words, initial_members=Members.of(1), store=store)
     assert await group.wait_leader() == 1
     return group
 
@@ -191,7 +191,9 @@ def test_a_store_that_cannot_be_read_is_no_group(tmp_path: Path) -> None:
 
 def test_outcomes_are_errors_of_their_name() -> None:
     async def scene(driver: RaftDriver) -> None:
-        group = await driver.open_group(8, Words(), founding=founded(1, 2), store=MemoryStore())
+        group = await driver.open_group(
+            8, Words(), initial_members=Members.of(1, 2), store=MemoryStore()
+        )
         with pytest.raises(NotLeader) as caught:
             group.propose_nowait(b"x")
         assert caught.value.leader is None
@@ -202,13 +204,13 @@ def test_outcomes_are_errors_of_their_name() -> None:
             await group.read()
         alone = await lone(driver, MemoryStore(), Words())
         await alone.propose(b"x")
-        learner = await alone.change_members(Change.ADD_LEARNER, 2)
+        learner = await alone.change_members(MemberChange.ADD_LEARNER, 2)
         assert alone.members.index == learner
         with pytest.raises(MembersChanged):
-            await alone.change_members(Change.ADD_VOTER, 2, expected_index=learner - 1)
+            await alone.change_members(MemberChange.ADD_VOTER, 2, expected_index=learner - 1)
         # In force from its append on, and node 2, which it needs, is nowhere.
         with pytest.raises(Indeterminate):
-            await alone.change_members(Change.ADD_VOTER, 2, timeout_s=0.01)
+            await alone.change_members(MemberChange.ADD_VOTER, 2, timeout_s=0.01)
         with pytest.raises(ConfigError, match="open already"):
             await driver.open_group(7, Words(), store=MemoryStore())
 
@@ -219,7 +221,9 @@ def test_a_store_that_fails_silences_the_node() -> None:
     async def scene(driver: RaftDriver) -> None:
         store = MemoryStore()
         group = await lone(driver, store, Words())
-        other = await driver.open_group(8, Words(), founding=founded(1), store=MemoryStore())
+        other = await driver.open_group(
+            8, Words(), initial_members=Members.of(1), store=MemoryStore()
+        )
         await group.propose(b"x")
         reading = asyncio.ensure_future(other.barrier(1_000))
         store.fail_in(1)
@@ -245,7 +249,9 @@ def test_a_state_machine_that_fails_ends_its_group_alone() -> None:
             lambda _, context: raised.append(str(context["exception"]))
         )
         group = await lone(driver, MemoryStore(), Words())
-        other = await driver.open_group(8, Words(), founding=founded(1), store=MemoryStore())
+        other = await driver.open_group(
+            8, Words(), initial_members=Members.of(1), store=MemoryStore()
+        )
         await other.wait_leader()
         poison, fine = group.propose_nowait(b"poison"), other.propose_nowait(b"fine")
         with pytest.raises(Indeterminate, match="poison"):

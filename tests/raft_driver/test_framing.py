@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bascule.errors import RemoteProtocolError
-from bascule.raft_driver.framing import FrameReader
+from bascule.raft_driver.framing import RaftFrameReader
 from bascule.raft_driver.handshake import MAGIC, VERSION, Hello, decode_hello, encode_hello, frame
 
 
@@ -18,7 +18,7 @@ def test_frames_come_out_as_they_went_in_however_they_are_cut(
 ) -> None:
     stream = b"".join(frame(body) for body in bodies)
     cuts = data.draw(st.lists(st.integers(0, len(stream)), max_size=10).map(sorted))
-    reader = FrameReader(50)
+    reader = RaftFrameReader(50)
     found = []
     for start, end in zip([0, *cuts], [*cuts, len(stream)], strict=True):
         found += list(reader.feed(stream[start:end]))
@@ -27,14 +27,14 @@ def test_frames_come_out_as_they_went_in_however_they_are_cut(
 
 @pytest.mark.parametrize("length", [0, 11, 2**32 - 1])
 def test_a_frame_of_another_length_is_refused_before_it_comes(length: int) -> None:
-    reader = FrameReader(10)
+    reader = RaftFrameReader(10)
     assert list(reader.feed(frame(b"1234567890"))) == [b"1234567890"]
     with pytest.raises(RemoteProtocolError, match=f"a frame of {length} bytes, expected 1 to 10"):
         list(reader.feed(length.to_bytes(4, "big")))
 
 
 def test_the_limit_may_grow_between_two_frames() -> None:
-    reader = FrameReader(4)
+    reader = RaftFrameReader(4)
     frames = reader.feed(frame(b"1234") + frame(b"12345"))
     assert next(frames) == b"1234"
     reader.bytes_max = 5
@@ -46,7 +46,7 @@ def body_of(hello: Hello) -> bytes:
 
 
 def test_a_hello_comes_out_as_it_went_in() -> None:
-    (body,) = FrameReader(4_096).feed(encode_hello("blue", 1, 2, 77))
+    (body,) = RaftFrameReader(4_096).feed(encode_hello("blue", 1, 2, 77))
     assert decode_hello(body, cluster="blue", target=2) == Hello(MAGIC, VERSION, "blue", 1, 2, 77)
 
 

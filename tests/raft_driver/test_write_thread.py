@@ -14,7 +14,7 @@ from bascule.host.real import RealClock
 from bascule.raft.effects import Write
 from bascule.raft.membership import Members
 from bascule.raft.messages import Chunk, Entry
-from bascule.raft.store_writes import write_out
+from bascule.raft.store import persist_write
 from bascule.raft.testing.memory_store import MemoryStore
 from bascule.raft_driver.sqlite_store import SqliteDatabase
 from bascule.raft_driver.write_thread import Job, WriteThread
@@ -89,7 +89,7 @@ def test_a_write_is_carried_out_in_the_order_of_its_fields() -> None:
         number=1, vote=(3, 2), truncate_from=5, entries=(entry(5), entry(6)), chunks=(chunk,),
         truncate_until=4, delete_chunks=((3, 2),), sync=True,
     )  # fmt: skip
-    write_out(store, write)  # type: ignore[arg-type]
+    persist_write(store, write)  # type: ignore[arg-type]
     assert store.calls == [
         "term 3 2", "from 5", "entries [5, 6]", "chunk 0", "until 4", "delete 3 2",
     ]  # fmt: skip
@@ -197,7 +197,7 @@ def test_the_votes_of_many_groups_are_one_commit(tmp_path: Path) -> None:
         stores = [database.store(number) for number in range(1, 101)]
         for store in stores:
             store.load()
-            store.found(Members((1, 2, 3)))
+            store.bootstrap(Members((1, 2, 3)))
         before = database.statistics().commits
         vote = Write(number=1, vote=(5, 2), sync=True)
         house.thread.submit([(store.group, store, vote) for store in stores])

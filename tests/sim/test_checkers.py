@@ -13,23 +13,23 @@ from bascule.raft.messages import (
     AnyMessage,
     AppendReply,
     Chunk,
-    Kind,
-    Snapshot,
+    EntryKind,
+    RaftSnapshot,
     SnapshotReply,
     TimeoutNow,
     VoteReply,
     VoteRequest,
 )
-from bascule.raft.store import Restored
-from bascule.sim.checkers import Checker, Checkers, InvariantBroken, standard
+from bascule.raft.store import PersistentState
+from bascule.sim.checkers import Checker, Checkers, InvariantBroken, standard_checkers
 from support.raft_events import THREE, FakeNode, Scene, broken, entry
 
 
 def test_every_checker_is_in_the_documents_under_its_name() -> None:
     text = (Path(__file__).resolve().parents[2] / "docs" / "invariants.md").read_text()
-    names = [checker.name for checker in standard()]
+    names = [checker.name for checker in standard_checkers()]
     assert len(set(names)) == len(names)
-    for checker in standard():
+    for checker in standard_checkers():
         title = checker.name[0].upper() + checker.name[1:]
         item = re.search(
             rf"^\d+\. \*\*{title}\.\*\*(.*?)\*Checked by\* `(\w+)`", text, re.MULTILINE | re.DOTALL
@@ -40,10 +40,10 @@ def test_every_checker_is_in_the_documents_under_its_name() -> None:
 
 def test_a_group_that_does_everything_right_breaks_nothing() -> None:
     scene = Scene()
-    scene.replicated(entry(1, 1, b"", Kind.NO_OP), entry(2, 1))
+    scene.replicated(entry(1, 1, b"", EntryKind.NO_OP), entry(2, 1))
     scene.checkers.on_apply(1, Apply(last=2, entries=scene.nodes[1].log.slice(1, 3)))
     scene.crash(2)
-    scene.start(2, entry(1, 1, b"", Kind.NO_OP), entry(2, 1), term=1)
+    scene.start(2, entry(1, 1, b"", EntryKind.NO_OP), entry(2, 1), term=1)
     scene.checkers.at_end(scene.nodes)
 
 
@@ -246,8 +246,8 @@ def test_a_snapshot_of_another_history() -> None:
     scene.replicated(entry(1, 1))
     scene.lead(2, 2)
     node = FakeNode(4, term=2, members=THREE)
-    scene.checkers.on_start(node, Restored(founding=Members(())))
-    node.log.reset(Snapshot(1, 2, THREE, (b"",)))
+    scene.checkers.on_start(node, PersistentState(initial_members=Members(())))
+    node.log.reset(RaftSnapshot(1, 2, THREE, (b"",)))
     node.commit = 1
     with broken("state-machine safety"):
         scene.checkers.observe(node)
@@ -453,4 +453,4 @@ def test_a_snapshot_not_synced_that_the_crash_keeps_ends_another_past() -> None:
     scene.write(2, *[entry(index, 1) for index in (1, 2, 3)])
     scene.write(2, chunks=(Chunk(2, 2, THREE, 0, 1, b"s"),), disk=False)
     scene.crash(2)
-    scene.start(2, term=2, snapshot=Snapshot(2, 2, THREE, (b"s",)))
+    scene.start(2, term=2, snapshot=RaftSnapshot(2, 2, THREE, (b"s",)))

@@ -14,12 +14,12 @@ from bascule.host.real import RealRandom
 from bascule.sim.checkers.base import InvariantBroken
 from bascule.sim.checkers.history import (
     NEVER,
-    Action,
-    Call,
-    Fate,
-    History,
-    Operation,
-    Result,
+    ClientOperation,
+    OperationCall,
+    OperationHistory,
+    OperationKind,
+    OperationResult,
+    OperationStatus,
 )
 from bascule.sim.checkers.linearizability import Linearizability, Verdict, check_key
 
@@ -29,38 +29,38 @@ _numbers = itertools.count(1)
 def call(
     invoked: int,
     returned: int,
-    action: Action,
+    action: OperationKind,
     value: bytes | None = None,
     *,
     expected: bytes | None = None,
     swapped: bool = True,
-) -> Call:
+) -> OperationCall:
     """`value` is what is written, or what a get found; `returned` 0 stands for an unknown fate."""
-    written = b"" if action is Action.GET or value is None else value
-    operation = Operation(next(_numbers), 1, "k", action, written, expected)
+    written = b"" if action is OperationKind.GET or value is None else value
+    operation = ClientOperation(next(_numbers), 1, "k", action, written, expected)
     if not returned:
-        return Call(operation, invoked, NEVER, None)
-    found = value if action is Action.GET else None
-    result = Result(Fate.OK, found, swapped and action is Action.CAS)
-    return Call(operation, invoked, returned, result)
+        return OperationCall(operation, invoked, NEVER, None)
+    found = value if action is OperationKind.GET else None
+    result = OperationResult(OperationStatus.OK, found, swapped and action is OperationKind.CAS)
+    return OperationCall(operation, invoked, returned, result)
 
 
-def put(invoked: int, returned: int, value: bytes) -> Call:
-    return call(invoked, returned, Action.PUT, value)
+def put(invoked: int, returned: int, value: bytes) -> OperationCall:
+    return call(invoked, returned, OperationKind.PUT, value)
 
 
-def get(invoked: int, returned: int, value: bytes | None) -> Call:
-    return call(invoked, returned, Action.GET, value)
+def get(invoked: int, returned: int, value: bytes | None) -> OperationCall:
+    return call(invoked, returned, OperationKind.GET, value)
 
 
-def append(invoked: int, returned: int, value: bytes) -> Call:
-    return call(invoked, returned, Action.APPEND, value)
+def append(invoked: int, returned: int, value: bytes) -> OperationCall:
+    return call(invoked, returned, OperationKind.APPEND, value)
 
 
 def cas(
     invoked: int, returned: int, expected: bytes | None, value: bytes, *, swapped: bool
-) -> Call:
-    return call(invoked, returned, Action.CAS, value, expected=expected, swapped=swapped)
+) -> OperationCall:
+    return call(invoked, returned, OperationKind.CAS, value, expected=expected, swapped=swapped)
 
 
 RIGHT = {
@@ -130,14 +130,14 @@ def test_wrong_histories(name: str) -> None:
     assert not by_every_order(WRONG[name])
 
 
-def after(found: Call, value: bytes | None) -> list[bytes | None]:
+def after(found: OperationCall, value: bytes | None) -> list[bytes | None]:
     """What `found` may leave of `value`; nothing where it cannot have answered what it answered."""
     operation, result = found.operation, found.result
-    if operation.action is Action.GET:
+    if operation.action is OperationKind.GET:
         return [value] if result is None or result.value == value else []
-    if operation.action is Action.PUT:
+    if operation.action is OperationKind.PUT:
         return [operation.value]
-    if operation.action is Action.APPEND:
+    if operation.action is OperationKind.APPEND:
         return [(value or b"") + operation.value]
     agrees = operation.expected == value
     if result is not None and result.swapped != agrees:
@@ -145,7 +145,7 @@ def after(found: Call, value: bytes | None) -> list[bytes | None]:
     return [operation.value if agrees else value]
 
 
-def by_every_order(calls: Sequence[Call], value: bytes | None = None) -> bool:
+def by_every_order(calls: Sequence[OperationCall], value: bytes | None = None) -> bool:
     """The definition: some order of the calls, which keeps the order of those that do not overlap
     and may leave out those of unknown fate, gives every answer."""
     if all(found.result is None for found in calls):
@@ -163,16 +163,16 @@ VALUES = st.sampled_from([b"", b"a", b"b", b"ab"])
 
 
 @st.composite
-def histories(draw: st.DrawFn) -> list[Call]:
+def histories(draw: st.DrawFn) -> list[OperationCall]:
     """Up to seven calls with few values and any overlap, their answers by dice: many are wrong."""
     count = draw(st.integers(1, 7))
     ends = draw(st.permutations(range(1, 2 * count + 1)))
     calls = []
     for position in range(count):
         invoked, returned = sorted(ends[2 * position : 2 * position + 2])
-        action = draw(st.sampled_from(Action))
+        action = draw(st.sampled_from(OperationKind))
         unknown = draw(st.integers(0, 3)) == 0
-        value = draw(VALUES | st.none()) if action is Action.GET else draw(VALUES)
+        value = draw(VALUES | st.none()) if action is OperationKind.GET else draw(VALUES)
         calls.append(
             call(
                 invoked,
@@ -188,45 +188,45 @@ def histories(draw: st.DrawFn) -> list[Call]:
 
 @settings(max_examples=400, deadline=None)
 @given(histories())
-def test_agrees_with_every_order_tried(calls: list[Call]) -> None:
+def test_agrees_with_every_order_tried(calls: list[OperationCall]) -> None:
     expected = Verdict.LINEARIZABLE if by_every_order(calls) else Verdict.VIOLATED
     assert check_key(calls) is expected
 
 
-def generated(seed: int, *, clients: int, operations: int, unknown: float) -> History:
+def generated(seed: int, *, clients: int, operations: int, unknown: float) -> OperationHistory:
     """A history of one register that is linearizable: each operation takes effect between its
     invocation and its return, or of those of unknown fate at some later time or never."""
     dice = RealRandom(seed)
-    history, value = History(), None
-    running: dict[int, tuple[Operation, Result | None]] = {}
-    late: list[Operation] = []
+    history, value = OperationHistory(), None
+    running: dict[int, tuple[ClientOperation, OperationResult | None]] = {}
+    late: list[ClientOperation] = []
 
-    def take_effect(operation: Operation) -> Result:
+    def take_effect(operation: ClientOperation) -> OperationResult:
         nonlocal value
-        if operation.action is Action.GET:
-            return Result(Fate.OK, value)
-        if operation.action is Action.CAS and operation.expected != value:
-            return Result(Fate.OK)
-        if operation.action is Action.APPEND:
+        if operation.action is OperationKind.GET:
+            return OperationResult(OperationStatus.OK, value)
+        if operation.action is OperationKind.CAS and operation.expected != value:
+            return OperationResult(OperationStatus.OK)
+        if operation.action is OperationKind.APPEND:
             value = (value or b"")[-8:] + operation.value
             value = value[-40:]
         else:
             value = operation.value
-        return Result(Fate.OK, None, operation.action is Action.CAS)
+        return OperationResult(OperationStatus.OK, None, operation.action is OperationKind.CAS)
 
-    actions = (Action.GET, Action.PUT, Action.CAS, Action.GET)
+    actions = (OperationKind.GET, OperationKind.PUT, OperationKind.CAS, OperationKind.GET)
     for number in range(1, operations * 3):
         client = int(dice.uniform(0, clients))
         if client not in running:
             action = actions[int(dice.uniform(0, len(actions)))]
             wanted = value if dice.uniform(0, 1) < 0.7 else b"other"
-            operation = Operation(number, client, "k", action, b"%d" % number, wanted)
+            operation = ClientOperation(number, client, "k", action, b"%d" % number, wanted)
             history.invoke(operation)
             running[client] = (operation, None)
             continue
         operation, result = running[client]
         if result is None and dice.uniform(0, 1) < unknown:
-            history.give_back(operation, Result(Fate.UNKNOWN))
+            history.give_back(operation, OperationResult(OperationStatus.UNKNOWN))
             late.append(operation)
             del running[client]
         elif result is None:
@@ -261,17 +261,19 @@ def test_writes_of_unknown_fate_that_nobody_saw_cost_nothing() -> None:
 @pytest.mark.parametrize("seed", range(20))
 def test_one_wrong_read_in_a_long_history_is_found(seed: int) -> None:
     calls = generated(seed, clients=5, operations=300, unknown=0.1).calls()["k"]
-    reads = [c for c in calls if c.result is not None and c.operation.action is Action.GET]
+    reads = [c for c in calls if c.result is not None and c.operation.action is OperationKind.GET]
     target = reads[len(reads) // 2]
     old = next(
         c.operation.value
         for c in calls
-        if c.operation.action is Action.PUT
+        if c.operation.action is OperationKind.PUT
         and c.returned < target.invoked
         and target.result is not None
         and c.operation.value != target.result.value
     )
-    wrong = Call(target.operation, target.invoked, target.returned, Result(Fate.OK, old))
+    wrong = OperationCall(
+        target.operation, target.invoked, target.returned, OperationResult(OperationStatus.OK, old)
+    )
     changed = [wrong if c is target else c for c in calls]
     assert check_key(changed, configurations_max=50_000) is Verdict.VIOLATED
 
@@ -282,7 +284,9 @@ def test_a_search_that_takes_too_long_says_so() -> None:
     assert check_key(calls) is Verdict.VIOLATED
 
 
-def run(checker: Linearizability, *steps: tuple[str, Operation, Result | None]) -> None:
+def run(
+    checker: Linearizability, *steps: tuple[str, ClientOperation, OperationResult | None]
+) -> None:
     for what, operation, result in steps:
         if what == "invoke":
             checker.on_invoke(operation)
@@ -293,18 +297,18 @@ def run(checker: Linearizability, *steps: tuple[str, Operation, Result | None]) 
 
 
 def test_the_checker_fires_and_shows_the_operations_up_to_the_wrong_one() -> None:
-    write = Operation(1, 1, "k", Action.PUT, b"a")
-    read = Operation(2, 2, "k", Action.GET)
-    other = Operation(3, 2, "other", Action.PUT, b"b")
+    write = ClientOperation(1, 1, "k", OperationKind.PUT, b"a")
+    read = ClientOperation(2, 2, "k", OperationKind.GET)
+    other = ClientOperation(3, 2, "other", OperationKind.PUT, b"b")
     with pytest.raises(InvariantBroken) as broken:
         run(
             Linearizability(),
             ("invoke", write, None),
-            ("return", write, Result(Fate.OK)),
+            ("return", write, OperationResult(OperationStatus.OK)),
             ("invoke", other, None),
-            ("return", other, Result(Fate.OK)),
+            ("return", other, OperationResult(OperationStatus.OK)),
             ("invoke", read, None),
-            ("return", read, Result(Fate.OK, None)),
+            ("return", read, OperationResult(OperationStatus.OK, None)),
         )
     assert broken.value.name == "linearizable reads and writes"
     assert "key 'k'" in broken.value.text
@@ -312,25 +316,27 @@ def test_the_checker_fires_and_shows_the_operations_up_to_the_wrong_one() -> Non
 
 
 def test_what_failed_has_no_effect_and_what_never_returned_may_have_one() -> None:
-    failed = Operation(1, 1, "k", Action.PUT, b"a")
-    lost = Operation(2, 2, "k", Action.PUT, b"b")
-    read = Operation(3, 3, "k", Action.GET)
-    steps: list[tuple[str, Operation, Result | None]] = [
+    failed = ClientOperation(1, 1, "k", OperationKind.PUT, b"a")
+    lost = ClientOperation(2, 2, "k", OperationKind.PUT, b"b")
+    read = ClientOperation(3, 3, "k", OperationKind.GET)
+    steps: list[tuple[str, ClientOperation, OperationResult | None]] = [
         ("invoke", failed, None),
         ("invoke", lost, None),
-        ("return", failed, Result(Fate.FAILED)),
+        ("return", failed, OperationResult(OperationStatus.FAILED)),
         ("invoke", read, None),
     ]
-    run(Linearizability(), *steps, ("return", read, Result(Fate.OK, b"b")))
+    run(Linearizability(), *steps, ("return", read, OperationResult(OperationStatus.OK, b"b")))
     with pytest.raises(InvariantBroken):
-        run(Linearizability(), *steps, ("return", read, Result(Fate.OK, b"a")))
+        run(Linearizability(), *steps, ("return", read, OperationResult(OperationStatus.OK, b"a")))
 
 
 def test_a_key_that_is_not_decided_is_counted() -> None:
     checker = Linearizability(configurations_max=5)
-    writes = [Operation(number, number, "k", Action.APPEND, b"x") for number in range(1, 12)]
-    read = Operation(99, 99, "k", Action.GET)
+    writes = [
+        ClientOperation(number, number, "k", OperationKind.APPEND, b"x") for number in range(1, 12)
+    ]
+    read = ClientOperation(99, 99, "k", OperationKind.GET)
     for operation in [*writes, read]:
         checker.on_invoke(operation)
-    run(checker, ("return", read, Result(Fate.OK, b"xxxxxxxxxy")))
+    run(checker, ("return", read, OperationResult(OperationStatus.OK, b"xxxxxxxxxy")))
     assert checker.undecided == ["k"]

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
-from bascule.raft.effects import Apply, Outcome, ReadPolicy, Ready, Role
-from bascule.raft.membership import Change, Members, encode_members, founded
+from bascule.raft.effects import Apply, ReadPolicy, Ready, RequestOutcome, Role
+from bascule.raft.membership import MemberChange, Members, encode_members
 from bascule.raft.messages import (
-    Append,
+    AppendRequest,
     Chunk,
-    Kind,
-    Snapshot,
+    EntryKind,
+    RaftSnapshot,
     SnapshotReply,
 )
-from bascule.raft.store import Restored
+from bascule.raft.store import PersistentState
 from support.raft_events import CONFIG, THREE, FakeNode, Scene, broken, entry
 
 # -- answers ----------------------------------------------------------------------------------
@@ -21,18 +21,18 @@ from support.raft_events import CONFIG, THREE, FakeNode, Scene, broken, entry
 
 def test_an_answer_given_twice() -> None:
     scene = Scene()
-    scene.answer(1, 7, Outcome.INDETERMINATE)
-    scene.answer(2, 7, Outcome.INDETERMINATE)
+    scene.answer(1, 7, RequestOutcome.INDETERMINATE)
+    scene.answer(2, 7, RequestOutcome.INDETERMINATE)
     with broken("one answer to a ticket"):
-        scene.answer(1, 7, Outcome.INDETERMINATE)
+        scene.answer(1, 7, RequestOutcome.INDETERMINATE)
 
 
 def test_a_new_life_has_new_tickets() -> None:
     scene = Scene()
-    scene.answer(1, 1, Outcome.INDETERMINATE)
+    scene.answer(1, 1, RequestOutcome.INDETERMINATE)
     scene.crash(1)
     scene.start(1)
-    scene.answer(1, 1, Outcome.INDETERMINATE)
+    scene.answer(1, 1, RequestOutcome.INDETERMINATE)
 
 
 def test_committed_that_is_not() -> None:
@@ -41,11 +41,11 @@ def test_committed_that_is_not() -> None:
     node = scene.nodes[1]
     for ticket, payload in ((1, b"a"), (2, b"a"), (3, b"c")):
         scene.checkers.on_propose(node, ticket, payload)
-    scene.answer(1, 1, Outcome.COMMITTED, 1)
+    scene.answer(1, 1, RequestOutcome.COMMITTED, 1)
     with broken("no answer that history contradicts"):
-        scene.answer(1, 2, Outcome.COMMITTED, 2)
+        scene.answer(1, 2, RequestOutcome.COMMITTED, 2)
     with broken("no answer that history contradicts"):
-        scene.answer(1, 3, Outcome.COMMITTED, 3)
+        scene.answer(1, 3, RequestOutcome.COMMITTED, 3)
 
 
 def test_not_leader_for_what_is_committed() -> None:
@@ -53,13 +53,13 @@ def test_not_leader_for_what_is_committed() -> None:
     scene.replicated(entry(1, 1, b"a"))
     scene.checkers.on_propose(scene.nodes[1], 1, b"a")
     with broken("no answer that history contradicts"):
-        scene.answer(1, 1, Outcome.NOT_LEADER)
+        scene.answer(1, 1, RequestOutcome.NOT_LEADER)
 
 
 def test_not_leader_for_what_is_committed_later() -> None:
     scene = Scene()
     scene.checkers.on_propose(scene.nodes[1], 1, b"a")
-    scene.answer(1, 1, Outcome.NOT_LEADER)
+    scene.answer(1, 1, RequestOutcome.NOT_LEADER)
     with broken("no answer that history contradicts"):
         scene.replicated(entry(1, 1, b"a"))
 
@@ -73,12 +73,14 @@ def test_one_proposal_committed_twice() -> None:
 def test_a_change_that_is_not_what_was_asked() -> None:
     scene = Scene()
     members = Members((1, 2, 3), (4,), 2)
-    scene.replicated(entry(1, 1), entry(2, 1, encode_members(members), Kind.MEMBERS), entry(3, 1))
-    for ticket, change in enumerate((Change.ADD_LEARNER, Change.ADD_VOTER), 1):
+    scene.replicated(
+        entry(1, 1), entry(2, 1, encode_members(members), EntryKind.MEMBERS), entry(3, 1)
+    )
+    for ticket, change in enumerate((MemberChange.ADD_LEARNER, MemberChange.ADD_VOTER), 1):
         scene.checkers.on_change(scene.nodes[1], ticket, change, 4)
-    scene.answer(1, 1, Outcome.COMMITTED, 2)
+    scene.answer(1, 1, RequestOutcome.COMMITTED, 2)
     with broken("no answer that history contradicts"):
-        scene.answer(1, 2, Outcome.COMMITTED, 2)
+        scene.answer(1, 2, RequestOutcome.COMMITTED, 2)
 
 
 def test_a_read_that_misses_what_was_committed() -> None:
@@ -86,15 +88,15 @@ def test_a_read_that_misses_what_was_committed() -> None:
     node = scene.nodes[3]
     scene.checkers.on_read(node, 1, ReadPolicy.LINEARIZABLE, 0)
     scene.replicated(entry(1, 1), entry(2, 1))
-    scene.answer(3, 1, Outcome.READABLE)
+    scene.answer(3, 1, RequestOutcome.READABLE)
     scene.checkers.on_read(node, 2, ReadPolicy.LINEARIZABLE, 0)
     scene.checkers.on_read(node, 3, ReadPolicy.LOCAL, 1)
     scene.checkers.on_read(node, 4, ReadPolicy.LOCAL, 2)
     node.applied = 1
-    scene.answer(3, 3, Outcome.READABLE, 1)
+    scene.answer(3, 3, RequestOutcome.READABLE, 1)
     for ticket in (2, 4):
         with broken("reads see what was committed"):
-            scene.answer(3, ticket, Outcome.READABLE, 1)
+            scene.answer(3, ticket, RequestOutcome.READABLE, 1)
 
 
 # -- state machines ---------------------------------------------------------------------------
@@ -117,11 +119,11 @@ def test_entries_applied_with_a_gap_again_or_wrongly() -> None:
 def test_a_snapshot_restored_backwards_or_before_it_is_committed() -> None:
     scene = Scene()
     scene.replicated(entry(1, 1), entry(2, 1))
-    scene.checkers.on_apply(1, Apply(last=2, restore=Snapshot(2, 1, THREE, (b"s",))))
+    scene.checkers.on_apply(1, Apply(last=2, restore=RaftSnapshot(2, 1, THREE, (b"s",))))
     for index in (1, 3):
         with broken("applied in order"):
             scene.checkers.on_apply(
-                1, Apply(last=index, restore=Snapshot(index, 1, THREE, (b"s",)))
+                1, Apply(last=index, restore=RaftSnapshot(index, 1, THREE, (b"s",)))
             )
 
 
@@ -129,7 +131,7 @@ def test_snapshots_that_differ() -> None:
     for other in (
         Chunk(2, 1, THREE, 0, 1, b"t"),
         Chunk(2, 1, THREE, 0, 2, b"s"),
-        Chunk(2, 1, founded(1, 2), 0, 1, b"s"),
+        Chunk(2, 1, Members.of(1, 2), 0, 1, b"s"),
     ):
         scene = Scene()
         scene.replicated(entry(1, 1), entry(2, 1))
@@ -142,7 +144,9 @@ def test_snapshots_that_differ() -> None:
 def test_a_snapshot_that_forgets_a_change_of_members() -> None:
     scene = Scene()
     members = Members((1, 2, 3), (4,), 2)
-    scene.replicated(entry(1, 1), entry(2, 1, encode_members(members), Kind.MEMBERS), entry(3, 1))
+    scene.replicated(
+        entry(1, 1), entry(2, 1, encode_members(members), EntryKind.MEMBERS), entry(3, 1)
+    )
     scene.write(1, chunks=(Chunk(2, 1, members, 0, 1, b"s"),))
     with broken("snapshots agree"):
         scene.write(1, chunks=(Chunk(3, 1, THREE, 0, 1, b"s"),))
@@ -162,7 +166,7 @@ def test_a_snapshot_of_what_is_not_committed() -> None:
 
 def change(scene: Scene, index: int, members: Members, term: int = 1) -> None:
     scene.nodes[1].members = members
-    scene.write(1, entry(index, term, encode_members(members), Kind.MEMBERS))
+    scene.write(1, entry(index, term, encode_members(members), EntryKind.MEMBERS))
 
 
 def test_a_second_change_before_the_first_is_committed() -> None:
@@ -177,7 +181,7 @@ def test_a_change_before_an_entry_of_the_term_is_committed() -> None:
     scene = Scene()
     scene.replicated(entry(1, 1))
     scene.lead(1, 2)
-    scene.write(1, entry(2, 2, b"", Kind.NO_OP))
+    scene.write(1, entry(2, 2, b"", EntryKind.NO_OP))
     with broken("one membership change at a time"):
         change(scene, 3, Members((1, 2, 3), (4,), 3), 2)
 
@@ -202,11 +206,11 @@ def test_a_promotion_is_one_change() -> None:
 def test_a_restart_that_forgets_a_change() -> None:
     scene = Scene()
     members = Members((1, 2, 3), (4,), 2)
-    scene.replicated(entry(1, 1), entry(2, 1, encode_members(members), Kind.MEMBERS))
+    scene.replicated(entry(1, 1), entry(2, 1, encode_members(members), EntryKind.MEMBERS))
     scene.write(2, chunks=(Chunk(2, 1, members, 0, 1, b"s"),), truncate_until=2)
     scene.crash(2)
     with broken("members in force"):
-        scene.start(2, term=1, snapshot=Snapshot(2, 1, members, (b"s",)), members=THREE)
+        scene.start(2, term=1, snapshot=RaftSnapshot(2, 1, members, (b"s",)), members=THREE)
 
 
 def test_a_node_that_joins_knows_no_members_until_it_is_named() -> None:
@@ -214,7 +218,7 @@ def test_a_node_that_joins_knows_no_members_until_it_is_named() -> None:
     scene.replicated(entry(1, 1), entry(2, 1))
     joining = FakeNode(4, members=Members(()))
     scene.nodes[4] = joining
-    scene.checkers.on_start(joining, Restored(founding=Members(())))
+    scene.checkers.on_start(joining, PersistentState(initial_members=Members(())))
     scene.write(4, entry(1, 1), vote=(1, 0))
     scene.commit(4, 1)
 
@@ -224,7 +228,7 @@ def test_entries_asked_for_before_a_snapshot_was_installed_do_not_hide_it() -> N
     scene.replicated(*[entry(index, 1) for index in range(1, 6)])
     joining = FakeNode(4, members=Members(()))
     scene.nodes[4] = joining
-    scene.checkers.on_start(joining, Restored(founding=Members(())))
+    scene.checkers.on_start(joining, PersistentState(initial_members=Members(())))
     scene.write(4, vote=(1, 0), chunks=(Chunk(5, 1, THREE, 0, 1, b"s"),))
     scene.write(4, entry(1, 1))
     scene.send(SnapshotReply(4, 1, 1, 5))
@@ -243,7 +247,7 @@ def test_members_of_an_entry_that_is_gone() -> None:
 
 
 def test_a_log_beyond_its_capacity() -> None:
-    for kind, fires in ((Kind.NO_OP, False), (Kind.NORMAL, True)):
+    for kind, fires in ((EntryKind.NO_OP, False), (EntryKind.NORMAL, True)):
         scene = Scene()
         node = scene.nodes[1]
         for index in range(1, CONFIG.log_capacity + 1):
@@ -283,8 +287,11 @@ def test_messages_and_hand_overs_too_large() -> None:
     node = scene.nodes[1]
     entries = tuple(entry(index, 0) for index in range(1, 5))
     large = (entry(1, 0, bytes(80)), entry(2, 0, bytes(80)))
-    scene.send(Append(1, 2, 1, 0, 0, 0, large[:1]))
-    for message in (Append(1, 2, 1, 0, 0, 0, entries[:3]), Append(1, 2, 1, 0, 0, 0, large)):
+    scene.send(AppendRequest(1, 2, 1, 0, 0, 0, large[:1]))
+    for message in (
+        AppendRequest(1, 2, 1, 0, 0, 0, entries[:3]),
+        AppendRequest(1, 2, 1, 0, 0, 0, large),
+    ):
         with broken("bounded memory"):
             scene.send(message)
     with broken("bounded memory"):

@@ -1,47 +1,47 @@
-"""The simulator finds every planted bug within its bound of seeds, by an invariant it breaks."""
+"""The simulator finds every mutant within its bound of seeds, by an invariant it breaks."""
 
 from __future__ import annotations
 
 import pytest
 
-from bascule.raft.node import Node
+from bascule.raft.node import RaftNode
 from bascule.raft.roles.core import Core
-from bascule.sim.checkers import standard
-from bascule.sim.mutants import PLANTED
+from bascule.sim.checkers import standard_checkers
+from bascule.sim.mutants import MUTANTS
 from bascule.sim.raft.run import CRASHED, SimulationFailed, run_seed
 
 pytestmark = pytest.mark.tier2
 
 
-@pytest.mark.parametrize("name", PLANTED)
+@pytest.mark.parametrize("name", MUTANTS)
 def test_a_planted_bug_is_found(name: str) -> None:
-    bug = PLANTED[name]
+    bug = MUTANTS[name]
     with bug.patch():
         for seed in bug.range:
             try:
-                run_seed(seed, checkers=standard, planted=name)
+                run_seed(seed, checkers=standard_checkers, mutant=name)
             except SimulationFailed as failed:
                 assert failed.invariant in bug.found_by, failed
-                assert f'--planted "{name}"' in failed.replay
+                assert f'--mutant "{name}"' in failed.replay
                 return
     pytest.fail(f"{name} lives through the seeds {bug.range}")
 
 
-@pytest.mark.parametrize("name", PLANTED)
+@pytest.mark.parametrize("name", MUTANTS)
 def test_without_the_bug_its_seeds_break_nothing(name: str) -> None:
     """What is found is the bug, not the seed."""
-    run_seed(PLANTED[name].range[-1], checkers=standard)
+    run_seed(MUTANTS[name].range[-1], checkers=standard_checkers)
 
 
 def test_every_invariant_a_bug_may_break_is_checked() -> None:
-    names = {checker.name for checker in standard()} | {CRASHED}
-    for bug in PLANTED.values():
+    names = {checker.name for checker in standard_checkers()} | {CRASHED}
+    for bug in MUTANTS.values():
         assert set(bug.found_by) <= names, bug.name
 
 
 def test_a_planted_bug_is_gone_afterwards() -> None:
-    before = {owner: dict(vars(owner)) for owner in (Core, Node)}
-    for bug in PLANTED.values():
+    before = {owner: dict(vars(owner)) for owner in (Core, RaftNode)}
+    for bug in MUTANTS.values():
         with bug.patch():
             pass
     for owner, fields in before.items():

@@ -10,19 +10,19 @@ import pytest
 from bascule.errors import CannotReplicate, NotLeader
 from bascule.host.real import RealRandom
 from bascule.raft.config import RaftConfig
-from bascule.raft.effects import Answer, Outcome, ReadPolicy, Role
-from bascule.raft.membership import Change, Members
-from bascule.raft.node import Node
-from bascule.sim.checkers import standard
+from bascule.raft.effects import Answer, ReadPolicy, RequestOutcome, Role
+from bascule.raft.membership import MemberChange, Members
+from bascule.raft.node import RaftNode
+from bascule.sim.checkers import standard_checkers
 from bascule.sim.checkers.base import Checkers
 from bascule.sim.loop import MILLISECOND
-from bascule.sim.network import Conditions
-from bascule.sim.prng import Chance
+from bascule.sim.network import NetworkConditions
+from bascule.sim.prng import Prng
 from bascule.sim.raft.cluster import Cluster
-from bascule.sim.raft.disk_queue import DiskPace
-from bascule.sim.raft.member import Member
+from bascule.sim.raft.disk_queue import DiskLatency
+from bascule.sim.raft.member import SimMember
 from bascule.sim.raft.plan import draw_plan
-from bascule.sim.raft.state import PUT, Command, Effect, encode_command
+from bascule.sim.raft.state import PUT, CommandResult, KeyValueCommand, encode_command
 
 TICK = 50 * MILLISECOND
 CONFIG = RaftConfig(
@@ -35,15 +35,16 @@ class Scene:
     """A group, and verbs to drive it."""
 
     def __init__(self, nodes: int = 3) -> None:
-        chance = Chance(RealRandom(1))
+        prng = Prng(RealRandom(1))
         drawn = dataclasses.replace(
-            draw_plan(1, chance, nodes=nodes),
-            config=CONFIG, tick=TICK, network=Conditions(), calm=Conditions(), busy_max=0,
-            apply_max=0, faults={}, drift=0.0, chunk_bytes=40, disk=DiskPace(),
+            draw_plan(1, prng, nodes=nodes),
+            config=CONFIG, tick=TICK, network=NetworkConditions(),
+            calm=NetworkConditions(), busy_max=0,
+            apply_max=0, faults={}, drift=0.0, chunk_bytes=40, disk=DiskLatency(),
             fault_lasts=4 * ELECTION,
         )  # fmt: skip
-        self._checkers = Checkers(standard())
-        self.cluster = Cluster(drawn, chance, self._checkers)
+        self._checkers = Checkers(standard_checkers())
+        self.cluster = Cluster(drawn, prng, self._checkers)
         self.answers: dict[int, Answer] = {}
         self._number = 0
         self.cluster.start()
@@ -55,41 +56,43 @@ class Scene:
         loop.run(loop.now + int(elections * ELECTION))
 
     @property
-    def leader(self) -> Member:
+    def leader(self) -> SimMember:
         found = self.cluster.leader()
         assert found is not None, "nobody leads"
         return found
 
-    def follower(self) -> Member:
+    def follower(self) -> SimMember:
         return next(member for member in self.cluster.up() if member is not self.leader)
 
-    def node(self, member: Member) -> Node:
+    def node(self, member: SimMember) -> RaftNode:
         assert member.node is not None
         return member.node
 
-    def propose(self, member: Member, deadline: int | None = None) -> int:
+    def propose(self, member: SimMember, deadline: int | None = None) -> int:
         """The number under which the answer will be."""
         self._number += 1
         number = self._number
-        payload = encode_command(Command(number, PUT, f"k{number % 5}", b"%d" % number))
+        payload = encode_command(KeyValueCommand(number, PUT, f"k{number % 5}", b"%d" % number))
         member.propose(payload, deadline, self._told, number)
         return number
 
-    def read(self, member: Member, policy: ReadPolicy, min_index: int = 0) -> int:
+    def read(self, member: SimMember, policy: ReadPolicy, min_index: int = 0) -> int:
         self._number += 1
         member.read(policy, min_index, None, self._told, self._number)
         return self._number
 
-    def change(self, change: Change, target: int) -> int:
+    def change(self, change: MemberChange, target: int) -> int:
         self._number += 1
         self.leader.change_members(change, target, None, None, self._told, self._number)
         return self._number
 
-    def _told(self, member: Member, answer: Answer, effect: Effect | None, number: int) -> None:
+    def _told(
+        self, member: SimMember, answer: Answer, effect: CommandResult | None, number: int
+    ) -> None:
         assert number not in self.answers
         self.answers[number] = answer
 
-    def outcome(self, number: int) -> Outcome | None:
+    def outcome(self, number: int) -> RequestOutcome | None:
         return self.answers[number].outcome if number in self.answers else None
 
     def commit(self, count: int = 1) -> None:
@@ -97,9 +100,9 @@ class Scene:
         for _ in range(count):
             number = self.propose(self.leader)
             self.run(0.1)
-            assert self.outcome(number) is Outcome.COMMITTED
+            assert self.outcome(number) is RequestOutcome.COMMITTED
 
-    def isolate(self, *members: Member, inward: bool = True, outward: bool = True) -> None:
+    def isolate(self, *members: SimMember, inward: bool = True, outward: bool = True) -> None:
         inside = {member.id for member in members}
         rest = [number for number in self.cluster.members if number not in inside]
         links = []
@@ -172,11 +175,11 @@ def test_a_minority_commits_nothing_and_is_told_so() -> None:
     doubtful = scene.propose(first, deadline=CONFIG.election_ticks // 2)
     scene.run(4)
     assert scene.outcome(lost) is None
-    assert scene.outcome(doubtful) is Outcome.INDETERMINATE
+    assert scene.outcome(doubtful) is RequestOutcome.INDETERMINATE
     assert scene.leader is not first
     scene.commit(2)
     scene.end()
-    assert scene.outcome(lost) is Outcome.NOT_LEADER
+    assert scene.outcome(lost) is RequestOutcome.NOT_LEADER
 
 
 def test_a_deposed_leader_that_slept_answers_no_read() -> None:
@@ -202,7 +205,7 @@ def test_a_leader_that_lost_its_quorum_answers_no_read() -> None:
     scene.run(0.5)
     assert scene.outcome(read) is None
     scene.run(3)
-    assert scene.outcome(read) is Outcome.NOT_LEADER
+    assert scene.outcome(read) is RequestOutcome.NOT_LEADER
     scene.end()
 
 
@@ -215,7 +218,7 @@ def test_what_was_acknowledged_survives_an_outage_of_all() -> None:
     scene.run(6)
     read = scene.read(scene.leader, ReadPolicy.LINEARIZABLE)
     scene.run(1)
-    assert scene.outcome(read) is Outcome.READABLE
+    assert scene.outcome(read) is RequestOutcome.READABLE
     assert scene.leader.state.values == held
     scene.end()
 
@@ -252,11 +255,12 @@ def test_wrecked_members_are_replaced_one_after_another() -> None:
         scene.run(10)
         new = scene.cluster.add(old + 3, Members(())).id
         for change, target in (
-            (Change.ADD_LEARNER, new), (Change.ADD_VOTER, new), (Change.REMOVE, old),
+            (MemberChange.ADD_LEARNER, new), (MemberChange.ADD_VOTER, new),
+            (MemberChange.REMOVE, old),
         ):  # fmt: skip
             number = scene.change(change, target)
             scene.run(2)
-            assert scene.outcome(number) is Outcome.COMMITTED, (change, target)
+            assert scene.outcome(number) is RequestOutcome.COMMITTED, (change, target)
     assert scene.node(scene.leader).members.voters == (4, 5, 6)
     scene.end()
 
@@ -270,7 +274,7 @@ def test_proposals_beyond_the_ring_are_refused_and_none_is_lost() -> None:
         scene.propose(first)
     scene.cluster.network.mend_all()
     scene.run(3)
-    assert {scene.outcome(number) for number in taken} == {Outcome.COMMITTED}
+    assert {scene.outcome(number) for number in taken} == {RequestOutcome.COMMITTED}
     scene.end()
 
 
@@ -280,7 +284,7 @@ def test_leadership_is_handed_over_without_an_election_timeout() -> None:
     scene.leader.transfer(target.id, None, scene._told, -1)
     scene.run(0.3)
     assert scene.leader is target
-    assert scene.outcome(-1) is Outcome.COMMITTED
+    assert scene.outcome(-1) is RequestOutcome.COMMITTED
     scene.end()
 
 
@@ -294,8 +298,8 @@ def test_a_local_read_waits_for_its_index_and_no_longer() -> None:
     stale = scene.read(other, ReadPolicy.LOCAL)
     scene.run(0.2)
     assert scene.outcome(read) is None
-    assert scene.outcome(stale) is Outcome.READABLE
+    assert scene.outcome(stale) is RequestOutcome.READABLE
     scene.cluster.network.mend_all()
     scene.run(2)
-    assert scene.outcome(read) is Outcome.READABLE
+    assert scene.outcome(read) is RequestOutcome.READABLE
     scene.end()

@@ -14,10 +14,10 @@ import sys
 
 import pytest
 
-from bascule.sim.checkers import standard
-from bascule.sim.mutants import PLANTED
-from bascule.sim.raft.plan import Fault, Pace
-from bascule.sim.raft.run import Options, SimulationFailed, run_seed
+from bascule.sim.checkers import standard_checkers
+from bascule.sim.mutants import MUTANTS
+from bascule.sim.raft.plan import FaultKind, HeartbeatPace
+from bascule.sim.raft.run import RunOptions, SimulationFailed, run_seed
 from bascule.sim.raft.trace import LAST_EVENTS, Trace
 
 SEEDS = range(30)
@@ -25,21 +25,21 @@ SEEDS = range(30)
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_seed_breaks_nothing(seed: int) -> None:
-    result = run_seed(seed, checkers=standard)
+    result = run_seed(seed, checkers=standard_checkers)
     assert result.committed > 0
     assert result.acknowledged > 0
 
 
 @pytest.mark.parametrize("seed", range(500, 506))
 def test_every_fault_at_once_breaks_nothing(seed: int) -> None:
-    result = run_seed(seed, Options(nodes=5, all_faults=True), checkers=standard)
+    result = run_seed(seed, RunOptions(nodes=5, all_faults=True), checkers=standard_checkers)
     assert result.faults
 
 
 @pytest.mark.parametrize("seed", range(600, 603))
 def test_messages_that_pass_through_bytes_change_nothing(seed: int) -> None:
     plain = run_seed(seed)
-    encoded = run_seed(seed, Options(by_codec=True))
+    encoded = run_seed(seed, RunOptions(by_codec=True))
     assert encoded.digest == plain.digest
 
 
@@ -47,18 +47,18 @@ def test_the_seeds_together_see_every_fault() -> None:
     """Faults that are drawn, and then never strike, would prove nothing."""
     struck: set[str] = set()
     for seed in range(700, 712):
-        struck |= run_seed(seed, Options(all_faults=True, pace=Pace.SLOW)).faults.keys()
-    assert struck == {fault.value for fault in Fault}
+        struck |= run_seed(seed, RunOptions(all_faults=True, pace=HeartbeatPace.SLOW)).faults.keys()
+    assert struck == {fault.value for fault in FaultKind}
 
 
 @pytest.mark.parametrize("seed", [3, 11])
 def test_a_seed_replays_exactly(seed: int) -> None:
-    first = run_seed(seed, checkers=standard)
+    first = run_seed(seed, checkers=standard_checkers)
     lines: list[str] = []
-    again = run_seed(seed, checkers=standard, trace=Trace(lines.append))
+    again = run_seed(seed, checkers=standard_checkers, trace=Trace(lines.append))
     assert again == first
     repeated: list[str] = []
-    run_seed(seed, checkers=standard, trace=Trace(repeated.append))
+    run_seed(seed, checkers=standard_checkers, trace=Trace(repeated.append))
     assert repeated == lines
 
 
@@ -71,7 +71,7 @@ def test_a_seed_replays_exactly_in_another_process() -> None:
             capture_output=True, check=True,
         )  # fmt: skip
         digests.add(json.loads(done.stdout)["digest"])
-    assert digests == {run_seed(11, checkers=standard).digest}
+    assert digests == {run_seed(11, checkers=standard_checkers).digest}
 
 
 def test_other_seeds_are_other_histories() -> None:
@@ -79,16 +79,16 @@ def test_other_seeds_are_other_histories() -> None:
 
 
 def test_a_failure_tells_all_that_is_needed_to_see_it_again() -> None:
-    bug = PLANTED["no pre-vote"]
-    options = Options(nodes=3, pace=Pace.FAST)
+    bug = MUTANTS["no pre-vote"]
+    options = RunOptions(nodes=3, pace=HeartbeatPace.FAST)
     with bug.patch(), pytest.raises(SimulationFailed) as caught:
-        run_seed(5, options, checkers=standard, planted=bug.name)
+        run_seed(5, options, checkers=standard_checkers, mutant=bug.name)
     failed = caught.value
     assert failed.seed == 5
     assert failed.invariant in bug.found_by
     assert 0 < len(failed.last_events) <= LAST_EVENTS
     assert failed.replay == (
-        'python -m bascule.sim raft --seed 5 --nodes 3 --pace fast --planted "no pre-vote"'
+        'python -m bascule.sim raft --seed 5 --nodes 3 --pace fast --mutant "no pre-vote"'
     )
     for part in (failed.text, failed.replay, *failed.last_events):
         assert part in str(failed)
@@ -110,7 +110,7 @@ def test_a_bug_that_raises_is_a_failed_run() -> None:
 def test_the_command_prints_the_replay_and_the_commit() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "bascule.sim", "raft", "--seeds", "0-9", "--jobs", "2",
-         "--planted", "no pre-vote"],
+         "--mutant", "no pre-vote"],
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 1

@@ -10,14 +10,14 @@ from types import SimpleNamespace
 import pytest
 
 from bascule.raft.config import RaftConfig
-from bascule.raft.effects import Answer, Outcome, Ready, Role, Write
+from bascule.raft.effects import Answer, Ready, RequestOutcome, Role, Write
 from bascule.raft.log import RaftLog
-from bascule.raft.membership import Members, decode_members, founded
-from bascule.raft.messages import AnyMessage, Entry, Kind, Snapshot, VoteReply
-from bascule.raft.store import Restored
-from bascule.sim.checkers import Checkers, InvariantBroken, standard
+from bascule.raft.membership import Members, decode_members
+from bascule.raft.messages import AnyMessage, Entry, EntryKind, RaftSnapshot, VoteReply
+from bascule.raft.store import PersistentState
+from bascule.sim.checkers import Checkers, InvariantBroken, standard_checkers
 
-THREE = founded(1, 2, 3)
+THREE = Members.of(1, 2, 3)
 CONFIG = RaftConfig(
     commit_count_to_take_snapshot=10, pending_entries_max=4, pending_bytes_max=200, reads_max=3,
     append_entries_max=2, append_bytes_max=100, apply_entries_max=3,
@@ -49,7 +49,9 @@ class FakeNode:
         )
 
 
-def entry(index: int, term: int, payload: bytes | None = None, kind: Kind = Kind.NORMAL) -> Entry:
+def entry(
+    index: int, term: int, payload: bytes | None = None, kind: EntryKind = EntryKind.NORMAL
+) -> Entry:
     return Entry(index, term, kind, b"%d/%d" % (index, term) if payload is None else payload)
 
 
@@ -57,7 +59,7 @@ class Scene:
     """Three nodes, told about by hand to all checkers."""
 
     def __init__(self, *ids: int) -> None:
-        self.standard = standard()
+        self.standard = standard_checkers()
         self.checkers = Checkers(self.standard)
         self.nodes: dict[int, FakeNode] = {}
         self.numbers: dict[int, int] = {}
@@ -70,11 +72,11 @@ class Scene:
         *entries: Entry,
         term: int = 0,
         vote: int = 0,
-        snapshot: Snapshot | None = None,
+        snapshot: RaftSnapshot | None = None,
         members: Members = THREE,
     ) -> FakeNode:
-        restored = Restored(
-            founding=THREE, term=term, voted_for=vote, entries=entries, snapshot=snapshot
+        restored = PersistentState(
+            initial_members=THREE, term=term, voted_for=vote, entries=entries, snapshot=snapshot
         )
         log = RaftLog(CONFIG.log_capacity, snapshot, entries)
         node = FakeNode(
@@ -123,7 +125,7 @@ class Scene:
     def send(self, message: AnyMessage) -> None:
         self.checkers.on_send(message.source, message)
 
-    def answer(self, node_id: int, ticket: int, outcome: Outcome, index: int = 0) -> None:
+    def answer(self, node_id: int, ticket: int, outcome: RequestOutcome, index: int = 0) -> None:
         answers = (Answer(ticket, outcome, index),)
         self.checkers.on_ready(self.nodes[node_id], Ready(answers=answers))
 
@@ -135,7 +137,7 @@ class Scene:
             for node_id, node in self.nodes.items():
                 node.term = 1
                 self.checkers.observe(node)
-                if new.kind == Kind.MEMBERS:
+                if new.kind == EntryKind.MEMBERS:
                     node.members = decode_members(new.payload)
                 self.write(node_id, new)
             for node_id in self.nodes:

@@ -8,8 +8,8 @@
 +---------+------------------+---------------------------------+
 ```
 
-`docs/formats.md` has every field. How long a body is, is the transport's to say. A payload is
-copied once into the body and once out of it.
+`docs/formats.md` lists every field. The transport says how long a body is. A payload is copied once
+into the body and once out of it.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ import msgspec
 from crc32c import crc32c
 
 from bascule.errors import LimitExceeded, RemoteProtocolError
-from bascule.raft.messages import Append, Message
+from bascule.raft.messages import AppendRequest, RaftMessage
 from bascule.raft.multi.bundle import NUMBER_MAX, Bundle
 
 VERSION: Final = 1
 HEAD_BYTES: Final = 5
 BODY_BYTES_MAX: Final = 128 << 20
-"""Twice the default of `pending_bytes_max`, which one entry may fill alone."""
+"""Twice the default of `pending_bytes_max`, which a single entry may use up."""
 
 _encoder: Final = msgspec.msgpack.Encoder()
 _decoder: Final = msgspec.msgpack.Decoder(Bundle)
@@ -37,7 +37,7 @@ _decoder: Final = msgspec.msgpack.Decoder(Bundle)
 def encode(bundle: Bundle) -> bytearray:
     """The body of a frame.
 
-    Raises: LimitExceeded where it would be larger than `BODY_BYTES_MAX`.
+    Raises: LimitExceeded for a body larger than `BODY_BYTES_MAX`.
     """
     body = bytearray(HEAD_BYTES)
     _encoder.encode_into(bundle, body, HEAD_BYTES)
@@ -52,11 +52,10 @@ def encode(bundle: Bundle) -> bytearray:
 def decode(body: bytes | bytearray | memoryview) -> Bundle:
     """The bundle in a body.
 
-    Every message in it goes from the bundle's source to its target, no number is negative, and the
-    entries of an append follow each other; whether they make sense is the node's affair.
+    Checked: every message goes from the bundle's source to its target, no number is negative, and
+    the entries of an append are contiguous. The node checks what the messages mean.
 
-    Raises: RemoteProtocolError for any bytes that `encode` would not have made; for a version other
-    than this program's, too.
+    Raises: RemoteProtocolError for bytes that `encode` cannot have made, and for another version.
     """
     if not HEAD_BYTES < len(body) <= BODY_BYTES_MAX:
         raise RemoteProtocolError(
@@ -76,13 +75,13 @@ def decode(body: bytes | bytearray | memoryview) -> Bundle:
     return bundle
 
 
-def _numbers(kind: type[Message]) -> Callable[[Any], tuple[int, ...]]:
-    """Reads the integers of a kind of message."""
+def _numbers(kind: type[RaftMessage]) -> Callable[[Any], tuple[int, ...]]:
+    """A function that returns the integer fields of a message of this type."""
     fields = msgspec.structs.fields(kind)
     return attrgetter(*(field.name for field in fields if field.type is int))
 
 
-_NUMBERS: Final = {kind: _numbers(kind) for kind in Message.__subclasses__()}
+_NUMBERS: Final = {kind: _numbers(kind) for kind in RaftMessage.__subclasses__()}
 
 
 def _check(bundle: Bundle) -> None:
@@ -99,18 +98,18 @@ def _check(bundle: Bundle) -> None:
                 f"raft message of node {message.source} to {message.target} in a frame of "
                 f"{source} to {target}"
             )
-        if type(message) is Append and message.entries:
+        if type(message) is AppendRequest and message.entries:
             _check_entries(group, message)
 
 
-def _check_entries(group: int, append: Append) -> None:
+def _check_entries(group: int, append: AppendRequest) -> None:
     """Raises: RemoteProtocolError."""
     entries, first = append.entries, append.previous_index + 1
     terms = [entry.term for entry in entries]
     if [entry.index for entry in entries] != list(range(first, first + len(entries))):
         raise RemoteProtocolError(
             f"raft append of group {group}: the {len(entries)} entries after "
-            f"{append.previous_index} do not follow each other"
+            f"{append.previous_index} are not contiguous"
         )
     if min(terms) < 0 or max(terms) > append.term:
         raise RemoteProtocolError(

@@ -1,4 +1,4 @@
-"""What a Raft group is set to. Every member of one group has the same settings."""
+"""The settings of a Raft group. All members of a group have the same settings."""
 
 from __future__ import annotations
 
@@ -10,46 +10,47 @@ from bascule.errors import ConfigError
 
 MIB: Final = 1 << 20
 NEVER: Final = 1 << 62
-"""A tick that does not come: the deadline of what has none."""
+"""A tick that never comes: used where there is no deadline."""
 
 
 class RaftConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """Settings of a group; times are in ticks, whose length is the driver's affair.
+    """Settings of a group. Times are in ticks; the driver decides how long a tick is.
 
     The first three of the log are MicroRaft's; `pending_entries_max` is the size of its in-progress
     section, and the capacity of the ring follows from the three (`log_capacity`).
     """
 
     election_ticks: int = 10
-    """A follower that has not heard from a leader for this long, and up to twice as long by dice,
-    asks for an election; a leader that has not heard from a quorum for this long steps down."""
+    """The minimum election timeout. The timeout of a follower is random between this and twice this
+    value. A leader that has not heard from a quorum for this long steps down."""
     heartbeat_ticks: int = 2
 
     commit_count_to_take_snapshot: int = 10_000
     """Every member takes a snapshot at each multiple of this index."""
     pending_entries_max: int = 5_000
-    """Entries that are not committed yet; a proposal beyond is refused with `CannotReplicate`."""
+    """Uncommitted entries; one more proposal is refused with `CannotReplicate`."""
     snapshot_keep_ratio: float = 0.1
-    """Share of `commit_count_to_take_snapshot` kept behind a snapshot for members that lag."""
+    """Entries kept in the log after a snapshot, for members that lag, as a share of
+    `commit_count_to_take_snapshot`."""
     pending_bytes_max: int = 64 * MIB
-    """Payload bytes that are not committed yet; a proposal beyond is refused."""
+    """Uncommitted payload bytes; a proposal that exceeds them is refused."""
 
     append_entries_max: int = 1_000
     append_bytes_max: int = MIB
-    """An append request holds at most so much, but always one entry."""
+    """Limits of one append request, which has one entry at least."""
     inflight_appends_max: int = 32
     inflight_bytes_max: int = 8 * MIB
-    """Append requests sent to one member and not answered."""
+    """Limits of append requests to one member without a reply."""
     apply_entries_max: int = 1_000
-    """Entries handed to the state machine at a time."""
+    """Entries in one `Apply`."""
     chunk_requests_max: int = 2
-    """Snapshot chunks asked of one member at a time."""
+    """Snapshot chunks requested from one member at a time."""
 
     reads_max: int = 5_000
-    """Linearizable reads that wait; one more is refused with `CannotReplicate`."""
+    """Pending reads; one more is refused with `CannotReplicate`."""
     lease_reads: bool = False
-    """Whether reads may trust the leader's lease. They then trust that no member's clock runs
-    faster than the leader's by more than `lease_margin_ticks` in `election_ticks`."""
+    """Whether reads may rely on the leader's lease. It is valid if no member's clock runs faster
+    than the leader's by more than `lease_margin_ticks` in `election_ticks`."""
     lease_margin_ticks: int = 2
 
     def __post_init__(self) -> None:
@@ -79,10 +80,10 @@ class RaftConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def kept_entries(self) -> int:
-        """Entries kept behind a snapshot for members that lag."""
+        """Entries kept in the log after a snapshot, for members that lag."""
         return max(1, int(self.snapshot_keep_ratio * self.commit_count_to_take_snapshot))
 
     @property
     def log_capacity(self) -> int:
-        """Slots of the ring: snapshotted, committed and in-progress section together."""
+        """Slots of the ring: the sum of its three sections."""
         return self.commit_count_to_take_snapshot + self.pending_entries_max + self.kept_entries

@@ -1,20 +1,20 @@
-"""The log in memory: MicroRaft's ring of three sections.
+"""The log in memory: MicroRaft's ring buffer of three sections.
 
 ```
  first                snapshot_index              commit                    last
-   | kept for laggards  |  committed, not in the    |  in progress            |
-   |    snapshotted     |        snapshot           |                         |
+   |    snapshotted     |  committed, not in the    |  in progress            |
+   |                    |        snapshot           |                         |
 ```
 
-The snapshotted section is what is kept behind a snapshot although the snapshot has it, so that
-members that lag a little need no snapshot; a new snapshot is taken when the committed section is
-full, at each multiple of `commit_count_to_take_snapshot`; proposals are refused while the
-section in progress is full. The ring takes as many entries as the three sections at their largest;
-its slots are made as they are first needed, so that a group with little to say stays small.
+The snapshotted section holds entries that the snapshot covers. They are kept for members that lag
+a little, which then need no snapshot. A new snapshot is taken when the committed section is full,
+at each multiple of `commit_count_to_take_snapshot`. Proposals are refused while the in-progress
+section is full. The capacity is the sum of the three sections at their largest. Slots are allocated
+when they are first needed, so that a group with few entries uses little memory.
 
-One thing may exceed the ring: a new leader's no-op. Without it the leader could not commit what
-older terms left, and with nothing committed no room would come free. The ring then grows by the
-entry; its next snapshot takes it back below its capacity.
+Only a new leader's no-op may exceed the capacity. Without it the leader could not commit entries of
+older terms, and without commits no slot would become free. The ring grows by that entry; the next
+snapshot brings it below its capacity again.
 """
 
 from __future__ import annotations
@@ -22,37 +22,39 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from bascule.raft.messages import Entry, Snapshot, size_of, sizes_of
+from bascule.raft.messages import Entry, RaftSnapshot, size_of, sizes_of
 
-SLOTS_AT_FIRST: Final = 16
+INITIAL_SLOTS: Final = 16
 
 
 class RaftLog:
-    """Entries `first`..`last` and the newest snapshot. Indices and terms only grow along the log.
+    """Entries `first`..`last` and the newest snapshot. Indices and terms never fall along the log.
 
-    `first - 1 <= snapshot_index <= commit <= last` always.
+    Always: `first - 1 <= snapshot_index <= commit <= last` and `applied <= commit`.
     """
 
     __slots__ = (
-        "_ring", "before_term", "capacity", "commit", "first", "last", "last_term",
-        "pending_bytes", "snapshot",
+        "_ring", "applied", "capacity", "commit", "first", "last", "last_term", "pending_bytes",
+        "snapshot", "term_before_first",
     )  # fmt: skip
 
     def __init__(
-        self, capacity: int, snapshot: Snapshot | None = None, entries: Sequence[Entry] = ()
+        self, capacity: int, snapshot: RaftSnapshot | None = None, entries: Sequence[Entry] = ()
     ) -> None:
         self.capacity = capacity
         self.snapshot = snapshot
         base = entries[0].index - 1 if entries else self.snapshot_index
-        self._ring: list[Entry | None] = [None] * max(min(capacity, SLOTS_AT_FIRST), len(entries))
+        self._ring: list[Entry | None] = [None] * max(min(capacity, INITIAL_SLOTS), len(entries))
         self.first = base + 1
         self.last = base
-        self.before_term = self.snapshot_term if base == self.snapshot_index else 0
-        """Term of the entry before `first`; 0 also where a restored log does not know it."""
-        self.last_term = self.before_term
+        self.term_before_first = self.snapshot_term if base == self.snapshot_index else 0
+        """Term of the entry before `first`; 0 where a restored log does not know it."""
+        self.last_term = self.term_before_first
         self.commit = self.snapshot_index
+        self.applied = self.snapshot_index
+        """The state machine has applied the entries up to here. Set by the owner of the log."""
         self.pending_bytes = 0
-        """Size of the section in progress, as `size_of` counts."""
+        """Size of the in-progress section, as `size_of` counts it."""
         for entry in entries:
             self.append(entry)
         self.pending_bytes = sum(
@@ -77,7 +79,7 @@ class RaftLog:
 
     @property
     def room(self) -> int:
-        """Entries that may still be appended; negative where a no-op went beyond."""
+        """Entries that can be appended; negative where a no-op exceeded the capacity."""
         return self.capacity - (self.last - self.first + 1)
 
     def entry(self, index: int) -> Entry:
@@ -89,14 +91,14 @@ class RaftLog:
         return entry
 
     def term_at(self, index: int) -> int | None:
-        """The term of the entry at `index`, also of the one before `first`; None where the log does
-        not say, and 0 at index 0."""
+        """The term of the entry at `index`, including the one before `first`; None where the log
+        does not know it, and 0 at index 0."""
         if self.first <= index <= self.last:
             return self.entry(index).term
         if index == self.snapshot_index:
             return self.snapshot_term
-        if index == self.first - 1 and (self.before_term or index == 0):
-            return self.before_term
+        if index == self.first - 1 and (self.term_before_first or index == 0):
+            return self.term_before_first
         return None
 
     def slice(self, start: int, end: int) -> tuple[Entry, ...]:
@@ -113,8 +115,8 @@ class RaftLog:
     def slice_within(
         self, start: int, *, entries_max: int, bytes_max: int
     ) -> tuple[tuple[Entry, ...], int]:
-        """Entries from `start` on, as many as both limits allow, but at least one where there is
-        one; and their size."""
+        """(entries, their size): entries from `start` on, as many as both limits allow, but at
+        least one if there is one."""
         found = self.slice(start, min(self.last + 1, start + entries_max))
         total = sizes_of(found)
         if total > bytes_max:
@@ -129,7 +131,7 @@ class RaftLog:
         return found, total
 
     def append(self, entry: Entry) -> None:
-        """Add an entry behind the last one. The caller has looked for room."""
+        """Append an entry that follows the last one. The caller has checked `room`."""
         assert entry.index == self.last + 1, (entry.index, self.last)
         assert entry.term >= self.last_term, (entry.term, self.last_term)
         if self.last - self.first + 1 >= len(self._ring):
@@ -141,8 +143,7 @@ class RaftLog:
         self.pending_bytes += size_of(entry)
 
     def extend(self, entries: Sequence[Entry]) -> None:
-        """Add entries behind the last one, which follow each other. The caller has looked for
-        room."""
+        """Append contiguous entries that follow the last one. The caller has checked `room`."""
         first, last = entries[0], entries[-1]
         assert first.index == self.last + 1, (first.index, self.last)
         assert last.index == self.last + len(entries), (last.index, self.last, len(entries))
@@ -176,7 +177,7 @@ class RaftLog:
         self.commit = index
 
     def truncate_from(self, index: int) -> None:
-        """Forget the entry at `index` and every one behind it. None of them is committed."""
+        """Remove the entry at `index` and all later ones. None of them is committed."""
         assert self.commit < index <= self.last, (self.commit, index, self.last)
         self.pending_bytes -= sizes_of(self.slice(index, self.last + 1))
         self._clear(index, self.last + 1)
@@ -186,7 +187,7 @@ class RaftLog:
         self.last_term = term
 
     def truncate_until(self, index: int) -> None:
-        """Forget the entry at `index` and every one before it; the snapshot has them."""
+        """Remove the entry at `index` and all earlier ones; the snapshot covers them."""
         assert index <= self.snapshot_index, (index, self.snapshot_index)
         if index < self.first:
             return
@@ -194,15 +195,15 @@ class RaftLog:
         assert term is not None
         self._clear(self.first, index + 1)
         self.first = index + 1
-        self.before_term = term
+        self.term_before_first = term
 
-    def reset(self, snapshot: Snapshot) -> None:
-        """Forget every entry and begin after `snapshot`."""
+    def reset(self, snapshot: RaftSnapshot) -> None:
+        """Remove all entries and begin after `snapshot`."""
         assert snapshot.index >= self.commit, (snapshot.index, self.commit)
         self._clear(self.first, self.last + 1)
         self.snapshot = snapshot
         self.first, self.last = snapshot.index + 1, snapshot.index
-        self.before_term = self.last_term = snapshot.term
+        self.term_before_first = self.last_term = snapshot.term
         self.commit = snapshot.index
         self.pending_bytes = 0
 
@@ -212,11 +213,11 @@ class RaftLog:
             ring[(index - 1) % len(ring)] = None
 
     def last_index_with_term_up_to(self, index: int, term: int) -> tuple[int, int]:
-        """The last position at or below `index` whose entry has `term` or less, and its term;
-        where the log does not reach back so far, the position before its first entry, term 0.
+        """(position, its term): the last position at or below `index` whose entry has `term` or
+        less; where the log begins later, the position before its first entry, with term 0.
 
-        It is where a log with an entry of `term` at `index` may still agree with this one
-        (thesis 5.3, the leader skips whole terms).
+        A log that has an entry of `term` at `index` agrees with this one there at the latest
+        (thesis 5.3, the optimization that skips whole terms).
         """
         index = min(index, self.last)
         while index >= self.first:

@@ -1,19 +1,19 @@
-"""Who belongs to a group, and what a majority of it has: arithmetic alone."""
+"""The members of a group, and the majority of its voters."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from enum import IntEnum
 from typing import Final
 
 import msgspec
 
 NOBODY: Final = 0
-"""Where a node id would stand: no vote given, no leader known."""
+"""In place of a node id: no vote given, no leader known."""
 
 
-class Change(IntEnum):
-    """A change of the members; one at a time."""
+class MemberChange(IntEnum):
+    """A change of the members, one member at a time."""
 
     ADD_LEARNER = 1
     ADD_VOTER = 2
@@ -22,7 +22,7 @@ class Change(IntEnum):
 
 
 class Members(msgspec.Struct, frozen=True, array_like=True):
-    """The members of a group from log index `index` on (0: as the group was founded).
+    """The members of a group from log index `index` on (0: the initial members).
 
     `voters` and `learners` are sorted node ids (1 or more) without a common one. Learners get the
     log and count in no majority.
@@ -31,6 +31,11 @@ class Members(msgspec.Struct, frozen=True, array_like=True):
     voters: tuple[int, ...]
     learners: tuple[int, ...] = ()
     index: int = 0
+
+    @staticmethod
+    def of(*voters: int) -> Members:
+        """The initial members of a group with these voters."""
+        return Members(tuple(sorted(set(voters))))
 
     @property
     def all(self) -> tuple[int, ...]:
@@ -43,40 +48,36 @@ class Members(msgspec.Struct, frozen=True, array_like=True):
     def __contains__(self, node: int) -> bool:
         return node in self.voters or node in self.learners
 
-    def changed(self, change: Change, node: int, index: int) -> Members:
-        """The members after `change` of `node` by the entry at `index`; equal where it is one
-        already, but for `index`."""
+    def changed(self, change: MemberChange, node: int, index: int) -> Members:
+        """The members after `change` of `node` by the entry at `index`. Where the change has no
+        effect they differ from these in `index` only."""
         voters, learners = set(self.voters), set(self.learners)
-        if change is Change.ADD_VOTER:
+        if change is MemberChange.ADD_VOTER:
             learners.discard(node)
             voters.add(node)
-        elif change is Change.ADD_LEARNER:
+        elif change is MemberChange.ADD_LEARNER:
             learners |= {node} - voters
         else:
             voters.discard(node)
             learners.discard(node)
         return Members(tuple(sorted(voters)), tuple(sorted(learners)), index)
 
-    def reached(self, values: Mapping[int, int]) -> int:
-        """The largest value that a majority of voters has or passes; a missing voter has 0."""
-        voters = self.voters
-        if not voters:
-            return 0
-        found = sorted([values.get(voter, 0) for voter in voters], reverse=True)
-        return found[len(voters) // 2]
-
-    def is_majority(self, says: Callable[[int], bool]) -> bool:
-        """Whether `says` is true of a majority of voters."""
-        return sum(map(says, self.voters)) >= self.majority if self.voters else False
+    def is_majority(self, predicate: Callable[[int], bool]) -> bool:
+        """Whether `predicate` is true of a majority of the voters."""
+        return sum(map(predicate, self.voters)) >= self.majority if self.voters else False
 
 
-def founded(*voters: int) -> Members:
-    """The members a group begins with."""
-    return Members(tuple(sorted(set(voters))))
+def majority_value(values: list[int]) -> int:
+    """The largest number that a majority of `values`, one for each voter, reach; 0 without voters.
+    Sorts `values`."""
+    if not values:
+        return 0
+    values.sort(reverse=True)
+    return values[len(values) // 2]
 
 
 def encode_members(members: Members) -> bytes:
-    """The payload of a members entry."""
+    """The payload of a membership entry."""
     return msgspec.msgpack.encode(members)
 
 
@@ -84,5 +85,5 @@ _members = msgspec.msgpack.Decoder(Members)
 
 
 def decode_members(payload: bytes) -> Members:
-    """Raises: msgspec.MsgspecError where the payload is not that of a members entry."""
+    """Raises: msgspec.MsgspecError where the payload is not that of a membership entry."""
     return _members.decode(payload)

@@ -1,8 +1,8 @@
-"""What members of a group say to each other, and the entries of the log.
+"""The messages between the members of a group, and the entries and snapshots of the log.
 
-All are immutable values. `source` and `target` are node ids, `term` is the sender's when it spoke
-(in a pre-vote: the term the sender would begin). Indices start at 1; index 0 with term 0 stands for
-the empty log's end.
+All are immutable values. `source` and `target` are node ids; `term` is the sender's (in a pre-vote:
+the term that the sender would begin). Indices start at 1; index 0 with term 0 is the end of an
+empty log.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ import msgspec
 from bascule.raft.membership import Members
 
 
-class Kind(IntEnum):
+class EntryKind(IntEnum):
     """What an entry is for."""
 
     NORMAL = 0
-    """The state machine's."""
+    """A command for the state machine."""
     NO_OP = 1
-    """A new leader's first, which lets it commit what older terms left."""
+    """The first entry of a new leader. With it the leader commits entries of older terms."""
     MEMBERS = 2
     """The payload is an encoded `Members`, in force from the append of this entry on."""
 
 
 class Entry(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """One entry of the log. (index, term) names it in the whole group for good."""
+    """One entry of the log. (index, term) identifies it in the whole group."""
 
     index: int
     term: int
@@ -36,18 +36,19 @@ class Entry(msgspec.Struct, frozen=True, array_like=True, gc=False):
     payload: bytes
 
 
-class Message(msgspec.Struct, frozen=True, array_like=True, tag=True):
-    """What every message has."""
+class RaftMessage(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """The fields of every message."""
 
     source: int
     target: int
     term: int
 
 
-class VoteRequest(Message, frozen=True, array_like=True, tag=1):
-    """A candidate asks for a vote (Raft thesis 3.4), or with `pre` whether it would get one (9.6).
+class VoteRequest(RaftMessage, frozen=True, array_like=True, tag=1):
+    """A request for a vote (Raft thesis 3.4), or with `pre` for a pre-vote (9.6).
 
-    `forced` asks members to answer although they hear from a leader: leadership is handed over.
+    `forced`: the leader asked for this election, to transfer leadership, so voters do not refuse it
+    because they hear from a leader.
     """
 
     pre: bool
@@ -56,15 +57,15 @@ class VoteRequest(Message, frozen=True, array_like=True, tag=1):
     forced: bool = False
 
 
-class VoteReply(Message, frozen=True, array_like=True, tag=2):
-    """`term` is the term asked for where granted, else the voter's own."""
+class VoteReply(RaftMessage, frozen=True, array_like=True, tag=2):
+    """`term` is the requested term if the vote is granted, else the voter's own."""
 
     pre: bool
     granted: bool
 
 
-class Append(Message, frozen=True, array_like=True, tag=3):
-    """Entries that follow the entry (`previous_index`, `previous_term`); none: a probe."""
+class AppendRequest(RaftMessage, frozen=True, array_like=True, tag=3):
+    """Entries that follow the entry (`previous_index`, `previous_term`); empty in a probe."""
 
     previous_index: int
     previous_term: int
@@ -72,12 +73,12 @@ class Append(Message, frozen=True, array_like=True, tag=3):
     entries: tuple[Entry, ...]
 
 
-class AppendReply(Message, frozen=True, array_like=True, tag=4):
-    """With `matched`: the sender has the leader's log up to `index`, on disk.
+class AppendReply(RaftMessage, frozen=True, array_like=True, tag=4):
+    """With `matched`: the sender has the leader's log up to `index` on disk.
 
-    Otherwise the entry before an append at `index` was not there, and the sender's log has at
-    `hint_index` an entry of `hint_term` that may be the last common one (thesis 5.3's optimisation,
-    by terms).
+    Otherwise the sender's log does not have the append's previous entry at `index`. The last common
+    entry is at `hint_index` or earlier, where the sender has an entry of `hint_term` (thesis 5.3,
+    the optimization that skips whole terms).
     """
 
     matched: bool
@@ -86,28 +87,29 @@ class AppendReply(Message, frozen=True, array_like=True, tag=4):
     hint_term: int = 0
 
 
-class Heartbeat(Message, frozen=True, array_like=True, tag=5):
-    """The leader is alive; the sender may commit up to `commit`; `round` is to be sent back."""
+class Heartbeat(RaftMessage, frozen=True, array_like=True, tag=5):
+    """The receiver may commit up to `commit`, and replies with `round`."""
 
     commit: int
     round: int
 
 
-class HeartbeatReply(Message, frozen=True, array_like=True, tag=6):
-    """The sender took the leader for its leader when it heard `round`."""
+class HeartbeatReply(RaftMessage, frozen=True, array_like=True, tag=6):
+    """The sender follows the leader, as of `round`."""
 
     round: int
 
 
-class TimeoutNow(Message, frozen=True, array_like=True, tag=7):
-    """The leader asks the target to stand for election at once (thesis 3.10)."""
+class TimeoutNow(RaftMessage, frozen=True, array_like=True, tag=7):
+    """The target is to start an election at once (thesis 3.10)."""
 
 
-class SnapshotOffer(Message, frozen=True, array_like=True, tag=8):
-    """The target lags behind the log: it is to fetch the chunks of the snapshot at `index`.
+class SnapshotOffer(RaftMessage, frozen=True, array_like=True, tag=8):
+    """The leader's log no longer has the target's next entry. The target is to fetch the chunks of
+    the snapshot at `index`.
 
-    `checksums` holds the CRC-32 of each chunk; `sources` the members known to have the snapshot,
-    the leader first.
+    `checksums` has the CRC-32 of each chunk; `sources` the members known to have the snapshot, the
+    leader first.
     """
 
     index: int
@@ -117,21 +119,21 @@ class SnapshotOffer(Message, frozen=True, array_like=True, tag=8):
     sources: tuple[int, ...]
 
 
-class SnapshotReply(Message, frozen=True, array_like=True, tag=9):
-    """The sender has everything up to `index`, on disk, by a snapshot or by its log."""
+class SnapshotReply(RaftMessage, frozen=True, array_like=True, tag=9):
+    """The sender has everything up to `index` on disk, in a snapshot or in its log."""
 
     index: int
 
 
-class ChunkRequest(Message, frozen=True, array_like=True, tag=10):
-    """Asks for chunk `number` (0 is the first) of the snapshot at `index`."""
+class ChunkRequest(RaftMessage, frozen=True, array_like=True, tag=10):
+    """A request for chunk `number` (0 is the first) of the snapshot at `index`."""
 
     index: int
     number: int
 
 
-class ChunkReply(Message, frozen=True, array_like=True, tag=11):
-    """`data` is the chunk, or None where the sender does not have that snapshot."""
+class ChunkReply(RaftMessage, frozen=True, array_like=True, tag=11):
+    """`data` is the chunk, or None if the sender does not have that snapshot."""
 
     index: int
     number: int
@@ -139,13 +141,13 @@ class ChunkReply(Message, frozen=True, array_like=True, tag=11):
 
 
 AnyMessage: TypeAlias = (
-    VoteRequest | VoteReply | Append | AppendReply | Heartbeat | HeartbeatReply | TimeoutNow
+    VoteRequest | VoteReply | AppendRequest | AppendReply | Heartbeat | HeartbeatReply | TimeoutNow
     | SnapshotOffer | SnapshotReply | ChunkRequest | ChunkReply
 )  # fmt: skip
 
 
 class Chunk(msgspec.Struct, frozen=True, array_like=True):
-    """Chunk `number` of the `count` of the snapshot at (`index`, `term`)."""
+    """Chunk `number` of the `count` chunks of the snapshot at (`index`, `term`)."""
 
     index: int
     term: int
@@ -155,10 +157,10 @@ class Chunk(msgspec.Struct, frozen=True, array_like=True):
     data: bytes
 
 
-class Snapshot(msgspec.Struct, frozen=True):
-    """The state machine's state after the entry at (`index`, `term`), in chunks (one or more).
+class RaftSnapshot(msgspec.Struct, frozen=True):
+    """The state of the state machine after the entry at (`index`, `term`), in one or more chunks.
 
-    Members that applied the same entries make the same chunks.
+    All members have the same chunks for one index.
     """
 
     index: int
@@ -175,7 +177,7 @@ class Snapshot(msgspec.Struct, frozen=True):
 
 
 ENTRY_OVERHEAD_BYTES = 16
-"""What an entry without payload is counted as in every limit of bytes."""
+"""Size of an entry without payload, as all limits count it."""
 
 
 def size_of(entry: Entry) -> int:

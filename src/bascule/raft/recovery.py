@@ -1,7 +1,7 @@
-"""What a node may start from, judged from what a store found on its disk.
+"""Recovery: the state that a node starts from, checked, from the contents of its store.
 
-Stores check that each piece is the one that was written; whether the pieces make a log is decided
-here, by the same rules for all of them.
+A store checks that each record is as it was written. Whether the records make a consistent log is
+checked here, with the same rules for all stores.
 """
 
 from __future__ import annotations
@@ -13,74 +13,74 @@ import msgspec
 
 from bascule.errors import CorruptData
 from bascule.raft.membership import NOBODY, Members, decode_members
-from bascule.raft.messages import Chunk, Entry, Kind, Snapshot
-from bascule.raft.store import Restored
+from bascule.raft.messages import Chunk, Entry, EntryKind, RaftSnapshot
+from bascule.raft.store import PersistentState
 
-KINDS = frozenset(int(kind) for kind in Kind)
+KINDS = frozenset(int(kind) for kind in EntryKind)
 
 
-class Found(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything a store holds of one group, as it lies there.
+class StoreContents(msgspec.Struct, frozen=True, kw_only=True):
+    """All records of one group in a store, unchecked.
 
     `entries` are in the order of their indices; `chunks` are in any order, one for each
     (index, number).
     """
 
-    founding: Members | None = None
+    initial_members: Members | None = None
     term: int = 0
     voted_for: int = NOBODY
     chunks: Sequence[Chunk] = ()
     entries: Sequence[Entry] = ()
 
 
-def checked(found: Found, *, file: str, of: str = "") -> Restored:
-    """The part of `found` that a node starts from. `file` and `of` (a group) go into errors.
+def recover(contents: StoreContents, *, file: str, group: str = "") -> PersistentState:
+    """The part of `contents` that a node starts from. `file` and `group` name it in errors.
 
-    The snapshot is the newest with all of its chunks. With one, entries are kept where they
-    continue it: where the log has its last entry with its term, or begins right behind it. A log
-    that ends below it, or has another term there, is what an installation of the snapshot had not
-    yet removed when it was interrupted; it counts as removed.
+    The snapshot is the newest one with all of its chunks. Entries are kept where they continue it:
+    where the log has the snapshot's last entry with its term, or begins right behind it. A log that
+    ends before the snapshot, or has another term at its index, was left behind by an interrupted
+    installation of the snapshot; it counts as removed.
 
-    Raises: CorruptData where no order of a store's calls leads to `found`.
+    Raises: CorruptData where no sequence of calls to a store leads to `contents`.
     """
-    judge = _Judge(file, of)
-    judge.check_founding(found)
-    judge.check_entries(found.entries, found.term)
-    snapshot = judge.newest_snapshot(found.chunks, found.term)
-    return Restored(
-        founding=found.founding,
-        term=found.term,
-        voted_for=found.voted_for,
+    checker = _ContentsChecker(file, group)
+    checker.check_hard_state(contents)
+    checker.check_entries(contents.entries, contents.term)
+    snapshot = checker.newest_snapshot(contents.chunks, contents.term)
+    return PersistentState(
+        initial_members=contents.initial_members,
+        term=contents.term,
+        voted_for=contents.voted_for,
         snapshot=snapshot,
-        entries=judge.kept_entries(found.entries, snapshot),
+        entries=checker.kept_entries(contents.entries, snapshot),
     )
 
 
-class _Judge:
-    """The rules, with the words for whoever broke one."""
+class _ContentsChecker:
+    """The rules, and the error for contents that break one."""
 
-    __slots__ = ("_file", "_of")
+    __slots__ = ("_file", "_group")
 
-    def __init__(self, file: str, of: str) -> None:
+    def __init__(self, file: str, group: str) -> None:
         self._file = file
-        self._of = f"{of}, " if of else ""
+        self._group = f"{group}, " if group else ""
 
     def refuse(self, what: str, at: int, *, expected: str, found: str) -> NoReturn:
-        raise CorruptData(self._file, at, expected, found, place=f"{self._of}{what} {at}")
+        raise CorruptData(self._file, at, expected, found, place=f"{self._group}{what} {at}")
 
-    def check_founding(self, found: Found) -> None:
-        anything = found.term or found.voted_for or found.entries or found.chunks
-        if found.founding is None and anything:
+    def check_hard_state(self, contents: StoreContents) -> None:
+        anything = contents.term or contents.voted_for or contents.entries or contents.chunks
+        if contents.initial_members is None and anything:
             self.refuse(
                 "entry", 0,
-                expected="the members that the group began with, before anything else",
-                found=f"none of them, but term {found.term}, {len(found.entries)} entries and "
-                f"{len(found.chunks)} chunks",
+                expected="the group's initial members, recorded before anything else",
+                found=f"none, but term {contents.term}, {len(contents.entries)} entries and "
+                f"{len(contents.chunks)} chunks",
             )  # fmt: skip
-        if found.term < 0 or found.voted_for < NOBODY:
+        if contents.term < 0 or contents.voted_for < NOBODY:
             self.refuse(
-                "term", found.term,
-                expected="a term and a vote of 0 or more", found=f"a vote for {found.voted_for}",
+                "term", contents.term,
+                expected="a term and a vote of 0 or more", found=f"a vote for {contents.voted_for}",
             )  # fmt: skip
 
     def check_entries(self, entries: Sequence[Entry], term_max: int) -> None:
@@ -103,7 +103,7 @@ class _Judge:
         if term > term_max:
             self.refuse(
                 "entry", index - 1,
-                expected=f"no later term than {term_max}, which the node is in",
+                expected=f"no later term than the persisted one, {term_max}",
                 found=f"term {term}",
             )  # fmt: skip
 
@@ -112,15 +112,15 @@ class _Judge:
             self.refuse(
                 "entry", entry.index, expected=f"a kind of {sorted(KINDS)}", found=f"{entry.kind}"
             )
-        if entry.kind == Kind.MEMBERS:
+        if entry.kind == EntryKind.MEMBERS:
             try:
                 decode_members(entry.payload)
             except msgspec.MsgspecError as error:
                 self.refuse("entry", entry.index, expected="encoded members", found=str(error))
 
-    def newest_snapshot(self, chunks: Iterable[Chunk], term_max: int) -> Snapshot | None:
-        """The snapshot of the highest index whose chunks are all there and agree on what it is."""
-        shapes: dict[tuple[int, int, Members, int], dict[int, bytes]] = {}
+    def newest_snapshot(self, chunks: Iterable[Chunk], term_max: int) -> RaftSnapshot | None:
+        """The snapshot of the highest index whose chunks are all there and belong together."""
+        snapshots: dict[tuple[int, int, Members, int], dict[int, bytes]] = {}
         for chunk in chunks:
             if not 0 <= chunk.number < chunk.count or chunk.index < 1 or chunk.term < 1:
                 self.refuse(
@@ -128,33 +128,33 @@ class _Judge:
                     expected="a number below the count, an index and a term of 1 or more",
                     found=f"number {chunk.number} of {chunk.count}, term {chunk.term}",
                 )  # fmt: skip
-            shape = (chunk.index, chunk.term, chunk.members, chunk.count)
-            shapes.setdefault(shape, {})[chunk.number] = chunk.data
+            key = (chunk.index, chunk.term, chunk.members, chunk.count)
+            snapshots.setdefault(key, {})[chunk.number] = chunk.data
         newest = None
-        for (index, term, members, count), data in shapes.items():
+        for (index, term, members, count), data in snapshots.items():
             if term > term_max:
                 self.refuse(
                     "chunk of the snapshot at", index,
-                    expected=f"no later term than {term_max}, which the node is in",
+                    expected=f"no later term than the persisted one, {term_max}",
                     found=f"term {term}",
                 )  # fmt: skip
             if len(data) == count and (newest is None or index > newest.index):
                 parts = tuple(data[number] for number in range(count))
-                newest = Snapshot(index, term, members, parts)
+                newest = RaftSnapshot(index, term, members, parts)
         return newest
 
     def kept_entries(
-        self, entries: Sequence[Entry], snapshot: Snapshot | None
+        self, entries: Sequence[Entry], snapshot: RaftSnapshot | None
     ) -> tuple[Entry, ...]:
         if not entries:
             return ()
         first, last = entries[0].index, entries[-1].index
         below = snapshot.index if snapshot else 0
         if first > below + 1:
-            had = f"a snapshot at {below}" if snapshot else "no snapshot"
+            start = f"the snapshot at {below}" if snapshot else "no snapshot"
             self.refuse(
                 "entry", below + 1,
-                expected=f"entry {below + 1}, since there is {had}",
+                expected=f"entry {below + 1}, since there is {start}",
                 found=f"entries from {first} on",
             )  # fmt: skip
         if snapshot is None:

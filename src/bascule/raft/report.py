@@ -1,22 +1,27 @@
-"""All that is to know of a node at one moment, for people and metrics."""
+"""The state of a node at one moment, for people and metrics."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
 
 import msgspec
 
 from bascule.raft.membership import NOBODY, Members
-from bascule.raft.roles.member import Member
+from bascule.raft.roles.core import Core
+from bascule.raft.roles.follower import Follower
+from bascule.raft.roles.leader import Leader
 
 
-class MemberReport(msgspec.Struct, frozen=True):
+class FollowerReport(msgspec.Struct, frozen=True):
     """What a leader knows of another member. Indices are of the log."""
 
     node: int
-    pace: str
+    state: str
+    """How entries are sent to it: probe, replicate or snapshot."""
     match: int
     next: int
     is_active: bool
-    """Heard since the leader last counted its quorum."""
+    """Whether a message from it arrived since the leader's last quorum check."""
     inflight_appends: int
     inflight_bytes: int
 
@@ -35,7 +40,7 @@ class LogReport(msgspec.Struct, frozen=True):
     pending_bytes: int
 
 
-class Report(msgspec.Struct, frozen=True, kw_only=True):
+class NodeReport(msgspec.Struct, frozen=True, kw_only=True):
     """The state of a node. Times are in ticks."""
 
     node: int
@@ -44,29 +49,30 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     voted_for: int
     leader: int
     members: Members
-    """In force: effective on append."""
+    """The members in force, committed or not."""
     is_members_committed: bool
     log: LogReport
     applied: int
     proposals_waiting: int
     reads_waiting: int
     transfer_target: int
-    is_resting: bool
+    is_hibernating: bool
     leader_silent_ticks: int
-    """Since a leader was last heard; 0 on the leader."""
+    """Ticks since the last message from a leader; 0 on the leader."""
     snapshots_taken: int
     snapshots_installed: int
     snapshot_fetch: tuple[int, int, int] | None
-    """(index, chunks here, chunks) of the snapshot that is being fetched."""
-    followers: tuple[MemberReport, ...]
-    """On the leader: every other member."""
+    """(index, chunks fetched, chunks in all) of the snapshot that is being fetched."""
+    followers: tuple[FollowerReport, ...]
+    """Every other member, on the leader; empty elsewhere."""
 
 
-def report_of(member: Member) -> Report:
-    """Everything about `member` now."""
-    core, leading, log = member.core, member.leading, member.core.log
-    collector = member.following.collector
-    return Report(
+def report_of(
+    core: Core, leader: Leader | None, follower: Follower, *, is_hibernating: bool
+) -> NodeReport:
+    """The report of the node that these are the parts of."""
+    log, fetcher = core.log, follower.fetcher
+    return NodeReport(
         node=core.id,
         role=core.role.value,
         term=core.term,
@@ -85,29 +91,27 @@ def report_of(member: Member) -> Report:
             log.capacity,
             log.pending_bytes,
         ),
-        applied=core.applied,
+        applied=log.applied,
         proposals_waiting=len(core.proposals),
         reads_waiting=len(core.reads),
-        transfer_target=NOBODY if leading is None else leading.target,
-        is_resting=member.resting,
-        leader_silent_ticks=0 if leading is not None else core.now - core.contact,
-        snapshots_taken=member.snapshots_taken,
-        snapshots_installed=member.snapshots_installed,
-        snapshot_fetch=None
-        if collector is None
-        else (collector.index, collector.fetched, collector.count),
-        followers=()
-        if leading is None
-        else tuple(
-            MemberReport(
-                member,
-                found.pace.value,
-                found.match,
-                found.next,
-                found.active,
-                len(found.inflight),
-                found.inflight_bytes,
-            )
-            for member, found in leading.progress.items()
-        ),
+        transfer_target=NOBODY if leader is None else leader.transfer_target,
+        is_hibernating=is_hibernating,
+        leader_silent_ticks=0 if leader is not None else core.now - core.leader_heard_at,
+        snapshots_taken=core.snapshots_taken,
+        snapshots_installed=core.snapshots_installed,
+        snapshot_fetch=None if fetcher is None else (fetcher.index, fetcher.fetched, fetcher.count),
+        followers=() if leader is None else tuple(_follower_reports(leader)),
     )
+
+
+def _follower_reports(leader: Leader) -> Iterator[FollowerReport]:
+    for member, progress in leader.progress.items():
+        yield FollowerReport(
+            member,
+            progress.state.value,
+            progress.match,
+            progress.next,
+            progress.recently_active,
+            len(progress.inflight),
+            progress.inflight_bytes,
+        )

@@ -2,8 +2,8 @@
 
 ```
 requests --> nodes --+                       +--> transport --> peers
-bundles  --> hub   --+--> hub.ready, once ---+--> write thread --(done)--> hub.advance
-ticks    --> hub   --+    a turn of the loop +--> state machines --------> hub.advance
+bundles  --> hub   --+--> multi_raft.ready, once ---+--> write thread --(done)--> multi_raft.advance
+ticks    --> hub   --+    a turn of the loop +--> state machines --------> multi_raft.advance
 completions > hub  --+                       +--> futures of those who asked
 ```
 
@@ -27,18 +27,18 @@ from bascule.errors import BasculeError, Broken, Closed, ConfigError, RemoteProt
 from bascule.host.api import Clock, Random
 from bascule.host.real import RealClock, RealRandom
 from bascule.raft.config import RaftConfig
-from bascule.raft.effects import Applied, Apply, Written
+from bascule.raft.effects import Apply, ApplyDone, WriteDone
 from bascule.raft.membership import Members
 from bascule.raft.multi.bundle import Bundle
-from bascule.raft.multi.multi_raft import Hub
-from bascule.raft.node import Node
-from bascule.raft.store import RaftStore, Restored
+from bascule.raft.multi.multi_raft import MultiRaft
+from bascule.raft.node import RaftNode
+from bascule.raft.store import PersistentState, RaftStore
 from bascule.raft_driver.counts import Counts, DriverStatistics
 from bascule.raft_driver.data_directory import DataDirectory
 from bascule.raft_driver.group import Group
 from bascule.raft_driver.peer_link import Address
 from bascule.raft_driver.state_machine import StateMachine
-from bascule.raft_driver.transport import QUEUE_BYTES_MAX, Transport
+from bascule.raft_driver.transport import QUEUE_BYTES_MAX, PeerTransport
 from bascule.raft_driver.write_thread import STORE_ERRORS, Job, WriteThread
 
 log = logging.getLogger("bascule.raft_driver")
@@ -83,13 +83,13 @@ class RaftDriver:
         self._random = random or RealRandom()
         self._loop = asyncio.get_running_loop()
         incarnation = int.from_bytes(self._random.bytes(8), "big") >> 2 | 1
-        self._hub = Hub(
+        self._multi_raft = MultiRaft(
             node_id,
             incarnation,
             heartbeat_ticks=self.config.heartbeat_ticks,
             election_ticks=self.config.election_ticks,
         )
-        self.transport = Transport(
+        self.transport = PeerTransport(
             node_id,
             incarnation,
             cluster=settings.cluster,
@@ -150,7 +150,7 @@ class RaftDriver:
         number: int,
         machine: StateMachine,
         *,
-        founding: Members | None = None,
+        initial_members: Members | None = None,
         store: RaftStore | None = None,
     ) -> Group:
         """Take part in a group. `machine` is empty: it gets the newest snapshot and every entry
@@ -165,15 +165,15 @@ class RaftDriver:
         if number in self._groups:
             raise ConfigError(f"raft group {number} is open already")
 
-        def load() -> tuple[RaftStore, Restored]:
+        def load() -> tuple[RaftStore, PersistentState]:
             kept = store
             if kept is None:
                 assert self._directory is not None, "a group without a store needs a directory"
                 kept = self._directory.store(number)
             try:
                 restored = kept.load()
-                if restored.founding is None:
-                    kept.found(founding or Members(()))
+                if restored.initial_members is None:
+                    kept.bootstrap(initial_members or Members(()))
                     restored = kept.load()
             except BaseException:
                 kept.close()
@@ -181,10 +181,10 @@ class RaftDriver:
             return kept, restored
 
         kept, restored = await self._thread.run(load)
-        node = Node(self.node_id, self.config, restored, self._random)
+        node = RaftNode(self.node_id, self.config, restored, self._random)
         group = Group(number, node, kept, machine, self)
         self._groups[number] = group
-        self._hub.add(number, node)
+        self._multi_raft.add(number, node)
         log.info(
             "raft group opened",
             extra={
@@ -241,10 +241,10 @@ class RaftDriver:
 
     # -- what the groups need ------------------------------------------------------------------
 
-    def touch(self, number: int) -> Node:
+    def touch(self, number: int) -> RaftNode:
         if not self._look_due:
             self._look_soon()
-        return self._hub.node(number)
+        return self._multi_raft.node(number)
 
     def ticks_of(self, seconds: float) -> int:
         """The ticks that surely take so long."""
@@ -256,7 +256,7 @@ class RaftDriver:
         if ticks > 0:
             self._counted_ns += ticks * self._tick_ns
             self._counts.ticks += ticks
-            self._hub.tick(ticks)
+            self._multi_raft.tick(ticks)
             self._look_soon()
 
     def _on_timer(self) -> None:
@@ -270,7 +270,7 @@ class RaftDriver:
         """Raises: RemoteProtocolError, which costs the peer its connection."""
         self._look_soon()
         try:
-            self._hub.receive(bundle)
+            self._multi_raft.receive(bundle)
         except RemoteProtocolError:
             raise
         except BaseException as error:
@@ -281,10 +281,10 @@ class RaftDriver:
                 group.look_for_leader()
 
     def _on_written(self, jobs: Sequence[Job]) -> None:
-        hub, groups = self._hub, self._groups
+        multi_raft, groups = self._multi_raft, self._groups
         for number, _, write in jobs:
             if number in groups:
-                hub.advance(number, Written(write.number), write.then_send)
+                multi_raft.advance(number, WriteDone(write.number), write.then_send)
         self._look_soon()
 
     def _on_bug(self, error: BaseException) -> None:
@@ -316,7 +316,7 @@ class RaftDriver:
         self._counts.looks += 1
         groups = self._groups
         try:
-            ready = self._hub.ready()
+            ready = self._multi_raft.ready()
         except BaseException as error:
             self._on_bug(error)
             raise
@@ -348,14 +348,14 @@ class RaftDriver:
             group.carry_out(apply)
             self._counts.entries_applied += len(apply.entries)
             if not apply.take_snapshot:
-                self._hub.advance(group.number, Applied(apply.last))
+                self._multi_raft.advance(group.number, ApplyDone(apply.last))
                 return
             chunks = group.machine.take_snapshot()
         except BaseException as error:
             self._on_machine_error(group, error)
             raise
         if isinstance(chunks, list | tuple):
-            self._hub.advance(group.number, Applied(apply.last, tuple(chunks)))
+            self._multi_raft.advance(group.number, ApplyDone(apply.last, tuple(chunks)))
             return
         drained = self._loop.run_in_executor(None, tuple, chunks)
         self._snapshots.add(drained)
@@ -367,7 +367,7 @@ class RaftDriver:
         if error is not None:
             self._on_machine_error(group, error)
         elif group.number in self._groups:
-            self._hub.advance(group.number, Applied(last, done.result()))
+            self._multi_raft.advance(group.number, ApplyDone(last, done.result()))
             self._look_soon()
 
     def _on_machine_error(self, group: Group, error: BaseException) -> None:
@@ -380,5 +380,5 @@ class RaftDriver:
     def _end(self, group: Group, error: BasculeError) -> None:
         assert isinstance(error, Broken | Closed)
         del self._groups[group.number]
-        self._hub.remove(group.number)
+        self._multi_raft.remove(group.number)
         group.end(error)

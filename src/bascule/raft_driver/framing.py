@@ -8,7 +8,7 @@ from bascule.errors import RemoteProtocolError
 from bascule.raft_driver.handshake import LENGTH_BYTES
 
 
-class FrameReader:
+class RaftFrameReader:
     """Bytes in, frame bodies out."""
 
     __slots__ = ("_rest", "bytes_max")

@@ -16,11 +16,11 @@ from bascule.errors import (
     LaggingIndex,
     NotLeader,
 )
-from bascule.raft.effects import Answer, Apply, Outcome, ReadPolicy, Role
-from bascule.raft.membership import Change, Members
-from bascule.raft.messages import Kind
-from bascule.raft.node import Node
-from bascule.raft.report import Report
+from bascule.raft.effects import Answer, Apply, ReadPolicy, RequestOutcome, Role
+from bascule.raft.membership import MemberChange, Members
+from bascule.raft.messages import EntryKind
+from bascule.raft.node import RaftNode
+from bascule.raft.report import NodeReport
 from bascule.raft.store import RaftStore
 from bascule.raft_driver.state_machine import StateMachine
 
@@ -30,7 +30,7 @@ log = logging.getLogger("bascule.raft_driver")
 class Keeper(Protocol):
     """What a group needs of the driver it belongs to."""
 
-    def touch(self, number: int) -> Node:
+    def touch(self, number: int) -> RaftNode:
         """The group's node; the driver looks soon what it wants done."""
         ...
 
@@ -70,7 +70,7 @@ class Group:
     def __init__(
         self,
         number: int,
-        node: Node,
+        node: RaftNode,
         store: RaftStore,
         machine: StateMachine,
         keeper: Keeper,
@@ -112,7 +112,7 @@ class Group:
         """The index up to which the state machine has applied the log."""
         return self.node.applied
 
-    def report(self) -> Report:
+    def report(self) -> NodeReport:
         """All that is to know of this node's part in the group."""
         return self.node.report()
 
@@ -180,7 +180,7 @@ class Group:
 
     async def change_members(
         self,
-        change: Change,
+        change: MemberChange,
         node: int,
         *,
         expected_index: int | None = None,
@@ -218,7 +218,7 @@ class Group:
         self._leader_waits.append(future)
         return await future
 
-    def _open_node(self) -> Node:
+    def _open_node(self) -> RaftNode:
         """The node, of which the driver looks what it wants done soon."""
         if self._ended is not None:
             raise type(self._ended)(*self._ended.args)
@@ -235,7 +235,7 @@ class Group:
         ticket, outcome = answer.ticket, answer.outcome
         future = self._proposals.pop(ticket, None)
         if future is not None:
-            if outcome is Outcome.COMMITTED:
+            if outcome is RequestOutcome.COMMITTED:
                 self._awaiting_result[answer.index] = future
             elif not future.done():
                 future.set_exception(self._error(answer))
@@ -243,15 +243,15 @@ class Group:
         waiter = self._waiters.pop(ticket)
         if waiter.future.done():
             return
-        if outcome is Outcome.COMMITTED or outcome is Outcome.READABLE:
+        if outcome is RequestOutcome.COMMITTED or outcome is RequestOutcome.READABLE:
             waiter.future.set_result(answer.index)
-        elif outcome is Outcome.TIMED_OUT:
+        elif outcome is RequestOutcome.TIMED_OUT:
             waiter.future.set_exception(waiter.on_timeout())
         else:
             waiter.future.set_exception(self._error(answer))
 
     def _error(self, answer: Answer) -> BasculeError:
-        if answer.outcome is Outcome.NOT_LEADER:
+        if answer.outcome is RequestOutcome.NOT_LEADER:
             return NotLeader(answer.leader or None, term=self.node.term)
         return Indeterminate("it was appended, and is not known to be committed")
 
@@ -263,7 +263,7 @@ class Group:
             return
         entries: Sequence[Any] = apply.entries
         if any(entry.kind for entry in entries):
-            entries = [entry for entry in entries if entry.kind == Kind.NORMAL]
+            entries = [entry for entry in entries if entry.kind == EntryKind.NORMAL]
             if not entries:
                 return
         results = self.machine.apply(entries)

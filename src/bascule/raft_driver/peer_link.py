@@ -14,7 +14,7 @@ from bascule.errors import LimitExceeded, RemoteProtocolError
 from bascule.host.api import Random
 from bascule.raft.codec import encode
 from bascule.raft.multi.bundle import Bundle
-from bascule.raft_driver.framing import FrameReader
+from bascule.raft_driver.framing import RaftFrameReader
 from bascule.raft_driver.handshake import (
     HELLO_BYTES_MAX,
     LENGTH_BYTES,
@@ -216,7 +216,7 @@ class _Dialled(asyncio.Protocol):
         self.welcomed: asyncio.Future[None] = loop.create_future()
         self.ended: asyncio.Future[Exception | None] = loop.create_future()
         self._hello = hello
-        self._frames = FrameReader(HELLO_BYTES_MAX)
+        self._frames = RaftFrameReader(HELLO_BYTES_MAX)
         self._wire: asyncio.BaseTransport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:

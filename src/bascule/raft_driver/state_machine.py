@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, Protocol
 
-from bascule.raft.messages import Entry, Snapshot
+from bascule.raft.messages import Entry, RaftSnapshot
 
 
 class StateMachine(Protocol):
@@ -33,6 +33,6 @@ class StateMachine(Protocol):
         """
         ...
 
-    def restore(self, snapshot: Snapshot) -> None:
+    def restore(self, snapshot: RaftSnapshot) -> None:
         """Become the state whose chunks are `snapshot.chunks`."""
         ...

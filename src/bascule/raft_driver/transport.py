@@ -19,7 +19,7 @@ from bascule.errors import RemoteProtocolError
 from bascule.host.api import Random
 from bascule.raft.codec import BODY_BYTES_MAX, decode
 from bascule.raft.multi.bundle import Bundle
-from bascule.raft_driver.framing import FrameReader
+from bascule.raft_driver.framing import RaftFrameReader
 from bascule.raft_driver.handshake import (
     HELLO_BYTES_MAX,
     MAGIC,
@@ -51,7 +51,7 @@ class TransportStatistics(msgspec.Struct, frozen=True, kw_only=True):
     """Bundles for nodes without an address."""
 
 
-class Transport:
+class PeerTransport:
     """Listens for peers, dials peers, and passes bundles both ways."""
 
     def __init__(
@@ -207,9 +207,9 @@ class Transport:
 class _Accepted(asyncio.Protocol):
     """A connection somebody opened to us: a hello, then bundles."""
 
-    def __init__(self, owner: Transport) -> None:
+    def __init__(self, owner: PeerTransport) -> None:
         self._owner = owner
-        self._frames = FrameReader(HELLO_BYTES_MAX)
+        self._frames = RaftFrameReader(HELLO_BYTES_MAX)
         self._wire: asyncio.Transport | None = None
         self._peer = 0
         self._incarnation = 0

@@ -24,8 +24,7 @@ import msgspec
 from bascule.errors import BasculeError, Broken
 from bascule.host.api import Clock
 from bascule.raft.effects import Write
-from bascule.raft.store import RaftStore
-from bascule.raft.store_writes import write_out
+from bascule.raft.store import RaftStore, persist_write
 
 log = logging.getLogger("bascule.raft_driver")
 
@@ -168,7 +167,7 @@ class WriteThread:
         try:
             owed: dict[int, RaftStore] = {}
             for group, store, write in jobs:  # noqa: B007 - the group is named where it fails
-                write_out(store, write)
+                persist_write(store, write)
                 self._entries += len(write.entries)
                 if write.sync:
                     owed[id(store)] = store

@@ -16,12 +16,18 @@ from typing import Annotated, Final
 import msgspec
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+)
 
-from bascule.sim.checkers import standard
-from bascule.sim.mutants import PLANTED
-from bascule.sim.raft.plan import Pace
-from bascule.sim.raft.run import Options, RunResult, SimulationFailed, run_seed
+from bascule.sim.checkers import standard_checkers
+from bascule.sim.mutants import MUTANTS
+from bascule.sim.raft.plan import HeartbeatPace
+from bascule.sim.raft.run import RunOptions, RunResult, SimulationFailed, run_seed
 from bascule.sim.raft.trace import Trace
 
 FAILED: Final = 1
@@ -102,39 +108,39 @@ class Tally:
         }
 
 
-Outcome = tuple[float, list[RunResult | SimulationFailed]]
+SeedResults = tuple[float, list[RunResult | SimulationFailed]]
 
 
-def run_seeds(seeds: range, options: Options, planted: str) -> Outcome:
+def run_seeds(seeds: range, options: RunOptions, mutant: str) -> SeedResults:
     """Run seeds in this process: the time it took of its core, and what each came to."""
     began = time.process_time()
     found: list[RunResult | SimulationFailed] = []
-    with _planted(planted):
+    with _patched(mutant):
         for seed in seeds:
             try:
-                found.append(run_seed(seed, options, checkers=standard, planted=planted))
+                found.append(run_seed(seed, options, checkers=standard_checkers, mutant=mutant))
             except SimulationFailed as failure:
                 found.append(failure)
     return time.process_time() - began, found
 
 
-def _planted(name: str) -> AbstractContextManager[object]:
-    return PLANTED[name].patch() if name else nullcontext()
+def _patched(name: str) -> AbstractContextManager[object]:
+    return MUTANTS[name].patch() if name else nullcontext()
 
 
-def _spread(seeds: range, options: Options, planted: str, jobs: int) -> Iterator[Outcome]:
+def _spread(seeds: range, options: RunOptions, mutant: str, jobs: int) -> Iterator[SeedResults]:
     """Outcomes as they come; several processes where there are several jobs."""
     parts = iter(seeds[at : at + CHUNK_SEEDS] for at in range(0, len(seeds), CHUNK_SEEDS))
     if jobs == 1:
-        yield from (run_seeds(part, options, planted) for part in parts)
+        yield from (run_seeds(part, options, mutant) for part in parts)
         return
     with ProcessPoolExecutor(jobs) as pool:
-        running: set[Future[Outcome]] = set()
+        running: set[Future[SeedResults]] = set()
         try:
             while True:
                 # As many as are at work and as many that wait: a failure ends a long run soon.
                 while len(running) < 2 * jobs and (part := next(parts, None)) is not None:
-                    running.add(pool.submit(run_seeds, part, options, planted))
+                    running.add(pool.submit(run_seeds, part, options, mutant))
                 if not running:
                     return
                 done, running = wait(running, return_when=FIRST_COMPLETED)
@@ -146,7 +152,7 @@ def _spread(seeds: range, options: Options, planted: str, jobs: int) -> Iterator
 
 
 def _run_many(
-    seeds: range, options: Options, planted: str, *, jobs: int, keep_going: bool
+    seeds: range, options: RunOptions, mutant: str, *, jobs: int, keep_going: bool
 ) -> Tally:
     tally = Tally()
     columns = (
@@ -155,7 +161,7 @@ def _run_many(
     )  # fmt: skip
     with Progress(*columns, console=err, transient=True) as progress:
         task = progress.add_task("seeds", total=len(seeds), speed="")
-        for seconds, found in _spread(seeds, options, planted, jobs):
+        for seconds, found in _spread(seeds, options, mutant, jobs):
             tally.core_seconds += seconds
             for result in found:
                 tally.runs += 1
@@ -199,13 +205,14 @@ def raft(
     seed: Annotated[int | None, typer.Option(help="Run this seed.")] = None,
     seeds: Annotated[str, typer.Option(help="Run these, as FIRST-LAST.")] = "",
     jobs: Annotated[int, typer.Option(min=1, help="Processes at once.")] = 1,
-    planted: Annotated[str, typer.Option(help="Plant this bug first; `help` lists them.")] = "",
+    mutant: Annotated[str, typer.Option(help="Plant this bug first; `help` lists them.")] = "",
     trace: Annotated[bool, typer.Option("--trace", help="Print every event.")] = False,
     seconds: Annotated[int, typer.Option(help="Simulated length of the faults; 0: drawn.")] = 0,
     nodes: Annotated[int, typer.Option(help="Members to begin with; 0: drawn.")] = 0,
     pace: Annotated[
-        Pace, typer.Option(help="Heartbeats: slow is 0.5 to 2 s, fast 100 ms, as in the driver.")
-    ] = Pace.ANY,
+        HeartbeatPace,
+        typer.Option(help="Heartbeats: slow is 0.5 to 2 s, fast 100 ms, as in the driver."),
+    ] = HeartbeatPace.ANY,
     all_faults: Annotated[
         bool, typer.Option("--all-faults", help="Draw every kind of fault.")
     ] = False,
@@ -218,26 +225,26 @@ def raft(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON for programs.")] = False,
 ) -> None:
     """A Raft group under faults: seeded, judged by every invariant, replayed exactly."""
-    if planted and planted not in PLANTED:
-        for name, bug in PLANTED.items():
+    if mutant and mutant not in MUTANTS:
+        for name, bug in MUTANTS.items():
             out.print(f"{name}: found by {', '.join(bug.found_by)}", markup=False)
-        raise typer.Exit(0 if planted == "help" else USAGE)
-    options = Options(
+        raise typer.Exit(0 if mutant == "help" else USAGE)
+    options = RunOptions(
         nodes=nodes, pace=pace, all_faults=all_faults, by_codec=by_codec, seconds=seconds
     )
     if seeds:
-        tally = _run_many(_range(seeds), options, planted, jobs=jobs, keep_going=keep_going)
+        tally = _run_many(_range(seeds), options, mutant, jobs=jobs, keep_going=keep_going)
         _report_many(tally, as_json=as_json)
     else:
-        _run_one(0 if seed is None else seed, options, planted, trace=trace, as_json=as_json)
+        _run_one(0 if seed is None else seed, options, mutant, trace=trace, as_json=as_json)
 
 
-def _run_one(seed: int, options: Options, planted: str, *, trace: bool, as_json: bool) -> None:
+def _run_one(seed: int, options: RunOptions, mutant: str, *, trace: bool, as_json: bool) -> None:
     began = time.perf_counter()
     told = Trace(lambda line: out.print(line, markup=False)) if trace else None
     try:
-        with _planted(planted):
-            result = run_seed(seed, options, checkers=standard, trace=told, planted=planted)
+        with _patched(mutant):
+            result = run_seed(seed, options, checkers=standard_checkers, trace=told, mutant=mutant)
     except SimulationFailed as failure:
         _report_failure(failure)
         raise typer.Exit(FAILED) from None

@@ -15,14 +15,14 @@ from typing import Any, Final, TypeAlias
 SECOND: Final = 1_000_000
 MILLISECOND: Final = 1_000
 
-Action: TypeAlias = Callable[[Any, Any], None]
-Event: TypeAlias = tuple[int, int, Action, Any, Any]
+OperationKind: TypeAlias = Callable[[Any, Any], None]
+Event: TypeAlias = tuple[int, int, OperationKind, Any, Any]
 
 _DIGEST_MASK: Final = (1 << 64) - 1
 _DIGEST_FACTOR: Final = 0x100000001B3
 
 
-class Loop:
+class SimLoop:
     """The clock and what is to happen."""
 
     __slots__ = ("_heap", "_next", "digest", "events", "now")
@@ -37,11 +37,13 @@ class Loop:
         self.digest = 0xCBF29CE484222325
         """Of the times and numbers of all events run so far: equal where two runs are."""
 
-    def after(self, delay: int, action: Action, first: Any = None, second: Any = None) -> None:
+    def after(
+        self, delay: int, action: OperationKind, first: Any = None, second: Any = None
+    ) -> None:
         """Run `action(first, second)` in `delay` microseconds, 0 or more."""
         heappush(self._heap, (self.now + delay, self._next(), action, first, second))
 
-    def at(self, when: int, action: Action, first: Any = None, second: Any = None) -> None:
+    def at(self, when: int, action: OperationKind, first: Any = None, second: Any = None) -> None:
         """The same at a moment, which is not in the past."""
         heappush(self._heap, (when, self._next(), action, first, second))
 

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
-from bascule.sim.loop import MILLISECOND, Loop
-from bascule.sim.prng import Chance, threshold
+from bascule.sim.loop import MILLISECOND, SimLoop
+from bascule.sim.prng import Prng, threshold
 
 LINK_BITS: Final = 16
 """A link is `source << LINK_BITS | target`."""
@@ -28,7 +28,7 @@ class Addressed(Protocol):
 
 
 @dataclass(slots=True, frozen=True, kw_only=True)
-class Conditions:
+class NetworkConditions:
     """How a network behaves, drawn once for a run. Times in microseconds, shares in [0, 1]."""
 
     delay: int = 500
@@ -47,9 +47,9 @@ class Conditions:
 class Network:
     """Carries messages between numbered nodes."""
 
-    def __init__(self, loop: Loop, chance: Chance, conditions: Conditions) -> None:
+    def __init__(self, loop: SimLoop, prng: Prng, conditions: NetworkConditions) -> None:
         self._loop = loop
-        self._word = chance.word
+        self._word = prng.word
         self._receivers: dict[int, Callable[[Any, Any], None]] = {}
         self._cut: set[int] = set()
         self._slow: dict[int, int] = {}
@@ -60,7 +60,7 @@ class Network:
         self.lost = 0
         self.set(conditions)
 
-    def set(self, conditions: Conditions) -> None:
+    def set(self, conditions: NetworkConditions) -> None:
         """Behave so from now on."""
         self._delay = conditions.delay
         self._jitter = conditions.jitter + 1

@@ -16,7 +16,7 @@ BLOCK_BYTES: Final = 1 << 12
 
 
 def threshold(probability: float) -> int:
-    """A probability as `chance.word() < threshold` takes it."""
+    """A probability as `prng.word() < threshold` takes it."""
     return min(int(probability * WORDS), WORDS)
 
 
@@ -27,7 +27,7 @@ def _words(dice: Random) -> Iterator[int]:
         yield from memoryview(dice.bytes(BLOCK_BYTES)).cast("I")
 
 
-class Chance:
+class Prng:
     """Choices out of a `Random`; itself a `Random` for the production code that wants one."""
 
     __slots__ = ("word",)

@@ -1,49 +1,50 @@
-"""The groups at rest between a leading and a following hub, told in changes that may be lost.
+"""The set of hibernating groups between two processes, replicated over messages that may be lost.
 
-The leading hub numbers the changes of its set. A bundle carries those from some version to another;
-the following hub takes them if it has everything up to the first, and says which version it has.
-What was not confirmed is sent again, so the copy follows the original whatever is lost, repeated or
-reordered. The confirmation costs a number per bundle, however many groups rest.
+The process with the leaders numbers the changes of the set. A bundle carries the changes from one
+version to another. The other process takes them if it has everything up to the first version, and
+replies with the version that it has. Unconfirmed changes are sent again, so the copy follows the
+original even if bundles are lost, repeated or reordered. A confirmation is one number per bundle,
+whatever the number of groups.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from bascule.raft.multi.bundle import Rest
+from bascule.raft.multi.bundle import Hibernation
 
 
-class LedGroups:
-    """What this hub leads and has at rest, as one peer is to know it."""
+class LedHibernations:
+    """The hibernating groups that this process leads and one peer follows: the original set."""
 
-    __slots__ = ("_changes", "confirmed", "resting", "sent", "version")
+    __slots__ = ("_changes", "confirmed", "groups", "sent", "version")
 
     def __init__(self) -> None:
-        self.resting: dict[int, Rest] = {}
+        self.groups: dict[int, Hibernation] = {}
         self.version = 0
-        """Number of the last change; never goes back."""
+        """Number of the last change; it never falls."""
         self.sent = 0
-        """Changes up to here were sent since `send_again`."""
+        """Changes up to here were sent since the last `resend_unconfirmed`."""
         self.confirmed = 0
-        """The peer has everything up to here."""
+        """The peer has the changes up to here."""
         self._changes: dict[int, int] = {}
-        """Group -> version of its last change, those after `confirmed`, oldest first."""
+        """Group -> version of its last change, for those after `confirmed`, oldest first."""
 
     @property
     def has_changes(self) -> bool:
-        """Whether the peer has not confirmed everything."""
+        """Whether there are unconfirmed changes."""
         return bool(self._changes)
 
     @property
     def has_unsent(self) -> bool:
         return bool(self._changes) and self.sent < self.version
 
-    def add(self, rest: Rest) -> None:
-        self.resting[rest.group] = rest
-        self._changed(rest.group)
+    def add(self, hibernation: Hibernation) -> None:
+        self.groups[hibernation.group] = hibernation
+        self._changed(hibernation.group)
 
     def remove(self, group: int) -> None:
-        if self.resting.pop(group, None) is not None:
+        if self.groups.pop(group, None) is not None:
             self._changed(group)
 
     def _changed(self, group: int) -> None:
@@ -51,9 +52,9 @@ class LedGroups:
         self._changes.pop(group, None)
         self._changes[group] = self.version
 
-    def take_changes(self, most: int) -> tuple[int, int, tuple[Rest, ...], tuple[int, ...]]:
-        """(base, version, at rest, awake) of what was not sent, up to `most` groups."""
-        base, changes, resting = self.sent, self._changes, self.resting
+    def take_changes(self, most: int) -> tuple[int, int, tuple[Hibernation, ...], tuple[int, ...]]:
+        """(base, version, hibernating, awake) of the unsent changes, up to `most` groups."""
+        base, changes, hibernating = self.sent, self._changes, self.groups
         groups = []
         for group in reversed(changes):
             if changes[group] <= base:
@@ -63,12 +64,12 @@ class LedGroups:
         del groups[most:]
         if groups:
             self.sent = changes[groups[-1]]
-        rested = tuple([resting[group] for group in groups if group in resting])
-        woken = tuple([group for group in groups if group not in resting])
-        return base, self.sent, rested, woken
+        hibernated = tuple([hibernating[group] for group in groups if group in hibernating])
+        woken = tuple([group for group in groups if group not in hibernating])
+        return base, self.sent, hibernated, woken
 
     def confirm(self, version: int) -> None:
-        """The peer has everything up to `version`."""
+        """The peer has the changes up to `version`."""
         if not self.confirmed < version <= self.version:
             return
         self.confirmed = version
@@ -77,52 +78,54 @@ class LedGroups:
         while changes and changes[group := next(iter(changes))] <= version:
             del changes[group]
 
-    def send_again(self) -> None:
-        """What is not confirmed may be lost."""
+    def resend_unconfirmed(self) -> None:
+        """Send the unconfirmed changes again: they may have been lost."""
         self.sent = self.confirmed
 
-    def forget(self) -> None:
-        """The peer has nothing, and is to be told of nothing: all these groups are being woken."""
-        self.resting.clear()
+    def reset(self) -> None:
+        """The peer has an empty copy, and all these groups are being woken."""
+        self.groups.clear()
         self._changes.clear()
         self.sent = self.confirmed = 0
 
 
-class FollowedGroups:
-    """What a peer leads and has at rest, as this hub has heard it."""
+class FollowedHibernations:
+    """The hibernating groups that a peer leads and this process follows: the copy of the set."""
 
-    __slots__ = ("refused", "resting", "version")
+    __slots__ = ("groups", "refused", "version")
 
     def __init__(self) -> None:
         self.version = 0
-        self.resting: dict[int, Rest] = {}
-        """As the peer had it at `version`."""
-        self.refused: dict[int, Rest] = {}
-        """Those of it that do not rest here."""
+        self.groups: dict[int, Hibernation] = {}
+        """The peer's set as of `version`."""
+        self.refused: dict[int, Hibernation] = {}
+        """The ones among them that do not hibernate here."""
 
-    def take(self, base: int, version: int, rested: Sequence[Rest], woken: Sequence[int]) -> bool:
-        """Follow the changes, or do nothing where some before them are missing or these are old.
-        Whether they were taken."""
+    def take(
+        self, base: int, version: int, hibernated: Sequence[Hibernation], woken: Sequence[int]
+    ) -> bool:
+        """Take the changes unless earlier ones are missing or they are old. Whether they were
+        taken."""
         if not base <= self.version < version:
             return False
         self.version = version
         for group in woken:
-            self.resting.pop(group, None)
+            self.groups.pop(group, None)
             self.refused.pop(group, None)
-        for rest in rested:
-            self.resting[rest.group] = rest
-            self.refused.pop(rest.group, None)
+        for hibernation in hibernated:
+            self.groups[hibernation.group] = hibernation
+            self.refused.pop(hibernation.group, None)
         return True
 
     def refuse(self, group: int) -> bool:
-        """`group` does not rest here. Whether that is news to the peer."""
-        rest = self.resting.get(group)
-        if rest is None or self.refused.get(group) is rest:
+        """`group` does not hibernate here. Whether the peer has to be told."""
+        hibernation = self.groups.get(group)
+        if hibernation is None or self.refused.get(group) is hibernation:
             return False
-        self.refused[group] = rest
+        self.refused[group] = hibernation
         return True
 
-    def forget(self) -> None:
+    def reset(self) -> None:
         self.version = 0
-        self.resting.clear()
+        self.groups.clear()
         self.refused.clear()

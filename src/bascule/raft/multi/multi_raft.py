@@ -1,8 +1,8 @@
-"""`Hub`: all groups of one process, under one tick and one heartbeat per peer.
+"""`MultiRaft`: all groups of one process, under one tick and one coalesced heartbeat per peer.
 
-A pure object like the nodes it holds: ticks, bundles, completions and requests go in, and `ready`
-hands over what is to be done. What all groups have for one peer leaves in one bundle. The package
-says how groups come to rest and what wakes them.
+A pure object like the nodes in it: ticks, bundles, completions and requests come in, and `ready`
+returns what is to be done. All messages for one peer leave in one bundle. The package docstring
+says when groups hibernate and what wakes them.
 """
 
 from __future__ import annotations
@@ -16,32 +16,73 @@ from bascule.errors import RemoteProtocolError
 from bascule.raft.config import NEVER
 from bascule.raft.effects import Answer, Apply, Completion, Role, Write
 from bascule.raft.messages import AnyMessage, HeartbeatReply
-from bascule.raft.multi.bundle import Bundle, Rest
-from bascule.raft.multi.group import Group
-from bascule.raft.multi.peer import Heard, Peer
-from bascule.raft.multi.report import HubReport
-from bascule.raft.node import Node
+from bascule.raft.multi.bundle import Bundle, Hibernation
+from bascule.raft.multi.peer import Peer, PeerContinuity, PeerReport
+from bascule.raft.node import RaftNode
 
 
-class HubReady(msgspec.Struct, frozen=True, kw_only=True):
-    """All that the groups of a hub want done at one moment; see `effects.Ready`.
+class MultiRaftReady(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything that the groups of a process request at one moment; see `effects.Ready`.
 
-    The writes of all groups may be made durable by one sync.
+    One sync may make the writes of all groups durable.
     """
 
     bundles: tuple[Bundle, ...] = ()
-    """To be sent at once; those for one peer in this order, if it can be had."""
+    """To send at once; those for one peer in this order, if possible."""
     writes: tuple[tuple[int, Write], ...] = ()
-    """(group, write); when it is done: `advance(group, Written(number), write.then_send)`."""
+    """(group, write); when it is done: `advance(group, WriteDone(number), write.then_send)`."""
     applies: tuple[tuple[int, Apply], ...] = ()
     answers: tuple[tuple[int, Answer], ...] = ()
 
 
-class Hub:
-    """All groups of node `node_id` in this process. Not thread-safe; every method returns at once.
+class MultiRaftReport(msgspec.Struct, frozen=True):
+    """The state of a process, for people and metrics; its groups have reports of their own."""
 
-    `incarnation` is not 0 and differs from those of this node's earlier starts (the time of the
-    start will do). The ticks are those of the groups' settings.
+    node: int
+    incarnation: int
+    ticks: int
+    """Since the start."""
+    groups: int
+    hibernating: int
+    """The hibernating ones among them."""
+    peers: tuple[PeerReport, ...]
+
+
+class _Group:
+    """One group of the process: its node, the node's timer, and with whom it hibernates."""
+
+    __slots__ = (
+        "clock", "due_at", "led_to", "node", "number", "queued_at", "quiet_since", "under",
+    )  # fmt: skip
+
+    def __init__(self, number: int, node: RaftNode, now: int) -> None:
+        self.number = number
+        self.node = node
+        self.clock = now
+        """The tick of the process up to which the node's clock was moved."""
+        self.due_at = NEVER
+        """The tick at which the node's timer is due."""
+        self.queued_at = NEVER
+        """Its earliest entry in the heap of timers; at most `due_at`."""
+        self.led_to: tuple[Peer, ...] | None = None
+        """While it hibernates as leader: the peers of the other members."""
+        self.under: Peer | None = None
+        """While it hibernates as follower: the leader's peer."""
+        self.quiet_since: int | None = None
+        """The tick since which the leader could hibernate; None: it cannot."""
+
+    def catch_up(self, now: int) -> None:
+        """Move the node's clock to `now`."""
+        if now > self.clock:
+            self.node.tick(now - self.clock)
+            self.clock = now
+
+
+class MultiRaft:
+    """All groups of node `node_id` in this process. Not thread-safe; no method blocks.
+
+    `incarnation` is positive and differs from those of this node's earlier starts (for example the
+    time of the start). The ticks are those of the groups' settings.
     """
 
     def __init__(
@@ -55,12 +96,12 @@ class Hub:
         """Ticks since the start."""
         self._heartbeat_ticks = heartbeat_ticks
         self._election_ticks = election_ticks
-        self._groups: dict[int, Group] = {}
+        self._groups: dict[int, _Group] = {}
         self._peers: dict[int, Peer] = {}
-        self._busy: dict[int, Group] = {}
-        """Those to whom something happened since `ready` last asked them."""
+        self._active: dict[int, _Group] = {}
+        """Groups with an input since the last `ready`."""
         self._timers: list[tuple[int, int]] = []
-        """Heap of (tick, group)."""
+        """Heap of (tick, group): when the timers of nodes are due."""
 
     # -- groups -------------------------------------------------------------------------------
 
@@ -68,42 +109,42 @@ class Hub:
     def groups(self) -> tuple[int, ...]:
         return tuple(self._groups)
 
-    def add(self, number: int, node: Node) -> None:
-        """Take in a node, new or restored, of a group that is not here yet."""
+    def add(self, number: int, node: RaftNode) -> None:
+        """Add the node of a group that this process does not have yet."""
         assert node.id == self.id, (node.id, self.id)
         assert number not in self._groups, number
-        group = self._groups[number] = Group(number, node, self.now)
-        self._touch(group)
+        group = self._groups[number] = _Group(number, node, self.now)
+        self._mark_active(group)
 
     def remove(self, number: int) -> None:
-        """Let go of a group: its messages go nowhere from now on, and what is under way is lost."""
+        """Remove a group. Its messages are dropped from now on, and completions are ignored."""
         group = self._groups.pop(number)
-        self._busy.pop(number, None)
-        self._leave_rest(group)
+        self._active.pop(number, None)
+        self._leave_hibernation(group)
 
-    def node(self, number: int) -> Node:
-        """The node of a group, for requests and reports, at the present tick.
+    def node(self, number: int) -> RaftNode:
+        """The node of a group, for requests and reports, with its clock at the present tick.
 
-        Raises: KeyError where the group is not here.
+        Raises: KeyError for an unknown group.
         """
         group = self._groups[number]
         group.catch_up(self.now)
-        self._touch(group)
+        self._mark_active(group)
         return group.node
 
-    def report(self) -> HubReport:
-        """All of it; the groups have reports of their own."""
-        return HubReport(
+    def report(self) -> MultiRaftReport:
+        """The state of the process, without that of its groups."""
+        return MultiRaftReport(
             node=self.id,
             incarnation=self.incarnation,
             ticks=self.now,
             groups=len(self._groups),
-            at_rest=sum(group.node.resting for group in self._groups.values()),
-            links=tuple(peer.report(self.now) for peer in self._peers.values()),
+            hibernating=sum(group.node.hibernating for group in self._groups.values()),
+            peers=tuple(peer.report(self.now) for peer in self._peers.values()),
         )
 
-    def _touch(self, group: Group) -> None:
-        self._busy[group.number] = group
+    def _mark_active(self, group: _Group) -> None:
+        self._active[group.number] = group
 
     def _peer(self, node: int) -> Peer:
         peer = self._peers.get(node)
@@ -121,34 +162,35 @@ class Hub:
     def tick(self, count: int = 1) -> None:
         """Let `count` ticks pass.
 
-        More than `due` said means that this process was late; what peers said meanwhile is not
-        heard yet, so that time does not count as their silence. Groups at rest survive a stall.
+        More ticks than `due` returned mean that this process stalled. Bundles that arrived
+        meanwhile are not handled yet, so that time does not count as silence of the peers:
+        hibernating groups survive a stall.
         """
-        late = max(0, count - (self.due() or count))
+        stalled = max(0, count - (self.due() or count))
         self.now = now = self.now + count
         while (group := self._next_due()) is not None and group.due_at <= now:
             heapq.heappop(self._timers)
             group.queued_at = NEVER
             group.catch_up(now)
-            self._touch(group)
+            self._mark_active(group)
         for peer in tuple(self._peers.values()):
-            peer.excuse(late)
-            if peer.followed.resting and peer.is_silent(now):
-                self._forget_followed(peer)
+            peer.discount_stall(stalled)
+            if peer.followed.groups and peer.is_silent(now):
+                self._reset_followed(peer)
             if peer.was_in_contact and not peer.is_in_contact(now):
                 self._lose_contact(peer)
 
     def due(self) -> int | None:
-        """Ticks until something happens if nothing else does; None: never."""
+        """Ticks until something is due if nothing else happens; None: never."""
         now = self.now
         group = self._next_due()
         times = [] if group is None else [group.due_at]
         times += [at for peer in self._peers.values() for at in peer.deadlines(now)]
         return max(1, min(times) - now) if times else None
 
-    def _next_due(self) -> Group | None:
-        """The group whose node is due first. A place in the heap may be too early: a node that is
-        put off, as a follower is by each heartbeat, keeps its place until it comes up."""
+    def _next_due(self) -> _Group | None:
+        """The group whose node is due first. An entry in the heap may be too early: when a timer is
+        restarted, as each heartbeat restarts a follower's, its entry stays until it is reached."""
         timers = self._timers
         while timers:
             at, number = timers[0]
@@ -162,28 +204,28 @@ class Hub:
                 self._queue(group)
         return None
 
-    def _queue(self, group: Group) -> None:
+    def _queue(self, group: _Group) -> None:
         if group.due_at < group.queued_at:
             group.queued_at = group.due_at
             heapq.heappush(self._timers, (group.due_at, group.number))
 
-    # -- what comes in ------------------------------------------------------------------------
+    # -- input --------------------------------------------------------------------------------
 
     def receive(self, bundle: Bundle) -> None:
-        """Take what another hub sent.
+        """Handle a bundle from another process.
 
-        Raises: RemoteProtocolError where it is not for this node or cannot come from one that
-        keeps to the protocol; the rest of it is then as if lost.
+        Raises: RemoteProtocolError where it is not for this node, or a process that follows the
+        protocol cannot have sent it; the rest of it then counts as lost.
         """
         if bundle.target != self.id or bundle.source == self.id:
             raise RemoteProtocolError(
                 f"node {self.id} got a bundle from {bundle.source} to {bundle.target}"
             )
         peer, now = self._peer(bundle.source), self.now
-        heard = peer.hear(bundle, now)
-        if heard is Heard.RESTARTED:
-            self._forget_followed(peer)
-        if heard is not Heard.SAME:
+        continuity = peer.on_heartbeat(bundle, now)
+        if continuity is PeerContinuity.RESTARTED:
+            self._reset_followed(peer)
+        if continuity is not PeerContinuity.CONTINUED:
             self._wake_led(peer)
         for number, message in bundle.messages:
             self._step(number, message)
@@ -199,38 +241,38 @@ class Hub:
             return
         node = group.node
         group.catch_up(self.now)
-        if node.resting:
+        if node.hibernating:
             if (
                 type(message) is HeartbeatReply
                 and node.role is Role.LEADER
                 and message.term == node.term
             ):
-                return  # of the last round before it came to rest: nobody waits for it
+                return  # a reply to the last round before hibernation: nothing waits for it
             self._wake(group)
-        self._touch(group)
+        self._mark_active(group)
         node.step(message)
 
     def advance(
         self, number: int, completion: Completion, then_send: tuple[AnyMessage, ...] = ()
     ) -> None:
-        """Something handed over is done. Of a group that is no longer here it is of no interest."""
+        """A write or an apply of a group is done. Ignored for a group that was removed."""
         group = self._groups.get(number)
         if group is None:
             return
         self._send(number, then_send)
         group.catch_up(self.now)
-        self._touch(group)
+        self._mark_active(group)
         group.node.advance(completion)
 
-    # -- what goes out ------------------------------------------------------------------------
+    # -- output -------------------------------------------------------------------------------
 
-    def ready(self) -> HubReady | None:
-        """Hand over what is to be done; None where there is nothing."""
+    def ready(self) -> MultiRaftReady | None:
+        """Return what is to be sent, written, applied and answered, once; None: nothing."""
         writes: list[tuple[int, Write]] = []
         applies: list[tuple[int, Apply]] = []
         answers: list[tuple[int, Answer]] = []
-        busy, self._busy = self._busy, {}
-        for number, group in busy.items():
+        active, self._active = self._active, {}
+        for number, group in active.items():
             ready = group.node.ready()
             if ready is not None:
                 self._send(number, ready.send)
@@ -239,13 +281,13 @@ class Hub:
                 if ready.apply is not None:
                     applies.append((number, ready.apply))
                 answers += [(number, answer) for answer in ready.answers]
-            self._settle(group)
+            self._after_input(group)
         bundles: list[Bundle] = []
         for peer in self._peers.values():
             bundles += peer.take_bundles(self.now)
         if not (bundles or writes or applies or answers):
             return None
-        return HubReady(
+        return MultiRaftReady(
             bundles=tuple(bundles), writes=tuple(writes), applies=tuple(applies),
             answers=tuple(answers),
         )  # fmt: skip
@@ -254,84 +296,84 @@ class Hub:
         for message in messages:
             self._peer(message.target).outbox.append((number, message))
 
-    # -- coming to rest -----------------------------------------------------------------------
+    # -- hibernation --------------------------------------------------------------------------
 
-    def _settle(self, group: Group) -> None:
-        """See what has become of a node after all that happened to it."""
+    def _after_input(self, group: _Group) -> None:
+        """Update the group's hibernation and timer after its node handled all inputs."""
         node = group.node
-        if not node.resting:
-            self._leave_rest(group)
-            self._maybe_rest(group)
+        if not node.hibernating:
+            self._leave_hibernation(group)
+            self._maybe_hibernate(group)
         due = node.due()
         group.due_at = NEVER if due is None else group.clock + due
         self._queue(group)
 
-    def _maybe_rest(self, group: Group) -> None:
-        """Put a group to rest that this node leads and that has been quiet for long enough."""
+    def _maybe_hibernate(self, group: _Group) -> None:
+        """Hibernate if this node leads the group and it was quiet for an election timeout."""
         node, now = group.node, self.now
-        if node.role is not Role.LEADER or not node.may_rest(self._away(node)):
+        if node.role is not Role.LEADER or not node.may_hibernate(self._unreachable(node)):
             group.quiet_since = None
             return
         if group.quiet_since is None:
             group.quiet_since = now
         if now - group.quiet_since < self._election_ticks or not self._has_majority(node):
             return
-        node.rest_as_leader()
+        node.hibernate_as_leader()
         group.quiet_since = None
         group.led_to = tuple(self._peer(other) for other in node.members.all if other != self.id)
-        rest = Rest(group.number, node.term, node.log.last)
+        hibernation = Hibernation(group.number, node.term, node.log.last)
         for peer in group.led_to:
-            peer.led.add(rest)
+            peer.led.add(hibernation)
 
-    def _away(self, node: Node) -> list[int]:
-        """Members of its group that are out of contact."""
+    def _unreachable(self, node: RaftNode) -> list[int]:
+        """The members of its group whose processes are out of contact."""
         others = [other for other in node.members.all if other != self.id]
         return [other for other in others if not self._peer(other).is_in_contact(self.now)]
 
-    def _has_majority(self, node: Node) -> bool:
-        """Whether bundles pass both ways between this hub and a majority of the group's voters."""
-        away = self._away(node)
-        return node.members.is_majority(lambda voter: voter not in away)
+    def _has_majority(self, node: RaftNode) -> bool:
+        """Whether this process is in contact with a majority of the group's voters."""
+        unreachable = self._unreachable(node)
+        return node.members.is_majority(lambda voter: voter not in unreachable)
 
     def _on_changes(self, peer: Peer, bundle: Bundle) -> None:
-        """Follow what the peer says of the groups it leads."""
-        if not peer.followed.take(bundle.base, bundle.version, bundle.rested, bundle.woken):
+        """Take the changes of the hibernating groups that the peer leads."""
+        if not peer.followed.take(bundle.base, bundle.version, bundle.hibernated, bundle.woken):
             return
         for number in bundle.woken:
             group = self._groups.get(number)
             if group is not None and group.under is peer:
                 self._wake(group)
-        for rest in bundle.rested:
-            self._follow(peer, rest)
+        for hibernation in bundle.hibernated:
+            self._hibernate_as_follower(peer, hibernation)
 
-    def _follow(self, peer: Peer, rest: Rest) -> None:
-        group = self._groups.get(rest.group)
+    def _hibernate_as_follower(self, peer: Peer, hibernation: Hibernation) -> None:
+        group = self._groups.get(hibernation.group)
         if group is None:
-            peer.refuse(rest.group)
+            peer.refuse(hibernation.group)
             return
         group.catch_up(self.now)
-        if group.node.rest_as_follower(peer.id, rest.term, rest.index):
+        if group.node.hibernate_as_follower(peer.id, hibernation.term, hibernation.index):
             if group.under is not peer:
-                self._leave_rest(group)
+                self._leave_hibernation(group)
                 group.under = peer
             group.due_at = NEVER
         else:
             self._wake(group)
-            peer.refuse(rest.group)
+            peer.refuse(hibernation.group)
 
     # -- waking -------------------------------------------------------------------------------
 
-    def _wake(self, group: Group) -> None:
-        """Let a node's time pass again, a follower's as its leader's hub was heard."""
-        if not group.node.resting:
+    def _wake(self, group: _Group) -> None:
+        """Wake a node. A follower counts the silence of its leader's process."""
+        if not group.node.hibernating:
             return
         group.catch_up(self.now)
         under = group.under
         group.node.wake(0 if under is None else under.silent_ticks(self.now))
-        self._touch(group)
+        self._mark_active(group)
 
-    def _leave_rest(self, group: Group) -> None:
-        """Tell those it rested with."""
+    def _leave_hibernation(self, group: _Group) -> None:
+        """Remove the group from the sets of the peers that it hibernated with."""
         if group.led_to is not None:
             for peer in group.led_to:
                 peer.led.remove(group.number)
@@ -340,30 +382,30 @@ class Hub:
             group.under.refuse(group.number)
             group.under = None
 
-    def _on_refused(self, peer: Peer, refused: Iterable[Rest]) -> None:
-        for rest in refused:
-            if peer.led.resting.get(rest.group) == rest:
-                self._wake(self._groups[rest.group])
+    def _on_refused(self, peer: Peer, refused: Iterable[Hibernation]) -> None:
+        for hibernation in refused:
+            if peer.led.groups.get(hibernation.group) == hibernation:
+                self._wake(self._groups[hibernation.group])
 
     def _wake_led(self, peer: Peer) -> None:
-        """The peer lets none of the groups rest that this hub leads."""
-        for number in peer.led.resting:
+        """Wake all groups that this process leads and that hibernate with the peer."""
+        for number in peer.led.groups:
             self._wake(self._groups[number])
-        peer.led.forget()
+        peer.led.reset()
 
-    def _forget_followed(self, peer: Peer) -> None:
-        """Wake what rests under the peer."""
-        for number in peer.followed.resting:
+    def _reset_followed(self, peer: Peer) -> None:
+        """Wake all groups that hibernate under the peer."""
+        for number in peer.followed.groups:
             group = self._groups.get(number)
             if group is not None and group.under is peer:
                 self._wake(group)
                 group.under = None
-        peer.forget_followed()
+        peer.reset_followed()
 
     def _lose_contact(self, peer: Peer) -> None:
-        """Wake the groups that are left without a majority."""
+        """Wake the groups without a majority of their voters in contact."""
         peer.was_in_contact = False
-        for number in peer.led.resting:
+        for number in peer.led.groups:
             group = self._groups[number]
-            if group.node.resting and not self._has_majority(group.node):
+            if group.node.hibernating and not self._has_majority(group.node):
                 self._wake(group)

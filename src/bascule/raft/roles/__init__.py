@@ -1,5 +1,6 @@
-"""What a node does as follower, candidate and leader, around the state they share (`core`).
+"""What a node does as follower, candidate and leader.
 
-`core` holds term, vote, log, members and what is to be sent; `election`, `following` and `leading`
-change it in answer to messages and ticks. Nothing here waits, and nothing is carried out here.
+`core` holds the shared state: term, vote, log, membership, and what is to be written, applied and
+sent. `election`, `follower` and `leader` change it in response to messages and ticks.
+`node.RaftNode` decides which role handles a message, and when a role ends.
 """

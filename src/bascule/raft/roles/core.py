@@ -1,8 +1,7 @@
-"""What a node is, whatever its role: term, vote, log, members, and what is to be done.
+"""The state of a node that its roles share, and the order in which changes reach the disk.
 
-Everything that changes them goes through here, so that the order in which it reaches the disk is
-decided in one place: `take_write` collects what is not on its way yet, and `on_written` says how
-far the disk is.
+All changes of term, vote, log and membership go through `Core`. `take_write` collects the changes
+that have not been handed over yet; `on_written` says which of them are on disk.
 """
 
 from __future__ import annotations
@@ -18,157 +17,220 @@ from bascule.raft.config import RaftConfig
 from bascule.raft.effects import Answer, Apply, Role, Write
 from bascule.raft.log import RaftLog
 from bascule.raft.membership import NOBODY, Members, decode_members
-from bascule.raft.messages import AnyMessage, Chunk, Entry, Kind, Snapshot
-from bascule.raft.roles.proposals import Proposals
-from bascule.raft.roles.reads import Reads
-from bascule.raft.store import Restored
+from bascule.raft.messages import AnyMessage, Chunk, Entry, EntryKind, RaftSnapshot
+from bascule.raft.roles.proposals import PendingProposals
+from bascule.raft.roles.reads import PendingReads
+from bascule.raft.store import PersistentState
 
 
-class Purpose(Enum):
-    """Why a snapshot is written."""
+class SnapshotOrigin(Enum):
+    """Where a snapshot that is being written comes from."""
 
-    OWN = 1
-    """A snapshot this node took."""
+    TAKEN = 1
+    """This node's state machine; the log is compacted when the snapshot is on disk."""
     FETCHED = 2
-    """One that it fetched, to be installed."""
+    """Other members; the snapshot is installed when it is on disk."""
 
 
-class Underway(msgspec.Struct):
-    """A write that is not done."""
+class InflightWrite(msgspec.Struct):
+    """A write that was handed over and is not done."""
 
     number: int
     last: int
-    """Entries up to here are on disk when it is done; less where they were truncated since."""
+    """Entries up to here are on disk when it is done; lowered when they are truncated."""
     vote: tuple[int, int] | None
-    snapshots: tuple[tuple[Purpose, Snapshot], ...]
-    """Those whose chunks are complete with it."""
+    snapshots: tuple[tuple[SnapshotOrigin, RaftSnapshot], ...]
+    """The snapshots whose last chunks are in this write."""
 
 
 class Core:
-    """The state that the roles share. `applied <= commit <= log.last`, `synced <= log.last`."""
+    """The state that the roles share.
+
+    Always: `log.applied <= log.commit <= log.last` and `synced <= log.last`.
+    """
 
     __slots__ = (
-        "_after", "_applying", "_chunks", "_deletes", "_history", "_patience",
-        "_restore", "_snapshots", "_truncate_from", "_truncate_until", "_underway", "_unwritten",
-        "_vote_changed", "_write_number", "answers", "applied", "config", "contact",
-        "election_at", "id", "leader", "log", "next_ticket", "now", "outbox", "proposals",
-        "random", "reads", "role", "synced", "term", "voted_for",
+        "_applying_until", "_chunk_deletions", "_chunks", "_completed_snapshots",
+        "_election_timeout", "_inflight_writes", "_last_write_number", "_membership_history",
+        "_next_unwritten", "_restore_next", "_send_after_write", "_truncate_from",
+        "_truncate_until", "_vote_changed", "answers", "config", "election_due_at", "id",
+        "leader", "leader_heard_at", "log", "next_ticket", "now", "outbox", "proposals",
+        "random", "reads", "role", "snapshots_installed", "snapshots_taken", "synced", "term",
+        "voted_for",
     )  # fmt: skip
 
     def __init__(
-        self, node_id: int, config: RaftConfig, restored: Restored, random: Random
+        self, node_id: int, config: RaftConfig, persistent: PersistentState, random: Random
     ) -> None:
+        # Identity and settings; they never change.
         self.id = node_id
         self.config = config
         self.random = random
+        """Source of election timeouts. Nothing else draws from it."""
+
+        # Time.
         self.now = 0
-        """Ticks since the start."""
+        """Ticks since this object was made. Only `RaftNode.tick` raises it."""
+        self._election_timeout = 0
+        """The randomized election timeout in ticks, in [election_ticks, 2 * election_ticks).
+        Drawn again by `reset_election_timer`."""
+        self.leader_heard_at = 0
+        """The tick of the last message from a leader; 0 at the start, as if one had been heard
+        then. It never falls. A follower that wakes from hibernation raises it to the last message
+        of the leader's process."""
+        self.election_due_at = 0
+        """The tick at which a node that does not lead starts an election. Moved by each message
+        from a leader, each granted vote and each election."""
+
+        # Term, vote and role (Raft paper, figure 2).
+        self.term = persistent.term
+        """The current term. It never falls. Persisted together with `voted_for`."""
+        self.voted_for = persistent.voted_for
+        """The candidate that this node voted for in `term`, or `NOBODY`. Within one term it changes
+        once at most, from `NOBODY` to a node."""
         self.role = Role.FOLLOWER
+        """LEADER exactly while the node has a `Leader`."""
         self.leader = NOBODY
-        self.term = restored.term
-        self.voted_for = restored.voted_for
-        self.log = RaftLog(config.log_capacity, restored.snapshot, restored.entries)
+        """The leader of `term` as far as known; `id` while this node leads. Reset to `NOBODY` by
+        a new term and by an election."""
+
+        # The log and its durability.
+        self.log = RaftLog(config.log_capacity, persistent.snapshot, persistent.entries)
+        """Entries in memory, with the commit index and the applied index. All entries are appended
+        and truncated through `Core`, which keeps `_membership_history` and `_next_unwritten`."""
         self.synced = self.log.last
-        """Entries up to here are on this node's disk."""
-        self.applied = self.log.snapshot_index
-        self._patience = 0
-        self.contact = 0
-        """The tick at which a leader was last heard."""
-        self.election_at = 0
-        self.outbox: list[AnyMessage] = []
-        self.answers: list[Answer] = []
-        self.next_ticket = 1
-        self.proposals = Proposals(self.answers)
-        self.reads = Reads(self)
-        self._history = self._restored_history(restored)
-        self._after: list[AnyMessage] = []
-        self._underway: deque[Underway] = deque()
-        self._write_number = 0
-        self._unwritten = self.log.last + 1
+        """Entries up to here are on this node's disk, with the terms that `log` has. Raised by
+        finished writes, lowered by truncation. Only these count in this node's own match."""
+        self._next_unwritten = self.log.last + 1
+        """The first entry that no write has taken yet. `_next_unwritten - 1 <= log.last`."""
+        self._membership_history = self._restored_memberships(persistent)
+        """The membership at the snapshot (or the initial one), then one for each membership entry
+        behind it, committed or not. Never empty; the last one is in force."""
+
+        # Writes: what the next one has to contain, and those under way.
         self._vote_changed = False
+        """Whether `term` or `voted_for` changed since the last write was taken."""
         self._truncate_from = 0
+        """The first entry that earlier writes put into the store and `log` has removed or replaced;
+        0: none. The next write truncates from here before it appends."""
         self._truncate_until = 0
+        """The last entry that the snapshot replaced and the store may remove; 0: none."""
         self._chunks: list[Chunk] = []
-        self._deletes: list[tuple[int, int]] = []
-        self._snapshots: list[tuple[Purpose, Snapshot]] = []
-        self._applying = 0
-        self._restore = restored.snapshot
-        if self._restore is not None:
-            self.applied = 0
-        self._forget_again()
+        """Snapshot chunks to be written."""
+        self._chunk_deletions: list[tuple[int, int]] = []
+        """(index, chunk count) of the snapshots to be deleted."""
+        self._completed_snapshots: list[tuple[SnapshotOrigin, RaftSnapshot]] = []
+        """Snapshots whose last chunk is written by now or among `_chunks`."""
+        self._send_after_write: list[AnyMessage] = []
+        """Messages that must not leave before the next write is on disk."""
+        self._inflight_writes: deque[InflightWrite] = deque()
+        """Writes handed over and not done, oldest first; their numbers rise."""
+        self._last_write_number = 0
+        """Number of the last write handed over. Numbers begin at 1 and have no gaps."""
+
+        # The state machine.
+        self._applying_until = 0
+        """`last` of the `Apply` that is out, or 0. At most one is out."""
+        self._restore_next = persistent.snapshot
+        """The snapshot that the state machine has to restore before the next entries."""
+        if persistent.snapshot is not None:
+            self.log.applied = 0
+        self.snapshots_taken = 0
+        """Snapshots of this node's state machine that reached the disk since the start."""
+        self.snapshots_installed = 0
+        """Fetched snapshots that reached the disk since the start."""
+
+        # Output, taken by `RaftNode.ready`.
+        self.outbox: list[AnyMessage] = []
+        """Messages to send at once."""
+        self.answers: list[Answer] = []
+        """Answers to requests; shared with `proposals` and `reads`."""
+        self.next_ticket = 1
+        """The ticket of the next request. Tickets are never used twice."""
+        self.proposals = PendingProposals(self.answers)
+        self.reads = PendingReads(self.log, self.answers)
+
+        self._compact_restored_log()
         self.reset_election_timer()
 
-    def _forget_again(self) -> None:
-        """Drop what a crash brought back: the log was cut behind its snapshot, the store had not
-        flushed it. With so much in the ring there would be no room up to the next snapshot."""
+    def _compact_restored_log(self) -> None:
+        """Remove entries that a crash brought back: the log had been compacted, but the store had
+        not been flushed. With them in the ring there would be no room up to the next snapshot."""
         until = self.log.snapshot_index - self.config.kept_entries
         if until >= self.log.first:
             self.log.truncate_until(until)
             self._truncate_until = until
 
-    def _restored_history(self, restored: Restored) -> list[Members]:
-        base = restored.founding if restored.founding is not None else Members(())
-        if restored.snapshot is not None:
-            base = restored.snapshot.members
+    def _restored_memberships(self, persistent: PersistentState) -> list[Members]:
+        base = persistent.initial_members or Members(())
+        if persistent.snapshot is not None:
+            base = persistent.snapshot.members
         later = [
             decode_members(entry.payload)
-            for entry in restored.entries
-            if entry.kind == Kind.MEMBERS and entry.index > self.log.snapshot_index
+            for entry in persistent.entries
+            if entry.kind == EntryKind.MEMBERS and entry.index > self.log.snapshot_index
         ]
         return [base, *later]
 
-    # -- members ------------------------------------------------------------------------------
+    # -- membership ---------------------------------------------------------------------------
 
     @property
     def members(self) -> Members:
-        """Those in force: of the last members entry in the log, committed or not."""
-        return self._history[-1]
+        """The members in force: those of the last membership entry in the log, committed or not."""
+        return self._membership_history[-1]
 
     @property
     def is_voter(self) -> bool:
-        return self.id in self._history[-1].voters
+        return self.id in self._membership_history[-1].voters
 
     @property
-    def may_stand(self) -> bool:
-        """Whether an election may need this node: it votes, or did before a change that is not
-        committed. It may be the only one whose log has that change, so that no other can be elected
-        (thesis 4.2.2)."""
+    def may_campaign(self) -> bool:
+        """Whether this node may start an election: it is a voter, or was one before a change that
+        is not committed. It may be the only node whose log has that change, so that no other node
+        can be elected (thesis 4.2.2)."""
         if self.is_voter:
             return True
-        history = self._history
-        is_open = len(history) > 1 and history[-1].index > self.log.commit
-        return is_open and self.id in history[-2].voters
+        history = self._membership_history
+        is_uncommitted = len(history) > 1 and history[-1].index > self.log.commit
+        return is_uncommitted and self.id in history[-2].voters
 
     def members_at(self, index: int) -> Members:
-        """Those in force at `index`, which is not before the snapshot."""
-        return next(found for found in reversed(self._history) if found.index <= index)
+        """The members in force at `index`, which is not before the snapshot."""
+        return next(
+            members for members in reversed(self._membership_history) if members.index <= index
+        )
 
     # -- time ---------------------------------------------------------------------------------
 
     def reset_election_timer(self) -> None:
-        """Be patient anew, for a time by dice, so that rivals do not stand at once again."""
+        """Draw a new election timeout and start it now. It is random so that candidates that split
+        the votes do not start their next elections at the same time (thesis 3.4)."""
         ticks = self.config.election_ticks
-        self._patience = ticks + int(self.random.uniform(0, ticks))
-        self.election_at = self.now + self._patience
+        self._election_timeout = ticks + int(self.random.uniform(0, ticks))
+        self.election_due_at = self.now + self._election_timeout
 
-    def heard_leader(self) -> None:
-        self.contact = self.now
-        self.election_at = self.now + self._patience
+    def on_leader_heard(self) -> None:
+        """Restart the election timeout: a message from the leader arrived."""
+        self.leader_heard_at = self.now
+        self.election_due_at = self.now + self._election_timeout
 
     def hears_leader(self) -> bool:
-        """Whether a leader was heard so lately that no election is due (thesis 4.2.3)."""
-        if self.role is Role.LEADER or self.has_promised:
+        """Whether a leader was heard within the minimum election timeout, so that votes are to be
+        refused (thesis 4.2.3)."""
+        if self.role is Role.LEADER or self.in_lease:
             return True
-        return self.leader != NOBODY and self.now - self.contact < self.config.election_ticks
+        return (
+            self.leader != NOBODY and self.now - self.leader_heard_at < self.config.election_ticks
+        )
 
     @property
-    def has_promised(self) -> bool:
-        """Whether a leader may trust, for its lease, that this node takes no part in an election.
+    def in_lease(self) -> bool:
+        """Whether a leader's lease may rely on this node: it then takes no part in an election.
 
-        That holds from when it was last heard, whatever this node has learnt since, even a later
-        term. A node that just started may have promised what it has forgotten.
+        The lease lasts from the leader's last message, even if this node has learnt of a later term
+        since. A node that just started may have extended a lease that it no longer knows of.
         """
-        recent = self.now - self.contact < self.config.election_ticks
+        recent = self.now - self.leader_heard_at < self.config.election_ticks
         return recent and self.config.lease_reads
 
     # -- term and vote ------------------------------------------------------------------------
@@ -188,211 +250,218 @@ class Core:
     # -- the log ------------------------------------------------------------------------------
 
     def append(self, entry: Entry) -> None:
-        """Put `entry` behind the last one.
+        """Append `entry`, which follows the last one. A membership entry is in force at once.
 
-        Raises: RemoteProtocolError where it changes the members and holds none.
+        Raises: RemoteProtocolError where its payload is not an encoded membership.
         """
-        if entry.kind == Kind.MEMBERS:
+        if entry.kind == EntryKind.MEMBERS:
             try:
                 members = decode_members(entry.payload)
             except msgspec.MsgspecError as error:
                 raise RemoteProtocolError(
-                    f"entry {entry.index} holds no members: {error}"
+                    f"membership entry {entry.index} cannot be decoded: {error}"
                 ) from error
-            self._history.append(members)
+            self._membership_history.append(members)
         self.log.append(entry)
 
     def truncate_from(self, index: int) -> None:
-        """Replace the log from `index` on: its entries will not be committed.
+        """Remove the entries from `index` on, which another leader replaces.
 
-        A write of them that is still under way no longer says that its entries are on disk, even
-        where the same entry comes back later: the disk passes through the other one in between.
+        A write of them that is under way no longer makes them durable, not even if the same entry
+        is appended again later: in between, the disk holds the entry that replaced it.
         """
         self.log.truncate_from(index)
-        while self._history[-1].index >= index and len(self._history) > 1:
-            self._history.pop()
+        history = self._membership_history
+        while history[-1].index >= index and len(history) > 1:
+            history.pop()
         self._forget_written(index)
-        self.proposals.truncated(index)
+        self.proposals.on_truncated(index)
 
     def _forget_written(self, index: int) -> None:
-        for write in self._underway:
+        for write in self._inflight_writes:
             write.last = min(write.last, index - 1)
         self.synced = min(self.synced, index - 1)
-        if index < self._unwritten:
+        if index < self._next_unwritten:
             self._truncate_from = min(self._truncate_from or index, index)
-            self._unwritten = index
+            self._next_unwritten = index
 
     def commit_to(self, index: int) -> bool:
-        """Commit up to `index`; whether that is news."""
+        """Raise the commit index to `index`; whether it was lower before."""
         log = self.log
         if index <= log.commit:
             return False
         start = log.commit + 1
         log.commit_to(index)
-        self.proposals.committed(start, index + 1, log, self.leader)
+        self.proposals.on_committed(start, index + 1, log, self.leader)
         return True
 
-    # -- messages -----------------------------------------------------------------------------
+    # -- output -------------------------------------------------------------------------------
+
+    def new_ticket(self) -> int:
+        ticket = self.next_ticket
+        self.next_ticket += 1
+        return ticket
 
     def send(self, message: AnyMessage) -> None:
-        """At once."""
+        """Send at once."""
         self.outbox.append(message)
 
     def send_when_durable(self, message: AnyMessage) -> None:
-        """Once everything decided until now is on disk."""
-        if self._underway or self._has_write():
-            self._after.append(message)
+        """Send when all changes made until now are on disk."""
+        if self._inflight_writes or self._has_write():
+            self._send_after_write.append(message)
         else:
             self.outbox.append(message)
 
-    # -- the disk -----------------------------------------------------------------------------
+    # -- writes -------------------------------------------------------------------------------
 
     def _has_write(self) -> bool:
         return bool(
             self._vote_changed
-            or self.log.last >= self._unwritten
+            or self.log.last >= self._next_unwritten
             or self._truncate_from
             or self._chunks
             or self._truncate_until
-            or self._deletes
-            or self._after
+            or self._chunk_deletions
+            or self._send_after_write
         )
 
     def persist_chunk(self, chunk: Chunk) -> None:
         self._chunks.append(chunk)
 
-    def persist_snapshot(self, snapshot: Snapshot, purpose: Purpose) -> None:
-        """The chunks of `snapshot` are complete with the next write."""
-        if purpose is Purpose.OWN:
+    def persist_snapshot(self, snapshot: RaftSnapshot, origin: SnapshotOrigin) -> None:
+        """Report `snapshot` as complete when the next write is done. The chunks of a fetched
+        snapshot were passed to `persist_chunk` before."""
+        if origin is SnapshotOrigin.TAKEN:
             self._chunks.extend(snapshot.as_chunks())
-        self._snapshots.append((purpose, snapshot))
+        self._completed_snapshots.append((origin, snapshot))
 
     def delete_chunks(self, index: int, count: int) -> None:
         self._chunks = [chunk for chunk in self._chunks if chunk.index != index]
-        self._deletes.append((index, count))
+        self._chunk_deletions.append((index, count))
 
     def take_write(self) -> Write | None:
-        """What is to be written and is not on its way yet."""
+        """All changes that have not been handed over yet, as one write; None: no changes."""
         if not self._has_write():
             return None
-        self._write_number += 1
+        self._last_write_number += 1
         log = self.log
-        entries = log.slice(self._unwritten, log.last + 1)
+        entries = log.slice(self._next_unwritten, log.last + 1)
         vote = (self.term, self.voted_for) if self._vote_changed else None
         write = Write(
-            number=self._write_number,
+            number=self._last_write_number,
             vote=vote,
             truncate_from=self._truncate_from,
             entries=entries,
             chunks=tuple(self._chunks),
             truncate_until=self._truncate_until,
-            delete_chunks=tuple(self._deletes),
-            sync=bool(entries or vote or self._snapshots),
-            then_send=tuple(self._after),
+            delete_chunks=tuple(self._chunk_deletions),
+            sync=bool(entries or vote or self._completed_snapshots),
+            then_send=tuple(self._send_after_write),
         )
-        self._underway.append(Underway(write.number, log.last, vote, tuple(self._snapshots)))
-        self._unwritten = log.last + 1
+        self._inflight_writes.append(
+            InflightWrite(write.number, log.last, vote, tuple(self._completed_snapshots))
+        )
+        self._next_unwritten = log.last + 1
         self._vote_changed = False
         self._truncate_from = self._truncate_until = 0
-        self._snapshots.clear()
+        self._completed_snapshots.clear()
         self._chunks.clear()
-        self._deletes.clear()
-        self._after.clear()
+        self._chunk_deletions.clear()
+        self._send_after_write.clear()
         return write
 
-    def on_written(self, number: int) -> list[Underway]:
-        """The writes that are done now, oldest first."""
+    def on_written(self, number: int) -> list[InflightWrite]:
+        """The writes up to `number` are done; returns them, oldest first."""
         done = []
-        while self._underway and self._underway[0].number <= number:
-            write = self._underway.popleft()
+        while self._inflight_writes and self._inflight_writes[0].number <= number:
+            write = self._inflight_writes.popleft()
             self.synced = max(self.synced, write.last)
             done.append(write)
         return done
 
     # -- snapshots ----------------------------------------------------------------------------
 
-    def compact(self, snapshot: Snapshot, until: int) -> None:
-        """`snapshot` is on disk: keep of the log what is behind `until`."""
-        if self._is_old(snapshot):
+    def compact(self, snapshot: RaftSnapshot, until: int) -> None:
+        """`snapshot` is on disk: make it the log's snapshot and remove entries up to `until`."""
+        if self._is_superseded(snapshot):
             return
         old = self.log.snapshot
         self.log.snapshot = snapshot
-        until = min(until, self._unwritten - 1)
+        until = min(until, self._next_unwritten - 1)
         if until >= self.log.first:
             self.log.truncate_until(until)
             self._truncate_until = until
-        while len(self._history) > 1 and self._history[1].index <= snapshot.index:
-            self._history.pop(0)
+        history = self._membership_history
+        while len(history) > 1 and history[1].index <= snapshot.index:
+            history.pop(0)
         if old is not None:
-            self._deletes.append((old.index, len(old.chunks)))
+            self._chunk_deletions.append((old.index, len(old.chunks)))
 
-    def _is_old(self, snapshot: Snapshot) -> bool:
-        """Whether a newer one, or the same, came into force meanwhile; its chunks then may go."""
+    def _is_superseded(self, snapshot: RaftSnapshot) -> bool:
+        """Whether the log has the same snapshot or a newer one; the chunks of an older one are
+        deleted."""
         if snapshot.index < self.log.snapshot_index:
-            self._deletes.append((snapshot.index, len(snapshot.chunks)))
+            self._chunk_deletions.append((snapshot.index, len(snapshot.chunks)))
         return snapshot.index <= self.log.snapshot_index
 
-    def install(self, snapshot: Snapshot) -> None:
-        """`snapshot`, fetched from others, is on disk: become it.
+    def install(self, snapshot: RaftSnapshot) -> None:
+        """`snapshot`, fetched from other members, is on disk: make it the log's snapshot.
 
-        The log behind it stays where it agrees with the snapshot. Where it does not, what was
-        proposed here up to the snapshot may be part of it or not; what lies behind never will be.
+        Entries behind it stay if the log agrees with the snapshot. Otherwise the log is reset:
+        proposals up to the snapshot may be part of it or not, those behind it never commit.
         """
         log = self.log
-        if self._is_old(snapshot):
+        if self._is_superseded(snapshot):
             return
         if snapshot.index <= log.commit or log.term_at(snapshot.index) == snapshot.term:
             self.commit_to(snapshot.index)
             self.compact(snapshot, snapshot.index)
         else:
             old = log.snapshot
-            behind = snapshot.index + 1
-            self.proposals.covered(behind, self.leader)
-            self.proposals.doomed(behind, self.leader)
-            if self._unwritten > behind:
-                self._truncate_from = behind
+            next_index = snapshot.index + 1
+            self.proposals.on_covered_by_snapshot(next_index, self.leader)
+            self.proposals.on_log_reset(next_index, self.leader)
+            if self._next_unwritten > next_index:
+                self._truncate_from = next_index
             log.reset(snapshot)
-            for write in self._underway:
+            for write in self._inflight_writes:
                 write.last = snapshot.index
             self.synced = snapshot.index
             self._truncate_until = snapshot.index
-            self._unwritten = behind
-            self._history = [snapshot.members]
+            self._next_unwritten = next_index
+            self._membership_history = [snapshot.members]
             if old is not None:
-                self._deletes.append((old.index, len(old.chunks)))
-        if self.applied < snapshot.index:
-            self._restore = snapshot
+                self._chunk_deletions.append((old.index, len(old.chunks)))
+        if log.applied < snapshot.index:
+            self._restore_next = snapshot
 
     # -- the state machine --------------------------------------------------------------------
 
-    @property
-    def is_applying(self) -> bool:
-        return self._applying > 0
-
     def take_apply(self) -> Apply | None:
-        """The next work for the state machine, unless some is out."""
-        if self._applying:
+        """The next work for the state machine; None while some is out."""
+        if self._applying_until:
             return None
-        if (snapshot := self._restore) is not None:
-            self._restore = None
-            if snapshot.index > self.applied:
-                self._applying = snapshot.index
-                return Apply(last=snapshot.index, restore=snapshot)
         log = self.log
-        if self.applied >= log.commit:
+        if (snapshot := self._restore_next) is not None:
+            self._restore_next = None
+            if snapshot.index > log.applied:
+                self._applying_until = snapshot.index
+                return Apply(last=snapshot.index, restore=snapshot)
+        if log.applied >= log.commit:
             return None
-        step = self.config.commit_count_to_take_snapshot
-        boundary = (self.applied // step + 1) * step
-        last = min(log.commit, boundary, self.applied + self.config.apply_entries_max)
-        self._applying = last
+        interval = self.config.commit_count_to_take_snapshot
+        snapshot_at = (log.applied // interval + 1) * interval
+        last = min(log.commit, snapshot_at, log.applied + self.config.apply_entries_max)
+        self._applying_until = last
         return Apply(
             last=last,
-            entries=log.slice(self.applied + 1, last + 1),
-            take_snapshot=last == boundary,
+            entries=log.slice(log.applied + 1, last + 1),
+            take_snapshot=last == snapshot_at,
         )
 
     def on_applied(self, index: int) -> None:
-        assert index == self._applying, (index, self._applying)
-        self._applying = 0
-        self.applied = index
-        self.reads.on_applied()
+        assert index == self._applying_until, (index, self._applying_until)
+        self._applying_until = 0
+        self.log.applied = index
+        self.reads.on_applied(self.leader)

@@ -1,4 +1,4 @@
-"""Standing for election, and voting (thesis 3.4, 3.6, 4.2.3, 9.6)."""
+"""Elections: campaigning and voting (thesis 3.4, 3.6, 4.2.3, 9.6)."""
 
 from __future__ import annotations
 
@@ -9,22 +9,24 @@ from bascule.raft.roles.core import Core
 
 
 class Election:
-    """A node's candidacies and votes."""
+    """The elections that a node starts, and the votes that it gives."""
 
     __slots__ = ("_core", "_forced", "_votes")
 
     def __init__(self, core: Core) -> None:
         self._core = core
         self._votes: dict[int, bool] = {}
+        """Voter -> whether it granted its vote, in the present election or pre-vote."""
         self._forced = False
+        """Whether the leader asked for this election, to hand leadership over."""
 
-    def stand(self, *, forced: bool = False) -> bool:
-        """Ask for votes where this node may lead: first whether it would get them, unless `forced`
-        by the leader. Whether it stands."""
+    def campaign(self, *, forced: bool = False) -> bool:
+        """Start an election if this node may: a pre-vote first, unless `forced` by the leader.
+        Whether one was started."""
         core = self._core
-        if not core.may_stand or core.role is Role.LEADER:
+        if not core.may_campaign or core.role is Role.LEADER:
             return False
-        if core.has_promised and not forced:
+        if core.in_lease and not forced:
             return False
         core.reset_election_timer()
         self._votes = {}
@@ -34,20 +36,20 @@ class Election:
             return True
         core.role = Role.PRE_CANDIDATE
         core.leader = NOBODY
-        self._ask(pre=True)
+        self._request_votes(pre=True)
         self._votes[core.id] = True
         return True
 
     def is_won(self) -> bool:
-        """Whether a majority of the voters has said yes."""
+        """Whether a majority of the voters granted its vote."""
         return self._core.members.is_majority(lambda voter: self._votes.get(voter, False))
 
     def is_lost(self) -> bool:
-        """Whether a majority can no longer say yes."""
+        """Whether a majority of the voters refused its vote."""
         return self._core.members.is_majority(lambda voter: self._votes.get(voter) is False)
 
     def proceed(self) -> bool:
-        """Act on the votes as they are; whether this node is elected."""
+        """Act on the votes counted so far; whether this node is elected."""
         core = self._core
         if core.role is Role.PRE_CANDIDATE and self.is_won():
             self._votes = {}
@@ -59,14 +61,14 @@ class Election:
         return False
 
     def _become_candidate(self) -> None:
-        """Begin a term with a vote for oneself, which counts once it is on disk."""
+        """Begin a term with a vote for itself, which counts when it is on disk."""
         core = self._core
         core.role = Role.CANDIDATE
         core.leader = NOBODY
         core.set_term(core.term + 1, core.id)
-        self._ask(pre=False)
+        self._request_votes(pre=False)
 
-    def _ask(self, *, pre: bool) -> None:
+    def _request_votes(self, *, pre: bool) -> None:
         core = self._core
         log = core.log
         term = core.term + 1 if pre else core.term
@@ -79,36 +81,36 @@ class Election:
             else:
                 core.send_when_durable(request)
 
-    def on_own_vote(self, term: int, voted_for: int) -> None:
+    def on_own_vote_durable(self, term: int, voted_for: int) -> None:
         """(term, vote) is on disk."""
         core = self._core
         if core.role is Role.CANDIDATE and (term, voted_for) == (core.term, core.id):
             self._votes[core.id] = True
 
-    def on_reply(self, message: VoteReply) -> None:
-        """A vote for the candidacy under way; any other is of an older one."""
+    def on_vote_reply(self, message: VoteReply) -> None:
+        """Count a reply to the present election. Replies to earlier ones are ignored."""
         core = self._core
         wanted = Role.PRE_CANDIDATE if message.pre else Role.CANDIDATE
         if core.role is not wanted:
             return
-        asked = core.term + 1 if message.pre else core.term
-        if message.granted and message.term != asked:
+        requested_term = core.term + 1 if message.pre else core.term
+        if message.granted and message.term != requested_term:
             return
         self._votes[message.source] = message.granted
 
-    def on_request(self, message: VoteRequest) -> None:
-        """Vote. The terms have been compared: the asker's is this node's, or it is a pre-vote of a
-        later one."""
+    def on_vote_request(self, message: VoteRequest) -> None:
+        """Grant or refuse a vote. The caller has compared the terms: the request is of this node's
+        term, or it is a pre-vote of a later one."""
         core = self._core
         log = core.log
-        complete = (message.last_term, message.last_index) >= (log.last_term, log.last)
+        is_up_to_date = (message.last_term, message.last_index) >= (log.last_term, log.last)
         if message.pre:
-            free = message.term > core.term or self._is_free(message.source)
+            may_vote = message.term > core.term or self._may_vote_for(message.source)
         else:
-            free = self._is_free(message.source)
-        if core.has_promised and not message.forced:
-            free = False
-        if not (complete and free):
+            may_vote = self._may_vote_for(message.source)
+        if core.in_lease and not message.forced:
+            may_vote = False
+        if not (is_up_to_date and may_vote):
             self.refuse(message)
             return
         if message.pre:
@@ -118,7 +120,7 @@ class Election:
         core.reset_election_timer()
         core.send_when_durable(VoteReply(core.id, message.source, message.term, False, True))
 
-    def _is_free(self, candidate: int) -> bool:
+    def _may_vote_for(self, candidate: int) -> bool:
         core = self._core
         return core.voted_for == candidate or (core.voted_for == NOBODY and core.leader == NOBODY)
 

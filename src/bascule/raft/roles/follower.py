@@ -4,34 +4,38 @@ from __future__ import annotations
 
 from bascule.errors import RemoteProtocolError
 from bascule.raft.messages import (
-    Append,
     AppendReply,
+    AppendRequest,
     ChunkReply,
     ChunkRequest,
     Entry,
+    EntryKind,
     Heartbeat,
     HeartbeatReply,
-    Kind,
     SnapshotOffer,
     SnapshotReply,
 )
 from bascule.raft.roles.core import Core
-from bascule.raft.roles.snapshot_fetcher import Collector
+from bascule.raft.roles.snapshot_fetcher import SnapshotFetcher
 
 
-class Following:
-    """The follower's side of replication. The terms have been compared: the sender leads."""
+class Follower:
+    """The follower's side of replication. The caller has compared the terms: the sender leads.
 
-    __slots__ = ("_core", "collector")
+    It exists in every role, since a node in any role hands out the chunks of its snapshot.
+    """
+
+    __slots__ = ("_core", "fetcher")
 
     def __init__(self, core: Core) -> None:
         self._core = core
-        self.collector: Collector | None = None
+        self.fetcher: SnapshotFetcher | None = None
+        """The snapshot that is being fetched, until it is installed or given up."""
 
-    def on_append(self, message: Append) -> None:
-        """Take what follows the entry both have, and say how far the logs agree.
+    def on_append(self, message: AppendRequest) -> None:
+        """Take the entries behind the previous one, and reply how far the logs match.
 
-        Raises: RemoteProtocolError where the entries do not follow each other.
+        Raises: RemoteProtocolError where the entries are not contiguous.
         """
         core = self._core
         log = core.log
@@ -42,26 +46,26 @@ class Following:
                 f"node {message.source} sent entries {entries[0].index} to {entries[-1].index} "
                 f"after entry {previous}"
             )
-        # What is committed is the same everywhere, so an append that begins there always fits,
-        # whatever the log still knows of that place.
+        # Committed entries are the same on all members, so an append that begins below the commit
+        # index always matches, even where the log no longer knows the term of the previous entry.
         if previous < log.commit:
             if end <= log.commit:
-                self._matched(message.source, log.commit)
+                self._reply_matched(message.source, log.commit)
                 return
             entries = entries[log.commit - previous :]
         elif log.term_at(previous) != message.previous_term:
             hint, term = log.last_index_with_term_up_to(previous, message.previous_term)
             core.send(AppendReply(core.id, message.source, core.term, False, previous, hint, term))
             return
-        matched = self._take(entries, start=max(previous, log.commit))
+        matched = self._merge(entries, start=max(previous, log.commit))
         core.commit_to(max(log.commit, min(message.commit, matched)))
-        self._matched(message.source, matched)
+        self._reply_matched(message.source, matched)
 
-    def _take(self, entries: tuple[Entry, ...], *, start: int) -> int:
-        """Make the log hold `entries` behind `start`; the last index that agrees.
+    def _merge(self, entries: tuple[Entry, ...], *, start: int) -> int:
+        """Make the log contain `entries` behind `start`; returns the last index that matches.
 
-        An entry that is there already stays, with all behind it: a delayed append says nothing of
-        what came after it. Where the ring is full, a part is taken.
+        Entries that are there already stay, with all later ones: a delayed append does not say what
+        follows it. Where the ring is full, only the entries that fit are taken.
         """
         core = self._core
         log = core.log
@@ -76,20 +80,20 @@ class Following:
         return matched
 
     def _append(self, entries: tuple[Entry, ...], matched: int) -> int:
-        """Append what there is room for; the last index of it, or `matched` where there is none."""
+        """Append the entries that fit; returns the last of them, or `matched` if none fits."""
         core = self._core
         log = core.log
         if len(entries) <= log.room and not any(entry.kind for entry in entries):
             log.extend(entries)
             return entries[-1].index
         for entry in entries:
-            if log.room <= 0 and entry.kind != Kind.NO_OP:
+            if log.room <= 0 and entry.kind != EntryKind.NO_OP:
                 break
             core.append(entry)
             matched = entry.index
         return matched
 
-    def _matched(self, leader: int, index: int) -> None:
+    def _reply_matched(self, leader: int, index: int) -> None:
         core = self._core
         reply = AppendReply(core.id, leader, core.term, True, index)
         if index <= core.synced:
@@ -103,26 +107,26 @@ class Following:
         core.commit_to(max(log.commit, min(message.commit, log.last)))
         core.send(HeartbeatReply(core.id, message.source, core.term, message.round))
 
-    def on_offer(self, message: SnapshotOffer) -> None:
-        """Fetch the snapshot, unless the log has what it stands for."""
+    def on_snapshot_offer(self, message: SnapshotOffer) -> None:
+        """Fetch the snapshot, unless the log already contains its entries."""
         core = self._core
         log = core.log
         if message.index <= log.commit or log.term_at(message.index) == message.index_term:
             core.commit_to(max(message.index, log.commit))
-            self.has_reached(message.source, log.commit)
+            self.reply_snapshot(message.source, log.commit)
             return
-        if self.collector is not None and self.collector.fits(message):
-            self.collector.renew(message)
+        if self.fetcher is not None and self.fetcher.is_offer_of_same(message):
+            self.fetcher.on_repeated_offer(message)
             return
-        if self.collector is not None:
-            if message.index < self.collector.index or self.collector.is_complete:
-                return  # an older one, or what was fetched is on its way to the disk
-            self.collector.abandon()
-        self.collector = Collector(core, message)
-        self.collector.ask()
+        if self.fetcher is not None:
+            if message.index < self.fetcher.index or self.fetcher.is_complete:
+                return  # the offer is older, or the fetched snapshot is being written
+            self.fetcher.abandon()
+        self.fetcher = SnapshotFetcher(core, message)
+        self.fetcher.request_chunks()
 
-    def has_reached(self, leader: int, index: int) -> None:
-        """Tell the leader that it may go on behind `index`."""
+    def reply_snapshot(self, leader: int, index: int) -> None:
+        """Tell the leader that this node has everything up to `index` on disk."""
         core = self._core
         reply = SnapshotReply(core.id, leader, core.term, index)
         if index <= core.synced:
@@ -131,15 +135,15 @@ class Following:
             core.send_when_durable(reply)
 
     def on_chunk_request(self, message: ChunkRequest) -> None:
-        """Hand out a chunk of this node's snapshot, whatever its role."""
+        """Send a chunk of this node's snapshot. Nodes in every role do."""
         core = self._core
         snapshot = core.log.snapshot
         data = None
         if snapshot is not None and snapshot.index == message.index:
             if not 0 <= message.number < len(snapshot.chunks):
                 raise RemoteProtocolError(
-                    f"node {message.source} asked for chunk {message.number} of the snapshot at "
-                    f"{message.index}, which has {len(snapshot.chunks)}"
+                    f"node {message.source} requested chunk {message.number} of the snapshot at "
+                    f"{message.index}, which has {len(snapshot.chunks)} chunks"
                 )
             data = snapshot.chunks[message.number]
         core.send(
@@ -147,19 +151,26 @@ class Following:
         )
 
     def on_chunk(self, message: ChunkReply) -> None:
-        if self.collector is not None:
-            self.collector.on_chunk(message)
+        if self.fetcher is not None:
+            self.fetcher.on_chunk(message)
 
     def expire(self) -> None:
-        """Ask again for chunks that did not come, unless the log brought what they stand for."""
-        if self.collector is None:
+        """Request late chunks again; stop fetching if the log has reached the snapshot's index."""
+        if self.fetcher is None:
             return
-        if self.collector.index <= self._core.log.commit and not self.collector.is_complete:
-            self.collector = None
+        if self.fetcher.index <= self._core.log.commit and not self.fetcher.is_complete:
+            self.fetcher = None
         else:
-            self.collector.expire()
+            self.fetcher.expire_requests()
+
+    def stop_fetching(self) -> None:
+        """This node leads now. A snapshot that is complete is still written and installed."""
+        if self.fetcher is not None:
+            if not self.fetcher.is_complete:
+                self.fetcher.abandon()
+            self.fetcher = None
 
     def on_installed(self, index: int) -> None:
-        """The snapshot at `index` is in force."""
-        if self.collector is not None and self.collector.index <= index:
-            self.collector = None
+        """The snapshot at `index` was installed."""
+        if self.fetcher is not None and self.fetcher.index <= index:
+            self.fetcher = None

@@ -1,68 +1,77 @@
-"""What a leader does (thesis 3.5, 3.6, 6.4): replicate, commit, confirm reads, watch its quorum."""
+"""What a leader does (thesis 3.5, 3.6, 6.4): replicate, commit, confirm reads, check its quorum."""
 
 from __future__ import annotations
 
 import zlib
 from collections import deque
+from collections.abc import Collection
 
-from bascule.raft.membership import NOBODY
+from bascule.raft.membership import NOBODY, majority_value
 from bascule.raft.messages import (
-    Append,
     AppendReply,
+    AppendRequest,
     Entry,
+    EntryKind,
     Heartbeat,
     HeartbeatReply,
-    Kind,
-    Snapshot,
+    RaftSnapshot,
     SnapshotOffer,
     SnapshotReply,
     TimeoutNow,
 )
 from bascule.raft.roles.core import Core
-from bascule.raft.roles.progress import Pace, Progress
+from bascule.raft.roles.progress import FollowerProgress, ProgressState
 
 
-class Leading:
-    """One term of leadership. It begins with a no-op, before which nothing is committed in it."""
+class Leader:
+    """One term of leadership. It begins by appending a no-op, with which the first commit of the
+    term includes entries of older terms."""
 
     __slots__ = (
-        "_checksums", "_core", "_lease_from", "_rounds", "first_index", "heartbeat_at",
-        "may_lease", "progress", "quorum_at", "round", "target",
+        "_checksums", "_core", "_lease_start", "_unconfirmed_rounds", "first_index",
+        "heartbeat_at", "may_lease", "progress", "quorum_check_at", "round", "transfer_target",
     )  # fmt: skip
 
     def __init__(self, core: Core) -> None:
         self._core = core
         self.round = 0
         """Number of the last round of heartbeats."""
-        self._rounds: deque[tuple[int, int]] = deque()
-        """(round, tick it was sent) of those no quorum has answered, oldest first."""
-        self._lease_from = -1
-        """The tick at which the last round that a quorum answered was sent."""
+        self._unconfirmed_rounds: deque[tuple[int, int]] = deque()
+        """(round, tick it was sent) of the rounds that no quorum has replied to, oldest first.
+        Kept only while leases are on."""
+        self._lease_start = -1
+        """The tick at which the last round that a quorum replied to was sent; -1: none was."""
         self.may_lease = core.config.lease_reads
-        self.target = NOBODY
-        """To whom leadership is being handed."""
+        """Whether reads may rely on the lease: the setting, until a transfer begins."""
+        self.transfer_target = NOBODY
+        """The node that leadership is being transferred to."""
         self._checksums: tuple[int, tuple[int, ...]] = (0, ())
-        self.progress: dict[int, Progress] = {}
+        """(snapshot index, checksums of its chunks), computed at its first offer."""
+        self.progress: dict[int, FollowerProgress] = {}
+        """By node id: every other member, and removed ones until their removal is committed."""
         self.first_index = core.log.last + 1
-        core.append(Entry(self.first_index, core.term, Kind.NO_OP, b""))
-        self.follow_members()
+        """Index of the no-op of this term."""
+        core.append(Entry(self.first_index, core.term, EntryKind.NO_OP, b""))
+        self.update_members()
         self.heartbeat_at = core.now + core.config.heartbeat_ticks
-        self.quorum_at = core.now + core.config.election_ticks
+        """The tick at which the next heartbeats are due."""
+        self.quorum_check_at = core.now + core.config.election_ticks
+        """The tick at which the leader steps down if it has not heard a quorum by then."""
 
     @property
     def has_committed(self) -> bool:
-        """Whether an entry of this term is committed, so that the commit index is known to be that
-        of the whole group."""
+        """Whether an entry of this term is committed. Before that, other nodes may know of a higher
+        commit index (thesis 6.4)."""
         return self._core.log.commit >= self.first_index
 
-    def follow_members(self) -> None:
-        """Keep progress of each member. One that is removed keeps its own until the removal is
-        committed, so that it can hear of it."""
+    def update_members(self) -> None:
+        """Make `progress` match the members in force. A removed member stays until its removal is
+        committed, so that it learns of it."""
         core = self._core
         members = core.members
         for member in members.all:
             if member != core.id and member not in self.progress:
-                self.progress[member] = Progress(self.first_index, active=True)
+                self.progress[member] = FollowerProgress(self.first_index, recently_active=True)
         if members.index <= core.log.commit:
             for member in [member for member in self.progress if member not in members]:
                 del self.progress[member]
@@ -70,13 +79,13 @@ class Leading:
     # -- sending ------------------------------------------------------------------------------
 
     def replicate(self) -> None:
-        """Send to each member what it lacks and its window takes."""
+        """Send to each member the entries that it lacks, as far as its window allows."""
         core = self._core
         log, config = core.log, core.config
-        if core.reads.wants_round and self.has_committed:
-            self._begin_round()
+        if core.reads.needs_round and self.has_committed:
+            self._begin_read_round()
         for member, progress in self.progress.items():
-            if progress.pace is Pace.REPLICATE:
+            if progress.state is ProgressState.REPLICATE:
                 while (
                     progress.next <= log.last
                     and len(progress.inflight) < config.inflight_appends_max
@@ -84,15 +93,15 @@ class Leading:
                 ):
                     if not self._send_append(member, progress):
                         break
-            elif progress.pace is Pace.PROBE and not progress.paused:
+            elif progress.state is ProgressState.PROBE and not progress.paused:
                 self._send_append(member, progress)
             sent = progress.commit_sent
             if log.commit > sent and progress.match > sent:
                 self._send_heartbeat(member, progress)
 
-    def _send_append(self, member: int, progress: Progress, *, probe: bool = False) -> bool:
-        """Send what is next, or nothing but the question with `probe`; False where the log no
-        longer has it."""
+    def _send_append(self, member: int, progress: FollowerProgress, *, probe: bool = False) -> bool:
+        """Send the next entries, or with `probe` an append without entries; False where the log no
+        longer has the entries and a snapshot was offered."""
         core = self._core
         log, config = core.log, core.config
         previous = progress.next - 1
@@ -108,24 +117,26 @@ class Leading:
                 entries_max=config.append_entries_max,
                 bytes_max=config.append_bytes_max,
             )
-        core.send(Append(core.id, member, core.term, previous, previous_term, log.commit, entries))
+        core.send(
+            AppendRequest(core.id, member, core.term, previous, previous_term, log.commit, entries)
+        )
         last = previous + len(entries)
         progress.commit_sent = max(progress.commit_sent, min(log.commit, last))
-        if progress.pace is Pace.PROBE:
+        if progress.state is ProgressState.PROBE:
             progress.paused = True
             progress.probe_last = last
         elif entries:
-            progress.sent(last, size)
+            progress.on_sent(last, size)
         return True
 
-    def _send_heartbeat(self, member: int, progress: Progress) -> None:
+    def _send_heartbeat(self, member: int, progress: FollowerProgress) -> None:
         core = self._core
         commit = min(progress.match, core.log.commit)
         progress.commit_sent = max(progress.commit_sent, commit)
         core.send(Heartbeat(core.id, member, core.term, commit, self.round))
 
-    def _begin_round(self) -> None:
-        """Ask a quorum whether this node still leads, for the reads that wait."""
+    def _begin_read_round(self) -> None:
+        """Send a round of heartbeats to confirm leadership for the waiting reads."""
         self._broadcast()
         self._core.reads.begin_round(self.round)
         self._count_round()
@@ -133,21 +144,21 @@ class Leading:
     def _broadcast(self) -> None:
         self.round += 1
         if self.may_lease:
-            self._rounds.append((self.round, self._core.now))
+            self._unconfirmed_rounds.append((self.round, self._core.now))
         for member, progress in self.progress.items():
             self._send_heartbeat(member, progress)
 
-    def _offer_snapshot(self, member: int, progress: Progress) -> None:
+    def _offer_snapshot(self, member: int, progress: FollowerProgress) -> None:
         core = self._core
         snapshot = core.log.snapshot
-        assert snapshot is not None, "a log begins behind its snapshot"
+        assert snapshot is not None, "a log that begins after index 1 has a snapshot"
         if self._checksums[0] != snapshot.index:
             self._checksums = (snapshot.index, tuple(map(zlib.crc32, snapshot.chunks)))
-        progress.fetch_snapshot(snapshot.index)
+        progress.become_snapshot(snapshot.index)
         sources = [
             other
             for other, found in self.progress.items()
-            if other != member and found.active and found.match >= snapshot.index
+            if other != member and found.recently_active and found.match >= snapshot.index
         ]
         core.send(
             SnapshotOffer(
@@ -162,36 +173,38 @@ class Leading:
             )
         )
 
-    # -- answers ------------------------------------------------------------------------------
+    # -- replies ------------------------------------------------------------------------------
 
     def on_append_reply(self, message: AppendReply) -> None:
         progress = self.progress.get(message.source)
         if progress is None:
             return
-        progress.active = True
+        progress.recently_active = True
         if message.matched:
             self._on_matched(message.source, progress, message.index)
         else:
             self._on_mismatch(progress, message)
 
-    def _on_matched(self, member: int, progress: Progress, index: int) -> None:
-        news = progress.matched(index)
-        if progress.pace is Pace.PROBE:
-            # A member without room took none of what was sent; ask again at the next heartbeat.
-            stuck = not news and index < progress.probe_last
-            progress.replicate() if not stuck else None
-        elif progress.pace is Pace.SNAPSHOT and progress.match + 1 >= self._core.log.first:
-            progress.replicate()
-        if news:
+    def _on_matched(self, member: int, progress: FollowerProgress, index: int) -> None:
+        advanced = progress.on_matched(index)
+        if progress.state is ProgressState.PROBE:
+            # A member whose ring is full took no entry: probe again at the next heartbeat.
+            if advanced or index >= progress.probe_last:
+                progress.become_replicate()
+        elif (
+            progress.state is ProgressState.SNAPSHOT and progress.match + 1 >= self._core.log.first
+        ):
+            progress.become_replicate()
+        if advanced:
             self.maybe_commit()
-        self._hand_over(member, progress)
+        self._maybe_send_timeout_now(member, progress)
 
-    def _on_mismatch(self, progress: Progress, message: AppendReply) -> None:
-        """Step back: to what is known to match, or past the terms that cannot."""
-        if progress.pace is Pace.REPLICATE:
+    def _on_mismatch(self, progress: FollowerProgress, message: AppendReply) -> None:
+        """Send earlier entries next: from the match index on, or from before the conflict."""
+        if progress.state is ProgressState.REPLICATE:
             if message.index > progress.match:
-                progress.probe()
-        elif progress.pace is Pace.PROBE and message.index == progress.next - 1:
+                progress.become_probe()
+        elif progress.state is ProgressState.PROBE and message.index == progress.next - 1:
             guess, _ = self._core.log.last_index_with_term_up_to(
                 message.hint_index, message.hint_term
             )
@@ -203,128 +216,140 @@ class Leading:
         progress = self.progress.get(message.source)
         if progress is None:
             return
-        progress.active = True
+        progress.recently_active = True
         progress.paused = False
         if message.round > progress.acked_round:
             progress.acked_round = message.round
             self._count_round()
-        if progress.pace is Pace.REPLICATE:
-            # Sent, not answered, and nothing new since the last beat: an append may be lost, or the
-            # disk slow. The question alone tells which.
-            if progress.match < progress.next - 1 and progress.match == progress.match_at_beat:
+        if progress.state is ProgressState.REPLICATE:
+            # Appends are out and the match index has not advanced since the last heartbeat reply:
+            # an append was lost, or the member's disk is slow. A probe shows which.
+            if progress.match < progress.next - 1 and progress.match == progress.match_at_heartbeat:
                 self._send_append(message.source, progress, probe=True)
-            progress.match_at_beat = progress.match
+            progress.match_at_heartbeat = progress.match
 
     def on_snapshot_reply(self, message: SnapshotReply) -> None:
         progress = self.progress.get(message.source)
         if progress is None:
             return
-        progress.active = True
-        news = progress.matched(message.index)
-        if progress.pace is Pace.SNAPSHOT and message.index >= progress.snapshot_index:
-            progress.probe()
-        if news:
+        progress.recently_active = True
+        advanced = progress.on_matched(message.index)
+        if progress.state is ProgressState.SNAPSHOT and message.index >= progress.snapshot_index:
+            progress.become_probe()
+        if advanced:
             self.maybe_commit()
-        self._hand_over(message.source, progress)
+        self._maybe_send_timeout_now(message.source, progress)
 
     # -- quorums ------------------------------------------------------------------------------
 
     def maybe_commit(self) -> bool:
-        """Commit what a majority has on disk, this node included only as far as its own disk is;
-        by count only entries of this term (thesis 3.6.2). Whether anything is."""
+        """Commit the entries that a majority of the voters has on disk; this node counts with
+        `Core.synced`. Only entries of this term are committed by counting (thesis 3.6.2). Whether
+        the commit index rose."""
         core = self._core
         own, progress = core.id, self.progress
-        voters = core.members.voters
-        found = [core.synced if voter == own else progress[voter].match for voter in voters]
-        if not found:
-            return False
-        found.sort(reverse=True)
-        index = found[len(found) // 2]
+        index = majority_value(
+            [
+                core.synced if voter == own else progress[voter].match
+                for voter in core.members.voters
+            ]
+        )
         if index <= core.log.commit or core.log.term_at(index) != core.term:
             return False
         core.commit_to(index)
-        self.follow_members()
+        self.update_members()
         return True
 
     def _count_round(self) -> None:
-        """Let go the reads whose round a majority of voters has answered."""
+        """Confirm the reads whose round a majority of the voters has replied to."""
         core = self._core
         own, progress = core.id, self.progress
-        found = sorted(
+        confirmed = majority_value(
             [
                 self.round if voter == own else progress[voter].acked_round
                 for voter in core.members.voters
-            ],
-            reverse=True,
+            ]
         )
-        if not found:
-            return
-        answered = found[len(found) // 2]
-        while self._rounds and self._rounds[0][0] <= answered:
-            self._lease_from = self._rounds.popleft()[1]
-        core.reads.on_round(answered)
+        while self._unconfirmed_rounds and self._unconfirmed_rounds[0][0] <= confirmed:
+            self._lease_start = self._unconfirmed_rounds.popleft()[1]
+        core.reads.on_round_confirmed(confirmed, core.leader)
 
-    def hears_quorum(self) -> bool:
-        """Whether a majority of voters was heard since this was last asked."""
+    def check_quorum(self) -> bool:
+        """Whether a majority of the voters was heard since the last check; begins the next one."""
         core = self._core
         heard = core.members.is_majority(
-            lambda voter: voter == core.id or self.progress[voter].active
+            lambda voter: voter == core.id or self.progress[voter].recently_active
         )
         for progress in self.progress.values():
-            progress.active = False
+            progress.recently_active = False
         return heard
 
     def has_lease(self) -> bool:
-        """Whether no other node can lead yet, by this node's clock (thesis 6.4.1)."""
+        """Whether no other node can have been elected, by this node's clock (thesis 6.4.1)."""
         core, config = self._core, self._core.config
         if not self.may_lease or not self.has_committed:
             return False
         if core.members.voters == (core.id,):
             return True
-        lasts = config.election_ticks - config.lease_margin_ticks
-        return self._lease_from >= 0 and core.now < self._lease_from + lasts
+        lease_ticks = config.election_ticks - config.lease_margin_ticks
+        return self._lease_start >= 0 and core.now < self._lease_start + lease_ticks
+
+    def has_replicated_to_all_but(self, unreachable: Collection[int]) -> bool:
+        """Whether every member outside `unreachable` has the whole log on disk, and was sent the
+        last index as its commit index."""
+        last = self._core.log.last
+        return all(
+            (
+                progress.state is ProgressState.REPLICATE
+                and progress.match == last
+                and progress.commit_sent == last
+            )
+            or member in unreachable
+            for member, progress in self.progress.items()
+        )
 
     # -- time ---------------------------------------------------------------------------------
 
     def tick(self) -> bool:
-        """Do what is due; False where no quorum is heard any more."""
+        """Send what is due; False where no quorum was heard and this node has to step down."""
         core = self._core
-        if core.now >= self.quorum_at:
-            self.quorum_at = core.now + core.config.election_ticks
-            if not self.hears_quorum():
+        if core.now >= self.quorum_check_at:
+            self.quorum_check_at = core.now + core.config.election_ticks
+            if not self.check_quorum():
                 return False
         if core.now >= self.heartbeat_at:
             self.heartbeat_at = core.now + core.config.heartbeat_ticks
             self._broadcast()
             self._count_round()
             for member, progress in self.progress.items():
-                if progress.pace is Pace.SNAPSHOT:
+                if progress.state is ProgressState.SNAPSHOT:
                     self._offer_snapshot(member, progress)
-                elif member == self.target:
-                    self._hand_over(member, progress)
+                elif member == self.transfer_target:
+                    self._maybe_send_timeout_now(member, progress)
         return True
 
     # -- leadership transfer (thesis 3.10) ----------------------------------------------------
 
-    def hand_to(self, target: int) -> None:
-        """Let `target` lead as soon as it has the whole log. Leases end here for this term: the
-        target may stand for election at any time from now on."""
-        self.target = target
+    def begin_transfer(self, target: int) -> None:
+        """Have `target` start an election as soon as it has the whole log. This term has no lease
+        from now on, since the target ignores it."""
+        self.transfer_target = target
         self.may_lease = False
-        self._hand_over(target, self.progress[target])
+        self._maybe_send_timeout_now(target, self.progress[target])
 
-    def _hand_over(self, member: int, progress: Progress) -> None:
+    def _maybe_send_timeout_now(self, member: int, progress: FollowerProgress) -> None:
         core = self._core
-        if member == self.target and progress.match == core.log.last:
+        if member == self.transfer_target and progress.match == core.log.last:
             core.send(TimeoutNow(core.id, member, core.term))
 
-    # -- what is kept behind a snapshot -------------------------------------------------------
+    # -- log compaction -----------------------------------------------------------------------
 
-    def kept_from(self, snapshot: Snapshot) -> int:
-        """The last entry that may go now that `snapshot` is there.
+    def compaction_index(self, snapshot: RaftSnapshot) -> int:
+        """The last entry that may be removed now that `snapshot` is on disk.
 
-        Members that lag by no more than the kept ratio still need what is behind their match; one
-        that was not heard yet may; one that lags more gets the snapshot.
+        Members that lag by no more than `kept_entries` still get entries, so those behind their
+        match index stay. A member that lags more gets the snapshot. A member that has not replied
+        yet counts as one that lags by `kept_entries`.
         """
         core = self._core
         limit = snapshot.index - core.config.kept_entries

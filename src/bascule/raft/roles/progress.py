@@ -1,9 +1,9 @@
 """What a leader knows of one member, and what it may send to it.
 
 ```
-PROBE      one append at a time, to find where the logs agree
-REPLICATE  appends are sent ahead of their answers, within a window of requests and of bytes
-SNAPSHOT   the log no longer reaches back; the member fetches chunks and says when it is done
+PROBE      one append at a time, to find the last index at which the logs match
+REPLICATE  appends are pipelined, within a window of requests and of bytes
+SNAPSHOT   the log no longer has the member's next entry; the member fetches a snapshot
 ```
 """
 
@@ -13,73 +13,75 @@ from collections import deque
 from enum import Enum
 
 
-class Pace(Enum):
-    """How a member is sent to."""
+class ProgressState(Enum):
+    """How entries are sent to a member."""
 
     PROBE = "probe"
     REPLICATE = "replicate"
     SNAPSHOT = "snapshot"
 
 
-class Progress:
-    """One member as its leader sees it. `match < next` always."""
+class FollowerProgress:
+    """One member as its leader sees it. Always: `match < next`."""
 
     __slots__ = (
-        "acked_round", "active", "commit_sent", "inflight", "inflight_bytes", "match",
-        "match_at_beat", "next", "pace", "paused", "probe_last", "snapshot_index",
+        "acked_round", "commit_sent", "inflight", "inflight_bytes", "match",
+        "match_at_heartbeat", "next", "paused", "probe_last", "recently_active",
+        "snapshot_index", "state",
     )  # fmt: skip
 
-    def __init__(self, next_index: int, *, active: bool) -> None:
+    def __init__(self, next_index: int, *, recently_active: bool) -> None:
         self.match = 0
-        """The member has the log up to here, on disk."""
+        """The member has this node's log up to here on disk. It never falls."""
         self.next = next_index
         """The next entry to send."""
-        self.pace = Pace.PROBE
+        self.state = ProgressState.PROBE
         self.paused = False
-        """In PROBE: an append is out, and only an answer or a heartbeat lets the next one go."""
+        """In PROBE: an append is out; the next one waits for its reply or a heartbeat reply."""
         self.probe_last = 0
         """In PROBE: the last entry of the append that is out."""
         self.inflight: deque[tuple[int, int]] = deque()
-        """In REPLICATE: (last index, bytes) of appends not answered, oldest first."""
+        """In REPLICATE: (last index, bytes) of appends without a reply, oldest first."""
         self.inflight_bytes = 0
         self.snapshot_index = 0
-        """In SNAPSHOT: which one it was offered."""
-        self.active = active
-        """Whether it was heard since the leader last counted its quorum."""
+        """In SNAPSHOT: index of the offered snapshot."""
+        self.recently_active = recently_active
+        """Whether a message from it arrived since the leader's last quorum check."""
         self.acked_round = 0
+        """The highest heartbeat round it replied to."""
         self.commit_sent = 0
         """The highest commit index it was sent."""
-        self.match_at_beat = 0
-        """`match` at its last answer to a heartbeat: no progress since then asks for a probe."""
+        self.match_at_heartbeat = 0
+        """`match` at its last heartbeat reply: no progress since then causes a probe."""
 
-    def probe(self) -> None:
-        """Go back to what is known to match, one append at a time."""
-        self.pace = Pace.PROBE
+    def become_probe(self) -> None:
+        """Send one append at a time, from the match index on."""
+        self.state = ProgressState.PROBE
         self.next = self.match + 1
         self.paused = False
         self._drop_inflight()
 
-    def replicate(self) -> None:
-        """Send ahead of the answers."""
-        self.pace = Pace.REPLICATE
+    def become_replicate(self) -> None:
+        """Pipeline appends, from the match index on."""
+        self.state = ProgressState.REPLICATE
         self.next = self.match + 1
         self.paused = False
         self._drop_inflight()
 
-    def fetch_snapshot(self, index: int) -> None:
-        """Wait until it has the snapshot at `index`."""
-        self.pace = Pace.SNAPSHOT
+    def become_snapshot(self, index: int) -> None:
+        """Send no entries until it has the snapshot at `index`."""
+        self.state = ProgressState.SNAPSHOT
         self.snapshot_index = index
         self._drop_inflight()
 
-    def sent(self, last: int, size: int) -> None:
-        """An append up to `last`, of `size` bytes, is under way in REPLICATE."""
+    def on_sent(self, last: int, size: int) -> None:
+        """An append up to `last`, of `size` bytes, was sent in REPLICATE."""
         self.next = last + 1
         self.inflight.append((last, size))
         self.inflight_bytes += size
 
-    def matched(self, index: int) -> bool:
-        """It has the log up to `index`; whether that is news."""
+    def on_matched(self, index: int) -> bool:
+        """It has the log up to `index` on disk; whether `match` rose."""
         if index <= self.match:
             return False
         self.match = index

@@ -1,6 +1,6 @@
-"""The durable side of a group: what a store promises, and how that is tested.
+"""Test kit for Raft stores.
 
-`contract` is the promise, `memory` keeps it in memory and crashes on request, `conformance` is the
-suite that every store passes; the one for production, on SQLite, is `bascule.raft_driver`'s, since
-nothing below this package touches a disk.
+`conformance` is the test suite that every `RaftStore` passes. `memory_store` is a store in memory
+that crashes and fails on request; the simulator uses it as its disk. `store_model` says what a
+store may contain after each call and after a crash, and `random_calls` draws the calls.
 """

@@ -1,16 +1,16 @@
-"""What every `RaftStore` keeps to: checks for a store of your own, without a test framework.
+"""The conformance suite of `RaftStore`: checks that every store passes, for any test framework.
 
-A *ground* is a place for one store, empty at first: it opens the store, and ends it as a power cut
-would. Hand `run` a function that makes grounds, or call each of `CHECKS` by itself, so that your
-test framework names them:
+A fixture opens one store, empty at first, and ends it as a power failure would. Pass `run` a
+function that makes fixtures, or call each of `CHECKS` by itself, so that your test framework names
+them:
 
 ```
 @pytest.mark.parametrize("check", CHECKS, ids=name_of)
 def test_my_store(check, tmp_path):
-    check(lambda: MyGround(tmp_path), RealRandom(1))
+    check(lambda: MyFixture(tmp_path), RealRandom(1))
 ```
 
-A check raises `BrokenPromise`, or lets out what the store raised.
+A check raises `ContractViolation`, or the error that the store raised.
 """
 
 from __future__ import annotations
@@ -20,47 +20,47 @@ from typing import Final, TypeAlias
 
 from bascule.host.api import Random
 from bascule.raft.membership import Members, encode_members
-from bascule.raft.messages import Chunk, Entry, Kind
-from bascule.raft.store import Restored
+from bascule.raft.messages import Chunk, Entry, EntryKind
+from bascule.raft.store import PersistentState
 from bascule.raft.testing.random_calls import RandomCalls
 from bascule.raft.testing.store_model import (
-    AddEntries,
-    BrokenPromise,
-    Call,
+    ContractViolation,
     DeleteChunks,
-    PutChunk,
-    SetTerm,
+    PersistChunk,
+    PersistEntries,
+    PersistTerm,
+    StoreCall,
     TruncateFrom,
     TruncateUntil,
-    promise,
+    require,
 )
 from bascule.raft.testing.store_under_test import (
-    LARGEST,
-    Ground,
-    Trial,
+    INDEX_MAX,
+    StoreFixture,
+    StoreUnderTest,
     chunks_of,
     entries_of,
     snapshot_of,
 )
 
-__all__ = ["CHECKS", "BrokenPromise", "Check", "Ground", "name_of", "run"]
+__all__ = ["CHECKS", "Check", "ContractViolation", "StoreFixture", "name_of", "run"]
 
-Grounds: TypeAlias = Callable[[], Ground]
-"""Makes one that is empty, at each call another."""
+FixtureFactory: TypeAlias = Callable[[], StoreFixture]
+"""Makes the fixture of another empty store at each call."""
 
-Check: TypeAlias = Callable[[Grounds, Random], None]
+Check: TypeAlias = Callable[[FixtureFactory, Random], None]
 
 
-def run(grounds: Grounds, dice: Random) -> None:
-    """Every check, each on a ground of its own.
+def run(new_fixture: FixtureFactory, random: Random) -> None:
+    """Run all checks, each with fixtures of its own.
 
-    Raises: BrokenPromise naming the check and what the store did; whatever the store raises.
+    Raises: ContractViolation naming the check and what the store did; whatever the store raises.
     """
     for check in CHECKS:
         try:
-            check(grounds, dice)
-        except BrokenPromise as error:
-            raise BrokenPromise(f"{name_of(check)}: {error}") from error
+            check(new_fixture, random)
+        except ContractViolation as error:
+            raise ContractViolation(f"{name_of(check)}: {error}") from error
 
 
 def name_of(check: Check) -> str:
@@ -70,323 +70,340 @@ def name_of(check: Check) -> str:
 # New stores, and what is durable on return.
 
 
-def check_new_store_is_empty(grounds: Grounds, dice: Random) -> None:
-    ground = grounds()
+def check_new_store_is_empty(new_fixture: FixtureFactory, random: Random) -> None:
+    fixture = new_fixture()
     for _ in range(2):
-        store = ground.open()
-        promise(store.load() == Restored(), "a new store holds something")
+        store = fixture.open()
+        require(store.load() == PersistentState(), "a new store is not empty")
         store.flush()
         store.close()
 
 
-def check_found_is_durable_on_return(grounds: Grounds, dice: Random) -> None:
-    for number in range(8):  # by dice, a store that only buffers may be lucky
-        ground = grounds()
-        store = ground.open()
+def check_bootstrap_is_durable_on_return(new_fixture: FixtureFactory, random: Random) -> None:
+    for number in range(8):  # a crash may keep a buffered call
+        fixture = new_fixture()
+        store = fixture.open()
         store.load()
         members = Members((1, 7, 1 << 40), (3,), number)
-        store.found(members)
-        ground.crash(store)
-        found = ground.open().load()
-        promise(found == Restored(founding=members), f"founded {members}, loaded {found}")
+        store.bootstrap(members)
+        fixture.crash(store)
+        found = fixture.open().load()
+        require(
+            found == PersistentState(initial_members=members),
+            f"bootstrapped with {members}, loaded {found}",
+        )
 
 
-def check_founding_without_voters(grounds: Grounds, dice: Random) -> None:
-    """A node that joins later is founded so."""
-    ground = grounds()
-    store = ground.open()
+def check_bootstrap_without_voters(new_fixture: FixtureFactory, random: Random) -> None:
+    """A node that joins a group later is bootstrapped without members."""
+    fixture = new_fixture()
+    store = fixture.open()
     store.load()
-    store.found(Members(()))
-    ground.crash(store)
-    found = ground.open().load().founding
-    promise(found == Members(()), f"founded without voters, loaded {found}")
+    store.bootstrap(Members(()))
+    fixture.crash(store)
+    found = fixture.open().load().initial_members
+    require(found == Members(()), f"bootstrapped without voters, loaded {found}")
 
 
-def check_term_is_durable_on_return(grounds: Grounds, dice: Random) -> None:
-    trial = Trial(grounds())
-    for term, voted_for in ((2, 3), (3, 0), (3, 2), (9, 1 << 40), (LARGEST, 1)):
-        trial.make(SetTerm(term, voted_for))
-        restored = trial.crash()
+def check_term_is_durable_on_return(new_fixture: FixtureFactory, random: Random) -> None:
+    tested = StoreUnderTest(new_fixture())
+    for term, voted_for in ((2, 3), (3, 0), (3, 2), (9, 1 << 40), (INDEX_MAX, 1)):
+        tested.make(PersistTerm(term, voted_for))
+        restored = tested.crash()
         found = restored.term, restored.voted_for
-        promise(found == (term, voted_for), f"set {(term, voted_for)}, loaded {found}")
+        require(found == (term, voted_for), f"set {(term, voted_for)}, loaded {found}")
 
 
-def check_term_makes_durable_what_was_before_it(grounds: Grounds, dice: Random) -> None:
-    """Nothing takes effect out of order."""
-    trial = Trial(grounds(), entries_of(1, 1, 1, 2), TruncateFrom(3), SetTerm(3, 0))
-    promise(len(trial.crash().entries) == 2, "a term survived without the entries before it")
+def check_term_makes_durable_what_was_before_it(
+    new_fixture: FixtureFactory, random: Random
+) -> None:
+    """No call takes effect before an earlier one."""
+    tested = StoreUnderTest(
+        new_fixture(), entries_of(1, 1, 1, 2), TruncateFrom(3), PersistTerm(3, 0)
+    )
+    require(len(tested.crash().entries) == 2, "a term survived without the entries before it")
 
 
-def check_flush_makes_durable(grounds: Grounds, dice: Random) -> None:
+def check_flush_makes_durable(new_fixture: FixtureFactory, random: Random) -> None:
     snapshot = snapshot_of(2)
-    steps: tuple[list[Call], ...] = (
+    steps: tuple[list[StoreCall], ...] = (
         [entries_of(1, 1, 2, 2)], [TruncateFrom(3)], [entries_of(3, 2)], [*chunks_of(snapshot)],
         [DeleteChunks(2, 3)], [*chunks_of(snapshot)], [TruncateUntil(1)],
     )  # fmt: skip
-    trial = Trial(grounds())
+    tested = StoreUnderTest(new_fixture())
     for step in steps:
-        trial.make(*step)
-        trial.flush()
-        trial.crash()
-    trial.make(entries_of(4, 2))
-    trial.flush()
-    trial.make(entries_of(5, 2))
-    promise(trial.crash().entries[:3][-1].index == 4, "what a flush made durable was lost")
+        tested.make(*step)
+        tested.flush()
+        tested.crash()
+    tested.make(entries_of(4, 2))
+    tested.flush()
+    tested.make(entries_of(5, 2))
+    require(tested.crash().entries[:3][-1].index == 4, "what a flush made durable was lost")
 
 
-def check_flush_of_nothing(grounds: Grounds, dice: Random) -> None:
-    trial = Trial(grounds())
+def check_flush_of_nothing(new_fixture: FixtureFactory, random: Random) -> None:
+    tested = StoreUnderTest(new_fixture())
     for _ in range(3):
-        trial.flush()
-    trial.make(entries_of(1, 1))
-    trial.flush()
-    trial.flush()
-    promise(len(trial.crash().entries) == 1, "an entry was lost by a flush of nothing")
+        tested.flush()
+    tested.make(entries_of(1, 1))
+    tested.flush()
+    tested.flush()
+    require(len(tested.crash().entries) == 1, "an entry was lost by a flush of nothing")
 
 
-def check_unflushed_is_kept_in_order(grounds: Grounds, dice: Random) -> None:
+def check_unflushed_is_kept_in_order(new_fixture: FixtureFactory, random: Random) -> None:
     """A crash may lose what was not flushed: the last calls, never earlier ones alone."""
     for length in range(1, 9):
-        calls: list[Call] = [
+        calls: list[StoreCall] = [
             entries_of(1, 1), entries_of(2, 1, 1, 1, 1), TruncateFrom(4), entries_of(4, 2, 2),
             *chunks_of(snapshot_of(3, 1, count=2)), TruncateUntil(2), entries_of(6, 2),
         ]  # fmt: skip
-        Trial(grounds(), *calls[:length]).crash()
+        StoreUnderTest(new_fixture(), *calls[:length]).crash()
 
 
 # Entries.
 
 
-def check_entries_come_back_as_written(grounds: Grounds, dice: Random) -> None:
+def check_entries_come_back_as_written(new_fixture: FixtureFactory, random: Random) -> None:
     members = encode_members(Members((1, 2), (3,), 2))
-    payloads = (b"", bytes(range(256)), b"\0" * 5, dice.bytes(70_000), dice.bytes(1_500_000))
+    payloads = (b"", bytes(range(256)), b"\0" * 5, random.bytes(70_000), random.bytes(1_500_000))
     written = (
-        *(Entry(1 + n, 1 + (n > 2), Kind.NORMAL, data) for n, data in enumerate(payloads)),
-        Entry(6, 2, Kind.NO_OP, b""),
-        Entry(7, 2, Kind.MEMBERS, members),
+        *(Entry(1 + n, 1 + (n > 2), EntryKind.NORMAL, data) for n, data in enumerate(payloads)),
+        Entry(6, 2, EntryKind.NO_OP, b""),
+        Entry(7, 2, EntryKind.MEMBERS, members),
     )
-    trial = Trial(grounds(), AddEntries(written[:2]), AddEntries(written[2:]))
-    promise(trial.reopen().entries == written, "entries differ from those written")
+    tested = StoreUnderTest(new_fixture(), PersistEntries(written[:2]), PersistEntries(written[2:]))
+    require(tested.reopen().entries == written, "entries differ from those written")
 
 
-def check_entries_in_many_flushes(grounds: Grounds, dice: Random) -> None:
-    trial = Trial(grounds())
-    index, calls = 1, RandomCalls(dice)
+def check_entries_in_many_flushes(new_fixture: FixtureFactory, random: Random) -> None:
+    tested = StoreUnderTest(new_fixture())
+    index, calls = 1, RandomCalls(random)
     for _ in range(60):
         count = 1 + calls.below(9)
-        trial.make(entries_of(index, *[2] * count))
+        tested.make(entries_of(index, *[2] * count))
         index += count
-        trial.flush()
-    found = [entry.index for entry in trial.reopen().entries]
-    promise(found == list(range(1, index)), "entries of many flushes are not all there in order")
+        tested.flush()
+    found = [entry.index for entry in tested.reopen().entries]
+    require(found == list(range(1, index)), "entries of many flushes are not all there in order")
 
 
-def check_no_entries_is_nothing(grounds: Grounds, dice: Random) -> None:
-    trial = Trial(grounds(), AddEntries(()), entries_of(1, 1), AddEntries(()))
-    promise(len(trial.reopen().entries) == 1, "an empty call changed the log")
+def check_no_entries_is_nothing(new_fixture: FixtureFactory, random: Random) -> None:
+    tested = StoreUnderTest(new_fixture(), PersistEntries(()), entries_of(1, 1), PersistEntries(()))
+    require(len(tested.reopen().entries) == 1, "an empty call changed the log")
 
 
-def check_large_indices_and_terms(grounds: Grounds, dice: Random) -> None:
-    high = LARGEST - 10
-    trial = Trial(grounds(), SetTerm(LARGEST, 0), *chunks_of(snapshot_of(high, LARGEST - 1)))
-    trial.make(TruncateUntil(high), entries_of(high + 1, LARGEST - 1, LARGEST))
-    promise(trial.reopen().entries[-1].index == high + 2, "indices near 2^63 are lost")
+def check_large_indices_and_terms(new_fixture: FixtureFactory, random: Random) -> None:
+    high = INDEX_MAX - 10
+    tested = StoreUnderTest(
+        new_fixture(), PersistTerm(INDEX_MAX, 0), *chunks_of(snapshot_of(high, INDEX_MAX - 1))
+    )
+    tested.make(TruncateUntil(high), entries_of(high + 1, INDEX_MAX - 1, INDEX_MAX))
+    require(tested.reopen().entries[-1].index == high + 2, "indices near 2^63 are lost")
 
 
 # Truncation.
 
 
-def check_truncate_from(grounds: Grounds, dice: Random) -> None:
+def check_truncate_from(new_fixture: FixtureFactory, random: Random) -> None:
     for at in range(1, 8):
-        trial = Trial(grounds(), entries_of(1, 1, 1, 1), entries_of(4, 1, 2, 2))
+        tested = StoreUnderTest(new_fixture(), entries_of(1, 1, 1, 1), entries_of(4, 1, 2, 2))
         if at % 2:
-            trial.flush()
-        trial.make(TruncateFrom(at))
-        trial.flush()
-        promise(len(trial.crash().entries) == at - 1, f"truncation from {at} left another log")
-        trial.make(entries_of(at, 2, 2))
-        last = trial.reopen().entries[-1]
-        promise((last.index, last.term) == (at + 1, 2), "entries after a truncation are lost")
+            tested.flush()
+        tested.make(TruncateFrom(at))
+        tested.flush()
+        require(len(tested.crash().entries) == at - 1, f"truncation from {at} left another log")
+        tested.make(entries_of(at, 2, 2))
+        last = tested.reopen().entries[-1]
+        require((last.index, last.term) == (at + 1, 2), "entries after a truncation are lost")
 
 
-def check_truncate_from_and_write_again_at_once(grounds: Grounds, dice: Random) -> None:
-    """What a follower does on a conflict: one flush for both, again and again."""
-    trial = Trial(grounds(), entries_of(1, 1, 1, 1, 1, 1))
+def check_truncate_from_and_write_again_at_once(
+    new_fixture: FixtureFactory, random: Random
+) -> None:
+    """What a follower does on a conflict, repeatedly: one flush for truncation and entries."""
+    tested = StoreUnderTest(new_fixture(), entries_of(1, 1, 1, 1, 1, 1))
     for term, at in ((2, 4), (3, 2), (4, 3), (5, 1), (6, 5)):
-        trial.make(SetTerm(term, 0), TruncateFrom(at))
-        trial.make(entries_of(at, *[term] * 6, payload=b"of term %d" % term))
-        trial.crash()
-        last = trial.expected.held.entries[-1].index if trial.expected.held.entries else 0
-        trial.make(entries_of(last + 1, *[term] * max(6 + at - last, 1)))
-        trial.reopen()
+        tested.make(PersistTerm(term, 0), TruncateFrom(at))
+        tested.make(entries_of(at, *[term] * 6, payload=b"of term %d" % term))
+        tested.crash()
+        last = tested.model.held.entries[-1].index if tested.model.held.entries else 0
+        tested.make(entries_of(last + 1, *[term] * max(6 + at - last, 1)))
+        tested.reopen()
 
 
-def check_truncate_until(grounds: Grounds, dice: Random) -> None:
-    trial = Trial(grounds(), entries_of(1, 1, 1, 1), entries_of(4, 2, 2, 2), entries_of(7, 2))
-    trial.make(*chunks_of(snapshot_of(5)))
+def check_truncate_until(new_fixture: FixtureFactory, random: Random) -> None:
+    tested = StoreUnderTest(
+        new_fixture(), entries_of(1, 1, 1, 1), entries_of(4, 2, 2, 2), entries_of(7, 2)
+    )
+    tested.make(*chunks_of(snapshot_of(5)))
     for until, first in ((0, 1), (2, 3), (3, 4), (3, 4), (5, 6)):
-        trial.make(TruncateUntil(until))
-        found = trial.reopen().entries[0].index
-        promise(found == first, f"after truncation until {until} the log begins at {found}")
+        tested.make(TruncateUntil(until))
+        found = tested.reopen().entries[0].index
+        require(found == first, f"after truncation until {until} the log begins at {found}")
 
 
-def check_truncate_all_and_go_on(grounds: Grounds, dice: Random) -> None:
+def check_truncate_all_and_go_on(new_fixture: FixtureFactory, random: Random) -> None:
     for length, index in ((3, 3), (3, 9), (0, 4)):
-        trial = Trial(grounds(), entries_of(1, *[2] * length))
-        trial.make(*chunks_of(snapshot_of(index)), TruncateUntil(index))
-        promise(trial.crash().term == 2, "the term went with the entries")
-        trial.make(*chunks_of(snapshot_of(index)), TruncateUntil(index))
-        promise(trial.reopen().entries == (), "the log should be empty")
-        trial.make(entries_of(index + 1, 2))
-        promise(len(trial.reopen().entries) == 1, "the entry behind a snapshot is lost")
+        tested = StoreUnderTest(new_fixture(), entries_of(1, *[2] * length))
+        tested.make(*chunks_of(snapshot_of(index)), TruncateUntil(index))
+        require(tested.crash().term == 2, "the term went with the entries")
+        tested.make(*chunks_of(snapshot_of(index)), TruncateUntil(index))
+        require(tested.reopen().entries == (), "the log should be empty")
+        tested.make(entries_of(index + 1, 2))
+        require(len(tested.reopen().entries) == 1, "the entry behind a snapshot is lost")
 
 
 # Snapshots.
 
 
-def check_chunks_in_any_order(grounds: Grounds, dice: Random) -> None:
+def check_chunks_in_any_order(new_fixture: FixtureFactory, random: Random) -> None:
     snapshot = snapshot_of(8, count=4)
     for order in ((0, 1, 2, 3), (3, 2, 1, 0), (2, 0, 3, 1)):
-        trial = Trial(grounds())
+        tested = StoreUnderTest(new_fixture())
         puts = chunks_of(snapshot)
         for position, chunk in enumerate(order):
-            trial.make(puts[chunk])
+            tested.make(puts[chunk])
             if position % 2:
-                trial.flush()
-        promise(trial.reopen().snapshot == snapshot, f"chunks in order {order} are another state")
+                tested.flush()
+        require(tested.reopen().snapshot == snapshot, f"chunks in order {order} are another state")
 
 
-def check_repeated_chunk_replaces(grounds: Grounds, dice: Random) -> None:
-    trial = Trial(grounds(), *chunks_of(snapshot_of(8)))
-    trial.flush()
+def check_repeated_chunk_replaces(new_fixture: FixtureFactory, random: Random) -> None:
+    tested = StoreUnderTest(new_fixture(), *chunks_of(snapshot_of(8)))
+    tested.flush()
     chunk = Chunk(8, 2, snapshot_of(8).members, 1, 3, b"another")
-    trial.make(PutChunk(Chunk(8, 2, chunk.members, 1, 3, b"in between")), PutChunk(chunk))
-    snapshot = trial.reopen().snapshot
+    tested.make(PersistChunk(Chunk(8, 2, chunk.members, 1, 3, b"in between")), PersistChunk(chunk))
+    snapshot = tested.reopen().snapshot
     found = snapshot.chunks[1] if snapshot else None
-    promise(found == b"another", f"a chunk was written again, found {found!r}")
+    require(found == b"another", f"a chunk was written again, found {found!r}")
 
 
-def check_incomplete_snapshot_is_not_there(grounds: Grounds, dice: Random) -> None:
+def check_incomplete_snapshot_is_not_there(new_fixture: FixtureFactory, random: Random) -> None:
     for missing in range(3):
-        trial = Trial(grounds(), entries_of(1, 1, 2), *chunks_of(snapshot_of(1, 1)))
+        tested = StoreUnderTest(new_fixture(), entries_of(1, 1, 2), *chunks_of(snapshot_of(1, 1)))
         puts = chunks_of(snapshot_of(40))
-        trial.make(*puts[:missing], *puts[missing + 1 :])
-        restored = trial.reopen()
-        promise(restored.snapshot == snapshot_of(1, 1), "the complete snapshot should count")
-        promise(len(restored.entries) == 2, "an incomplete snapshot changed the log")
-        trial.make(puts[missing])
-        snapshot = trial.reopen().snapshot
-        promise(snapshot in (snapshot_of(1, 1), snapshot_of(40)), f"snapshot is {snapshot}")
+        tested.make(*puts[:missing], *puts[missing + 1 :])
+        restored = tested.reopen()
+        require(restored.snapshot == snapshot_of(1, 1), "the complete snapshot should count")
+        require(len(restored.entries) == 2, "an incomplete snapshot changed the log")
+        tested.make(puts[missing])
+        snapshot = tested.reopen().snapshot
+        require(snapshot in (snapshot_of(1, 1), snapshot_of(40)), f"snapshot is {snapshot}")
 
 
-def check_newest_complete_snapshot_counts(grounds: Grounds, dice: Random) -> None:
+def check_newest_complete_snapshot_counts(new_fixture: FixtureFactory, random: Random) -> None:
     old, new = snapshot_of(2, 1), snapshot_of(4, count=1)
-    trial = Trial(grounds(), entries_of(1, 1, 1, 1, 2, 2), *chunks_of(new), *chunks_of(old))
-    promise(trial.reopen().snapshot == new, "the newest complete snapshot should count")
+    tested = StoreUnderTest(
+        new_fixture(), entries_of(1, 1, 1, 1, 2, 2), *chunks_of(new), *chunks_of(old)
+    )
+    require(tested.reopen().snapshot == new, "the newest complete snapshot should count")
 
 
-def check_delete_chunks(grounds: Grounds, dice: Random) -> None:
+def check_delete_chunks(new_fixture: FixtureFactory, random: Random) -> None:
     old, new = snapshot_of(2, 1, count=5), snapshot_of(4)
-    trial = Trial(grounds(), entries_of(1, 1, 1, 1, 2), *chunks_of(old))
-    trial.flush()
-    trial.make(*chunks_of(new), TruncateUntil(3), DeleteChunks(2, 5), DeleteChunks(77, 3))
-    promise(trial.reopen().snapshot == new, "deleting old chunks took the new ones")
-    trial.make(*chunks_of(old)[:2], DeleteChunks(2, 5))
-    promise(trial.reopen().snapshot == new, "deleting an incomplete snapshot took another")
+    tested = StoreUnderTest(new_fixture(), entries_of(1, 1, 1, 1, 2), *chunks_of(old))
+    tested.flush()
+    tested.make(*chunks_of(new), TruncateUntil(3), DeleteChunks(2, 5), DeleteChunks(77, 3))
+    require(tested.reopen().snapshot == new, "deleting old chunks took the new ones")
+    tested.make(*chunks_of(old)[:2], DeleteChunks(2, 5))
+    require(tested.reopen().snapshot == new, "deleting an incomplete snapshot took another")
 
 
-# What a restart makes of it.
+# Restart.
 
 
-def check_loading_changes_nothing(grounds: Grounds, dice: Random) -> None:
-    trial = Trial(grounds(), entries_of(1, 1, 1, 2), *chunks_of(snapshot_of(2, 1)))
-    trial.make(TruncateUntil(1))
-    first = trial.reopen()
+def check_loading_changes_nothing(new_fixture: FixtureFactory, random: Random) -> None:
+    tested = StoreUnderTest(new_fixture(), entries_of(1, 1, 1, 2), *chunks_of(snapshot_of(2, 1)))
+    tested.make(TruncateUntil(1))
+    first = tested.reopen()
     for _ in range(3):
-        promise(trial.crash() == first, "loading again found something else")
+        require(tested.crash() == first, "loading again found something else")
 
 
-def check_log_below_the_snapshot_is_left_over(grounds: Grounds, dice: Random) -> None:
-    """An installation was interrupted before the log was removed."""
-    trial = Trial(grounds(), entries_of(1, 1, 1, 2), *chunks_of(snapshot_of(9)))
-    restored = trial.reopen()
-    promise(restored.snapshot == snapshot_of(9), "the snapshot is not there")
-    promise(restored.entries == (), "a log that ends below the snapshot was restored")
-    trial.make(entries_of(10, 2, 2))
-    promise([e.index for e in trial.reopen().entries] == [10, 11], "the log cannot go on")
-    promise([e.index for e in trial.crash().entries] == [10, 11], "the old log came back")
+def check_log_below_the_snapshot_is_left_over(new_fixture: FixtureFactory, random: Random) -> None:
+    """The installation of a snapshot was interrupted before it removed the log."""
+    tested = StoreUnderTest(new_fixture(), entries_of(1, 1, 1, 2), *chunks_of(snapshot_of(9)))
+    restored = tested.reopen()
+    require(restored.snapshot == snapshot_of(9), "the snapshot is not there")
+    require(restored.entries == (), "a log that ends below the snapshot was restored")
+    tested.make(entries_of(10, 2, 2))
+    require([e.index for e in tested.reopen().entries] == [10, 11], "the log cannot go on")
+    require([e.index for e in tested.crash().entries] == [10, 11], "the old log came back")
 
 
-def check_log_of_another_term_is_left_over(grounds: Grounds, dice: Random) -> None:
+def check_log_of_another_term_is_left_over(new_fixture: FixtureFactory, random: Random) -> None:
     for last in (4, 6):
-        trial = Trial(grounds(), entries_of(1, *[1] * last))
-        trial.make(*chunks_of(snapshot_of(4)))
-        promise(trial.reopen().entries == (), "a log of another history was restored")
-        trial.make(entries_of(5, 2))
-        promise([e.index for e in trial.crash().entries] in ([], [5]), "the old log came back")
+        tested = StoreUnderTest(new_fixture(), entries_of(1, *[1] * last))
+        tested.make(*chunks_of(snapshot_of(4)))
+        require(tested.reopen().entries == (), "a log of another history was restored")
+        tested.make(entries_of(5, 2))
+        require([e.index for e in tested.crash().entries] in ([], [5]), "the old log came back")
 
 
-def check_log_that_continues_the_snapshot_is_kept(grounds: Grounds, dice: Random) -> None:
+def check_log_that_continues_the_snapshot_is_kept(
+    new_fixture: FixtureFactory, random: Random
+) -> None:
     for last in (4, 5, 7):
-        trial = Trial(grounds(), entries_of(1, 1, 1, 1, *[2] * (last - 3)))
-        trial.make(*chunks_of(snapshot_of(4)))
-        promise(len(trial.reopen().entries) == last, "entries around the snapshot are lost")
-        trial.make(TruncateUntil(4))
-        promise(len(trial.reopen().entries) == last - 4, "entries behind the snapshot are lost")
+        tested = StoreUnderTest(new_fixture(), entries_of(1, 1, 1, 1, *[2] * (last - 3)))
+        tested.make(*chunks_of(snapshot_of(4)))
+        require(len(tested.reopen().entries) == last, "entries around the snapshot are lost")
+        tested.make(TruncateUntil(4))
+        require(len(tested.reopen().entries) == last - 4, "entries behind the snapshot are lost")
 
 
-def check_gap_above_the_snapshot_is_refused(grounds: Grounds, dice: Random) -> None:
-    calls: tuple[Call, ...] = (entries_of(1, 2, 2, 2, 2, 2), *chunks_of(snapshot_of(4)))
-    trial = Trial(grounds(), *calls, TruncateUntil(4), DeleteChunks(4, 3))
-    trial.opens_corrupt()
+def check_gap_above_the_snapshot_is_refused(new_fixture: FixtureFactory, random: Random) -> None:
+    calls: tuple[StoreCall, ...] = (entries_of(1, 2, 2, 2, 2, 2), *chunks_of(snapshot_of(4)))
+    tested = StoreUnderTest(new_fixture(), *calls, TruncateUntil(4), DeleteChunks(4, 3))
+    tested.check_opens_corrupt()
     older = chunks_of(snapshot_of(1))
-    trial = Trial(grounds(), *calls, *older, TruncateUntil(3), DeleteChunks(4, 3))
-    trial.opens_corrupt()
-    trial = Trial(grounds(), *calls, *older, TruncateUntil(3), DeleteChunks(4, 1))
-    trial.opens_corrupt()
+    tested = StoreUnderTest(new_fixture(), *calls, *older, TruncateUntil(3), DeleteChunks(4, 3))
+    tested.check_opens_corrupt()
+    tested = StoreUnderTest(new_fixture(), *calls, *older, TruncateUntil(3), DeleteChunks(4, 1))
+    tested.check_opens_corrupt()
 
 
-def check_entry_of_a_later_term_is_refused(grounds: Grounds, dice: Random) -> None:
-    Trial(grounds(), entries_of(1, 1, 3)).opens_corrupt()
-    Trial(grounds(), *chunks_of(snapshot_of(4, 3))).opens_corrupt()
+def check_entry_of_a_later_term_is_refused(new_fixture: FixtureFactory, random: Random) -> None:
+    StoreUnderTest(new_fixture(), entries_of(1, 1, 3)).check_opens_corrupt()
+    StoreUnderTest(new_fixture(), *chunks_of(snapshot_of(4, 3))).check_opens_corrupt()
 
 
-def check_falling_term_is_refused(grounds: Grounds, dice: Random) -> None:
-    Trial(grounds(), entries_of(1, 1, 2), entries_of(3, 1)).opens_corrupt()
-    below = Trial(grounds(), *chunks_of(snapshot_of(4)), TruncateUntil(4))
+def check_falling_term_is_refused(new_fixture: FixtureFactory, random: Random) -> None:
+    StoreUnderTest(new_fixture(), entries_of(1, 1, 2), entries_of(3, 1)).check_opens_corrupt()
+    below = StoreUnderTest(new_fixture(), *chunks_of(snapshot_of(4)), TruncateUntil(4))
     below.make(entries_of(5, 1))
-    below.opens_corrupt()
+    below.check_opens_corrupt()
 
 
-def check_unreadable_members_are_refused(grounds: Grounds, dice: Random) -> None:
-    entry = Entry(1, 1, Kind.MEMBERS, b"\xc1")
-    Trial(grounds(), AddEntries((entry,))).opens_corrupt()
+def check_unreadable_members_are_refused(new_fixture: FixtureFactory, random: Random) -> None:
+    entry = Entry(1, 1, EntryKind.MEMBERS, b"\xc1")
+    StoreUnderTest(new_fixture(), PersistEntries((entry,))).check_opens_corrupt()
 
 
-# Everything together.
+# Random calls.
 
 
-def check_random_calls(grounds: Grounds, dice: Random) -> None:
-    """Calls of a node by dice, with crashes and restarts in between."""
-    trial, calls = Trial(grounds()), RandomCalls(dice)
+def check_random_calls(new_fixture: FixtureFactory, random: Random) -> None:
+    """Random calls of a node, with crashes and restarts in between."""
+    tested, calls = StoreUnderTest(new_fixture()), RandomCalls(random)
     for _ in range(250):
-        for call in calls.draw(trial.expected.held):
-            trial.make(call)
+        for call in calls.draw(tested.model.held):
+            tested.make(call)
             if calls.below(4) == 0:
-                trial.flush()
+                tested.flush()
             if calls.below(25) == 0:
-                calls.forget()
-                trial.crash()
+                calls.on_restart()
+                tested.crash()
                 break
             if calls.below(40) == 0:
-                calls.forget()
-                trial.reopen()
+                calls.on_restart()
+                tested.reopen()
                 break
-    trial.reopen()
+    tested.reopen()
 
 
 CHECKS: Final[tuple[Check, ...]] = (
-    check_new_store_is_empty, check_found_is_durable_on_return, check_founding_without_voters,
+    check_new_store_is_empty, check_bootstrap_is_durable_on_return, check_bootstrap_without_voters,
     check_term_is_durable_on_return, check_term_makes_durable_what_was_before_it,
     check_flush_makes_durable, check_flush_of_nothing, check_unflushed_is_kept_in_order,
     check_entries_come_back_as_written, check_entries_in_many_flushes,
@@ -399,4 +416,4 @@ CHECKS: Final[tuple[Check, ...]] = (
     check_gap_above_the_snapshot_is_refused, check_entry_of_a_later_term_is_refused,
     check_falling_term_is_refused, check_unreadable_members_are_refused, check_random_calls,
 )  # fmt: skip
-"""All of them; none depends on another."""
+"""All checks; none depends on another."""

@@ -1,9 +1,9 @@
-"""A store in memory that crashes and fails on request: the disk of the simulator.
+"""`MemoryStore`: a store in memory that crashes and fails on request; the simulator's disk.
 
-It keeps what is durable apart from the calls that only wait for a flush, in their order. A crash
-keeps a random beginning of those, and of the next one, if it adds entries, perhaps some first ones:
-all that the contract allows, and nothing else. Faults are asked for with `fail_in` and `full`.
-After a fault every call refuses, until `crash` says by dice what became of what was not flushed.
+It keeps durable contents apart from buffered calls. A crash keeps a random number of the oldest
+buffered calls, and possibly some first entries of the next one: exactly what the contract allows.
+Faults are requested with `fail_in` and `is_full`. After a fault every call raises until `crash`,
+which decides at random which of the buffered calls are kept.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from bascule.errors import Closed, LogFailed
 from bascule.host.api import Random
 from bascule.raft.membership import NOBODY, Members
 from bascule.raft.messages import Chunk, Entry
-from bascule.raft.recovery import Found, checked
-from bascule.raft.store import Restored
+from bascule.raft.recovery import StoreContents, recover
+from bascule.raft.store import PersistentState
 
 _ENTRIES: Final = 0
 _TRUNCATE_FROM: Final = 1
@@ -35,31 +35,31 @@ _NEEDS_ROOM: Final = frozenset({_ENTRIES, _CHUNK, _TERM, _FOUND, _FLUSH})
 _WHY: Final = {errno.EIO: "input/output error", errno.ENOSPC: "no space left on device"}
 
 _Change = tuple[int, Any]
-"""What a call does: one of the numbers above and its argument."""
+"""A call: one of the numbers above and its argument."""
 
 
 class MemoryStatistics(msgspec.Struct, frozen=True):
-    """What a store has done since it was made; a restart does not set it back."""
+    """What a store has done since it was made. A crash does not reset it."""
 
     calls: int
-    """Calls that write: what `fail_in` counts."""
+    """Calls that write; `fail_in` counts these."""
     syncs: int
     entries: int
 
 
 class _Disk:
-    """What would be there after a power cut."""
+    """The contents that survive a power failure."""
 
-    __slots__ = ("chunks", "entries", "founding", "term", "voted_for")
+    __slots__ = ("chunks", "entries", "initial_members", "term", "voted_for")
 
     def __init__(self) -> None:
-        self.founding: Members | None = None
+        self.initial_members: Members | None = None
         self.term = 0
         self.voted_for = NOBODY
         self.entries: list[Entry] = []
         self.chunks: dict[tuple[int, int], Chunk] = {}
 
-    def make(self, change: _Change) -> None:
+    def apply(self, change: _Change) -> None:
         kind, argument = change
         if kind == _ENTRIES:
             self.entries.extend(argument)
@@ -68,7 +68,7 @@ class _Disk:
         elif kind == _CHUNK:
             self.chunks[argument.index, argument.number] = argument
         elif kind == _FOUND:
-            self.founding = argument
+            self.initial_members = argument
         elif kind == _DELETE_CHUNKS:
             index, count = argument
             for number in range(count):
@@ -82,11 +82,22 @@ class _Disk:
 
 
 class MemoryStore:
-    """A `RaftStore` without a disk. `name` stands for the file in errors."""
+    """A `RaftStore` in memory. Errors contain `name` in place of a file."""
 
     __slots__ = (
-        "_buffered", "_calls", "_closed", "_disk", "_entries", "_fail_at",
-        "_fail_errno", "_failure", "_full", "_last", "_name", "_syncs", "_trouble",
+        "_buffered",
+        "_calls",
+        "_closed",
+        "_disk",
+        "_entries",
+        "_fail_at",
+        "_fail_errno",
+        "_failure",
+        "_full",
+        "_has_fault",
+        "_last",
+        "_name",
+        "_syncs",
     )  # fmt: skip
 
     def __init__(self, name: str = "memory") -> None:
@@ -94,26 +105,26 @@ class MemoryStore:
         self._disk = _Disk()
         self._buffered: list[_Change] = []
         self._last = 0
-        """The last entry's index with everything buffered done; 0 where any may come next."""
+        """Index of the last entry, including buffered ones; 0 where any entry may come next."""
         self._calls = self._syncs = self._entries = 0
         self._fail_at = 0
         self._fail_errno = errno.EIO
         self._full = False
         self._failure: LogFailed | None = None
         self._closed = False
-        self._trouble = False
-        """Whether any of the above needs a look; one test for the usual call."""
+        self._has_fault = False
+        """Whether a fault is set, has happened, or the store is closed; one test in each call."""
 
-    # What a node calls.
+    # The contract.
 
-    def load(self) -> Restored:
-        if self._trouble:
+    def load(self) -> PersistentState:
+        if self._has_fault:
             self._refuse()
         assert not self._buffered, "a store is loaded before it is written to"
         disk = self._disk
-        restored = checked(
-            Found(
-                founding=disk.founding,
+        restored = recover(
+            StoreContents(
+                initial_members=disk.initial_members,
                 term=disk.term,
                 voted_for=disk.voted_for,
                 chunks=tuple(disk.chunks.values()),
@@ -128,8 +139,8 @@ class MemoryStore:
         self._last = disk.entries[-1].index if disk.entries else 0
         return restored
 
-    def found(self, members: Members) -> None:
-        assert self._disk.founding is None, "a group is founded once"
+    def bootstrap(self, members: Members) -> None:
+        assert self._disk.initial_members is None, "bootstrap is called once"
         self._buffered.append((_FOUND, members))
         self._sync(_FOUND)
 
@@ -144,8 +155,8 @@ class MemoryStore:
         self._buffered.append((_ENTRIES, entries))
         self._last = entries[-1].index
         self._calls += 1
-        if self._trouble:
-            self._meet_trouble(_ENTRIES)
+        if self._has_fault:
+            self._raise_fault(_ENTRIES)
         self._entries += len(entries)
 
     def truncate_from(self, index: int) -> None:
@@ -166,84 +177,83 @@ class MemoryStore:
     def flush(self) -> None:
         if self._buffered:
             self._sync(_FLUSH)
-        elif self._trouble:
+        elif self._has_fault:
             self._refuse()
 
     def close(self) -> None:
-        """Refuse everything from now on, but for `crash`."""
-        self._closed = self._trouble = True
+        """Refuse all calls but `crash` from now on."""
+        self._closed = self._has_fault = True
 
-    # What a test calls.
+    # For tests and the simulator.
 
-    def crash(self, dice: Random) -> None:
-        """End as by a power cut and open again: what was buffered is lost by dice, faults are over.
-
-        Whoever held the store before must not call it any more: `load` is the next call.
+    def crash(self, random: Random) -> None:
+        """Crash as by a power failure, and open again. Buffered calls are lost or kept at random;
+        faults are cleared. The next call is `load`, by a new owner.
         """
         buffered, disk = self._buffered, self._disk
         if buffered:
-            kept = _below(dice, len(buffered) + 1)
+            kept = _below(random, len(buffered) + 1)
             for change in buffered[:kept]:
-                disk.make(change)
+                disk.apply(change)
             if kept < len(buffered):
                 kind, argument = buffered[kept]
                 if kind == _ENTRIES:
-                    disk.make((kind, argument[: _below(dice, len(argument))]))
+                    disk.apply((kind, argument[: _below(random, len(argument))]))
             buffered.clear()
         self._last = disk.entries[-1].index if disk.entries else 0
         self._fail_at = 0
         self._failure = None
-        self._full = self._closed = self._trouble = False
+        self._full = self._closed = self._has_fault = False
 
     def fail_in(self, calls: int, number: int = errno.EIO) -> None:
-        """Let the `calls`-th call that writes from now on (1: the next) fail with this errno."""
+        """Make the `calls`-th call that writes (1: the next) fail with this errno."""
         self._fail_at = self._calls + calls
         self._fail_errno = number
-        self._trouble = True
+        self._has_fault = True
 
     @property
-    def full(self) -> bool:
-        """While true, what needs room on the disk fails with ENOSPC."""
+    def is_full(self) -> bool:
+        """Whether calls that need space fail with ENOSPC."""
         return self._full
 
-    @full.setter
-    def full(self, value: bool) -> None:
+    @is_full.setter
+    def is_full(self, value: bool) -> None:
         self._full = value
-        self._trouble = self._trouble or value
+        self._has_fault = self._has_fault or value
 
     def statistics(self) -> MemoryStatistics:
         return MemoryStatistics(self._calls, self._syncs, self._entries)
 
-    # How.
+    # Internals.
 
     def _buffer(self, kind: int, argument: object) -> None:
         self._buffered.append((kind, argument))
         self._calls += 1
-        if self._trouble:
-            self._meet_trouble(kind)
+        if self._has_fault:
+            self._raise_fault(kind)
 
     def _sync(self, kind: int) -> None:
         self._calls += 1
-        if self._trouble:
-            self._meet_trouble(kind)
+        if self._has_fault:
+            self._raise_fault(kind)
         disk = self._disk
         for change in self._buffered:
-            disk.make(change)
+            disk.apply(change)
         self._buffered.clear()
         self._syncs += 1
 
-    def _meet_trouble(self, kind: int) -> None:
-        """Fail if that is due. The change stays among the buffered: dice decide what became of it.
+    def _raise_fault(self, kind: int) -> None:
+        """Raise if a fault is due. The call stays buffered: `crash` decides whether it was done.
 
         Raises: LogFailed, Closed.
         """
         if self._failure is not None or self._closed:
             if kind != _FLUSH:
-                self._buffered.pop()  # the call is refused: it never was
+                self._buffered.pop()  # the call is refused and has no effect
             self._refuse()
-        room = self._full and kind in _NEEDS_ROOM
-        if room or self._calls == self._fail_at:
-            number = errno.ENOSPC if room else self._fail_errno
+        no_space = self._full and kind in _NEEDS_ROOM
+        if no_space or self._calls == self._fail_at:
+            number = errno.ENOSPC if no_space else self._fail_errno
             cause = OSError(number, _WHY.get(number, f"errno {number}"), self._name)
             self._failure = LogFailed(self._name, str(cause))
             raise self._failure from cause
@@ -256,6 +266,6 @@ class MemoryStore:
             raise Closed(f"store {self._name} is closed")
 
 
-def _below(dice: Random, count: int) -> int:
-    """One of 0 ... count - 1."""
-    return min(int(dice.uniform(0, count)), count - 1)
+def _below(random: Random, count: int) -> int:
+    """A number in [0, count)."""
+    return min(int(random.uniform(0, count)), count - 1)

@@ -1,7 +1,7 @@
-"""What a store may hold, by the contract alone: the slow and obvious twin of every store.
+"""`StoreModel`: what a store may contain by the contract, as a simple and slow model.
 
-Each call makes a new picture of the whole. Those that a crash may leave behind are kept side by
-side, and a store that has crashed must be one of them.
+Each call makes new contents. The contents that a crash may leave are kept in a list, and those of a
+store after a crash have to be among them.
 """
 
 from __future__ import annotations
@@ -13,34 +13,34 @@ import msgspec
 
 from bascule.raft.membership import Members
 from bascule.raft.messages import Chunk, Entry
-from bascule.raft.recovery import Found, checked
-from bascule.raft.store import RaftStore, Restored
+from bascule.raft.recovery import StoreContents, recover
+from bascule.raft.store import PersistentState, RaftStore
 
 
-class BrokenPromise(AssertionError):
-    """A store does not do what the contract says; the text says what."""
+class ContractViolation(AssertionError):
+    """A store violates the contract; the text says how."""
 
 
-def promise(kept: bool, text: str) -> None:
-    """Raises: BrokenPromise unless `kept`. (An assert would be gone under -O.)"""
-    if not kept:
-        raise BrokenPromise(text)
+def require(condition: bool, text: str) -> None:
+    """Raises: ContractViolation unless `condition`. (`python -O` would remove an assert.)"""
+    if not condition:
+        raise ContractViolation(text)
 
 
-class FoundMembers(msgspec.Struct, frozen=True):
-    """`found`."""
+class Bootstrap(msgspec.Struct, frozen=True):
+    """`bootstrap`."""
 
     members: Members
 
 
-class SetTerm(msgspec.Struct, frozen=True):
+class PersistTerm(msgspec.Struct, frozen=True):
     """`persist_term`."""
 
     term: int
     voted_for: int
 
 
-class AddEntries(msgspec.Struct, frozen=True):
+class PersistEntries(msgspec.Struct, frozen=True):
     """`persist_entries`."""
 
     entries: tuple[Entry, ...]
@@ -58,7 +58,7 @@ class TruncateUntil(msgspec.Struct, frozen=True):
     index: int
 
 
-class PutChunk(msgspec.Struct, frozen=True):
+class PersistChunk(msgspec.Struct, frozen=True):
     """`persist_chunk`."""
 
     chunk: Chunk
@@ -71,45 +71,51 @@ class DeleteChunks(msgspec.Struct, frozen=True):
     count: int
 
 
-Call: TypeAlias = (
-    FoundMembers | SetTerm | AddEntries | TruncateFrom | TruncateUntil | PutChunk | DeleteChunks
+StoreCall: TypeAlias = (
+    Bootstrap
+    | PersistTerm
+    | PersistEntries
+    | TruncateFrom
+    | TruncateUntil
+    | PersistChunk
+    | DeleteChunks
 )
 
 
-def carry_out(store: RaftStore, call: Call) -> None:
-    """Do `call` on `store`."""
+def make_call(store: RaftStore, call: StoreCall) -> None:
+    """Make `call` on `store`."""
     match call:
-        case FoundMembers(members):
-            store.found(members)
-        case SetTerm(term, voted_for):
+        case Bootstrap(members):
+            store.bootstrap(members)
+        case PersistTerm(term, voted_for):
             store.persist_term(term, voted_for)
-        case AddEntries(entries):
+        case PersistEntries(entries):
             store.persist_entries(entries)
         case TruncateFrom(index):
             store.truncate_from(index)
         case TruncateUntil(index):
             store.truncate_until(index)
-        case PutChunk(chunk):
+        case PersistChunk(chunk):
             store.persist_chunk(chunk)
         case DeleteChunks(index, count):
             store.delete_chunks(index, count)
 
 
-def after(held: Found, call: Call) -> Found:
-    """What a store holds after `call` where it held `held`."""
+def contents_after(held: StoreContents, call: StoreCall) -> StoreContents:
+    """The contents of a store after `call`, if they were `held` before."""
     change = msgspec.structs.replace
     match call:
-        case FoundMembers(members):
-            return change(held, founding=members)
-        case SetTerm(term, voted_for):
+        case Bootstrap(members):
+            return change(held, initial_members=members)
+        case PersistTerm(term, voted_for):
             return change(held, term=term, voted_for=voted_for)
-        case AddEntries(entries):
+        case PersistEntries(entries):
             return change(held, entries=(*held.entries, *entries))
         case TruncateFrom(index):
             return change(held, entries=tuple(e for e in held.entries if e.index < index))
         case TruncateUntil(index):
             return change(held, entries=tuple(e for e in held.entries if e.index > index))
-        case PutChunk(chunk):
+        case PersistChunk(chunk):
             place = (chunk.index, chunk.number)
             others = tuple(c for c in held.chunks if (c.index, c.number) != place)
             return change(held, chunks=(*others, chunk))
@@ -118,68 +124,69 @@ def after(held: Found, call: Call) -> Found:
             return change(held, chunks=kept)
 
 
-def beginnings(call: Call) -> Iterator[Call]:
-    """The parts of a call that a crash may leave of it, without nothing and all."""
-    if isinstance(call, AddEntries):
+def partial_calls(call: StoreCall) -> Iterator[StoreCall]:
+    """The parts of a call that a crash may keep, other than none and all of it."""
+    if isinstance(call, PersistEntries):
         for count in range(1, len(call.entries)):
-            yield AddEntries(call.entries[:count])
+            yield PersistEntries(call.entries[:count])
 
 
-class Expectation:
-    """What a store holds when every call so far is done, and all that a crash may leave."""
+class StoreModel:
+    """The contents of a store after all calls so far, and those that a crash may leave."""
 
     __slots__ = ("after_crash", "held")
 
     def __init__(self) -> None:
-        self.held = Found()
+        self.held = StoreContents()
         self.after_crash = [self.held]
 
-    def call(self, call: Call) -> None:
+    def on_call(self, call: StoreCall) -> None:
         """`call` was made and returned."""
-        self.begun(call)
-        if isinstance(call, FoundMembers | SetTerm):
-            self.flushed()
+        self.on_call_begun(call)
+        if isinstance(call, Bootstrap | PersistTerm):
+            self.on_flush()
 
-    def begun(self, call: Call) -> None:
-        """`call` was made, and whether it was done is not known."""
-        self.after_crash += [after(self.held, part) for part in beginnings(call)]
-        self.held = after(self.held, call)
+    def on_call_begun(self, call: StoreCall) -> None:
+        """`call` was made; it is not known whether it was done."""
+        self.after_crash += [contents_after(self.held, part) for part in partial_calls(call)]
+        self.held = contents_after(self.held, call)
         self.after_crash.append(self.held)
 
-    def flushed(self) -> None:
-        """Everything is durable."""
+    def on_flush(self) -> None:
+        """All calls so far are durable."""
         self.after_crash = [self.held]
 
-    def loaded(self, restored: Restored, *, crashed: bool) -> None:
-        """A store that was opened anew holds `restored`.
+    def check_loaded(self, restored: PersistentState, *, crashed: bool) -> None:
+        """Check what a store returned that was opened again.
 
-        Raises: BrokenPromise where it should not.
+        Raises: ContractViolation where it must not contain `restored`.
         """
         allowed = [
-            checked(found, file="expected")
+            recover(found, file="expected")
             for found in (self.after_crash if crashed else [self.held])
         ]
-        promise(
+        require(
             restored in allowed,
-            f"loaded {shown(restored)}, expected {' or '.join(shown(one) for one in allowed[-3:])}"
+            f"loaded {describe(restored)}, expected "
+            + " or ".join(describe(one) for one in allowed[-3:])
             + (f" or one of {len(allowed) - 3} states before" if len(allowed) > 3 else ""),
         )
-        self.starts_as(restored)
+        self.reset_to(restored)
 
-    def starts_as(self, restored: Restored) -> None:
-        """A store that was loaded holds `restored`, on the disk, whatever was before."""
-        self.held = Found(
-            founding=restored.founding,
+    def reset_to(self, restored: PersistentState) -> None:
+        """The durable contents of the store are `restored`."""
+        self.held = StoreContents(
+            initial_members=restored.initial_members,
             term=restored.term,
             voted_for=restored.voted_for,
             chunks=restored.snapshot.as_chunks() if restored.snapshot else (),
             entries=restored.entries,
         )
-        self.flushed()
+        self.on_flush()
 
 
-def shown(restored: Restored) -> str:
-    """A state in short, for people."""
+def describe(restored: PersistentState) -> str:
+    """A state as a short text."""
     entries = restored.entries
     log = "no entries"
     if entries:
@@ -188,6 +195,6 @@ def shown(restored: Restored) -> str:
     snapshot = restored.snapshot
     state = f"a snapshot at {snapshot.index} (term {snapshot.term})" if snapshot else "no snapshot"
     return (
-        f"[{restored.founding}, term {restored.term}, vote {restored.voted_for}, {state}, "
+        f"[{restored.initial_members}, term {restored.term}, vote {restored.voted_for}, {state}, "
         f"{log}, {hash(restored):x}]"
     )

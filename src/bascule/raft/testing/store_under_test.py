@@ -1,110 +1,110 @@
-"""One store under check, beside what it is expected to hold, and the values it is fed."""
+"""A store under test beside the model of its contents, and values to write to it."""
 
 from __future__ import annotations
 
 from typing import Final, Protocol
 
 from bascule.errors import CorruptData
-from bascule.raft.membership import Members, founded
-from bascule.raft.messages import Entry, Kind, Snapshot
-from bascule.raft.store import RaftStore, Restored
+from bascule.raft.membership import Members
+from bascule.raft.messages import Entry, EntryKind, RaftSnapshot
+from bascule.raft.store import PersistentState, RaftStore
 from bascule.raft.testing.store_model import (
-    AddEntries,
-    BrokenPromise,
-    Call,
-    Expectation,
-    FoundMembers,
-    PutChunk,
-    SetTerm,
-    carry_out,
-    promise,
-    shown,
+    Bootstrap,
+    ContractViolation,
+    PersistChunk,
+    PersistEntries,
+    PersistTerm,
+    StoreCall,
+    StoreModel,
+    describe,
+    make_call,
+    require,
 )
 
-MEMBERS: Final = founded(1, 2, 3)
-LARGEST: Final = (1 << 63) - 1
-"""Terms and indices are below 2^63."""
+MEMBERS: Final = Members.of(1, 2, 3)
+INDEX_MAX: Final = (1 << 63) - 1
+"""The largest term and index."""
 
 
-class Ground(Protocol):
-    """A place for one store."""
+class StoreFixture(Protocol):
+    """Opens and crashes one store. Its storage is empty at first."""
 
     def open(self) -> RaftStore:
-        """A store with what the last one here left."""
+        """Open the store with what the previous one left."""
         ...
 
     def crash(self, store: RaftStore) -> None:
-        """End `store` without a flush: as a power cut, or a kill, or `close` as the least."""
+        """End `store` without a flush: like a power failure or a kill, or at least with `close`."""
         ...
 
 
-class Trial:
-    """One store under check, with what it is expected to hold."""
+class StoreUnderTest:
+    """A store, and the model that it is checked against."""
 
-    def __init__(self, ground: Ground, *calls: Call) -> None:
-        """Open a store, found a group of three in term 2, and make `calls`."""
-        self._ground = ground
-        self.store = ground.open()
-        promise(self.store.load() == Restored(), "a new store holds something")
-        self.expected = Expectation()
-        self.make(FoundMembers(MEMBERS), SetTerm(2, 1), *calls)
+    def __init__(self, fixture: StoreFixture, *calls: StoreCall) -> None:
+        """Open a store, bootstrap a group of three in term 2, and make `calls`."""
+        self._fixture = fixture
+        self.store = fixture.open()
+        require(self.store.load() == PersistentState(), "a new store is not empty")
+        self.model = StoreModel()
+        self.make(Bootstrap(MEMBERS), PersistTerm(2, 1), *calls)
 
-    def make(self, *calls: Call) -> None:
+    def make(self, *calls: StoreCall) -> None:
         for call in calls:
-            carry_out(self.store, call)
-            self.expected.call(call)
+            make_call(self.store, call)
+            self.model.on_call(call)
 
     def flush(self) -> None:
         self.store.flush()
-        self.expected.flushed()
+        self.model.on_flush()
 
-    def crash(self) -> Restored:
-        """End without a flush and open again: one of the states allowed is there."""
-        self._ground.crash(self.store)
+    def crash(self) -> PersistentState:
+        """Crash without a flush and open again; check that the contents are allowed."""
+        self._fixture.crash(self.store)
         return self._load(crashed=True)
 
-    def reopen(self) -> Restored:
-        """Flush, close, open again: all is there."""
+    def reopen(self) -> PersistentState:
+        """Flush, close and open again; check that everything is there."""
         self.flush()
         self.store.close()
         return self._load(crashed=False)
 
-    def _load(self, *, crashed: bool) -> Restored:
-        self.store = self._ground.open()
+    def _load(self, *, crashed: bool) -> PersistentState:
+        self.store = self._fixture.open()
         restored = self.store.load()
-        self.expected.loaded(restored, crashed=crashed)
+        self.model.check_loaded(restored, crashed=crashed)
         return restored
 
-    def opens_corrupt(self) -> None:
-        """Flush and end; a store opened again refuses to load what is there, every time."""
+    def check_opens_corrupt(self) -> None:
+        """Flush, crash and open again; check that loading raises CorruptData every time."""
         self.store.flush()
-        self._ground.crash(self.store)
+        self._fixture.crash(self.store)
         for _ in range(2):
             store = None
             try:
-                store = self._ground.open()
+                store = self._fixture.open()
                 found = store.load()
             except CorruptData:
                 if store is not None:
-                    self._ground.crash(store)
+                    self._fixture.crash(store)
             else:
-                raise BrokenPromise(f"loaded {shown(found)}, expected CorruptData")
+                raise ContractViolation(f"loaded {describe(found)}, expected CorruptData")
 
 
-def entries_of(first: int, *terms: int, payload: bytes = b"payload") -> AddEntries:
+def entries_of(first: int, *terms: int, payload: bytes = b"payload") -> PersistEntries:
     """Entries from `first` on, of these terms."""
-    return AddEntries(
+    return PersistEntries(
         tuple(
-            Entry(first + n, term, Kind.NORMAL, b"%s %d" % (payload, first + n))
+            Entry(first + n, term, EntryKind.NORMAL, b"%s %d" % (payload, first + n))
             for n, term in enumerate(terms)
         )
     )
 
 
-def snapshot_of(index: int, term: int = 2, *, count: int = 3) -> Snapshot:
+def snapshot_of(index: int, term: int = 2, *, count: int = 3) -> RaftSnapshot:
     data = tuple(b"chunk %d of %d" % (number, index) * 50 for number in range(count))
-    return Snapshot(index, term, Members((1, 2, 4), (5,), index - 1), data)
+    return RaftSnapshot(index, term, Members((1, 2, 4), (5,), index - 1), data)
 
 
-def chunks_of(snapshot: Snapshot) -> list[PutChunk]:
-    return [PutChunk(chunk) for chunk in snapshot.as_chunks()]
+def chunks_of(snapshot: RaftSnapshot) -> list[PersistChunk]:
+    return [PersistChunk(chunk) for chunk in snapshot.as_chunks()]

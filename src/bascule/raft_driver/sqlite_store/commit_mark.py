@@ -23,7 +23,7 @@ _MAGIC: Final = b"BscR"
 _BYTES: Final = 2 * _SLOT.size
 
 
-class SyncedMark:
+class CommitMark:
     """Two slots, written in turn; the later one of those that are whole counts."""
 
     __slots__ = ("_map", "_node_id")

@@ -12,7 +12,7 @@ from bascule.errors import Closed, CorruptData, LogFailed
 from bascule.host.api import Files
 from bascule.host.real import RealFiles
 from bascule.raft_driver.sqlite_store import schema
-from bascule.raft_driver.sqlite_store.commit_mark import SyncedMark
+from bascule.raft_driver.sqlite_store.commit_mark import CommitMark
 from bascule.raft_driver.sqlite_store.opening import MARK_SUFFIX, Opened, open_checked
 from bascule.raft_driver.sqlite_store.schema import GroupRow
 from bascule.raft_driver.sqlite_store.store import SqliteStore
@@ -55,7 +55,7 @@ class SqliteDatabase:
         path: str,
         node_id: int,
         files: Files,
-        mark: SyncedMark,
+        mark: CommitMark,
         checkpoint_bytes: int,
     ) -> None:
         """Use `open`."""
@@ -98,7 +98,7 @@ class SqliteDatabase:
         """
         files = files or RealFiles()
         opened = open_checked(files, path, node_id=node_id, factory=factory)
-        mark = SyncedMark(files, path + MARK_SUFFIX, node_id)
+        mark = CommitMark(files, path + MARK_SUFFIX, node_id)
         database = cls(
             opened,
             path=path,

@@ -8,7 +8,7 @@ from typing import Any, Final
 from bascule.errors import BasculeError, ConfigError, CorruptData, LogFailed, UnsupportedFormat
 from bascule.host.api import Files
 from bascule.raft_driver.sqlite_store import schema
-from bascule.raft_driver.sqlite_store.commit_mark import SyncedMark
+from bascule.raft_driver.sqlite_store.commit_mark import CommitMark
 from bascule.raft_driver.sqlite_store.schema import GroupRow, check_crc, refuse
 
 MARK_SUFFIX: Final = "-synced"
@@ -186,11 +186,11 @@ def _read_node(path: str, opened: Opened, node_id: int) -> None:
 
 
 def _check_mark(files: Files, mark_path: str, opened: Opened, node_id: int) -> None:
-    marked = SyncedMark.read(files, mark_path, node_id=node_id)
+    marked = CommitMark.read(files, mark_path, node_id=node_id)
     if marked is None:
         if opened.commits > 1:
             raise CorruptData(mark_path, 0, f"a mark of {opened.commits} commits or less", "none")
-        SyncedMark.create(files, mark_path, node_id=node_id, commits=opened.commits)
+        CommitMark.create(files, mark_path, node_id=node_id, commits=opened.commits)
     elif marked > opened.commits:
         database = mark_path.removesuffix(MARK_SUFFIX)
         refuse(

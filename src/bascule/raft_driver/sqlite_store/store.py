@@ -9,8 +9,8 @@ import msgspec
 
 from bascule.raft.membership import Members
 from bascule.raft.messages import Chunk, Entry
-from bascule.raft.recovery import Found, checked
-from bascule.raft.store import Restored
+from bascule.raft.recovery import StoreContents, recover
+from bascule.raft.store import PersistentState
 from bascule.raft_driver.sqlite_store import schema
 from bascule.raft_driver.sqlite_store.schema import GroupRow, check_crc, refuse
 
@@ -54,22 +54,22 @@ class SqliteStore:
 
     # The contract.
 
-    def load(self) -> Restored:
+    def load(self) -> PersistentState:
         self._database.check_usable()
         assert not self._changes, "a store is loaded before it is written to"
-        found = Found(
-            founding=self._founding(),
+        found = StoreContents(
+            initial_members=self._initial_members(),
             term=self.row.term,
             voted_for=self.row.voted_for,
             chunks=self._load_chunks(),
             entries=self._load_entries(),
         )
-        restored = checked(found, file=self._database.path, of=f"group {self.group}")
+        restored = recover(found, file=self._database.path, group=f"group {self.group}")
         self._remove_leftovers(found, restored)
         return restored
 
-    def found(self, members: Members) -> None:
-        assert self.row.founding is None, "a group is founded once"
+    def bootstrap(self, members: Members) -> None:
+        assert self.row.founding is None, "bootstrap is called once"
         self.row.founding = schema.encode(members)
         self._change(_ROW, None, 0)
         self._database.flush()
@@ -262,7 +262,7 @@ class SqliteStore:
     def _place(self, table: str, at: int) -> str:
         return f"table {table}, group {self.group}, row {at}"
 
-    def _founding(self) -> Members | None:
+    def _initial_members(self) -> Members | None:
         return None if self.row.founding is None else _members(self.row.founding)
 
     def _load_entries(self) -> list[Entry]:
@@ -338,7 +338,7 @@ class SqliteStore:
         except msgspec.MsgspecError as error:
             refuse(path, place, number, expected="an encoded chunk", found=str(error))
 
-    def _remove_leftovers(self, found: Found, restored: Restored) -> None:
+    def _remove_leftovers(self, found: StoreContents, restored: PersistentState) -> None:
         """Remove what was found and is not part of what is restored."""
         kept = restored.snapshot.as_chunks() if restored.snapshot else ()
         places = {(chunk.index, chunk.number) for chunk in kept}

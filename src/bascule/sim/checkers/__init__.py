@@ -5,7 +5,7 @@ broken raises `InvariantBroken` at once, so that the last events before it are t
 Checkers look at what a node hands over (`Ready`), at what leaves it and at what its disk holds, not
 at what it means to do, and each event costs a few dictionary look-ups: no log is ever scanned.
 
-`standard()` makes one of each. `docs/invariants.md` has the text of each under its name.
+`standard_checkers()` makes one of each. `docs/invariants.md` states each invariant under its name.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from __future__ import annotations
 from bascule.sim.checkers.answers import AnsweredOnce, FreshReads, TruthfulAnswers
 from bascule.sim.checkers.base import Checker, Checkers, InvariantBroken
 from bascule.sim.checkers.commits import CommitIsDurable, MatchIsDurable, Monotonic, NothingLost
-from bascule.sim.checkers.committed_log import Ledger
+from bascule.sim.checkers.committed_log import CommittedLog
 from bascule.sim.checkers.disks import Disks
 from bascule.sim.checkers.elections import ElectionSafety, OneVote, PreVote
 from bascule.sim.checkers.limits import BoundedMemory
@@ -22,33 +22,34 @@ from bascule.sim.checkers.logs import AppendOnly, LeaderCompleteness, LogMatchin
 from bascule.sim.checkers.machines import ApplyOrder, SnapshotsAgree
 from bascule.sim.checkers.membership import MembersInForce, OneChange
 
-__all__ = ["Checker", "Checkers", "InvariantBroken", "standard"]
+__all__ = ["Checker", "Checkers", "InvariantBroken", "standard_checkers"]
 
 
-def standard() -> list[Checker]:
-    """One of each, in the order in which they are to be told: who looks at what the disks or the
-    group had before an event stands before `Disks` or `Ledger`, who looks at it after, behind."""
-    disks, ledger = Disks(), Ledger()
+def standard_checkers() -> list[Checker]:
+    """One of each, in the order in which they are called. A checker that compares an event with the
+    state before it comes before `Disks` or `CommittedLog`; one that needs the state after it comes
+    behind them."""
+    disks, committed_log = Disks(), CommittedLog()
     return [
         Monotonic(disks),
-        CommitIsDurable(disks, ledger),
-        NothingLost(disks, ledger),
+        CommitIsDurable(disks, committed_log),
+        NothingLost(disks, committed_log),
         disks,
-        ledger,
+        committed_log,
         ElectionSafety(),
         OneVote(disks),
         PreVote(),
         AppendOnly(),
         LogMatching(),
-        LeaderCompleteness(ledger),
+        LeaderCompleteness(committed_log),
         MatchIsDurable(disks),
         AnsweredOnce(),
-        TruthfulAnswers(ledger),
-        FreshReads(ledger),
-        ApplyOrder(ledger),
-        SnapshotsAgree(ledger),
+        TruthfulAnswers(committed_log),
+        FreshReads(committed_log),
+        ApplyOrder(committed_log),
+        SnapshotsAgree(committed_log),
         OneChange(),
-        MembersInForce(ledger),
+        MembersInForce(committed_log),
         BoundedMemory(),
         Linearizability(),
     ]

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from bascule.raft.effects import Answer, Outcome, ReadPolicy
-from bascule.raft.membership import Change, decode_members
-from bascule.raft.messages import Kind
-from bascule.raft.store import Restored
+from bascule.raft.effects import Answer, ReadPolicy, RequestOutcome
+from bascule.raft.membership import MemberChange, decode_members
+from bascule.raft.messages import EntryKind
+from bascule.raft.store import PersistentState
 from bascule.sim.checkers.base import Checker, InvariantBroken, NodeView
-from bascule.sim.checkers.committed_log import Ledger, said
+from bascule.sim.checkers.committed_log import CommittedLog, describe_entry
 
 
 class AnsweredOnce(Checker):
@@ -18,7 +18,7 @@ class AnsweredOnce(Checker):
     def __init__(self) -> None:
         self._answered: dict[int, set[int]] = {}
 
-    def on_start(self, node: NodeView, restored: Restored) -> None:
+    def on_start(self, node: NodeView, restored: PersistentState) -> None:
         self._answered[node.id] = set()
 
     def on_answer(self, node: NodeView, answer: Answer) -> None:
@@ -36,17 +36,17 @@ class TruthfulAnswers(Checker):
 
     name = "no answer that history contradicts"
 
-    def __init__(self, ledger: Ledger) -> None:
-        self._ledger = ledger
+    def __init__(self, committed_log: CommittedLog) -> None:
+        self._committed_log = committed_log
         self._proposed: dict[tuple[int, int], bytes] = {}
-        self._changes: dict[tuple[int, int], tuple[Change, int]] = {}
+        self._changes: dict[tuple[int, int], tuple[MemberChange, int]] = {}
         self._dead: dict[bytes, int] = {}
         """Payloads that never are committed -> the node that said so."""
         self._places: dict[bytes, int] = {}
         """Payload -> where it is committed."""
         self._looked_at = 0
 
-    def on_start(self, node: NodeView, restored: Restored) -> None:
+    def on_start(self, node: NodeView, restored: PersistentState) -> None:
         for tickets in (self._proposed, self._changes):
             for gone in [ticket for ticket in tickets if ticket[0] == node.id]:
                 del tickets[gone]
@@ -54,25 +54,26 @@ class TruthfulAnswers(Checker):
     def on_propose(self, node: NodeView, ticket: int, payload: bytes) -> None:
         self._proposed[node.id, ticket] = payload
 
-    def on_change(self, node: NodeView, ticket: int, change: Change, target: int) -> None:
+    def on_change(self, node: NodeView, ticket: int, change: MemberChange, target: int) -> None:
         self._changes[node.id, ticket] = (change, target)
 
     def on_commit(self, node: NodeView, before: int, as_leader: bool) -> None:
-        ledger = self._ledger
-        while self._looked_at < ledger.last:
+        committed_log = self._committed_log
+        while self._looked_at < committed_log.last:
             self._looked_at += 1
-            entry = ledger.committed.get(self._looked_at)
-            if entry is None or entry.kind != Kind.NORMAL:
+            entry = committed_log.committed.get(self._looked_at)
+            if entry is None or entry.kind != EntryKind.NORMAL:
                 continue
-            if (teller := self._dead.get(entry.payload)) is not None:
+            if (answered_by := self._dead.get(entry.payload)) is not None:
                 raise InvariantBroken(
                     self.name,
-                    f"{said(entry)} is committed, after node {teller} answered not leader",
+                    f"{describe_entry(entry)} is committed, after node {answered_by} "
+                    f"answered not leader",
                 )
             place = self._places.setdefault(entry.payload, entry.index)
             if place != entry.index:
                 raise InvariantBroken(
-                    self.name, f"{said(entry)} is committed, and was before at {place}"
+                    self.name, f"{describe_entry(entry)} is committed, and was before at {place}"
                 )
 
     def on_answer(self, node: NodeView, answer: Answer) -> None:
@@ -83,15 +84,15 @@ class TruthfulAnswers(Checker):
             self._on_change(node, answer, *changed)
 
     def _on_proposal(self, node: NodeView, answer: Answer, payload: bytes) -> None:
-        if answer.outcome is Outcome.COMMITTED:
-            entry = self._ledger.committed.get(answer.index)
-            if entry is None or entry.payload != payload or entry.kind != Kind.NORMAL:
+        if answer.outcome is RequestOutcome.COMMITTED:
+            entry = self._committed_log.committed.get(answer.index)
+            if entry is None or entry.payload != payload or entry.kind != EntryKind.NORMAL:
                 raise InvariantBroken(
                     self.name,
                     f"node {node.id} answers that {payload[:32]!r} is committed at {answer.index}; "
-                    f"there is {said(entry) if entry else 'nothing committed'}",
+                    f"there is {describe_entry(entry) if entry else 'nothing committed'}",
                 )
-        elif answer.outcome is Outcome.NOT_LEADER:
+        elif answer.outcome is RequestOutcome.NOT_LEADER:
             if (place := self._places.get(payload)) is not None:
                 raise InvariantBroken(
                     self.name,
@@ -100,24 +101,25 @@ class TruthfulAnswers(Checker):
                 )
             self._dead[payload] = node.id
 
-    def _on_change(self, node: NodeView, answer: Answer, change: Change, target: int) -> None:
-        if answer.outcome is not Outcome.COMMITTED:
+    def _on_change(self, node: NodeView, answer: Answer, change: MemberChange, target: int) -> None:
+        if answer.outcome is not RequestOutcome.COMMITTED:
             return
-        entry = self._ledger.committed.get(answer.index)
-        found = decode_members(entry.payload) if entry and entry.kind == Kind.MEMBERS else None
+        entry = self._committed_log.committed.get(answer.index)
+        found = decode_members(entry.payload) if entry and entry.kind == EntryKind.MEMBERS else None
         done = (
             found is not None
             and {
-                Change.ADD_LEARNER: target in found,
-                Change.ADD_VOTER: target in found.voters,
-                Change.REMOVE: target not in found,
+                MemberChange.ADD_LEARNER: target in found,
+                MemberChange.ADD_VOTER: target in found.voters,
+                MemberChange.REMOVE: target not in found,
             }[change]
         )
         if not done:
             raise InvariantBroken(
                 self.name,
                 f"node {node.id} answers that {change.name} {target} is committed at "
-                f"{answer.index}; there is {said(entry) if entry else 'nothing committed'}",
+                f"{answer.index}; there is "
+                + (describe_entry(entry) if entry else "nothing committed"),
             )
 
 
@@ -127,22 +129,22 @@ class FreshReads(Checker):
 
     name = "reads see what was committed"
 
-    def __init__(self, ledger: Ledger) -> None:
-        self._ledger = ledger
+    def __init__(self, committed_log: CommittedLog) -> None:
+        self._committed_log = committed_log
         self._owed: dict[tuple[int, int], int] = {}
         """(node, ticket) -> the index it must have applied."""
 
-    def on_start(self, node: NodeView, restored: Restored) -> None:
+    def on_start(self, node: NodeView, restored: PersistentState) -> None:
         for gone in [ticket for ticket in self._owed if ticket[0] == node.id]:
             del self._owed[gone]
 
     def on_read(self, node: NodeView, ticket: int, policy: ReadPolicy, min_index: int) -> None:
-        owed = min_index if policy is ReadPolicy.LOCAL else max(min_index, self._ledger.last)
+        owed = min_index if policy is ReadPolicy.LOCAL else max(min_index, self._committed_log.last)
         self._owed[node.id, ticket] = owed
 
     def on_answer(self, node: NodeView, answer: Answer) -> None:
         owed = self._owed.pop((node.id, answer.ticket), None)
-        if owed is None or answer.outcome is not Outcome.READABLE:
+        if owed is None or answer.outcome is not RequestOutcome.READABLE:
             return
         if node.applied < owed or answer.index > node.applied:
             raise InvariantBroken(

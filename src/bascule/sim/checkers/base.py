@@ -7,10 +7,10 @@ from typing import Any, ClassVar, Protocol
 
 from bascule.raft.config import RaftConfig
 from bascule.raft.effects import Answer, Apply, ReadPolicy, Ready, Role, Write
-from bascule.raft.membership import Change, Members
-from bascule.raft.messages import AnyMessage, Entry, Message, Snapshot
-from bascule.raft.store import Restored
-from bascule.sim.checkers.history import Operation, Result
+from bascule.raft.membership import MemberChange, Members
+from bascule.raft.messages import AnyMessage, Entry, RaftMessage, RaftSnapshot
+from bascule.raft.store import PersistentState
+from bascule.sim.checkers.history import ClientOperation, OperationResult
 
 
 class InvariantBroken(AssertionError):
@@ -34,7 +34,7 @@ class LogView(Protocol):
     @property
     def pending_bytes(self) -> int: ...
     @property
-    def snapshot(self) -> Snapshot | None: ...
+    def snapshot(self) -> RaftSnapshot | None: ...
     @property
     def snapshot_index(self) -> int: ...
     @property
@@ -75,12 +75,12 @@ class Checker:
 
     name: ClassVar[str]
     """As in docs/invariants.md."""
-    steps: ClassVar[tuple[type[Message], ...]] = ()
+    steps: ClassVar[tuple[type[RaftMessage], ...]] = ()
     """The messages `on_step` is for; none named: all."""
-    sends: ClassVar[tuple[type[Message], ...]] = ()
+    sends: ClassVar[tuple[type[RaftMessage], ...]] = ()
     """The messages `on_send` is for; none named: all."""
 
-    def on_start(self, node: NodeView, restored: Restored) -> None:
+    def on_start(self, node: NodeView, restored: PersistentState) -> None:
         """`node` begins to live on what its store `restored`, at first and after each crash."""
 
     def on_crash(self, node_id: int) -> None:
@@ -104,16 +104,16 @@ class Checker:
     def on_propose(self, node: NodeView, ticket: int, payload: bytes) -> None:
         """The node took `payload`, which nobody ever proposes again, and gave `ticket`."""
 
-    def on_change(self, node: NodeView, ticket: int, change: Change, target: int) -> None:
+    def on_change(self, node: NodeView, ticket: int, change: MemberChange, target: int) -> None:
         """The node took a change of the members and gave `ticket`."""
 
     def on_read(self, node: NodeView, ticket: int, policy: ReadPolicy, min_index: int) -> None:
         """The node took a read and gave `ticket`."""
 
-    def on_invoke(self, operation: Operation) -> None:
+    def on_invoke(self, operation: ClientOperation) -> None:
         """A client began an operation."""
 
-    def on_return(self, operation: Operation, result: Result) -> None:
+    def on_return(self, operation: ClientOperation, result: OperationResult) -> None:
         """A client's operation came back."""
 
     def at_end(self, nodes: Mapping[int, NodeView]) -> None:
@@ -133,7 +133,7 @@ class Checker:
         """A `Ready` of the node held `answer`."""
 
 
-class Seen:
+class ObservedState:
     """A node's state as it was when it was last looked at."""
 
     __slots__ = ("commit", "role", "term")
@@ -153,7 +153,7 @@ class Checkers:
 
     def __init__(self, checkers: Iterable[Checker]) -> None:
         self.checkers = tuple(checkers)
-        self._seen: dict[int, Seen] = {}
+        self._seen: dict[int, ObservedState] = {}
         self.on_invoke = self._both("on_invoke")
         self.on_return = self._both("on_return")
         self.on_written = self._both("on_written")
@@ -197,8 +197,8 @@ class Checkers:
             if not (wanted := getattr(checker, kinds)) or message in wanted
         )
 
-    def on_start(self, node: NodeView, restored: Restored) -> None:
-        self._seen[node.id] = Seen(node.commit, node.term)
+    def on_start(self, node: NodeView, restored: PersistentState) -> None:
+        self._seen[node.id] = ObservedState(node.commit, node.term)
         for method in self._start:
             method(node, restored)
         self.observe(node)

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 
 from bascule.raft.effects import Role, Write
 from bascule.raft.messages import AnyMessage, AppendReply, SnapshotReply
-from bascule.raft.store import Restored
+from bascule.raft.store import PersistentState
 from bascule.sim.checkers.base import Checker, InvariantBroken, NodeView
-from bascule.sim.checkers.committed_log import Ledger
+from bascule.sim.checkers.committed_log import CommittedLog
 from bascule.sim.checkers.disks import Disks
 
 
@@ -22,7 +22,7 @@ class Monotonic(Checker):
         self._disks = disks
         self._terms: dict[int, int] = {}
 
-    def on_start(self, node: NodeView, restored: Restored) -> None:
+    def on_start(self, node: NodeView, restored: PersistentState) -> None:
         disk = self._disks.of(node.id)
         if node.term < disk.term or node.commit < disk.snapshot_index:
             raise InvariantBroken(
@@ -51,23 +51,23 @@ class CommitIsDurable(Checker):
     """A leader commits an entry of its own term that a majority of voters has on disk; nobody else
     commits what no leader has.
 
-    It is told before the ledger, which then counts the new index as committed.
+    It is told before the committed_log, which then counts the new index as committed.
     """
 
     name = "a commit is a majority's"
 
-    def __init__(self, disks: Disks, ledger: Ledger) -> None:
+    def __init__(self, disks: Disks, committed_log: CommittedLog) -> None:
         self._disks = disks
-        self._ledger = ledger
+        self._committed_log = committed_log
 
     def on_commit(self, node: NodeView, before: int, as_leader: bool) -> None:
         index = node.commit
         if not as_leader:
-            if index > self._ledger.last:
+            if index > self._committed_log.last:
                 raise InvariantBroken(
                     self.name,
                     f"node {node.id}, which does not lead, commits {index} in term {node.term}; "
-                    f"leaders have committed up to {self._ledger.last}",
+                    f"leaders have committed up to {self._committed_log.last}",
                 )
             return
         term = node.log.term_at(index)
@@ -98,9 +98,9 @@ class NothingLost(Checker):
     name = "no committed entry lost"
     sends = (AppendReply, SnapshotReply)
 
-    def __init__(self, disks: Disks, ledger: Ledger) -> None:
+    def __init__(self, disks: Disks, committed_log: CommittedLog) -> None:
         self._disks = disks
-        self._ledger = ledger
+        self._committed_log = committed_log
         self._vouched: dict[int, dict[int, int]] = {}
         """Node -> term -> the highest index it vouched for in it."""
 
@@ -118,7 +118,7 @@ class NothingLost(Checker):
             self._vouch(node.id, node.term, node.commit)
 
     def _answers_for(self, node: NodeView, index: int) -> bool:
-        since = self._ledger.committed_in(index)
+        since = self._committed_log.committed_in(index)
         vouched = self._vouched.get(node.id, {})
         return index <= node.commit or any(
             term >= since and index <= last for term, last in vouched.items()
@@ -133,9 +133,9 @@ class NothingLost(Checker):
                     f"node {node.id} deletes the snapshot at {index}, the newest on its disk",
                 )
         index = write.truncate_from
-        if not index or index > self._ledger.last:
+        if not index or index > self._committed_log.last:
             return
-        term = self._ledger.term_at(index)
+        term = self._committed_log.term_at(index)
         if term is None or index <= disk.snapshot_index or not disk.has(index, term):
             return
         if self._answers_for(node, index):
@@ -146,8 +146,8 @@ class NothingLost(Checker):
             )
 
     def at_end(self, nodes: Mapping[int, NodeView]) -> None:
-        index = self._ledger.last
-        term, members = self._ledger.term_at(index), self._ledger.members_at(index)
+        index = self._committed_log.last
+        term, members = self._committed_log.term_at(index), self._committed_log.members_at(index)
         if term is None or members is None:
             return
         having = [voter for voter in members.voters if self._disks.of(voter).has(index, term)]
@@ -174,7 +174,7 @@ class MatchIsDurable(Checker):
         self._disks = disks
         self._nodes: dict[int, NodeView] = {}
 
-    def on_start(self, node: NodeView, restored: Restored) -> None:
+    def on_start(self, node: NodeView, restored: PersistentState) -> None:
         self._nodes[node.id] = node
 
     def on_crash(self, node_id: int) -> None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from bascule.raft.membership import Members, decode_members
-from bascule.raft.messages import Entry, Kind
-from bascule.raft.store import Restored
+from bascule.raft.messages import Entry, EntryKind
+from bascule.raft.store import PersistentState
 from bascule.sim.checkers.base import Checker, InvariantBroken, NodeView
 
 
-class Ledger(Checker):
+class CommittedLog(Checker):
     """State-machine safety where it is decided: no two nodes commit different entries at an index.
 
     Other checkers ask it for what is committed.
@@ -24,9 +24,13 @@ class Ledger(Checker):
         """(term of the node that committed, highest index by then), oldest first."""
         self._members: list[Members] = []
 
-    def on_start(self, node: NodeView, restored: Restored) -> None:
-        if not self._members and restored.founding is not None and restored.founding.voters:
-            self._members.append(restored.founding)
+    def on_start(self, node: NodeView, restored: PersistentState) -> None:
+        if (
+            not self._members
+            and restored.initial_members is not None
+            and restored.initial_members.voters
+        ):
+            self._members.append(restored.initial_members)
 
     def on_commit(self, node: NodeView, before: int, as_leader: bool) -> None:
         log, commit, committed = node.log, node.commit, self.committed
@@ -41,13 +45,13 @@ class Ledger(Checker):
             known = committed.get(index)
             if known is None:
                 committed[index] = entry
-                if entry.kind == Kind.MEMBERS:
+                if entry.kind == EntryKind.MEMBERS:
                     self._members.append(decode_members(entry.payload))
             elif known is not entry and known != entry:
                 raise InvariantBroken(
                     self.name,
-                    f"node {node.id} commits {said(entry)} at {index}, where {said(known)} is "
-                    f"committed",
+                    f"node {node.id} commits {describe_entry(entry)} at {index}, where "
+                    f"{describe_entry(known)} is committed",
                 )
         if commit > self.last:
             self.last = commit
@@ -60,7 +64,7 @@ class Ledger(Checker):
             raise InvariantBroken(
                 self.name,
                 f"node {node.id} has a snapshot at {log.snapshot_index} of term "
-                f"{log.snapshot_term}, where {said(known)} is committed",
+                f"{log.snapshot_term}, where {describe_entry(known)} is committed",
             )
 
     def term_at(self, index: int) -> int | None:
@@ -87,6 +91,8 @@ class Ledger(Checker):
         return 0
 
 
-def said(entry: Entry) -> str:
+def describe_entry(entry: Entry) -> str:
     """An entry for the text of a breach."""
-    return f"({entry.index}, term {entry.term}, {Kind(entry.kind).name}, {entry.payload[:32]!r})"
+    return (
+        f"({entry.index}, term {entry.term}, {EntryKind(entry.kind).name}, {entry.payload[:32]!r})"
+    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 
 from bascule.raft.effects import Write
-from bascule.raft.store import Restored
+from bascule.raft.store import PersistentState
 from bascule.sim.checkers.base import Checker, InvariantBroken, NodeView
 
 
@@ -68,7 +68,7 @@ class Disk:
         cuts = [write.truncate_from for write in self.unsynced if write.truncate_from]
         return min(cuts, default=self.last + 1)
 
-    def reset(self, restored: Restored) -> None:
+    def reset(self, restored: PersistentState) -> None:
         """Begin again with what a store found."""
         self.term, self.vote = restored.term, restored.voted_for
         snapshot = restored.snapshot
@@ -98,7 +98,7 @@ class Disks(Checker):
             disk = self.by_node[node_id] = Disk()
         return disk
 
-    def on_start(self, node: NodeView, restored: Restored) -> None:
+    def on_start(self, node: NodeView, restored: PersistentState) -> None:
         disk = self.of(node.id)
         self._check(node.id, disk, restored)
         disk.reset(restored)
@@ -110,7 +110,7 @@ class Disks(Checker):
         if write.sync:
             self.of(node_id).synced(write.number)
 
-    def _check(self, node_id: int, disk: Disk, restored: Restored) -> None:
+    def _check(self, node_id: int, disk: Disk, restored: PersistentState) -> None:
         if restored.term < disk.term or (
             restored.term == disk.term and disk.vote not in (0, restored.voted_for)
         ):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bascule.raft.effects import Role
 from bascule.raft.messages import AnyMessage, TimeoutNow, VoteReply, VoteRequest
-from bascule.raft.store import Restored
+from bascule.raft.store import PersistentState
 from bascule.sim.checkers.base import Checker, InvariantBroken, NodeView
 from bascule.sim.checkers.disks import Disks
 
@@ -18,7 +18,7 @@ class ElectionSafety(Checker):
         self._lives: dict[int, int] = {}
         self._leaders: dict[int, tuple[int, int]] = {}
 
-    def on_start(self, node: NodeView, restored: Restored) -> None:
+    def on_start(self, node: NodeView, restored: PersistentState) -> None:
         self._lives[node.id] = self._lives.get(node.id, 0) + 1
 
     def on_role(self, node: NodeView) -> None:
@@ -86,7 +86,7 @@ class PreVote(Checker):
         """Node -> the term that its leader asked it to begin."""
         self._begun: dict[int, int] = {}
 
-    def on_start(self, node: NodeView, restored: Restored) -> None:
+    def on_start(self, node: NodeView, restored: PersistentState) -> None:
         self._said_yes.pop(node.id, None)
         self._forced.pop(node.id, None)
 

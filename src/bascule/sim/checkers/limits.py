@@ -7,9 +7,9 @@ from typing import Final, Protocol, cast
 
 from bascule.raft.config import RaftConfig
 from bascule.raft.effects import ReadPolicy, Ready, Role
-from bascule.raft.messages import AnyMessage, Append, Entry, Kind, size_of
-from bascule.raft.report import Report
-from bascule.raft.store import Restored
+from bascule.raft.messages import AnyMessage, AppendRequest, Entry, EntryKind, size_of
+from bascule.raft.report import NodeReport
+from bascule.raft.store import PersistentState
 from bascule.sim.checkers.base import Checker, InvariantBroken, NodeView
 
 LOOK_EVERY: Final = 64
@@ -19,7 +19,7 @@ LOOK_EVERY: Final = 64
 class Reporting(Protocol):
     """A node that tells everything about itself."""
 
-    def report(self) -> Report: ...
+    def report(self) -> NodeReport: ...
 
 
 class BoundedMemory(Checker):
@@ -28,17 +28,17 @@ class BoundedMemory(Checker):
 
     name = "bounded memory"
 
-    sends = (Append,)
+    sends = (AppendRequest,)
 
     def __init__(self) -> None:
         self._readies = 0
         self._configs: dict[int, RaftConfig] = {}
 
-    def on_start(self, node: NodeView, restored: Restored) -> None:
+    def on_start(self, node: NodeView, restored: PersistentState) -> None:
         self._configs[node.id] = node.config
 
     def on_send(self, node_id: int, message: AnyMessage) -> None:
-        if isinstance(message, Append) and message.entries:
+        if isinstance(message, AppendRequest) and message.entries:
             self._check_append(node_id, message.entries)
 
     def on_ready(self, node: NodeView, ready: Ready) -> None:
@@ -82,7 +82,7 @@ class BoundedMemory(Checker):
         log = node.log
         entries = [log.entry(index) for index in range(log.first, log.last + 1)]
         beyond = len(log) - log.capacity
-        if sum(entry.kind == Kind.NO_OP for entry in entries) < beyond:
+        if sum(entry.kind == EntryKind.NO_OP for entry in entries) < beyond:
             raise InvariantBroken(
                 self.name,
                 f"node {node.id} holds {len(log)} entries, {log.first} to {log.last}; the capacity "

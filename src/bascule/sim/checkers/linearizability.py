@@ -28,7 +28,14 @@ from enum import Enum
 from typing import ClassVar, Final, TypeAlias
 
 from bascule.sim.checkers.base import Checker, InvariantBroken
-from bascule.sim.checkers.history import NEVER, Action, Call, History, Operation, Result
+from bascule.sim.checkers.history import (
+    NEVER,
+    ClientOperation,
+    OperationCall,
+    OperationHistory,
+    OperationKind,
+    OperationResult,
+)
 
 CONFIGURATIONS_MAX: Final = 100_000
 """A check that looked at so many gives up; a second or two of searching."""
@@ -54,13 +61,13 @@ class Register:
         "calls", "known", "known_mask",
     )  # fmt: skip
 
-    def __init__(self, calls: Sequence[Call]) -> None:
+    def __init__(self, calls: Sequence[OperationCall]) -> None:
         calls = sorted(calls, key=lambda call: call.invoked)
         known = [call for call in calls if call.result is not None]
         unknown = [
             call
             for call in calls
-            if call.result is None and call.operation.action is not Action.GET
+            if call.result is None and call.operation.action is not OperationKind.GET
         ]
         self.calls = known + unknown
         self.known = len(known)
@@ -79,7 +86,7 @@ class Register:
         self._beginnings: dict[bytes, bytes] = {}
         self.alike = self._find_alike(unknown)
 
-    def _find_alike(self, unknown: Sequence[Call]) -> dict[int, int]:
+    def _find_alike(self, unknown: Sequence[OperationCall]) -> dict[int, int]:
         """Bit of a call of unknown fate -> mask of all that have its effect."""
         masks: dict[object, int] = {}
         effects = [self._effect(call.operation) for call in unknown]
@@ -87,13 +94,13 @@ class Register:
             masks[effect] = masks.get(effect, 0) | 1 << bit
         return {bit: masks[effect] for bit, effect in enumerate(effects, self.known)}
 
-    def _effect(self, operation: Operation) -> object:
+    def _effect(self, operation: ClientOperation) -> object:
         value = operation.value
-        if operation.action is Action.CAS:
+        if operation.action is OperationKind.CAS:
             return operation.action, operation.expected, self.named(value)
-        if operation.action is Action.APPEND and any(value in seen for seen in self._seen):
+        if operation.action is OperationKind.APPEND and any(value in seen for seen in self._seen):
             return operation.action, value
-        return Action.PUT, self.named(value)
+        return OperationKind.PUT, self.named(value)
 
     def named(self, value: Value) -> Value:
         """`value` where somebody saw it or more of it, else the one that stands for all others."""
@@ -119,14 +126,14 @@ class Register:
         open_unknown = (1 << bisect_left(self._unknown_starts, limit)) - 1
         return (open_known | open_unknown << self.known) & ~done, first
 
-    def after(self, call: Call, value: Value) -> tuple[bool, Value]:
+    def after(self, call: OperationCall, value: Value) -> tuple[bool, Value]:
         """Whether `call` may change `value` as it answered, and to what."""
         operation, result = call.operation, call.result
-        if operation.action is Action.PUT:
+        if operation.action is OperationKind.PUT:
             return True, self.named(operation.value)
-        if operation.action is Action.APPEND:
+        if operation.action is OperationKind.APPEND:
             return True, self.named((value or b"") + operation.value)
-        if operation.action is Action.CAS and operation.expected == value:
+        if operation.action is OperationKind.CAS and operation.expected == value:
             return result is None or result.swapped, self.named(operation.value)
         return False, value
 
@@ -139,14 +146,16 @@ def bits(mask: int) -> Iterator[int]:
         mask ^= low
 
 
-def sees(call: Call, value: Value) -> bool:
+def sees(call: OperationCall, value: Value) -> bool:
     """Whether `call` leaves `value` as it is and answered what it answered."""
     operation, result = call.operation, call.result
     if result is None:
         return False
-    if operation.action is Action.GET:
+    if operation.action is OperationKind.GET:
         return result.value == value
-    return operation.action is Action.CAS and not result.swapped and operation.expected != value
+    return (
+        operation.action is OperationKind.CAS and not result.swapped and operation.expected != value
+    )
 
 
 class Place:
@@ -199,14 +208,14 @@ class Search:
         register = self._register
         call = register.calls[bit]
         may, value = register.after(call, here.value)
-        overwrites = call.operation.action is Action.PUT
+        overwrites = call.operation.action is OperationKind.PUT
         if not may or (here.hidden and overwrites):
             return None
         found = Place(here.done | 1 << bit, value, here.first)
         if bit >= register.known:
             found.hidden = True
             found.without = here.without if here.hidden else here.value
-        elif here.hidden and call.operation.action is Action.APPEND:
+        elif here.hidden and call.operation.action is OperationKind.APPEND:
             found.hidden = True
             _, found.without = register.after(call, here.without)
         if found.hidden and found.without == value:
@@ -236,7 +245,9 @@ class Search:
         return True
 
 
-def check_key(calls: Sequence[Call], *, configurations_max: int = CONFIGURATIONS_MAX) -> Verdict:
+def check_key(
+    calls: Sequence[OperationCall], *, configurations_max: int = CONFIGURATIONS_MAX
+) -> Verdict:
     """Whether the calls on one key, which has no value at first, are linearizable."""
     return Search(Register(calls)).run(configurations_max)
 
@@ -247,15 +258,15 @@ class Linearizability(Checker):
     name: ClassVar[str] = "linearizable reads and writes"
 
     def __init__(self, *, configurations_max: int = CONFIGURATIONS_MAX) -> None:
-        self._history = History()
+        self._history = OperationHistory()
         self._configurations_max = configurations_max
         self.undecided: list[str] = []
         """Keys whose check was given up."""
 
-    def on_invoke(self, operation: Operation) -> None:
+    def on_invoke(self, operation: ClientOperation) -> None:
         self._history.invoke(operation)
 
-    def on_return(self, operation: Operation, result: Result) -> None:
+    def on_return(self, operation: ClientOperation, result: OperationResult) -> None:
         self._history.give_back(operation, result)
 
     def at_end(self, nodes: object) -> None:
@@ -267,7 +278,7 @@ class Linearizability(Checker):
                 raise InvariantBroken(self.name, f"key {key!r}:\n{shortest(calls)}")
 
 
-def shortest(calls: Sequence[Call]) -> str:
+def shortest(calls: Sequence[OperationCall]) -> str:
     """The calls up to the return that made the history wrong, one a line."""
     order = sorted((call for call in calls if call.result is not None), key=lambda c: c.returned)
     low, high = 0, len(order)
@@ -281,26 +292,28 @@ def shortest(calls: Sequence[Call]) -> str:
     return "\n".join(described(call) for call in before(calls, moment)[-30:])
 
 
-def before(calls: Sequence[Call], moment: int) -> list[Call]:
+def before(calls: Sequence[OperationCall], moment: int) -> list[OperationCall]:
     """The history as it was at `moment`: what had not returned is of unknown fate."""
     return [
-        call if call.returned <= moment else Call(call.operation, call.invoked, NEVER, None)
+        call
+        if call.returned <= moment
+        else OperationCall(call.operation, call.invoked, NEVER, None)
         for call in calls
         if call.invoked <= moment
     ]
 
 
-def described(call: Call) -> str:
+def described(call: OperationCall) -> str:
     """A call on one line."""
     operation, result = call.operation, call.result
     ended = "unknown" if result is None else f"until {call.returned}"
     saw = ""
-    if result is not None and operation.action is Action.GET:
+    if result is not None and operation.action is OperationKind.GET:
         saw = f" -> {result.value!r}"
-    elif result is not None and operation.action is Action.CAS:
+    elif result is not None and operation.action is OperationKind.CAS:
         saw = f" -> {result.swapped}"
-    wanted = f" from {operation.expected!r}" if operation.action is Action.CAS else ""
-    written = "" if operation.action is Action.GET else f" {operation.value!r}"
+    wanted = f" from {operation.expected!r}" if operation.action is OperationKind.CAS else ""
+    written = "" if operation.action is OperationKind.GET else f" {operation.value!r}"
     return (
         f"  {call.invoked} {ended}: client {operation.client} {operation.action.value}"
         f"{written}{wanted}{saw}"

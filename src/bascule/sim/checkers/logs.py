@@ -5,7 +5,7 @@ from __future__ import annotations
 from bascule.raft.effects import Role, Write
 from bascule.raft.messages import Entry
 from bascule.sim.checkers.base import Checker, InvariantBroken, NodeView
-from bascule.sim.checkers.committed_log import Ledger, said
+from bascule.sim.checkers.committed_log import CommittedLog, describe_entry
 
 
 class AppendOnly(Checker):
@@ -49,7 +49,8 @@ class LogMatching(Checker):
         previous = node.log.term_at(entries[0].index - 1)
         if entries[-1].term > node.term:
             raise InvariantBroken(
-                self.name, f"node {node.id} has {said(entries[-1])} in its term {node.term}"
+                self.name,
+                f"node {node.id} has {describe_entry(entries[-1])} in its term {node.term}",
             )
         for entry in entries:
             place = (entry.index, entry.term)
@@ -61,8 +62,8 @@ class LogMatching(Checker):
             ):
                 raise InvariantBroken(
                     self.name,
-                    f"node {node.id} has {said(entry)} after term {previous}; elsewhere it is "
-                    f"{said(found[0])} after term {found[1]}",
+                    f"node {node.id} has {describe_entry(entry)} after term {previous}; "
+                    f"elsewhere it is {describe_entry(found[0])} after term {found[1]}",
                 )
             previous = entry.term
 
@@ -75,17 +76,17 @@ class LeaderCompleteness(Checker):
 
     name = "leader completeness"
 
-    def __init__(self, ledger: Ledger) -> None:
-        self._ledger = ledger
+    def __init__(self, committed_log: CommittedLog) -> None:
+        self._committed_log = committed_log
 
     def on_role(self, node: NodeView) -> None:
         if node.role is not Role.LEADER:
             return
         log = node.log
-        index = self._ledger.committed_before(node.term)
+        index = self._committed_log.committed_before(node.term)
         if index <= log.snapshot_index:
             return
-        term = self._ledger.term_at(index)
+        term = self._committed_log.term_at(index)
         found = log.term_at(index) if index <= log.last else None
         if term is not None and found != term:
             raise InvariantBroken(

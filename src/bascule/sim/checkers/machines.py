@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from bascule.raft.effects import Apply, Write
 from bascule.raft.messages import Chunk
-from bascule.raft.store import Restored
+from bascule.raft.store import PersistentState
 from bascule.sim.checkers.base import Checker, InvariantBroken, NodeView
-from bascule.sim.checkers.committed_log import Ledger, said
+from bascule.sim.checkers.committed_log import CommittedLog, describe_entry
 
 
 class ApplyOrder(Checker):
@@ -15,11 +15,11 @@ class ApplyOrder(Checker):
 
     name = "applied in order"
 
-    def __init__(self, ledger: Ledger) -> None:
-        self._ledger = ledger
+    def __init__(self, committed_log: CommittedLog) -> None:
+        self._committed_log = committed_log
         self._applied: dict[int, int] = {}
 
-    def on_start(self, node: NodeView, restored: Restored) -> None:
+    def on_start(self, node: NodeView, restored: PersistentState) -> None:
         self._applied[node.id] = 0
 
     def on_apply(self, node_id: int, apply: Apply) -> None:
@@ -33,23 +33,24 @@ class ApplyOrder(Checker):
                 )
         else:
             self._check(node_id, applied, apply)
-        if apply.last > self._ledger.last:
+        if apply.last > self._committed_log.last:
             raise InvariantBroken(
                 self.name,
-                f"node {node_id} applies up to {apply.last}; committed is {self._ledger.last}",
+                f"node {node_id} applies up to {apply.last}; committed is "
+                f"{self._committed_log.last}",
             )
         self._applied[node_id] = apply.last
 
     def _check(self, node_id: int, applied: int, apply: Apply) -> None:
-        committed = self._ledger.committed
+        committed = self._committed_log.committed
         for entry in apply.entries:
             applied += 1
             known = committed.get(applied)
             if entry is not known and entry != known:
                 raise InvariantBroken(
                     self.name,
-                    f"node {node_id} applies {said(entry)} as number {applied}; committed there is "
-                    f"{said(known) if known else 'nothing'}",
+                    f"node {node_id} applies {describe_entry(entry)} as number {applied}; "
+                    f"committed there is {describe_entry(known) if known else 'nothing'}",
                 )
         if applied != apply.last:
             raise InvariantBroken(
@@ -64,8 +65,8 @@ class SnapshotsAgree(Checker):
 
     name = "snapshots agree"
 
-    def __init__(self, ledger: Ledger) -> None:
-        self._ledger = ledger
+    def __init__(self, committed_log: CommittedLog) -> None:
+        self._committed_log = committed_log
         self._known: dict[tuple[int, int], Chunk] = {}
 
     def on_write(self, node: NodeView, write: Write) -> None:
@@ -83,13 +84,13 @@ class SnapshotsAgree(Checker):
             if known is chunk:
                 self._check(node.id, chunk)
 
-    def on_start(self, node: NodeView, restored: Restored) -> None:
+    def on_start(self, node: NodeView, restored: PersistentState) -> None:
         if restored.snapshot is not None:
             self._check(node.id, restored.snapshot.as_chunks()[0])
 
     def _check(self, node_id: int, chunk: Chunk) -> None:
-        ledger = self._ledger
-        term, members = ledger.term_at(chunk.index), ledger.members_at(chunk.index)
+        committed_log = self._committed_log
+        term, members = committed_log.term_at(chunk.index), committed_log.members_at(chunk.index)
         if term is None or term != chunk.term:
             raise InvariantBroken(
                 self.name,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from bascule.raft.effects import Role, Write
 from bascule.raft.membership import Members, decode_members
-from bascule.raft.messages import Kind
-from bascule.raft.store import Restored
+from bascule.raft.messages import EntryKind
+from bascule.raft.store import PersistentState
 from bascule.sim.checkers.base import Checker, InvariantBroken, NodeView
-from bascule.sim.checkers.committed_log import Ledger
+from bascule.sim.checkers.committed_log import CommittedLog
 
 
 class OneChange(Checker):
@@ -20,7 +20,7 @@ class OneChange(Checker):
         self._last: dict[int, Members] = {}
         """Node -> the members in force before the entries it wrote last."""
 
-    def on_start(self, node: NodeView, restored: Restored) -> None:
+    def on_start(self, node: NodeView, restored: PersistentState) -> None:
         self._last[node.id] = node.members
 
     def on_write(self, node: NodeView, write: Write) -> None:
@@ -29,7 +29,7 @@ class OneChange(Checker):
         if node.role is not Role.LEADER or before is None:
             return
         for entry in write.entries:
-            if entry.kind != Kind.MEMBERS or entry.term != node.term:
+            if entry.kind != EntryKind.MEMBERS or entry.term != node.term:
                 continue
             after = decode_members(entry.payload)
             self._check(node, before, after, entry.index)
@@ -62,10 +62,10 @@ class MembersInForce(Checker):
 
     name = "members in force"
 
-    def __init__(self, ledger: Ledger) -> None:
-        self._ledger = ledger
+    def __init__(self, committed_log: CommittedLog) -> None:
+        self._committed_log = committed_log
 
-    def on_start(self, node: NodeView, restored: Restored) -> None:
+    def on_start(self, node: NodeView, restored: PersistentState) -> None:
         self._check(node)
 
     def on_commit(self, node: NodeView, before: int, as_leader: bool) -> None:
@@ -85,7 +85,7 @@ class MembersInForce(Checker):
     def _check(self, node: NodeView) -> None:
         self._check_index(node)
         members = node.members
-        known = self._ledger.members_at(node.commit)
+        known = self._committed_log.members_at(node.commit)
         if known is None or node.commit == 0 or members.index > node.commit:
             return
         if not members.voters and node.id not in known:

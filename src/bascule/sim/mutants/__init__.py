@@ -1,7 +1,7 @@
-"""Bugs to be put into the production code, so that the simulator can show that it finds them.
+"""Mutants: bugs in the production code that the simulator has to find.
 
-Each is a patch of a production class while a context is open; the production code has no switch
-for any of them. `tests/sim/test_mutants.py` finds each within its bound of seeds.
+Each one patches a production class while a context is open; the production code has no switch for
+them. `tests/sim/test_mutants.py` checks that each one is found within its number of seeds.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from collections.abc import Mapping
 from typing import Final
 
 from bascule.sim.mutants import durability, elections, logs, membership, reading
-from bascule.sim.mutants.base import Planted
+from bascule.sim.mutants.base import Mutant
 
-PLANTED: Final[Mapping[str, Planted]] = {
-    bug.name: bug
+MUTANTS: Final[Mapping[str, Mutant]] = {
+    mutant.name: mutant
     for module in (elections, durability, logs, reading, membership)
-    for bug in module.BUGS
+    for mutant in module.MUTANTS
 }
-"""All of them by name."""
+"""All mutants by name."""
 
-__all__ = ["PLANTED", "Planted"]
+__all__ = ["MUTANTS", "Mutant"]

@@ -1,4 +1,4 @@
-"""What a planted bug is, and how it is put into a production class and taken out again."""
+"""`Mutant`: a bug, and the patch that puts it into a production class."""
 
 from __future__ import annotations
 
@@ -9,19 +9,20 @@ from typing import Any
 import msgspec
 
 
-class Planted(msgspec.Struct, frozen=True, kw_only=True):
-    """A bug, and what is owed to its being there."""
+class Mutant(msgspec.Struct, frozen=True, kw_only=True):
+    """A bug, and how the simulator finds it."""
 
     name: str
     found_by: tuple[str, ...]
-    """The invariants it may break, whichever a run comes to first."""
+    """The invariants that it may break. A run reports the first one."""
     first_seed: int = 0
     seeds: int = 400
-    """The simulator finds it within so many seeds from the first on, whatever the dice: a change of
-    the core or of the simulator makes every seed another history. Where `first_seed` is not 0 the
-    bug needs a rare meeting of events, and the range begins shortly before one."""
+    """The simulator finds it within this many seeds from `first_seed` on. The number is generous,
+    since a change of the core or the simulator changes what happens in every seed. Where
+    `first_seed` is not 0, the bug shows only in a rare sequence of events, and the range begins
+    shortly before a seed with one."""
     patch: Callable[[], AbstractContextManager[None]]
-    """Plants it for as long as the context is open, in this process."""
+    """Puts it into this process while the context is open."""
 
     @property
     def range(self) -> range:
@@ -29,8 +30,8 @@ class Planted(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @contextmanager
-def swapped(owner: type, name: str, wrap: Callable[[Any], Any]) -> Iterator[None]:
-    """Inside, `owner.name` is what `wrap` makes of it."""
+def patched(owner: type, name: str, wrap: Callable[[Any], Any]) -> Iterator[None]:
+    """Replace `owner.name` by `wrap` of it while the context is open."""
     was = vars(owner)[name]
     setattr(owner, name, wrap(was))
     try:
@@ -39,8 +40,8 @@ def swapped(owner: type, name: str, wrap: Callable[[Any], Any]) -> Iterator[None
         setattr(owner, name, was)
 
 
-def instead(
+def replacing(
     owner: type, name: str, make: Callable[[Any], Any]
 ) -> Callable[[], AbstractContextManager[None]]:
-    """The patch by which `owner.name` becomes what `make` makes of the original."""
-    return lambda: swapped(owner, name, make)
+    """The patch that replaces `owner.name` by `make` of the original."""
+    return lambda: patched(owner, name, make)

@@ -1,4 +1,4 @@
-"""Planted bugs of what is said or counted before the disk has it."""
+"""Mutants of messages and counts that do not wait for the disk."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from msgspec.structs import replace
 from bascule.raft.effects import Write
 from bascule.raft.messages import AppendReply, ChunkReply
 from bascule.raft.roles.core import Core
-from bascule.raft.roles.follower import Following
-from bascule.raft.roles.leader import Leading
-from bascule.sim.mutants.base import Planted, instead
+from bascule.raft.roles.follower import Follower
+from bascule.raft.roles.leader import Leader
+from bascule.sim.mutants.base import Mutant, replacing
 
 MATCH: Final = "a match is durable"
 COMMIT: Final = "a commit is a majority's"
@@ -39,7 +39,7 @@ def _write_without_sync(original: Any) -> Any:
 
 
 def _leader_counts_itself(original: Any) -> Any:
-    def maybe_commit(self: Leading) -> bool:
+    def maybe_commit(self: Leader) -> bool:
         core = self._core
         synced, core.synced = core.synced, core.log.last
         try:
@@ -52,52 +52,52 @@ def _leader_counts_itself(original: Any) -> Any:
 
 def _superseded_write_counts(original: Any) -> Any:
     def forget_written(self: Core, index: int) -> None:
-        lasts = [write.last for write in self._underway]
+        lasts = [write.last for write in self._inflight_writes]
         original(self, index)
-        for write, last in zip(self._underway, lasts, strict=True):
+        for write, last in zip(self._inflight_writes, lasts, strict=True):
             write.last = last
 
     return forget_written
 
 
 def _install_before_durable(original: Any) -> Any:
-    def on_chunk(self: Following, message: ChunkReply) -> None:
-        collector = self.collector
-        snapshot = None if collector is None else collector.on_chunk(message)
+    def on_chunk(self: Follower, message: ChunkReply) -> None:
+        fetcher = self.fetcher
+        snapshot = None if fetcher is None else fetcher.on_chunk(message)
         if snapshot is not None:
             core = self._core
             core.install(snapshot)
             self.on_installed(snapshot.index)
             if core.leader:
-                self.has_reached(core.leader, snapshot.index)
+                self.reply_snapshot(core.leader, snapshot.index)
 
     return on_chunk
 
 
-BUGS: Final = (
-    Planted(
+MUTANTS: Final = (
+    Mutant(
         name="ack before flush",
         found_by=(MATCH,),
-        patch=instead(Core, "send_when_durable", _ack_before_flush),
+        patch=replacing(Core, "send_when_durable", _ack_before_flush),
     ),
-    Planted(
+    Mutant(
         name="entries written without sync",
         found_by=(MATCH, COMMIT),
-        patch=instead(Core, "take_write", _write_without_sync),
+        patch=replacing(Core, "take_write", _write_without_sync),
     ),
-    Planted(
+    Mutant(
         name="leader counts itself before its write is done",
         found_by=(COMMIT,),
-        patch=instead(Leading, "maybe_commit", _leader_counts_itself),
+        patch=replacing(Leader, "maybe_commit", _leader_counts_itself),
     ),
-    Planted(
+    Mutant(
         name="completion of a superseded write counts",
         found_by=(MATCH, COMMIT),
-        patch=instead(Core, "_forget_written", _superseded_write_counts),
+        patch=replacing(Core, "_forget_written", _superseded_write_counts),
     ),
-    Planted(
+    Mutant(
         name="snapshot installed before it is durable",
         found_by=(MATCH, LOST),
-        patch=instead(Following, "on_chunk", _install_before_durable),
+        patch=replacing(Follower, "on_chunk", _install_before_durable),
     ),
 )

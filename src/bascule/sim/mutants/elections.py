@@ -1,4 +1,4 @@
-"""Planted bugs of elections and votes."""
+"""Mutants of elections and votes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from bascule.raft.membership import NOBODY
 from bascule.raft.messages import VoteReply, VoteRequest
 from bascule.raft.roles.core import Core
 from bascule.raft.roles.election import Election
-from bascule.sim.mutants.base import Planted, instead
+from bascule.sim.mutants.base import Mutant, replacing
 
 ONE_VOTE: Final = "one durable vote a term"
 ELECTION: Final = "election safety"
@@ -47,14 +47,14 @@ def _vote_forgotten(original: Any) -> Any:
 
 
 def _votes_for_anyone(original: Any) -> Any:
-    def on_request(self: Election, message: VoteRequest) -> None:
+    def on_vote_request(self: Election, message: VoteRequest) -> None:
         original(self, replace(message, last_term=1 << 40))
 
-    return on_request
+    return on_vote_request
 
 
 def _no_pre_vote(original: Any) -> Any:
-    def stand(self: Election, *, forced: bool = False) -> bool:
+    def campaign(self: Election, *, forced: bool = False) -> bool:
         core = self._core
         if forced or not core.is_voter or core.role is Role.LEADER:
             return bool(original(self, forced=forced))
@@ -64,7 +64,7 @@ def _no_pre_vote(original: Any) -> Any:
         self._become_candidate()
         return True
 
-    return stand
+    return campaign
 
 
 def _pre_votes_count_as_votes(original: Any) -> Any:
@@ -91,54 +91,54 @@ def _candidacy_before_flush(original: Any) -> Any:
 
 
 def _old_votes_count(original: Any) -> Any:
-    def on_reply(self: Election, message: VoteReply) -> None:
+    def on_vote_reply(self: Election, message: VoteReply) -> None:
         core = self._core
         if not message.pre and core.role is Role.PRE_CANDIDATE:
             self._votes[message.source] = message.granted
         original(self, replace(message, term=core.term + message.pre))
 
-    return on_reply
+    return on_vote_reply
 
 
-BUGS: Final = (
-    Planted(
+MUTANTS: Final = (
+    Mutant(
         name="vote not persisted",
         found_by=(ONE_VOTE,),
-        patch=instead(Core, "take_write", _vote_not_persisted),
+        patch=replacing(Core, "take_write", _vote_not_persisted),
     ),
-    Planted(
+    Mutant(
         name="vote before flush",
         found_by=(ONE_VOTE,),
-        patch=instead(Core, "send_when_durable", _vote_before_flush),
+        patch=replacing(Core, "send_when_durable", _vote_before_flush),
     ),
-    Planted(
+    Mutant(
         name="vote forgotten at restart",
         found_by=(ONE_VOTE, ELECTION),
-        patch=instead(Core, "__init__", _vote_forgotten),
+        patch=replacing(Core, "__init__", _vote_forgotten),
     ),
-    Planted(
+    Mutant(
         name="vote for a shorter log",
         found_by=(COMPLETE,),
-        patch=instead(Election, "on_request", _votes_for_anyone),
+        patch=replacing(Election, "on_vote_request", _votes_for_anyone),
     ),
-    Planted(
+    Mutant(
         name="no pre-vote",
         found_by=("no term without a pre-vote",),
-        patch=instead(Election, "stand", _no_pre_vote),
+        patch=replacing(Election, "campaign", _no_pre_vote),
     ),
-    Planted(
+    Mutant(
         name="pre-votes count as votes",
         found_by=(ELECTION, ONE_VOTE, COMPLETE),
-        patch=instead(Election, "proceed", _pre_votes_count_as_votes),
+        patch=replacing(Election, "proceed", _pre_votes_count_as_votes),
     ),
-    Planted(
+    Mutant(
         name="candidacy before flush",
         found_by=(ONE_VOTE,),
-        patch=instead(Core, "send_when_durable", _candidacy_before_flush),
+        patch=replacing(Core, "send_when_durable", _candidacy_before_flush),
     ),
-    Planted(
+    Mutant(
         name="votes of older candidacies count",
         found_by=(ELECTION, COMPLETE, "no term without a pre-vote"),
-        patch=instead(Election, "on_reply", _old_votes_count),
+        patch=replacing(Election, "on_vote_reply", _old_votes_count),
     ),
 )

@@ -1,4 +1,4 @@
-"""Planted bugs of replication and commitment."""
+"""Mutants of replication and commitment."""
 
 from __future__ import annotations
 
@@ -6,13 +6,15 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from bascule.raft.messages import Append, Entry, Heartbeat, Kind
+from bascule.raft.effects import Role
+from bascule.raft.membership import majority_value
+from bascule.raft.messages import AppendRequest, Entry, EntryKind, Heartbeat
+from bascule.raft.node import RaftNode
 from bascule.raft.roles.core import Core
-from bascule.raft.roles.follower import Following
-from bascule.raft.roles.leader import Leading
-from bascule.raft.roles.progress import Progress
-from bascule.raft.roles.requests import Requests
-from bascule.sim.mutants.base import Planted, instead
+from bascule.raft.roles.follower import Follower
+from bascule.raft.roles.leader import Leader
+from bascule.raft.roles.progress import FollowerProgress
+from bascule.sim.mutants.base import Mutant, replacing
 
 COMMIT: Final = "a commit is a majority's"
 SAFETY: Final = "state-machine safety"
@@ -24,31 +26,34 @@ CRASHED: Final = "no exception"
 
 
 def _old_terms_by_count(original: Any) -> Any:
-    def maybe_commit(self: Leading) -> bool:
+    def maybe_commit(self: Leader) -> bool:
         core = self._core
-        reached = {voter: found.match for voter, found in self.progress.items()}
-        reached[core.id] = core.synced
-        index = core.members.reached(reached)
+        index = majority_value(
+            [
+                core.synced if voter == core.id else self.progress[voter].match
+                for voter in core.members.voters
+            ]
+        )
         if index <= core.log.commit:
             return False
         core.commit_to(index)
-        self.follow_members()
+        self.update_members()
         return True
 
     return maybe_commit
 
 
 def _stale_append_truncates(original: Any) -> Any:
-    def take(self: Following, entries: tuple[Entry, ...], *, start: int) -> int:
+    def merge(self: Follower, entries: tuple[Entry, ...], *, start: int) -> int:
         if entries and entries[0].index <= self._core.log.last:
             self._core.truncate_from(entries[0].index)
         return int(original(self, entries, start=start))
 
-    return take
+    return merge
 
 
 def _previous_term_ignored(original: Any) -> Any:
-    def on_append(self: Following, message: Append) -> None:
+    def on_append(self: Follower, message: AppendRequest) -> None:
         term = self._core.log.term_at(message.previous_index)
         original(self, message if term is None else replace(message, previous_term=term))
 
@@ -56,7 +61,7 @@ def _previous_term_ignored(original: Any) -> Any:
 
 
 def _commits_beyond_match(original: Any) -> Any:
-    def on_append(self: Following, message: Append) -> None:
+    def on_append(self: Follower, message: AppendRequest) -> None:
         original(self, message)
         core = self._core
         core.commit_to(max(core.log.commit, min(message.commit, core.log.last)))
@@ -65,7 +70,7 @@ def _commits_beyond_match(original: Any) -> Any:
 
 
 def _heartbeat_commits_beyond_match(original: Any) -> Any:
-    def send_heartbeat(self: Leading, member: int, progress: Progress) -> None:
+    def send_heartbeat(self: Leader, member: int, progress: FollowerProgress) -> None:
         core = self._core
         core.send(Heartbeat(core.id, member, core.term, core.log.commit, self.round))
         progress.commit_sent = core.log.commit
@@ -74,11 +79,10 @@ def _heartbeat_commits_beyond_match(original: Any) -> Any:
 
 
 def _no_back_pressure(original: Any) -> Any:
-    def propose(self: Requests, payload: bytes, *, deadline_ticks: int | None = None) -> int:
-        leading = self._member.leading
-        if leading is None:
+    def propose(self: RaftNode, payload: bytes, *, deadline_ticks: int | None = None) -> int:
+        if self.role is not Role.LEADER:
             return int(original(self, payload, deadline_ticks=deadline_ticks))
-        return self._append(leading, Kind.NORMAL, payload, deadline_ticks)
+        return self._append(EntryKind.NORMAL, payload, deadline_ticks)
 
     return propose
 
@@ -87,45 +91,45 @@ def _applies_from_the_snapshot_again(original: Any) -> Any:
     def on_applied(self: Core, index: int) -> None:
         original(self, index)
         if index % self.config.commit_count_to_take_snapshot == 0 and index > 1:
-            self.applied = max(index - 1, self.log.first)
+            self.log.applied = max(index - 1, self.log.first)
 
     return on_applied
 
 
-BUGS: Final = (
-    Planted(
+MUTANTS: Final = (
+    Mutant(
         name="old term's entries committed by count",
         found_by=(COMMIT,),
-        patch=instead(Leading, "maybe_commit", _old_terms_by_count),
+        patch=replacing(Leader, "maybe_commit", _old_terms_by_count),
     ),
-    Planted(
+    Mutant(
         name="stale append truncates",
         found_by=(LOST, COMMIT, MATCH),
-        patch=instead(Following, "_take", _stale_append_truncates),
+        patch=replacing(Follower, "_merge", _stale_append_truncates),
     ),
-    Planted(
+    Mutant(
         name="previous term not compared",
         found_by=(MATCHING, MATCH, COMMIT, SAFETY),
-        patch=instead(Following, "on_append", _previous_term_ignored),
+        patch=replacing(Follower, "on_append", _previous_term_ignored),
     ),
-    Planted(
+    Mutant(
         name="follower commits beyond what it matched",
         found_by=(SAFETY, COMMIT),
-        patch=instead(Following, "on_append", _commits_beyond_match),
+        patch=replacing(Follower, "on_append", _commits_beyond_match),
     ),
-    Planted(
+    Mutant(
         name="heartbeat commits beyond what matched",
         found_by=(SAFETY, COMMIT),
-        patch=instead(Leading, "_send_heartbeat", _heartbeat_commits_beyond_match),
+        patch=replacing(Leader, "_send_heartbeat", _heartbeat_commits_beyond_match),
     ),
-    Planted(
+    Mutant(
         name="no back pressure",
         found_by=("bounded memory",),
-        patch=instead(Requests, "propose", _no_back_pressure),
+        patch=replacing(RaftNode, "propose", _no_back_pressure),
     ),
-    Planted(
+    Mutant(
         name="last entry before a snapshot applied twice",
         found_by=("applied in order", "reads see what was committed"),
-        patch=instead(Core, "on_applied", _applies_from_the_snapshot_again),
+        patch=replacing(Core, "on_applied", _applies_from_the_snapshot_again),
     ),
 )

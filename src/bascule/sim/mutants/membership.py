@@ -1,19 +1,18 @@
-"""Planted bugs of members and snapshots."""
+"""Mutants of members and snapshots."""
 
 from __future__ import annotations
 
 from typing import Any, Final
 
-from bascule.raft.effects import Applied
-from bascule.raft.membership import Change, Members, encode_members
-from bascule.raft.messages import Kind, Snapshot
-from bascule.raft.roles.core import Core, Purpose
-from bascule.raft.roles.leader import Leading
-from bascule.raft.roles.member import Member
-from bascule.raft.roles.requests import Requests
-from bascule.raft.roles.snapshot_fetcher import Collector
-from bascule.raft.store import Restored
-from bascule.sim.mutants.base import Planted, instead, swapped
+from bascule.raft.effects import ApplyDone
+from bascule.raft.membership import MemberChange, Members, encode_members
+from bascule.raft.messages import EntryKind, RaftSnapshot
+from bascule.raft.node import RaftNode
+from bascule.raft.roles.core import Core, SnapshotOrigin
+from bascule.raft.roles.leader import Leader
+from bascule.raft.roles.snapshot_fetcher import SnapshotFetcher
+from bascule.raft.store import PersistentState
+from bascule.sim.mutants.base import Mutant, patched, replacing
 
 ONE_CHANGE: Final = "one membership change at a time"
 AGREE: Final = "snapshots agree"
@@ -25,8 +24,8 @@ CRASHED: Final = "no exception"
 
 
 def _before_a_commit(original: Any) -> Any:
-    def change_members(self: Requests, *arguments: Any, **named: Any) -> int:
-        with swapped(Leading, "has_committed", lambda _: property(lambda _: True)):
+    def change_members(self: RaftNode, *arguments: Any, **named: Any) -> int:
+        with patched(Leader, "has_committed", lambda _: property(lambda _: True)):
             return int(original(self, *arguments, **named))
 
     return change_members
@@ -34,18 +33,18 @@ def _before_a_commit(original: Any) -> Any:
 
 def _two_at_once(original: Any) -> Any:
     def change_members(
-        self: Requests,
-        change: Change,
+        self: RaftNode,
+        change: MemberChange,
         node: int,
         *,
         expected_index: int | None = None,
         deadline_ticks: int | None = None,
     ) -> int:
-        core, leading = self._core, self._member.leading
+        core, leader = self._core, self._as_leader
         members = core.members
         changed = members.changed(change, node, core.log.last + 1)
         if (
-            leading is None
+            leader is None
             or members.index <= core.log.commit
             or not changed.voters
             or (changed.voters, changed.learners) == (members.voters, members.learners)
@@ -59,8 +58,8 @@ def _two_at_once(original: Any) -> Any:
                     deadline_ticks=deadline_ticks,
                 )
             )
-        ticket = self._append(leading, Kind.MEMBERS, encode_members(changed), deadline_ticks)
-        leading.follow_members()
+        ticket = self._append(EntryKind.MEMBERS, encode_members(changed), deadline_ticks)
+        leader.update_members()
         return ticket
 
     return change_members
@@ -68,32 +67,32 @@ def _two_at_once(original: Any) -> Any:
 
 def _snapshot_forgets(original: Any) -> Any:
     def members_at(self: Core, index: int) -> Members:
-        return self._history[0]
+        return self._membership_history[0]
 
     return members_at
 
 
 def _restart_forgets(original: Any) -> Any:
-    def restored_history(self: Core, restored: Restored) -> list[Members]:
+    def restored_memberships(self: Core, restored: PersistentState) -> list[Members]:
         found: list[Members] = original(self, restored)
-        if restored.founding is not None and restored.founding.voters:
-            found[0] = restored.founding
+        if restored.initial_members is not None and restored.initial_members.voters:
+            found[0] = restored.initial_members
         return found
 
-    return restored_history
+    return restored_memberships
 
 
 def _truncation_forgets(original: Any) -> Any:
     def truncate_from(self: Core, index: int) -> None:
-        history = list(self._history)
+        history = list(self._membership_history)
         original(self, index)
-        self._history = history
+        self._membership_history = history
 
     return truncate_from
 
 
 def _learners_count(original: Any) -> Any:
-    def maybe_commit(self: Leading) -> bool:
+    def maybe_commit(self: Leader) -> bool:
         core = self._core
         found = [
             core.synced if member == core.id else self.progress[member].match
@@ -103,73 +102,73 @@ def _learners_count(original: Any) -> Any:
         if index <= core.log.commit or core.log.term_at(index) != core.term:
             return False
         core.commit_to(index)
-        self.follow_members()
+        self.update_members()
         return True
 
     return maybe_commit
 
 
 def _snapshot_of_the_newest_members(original: Any) -> Any:
-    def on_applied(self: Member, completion: Applied) -> None:
-        core = self.core
+    def on_applied(self: RaftNode, completion: ApplyDone) -> None:
+        core = self._core
         core.on_applied(completion.index)
         chunks, log = completion.chunks, core.log
         if chunks is not None and completion.index > log.snapshot_index:
             term = log.term_at(completion.index) or 0
-            snapshot = Snapshot(completion.index, term, core.members, chunks)
-            core.persist_snapshot(snapshot, Purpose.OWN)
+            snapshot = RaftSnapshot(completion.index, term, core.members, chunks)
+            core.persist_snapshot(snapshot, SnapshotOrigin.TAKEN)
 
     return on_applied
 
 
 def _abandons_its_own(original: Any) -> Any:
-    def abandon(self: Collector) -> None:
+    def abandon(self: SnapshotFetcher) -> None:
         self._core.delete_chunks(self.index, self.count)
 
     return abandon
 
 
-BUGS: Final = (
-    Planted(
+MUTANTS: Final = (
+    Mutant(
         name="change of members before a commit in the term",
         found_by=(ONE_CHANGE,),
-        patch=instead(Requests, "change_members", _before_a_commit),
+        patch=replacing(RaftNode, "change_members", _before_a_commit),
     ),
-    Planted(
+    Mutant(
         name="two changes of members at once",
         found_by=(ONE_CHANGE,),
-        patch=instead(Requests, "change_members", _two_at_once),
+        patch=replacing(RaftNode, "change_members", _two_at_once),
     ),
-    Planted(
+    Mutant(
         name="snapshot forgets changes of members",
         found_by=(AGREE,),
-        patch=instead(Core, "members_at", _snapshot_forgets),
+        patch=replacing(Core, "members_at", _snapshot_forgets),
     ),
-    Planted(
+    Mutant(
         name="snapshot of members to come",
         found_by=(AGREE,),
-        patch=instead(Member, "_on_applied", _snapshot_of_the_newest_members),
+        patch=replacing(RaftNode, "_on_applied", _snapshot_of_the_newest_members),
     ),
-    Planted(
+    Mutant(
         name="restart forgets changes of members",
         found_by=(FORCE, ONE_CHANGE),
-        patch=instead(Core, "_restored_history", _restart_forgets),
+        patch=replacing(Core, "_restored_memberships", _restart_forgets),
     ),
-    Planted(
+    Mutant(
         name="truncated change of members stays in force",
         found_by=(FORCE,),
-        patch=instead(Core, "truncate_from", _truncation_forgets),
+        patch=replacing(Core, "truncate_from", _truncation_forgets),
     ),
-    Planted(
+    Mutant(
         name="chunks of its own snapshot deleted with those it fetched",
         found_by=(LOST, SURVIVES, CRASHED),
         first_seed=1_250,
         seeds=2_000,
-        patch=instead(Collector, "abandon", _abandons_its_own),
+        patch=replacing(SnapshotFetcher, "abandon", _abandons_its_own),
     ),
-    Planted(
+    Mutant(
         name="learner counted in the majority",
         found_by=(COMMIT,),
-        patch=instead(Leading, "maybe_commit", _learners_count),
+        patch=replacing(Leader, "maybe_commit", _learners_count),
     ),
 )

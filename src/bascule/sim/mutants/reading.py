@@ -1,4 +1,4 @@
-"""Planted bugs of reads and of answers."""
+"""Mutants of reads and of answers."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from bascule.raft.effects import Answer, Outcome
+from bascule.raft.effects import Answer, RequestOutcome
+from bascule.raft.membership import NOBODY
 from bascule.raft.messages import HeartbeatReply
-from bascule.raft.roles.leader import Leading
-from bascule.raft.roles.proposals import Proposals
-from bascule.raft.roles.reads import Read, Reads
-from bascule.sim.mutants.base import Planted, instead, swapped
+from bascule.raft.roles.leader import Leader
+from bascule.raft.roles.proposals import PendingProposals
+from bascule.raft.roles.reads import PendingRead, PendingReads
+from bascule.sim.mutants.base import Mutant, patched, replacing
 
 FRESH: Final = "reads see what was committed"
 LINEAR: Final = "linearizable reads and writes"
@@ -22,31 +23,31 @@ TRUTH: Final = "no answer that history contradicts"
 
 
 def _no_round(original: Any) -> Any:
-    def wait_for_round(self: Reads, read: Read) -> None:
-        read.index = self._core.log.commit
-        self.wait_for_index(read)
+    def wait_for_round(self: PendingReads, read: PendingRead) -> None:
+        read.index = self._log.commit
+        self.wait_for_index(read, NOBODY)
 
     return wait_for_round
 
 
 def _before_a_commit(original: Any) -> Any:
-    def replicate(self: Leading) -> None:
-        if self._core.reads.wants_round:
-            self._begin_round()
+    def replicate(self: Leader) -> None:
+        if self._core.reads.needs_round:
+            self._begin_read_round()
         original(self)
 
     return replicate
 
 
 def _any_round_confirms(original: Any) -> Any:
-    def on_heartbeat_reply(self: Leading, message: HeartbeatReply) -> None:
+    def on_heartbeat_reply(self: Leader, message: HeartbeatReply) -> None:
         original(self, replace(message, round=self.round))
 
     return on_heartbeat_reply
 
 
 def _learners_confirm(original: Any) -> Any:
-    def count_round(self: Leading) -> None:
+    def count_round(self: Leader) -> None:
         core = self._core
         found = sorted(
             [
@@ -55,120 +56,122 @@ def _learners_confirm(original: Any) -> Any:
             ],
             reverse=True,
         )
-        # A majority of the voters is looked for among all members.
-        answered = found[core.members.majority - 1]
-        while self._rounds and self._rounds[0][0] <= answered:
-            self._lease_from = self._rounds.popleft()[1]
-        core.reads.on_round(answered)
+        # The majority of the voters, but counted among all members.
+        confirmed = found[core.members.majority - 1]
+        while self._unconfirmed_rounds and self._unconfirmed_rounds[0][0] <= confirmed:
+            self._lease_start = self._unconfirmed_rounds.popleft()[1]
+        core.reads.on_round_confirmed(confirmed, core.leader)
 
     return count_round
 
 
-def _learners_keep_in_office(original: Any) -> Any:
-    def hears_quorum(self: Leading) -> bool:
+def _learners_keep_leadership(original: Any) -> Any:
+    def check_quorum(self: Leader) -> bool:
         members, own = self._core.members, self._core.id
-        heard = sum(member == own or self.progress[member].active for member in members.all)
+        heard = sum(
+            member == own or self.progress[member].recently_active for member in members.all
+        )
         for progress in self.progress.values():
-            progress.active = False
+            progress.recently_active = False
         return heard >= members.majority
 
-    return hears_quorum
+    return check_quorum
 
 
 @contextmanager
 def _learners_confirm_and_keep() -> Iterator[None]:
     with (
-        swapped(Leading, "_count_round", _learners_confirm),
-        swapped(Leading, "hears_quorum", _learners_keep_in_office),
+        patched(Leader, "_count_round", _learners_confirm),
+        patched(Leader, "check_quorum", _learners_keep_leadership),
     ):
         yield
 
 
 def _before_applied(original: Any) -> Any:
-    def wait_for_index(self: Reads, read: Read) -> None:
-        self._grant(read)
+    def wait_for_index(self: PendingReads, read: PendingRead, leader: int) -> None:
+        self._answer(read, RequestOutcome.READABLE, leader)
 
     return wait_for_index
 
 
-def _lease_of_office(original: Any) -> Any:
-    def has_lease(self: Leading) -> bool:
+def _lease_without_quorum(original: Any) -> Any:
+    def has_lease(self: Leader) -> bool:
         return True
 
     return has_lease
 
 
 def _expired_stays(original: Any) -> Any:
-    def expire(self: Proposals, now: int, leader: int) -> None:
-        kept = dict(self._live)
+    def expire(self: PendingProposals, now: int, leader: int) -> None:
+        kept = dict(self._in_log)
         original(self, now, leader)
-        self._live.update(kept)
+        self._in_log.update(kept)
 
     return expire
 
 
 def _truncated_is_not_leader(original: Any) -> Any:
-    def truncated(self: Proposals, start: int) -> None:
-        for index in sorted(index for index in self._live if index >= start):
-            found = self._live.pop(index)
-            self.answers.append(Answer(found.ticket, Outcome.NOT_LEADER, index))
+    def on_truncated(self: PendingProposals, start: int) -> None:
+        for index in sorted(index for index in self._in_log if index >= start):
+            found = self._in_log.pop(index)
+            self._answers.append(Answer(found.ticket, RequestOutcome.NOT_LEADER, index))
 
-    return truncated
+    return on_truncated
 
 
 def _truncated_stays(original: Any) -> Any:
-    def truncated(self: Proposals, start: int) -> None:
+    def on_truncated(self: PendingProposals, start: int) -> None:
         pass
 
-    return truncated
+    return on_truncated
 
 
-BUGS: Final = (
-    Planted(
+MUTANTS: Final = (
+    Mutant(
         name="read without a round",
         found_by=(FRESH, LINEAR),
-        patch=instead(Reads, "wait_for_round", _no_round),
+        patch=replacing(PendingReads, "wait_for_round", _no_round),
     ),
-    Planted(
+    Mutant(
         name="read before a commit in the term",
         found_by=(FRESH, LINEAR),
-        patch=instead(Leading, "replicate", _before_a_commit),
+        patch=replacing(Leader, "replicate", _before_a_commit),
     ),
-    Planted(
+    Mutant(
         name="read confirmed by an older round",
         found_by=(FRESH, LINEAR),
-        patch=instead(Leading, "on_heartbeat_reply", _any_round_confirms),
+        patch=replacing(Leader, "on_heartbeat_reply", _any_round_confirms),
     ),
-    Planted(
+    Mutant(
         name="learners confirm rounds and leases",
         found_by=(FRESH, LINEAR),
         first_seed=180,
         seeds=1_500,
         patch=_learners_confirm_and_keep,
     ),
-    Planted(
+    Mutant(
         name="read before it is applied",
         found_by=(FRESH,),
-        patch=instead(Reads, "wait_for_index", _before_applied),
+        patch=replacing(PendingReads, "wait_for_index", _before_applied),
     ),
-    Planted(
+    Mutant(
         name="lease without a quorum",
         found_by=(FRESH, LINEAR),
-        patch=instead(Leading, "has_lease", _lease_of_office),
+        patch=replacing(Leader, "has_lease", _lease_without_quorum),
     ),
-    Planted(
+    Mutant(
         name="expired proposal answered again",
         found_by=(ONCE,),
-        patch=instead(Proposals, "expire", _expired_stays),
+        patch=replacing(PendingProposals, "expire", _expired_stays),
     ),
-    Planted(
+    Mutant(
         name="truncated proposal answered not leader",
         found_by=(TRUTH, LINEAR),
-        patch=instead(Proposals, "truncated", _truncated_is_not_leader),
+        patch=replacing(PendingProposals, "on_truncated", _truncated_is_not_leader),
     ),
-    Planted(
+    Mutant(
         name="truncated proposal answered by its index",
         found_by=(TRUTH,),
-        patch=instead(Proposals, "truncated", _truncated_stays),
+        patch=replacing(PendingProposals, "on_truncated", _truncated_stays),
     ),
 )

@@ -13,57 +13,57 @@ from typing import Final
 
 from bascule.errors import BasculeError
 from bascule.raft.effects import Answer, ReadPolicy, Role
-from bascule.sim.raft.clients import Clients
-from bascule.sim.raft.member import Member
-from bascule.sim.raft.state import PUT, Command, Effect, encode_command
+from bascule.sim.raft.clients import SimClients
+from bascule.sim.raft.member import SimMember
+from bascule.sim.raft.state import PUT, CommandResult, KeyValueCommand, encode_command
 
 KEY: Final = "crowd"
 BURST_MAX: Final = 30
 
 
-class Crowd:
+class BurstClients:
     """Asks much at once."""
 
-    def __init__(self, clients: Clients) -> None:
+    def __init__(self, clients: SimClients) -> None:
         self._clients = clients
         self._cluster = clients.cluster
-        self._chance = clients.cluster.chance
+        self._prng = clients.cluster.prng
 
     def burst(self) -> None:
         """Writes, reads or both of them to one leader, new or old."""
         leaders = [member for member in self._cluster.up() if leads(member)]
         if leaders:
-            self.ask(self._chance.pick(leaders), reads=self._chance.pick((0.0, 0.2, 1.0)))
+            self.ask(self._prng.pick(leaders), reads=self._prng.pick((0.0, 0.2, 1.0)))
 
-    def ask(self, leader: Member, *, reads: float) -> None:
+    def ask(self, leader: SimMember, *, reads: float) -> None:
         """A burst to this one, of which so many are reads, if it is up and leads."""
         if not leads(leader):
             return
         try:
-            for _ in range(self._chance.between(1, BURST_MAX)):
+            for _ in range(self._prng.between(1, BURST_MAX)):
                 if not leader.is_up:
                     return  # its disk failed by what it was asked
                 self._ask_one(leader, reads)
         except BasculeError:
             return  # it leads no more, or has no room
 
-    def _ask_one(self, leader: Member, reads: float) -> None:
-        chance = self._chance
+    def _ask_one(self, leader: SimMember, reads: float) -> None:
+        prng = self._prng
         ticks = self._cluster.plan.config.election_ticks
-        deadline = chance.between(1, 3 * ticks) if chance.happens(0.2) else None
-        if chance.happens(reads):
+        deadline = prng.between(1, 3 * ticks) if prng.happens(0.2) else None
+        if prng.happens(reads):
             leader.read(ReadPolicy.LINEARIZABLE, 0, deadline, self._on_answer, None)
             return
         number = self._clients.next_number()
-        command = Command(number, PUT, KEY, b"%d" % number)
+        command = KeyValueCommand(number, PUT, KEY, b"%d" % number)
         leader.propose(encode_command(command), deadline, self._on_answer, None)
 
     def _on_answer(
-        self, member: Member, answer: Answer, effect: Effect | None, asked: None
+        self, member: SimMember, answer: Answer, effect: CommandResult | None, asked: None
     ) -> None:
         """Nobody waits for it: checkers look at every answer."""
 
 
-def leads(member: Member) -> bool:
+def leads(member: SimMember) -> bool:
     """Whether a machine is up and takes itself for the leader."""
     return member.is_up and member.node is not None and member.node.role is Role.LEADER

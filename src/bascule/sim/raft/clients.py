@@ -10,39 +10,53 @@ from __future__ import annotations
 from typing import Final
 
 from bascule.errors import CannotReplicate, LimitExceeded, NotLeader
-from bascule.raft.effects import Answer, Outcome, ReadPolicy
+from bascule.raft.effects import Answer, ReadPolicy, RequestOutcome
 from bascule.sim.checkers.base import InvariantBroken
-from bascule.sim.checkers.history import Action, Fate, Operation, Result
+from bascule.sim.checkers.history import (
+    ClientOperation,
+    OperationKind,
+    OperationResult,
+    OperationStatus,
+)
 from bascule.sim.raft.cluster import Cluster
-from bascule.sim.raft.member import Member
-from bascule.sim.raft.state import VERBS, Command, Effect, encode_command
+from bascule.sim.raft.member import SimMember
+from bascule.sim.raft.state import VERBS, CommandResult, KeyValueCommand, encode_command
 
 ACTIONS: Final = (
-    Action.GET, Action.GET, Action.GET, Action.PUT, Action.PUT, Action.CAS, Action.CAS,
-    Action.APPEND,
+    *[OperationKind.GET] * 3, *[OperationKind.PUT] * 2, *[OperationKind.CAS] * 2,
+    OperationKind.APPEND,
 )  # fmt: skip
+"""A client draws each operation from these."""
 PATIENCE: Final = 8
 """Elections after which a client gives an operation up."""
 VALUE_BYTES_MAX: Final = 120
 """A client that read a longer value puts a short one next."""
 
 
-class Client:
+class SimClient:
     """One user."""
 
     __slots__ = (
-        "_attempt", "_chance", "_clients", "_cluster", "_known", "_operation", "_seen_index",
-        "_target", "acknowledged", "process",
+        "_attempt",
+        "_clients",
+        "_cluster",
+        "_known",
+        "_operation",
+        "_prng",
+        "_seen_index",
+        "_target",
+        "acknowledged",
+        "process",
     )  # fmt: skip
 
-    def __init__(self, clients: Clients, process: int) -> None:
+    def __init__(self, clients: SimClients, process: int) -> None:
         self._clients = clients
         self._cluster = clients.cluster
-        self._chance = clients.cluster.chance
+        self._prng = clients.cluster.prng
         self.process = process
         self.acknowledged = 0
         """Writes known to have been committed."""
-        self._operation: Operation | None = None
+        self._operation: ClientOperation | None = None
         self._attempt = 0
         """Numbers what was asked; an answer to another than the last is of no interest."""
         self._target = 0
@@ -59,7 +73,7 @@ class Client:
     def _think(self) -> None:
         clients = self._clients
         if clients.active:
-            loop, wait = self._cluster.loop, self._chance.wait
+            loop, wait = self._cluster.loop, self._prng.wait
             loop.after(wait(clients.think), self._invoke)
 
     def _invoke(self, _: None, __: None) -> None:
@@ -73,40 +87,40 @@ class Client:
         loop.after(PATIENCE * self._cluster.plan.election, self._give_up, operation)
         self._ask(0)
 
-    def _draw(self, number: int) -> Operation:
-        chance, known = self._chance, self._known
-        key = f"k{chance.below(self._cluster.plan.keys)}"
-        action = chance.pick(ACTIONS)
+    def _draw(self, number: int) -> ClientOperation:
+        prng, known = self._prng, self._known
+        key = f"k{prng.below(self._cluster.plan.keys)}"
+        action = prng.pick(ACTIONS)
         value = b"%d." % number
-        if action is Action.GET:
-            return Operation(number, self.process, key, action)
+        if action is OperationKind.GET:
+            return ClientOperation(number, self.process, key, action)
         if len(known.get(key) or b"") > VALUE_BYTES_MAX:
-            action = Action.PUT
-        if action is Action.CAS:
-            return Operation(number, self.process, key, action, value, known.get(key))
-        return Operation(number, self.process, key, action, value)
+            action = OperationKind.PUT
+        if action is OperationKind.CAS:
+            return ClientOperation(number, self.process, key, action, value, known.get(key))
+        return ClientOperation(number, self.process, key, action, value)
 
     # -- asking -------------------------------------------------------------------------------
 
     def _ask(self, after: int) -> None:
         """Send the request, which takes its time and may get lost."""
-        plan, chance = self._cluster.plan, self._chance
+        plan, prng = self._cluster.plan, self._prng
         self._attempt = self._clients.next_number()
-        if not chance.happens(self._clients.loss):
-            delay = after + chance.below(plan.request_delay_max + 1)
+        if not prng.happens(self._clients.loss):
+            delay = after + prng.below(plan.request_delay_max + 1)
             self._cluster.loop.after(delay, self._arrive, self._operation, self._attempt)
 
     def _ask_elsewhere(self, leader: int | None) -> None:
         """Nothing happened there: try the leader that was named, or anyone, a little later."""
-        chance = self._chance
-        if leader and chance.happens(0.9):
+        prng = self._prng
+        if leader and prng.happens(0.9):
             self._target = leader
             self._ask(0)
         else:
             self._target = 0
-            self._ask(chance.wait(self._cluster.plan.beat))
+            self._ask(prng.wait(self._cluster.plan.beat))
 
-    def _arrive(self, operation: Operation, attempt: int) -> None:
+    def _arrive(self, operation: ClientOperation, attempt: int) -> None:
         if self._operation is not operation or self._attempt != attempt:
             return
         cluster = self._cluster
@@ -116,43 +130,43 @@ class Client:
             if not up:
                 self._ask(cluster.plan.election)
                 return
-            member = self._chance.pick(up)
+            member = self._prng.pick(up)
             self._target = member.id
         try:
-            if operation.action is Action.GET:
+            if operation.action is OperationKind.GET:
                 self._read(member, operation)
             else:
                 self._propose(member, operation)
         except NotLeader as error:
             self._ask_elsewhere(error.leader)
         except (CannotReplicate, LimitExceeded):
-            self._ask(self._chance.wait(cluster.plan.beat))
+            self._ask(self._prng.wait(cluster.plan.beat))
 
     def _deadline(self) -> int | None:
         ticks = self._cluster.plan.config.election_ticks
-        return self._chance.between(1, 3 * ticks) if self._chance.happens(0.5) else None
+        return self._prng.between(1, 3 * ticks) if self._prng.happens(0.5) else None
 
-    def _propose(self, member: Member, operation: Operation) -> None:
+    def _propose(self, member: SimMember, operation: ClientOperation) -> None:
         payload = encode_command(
-            Command(
+            KeyValueCommand(
                 self._attempt, VERBS[operation.action], operation.key, operation.value,
                 operation.expected,
             )
         )  # fmt: skip
         member.propose(payload, self._deadline(), self._on_proposed, (operation, self._attempt))
 
-    def _read(self, member: Member, operation: Operation) -> None:
+    def _read(self, member: SimMember, operation: ClientOperation) -> None:
         leases = self._cluster.plan.config.lease_reads
         policy = ReadPolicy.LINEARIZABLE
-        if leases and self._chance.happens(0.7):
+        if leases and self._prng.happens(0.7):
             policy = ReadPolicy.LEASE
         member.read(policy, 0, self._deadline(), self._on_read, (operation, self._attempt))
 
     # -- answers ------------------------------------------------------------------------------
 
     def _on_proposed(
-        self, member: Member, answer: Answer, effect: Effect | None,
-        asked: tuple[Operation, int],
+        self, member: SimMember, answer: Answer, effect: CommandResult | None,
+        asked: tuple[ClientOperation, int],
     ) -> None:  # fmt: skip
         operation, attempt = asked
         if effect is not None and effect.number != attempt:
@@ -164,53 +178,55 @@ class Client:
         if self._operation is not operation or self._attempt != attempt:
             return  # given up
         outcome = answer.outcome
-        if outcome is Outcome.COMMITTED:
+        if outcome is RequestOutcome.COMMITTED:
             self._seen_index = max(self._seen_index, answer.index)
             self.acknowledged += 1
             if effect is None:
-                self._end(Result(Fate.UNKNOWN))
-            elif self._chance.happens(self._clients.loss):
+                self._end(OperationResult(OperationStatus.UNKNOWN))
+            elif self._prng.happens(self._clients.loss):
                 pass  # the answer is lost on its way
             else:
-                if effect.done and operation.action is not Action.APPEND:
+                if effect.done and operation.action is not OperationKind.APPEND:
                     self._known[operation.key] = operation.value
-                self._end(Result(Fate.OK, swapped=effect.done))
-        elif outcome is Outcome.NOT_LEADER:
+                self._end(OperationResult(OperationStatus.OK, swapped=effect.done))
+        elif outcome is RequestOutcome.NOT_LEADER:
             self._ask_elsewhere(answer.leader)
         else:
-            self._end(Result(Fate.UNKNOWN))
+            self._end(OperationResult(OperationStatus.UNKNOWN))
 
     def _on_read(
-        self, member: Member, answer: Answer, effect: Effect | None,
-        asked: tuple[Operation, int],
+        self, member: SimMember, answer: Answer, effect: CommandResult | None,
+        asked: tuple[ClientOperation, int],
     ) -> None:  # fmt: skip
         del effect
         operation, attempt = asked
         if self._operation is not operation or self._attempt != attempt:
             return
-        if answer.outcome is Outcome.READABLE:
+        if answer.outcome is RequestOutcome.READABLE:
             value = member.state.values.get(operation.key)
             self._known[operation.key] = value
-            self._end(Result(Fate.OK, value=value))
-        elif answer.outcome is Outcome.NOT_LEADER:
+            self._end(OperationResult(OperationStatus.OK, value=value))
+        elif answer.outcome is RequestOutcome.NOT_LEADER:
             self._ask_elsewhere(answer.leader)
         else:
             self._ask_elsewhere(None)
 
-    def _give_up(self, operation: Operation, _: None) -> None:
+    def _give_up(self, operation: ClientOperation, _: None) -> None:
         if self._operation is operation:
-            self._end(Result(Fate.UNKNOWN))
+            self._end(OperationResult(OperationStatus.UNKNOWN))
 
-    def _end(self, result: Result) -> None:
+    def _end(self, result: OperationResult) -> None:
         operation = self._operation
         assert operation is not None
         self._operation = None
-        if operation.action is Action.GET and result.fate is Fate.UNKNOWN:
-            result = Result(Fate.FAILED)  # a read that was not answered changed nothing
+        if operation.action is OperationKind.GET and result.fate is OperationStatus.UNKNOWN:
+            result = OperationResult(
+                OperationStatus.FAILED
+            )  # a read that was not answered changed nothing
         self._cluster.checkers.on_return(operation, result)
-        if result.fate is Fate.UNKNOWN:
+        if result.fate is OperationStatus.UNKNOWN:
             self.process = self._clients.next_process()
-        if self._seen_index and self._chance.happens(0.2):
+        if self._seen_index and self._prng.happens(0.2):
             self._read_locally()
         self._think()
 
@@ -220,10 +236,10 @@ class Client:
         """Ask any node for what this client has written."""
         up = self._cluster.up()
         if up:
-            member = self._chance.pick(up)
+            member = self._prng.pick(up)
             self._cluster.loop.after(0, self._on_local, member, self._seen_index)
 
-    def _on_local(self, member: Member, index: int) -> None:
+    def _on_local(self, member: SimMember, index: int) -> None:
         if not member.is_up:
             return
         ticks = 2 * self._cluster.plan.config.election_ticks
@@ -233,10 +249,10 @@ class Client:
             pass  # too many reads wait there
 
     def _on_local_read(
-        self, member: Member, answer: Answer, effect: Effect | None, index: int
+        self, member: SimMember, answer: Answer, effect: CommandResult | None, index: int
     ) -> None:
         del effect
-        if answer.outcome is Outcome.READABLE and member.state.applied < index:
+        if answer.outcome is RequestOutcome.READABLE and member.state.applied < index:
             raise InvariantBroken(
                 "local reads",
                 f"node {member.id} let index {index} be read and has applied "
@@ -244,7 +260,7 @@ class Client:
             )
 
 
-class Clients:
+class SimClients:
     """All users of a cluster."""
 
     def __init__(self, cluster: Cluster) -> None:
@@ -255,7 +271,7 @@ class Clients:
         self.operations = 0
         self._number = 0
         self._process = cluster.plan.clients
-        self.all = [Client(self, number) for number in range(1, cluster.plan.clients + 1)]
+        self.all = [SimClient(self, number) for number in range(1, cluster.plan.clients + 1)]
 
     def next_number(self) -> int:
         self._number += 1

@@ -8,17 +8,17 @@ from bascule.errors import LogFailed
 from bascule.host.api import Random
 from bascule.raft import codec
 from bascule.raft.effects import Role
-from bascule.raft.membership import Members, founded
+from bascule.raft.membership import Members
 from bascule.raft.messages import AnyMessage
 from bascule.raft.multi.bundle import Bundle
-from bascule.raft.node import Node
+from bascule.raft.node import RaftNode
 from bascule.raft.testing.memory_store import MemoryStore
 from bascule.sim.checkers.base import Checkers
-from bascule.sim.loop import Loop
+from bascule.sim.loop import SimLoop
 from bascule.sim.network import Network
-from bascule.sim.prng import Chance
-from bascule.sim.raft.member import Machine, Member
-from bascule.sim.raft.plan import Plan
+from bascule.sim.prng import Prng
+from bascule.sim.raft.member import MachineTimings, SimMember
+from bascule.sim.raft.plan import RunPlan
 from bascule.sim.raft.trace import Trace
 
 
@@ -26,19 +26,19 @@ class Cluster:
     """A group: its machines, its network, its clocks."""
 
     def __init__(
-        self, plan: Plan, chance: Chance, checkers: Checkers, trace: Trace | None = None
+        self, plan: RunPlan, prng: Prng, checkers: Checkers, trace: Trace | None = None
     ) -> None:
         self.plan = plan
-        self.chance = chance
+        self.prng = prng
         self.checkers = checkers
-        self.loop = Loop()
+        self.loop = SimLoop()
         self._trace = trace
         if trace is not None:
             trace.begin(self.loop)
-        self.network = Network(self.loop, chance, plan.network)
+        self.network = Network(self.loop, prng, plan.network)
         if plan.by_codec:
             self.network.carry = through_bytes
-        self.members: dict[int, Member] = {}
+        self.members: dict[int, SimMember] = {}
         """Every machine there ever was, by its id."""
         self.views: dict[int, Members] = {}
         """The members each machine that is down knew of."""
@@ -47,8 +47,8 @@ class Cluster:
         self.crashes = 0
 
     def start(self) -> None:
-        """Found the group."""
-        voters = founded(*range(1, self.plan.nodes + 1)).voters
+        """StoreContents the group."""
+        voters = Members.of(*range(1, self.plan.nodes + 1)).voters
         learners = range(len(voters) + 1, len(voters) + 1 + self.plan.learners)
         members = Members(voters, tuple(learners))
         for number in members.all:
@@ -59,18 +59,18 @@ class Cluster:
         if self._trace is not None:
             self._trace.note(node_id, text)
 
-    def add(self, number: int, founding: Members) -> Member:
+    def add(self, number: int, initial_members: Members) -> SimMember:
         """A new machine, running; `founding` without voters waits to be added."""
-        chance, plan = self.chance, self.plan
+        prng, plan = self.prng, self.plan
         store = MemoryStore()
-        store.found(founding)
+        store.bootstrap(initial_members)
         tick = self._draw_tick()
-        machine = Machine(
+        machine = MachineTimings(
             tick=tick,
-            busy=chance.below(plan.busy_max + 1),
-            apply=chance.below(plan.apply_max + 1),
+            busy=prng.below(plan.busy_max + 1),
+            apply=prng.below(plan.apply_max + 1),
         )
-        member = Member(self, number, store, machine)
+        member = SimMember(self, number, store, machine)
         self.members[number] = member
         self.network.connect(number, member.on_message)
         member.start()
@@ -80,11 +80,11 @@ class Cluster:
         plan = self.plan
         if not plan.drift:
             return plan.tick
-        return max(1, int(plan.tick * self.chance.uniform(1 - plan.drift, 1 + plan.drift)))
+        return max(1, int(plan.tick * self.prng.uniform(1 - plan.drift, 1 + plan.drift)))
 
     def node_random(self) -> Random:
         """The dice a node is given."""
-        return self.chance
+        return self.prng
 
     def send(self, source: int, messages: Iterable[AnyMessage]) -> None:
         """Messages leave a machine."""
@@ -95,19 +95,19 @@ class Cluster:
 
     # -- who is there -------------------------------------------------------------------------
 
-    def up(self) -> list[Member]:
+    def up(self) -> list[SimMember]:
         """Machines that run and are not paused."""
         return [member for member in self.members.values() if member.is_up]
 
-    def nodes(self) -> dict[int, Node]:
+    def nodes(self) -> dict[int, RaftNode]:
         """The nodes of all machines that run."""
         return {
             member.id: member.node for member in self.members.values() if member.node is not None
         }
 
-    def leader(self) -> Member | None:
+    def leader(self) -> SimMember | None:
         """The leader of the highest term among machines that are up."""
-        found: Member | None = None
+        found: SimMember | None = None
         for member in self.members.values():
             node = member.node
             if node is None or member.paused or node.role is not Role.LEADER:
@@ -138,7 +138,7 @@ class Cluster:
 
     # -- what happens to machines -------------------------------------------------------------
 
-    def crash(self, member: Member, down: int | None = None) -> None:
+    def crash(self, member: SimMember, down: int | None = None) -> None:
         """Stop a machine that runs; it starts again in `down` microseconds, None: never."""
         assert member.node is not None
         self.crashes += 1
@@ -149,26 +149,26 @@ class Cluster:
 
     def down_time(self) -> int:
         """How long a machine stays down; at times so short that its peers do not notice."""
-        if self.chance.happens(0.4):
-            return 1 + self.chance.below(1_000)
-        return self.chance.wait(self.plan.fault_lasts)
+        if self.prng.happens(0.4):
+            return 1 + self.prng.below(1_000)
+        return self.prng.wait(self.plan.fault_lasts)
 
-    def on_restart(self, member: Member, life: int) -> None:
+    def on_restart(self, member: SimMember, life: int) -> None:
         """Start a machine, unless it was started meanwhile or never will be."""
         if life == member.life and self.may_start(member):
             member.start()
 
-    def may_start(self, member: Member) -> bool:
+    def may_start(self, member: SimMember) -> bool:
         return member.node is None and not member.wrecked and member.id not in self.retired
 
-    def wreck(self, member: Member) -> None:
+    def wreck(self, member: SimMember) -> None:
         """Destroy a machine's disk: it is gone, and its id with it."""
         self.note(member.id, "has lost its disk")
         if member.node is not None:
             self.crash(member)
         member.wrecked = True
 
-    def on_disk_failed(self, member: Member, error: LogFailed) -> None:
+    def on_disk_failed(self, member: SimMember, error: LogFailed) -> None:
         """A store raised: the node has stopped, and starts again later."""
         self.note(member.id, f"cannot write: {error.cause}")
         self.crash(member, self.down_time())

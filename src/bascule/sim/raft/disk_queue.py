@@ -13,16 +13,15 @@ from typing import Final, Protocol
 
 from bascule.errors import LogFailed
 from bascule.raft.effects import Write
-from bascule.raft.store import RaftStore
-from bascule.raft.store_writes import write_out
-from bascule.sim.loop import Loop
-from bascule.sim.prng import Chance
+from bascule.raft.store import RaftStore, persist_write
+from bascule.sim.loop import SimLoop
+from bascule.sim.prng import Prng
 
 SLOW_FACTOR: Final = 40
 """How much longer a slow disk takes."""
 
 
-class Owner(Protocol):
+class DiskQueueListener(Protocol):
     """Whom a device tells."""
 
     def on_written(self, writes: list[Write]) -> None:
@@ -39,7 +38,7 @@ class Owner(Protocol):
 
 
 @dataclass(slots=True, frozen=True, kw_only=True)
-class DiskPace:
+class DiskLatency:
     """How long a disk takes, in microseconds: at least, and up to so much more."""
 
     sync: int = 500
@@ -49,19 +48,32 @@ class DiskPace:
     """Writes taken at a time."""
 
 
-class Device:
+class DiskQueue:
     """Carries writes out on a store, one batch after another."""
 
     __slots__ = (
-        "_busy", "_chance", "_life", "_loop", "_owner", "_pace", "_queue", "_store", "_unsynced",
+        "_busy",
+        "_life",
+        "_loop",
+        "_owner",
+        "_pace",
+        "_prng",
+        "_queue",
+        "_store",
+        "_unsynced",
         "slow",
     )  # fmt: skip
 
     def __init__(
-        self, loop: Loop, chance: Chance, pace: DiskPace, store: RaftStore, owner: Owner
+        self,
+        loop: SimLoop,
+        prng: Prng,
+        pace: DiskLatency,
+        store: RaftStore,
+        owner: DiskQueueListener,
     ) -> None:
         self._loop = loop
-        self._chance = chance
+        self._prng = prng
         self._pace = pace
         self._owner = owner
         self._queue: deque[Write] = deque()
@@ -92,7 +104,7 @@ class Device:
         syncs = False
         try:
             for write in batch:
-                write_out(self._store, write)
+                persist_write(self._store, write)
                 syncs = syncs or write.sync
         except LogFailed as error:
             self._owner.on_disk_failed(error)
@@ -100,7 +112,7 @@ class Device:
         self._busy = True
         takes = pace.write
         if syncs:
-            takes += pace.sync + self._chance.word() % (pace.sync_jitter + 1)
+            takes += pace.sync + self._prng.word() % (pace.sync_jitter + 1)
         if self.slow:
             takes *= SLOW_FACTOR
         self._loop.after(takes, self._end, (self._life, syncs), batch)

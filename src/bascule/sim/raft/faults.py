@@ -9,11 +9,11 @@ from typing import Final
 
 from bascule.raft.effects import Role
 from bascule.sim.checkers.base import Checker, NodeView
-from bascule.sim.raft.burst_clients import Crowd
+from bascule.sim.raft.burst_clients import BurstClients
 from bascule.sim.raft.cluster import Cluster
-from bascule.sim.raft.member import Member
+from bascule.sim.raft.member import SimMember
 from bascule.sim.raft.operator import Operator
-from bascule.sim.raft.plan import Fault
+from bascule.sim.raft.plan import FaultKind
 
 Links = tuple[tuple[int, int], ...]
 
@@ -22,7 +22,7 @@ FAIL_IN_MAX: Final = 40
 """A failing disk fails within so many calls."""
 
 
-class Herald(Checker):
+class NextLeaderWatcher(Checker):
     """Tells of the next leader when it is elected and has not said so to anyone yet."""
 
     name = "herald"
@@ -40,49 +40,55 @@ class Herald(Checker):
 class Faults:
     """Strikes a cluster until it is told to stop."""
 
-    def __init__(self, cluster: Cluster, operator: Operator, crowd: Crowd, herald: Herald) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        operator: Operator,
+        burst_clients: BurstClients,
+        next_leader: NextLeaderWatcher,
+    ) -> None:
         self._cluster = cluster
-        self._crowd = crowd
-        self._herald = herald
-        self._chance = cluster.chance
+        self._burst_clients = burst_clients
+        self._next_leader = next_leader
+        self._prng = cluster.prng
         self._active = True
-        self.struck: dict[Fault, int] = {}
+        self.struck: dict[FaultKind, int] = {}
         """How often each kind has happened."""
-        self._acts: dict[Fault, Callable[[], None]] = {
-            Fault.CRASH: self._crash,
-            Fault.OUTAGE: self._outage,
-            Fault.PAUSE: self._pause,
-            Fault.SPLIT: self._split,
-            Fault.ISOLATE: self._isolate,
-            Fault.BRIDGE: self._bridge,
-            Fault.LINK: self._link,
-            Fault.FLAP: self._flap,
-            Fault.SLOW_LINK: self._slow_link,
-            Fault.SLOW_DISK: self._slow_disk,
-            Fault.FAIL_DISK: self._fail_disk,
-            Fault.WRECK: self._wreck,
-            Fault.CLOCK_JUMP: self._jump,
-            Fault.CLOCK_DRIFT: self._drift,
-            Fault.CHANGE: operator.change,
-            Fault.TRANSFER: operator.transfer,
-            Fault.CAMPAIGN: operator.campaign,
-            Fault.DUEL: self._duel,
-            Fault.RELAY: self._relay,
-            Fault.LATE_ANSWERS: self._late_answers,
-            Fault.BURST: crowd.burst,
+        self._acts: dict[FaultKind, Callable[[], None]] = {
+            FaultKind.CRASH: self._crash,
+            FaultKind.OUTAGE: self._outage,
+            FaultKind.PAUSE: self._pause,
+            FaultKind.SPLIT: self._split,
+            FaultKind.ISOLATE: self._isolate,
+            FaultKind.BRIDGE: self._bridge,
+            FaultKind.LINK: self._link,
+            FaultKind.FLAP: self._flap,
+            FaultKind.SLOW_LINK: self._slow_link,
+            FaultKind.SLOW_DISK: self._slow_disk,
+            FaultKind.FAIL_DISK: self._fail_disk,
+            FaultKind.WRECK: self._wreck,
+            FaultKind.CLOCK_JUMP: self._jump,
+            FaultKind.CLOCK_DRIFT: self._drift,
+            FaultKind.CHANGE: operator.change,
+            FaultKind.TRANSFER: operator.transfer,
+            FaultKind.CAMPAIGN: operator.campaign,
+            FaultKind.DUEL: self._duel,
+            FaultKind.RELAY: self._relay,
+            FaultKind.LATE_ANSWERS: self._late_answers,
+            FaultKind.BURST: burst_clients.burst,
         }
         for fault, mean in cluster.plan.faults.items():
-            cluster.loop.after(self._chance.wait(mean), self._strike, fault, mean)
+            cluster.loop.after(self._prng.wait(mean), self._strike, fault, mean)
 
     def stop(self) -> None:
         """Nothing goes wrong from now on, and what is broken is mended."""
         self._active = False
-        self._herald.told = None
+        self._next_leader.told = None
         cluster = self._cluster
         cluster.network.mend_all()
         cluster.network.set(cluster.plan.calm)
         for member in list(cluster.members.values()):
-            member.device.slow = False
+            member.disk_queue.slow = False
             member.store.fail_in(0)
             if member.paused:
                 member.resume(clock_first=True)
@@ -90,33 +96,33 @@ class Faults:
             if cluster.may_start(member):
                 member.start()
 
-    def _strike(self, fault: Fault, mean: int) -> None:
+    def _strike(self, fault: FaultKind, mean: int) -> None:
         if self._active:
             self.struck[fault] = self.struck.get(fault, 0) + 1
             self._cluster.note(0, f"strikes: {fault.value}")
             self._acts[fault]()
-            self._cluster.loop.after(self._chance.wait(mean), self._strike, fault, mean)
+            self._cluster.loop.after(self._prng.wait(mean), self._strike, fault, mean)
 
     def _lasts(self) -> int:
-        return self._chance.wait(self._cluster.plan.fault_lasts)
+        return self._prng.wait(self._cluster.plan.fault_lasts)
 
-    def _anyone(self) -> Member | None:
+    def _anyone(self) -> SimMember | None:
         """A machine that is up; a leader as often as all others together, for it has more to
         lose."""
         leader = self._cluster.leader()
-        if leader is not None and self._chance.happens(0.4):
+        if leader is not None and self._prng.happens(0.4):
             return leader
         up = self._cluster.up()
-        return self._chance.pick(up) if up else None
+        return self._prng.pick(up) if up else None
 
     # -- machines -----------------------------------------------------------------------------
 
     def _crash(self) -> None:
         if (member := self._anyone()) is not None:
             self._cluster.crash(member, self._cluster.down_time())
-            if self._chance.happens(0.3):
+            if self._prng.happens(0.3):
                 # One more in the election that follows, where votes are promised and given.
-                wait = self._chance.wait(self._cluster.plan.election)
+                wait = self._prng.wait(self._cluster.plan.election)
                 self._cluster.loop.after(wait, self._on_aftershock)
 
     def _on_aftershock(self, _: None, __: None) -> None:
@@ -133,25 +139,25 @@ class Faults:
             member.pause()
             self._cluster.loop.after(self._lasts(), self._on_resume, member, member.life)
 
-    def _on_resume(self, member: Member, life: int) -> None:
+    def _on_resume(self, member: SimMember, life: int) -> None:
         if member.life == life and member.paused:
             # A lease is trusted on the word of the clock: whoever serves by it looks there first.
             leases = self._cluster.plan.config.lease_reads
-            member.resume(clock_first=leases or self._chance.happens(0.5))
+            member.resume(clock_first=leases or self._prng.happens(0.5))
 
     # -- the network --------------------------------------------------------------------------
 
     def _cut(self, links: Links) -> None:
         self._cluster.network.cut(links)
         self._cluster.loop.after(self._lasts(), self._on_mend, links)
-        if Fault.BURST in self._cluster.plan.faults and self._chance.happens(0.5):
+        if FaultKind.BURST in self._cluster.plan.faults and self._prng.happens(0.5):
             # Asked of a leader that cannot commit, or one that follows it.
-            wait = self._chance.wait(self._cluster.plan.election)
+            wait = self._prng.wait(self._cluster.plan.election)
             self._cluster.loop.after(wait, self._on_burst)
 
     def _on_burst(self, _: None, __: None) -> None:
         if self._active:
-            self._crowd.burst()
+            self._burst_clients.burst()
 
     def _on_mend(self, links: Links, _: None) -> None:
         self._cluster.network.mend(links)
@@ -163,7 +169,7 @@ class Faults:
         left: list[int] = []
         right: list[int] = []
         for number in self._ids():
-            (left if self._chance.happens(0.5) else right).append(number)
+            (left if self._prng.happens(0.5) else right).append(number)
         return left, right
 
     def _split(self) -> None:
@@ -175,7 +181,7 @@ class Faults:
         others = [number for number in self._ids() if number != member.id]
         outward = tuple((member.id, other) for other in others)
         inward = tuple((other, member.id) for other in others)
-        self._cut(self._chance.pick((outward + inward, outward, inward)))
+        self._cut(self._prng.pick((outward + inward, outward, inward)))
 
     def _bridge(self) -> None:
         left, right = self._parts()
@@ -185,13 +191,13 @@ class Faults:
 
     def _link(self) -> None:
         ids = self._ids()
-        self._cut(((self._chance.pick(ids), self._chance.pick(ids)),))
+        self._cut(((self._prng.pick(ids), self._prng.pick(ids)),))
 
     def _flap(self) -> None:
         links = between(*self._parts())
-        if self._chance.happens(0.5):
+        if self._prng.happens(0.5):
             links = links[::2]  # one direction of each
-        self._on_flap(links, self._chance.between(3, 12))
+        self._on_flap(links, self._prng.between(3, 12))
 
     def _on_flap(self, links: Links, left: int) -> None:
         network = self._cluster.network
@@ -200,13 +206,13 @@ class Faults:
             return
         (network.cut if left % 2 else network.mend)(links)
         every = max(1, self._cluster.plan.fault_lasts // 6)
-        self._cluster.loop.after(self._chance.wait(every), self._on_flap, links, left - 1)
+        self._cluster.loop.after(self._prng.wait(every), self._on_flap, links, left - 1)
 
     def _slow_link(self) -> None:
         ids = self._ids()
-        left, right = self._chance.pick(ids), self._chance.pick(ids)
+        left, right = self._prng.pick(ids), self._prng.pick(ids)
         links = ((left, right), (right, left))
-        by = int(self._chance.spread(1, 4) * self._cluster.plan.beat)
+        by = int(self._prng.spread(1, 4) * self._cluster.plan.beat)
         self._cluster.network.slow(links, by)
         self._cluster.loop.after(self._lasts(), self._on_quick_link, links)
 
@@ -220,109 +226,109 @@ class Faults:
         if len(up) < 2:
             return
         for _ in range(2):
-            rival = self._chance.pick(up)
+            rival = self._prng.pick(up)
             if rival.is_up:
                 rival.campaign()
         plan = self._cluster.plan
         while_they_vote = plan.network.delay + plan.network.jitter + plan.disk.sync
-        wait = self._chance.wait(2 * while_they_vote)
+        wait = self._prng.wait(2 * while_they_vote)
         self._cluster.loop.after(wait, self._on_aftershock)
 
     def _relay(self) -> None:
-        if (leader := self._cluster.leader()) is not None and self._herald.told is None:
-            self._cut_off(leader, 0, (), self._chance.between(2, 6))
+        if (leader := self._cluster.leader()) is not None and self._next_leader.told is None:
+            self._cut_off(leader, 0, (), self._prng.between(2, 6))
 
-    def _cut_off(self, leader: Member, before: int, links: Links, left: int) -> None:
+    def _cut_off(self, leader: SimMember, before: int, links: Links, left: int) -> None:
         """Cut a leader off, at times with one that follows it, the leader before it for one; until
         there is another leader, of which the same becomes as soon as it is elected."""
-        cluster, chance = self._cluster, self._chance
+        cluster, prng = self._cluster, self._prng
         cluster.network.mend(links)
         if not self._active or not left:
             return
         others = [number for number in self._ids() if number != leader.id]
         inner = [leader.id]
-        if len(others) > 2 and chance.happens(0.7):
-            again = before in others and chance.happens(0.6)
-            inner.append(before if again else chance.pick(others))
+        if len(others) > 2 and prng.happens(0.7):
+            again = before in others and prng.happens(0.6)
+            inner.append(before if again else prng.pick(others))
             others.remove(inner[-1])
-        if leader.node is not None and chance.happens(0.3):
+        if leader.node is not None and prng.happens(0.3):
             inner += [number for number in leader.node.members.learners if number in others]
             others = [number for number in others if number not in inner]
         links = between(inner, others)
         cluster.network.cut(links)
         cluster.loop.after(0, self._on_asked_to_write, leader)
-        if chance.happens(0.3):
-            cluster.loop.after(chance.wait(cluster.plan.beat), self._on_restarted, leader)
+        if prng.happens(0.3):
+            cluster.loop.after(prng.wait(cluster.plan.beat), self._on_restarted, leader)
         told = partial(self._on_elected, leader.id, links, left - 1)
-        self._herald.told = told
+        self._next_leader.told = told
         cluster.loop.after(4 * cluster.plan.election, self._on_nobody_elected, told, links)
 
     def _on_elected(self, before: int, links: Links, left: int, node_id: int) -> None:
         cluster, old = self._cluster, self._cluster.members[before]
-        wait = self._chance.between(0, 2 * cluster.plan.election)
+        wait = self._prng.between(0, 2 * cluster.plan.election)
         cluster.loop.after(wait, self._on_asked, old)
         self._cut_off(cluster.members[node_id], before, links, left)
 
     def _on_nobody_elected(self, told: Callable[[int], None], links: Links) -> None:
-        if self._herald.told is told:
-            self._herald.told = None
+        if self._next_leader.told is told:
+            self._next_leader.told = None
             self._cluster.network.mend(links)
 
-    def _on_asked_to_write(self, leader: Member, _: None) -> None:
+    def _on_asked_to_write(self, leader: SimMember, _: None) -> None:
         if self._active:
-            self._crowd.ask(leader, reads=0.0)
+            self._burst_clients.ask(leader, reads=0.0)
 
-    def _on_restarted(self, member: Member, _: None) -> None:
+    def _on_restarted(self, member: SimMember, _: None) -> None:
         if self._active and member.is_up:
             self._cluster.crash(member, self._cluster.down_time())
 
     def _late_answers(self) -> None:
-        cluster, chance = self._cluster, self._chance
+        cluster, prng = self._cluster, self._prng
         if (leader := cluster.leader()) is None or leader.node is None:
             return
         election = cluster.plan.election
-        near = leader.node.members.learners if chance.happens(0.5) else ()
+        near = leader.node.members.learners if prng.happens(0.5) else ()
         others = [number for number in self._ids() if number != leader.id and number not in near]
         inward = tuple((other, leader.id) for other in others)
         outward = tuple((leader.id, other) for other in others)
-        by = chance.between(election // 2, 2 * election)
+        by = prng.between(election // 2, 2 * election)
         cluster.network.slow(inward, by)
         cluster.loop.after(by + self._lasts(), self._on_deaf, leader, (inward, outward))
 
-    def _on_deaf(self, leader: Member, links: tuple[Links, Links]) -> None:
+    def _on_deaf(self, leader: SimMember, links: tuple[Links, Links]) -> None:
         if not self._active:
             return
-        cluster, chance = self._cluster, self._chance
+        cluster, prng = self._cluster, self._prng
         inward, outward = links
         election = cluster.plan.election
         cluster.network.cut(outward)
         for _ in range(6):
-            cluster.loop.after(chance.between(0, 3 * election), self._on_asked, leader)
+            cluster.loop.after(prng.between(0, 3 * election), self._on_asked, leader)
         cluster.loop.after(3 * election, self._on_mend, outward)
         cluster.loop.after(3 * election, self._on_quick_link, inward)
 
-    def _on_asked(self, leader: Member, _: None) -> None:
+    def _on_asked(self, leader: SimMember, _: None) -> None:
         if self._active:
-            self._crowd.ask(leader, reads=0.9)
+            self._burst_clients.ask(leader, reads=0.9)
 
     # -- disks --------------------------------------------------------------------------------
 
     def _slow_disk(self) -> None:
         if (member := self._anyone()) is not None:
-            member.device.slow = True
+            member.disk_queue.slow = True
             self._cluster.loop.after(self._lasts(), self._on_quick_disk, member)
 
-    def _on_quick_disk(self, member: Member, _: None) -> None:
-        member.device.slow = False
+    def _on_quick_disk(self, member: SimMember, _: None) -> None:
+        member.disk_queue.slow = False
 
     def _fail_disk(self) -> None:
         if (member := self._anyone()) is not None:
-            calls = int(self._chance.spread(1, FAIL_IN_MAX))
-            member.store.fail_in(calls, self._chance.pick(DISK_ERRORS))
+            calls = int(self._prng.spread(1, FAIL_IN_MAX))
+            member.store.fail_in(calls, self._prng.pick(DISK_ERRORS))
 
     def _wreck(self) -> None:
         cluster = self._cluster
-        member = self._chance.pick(list(cluster.members.values()))
+        member = self._prng.pick(list(cluster.members.values()))
         if all(cluster.survives(members, lost=member.id) for members in cluster.all_views()):
             cluster.wreck(member)
 
@@ -330,12 +336,12 @@ class Faults:
 
     def _jump(self) -> None:
         if (member := self._anyone()) is not None:
-            member.jump(self._chance.between(1, 3 * self._cluster.plan.config.election_ticks))
+            member.jump(self._prng.between(1, 3 * self._cluster.plan.config.election_ticks))
 
     def _drift(self) -> None:
         plan = self._cluster.plan
         if (member := self._anyone()) is not None and plan.drift:
-            factor = self._chance.uniform(1 - plan.drift, 1 + plan.drift)
+            factor = self._prng.uniform(1 - plan.drift, 1 + plan.drift)
             member.set_tick(max(1, int(plan.tick * factor)))
 
 

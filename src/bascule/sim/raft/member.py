@@ -11,28 +11,36 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from bascule.errors import LogFailed
-from bascule.raft.effects import Answer, Applied, Apply, Outcome, ReadPolicy, Write, Written
-from bascule.raft.membership import Change
-from bascule.raft.messages import AnyMessage, Kind
-from bascule.raft.node import Node
+from bascule.raft.effects import (
+    Answer,
+    Apply,
+    ApplyDone,
+    ReadPolicy,
+    RequestOutcome,
+    Write,
+    WriteDone,
+)
+from bascule.raft.membership import MemberChange
+from bascule.raft.messages import AnyMessage, EntryKind
+from bascule.raft.node import RaftNode
 from bascule.raft.testing.memory_store import MemoryStore
 from bascule.sim.checkers.base import InvariantBroken
-from bascule.sim.loop import Action
-from bascule.sim.raft.disk_queue import Device
-from bascule.sim.raft.state import Effect, KeyValues
+from bascule.sim.loop import OperationKind
+from bascule.sim.raft.disk_queue import DiskQueue
+from bascule.sim.raft.state import CommandResult, KeyValues
 
 if TYPE_CHECKING:
     from bascule.sim.raft.cluster import Cluster
 
 NEVER: Final = 1 << 62
 
-Told: TypeAlias = "Callable[[Member, Answer, Effect | None, Any], None]"
+AnswerCallback: TypeAlias = "Callable[[SimMember, Answer, CommandResult | None, Any], None]"
 """Who is told of an answer, with the effect of a proposal where it was applied here, and what was
 given along with the question."""
 
 
 @dataclass(slots=True, frozen=True, kw_only=True)
-class Machine:
+class MachineTimings:
     """How a machine behaves, drawn for each; times in microseconds."""
 
     tick: int
@@ -43,32 +51,34 @@ class Machine:
     """The state machine takes so long for a batch."""
 
 
-class Member:
+class SimMember:
     """One member: its store, which outlives it, and its node while it runs."""
 
     __slots__ = (
         "_awaited", "_backlog", "_cluster", "_looking", "_origin", "_scheduled", "_ticked",
-        "_tickets", "device", "id", "life", "machine", "node", "paused", "state", "store", "tick",
-        "wrecked",
+        "_tickets", "disk_queue", "id", "life", "machine", "node", "paused", "state", "store",
+        "tick", "wrecked",
     )  # fmt: skip
 
-    def __init__(self, cluster: Cluster, number: int, store: MemoryStore, machine: Machine) -> None:
+    def __init__(
+        self, cluster: Cluster, number: int, store: MemoryStore, machine: MachineTimings
+    ) -> None:
         self._cluster = cluster
         self.id = number
         self.store = store
         self.machine = machine
         self.tick = machine.tick
-        self.device = Device(cluster.loop, cluster.chance, cluster.plan.disk, store, self)
-        self.node: Node | None = None
+        self.disk_queue = DiskQueue(cluster.loop, cluster.prng, cluster.plan.disk, store, self)
+        self.node: RaftNode | None = None
         """None while the machine is down."""
         self.state = KeyValues(cluster.plan.chunk_bytes)
         self.life = 0
         self.paused = False
         self.wrecked = False
         """Its disk is destroyed: it never comes back."""
-        self._backlog: list[tuple[Action, Any, Any]] = []
-        self._tickets: dict[int, tuple[Told, Any]] = {}
-        self._awaited: dict[int, tuple[Told, Any, Answer]] = {}
+        self._backlog: list[tuple[OperationKind, Any, Any]] = []
+        self._tickets: dict[int, tuple[AnswerCallback, Any]] = {}
+        self._awaited: dict[int, tuple[AnswerCallback, Any, Answer]] = {}
         """By index: committed proposals that are not applied yet."""
         self._looking = False
         self._origin = 0
@@ -81,7 +91,7 @@ class Member:
         """Begin a life with what the store has."""
         cluster = self._cluster
         restored = self.store.load()
-        self.node = node = Node(self.id, cluster.plan.config, restored, cluster.node_random())
+        self.node = node = RaftNode(self.id, cluster.plan.config, restored, cluster.node_random())
         self.state = KeyValues(cluster.plan.chunk_bytes)
         self.paused = self._looking = False
         self._origin, self._ticked, self._scheduled = cluster.loop.now, 0, NEVER
@@ -93,11 +103,11 @@ class Member:
         assert self.node is not None
         self.node = None
         self.life += 1
-        self.device.reset()
+        self.disk_queue.reset()
         self._backlog.clear()
         self._tickets.clear()
         self._awaited.clear()
-        self.store.crash(self._cluster.chance)
+        self.store.crash(self._cluster.prng)
         self._cluster.checkers.on_crash(self.id)
 
     def pause(self) -> None:
@@ -143,7 +153,7 @@ class Member:
             self.node.tick(ticks)
             self._look()
 
-    def _schedule(self, node: Node) -> None:
+    def _schedule(self, node: RaftNode) -> None:
         due = node.due()
         if due is None:
             return
@@ -179,7 +189,9 @@ class Member:
         else:
             self._look()
 
-    def propose(self, payload: bytes, deadline: int | None, told: Told, context: Any) -> None:
+    def propose(
+        self, payload: bytes, deadline: int | None, told: AnswerCallback, context: Any
+    ) -> None:
         """Raises: NotLeader, CannotReplicate, LimitExceeded."""
         node = self.running()
         ticket = node.propose(payload, deadline_ticks=deadline)
@@ -187,7 +199,12 @@ class Member:
         self._asked(ticket, told, context)
 
     def read(
-        self, policy: ReadPolicy, min_index: int, deadline: int | None, told: Told, context: Any
+        self,
+        policy: ReadPolicy,
+        min_index: int,
+        deadline: int | None,
+        told: AnswerCallback,
+        context: Any,
     ) -> None:
         """Raises: NotLeader, CannotReplicate."""
         node = self.running()
@@ -196,9 +213,14 @@ class Member:
         self._asked(ticket, told, context)
 
     def change_members(
-        self, change: Change, target: int, expected: int | None, deadline: int | None, told: Told,
+        self,
+        change: MemberChange,
+        target: int,
+        expected: int | None,
+        deadline: int | None,
+        told: AnswerCallback,
         context: Any,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Raises: NotLeader, CannotReplicate, MembersChanged."""
         node = self.running()
         ticket = node.change_members(
@@ -207,7 +229,9 @@ class Member:
         self._cluster.checkers.on_change(node, ticket, change, target)
         self._asked(ticket, told, context)
 
-    def transfer(self, target: int, deadline: int | None, told: Told, context: Any) -> None:
+    def transfer(
+        self, target: int, deadline: int | None, told: AnswerCallback, context: Any
+    ) -> None:
         """Raises: NotLeader, CannotReplicate."""
         self._asked(self.running().transfer(target, deadline_ticks=deadline), told, context)
 
@@ -215,7 +239,7 @@ class Member:
         self.running().campaign()
         self._look()
 
-    def running(self) -> Node:
+    def running(self) -> RaftNode:
         """The node of a machine that is up and not paused, at its present time."""
         assert self.node is not None
         assert not self.paused
@@ -231,7 +255,7 @@ class Member:
         """Questions that this life has not answered."""
         return len(self._tickets)
 
-    def _asked(self, ticket: int, told: Told, context: Any) -> None:
+    def _asked(self, ticket: int, told: AnswerCallback, context: Any) -> None:
         if ticket in self._tickets:
             raise InvariantBroken("tickets", f"node {self.id} gave ticket {ticket} twice")
         self._tickets[ticket] = (told, context)
@@ -242,7 +266,7 @@ class Member:
 
     # -- what the node wants done -------------------------------------------------------------
 
-    def _look_later(self, node: Node) -> None:
+    def _look_later(self, node: RaftNode) -> None:
         self._cluster.checkers.observe(node)
         if not self._looking:
             self._looking = True
@@ -267,7 +291,7 @@ class Member:
             if ready.send:
                 self._cluster.send(self.id, ready.send)
             if ready.write is not None:
-                self.device.ask(ready.write)
+                self.disk_queue.ask(ready.write)
                 if life != self.life:
                     return  # the disk failed, and the machine stopped
             for answer in ready.answers:
@@ -290,7 +314,7 @@ class Member:
                 "tickets", f"node {self.id} answered ticket {answer.ticket} again, or unasked"
             )
         told, context = asked
-        if answer.outcome is Outcome.COMMITTED and answer.index > self.state.applied:
+        if answer.outcome is RequestOutcome.COMMITTED and answer.index > self.state.applied:
             self._awaited[answer.index] = (told, context, answer)
         else:
             told(self, answer, None, context)
@@ -306,12 +330,12 @@ class Member:
         self.node.advance(self._apply(apply))
         self._look()
 
-    def _apply(self, apply: Apply) -> Applied:
+    def _apply(self, apply: Apply) -> ApplyDone:
         state, awaited = self.state, self._awaited
         if apply.restore is not None:
             state.restore(apply.restore.chunks)
         for entry in apply.entries:
-            effect = state.apply(entry.payload) if entry.kind == Kind.NORMAL else None
+            effect = state.apply(entry.payload) if entry.kind == EntryKind.NORMAL else None
             state.applied = entry.index
             if awaited and (asked := awaited.pop(entry.index, None)) is not None:
                 asked[0](self, asked[2], effect, asked[1])
@@ -321,7 +345,7 @@ class Member:
             told(self, answer, None, context)  # a snapshot brought it: its effect is not known
         chunks = state.take_snapshot() if apply.take_snapshot else None
         self._cluster.checkers.on_apply(self.id, apply)
-        return Applied(apply.last, chunks)
+        return ApplyDone(apply.last, chunks)
 
     # -- the disk -----------------------------------------------------------------------------
 
@@ -339,7 +363,7 @@ class Member:
         for write in writes:
             if write.then_send:
                 self._cluster.send(self.id, write.then_send)
-        node.advance(Written(writes[-1].number))
+        node.advance(WriteDone(writes[-1].number))
         self._look()
 
     def _on_written_late(self, life: int, writes: list[Write]) -> None:

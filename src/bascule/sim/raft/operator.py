@@ -10,11 +10,11 @@ from __future__ import annotations
 from typing import Final
 
 from bascule.errors import BasculeError
-from bascule.raft.effects import Answer, Outcome
-from bascule.raft.membership import Change, Members
+from bascule.raft.effects import Answer, RequestOutcome
+from bascule.raft.membership import MemberChange, Members
 from bascule.sim.raft.cluster import Cluster
-from bascule.sim.raft.member import Member
-from bascule.sim.raft.state import Effect
+from bascule.sim.raft.member import SimMember
+from bascule.sim.raft.state import CommandResult
 
 MEMBERS_MAX: Final = 7
 MACHINES_MAX: Final = 14
@@ -25,7 +25,7 @@ class Operator:
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
-        self._chance = cluster.chance
+        self._prng = cluster.prng
         self.changes = 0
         """Known to be committed."""
 
@@ -39,9 +39,9 @@ class Operator:
         change, target = self._draw(leader, members)
         if not target:
             return
-        expected = members.index if self._chance.happens(0.5) else None
+        expected = members.index if self._prng.happens(0.5) else None
         ticks = self._cluster.plan.config.election_ticks
-        deadline = self._chance.between(1, 4 * ticks) if self._chance.happens(0.5) else None
+        deadline = self._prng.between(1, 4 * ticks) if self._prng.happens(0.5) else None
         try:
             leader.change_members(
                 change, target, expected, deadline, self._on_changed, (change, target)
@@ -49,24 +49,24 @@ class Operator:
         except BasculeError:
             return  # refused: one is under way, or there is no room
 
-    def _draw(self, leader: Member, members: Members) -> tuple[Change, int]:
+    def _draw(self, leader: SimMember, members: Members) -> tuple[MemberChange, int]:
         """A change and its target; target 0 where none suits."""
-        chance = self._chance
+        prng = self._prng
         promotes = self._cluster.plan.promotes
-        if members.learners and chance.happens(0.2 + promotes / 2):
-            target = chance.pick(members.learners)
-            if chance.happens(promotes):
-                return Change.ADD_VOTER, self._whole(target)
-            return Change.REMOVE, target
-        if len(members.all) < MEMBERS_MAX and chance.happens(0.5):
-            change = Change.ADD_LEARNER if chance.happens(0.85) else Change.ADD_VOTER
+        if members.learners and prng.happens(0.2 + promotes / 2):
+            target = prng.pick(members.learners)
+            if prng.happens(promotes):
+                return MemberChange.ADD_VOTER, self._whole(target)
+            return MemberChange.REMOVE, target
+        if len(members.all) < MEMBERS_MAX and prng.happens(0.5):
+            change = MemberChange.ADD_LEARNER if prng.happens(0.85) else MemberChange.ADD_VOTER
             return change, self._newcomer(members)
-        others = [voter for voter in members.voters if voter != leader.id or chance.happens(0.5)]
+        others = [voter for voter in members.voters if voter != leader.id or prng.happens(0.5)]
         if len(members.voters) < 2 or not others:
-            return Change.REMOVE, 0
-        target = chance.pick(others)
-        after = members.changed(Change.REMOVE, target, 0)
-        return Change.REMOVE, target if self._cluster.survives(after) else 0
+            return MemberChange.REMOVE, 0
+        target = prng.pick(others)
+        after = members.changed(MemberChange.REMOVE, target, 0)
+        return MemberChange.REMOVE, target if self._cluster.survives(after) else 0
 
     def _whole(self, target: int) -> int:
         """`target` if it may vote one day, else 0."""
@@ -81,22 +81,26 @@ class Operator:
             for member in cluster.members.values()
             if member.is_up and member.id not in members and member.id not in cluster.retired
         ]
-        if waiting and (self._chance.happens(0.5) or len(cluster.members) >= MACHINES_MAX):
-            return self._chance.pick(waiting)
+        if waiting and (self._prng.happens(0.5) or len(cluster.members) >= MACHINES_MAX):
+            return self._prng.pick(waiting)
         if len(cluster.members) >= MACHINES_MAX:
             return 0
         return cluster.add(max(cluster.members) + 1, Members(())).id
 
     def _on_changed(
-        self, member: Member, answer: Answer, effect: Effect | None, asked: tuple[Change, int]
+        self,
+        member: SimMember,
+        answer: Answer,
+        effect: CommandResult | None,
+        asked: tuple[MemberChange, int],
     ) -> None:
         del member, effect
-        if answer.outcome is not Outcome.COMMITTED:
+        if answer.outcome is not RequestOutcome.COMMITTED:
             return
         self.changes += 1
         change, target = asked
-        if change is Change.REMOVE:
-            wait = self._chance.wait(self._cluster.plan.fault_lasts)
+        if change is MemberChange.REMOVE:
+            wait = self._prng.wait(self._cluster.plan.fault_lasts)
             self._cluster.loop.after(wait, self._retire, target)
 
     def _retire(self, target: int, _: None) -> None:
@@ -120,7 +124,7 @@ class Operator:
         if leader is None:
             return
         assert leader.node is not None
-        target = self._chance.pick(leader.node.members.all)
+        target = self._prng.pick(leader.node.members.all)
         ticks = self._cluster.plan.config.election_ticks
         try:
             leader.transfer(target, 2 * ticks, self._on_transferred, None)
@@ -128,7 +132,7 @@ class Operator:
             return  # to itself, to a learner, or one is under way
 
     def _on_transferred(
-        self, member: Member, answer: Answer, effect: Effect | None, asked: None
+        self, member: SimMember, answer: Answer, effect: CommandResult | None, asked: None
     ) -> None:
         pass
 
@@ -136,4 +140,4 @@ class Operator:
         """Have anyone stand for election."""
         up = self._cluster.up()
         if up:
-            self._chance.pick(up).campaign()
+            self._prng.pick(up).campaign()

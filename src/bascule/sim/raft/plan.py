@@ -13,16 +13,16 @@ from typing import Final
 
 from bascule.raft.config import RaftConfig
 from bascule.sim.loop import MILLISECOND, SECOND
-from bascule.sim.network import Conditions
-from bascule.sim.prng import Chance
-from bascule.sim.raft.disk_queue import DiskPace
+from bascule.sim.network import NetworkConditions
+from bascule.sim.prng import Prng
+from bascule.sim.raft.disk_queue import DiskLatency
 
 TIMES: Final = ((10, 2), (10, 2), (10, 1), (5, 1), (3, 1), (20, 4), (50, 10), (4, 2))
 """(election ticks, heartbeat ticks)."""
 NODES: Final = (3, 3, 3, 3, 5, 5, 5, 5, 1, 2, 4, 6, 7)
 
 
-class Fault(Enum):
+class FaultKind(Enum):
     """What may go wrong."""
 
     CRASH = "crash"
@@ -61,11 +61,11 @@ class Fault(Enum):
     """Many writes and reads at once."""
 
 
-CLOCKS: Final = (Fault.CLOCK_JUMP, Fault.CLOCK_DRIFT)
-RARE: Final = (Fault.WRECK, Fault.OUTAGE)
+CLOCKS: Final = (FaultKind.CLOCK_JUMP, FaultKind.CLOCK_DRIFT)
+RARE: Final = (FaultKind.WRECK, FaultKind.OUTAGE)
 
 
-class Pace(Enum):
+class HeartbeatPace(Enum):
     """Which heartbeats are drawn."""
 
     ANY = "any"
@@ -76,17 +76,17 @@ class Pace(Enum):
 
 
 @dataclass(slots=True, frozen=True, kw_only=True)
-class Plan:
+class RunPlan:
     """A run. Times in microseconds."""
 
     seed: int
     nodes: int
     config: RaftConfig
     tick: int
-    network: Conditions
-    calm: Conditions
+    network: NetworkConditions
+    calm: NetworkConditions
     """The network once nothing goes wrong any more."""
-    disk: DiskPace
+    disk: DiskLatency
     busy_max: int
     apply_max: int
     chunk_bytes: int
@@ -98,7 +98,7 @@ class Plan:
     request_loss: float
     safety: int
     """How long the first phase lasts."""
-    faults: dict[Fault, int] = field(default_factory=dict)
+    faults: dict[FaultKind, int] = field(default_factory=dict)
     """Mean time between two faults of a kind; what is not in it does not happen."""
     fault_lasts: int = 0
     """How long a fault lasts, on average."""
@@ -130,93 +130,96 @@ class Plan:
 
 
 def draw_plan(
-    seed: int, chance: Chance, *, nodes: int = 0, pace: Pace = Pace.ANY, all_faults: bool = False,
+    seed: int,
+    prng: Prng,
+    *,
+    nodes: int = 0,
+    pace: HeartbeatPace = HeartbeatPace.ANY,
+    all_faults: bool = False,
     by_codec: bool = False,
-) -> Plan:  # fmt: skip
+) -> RunPlan:
     """The plan of a seed; `nodes` and `pace` narrow it, `all_faults` leaves no kind out."""
-    election_ticks, heartbeat_ticks = chance.pick(TIMES)
+    election_ticks, heartbeat_ticks = prng.pick(TIMES)
     low, high = {
-        Pace.ANY: (20 * MILLISECOND, 2 * SECOND),
-        Pace.SLOW: (SECOND // 2, 2 * SECOND),
-        Pace.FAST: (100 * MILLISECOND, 101 * MILLISECOND),
+        HeartbeatPace.ANY: (20 * MILLISECOND, 2 * SECOND),
+        HeartbeatPace.SLOW: (SECOND // 2, 2 * SECOND),
+        HeartbeatPace.FAST: (100 * MILLISECOND, 101 * MILLISECOND),
     }[pace]
-    tick = max(1, int(chance.spread(low, high)) // heartbeat_ticks)
+    tick = max(1, int(prng.spread(low, high)) // heartbeat_ticks)
     beat = tick * heartbeat_ticks
-    clock_faults = all_faults or chance.happens(0.6)
-    config = _config(chance, election_ticks, heartbeat_ticks, leases=not clock_faults)
-    count = nodes or chance.pick(NODES)
-    faults = _faults(chance, beat, all_faults=all_faults, clocks=clock_faults)
-    return Plan(
+    clock_faults = all_faults or prng.happens(0.6)
+    config = _config(prng, election_ticks, heartbeat_ticks, leases=not clock_faults)
+    count = nodes or prng.pick(NODES)
+    faults = _faults(prng, beat, all_faults=all_faults, clocks=clock_faults)
+    return RunPlan(
         seed=seed,
         nodes=count,
         config=config,
         tick=tick,
-        network=_network(chance, beat),
-        calm=Conditions(delay=beat // 50, jitter=beat // 50),
-        disk=DiskPace(
-            sync=int(chance.spread(50, beat / 4)),
-            sync_jitter=int(chance.spread(50, beat / 4)),
-            together_max=chance.pick((1, 2, 16)),
+        network=_network(prng, beat),
+        calm=NetworkConditions(delay=beat // 50, jitter=beat // 50),
+        disk=DiskLatency(
+            sync=int(prng.spread(50, beat / 4)),
+            sync_jitter=int(prng.spread(50, beat / 4)),
+            together_max=prng.pick((1, 2, 16)),
         ),
-        busy_max=chance.pick((0, 0, beat // 100, beat // 20)),
-        apply_max=chance.pick((0, 0, beat // 100, beat // 10)),
-        chunk_bytes=chance.pick((8, 16, 40, 100, 1_000)),
-        clients=chance.between(1, 4),
-        keys=chance.pick((1, 2, 4)),
-        think=int(chance.spread(beat / 2, beat * 8)),
+        busy_max=prng.pick((0, 0, beat // 100, beat // 20)),
+        apply_max=prng.pick((0, 0, beat // 100, beat // 10)),
+        chunk_bytes=prng.pick((8, 16, 40, 100, 1_000)),
+        clients=prng.between(1, 4),
+        keys=prng.pick((1, 2, 4)),
+        think=int(prng.spread(beat / 2, beat * 8)),
         request_delay_max=beat // 10,
-        request_loss=chance.pick((0.0, 0.0, 0.01, 0.05)),
-        safety=chance.between(150, 500) * beat,
+        request_loss=prng.pick((0.0, 0.0, 0.01, 0.05)),
+        safety=prng.between(150, 500) * beat,
         faults=faults,
-        fault_lasts=int(chance.spread(beat * 2, beat * 30)),
-        drift=chance.pick((0.0, 0.01, 0.1, 0.3)) if Fault.CLOCK_DRIFT in faults else 0.0,
-        learners=chance.pick((0, 0, 0, 0, 1, 2)),
-        promotes=chance.pick((0.1, 0.8, 0.8)),
+        fault_lasts=int(prng.spread(beat * 2, beat * 30)),
+        drift=prng.pick((0.0, 0.01, 0.1, 0.3)) if FaultKind.CLOCK_DRIFT in faults else 0.0,
+        learners=prng.pick((0, 0, 0, 0, 1, 2)),
+        promotes=prng.pick((0.1, 0.8, 0.8)),
         by_codec=by_codec,
     )
 
 
-def _config(
-    chance: Chance, election_ticks: int, heartbeat_ticks: int, *, leases: bool
-) -> RaftConfig:
+def _config(prng: Prng, election_ticks: int, heartbeat_ticks: int, *, leases: bool) -> RaftConfig:
     leases = leases and election_ticks > 4
     return RaftConfig(
         election_ticks=election_ticks,
         heartbeat_ticks=heartbeat_ticks,
-        commit_count_to_take_snapshot=chance.pick((1, 3, 10, 10, 20, 30, 50)),
-        pending_entries_max=chance.pick((1, 2, 5, 20, 100)),
-        snapshot_keep_ratio=chance.pick((0.0, 0.1, 0.1, 0.5, 1.0)),
-        pending_bytes_max=chance.pick((400, 1_000, 1 << 20, 1 << 20)),
-        append_entries_max=chance.pick((1, 2, 5, 1_000, 1_000)),
-        append_bytes_max=chance.pick((1, 100, 1 << 20, 1 << 20)),
-        inflight_appends_max=chance.pick((1, 2, 4, 32, 32)),
-        inflight_bytes_max=chance.pick((1, 200, 1 << 20, 1 << 20)),
-        apply_entries_max=chance.pick((1, 3, 1_000, 1_000)),
-        chunk_requests_max=chance.pick((1, 2, 4)),
-        reads_max=chance.pick((1, 5, 1_000, 1_000)),
-        lease_reads=leases and chance.happens(0.7),
-        lease_margin_ticks=chance.between(2, max(2, election_ticks // 3)),
+        commit_count_to_take_snapshot=prng.pick((1, 3, 10, 10, 20, 30, 50)),
+        pending_entries_max=prng.pick((1, 2, 5, 20, 100)),
+        snapshot_keep_ratio=prng.pick((0.0, 0.1, 0.1, 0.5, 1.0)),
+        pending_bytes_max=prng.pick((400, 1_000, 1 << 20, 1 << 20)),
+        append_entries_max=prng.pick((1, 2, 5, 1_000, 1_000)),
+        append_bytes_max=prng.pick((1, 100, 1 << 20, 1 << 20)),
+        inflight_appends_max=prng.pick((1, 2, 4, 32, 32)),
+        inflight_bytes_max=prng.pick((1, 200, 1 << 20, 1 << 20)),
+        apply_entries_max=prng.pick((1, 3, 1_000, 1_000)),
+        chunk_requests_max=prng.pick((1, 2, 4)),
+        reads_max=prng.pick((1, 5, 1_000, 1_000)),
+        lease_reads=leases and prng.happens(0.7),
+        lease_margin_ticks=prng.between(2, max(2, election_ticks // 3)),
     )
 
 
-def _network(chance: Chance, beat: int) -> Conditions:
+def _network(prng: Prng, beat: int) -> NetworkConditions:
     rare = (0.0, 0.0, 0.005, 0.03, 0.1)
-    return Conditions(
-        delay=int(chance.spread(50, beat / 4)),
-        jitter=int(chance.spread(50, beat / 4)),
-        loss=chance.pick(rare),
-        repeat=chance.pick(rare),
-        late=chance.pick(rare),
-        late_by=int(chance.spread(beat, beat * 20)),
-        ordered=chance.happens(0.3),
+    return NetworkConditions(
+        delay=int(prng.spread(50, beat / 4)),
+        jitter=int(prng.spread(50, beat / 4)),
+        loss=prng.pick(rare),
+        repeat=prng.pick(rare),
+        late=prng.pick(rare),
+        late_by=int(prng.spread(beat, beat * 20)),
+        ordered=prng.happens(0.3),
     )
 
 
-def _faults(chance: Chance, beat: int, *, all_faults: bool, clocks: bool) -> dict[Fault, int]:
+def _faults(prng: Prng, beat: int, *, all_faults: bool, clocks: bool) -> dict[FaultKind, int]:
     drawn = {}
-    for fault in Fault:
-        wanted = chance.happens(0.5)
-        mean = int(chance.spread(beat * 15, beat * 300)) * (4 if fault in RARE else 1)
+    for fault in FaultKind:
+        wanted = prng.happens(0.5)
+        mean = int(prng.spread(beat * 15, beat * 300)) * (4 if fault in RARE else 1)
         if (wanted or all_faults) and (clocks or fault not in CLOCKS):
             drawn[fault] = mean
     return drawn

@@ -12,26 +12,26 @@ from bascule.host.real import RealRandom
 from bascule.raft.membership import Members
 from bascule.sim.checkers.base import Checker, Checkers, InvariantBroken
 from bascule.sim.loop import SECOND
-from bascule.sim.prng import Chance
-from bascule.sim.raft.burst_clients import Crowd
-from bascule.sim.raft.clients import Clients
+from bascule.sim.prng import Prng
+from bascule.sim.raft.burst_clients import BurstClients
+from bascule.sim.raft.clients import SimClients
 from bascule.sim.raft.cluster import Cluster
-from bascule.sim.raft.faults import Faults, Herald
-from bascule.sim.raft.member import Member
+from bascule.sim.raft.faults import Faults, NextLeaderWatcher
+from bascule.sim.raft.member import SimMember
 from bascule.sim.raft.operator import Operator
-from bascule.sim.raft.plan import Pace, draw_plan
+from bascule.sim.raft.plan import HeartbeatPace, draw_plan
 from bascule.sim.raft.trace import Trace
 
 CRASHED: Final = "no exception"
 """The invariant that a run breaks by raising what no checker raised."""
 
 
-class Options(msgspec.Struct, frozen=True, kw_only=True):
+class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
     """What narrows the dice of a run; together with the seed it says everything."""
 
     nodes: int = 0
     """As many members to begin with; 0: drawn."""
-    pace: Pace = Pace.ANY
+    pace: HeartbeatPace = HeartbeatPace.ANY
     all_faults: bool = False
     """Whether every kind of fault is among those drawn."""
     by_codec: bool = False
@@ -44,7 +44,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         parts = []
         if self.nodes:
             parts.append(f"--nodes {self.nodes}")
-        if self.pace is not Pace.ANY:
+        if self.pace is not HeartbeatPace.ANY:
             parts.append(f"--pace {self.pace.value}")
         if self.all_faults:
             parts.append("--all-faults")
@@ -110,25 +110,25 @@ def no_checkers() -> Sequence[Checker]:
 
 def run_seed(
     seed: int,
-    options: Options | None = None,
+    options: RunOptions | None = None,
     *,
     checkers: Callable[[], Sequence[Checker]] = no_checkers,
     trace: Trace | None = None,
-    planted: str = "",
+    mutant: str = "",
 ) -> RunResult:
-    """Run a seed; `planted` is only named in the replay line.
+    """Run a seed; `mutant` is only named in the replay line.
 
     Raises: SimulationFailed. Without `trace`, a run that fails is repeated for its last events.
     """
-    options = options or Options()
+    options = options or RunOptions()
     if trace is not None:
-        return _run(seed, options, (*checkers(), trace), trace, planted)
+        return _run(seed, options, (*checkers(), trace), trace, mutant)
     try:
-        return _run(seed, options, checkers(), None, planted)
+        return _run(seed, options, checkers(), None, mutant)
     except SimulationFailed as failed:
         again = Trace()
         try:
-            _run(seed, options, (*checkers(), again), again, planted)
+            _run(seed, options, (*checkers(), again), again, mutant)
         except SimulationFailed:
             pass
         raise SimulationFailed(
@@ -141,12 +141,12 @@ def run_seed(
 
 
 def _run(
-    seed: int, options: Options, checkers: Sequence[Checker], trace: Trace | None, planted: str
+    seed: int, options: RunOptions, checkers: Sequence[Checker], trace: Trace | None, mutant: str
 ) -> RunResult:
-    run = Run(seed, options, checkers, trace)
+    run = SimulationRun(seed, options, checkers, trace)
     replay = f"python -m bascule.sim raft --seed {seed}{options.as_arguments()}"
-    if planted:
-        replay += f' --planted "{planted}"'
+    if mutant:
+        replay += f' --mutant "{mutant}"'
     last = () if trace is None else tuple(trace.last)
     try:
         return run.play()
@@ -161,24 +161,24 @@ def _run(
         raise SimulationFailed(seed, CRASHED, text, last_events=last, replay=replay) from error
 
 
-class Run:
+class SimulationRun:
     """One seed's cluster, clients and faults."""
 
     def __init__(
-        self, seed: int, options: Options, checkers: Sequence[Checker], trace: Trace | None
+        self, seed: int, options: RunOptions, checkers: Sequence[Checker], trace: Trace | None
     ) -> None:
-        chance = Chance(RealRandom(seed))
+        prng = Prng(RealRandom(seed))
         self.plan = draw_plan(
-            seed, chance, nodes=options.nodes, pace=options.pace, all_faults=options.all_faults,
+            seed, prng, nodes=options.nodes, pace=options.pace, all_faults=options.all_faults,
             by_codec=options.by_codec,
         )  # fmt: skip
-        herald = Herald()
-        self._checkers = Checkers((*checkers, herald))
+        next_leader = NextLeaderWatcher()
+        self._checkers = Checkers((*checkers, next_leader))
         self._safety = options.seconds * SECOND or self.plan.safety
-        self.cluster = Cluster(self.plan, chance, self._checkers, trace)
+        self.cluster = Cluster(self.plan, prng, self._checkers, trace)
         self.operator = Operator(self.cluster)
-        self.clients = Clients(self.cluster)
-        self.faults = Faults(self.cluster, self.operator, Crowd(self.clients), herald)
+        self.clients = SimClients(self.cluster)
+        self.faults = Faults(self.cluster, self.operator, BurstClients(self.clients), next_leader)
 
     def play(self) -> RunResult:
         """Both phases. Raises: InvariantBroken."""
@@ -241,7 +241,7 @@ class Run:
                 return f"member {member.id} has not answered {member.waiting} questions"
         return ""
 
-    def _in_force(self, members: Members) -> list[Member]:
+    def _in_force(self, members: Members) -> list[SimMember]:
         """The machines of `members` whose disks were not destroyed."""
         found = [self.cluster.members[number] for number in members.all]
         return [

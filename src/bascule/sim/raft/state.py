@@ -7,15 +7,15 @@ from typing import Final
 
 import msgspec
 
-from bascule.sim.checkers.history import Action
+from bascule.sim.checkers.history import OperationKind
 
 PUT: Final = 1
 CAS: Final = 2
 APPEND: Final = 3
-VERBS: Final = {Action.PUT: PUT, Action.CAS: CAS, Action.APPEND: APPEND}
+VERBS: Final = {OperationKind.PUT: PUT, OperationKind.CAS: CAS, OperationKind.APPEND: APPEND}
 
 
-class Command(msgspec.Struct, frozen=True, array_like=True, gc=False):
+class KeyValueCommand(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A proposal's payload. `number` is its own: nobody proposes the same twice."""
 
     number: int
@@ -25,7 +25,7 @@ class Command(msgspec.Struct, frozen=True, array_like=True, gc=False):
     expected: bytes | None = None
 
 
-class Effect(msgspec.Struct, frozen=True, gc=False):
+class CommandResult(msgspec.Struct, frozen=True, gc=False):
     """What applying a command came to."""
 
     number: int
@@ -34,7 +34,7 @@ class Effect(msgspec.Struct, frozen=True, gc=False):
 
 
 encode_command = msgspec.msgpack.Encoder().encode
-decode_command = msgspec.msgpack.Decoder(Command).decode
+decode_command = msgspec.msgpack.Decoder(KeyValueCommand).decode
 _decode_state = msgspec.msgpack.Decoder(tuple[int, dict[str, bytes]]).decode
 _encode_state = msgspec.msgpack.Encoder(order="sorted").encode
 
@@ -50,17 +50,17 @@ class KeyValues:
         """A chunk of a snapshot holds at most so many bytes."""
         self.values: dict[str, bytes] = {}
 
-    def apply(self, payload: bytes) -> Effect:
+    def apply(self, payload: bytes) -> CommandResult:
         """Apply one command."""
         command = decode_command(payload)
         values, key = self.values, command.key
         if command.verb == CAS and values.get(key) != command.expected:
-            return Effect(command.number, False)
+            return CommandResult(command.number, False)
         if command.verb == APPEND:
             values[key] = values.get(key, b"") + command.value
         else:
             values[key] = command.value
-        return Effect(command.number, True)
+        return CommandResult(command.number, True)
 
     def take_snapshot(self) -> tuple[bytes, ...]:
         """The chunks of the state; equal on all that applied the same."""

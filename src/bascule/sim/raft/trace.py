@@ -7,12 +7,12 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from bascule.raft.effects import Answer, Apply, ReadPolicy, Ready, Write
-from bascule.raft.membership import Change
-from bascule.raft.messages import AnyMessage, Append, Entry
-from bascule.raft.store import Restored
+from bascule.raft.membership import MemberChange
+from bascule.raft.messages import AnyMessage, AppendRequest, Entry
+from bascule.raft.store import PersistentState
 from bascule.sim.checkers.base import Checker, NodeView
-from bascule.sim.checkers.history import Operation, Result
-from bascule.sim.loop import SECOND, Loop
+from bascule.sim.checkers.history import ClientOperation, OperationResult
+from bascule.sim.loop import SECOND, SimLoop
 
 LAST_EVENTS: Final = 60
 
@@ -25,9 +25,9 @@ class Trace(Checker):
     def __init__(self, write: Callable[[str], None] | None = None) -> None:
         self.last: deque[str] = deque(maxlen=LAST_EVENTS)
         self._write = write if write is not None else self.last.append
-        self._loop: Loop | None = None
+        self._loop: SimLoop | None = None
 
-    def begin(self, loop: Loop) -> None:
+    def begin(self, loop: SimLoop) -> None:
         """Take the time from `loop`."""
         self._loop = loop
 
@@ -37,7 +37,7 @@ class Trace(Checker):
         who = f"n{node_id}" if node_id else "--"
         self._write(f"{now / SECOND:12.6f} {who:>3} {text}")
 
-    def on_start(self, node: NodeView, restored: Restored) -> None:
+    def on_start(self, node: NodeView, restored: PersistentState) -> None:
         snapshot = restored.snapshot.index if restored.snapshot else 0
         entries = _entries(restored.entries)
         self.note(
@@ -77,7 +77,7 @@ class Trace(Checker):
     def on_propose(self, node: NodeView, ticket: int, payload: bytes) -> None:
         self.note(node.id, f"takes proposal {payload!r} at {node.log.last}: ticket {ticket}")
 
-    def on_change(self, node: NodeView, ticket: int, change: Change, target: int) -> None:
+    def on_change(self, node: NodeView, ticket: int, change: MemberChange, target: int) -> None:
         self.note(node.id, f"takes {change.name} {target} at {node.log.last}: ticket {ticket}")
 
     def on_read(self, node: NodeView, ticket: int, policy: ReadPolicy, min_index: int) -> None:
@@ -88,10 +88,10 @@ class Trace(Checker):
             node.id, f"answers ticket {answer.ticket}: {answer.outcome.value}, index {answer.index}"
         )
 
-    def on_invoke(self, operation: Operation) -> None:
+    def on_invoke(self, operation: ClientOperation) -> None:
         self.note(0, f"client {operation.client} begins {_operation(operation)}")
 
-    def on_return(self, operation: Operation, result: Result) -> None:
+    def on_return(self, operation: ClientOperation, result: OperationResult) -> None:
         self.note(
             0,
             f"client {operation.client} ends {_operation(operation)}: {result.fate.value} "
@@ -116,7 +116,7 @@ def _entries(entries: tuple[Entry, ...]) -> str:
 
 
 def _message(message: AnyMessage) -> str:
-    if isinstance(message, Append):
+    if isinstance(message, AppendRequest):
         return (
             f"Append t{message.term} after {message.previous_index}/t{message.previous_term} "
             f"commit {message.commit}: {_entries(message.entries)}"
@@ -141,6 +141,6 @@ def _write(write: Write) -> str:
     return ", ".join(parts)
 
 
-def _operation(operation: Operation) -> str:
+def _operation(operation: ClientOperation) -> str:
     expected = f" if {operation.expected!r}" if operation.action.value == "cas" else ""
     return f"{operation.action.value} {operation.key} {operation.value!r}{expected}"
