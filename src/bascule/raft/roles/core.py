@@ -59,94 +59,137 @@ class Core:
         "voted_for",
     )  # fmt: skip
 
+    # Identity and settings; they never change.
+    id: int
+    config: RaftConfig
+    random: Random
+    """Source of election timeouts. Nothing else draws from it."""
+
+    # Time.
+    now: int
+    """Ticks since this object was made. Only `RaftNode.tick` raises it."""
+    _election_timeout: int
+    """The randomized election timeout in ticks, in [election_ticks, 2 * election_ticks). Drawn by
+    `reset_election_timer`."""
+    leader_heard_at: int
+    """The tick of the last message from a leader; 0 at the start, as if one had been heard then. It
+    never falls. A follower that wakes from hibernation raises it to the last message of the
+    leader's process."""
+    election_due_at: int
+    """The tick at which a node that does not lead starts an election. Moved by each message from a
+    leader, each granted vote, each election and each new term."""
+
+    # Term, vote and role (Raft paper, figure 2).
+    term: int
+    """The current term. It never falls. Persisted together with `voted_for`."""
+    voted_for: int
+    """The candidate that this node voted for in `term`, or `NOBODY`. Within one term it changes at
+    most once, from `NOBODY` to a node."""
+    role: Role
+    """LEADER exactly while the node has a `Leader`."""
+    leader: int
+    """The leader of `term` as far as known; `id` while this node leads. Reset to `NOBODY` by a new
+    term and by an election."""
+
+    # The log and its durability.
+    log: RaftLog
+    """The entries in memory, the commit index and the applied index. Entries are appended and
+    truncated through `Core` (or appended directly if they do not change the members), so that
+    `_membership_history` and `_next_unwritten` stay right."""
+    synced: int
+    """Entries up to here are on this node's disk, with the terms that `log` has. Raised by finished
+    writes, lowered by truncation. This node counts in a majority up to here."""
+    _next_unwritten: int
+    """The first entry that no write has taken yet; at most `log.last + 1`."""
+    _membership_history: list[Members]
+    """The membership at the snapshot (or the initial one), then one for each membership entry
+    behind it, committed or not. Never empty; the last one is in force."""
+
+    # Writes: what the next one has to contain, and those under way.
+    _vote_changed: bool
+    """Whether `term` or `voted_for` changed since the last write was taken."""
+    _truncate_from: int
+    """The first entry that earlier writes put into the store and `log` has removed or replaced; 0:
+    none. The next write truncates from here before it appends."""
+    _truncate_until: int
+    """The last entry that the snapshot covers and the store may remove; 0: none."""
+    _chunks: list[Chunk]
+    """Snapshot chunks to be written."""
+    _chunk_deletions: list[tuple[int, int]]
+    """(index, chunk count) of the snapshots to be deleted."""
+    _completed_snapshots: list[tuple[SnapshotOrigin, RaftSnapshot]]
+    """Snapshots that are complete on disk when the next write is done."""
+    _send_after_write: list[AnyMessage]
+    """Messages that must not leave before the next write is on disk."""
+    _inflight_writes: deque[InflightWrite]
+    """Writes handed over and not done, oldest first; their numbers rise."""
+    _last_write_number: int
+    """Number of the last write handed over. Numbers begin at 1 and have no gaps."""
+
+    # The state machine.
+    _applying_until: int
+    """`last` of the `Apply` that is out, or 0. At most one is out."""
+    _restore_next: RaftSnapshot | None
+    """The snapshot that the state machine has to restore before the next entries."""
+    snapshots_taken: int
+    """Snapshots of this node's state machine that reached the disk since the start."""
+    snapshots_installed: int
+    """Fetched snapshots that reached the disk since the start."""
+
+    # Output, taken by `RaftNode.ready`.
+    outbox: list[AnyMessage]
+    """Messages to send at once."""
+    answers: list[Answer]
+    """Answers to requests. `proposals` and `reads` append to this list, too."""
+    next_ticket: int
+    """The ticket of the next request. Tickets are never used twice."""
+    proposals: PendingProposals
+    """Proposals without an answer, also those made in earlier terms."""
+    reads: PendingReads
+    """Reads without an answer."""
+
     def __init__(
         self, node_id: int, config: RaftConfig, persistent: PersistentState, random: Random
     ) -> None:
-        # Identity and settings; they never change.
         self.id = node_id
         self.config = config
         self.random = random
-        """Source of election timeouts. Nothing else draws from it."""
 
-        # Time.
         self.now = 0
-        """Ticks since this object was made. Only `RaftNode.tick` raises it."""
         self._election_timeout = 0
-        """The randomized election timeout in ticks, in [election_ticks, 2 * election_ticks).
-        Drawn again by `reset_election_timer`."""
         self.leader_heard_at = 0
-        """The tick of the last message from a leader; 0 at the start, as if one had been heard
-        then. It never falls. A follower that wakes from hibernation raises it to the last message
-        of the leader's process."""
         self.election_due_at = 0
-        """The tick at which a node that does not lead starts an election. Moved by each message
-        from a leader, each granted vote and each election."""
 
-        # Term, vote and role (Raft paper, figure 2).
         self.term = persistent.term
-        """The current term. It never falls. Persisted together with `voted_for`."""
         self.voted_for = persistent.voted_for
-        """The candidate that this node voted for in `term`, or `NOBODY`. Within one term it changes
-        once at most, from `NOBODY` to a node."""
         self.role = Role.FOLLOWER
-        """LEADER exactly while the node has a `Leader`."""
         self.leader = NOBODY
-        """The leader of `term` as far as known; `id` while this node leads. Reset to `NOBODY` by
-        a new term and by an election."""
 
-        # The log and its durability.
         self.log = RaftLog(config.log_capacity, persistent.snapshot, persistent.entries)
-        """Entries in memory, with the commit index and the applied index. All entries are appended
-        and truncated through `Core`, which keeps `_membership_history` and `_next_unwritten`."""
         self.synced = self.log.last
-        """Entries up to here are on this node's disk, with the terms that `log` has. Raised by
-        finished writes, lowered by truncation. Only these count in this node's own match."""
         self._next_unwritten = self.log.last + 1
-        """The first entry that no write has taken yet. `_next_unwritten - 1 <= log.last`."""
         self._membership_history = self._restored_memberships(persistent)
-        """The membership at the snapshot (or the initial one), then one for each membership entry
-        behind it, committed or not. Never empty; the last one is in force."""
 
-        # Writes: what the next one has to contain, and those under way.
         self._vote_changed = False
-        """Whether `term` or `voted_for` changed since the last write was taken."""
         self._truncate_from = 0
-        """The first entry that earlier writes put into the store and `log` has removed or replaced;
-        0: none. The next write truncates from here before it appends."""
         self._truncate_until = 0
-        """The last entry that the snapshot replaced and the store may remove; 0: none."""
-        self._chunks: list[Chunk] = []
-        """Snapshot chunks to be written."""
-        self._chunk_deletions: list[tuple[int, int]] = []
-        """(index, chunk count) of the snapshots to be deleted."""
-        self._completed_snapshots: list[tuple[SnapshotOrigin, RaftSnapshot]] = []
-        """Snapshots whose last chunk is written by now or among `_chunks`."""
-        self._send_after_write: list[AnyMessage] = []
-        """Messages that must not leave before the next write is on disk."""
-        self._inflight_writes: deque[InflightWrite] = deque()
-        """Writes handed over and not done, oldest first; their numbers rise."""
+        self._chunks = []
+        self._chunk_deletions = []
+        self._completed_snapshots = []
+        self._send_after_write = []
+        self._inflight_writes = deque()
         self._last_write_number = 0
-        """Number of the last write handed over. Numbers begin at 1 and have no gaps."""
 
-        # The state machine.
         self._applying_until = 0
-        """`last` of the `Apply` that is out, or 0. At most one is out."""
         self._restore_next = persistent.snapshot
-        """The snapshot that the state machine has to restore before the next entries."""
         if persistent.snapshot is not None:
             self.log.applied = 0
         self.snapshots_taken = 0
-        """Snapshots of this node's state machine that reached the disk since the start."""
         self.snapshots_installed = 0
-        """Fetched snapshots that reached the disk since the start."""
 
-        # Output, taken by `RaftNode.ready`.
-        self.outbox: list[AnyMessage] = []
-        """Messages to send at once."""
-        self.answers: list[Answer] = []
-        """Answers to requests; shared with `proposals` and `reads`."""
+        self.outbox = []
+        self.answers = []
         self.next_ticket = 1
-        """The ticket of the next request. Tickets are never used twice."""
         self.proposals = PendingProposals(self.answers)
         self.reads = PendingReads(self.log, self.answers)
 

@@ -51,14 +51,14 @@ FixtureFactory: TypeAlias = Callable[[], StoreFixture]
 Check: TypeAlias = Callable[[FixtureFactory, Random], None]
 
 
-def run(new_fixture: FixtureFactory, random: Random) -> None:
+def run(new_fixture: FixtureFactory, prng: Random) -> None:
     """Run all checks, each with fixtures of its own.
 
     Raises: ContractViolation naming the check and what the store did; whatever the store raises.
     """
     for check in CHECKS:
         try:
-            check(new_fixture, random)
+            check(new_fixture, prng)
         except ContractViolation as error:
             raise ContractViolation(f"{name_of(check)}: {error}") from error
 
@@ -70,7 +70,7 @@ def name_of(check: Check) -> str:
 # New stores, and what is durable on return.
 
 
-def check_new_store_is_empty(new_fixture: FixtureFactory, random: Random) -> None:
+def check_new_store_is_empty(new_fixture: FixtureFactory, prng: Random) -> None:
     fixture = new_fixture()
     for _ in range(2):
         store = fixture.open()
@@ -79,7 +79,7 @@ def check_new_store_is_empty(new_fixture: FixtureFactory, random: Random) -> Non
         store.close()
 
 
-def check_bootstrap_is_durable_on_return(new_fixture: FixtureFactory, random: Random) -> None:
+def check_bootstrap_is_durable_on_return(new_fixture: FixtureFactory, prng: Random) -> None:
     for number in range(8):  # a crash may keep a buffered call
         fixture = new_fixture()
         store = fixture.open()
@@ -94,7 +94,7 @@ def check_bootstrap_is_durable_on_return(new_fixture: FixtureFactory, random: Ra
         )
 
 
-def check_bootstrap_without_voters(new_fixture: FixtureFactory, random: Random) -> None:
+def check_bootstrap_without_voters(new_fixture: FixtureFactory, prng: Random) -> None:
     """A node that joins a group later is bootstrapped without members."""
     fixture = new_fixture()
     store = fixture.open()
@@ -105,7 +105,7 @@ def check_bootstrap_without_voters(new_fixture: FixtureFactory, random: Random) 
     require(found == Members(()), f"bootstrapped without voters, loaded {found}")
 
 
-def check_term_is_durable_on_return(new_fixture: FixtureFactory, random: Random) -> None:
+def check_term_is_durable_on_return(new_fixture: FixtureFactory, prng: Random) -> None:
     tested = StoreUnderTest(new_fixture())
     for term, voted_for in ((2, 3), (3, 0), (3, 2), (9, 1 << 40), (INDEX_MAX, 1)):
         tested.make(PersistTerm(term, voted_for))
@@ -114,9 +114,7 @@ def check_term_is_durable_on_return(new_fixture: FixtureFactory, random: Random)
         require(found == (term, voted_for), f"set {(term, voted_for)}, loaded {found}")
 
 
-def check_term_makes_durable_what_was_before_it(
-    new_fixture: FixtureFactory, random: Random
-) -> None:
+def check_term_makes_durable_what_was_before_it(new_fixture: FixtureFactory, prng: Random) -> None:
     """No call takes effect before an earlier one."""
     tested = StoreUnderTest(
         new_fixture(), entries_of(1, 1, 1, 2), TruncateFrom(3), PersistTerm(3, 0)
@@ -124,7 +122,7 @@ def check_term_makes_durable_what_was_before_it(
     require(len(tested.crash().entries) == 2, "a term survived without the entries before it")
 
 
-def check_flush_makes_durable(new_fixture: FixtureFactory, random: Random) -> None:
+def check_flush_makes_durable(new_fixture: FixtureFactory, prng: Random) -> None:
     snapshot = snapshot_of(2)
     steps: tuple[list[StoreCall], ...] = (
         [entries_of(1, 1, 2, 2)], [TruncateFrom(3)], [entries_of(3, 2)], [*chunks_of(snapshot)],
@@ -141,7 +139,7 @@ def check_flush_makes_durable(new_fixture: FixtureFactory, random: Random) -> No
     require(tested.crash().entries[:3][-1].index == 4, "what a flush made durable was lost")
 
 
-def check_flush_of_nothing(new_fixture: FixtureFactory, random: Random) -> None:
+def check_flush_of_nothing(new_fixture: FixtureFactory, prng: Random) -> None:
     tested = StoreUnderTest(new_fixture())
     for _ in range(3):
         tested.flush()
@@ -151,7 +149,7 @@ def check_flush_of_nothing(new_fixture: FixtureFactory, random: Random) -> None:
     require(len(tested.crash().entries) == 1, "an entry was lost by a flush of nothing")
 
 
-def check_unflushed_is_kept_in_order(new_fixture: FixtureFactory, random: Random) -> None:
+def check_unflushed_is_kept_in_order(new_fixture: FixtureFactory, prng: Random) -> None:
     """A crash may lose what was not flushed: the last calls, never earlier ones alone."""
     for length in range(1, 9):
         calls: list[StoreCall] = [
@@ -164,9 +162,9 @@ def check_unflushed_is_kept_in_order(new_fixture: FixtureFactory, random: Random
 # Entries.
 
 
-def check_entries_come_back_as_written(new_fixture: FixtureFactory, random: Random) -> None:
+def check_entries_come_back_as_written(new_fixture: FixtureFactory, prng: Random) -> None:
     members = encode_members(Members((1, 2), (3,), 2))
-    payloads = (b"", bytes(range(256)), b"\0" * 5, random.bytes(70_000), random.bytes(1_500_000))
+    payloads = (b"", bytes(range(256)), b"\0" * 5, prng.bytes(70_000), prng.bytes(1_500_000))
     written = (
         *(Entry(1 + n, 1 + (n > 2), EntryKind.NORMAL, data) for n, data in enumerate(payloads)),
         Entry(6, 2, EntryKind.NO_OP, b""),
@@ -176,9 +174,9 @@ def check_entries_come_back_as_written(new_fixture: FixtureFactory, random: Rand
     require(tested.reopen().entries == written, "entries differ from those written")
 
 
-def check_entries_in_many_flushes(new_fixture: FixtureFactory, random: Random) -> None:
+def check_entries_in_many_flushes(new_fixture: FixtureFactory, prng: Random) -> None:
     tested = StoreUnderTest(new_fixture())
-    index, calls = 1, RandomCalls(random)
+    index, calls = 1, RandomCalls(prng)
     for _ in range(60):
         count = 1 + calls.below(9)
         tested.make(entries_of(index, *[2] * count))
@@ -188,12 +186,12 @@ def check_entries_in_many_flushes(new_fixture: FixtureFactory, random: Random) -
     require(found == list(range(1, index)), "entries of many flushes are not all there in order")
 
 
-def check_no_entries_is_nothing(new_fixture: FixtureFactory, random: Random) -> None:
+def check_no_entries_is_nothing(new_fixture: FixtureFactory, prng: Random) -> None:
     tested = StoreUnderTest(new_fixture(), PersistEntries(()), entries_of(1, 1), PersistEntries(()))
     require(len(tested.reopen().entries) == 1, "an empty call changed the log")
 
 
-def check_large_indices_and_terms(new_fixture: FixtureFactory, random: Random) -> None:
+def check_large_indices_and_terms(new_fixture: FixtureFactory, prng: Random) -> None:
     high = INDEX_MAX - 10
     tested = StoreUnderTest(
         new_fixture(), PersistTerm(INDEX_MAX, 0), *chunks_of(snapshot_of(high, INDEX_MAX - 1))
@@ -205,7 +203,7 @@ def check_large_indices_and_terms(new_fixture: FixtureFactory, random: Random) -
 # Truncation.
 
 
-def check_truncate_from(new_fixture: FixtureFactory, random: Random) -> None:
+def check_truncate_from(new_fixture: FixtureFactory, prng: Random) -> None:
     for at in range(1, 8):
         tested = StoreUnderTest(new_fixture(), entries_of(1, 1, 1, 1), entries_of(4, 1, 2, 2))
         if at % 2:
@@ -218,9 +216,7 @@ def check_truncate_from(new_fixture: FixtureFactory, random: Random) -> None:
         require((last.index, last.term) == (at + 1, 2), "entries after a truncation are lost")
 
 
-def check_truncate_from_and_write_again_at_once(
-    new_fixture: FixtureFactory, random: Random
-) -> None:
+def check_truncate_from_and_write_again_at_once(new_fixture: FixtureFactory, prng: Random) -> None:
     """What a follower does on a conflict, repeatedly: one flush for truncation and entries."""
     tested = StoreUnderTest(new_fixture(), entries_of(1, 1, 1, 1, 1, 1))
     for term, at in ((2, 4), (3, 2), (4, 3), (5, 1), (6, 5)):
@@ -232,7 +228,7 @@ def check_truncate_from_and_write_again_at_once(
         tested.reopen()
 
 
-def check_truncate_until(new_fixture: FixtureFactory, random: Random) -> None:
+def check_truncate_until(new_fixture: FixtureFactory, prng: Random) -> None:
     tested = StoreUnderTest(
         new_fixture(), entries_of(1, 1, 1, 1), entries_of(4, 2, 2, 2), entries_of(7, 2)
     )
@@ -243,7 +239,7 @@ def check_truncate_until(new_fixture: FixtureFactory, random: Random) -> None:
         require(found == first, f"after truncation until {until} the log begins at {found}")
 
 
-def check_truncate_all_and_go_on(new_fixture: FixtureFactory, random: Random) -> None:
+def check_truncate_all_and_go_on(new_fixture: FixtureFactory, prng: Random) -> None:
     for length, index in ((3, 3), (3, 9), (0, 4)):
         tested = StoreUnderTest(new_fixture(), entries_of(1, *[2] * length))
         tested.make(*chunks_of(snapshot_of(index)), TruncateUntil(index))
@@ -257,7 +253,7 @@ def check_truncate_all_and_go_on(new_fixture: FixtureFactory, random: Random) ->
 # Snapshots.
 
 
-def check_chunks_in_any_order(new_fixture: FixtureFactory, random: Random) -> None:
+def check_chunks_in_any_order(new_fixture: FixtureFactory, prng: Random) -> None:
     snapshot = snapshot_of(8, count=4)
     for order in ((0, 1, 2, 3), (3, 2, 1, 0), (2, 0, 3, 1)):
         tested = StoreUnderTest(new_fixture())
@@ -269,7 +265,7 @@ def check_chunks_in_any_order(new_fixture: FixtureFactory, random: Random) -> No
         require(tested.reopen().snapshot == snapshot, f"chunks in order {order} are another state")
 
 
-def check_repeated_chunk_replaces(new_fixture: FixtureFactory, random: Random) -> None:
+def check_repeated_chunk_replaces(new_fixture: FixtureFactory, prng: Random) -> None:
     tested = StoreUnderTest(new_fixture(), *chunks_of(snapshot_of(8)))
     tested.flush()
     chunk = Chunk(8, 2, snapshot_of(8).members, 1, 3, b"another")
@@ -279,7 +275,7 @@ def check_repeated_chunk_replaces(new_fixture: FixtureFactory, random: Random) -
     require(found == b"another", f"a chunk was written again, found {found!r}")
 
 
-def check_incomplete_snapshot_is_not_there(new_fixture: FixtureFactory, random: Random) -> None:
+def check_incomplete_snapshot_is_not_there(new_fixture: FixtureFactory, prng: Random) -> None:
     for missing in range(3):
         tested = StoreUnderTest(new_fixture(), entries_of(1, 1, 2), *chunks_of(snapshot_of(1, 1)))
         puts = chunks_of(snapshot_of(40))
@@ -292,7 +288,7 @@ def check_incomplete_snapshot_is_not_there(new_fixture: FixtureFactory, random: 
         require(snapshot in (snapshot_of(1, 1), snapshot_of(40)), f"snapshot is {snapshot}")
 
 
-def check_newest_complete_snapshot_counts(new_fixture: FixtureFactory, random: Random) -> None:
+def check_newest_complete_snapshot_counts(new_fixture: FixtureFactory, prng: Random) -> None:
     old, new = snapshot_of(2, 1), snapshot_of(4, count=1)
     tested = StoreUnderTest(
         new_fixture(), entries_of(1, 1, 1, 1, 2, 2), *chunks_of(new), *chunks_of(old)
@@ -300,7 +296,7 @@ def check_newest_complete_snapshot_counts(new_fixture: FixtureFactory, random: R
     require(tested.reopen().snapshot == new, "the newest complete snapshot should count")
 
 
-def check_delete_chunks(new_fixture: FixtureFactory, random: Random) -> None:
+def check_delete_chunks(new_fixture: FixtureFactory, prng: Random) -> None:
     old, new = snapshot_of(2, 1, count=5), snapshot_of(4)
     tested = StoreUnderTest(new_fixture(), entries_of(1, 1, 1, 1, 2), *chunks_of(old))
     tested.flush()
@@ -313,7 +309,7 @@ def check_delete_chunks(new_fixture: FixtureFactory, random: Random) -> None:
 # Restart.
 
 
-def check_loading_changes_nothing(new_fixture: FixtureFactory, random: Random) -> None:
+def check_loading_changes_nothing(new_fixture: FixtureFactory, prng: Random) -> None:
     tested = StoreUnderTest(new_fixture(), entries_of(1, 1, 1, 2), *chunks_of(snapshot_of(2, 1)))
     tested.make(TruncateUntil(1))
     first = tested.reopen()
@@ -321,7 +317,7 @@ def check_loading_changes_nothing(new_fixture: FixtureFactory, random: Random) -
         require(tested.crash() == first, "loading again found something else")
 
 
-def check_log_below_the_snapshot_is_left_over(new_fixture: FixtureFactory, random: Random) -> None:
+def check_log_below_the_snapshot_is_left_over(new_fixture: FixtureFactory, prng: Random) -> None:
     """The installation of a snapshot was interrupted before it removed the log."""
     tested = StoreUnderTest(new_fixture(), entries_of(1, 1, 1, 2), *chunks_of(snapshot_of(9)))
     restored = tested.reopen()
@@ -332,7 +328,7 @@ def check_log_below_the_snapshot_is_left_over(new_fixture: FixtureFactory, rando
     require([e.index for e in tested.crash().entries] == [10, 11], "the old log came back")
 
 
-def check_log_of_another_term_is_left_over(new_fixture: FixtureFactory, random: Random) -> None:
+def check_log_of_another_term_is_left_over(new_fixture: FixtureFactory, prng: Random) -> None:
     for last in (4, 6):
         tested = StoreUnderTest(new_fixture(), entries_of(1, *[1] * last))
         tested.make(*chunks_of(snapshot_of(4)))
@@ -342,7 +338,7 @@ def check_log_of_another_term_is_left_over(new_fixture: FixtureFactory, random: 
 
 
 def check_log_that_continues_the_snapshot_is_kept(
-    new_fixture: FixtureFactory, random: Random
+    new_fixture: FixtureFactory, prng: Random
 ) -> None:
     for last in (4, 5, 7):
         tested = StoreUnderTest(new_fixture(), entries_of(1, 1, 1, 1, *[2] * (last - 3)))
@@ -352,7 +348,7 @@ def check_log_that_continues_the_snapshot_is_kept(
         require(len(tested.reopen().entries) == last - 4, "entries behind the snapshot are lost")
 
 
-def check_gap_above_the_snapshot_is_refused(new_fixture: FixtureFactory, random: Random) -> None:
+def check_gap_above_the_snapshot_is_refused(new_fixture: FixtureFactory, prng: Random) -> None:
     calls: tuple[StoreCall, ...] = (entries_of(1, 2, 2, 2, 2, 2), *chunks_of(snapshot_of(4)))
     tested = StoreUnderTest(new_fixture(), *calls, TruncateUntil(4), DeleteChunks(4, 3))
     tested.check_opens_corrupt()
@@ -363,19 +359,19 @@ def check_gap_above_the_snapshot_is_refused(new_fixture: FixtureFactory, random:
     tested.check_opens_corrupt()
 
 
-def check_entry_of_a_later_term_is_refused(new_fixture: FixtureFactory, random: Random) -> None:
+def check_entry_of_a_later_term_is_refused(new_fixture: FixtureFactory, prng: Random) -> None:
     StoreUnderTest(new_fixture(), entries_of(1, 1, 3)).check_opens_corrupt()
     StoreUnderTest(new_fixture(), *chunks_of(snapshot_of(4, 3))).check_opens_corrupt()
 
 
-def check_falling_term_is_refused(new_fixture: FixtureFactory, random: Random) -> None:
+def check_falling_term_is_refused(new_fixture: FixtureFactory, prng: Random) -> None:
     StoreUnderTest(new_fixture(), entries_of(1, 1, 2), entries_of(3, 1)).check_opens_corrupt()
     below = StoreUnderTest(new_fixture(), *chunks_of(snapshot_of(4)), TruncateUntil(4))
     below.make(entries_of(5, 1))
     below.check_opens_corrupt()
 
 
-def check_unreadable_members_are_refused(new_fixture: FixtureFactory, random: Random) -> None:
+def check_unreadable_members_are_refused(new_fixture: FixtureFactory, prng: Random) -> None:
     entry = Entry(1, 1, EntryKind.MEMBERS, b"\xc1")
     StoreUnderTest(new_fixture(), PersistEntries((entry,))).check_opens_corrupt()
 
@@ -383,9 +379,9 @@ def check_unreadable_members_are_refused(new_fixture: FixtureFactory, random: Ra
 # Random calls.
 
 
-def check_random_calls(new_fixture: FixtureFactory, random: Random) -> None:
+def check_random_calls(new_fixture: FixtureFactory, prng: Random) -> None:
     """Random calls of a node, with crashes and restarts in between."""
-    tested, calls = StoreUnderTest(new_fixture()), RandomCalls(random)
+    tested, calls = StoreUnderTest(new_fixture()), RandomCalls(prng)
     for _ in range(250):
         for call in calls.draw(tested.model.held):
             tested.make(call)

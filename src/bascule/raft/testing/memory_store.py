@@ -186,19 +186,19 @@ class MemoryStore:
 
     # For tests and the simulator.
 
-    def crash(self, random: Random) -> None:
+    def crash(self, prng: Random) -> None:
         """Crash as by a power failure, and open again. Buffered calls are lost or kept at random;
         faults are cleared. The next call is `load`, by a new owner.
         """
         buffered, disk = self._buffered, self._disk
         if buffered:
-            kept = _below(random, len(buffered) + 1)
+            kept = _below(prng, len(buffered) + 1)
             for change in buffered[:kept]:
                 disk.apply(change)
             if kept < len(buffered):
                 kind, argument = buffered[kept]
                 if kind == _ENTRIES:
-                    disk.apply((kind, argument[: _below(random, len(argument))]))
+                    disk.apply((kind, argument[: _below(prng, len(argument))]))
             buffered.clear()
         self._last = disk.entries[-1].index if disk.entries else 0
         self._fail_at = 0
@@ -266,6 +266,6 @@ class MemoryStore:
             raise Closed(f"store {self._name} is closed")
 
 
-def _below(random: Random, count: int) -> int:
+def _below(prng: Random, count: int) -> int:
     """A number in [0, count)."""
-    return min(int(random.uniform(0, count)), count - 1)
+    return min(int(prng.uniform(0, count)), count - 1)

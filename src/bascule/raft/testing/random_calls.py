@@ -20,15 +20,15 @@ from bascule.raft.testing.store_model import (
 class RandomCalls:
     """Draws calls that a node might make, given the contents of its store."""
 
-    __slots__ = ("_installing", "_random")
+    __slots__ = ("_installing", "_prng")
 
-    def __init__(self, random: Random) -> None:
-        self._random = random
+    def __init__(self, prng: Random) -> None:
+        self._prng = prng
         self._installing: list[Chunk] = []
 
     def below(self, count: int) -> int:
         """A number in [0, count)."""
-        return min(int(self._random.uniform(0, count)), count - 1)
+        return min(int(self._prng.uniform(0, count)), count - 1)
 
     def on_restart(self) -> None:
         """The node was started again."""
@@ -62,7 +62,7 @@ class RandomCalls:
         term = max(floor, held.term - self.below(2))
         sizes = (0, 1, 100, 5_000, 70_000)
         return tuple(
-            Entry(last + 1 + n, term, 0, self._random.bytes(sizes[min(self.below(40), 4)]))
+            Entry(last + 1 + n, term, 0, self._prng.bytes(sizes[min(self.below(40), 4)]))
             for n in range(1 + self.below(12))
         )
 
@@ -94,5 +94,5 @@ class RandomCalls:
     def _chunks(self, index: int, term: int) -> tuple[Chunk, ...]:
         members = Members(tuple(range(1, 2 + self.below(5))), (), self.below(index))
         sizes = (0, 10, 3_000, 20_000)
-        data = tuple(self._random.bytes(sizes[self.below(4)]) for _ in range(1 + self.below(4)))
+        data = tuple(self._prng.bytes(sizes[self.below(4)]) for _ in range(1 + self.below(4)))
         return RaftSnapshot(index, term, members, data).as_chunks()
