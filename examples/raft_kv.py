@@ -36,7 +36,7 @@ from bascule.raft.effects import ReadPolicy
 from bascule.raft.membership import MemberChange, Members
 from bascule.raft.messages import Entry, RaftSnapshot
 from bascule.raft_driver.driver import DriverSettings, RaftDriver
-from bascule.raft_driver.group import Group
+from bascule.raft_driver.group import RaftGroup
 
 CHANGES = {
     "add-learner": MemberChange.ADD_LEARNER,
@@ -96,7 +96,7 @@ class KeyValue:
 class Server:
     """Answers clients' lines."""
 
-    def __init__(self, driver: RaftDriver, group: Group, machine: KeyValue) -> None:
+    def __init__(self, driver: RaftDriver, group: RaftGroup, machine: KeyValue) -> None:
         self.driver, self.group, self.machine = driver, group, machine
         leases = driver.config.lease_reads
         self.policy = ReadPolicy.LEASE if leases else ReadPolicy.LINEARIZABLE
@@ -155,7 +155,7 @@ class Server:
         return await self.group.propose(msgspec.msgpack.encode(words), timeout_s=TIMEOUT_S)
 
 
-async def hand_over(group: Group) -> None:
+async def hand_over(group: RaftGroup) -> None:
     """A leader that stops on purpose spares the others an election timeout."""
     voters = [f for f in group.report().followers if f.node in group.members.voters]
     if group.is_leader and voters:

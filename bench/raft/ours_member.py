@@ -14,7 +14,7 @@ from bascule.errors import BasculeError, CannotReplicate
 from bascule.raft.membership import Members
 from bascule.raft.messages import Entry, RaftSnapshot
 from bascule.raft_driver.driver import DriverSettings, RaftDriver
-from bascule.raft_driver.group import Group
+from bascule.raft_driver.group import RaftGroup
 from bench.raft.member import Load, obey
 
 GROUP = 1
@@ -40,7 +40,7 @@ class Counter:
         self.count = int.from_bytes(snapshot.chunks[0], "big")
 
 
-async def load(group: Group, in_flight: int, seconds: float, size: int) -> dict[str, float]:
+async def load(group: RaftGroup, in_flight: int, seconds: float, size: int) -> dict[str, float]:
     """Propose from the callbacks of the futures, on the driver's loop."""
     payload = b"x" * size
     measured = Load(seconds)
@@ -84,7 +84,7 @@ def syncs_of(driver: RaftDriver) -> int:
     return database.syncs
 
 
-Started = tuple[asyncio.AbstractEventLoop, asyncio.Event, RaftDriver, Group]
+Started = tuple[asyncio.AbstractEventLoop, asyncio.Event, RaftDriver, RaftGroup]
 
 
 async def serve(number: int, ports: list[int], directory: str, started: Future[Started]) -> None:

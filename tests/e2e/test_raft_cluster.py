@@ -42,7 +42,7 @@ def test_a_group_elects_serves_and_comes_back(tmp_path: Path) -> None:
         follower.start()
         follower.wait_up()
         number = cluster.leader().number
-        told = f"raft leader group=1 leader={number} "
+        told = f"raft leader changed group=1 leader={number} "
         until(lambda: follower.ask("put x y") == f"not-leader {number}", "it knows the leader")
         assert told in follower.log.read_text().rsplit("raft group opened", 1)[1]
 

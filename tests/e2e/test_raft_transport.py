@@ -17,7 +17,7 @@ from bascule.raft.messages import AppendRequest, Entry, Heartbeat
 from bascule.raft.multi.bundle import Bundle
 from bascule.raft_driver.handshake import decode_hello, encode_hello, frame
 from bascule.raft_driver.peer_link import Address
-from bascule.raft_driver.transport import STRANGERS_MAX, PeerTransport
+from bascule.raft_driver.transport import UNAUTHENTICATED_MAX, PeerTransport
 from support.nats_servers import Authority
 
 SECONDS_MAX = 20
@@ -176,7 +176,7 @@ def test_strangers_are_few_and_leave() -> None:
     async def work() -> None:
         async with houses(2) as (one, two):
             await one.until(lambda: two.is_connected(1))
-            silent = [socket.create_connection(one.address) for _ in range(STRANGERS_MAX + 5)]
+            silent = [socket.create_connection(one.address) for _ in range(UNAUTHENTICATED_MAX + 5)]
             await one.until(lambda: one.transport.statistics().refused >= 5)
             two.transport.send(bundle(2, 1, 102))
             await one.until(lambda: len(one.received) == 1)

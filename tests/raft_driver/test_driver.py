@@ -26,7 +26,7 @@ from bascule.raft.messages import Entry, RaftSnapshot
 from bascule.raft.store import RaftStore
 from bascule.raft.testing.memory_store import MemoryStore
 from bascule.raft_driver.driver import DriverSettings, RaftDriver
-from bascule.raft_driver.group import Group
+from bascule.raft_driver.group import RaftGroup
 
 CONFIG = RaftConfig(election_ticks=2, heartbeat_ticks=1, commit_count_to_take_snapshot=10)
 
@@ -77,7 +77,7 @@ def driven(
     asyncio.run(run())
 
 
-async def lone(driver: RaftDriver, store: RaftStore | None, words: Words) -> Group:
+async def lone(driver: RaftDriver, store: RaftStore | None, words: Words) -> RaftGroup:
     group = await driver.open_group(7, words, initial_members=Members.of(1), store=store)
     assert await group.wait_leader() == 1
     return group
@@ -211,7 +211,7 @@ def test_outcomes_are_errors_of_their_name() -> None:
         # In force from its append on, and node 2, which it needs, is nowhere.
         with pytest.raises(Indeterminate):
             await alone.change_members(MemberChange.ADD_VOTER, 2, timeout_s=0.01)
-        with pytest.raises(ConfigError, match="open already"):
+        with pytest.raises(ConfigError, match="already open"):
             await driver.open_group(7, Words(), store=MemoryStore())
 
     driven(scene)
@@ -275,9 +275,9 @@ def test_a_stop_answers_everybody() -> None:
         await asyncio.wait([barrier], timeout=0)
         waiting = group.propose_nowait(b"y")
         await driver.stop()
-        with pytest.raises(Indeterminate, match="the node stops"):
+        with pytest.raises(Indeterminate, match="the node is stopping"):
             await waiting
-        with pytest.raises(Closed, match="the node stops"):
+        with pytest.raises(Closed, match="the node is stopping"):
             await barrier
         with pytest.raises(Closed):
             group.propose_nowait(b"z")

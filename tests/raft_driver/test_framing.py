@@ -53,12 +53,12 @@ def test_a_hello_comes_out_as_it_went_in() -> None:
 @pytest.mark.parametrize(
     ("body", "why"),
     [
-        (b"\x00", "is no hello"),
-        (b"GET / HTTP/1.1", "is no hello"),
-        (body_of(Hello("mysql", VERSION, "blue", 1, 2, 77)), "it says 'mysql'"),
-        (body_of(Hello(MAGIC, 2, "blue", 1, 2, 77)), "speaks version 2, expected 1"),
+        (b"\x00", "is not a hello"),
+        (b"GET / HTTP/1.1", "is not a hello"),
+        (body_of(Hello("mysql", VERSION, "blue", 1, 2, 77)), "its magic is 'mysql'"),
+        (body_of(Hello(MAGIC, 2, "blue", 1, 2, 77)), "has protocol version 2, expected 1"),
         (body_of(Hello(MAGIC, VERSION, "red", 1, 2, 77)), "cluster 'red', expected 'blue'"),
-        (body_of(Hello(MAGIC, VERSION, "blue", 1, 3, 77)), "takes us for node 3, this is 2"),
+        (body_of(Hello(MAGIC, VERSION, "blue", 1, 3, 77)), "expects node 3 here, this is node 2"),
     ],
 )
 def test_a_wrong_hello_is_refused_by_name(body: bytes, why: str) -> None:

@@ -17,7 +17,7 @@ from bascule.raft.messages import Chunk, Entry
 from bascule.raft.store import persist_write
 from bascule.raft.testing.memory_store import MemoryStore
 from bascule.raft_driver.sqlite_store import SqliteDatabase
-from bascule.raft_driver.write_thread import Job, WriteThread
+from bascule.raft_driver.write_thread import WriteJob, WriteThread
 
 
 def entry(index: int) -> Entry:
@@ -69,7 +69,7 @@ class House:
         )
         self.thread.start()
 
-    def on_done(self, jobs: Sequence[Job]) -> None:
+    def on_done(self, jobs: Sequence[WriteJob]) -> None:
         self.done += [write.number for _, _, write in jobs]
         self.told.set()
 
@@ -100,7 +100,7 @@ def test_what_comes_during_a_flush_shares_the_next() -> None:
         house, store = House(), Recorded()
         store.go_on.clear()
 
-        def write(number: int, *, sync: bool = True) -> list[Job]:
+        def write(number: int, *, sync: bool = True) -> list[WriteJob]:
             job = Write(number=number, entries=(entry(number),), sync=sync)
             return [(1, store, job)]  # type: ignore[list-item]
 

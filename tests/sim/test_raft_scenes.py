@@ -20,6 +20,7 @@ from bascule.sim.network import NetworkConditions
 from bascule.sim.prng import Prng
 from bascule.sim.raft.cluster import Cluster
 from bascule.sim.raft.disk_queue import DiskLatency
+from bascule.sim.raft.environment import Environment
 from bascule.sim.raft.member import SimMember
 from bascule.sim.raft.plan import draw_plan
 from bascule.sim.raft.state import PUT, CommandResult, KeyValueCommand, encode_command
@@ -44,7 +45,7 @@ class Scene:
             fault_lasts=4 * ELECTION,
         )  # fmt: skip
         self._checkers = Checkers(standard_checkers())
-        self.cluster = Cluster(drawn, prng, self._checkers)
+        self.cluster = Cluster(Environment(drawn, prng, self._checkers))
         self.answers: dict[int, Answer] = {}
         self._number = 0
         self.cluster.start()

@@ -1,28 +1,30 @@
-"""Raft on a real machine: a store on SQLite, a thread for the disk, TCP, and asyncio around it.
+"""Raft on a real machine: a store on SQLite, a thread for the disk, TCP, and asyncio around them.
 
 ::
 
-    requests, bundles, ticks, completions --> hub --> bundles      to peers
-    (each only marks the hub as worth         |  --> writes       to the thread
-     a look, once a turn of the loop)         |  --> applies      to state machines
-                                              |  --> answers      to futures
+    requests, bundles, ticks, completions --> MultiRaft --> bundles   to peers
+    (each schedules one call of `ready`       |         --> writes    to the write thread
+     per turn of the loop)                    |         --> applies   to state machines
+                                              |         --> answers   to futures
 
-    driver          the door: groups, time, and the look
-    group           one group as its user sees it
+    driver          `RaftDriver`: groups, time, and the calls of `ready`
+    group           `RaftGroup`: one group as its user sees it
     state_machine   what a user provides
-    write_thread    carries out the writes of all groups, one flush a round
+    ticker          the time of the clock as ticks
+    write_thread    carries out the writes of all groups, with one flush per round
     data_directory  a lock, and the database
     sqlite_store    the Raft logs of a node in one SQLite file
-    counts          what it all comes to
     transport       the listener, and a link to each peer
-    peer_link       dialled, dialled again, bounded
-    hello, framing  how a connection begins, and its frames
+    peer_link       a connection to one peer, with reconnects and a bounded queue
+    handshake       the first frame of a connection
+    framing         frames out of a stream of bytes
 
-Promises: the loop never waits for the disk; what is proposed while a sync runs shares the next; and
-what is refused, dropped or failed is counted and told. A store or a core that fails silences its
-node, and a state machine its group, rather than let it go on and be wrong.
+Guarantees: the loop never waits for the disk; proposals that arrive during a sync share the next
+one; everything that is refused, dropped or failed is counted and logged. When a store or the core
+fails, the node stops; when a state machine fails, its group stops on this node. Neither continues
+with a wrong state.
 
-Never: a request that is answered twice, or not at all. `stop` answers all.
+Every request is answered exactly once; `stop` answers all pending ones.
 
 `docs/raft.md` is the manual.
 """

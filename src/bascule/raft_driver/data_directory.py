@@ -12,10 +12,10 @@ DATABASE_NAME: Final = "raft.sqlite"
 
 
 class DataDirectory:
-    """Belongs to one process while it is open, and to one thread at a time."""
+    """One process has it open at a time, and one thread uses it at a time."""
 
     def __init__(self, path: str, *, node_id: int) -> None:
-        """Open the directory, made if missing.
+        """Open the directory; create it if missing.
 
         Raises: DataDirectoryInUse naming the holder's process, CorruptData, OSError.
         """
@@ -28,15 +28,15 @@ class DataDirectory:
             raise
 
     def store(self, group: int) -> RaftStore:
-        """The store of a group, which may be new."""
+        """The store of a group; a new one if there is none."""
         return self._database.store(group)
 
     def statistics(self) -> DatabaseStatistics:
-        """What the database has done; any thread may ask."""
+        """What the database has done. Any thread may call this."""
         return self._database.statistics()
 
     def close(self) -> None:
-        """Let go of database and lock."""
+        """Close the database and release the lock."""
         try:
             self._database.close()
         finally:

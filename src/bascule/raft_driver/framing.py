@@ -9,20 +9,19 @@ from bascule.raft_driver.handshake import LENGTH_BYTES
 
 
 class RaftFrameReader:
-    """Bytes in, frame bodies out."""
+    """Splits a stream of bytes into the bodies of frames."""
 
     __slots__ = ("_rest", "bytes_max")
 
     def __init__(self, bytes_max: int) -> None:
-        """`bytes_max` of a frame's body may be changed between two frames."""
+        """`bytes_max` limits the body of a frame. It may be changed between two frames."""
         self.bytes_max = bytes_max
         self._rest = bytearray()
 
     def feed(self, data: bytes) -> Iterator[bytes]:
-        """The bodies that are whole with `data`.
+        """The bodies that are complete after `data`.
 
-        Raises: RemoteProtocolError at a frame longer than allowed, or empty; nothing can be read
-        after it.
+        Raises: RemoteProtocolError for an empty or too long frame; the stream is unusable then.
         """
         rest = self._rest
         rest += data

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from bascule.errors import (
     BasculeError,
@@ -19,30 +19,18 @@ from bascule.errors import (
 from bascule.raft.effects import Answer, Apply, ReadPolicy, RequestOutcome, Role
 from bascule.raft.membership import MemberChange, Members
 from bascule.raft.messages import EntryKind
+from bascule.raft.multi.multi_raft import MultiRaft
 from bascule.raft.node import RaftNode
 from bascule.raft.report import NodeReport
 from bascule.raft.store import RaftStore
 from bascule.raft_driver.state_machine import StateMachine
+from bascule.raft_driver.ticker import Ticker
 
 log = logging.getLogger("bascule.raft_driver")
 
 
-class Keeper(Protocol):
-    """What a group needs of the driver it belongs to."""
-
-    def touch(self, number: int) -> RaftNode:
-        """The group's node; the driver looks soon what it wants done."""
-        ...
-
-    def count_time(self) -> None:
-        """Let the nodes know what time has passed until now."""
-        ...
-
-    def ticks_of(self, seconds: float) -> int: ...
-
-
 class _Waiter:
-    """Somebody who waits for anything but a proposal."""
+    """A pending request other than a proposal."""
 
     __slots__ = ("future", "on_timeout")
 
@@ -51,20 +39,20 @@ class _Waiter:
         self.on_timeout = on_timeout
 
 
-class Group:
+class RaftGroup:
     """A member of one group: proposals, reads and changes of members.
 
     Methods belong to the driver's event loop. A request raises at once, or its future raises:
 
-    * NotLeader: it took no effect and never will; ask the leader it names.
-    * CannotReplicate: it took no effect; try again later.
-    * Indeterminate: it may or may not have taken effect, now or later.
-    * Broken, Closed: this node takes no part in the group any more.
+    * NotLeader: it has no effect and never will; ask the leader that it names.
+    * CannotReplicate: it has no effect; try again later.
+    * Indeterminate: it may take effect or not, now or later.
+    * Broken, Closed: this node has left the group.
     """
 
     __slots__ = (
-        "_awaiting_result", "_ended", "_keeper", "_leader_seen", "_leader_waits", "_loop",
-        "_proposals", "_waiters", "machine", "node", "number", "store",
+        "_awaiting_result", "_ended", "_last_leader", "_leader_waits", "_loop", "_multi_raft",
+        "_on_request", "_proposals", "_ticker", "_waiters", "machine", "node", "number", "store",
     )  # fmt: skip
 
     def __init__(
@@ -73,29 +61,35 @@ class Group:
         node: RaftNode,
         store: RaftStore,
         machine: StateMachine,
-        keeper: Keeper,
+        *,
+        multi_raft: MultiRaft,
+        ticker: Ticker,
+        on_request: Callable[[], None],
     ) -> None:
-        """Made by `RaftDriver.open_group`."""
+        """Made by `RaftDriver.open_group`. `on_request` is called before each request to `node`, so
+        that the driver calls `multi_raft.ready` soon."""
         self.number = number
         self.node = node
         self.store = store
         self.machine = machine
-        self._keeper = keeper
+        self._multi_raft = multi_raft
+        self._ticker = ticker
+        self._on_request = on_request
         self._loop = asyncio.get_running_loop()
         self._proposals: dict[int, asyncio.Future[Any]] = {}
-        """By ticket, until the entry is committed."""
+        """By ticket: proposals whose entry is not committed."""
         self._awaiting_result: dict[int, asyncio.Future[Any]] = {}
-        """By index, from then until it is applied here."""
+        """By index: proposals whose entry is committed and not applied here."""
         self._waiters: dict[int, _Waiter] = {}
         self._leader_waits: list[asyncio.Future[int]] = []
-        self._leader_seen = (0, 0)
+        self._last_leader = (0, 0)
         self._ended: BasculeError | None = None
 
-    # -- what it is ---------------------------------------------------------------------------
+    # -- state --------------------------------------------------------------------------------
 
     @property
     def leader(self) -> int:
-        """The node that leads as far as known, else 0."""
+        """The leader as far as known, else 0."""
         return self.node.leader
 
     @property
@@ -104,7 +98,7 @@ class Group:
 
     @property
     def members(self) -> Members:
-        """Those in force, committed or not."""
+        """The members in force, committed or not."""
         return self.node.members
 
     @property
@@ -113,7 +107,7 @@ class Group:
         return self.node.applied
 
     def report(self) -> NodeReport:
-        """All that is to know of this node's part in the group."""
+        """The state of this node in the group, for people and metrics."""
         return self.node.report()
 
     # -- requests -----------------------------------------------------------------------------
@@ -121,11 +115,11 @@ class Group:
     def propose_nowait(
         self, payload: bytes, *, timeout_s: float | None = None
     ) -> asyncio.Future[Any]:
-        """Append `payload` to the log; the future has what this node's state machine returned for
-        it, once it is committed and applied.
+        """Append `payload` to the log. The future gets the result of this node's state machine when
+        the entry is committed and applied.
 
-        Without `timeout_s` it waits until the entry's fate is known, however long no majority
-        can be reached; with it, the future raises Indeterminate then.
+        Without `timeout_s` it waits until the outcome is known, however long that takes without a
+        majority; with it, the future raises Indeterminate after that time.
 
         Raises: NotLeader, CannotReplicate, LimitExceeded, Broken, Closed.
         """
@@ -133,14 +127,14 @@ class Group:
         if timeout_s is None:
             ticket = node.propose(payload)
         else:
-            ticket = node.propose(payload, deadline_ticks=self._keeper.ticks_of(timeout_s))
+            ticket = node.propose(payload, deadline_ticks=self._ticker.ticks_for(timeout_s))
         # Not `loop.create_future()`: the same, in a third of the time.
         future: asyncio.Future[Any] = asyncio.Future(loop=self._loop)
         self._proposals[ticket] = future
         return future
 
     async def propose(self, payload: bytes, *, timeout_s: float | None = None) -> Any:
-        """As `propose_nowait`, waited for."""
+        """Like `propose_nowait`; returns the result."""
         return await self.propose_nowait(payload, timeout_s=timeout_s)
 
     async def read(
@@ -150,18 +144,18 @@ class Group:
         min_index: int = 0,
         timeout_s: float | None = None,
     ) -> int:
-        """Return when the state machine may be read on this node, with the index it has applied at
-        least.
+        """Return when the state machine may be read on this node. The result is an index that it
+        has applied.
 
-        Raises: NotLeader unless `policy` is LOCAL; CannotReplicate where too many wait, or where no
-        majority confirmed this leader in time; LaggingIndex where a LOCAL read's `min_index` was
+        Raises: NotLeader unless `policy` is LOCAL; CannotReplicate if too many reads wait, or no
+        majority confirmed this leader in time; LaggingIndex if the `min_index` of a LOCAL read was
         not applied in time; Broken, Closed.
         """
         node = self._open_node()
         if policy is ReadPolicy.LEASE:
-            # A process that was stopped wakes to requests before it wakes to its timer.
-            self._keeper.count_time()
-        ticks = None if timeout_s is None else self._keeper.ticks_of(timeout_s)
+            # When a suspended process resumes, requests may arrive before its timer does.
+            self._ticker.advance()
+        ticks = None if timeout_s is None else self._ticker.ticks_for(timeout_s)
         ticket = node.read(policy, min_index=min_index, deadline_ticks=ticks)
 
         def late() -> BasculeError:
@@ -172,7 +166,7 @@ class Group:
         return await self._wait(ticket, late)
 
     async def barrier(self, index: int, *, timeout_s: float | None = None) -> int:
-        """Return when this node has applied `index`, whatever its role.
+        """Return when this node, in any role, has applied `index`.
 
         Raises: LaggingIndex after `timeout_s`; Broken, Closed.
         """
@@ -186,32 +180,32 @@ class Group:
         expected_index: int | None = None,
         timeout_s: float | None = None,
     ) -> int:
-        """Add, promote or remove a member; returns the index of the committed change, which is
-        the new members' `index`.
+        """Add, promote or remove a member; returns the index of the committed change, which is the
+        `index` of the new members.
 
-        Raises: as `propose_nowait`; MembersChanged where the members in force are not those of
-        `expected_index`; ConfigError where the change changes nothing.
+        Raises: as `propose_nowait`; MembersChanged if the members in force are not those of
+        `expected_index`; ConfigError if the change has no effect.
         """
         raft = self._open_node()
-        ticks = None if timeout_s is None else self._keeper.ticks_of(timeout_s)
+        ticks = None if timeout_s is None else self._ticker.ticks_for(timeout_s)
         ticket = raft.change_members(
             change, node, expected_index=expected_index, deadline_ticks=ticks
         )
         return await self._wait(ticket, lambda: Indeterminate("the change is not committed yet"))
 
     async def transfer(self, target: int, *, timeout_s: float | None = None) -> None:
-        """Return when another node leads, `target` if all goes well.
+        """Transfer leadership to `target`; return when another node leads, normally `target`.
 
-        Raises: NotLeader, CannotReplicate, ConfigError; Indeterminate where none does in time, by
-        default an election timeout: this node may go on leading.
+        Raises: NotLeader, CannotReplicate, ConfigError; Indeterminate if no other node leads in
+        time, by default an election timeout: this node may go on leading.
         """
         raft = self._open_node()
-        ticks = None if timeout_s is None else self._keeper.ticks_of(timeout_s)
+        ticks = None if timeout_s is None else self._ticker.ticks_for(timeout_s)
         ticket = raft.transfer(target, deadline_ticks=ticks)
         await self._wait(ticket, lambda: Indeterminate(f"node {target} does not lead yet"))
 
     async def wait_leader(self) -> int:
-        """The leader, as soon as one is known."""
+        """Return the leader when one is known."""
         if self.leader:
             return self.leader
         future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
@@ -219,10 +213,11 @@ class Group:
         return await future
 
     def _open_node(self) -> RaftNode:
-        """The node, of which the driver looks what it wants done soon."""
+        """The node, with its clock at the present tick, for one request."""
         if self._ended is not None:
             raise type(self._ended)(*self._ended.args)
-        return self._keeper.touch(self.number)
+        self._on_request()
+        return self._multi_raft.node(self.number)
 
     async def _wait(self, ticket: int, on_timeout: Callable[[], BasculeError]) -> int:
         future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
@@ -253,13 +248,13 @@ class Group:
     def _error(self, answer: Answer) -> BasculeError:
         if answer.outcome is RequestOutcome.NOT_LEADER:
             return NotLeader(answer.leader or None, term=self.node.term)
-        return Indeterminate("it was appended, and is not known to be committed")
+        return Indeterminate("the entry was appended and is not known to be committed")
 
-    def carry_out(self, apply: Apply) -> None:
-        """Have the state machine do it, without the snapshot that may be asked for."""
+    def apply(self, apply: Apply) -> None:
+        """Pass entries or a snapshot to the state machine. The driver takes requested snapshots."""
         if apply.restore is not None:
             self.machine.restore(apply.restore)
-            self._give_up_results(apply.last)
+            self._drop_results(apply.last)
             return
         entries: Sequence[Any] = apply.entries
         if any(entry.kind for entry in entries):
@@ -274,27 +269,27 @@ class Group:
                 if future is not None and not future.done():
                     future.set_result(result)
 
-    def _give_up_results(self, last: int) -> None:
-        """A snapshot took the place of entries that were committed: what they returned is known to
-        the nodes alone that applied them."""
+    def _drop_results(self, last: int) -> None:
+        """A snapshot replaced committed entries. Only the nodes that applied them have the
+        results."""
         for index in [index for index in self._awaiting_result if index <= last]:
             future = self._awaiting_result.pop(index)
             if not future.done():
                 future.set_exception(
-                    Indeterminate(f"entry {index} is committed; its result came by a snapshot")
+                    Indeterminate(f"entry {index} is committed; a snapshot replaced its result")
                 )
 
-    def look_for_leader(self) -> None:
-        """Tell those who wait for a leader, and the log, of a new one."""
+    def notify_leader(self) -> None:
+        """Complete `wait_leader` and log an event if the leader changed."""
         node = self.node
         seen = (node.term, node.leader)
-        if seen == self._leader_seen:
+        if seen == self._last_leader:
             return
-        self._leader_seen = seen
+        self._last_leader = seen
         if not node.leader:
             return
         log.info(
-            "raft leader",
+            "raft leader changed",
             extra={"group": self.number, "leader": node.leader, "term": node.term},
         )
         waits, self._leader_waits = self._leader_waits, []
@@ -303,7 +298,7 @@ class Group:
                 future.set_result(node.leader)
 
     def end(self, error: Broken | Closed) -> None:
-        """Answer all who wait: nothing more will be known here."""
+        """Fail all pending requests with `error`, or Indeterminate where they may take effect."""
         if self._ended is not None:
             return
         self._ended = error
@@ -324,5 +319,5 @@ class Group:
 
     @property
     def waiting(self) -> int:
-        """Requests that are not answered."""
+        """Pending requests."""
         return len(self._proposals) + len(self._awaiting_result) + len(self._waiters)

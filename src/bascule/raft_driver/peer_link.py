@@ -1,4 +1,4 @@
-"""Our connection to one peer: dialled, dialled again, and bounded in what waits for it."""
+"""A connection to one peer, with reconnects and a bounded queue."""
 
 from __future__ import annotations
 
@@ -25,30 +25,30 @@ from bascule.raft_driver.handshake import (
 
 log = logging.getLogger("bascule.raft_driver")
 
-DIAL_TIMEOUT_S: Final = 3.0
-"""To connect, and again to hear the peer's hello."""
+CONNECT_TIMEOUT_S: Final = 3.0
+"""For the connection, and again for the peer's hello."""
 BACKOFF_FIRST_S: Final = 0.05
 BACKOFF_LAST_S: Final = 1.0
 USER_TIMEOUT_MS: Final = 5_000
-"""Bytes that a peer's kernel has not taken for so long end the connection (TCP_USER_TIMEOUT): a
-machine that vanished says nothing, and the kernel alone would wait for a quarter of an hour."""
+"""The connection ends if sent bytes are not acknowledged for so long (TCP_USER_TIMEOUT). A machine
+that lost power closes nothing, and the kernel's default is a quarter of an hour."""
 
 Address = tuple[str, int]
 
 
 class LinkStatistics(msgspec.Struct, frozen=True, kw_only=True):
-    """What left for one peer, and what did not."""
+    """What was sent to one peer, and what was dropped."""
 
     connected: bool
     connections: int
-    """How many times a hello was exchanged."""
+    """Completed handshakes."""
     frames_sent: int
     bytes_sent: int
     frames_dropped: int
-    """For want of a connection, or because too much waited. Raft sends again what matters."""
+    """Because of a missing connection or a full queue. Raft sends again what is needed."""
     bytes_queued: int
     dropping: bool
-    """Whether too much waits now."""
+    """Whether the queue is full."""
 
 
 class PeerLink:
@@ -63,16 +63,16 @@ class PeerLink:
         queue_bytes_max: int,
         tls: ssl.SSLContext | None,
     ) -> None:
-        """`hello` is what we say; it names the peer as its target."""
+        """`hello` is this node's; its target is the peer."""
         self._hello = hello
         self._address = address
         self._random = random
         self._queue_bytes_max = queue_bytes_max
         self._tls = tls
         self._wire: asyncio.Transport | None = None
-        self._nudged = asyncio.Event()
-        self._trouble = ""
-        """Why the last attempt failed, so that a long outage is one line of log."""
+        self._retry = asyncio.Event()
+        self._last_error = ""
+        """Why the last attempt failed, so that a long outage is logged once."""
         self._connections = 0
         self._frames_sent = 0
         self._bytes_sent = 0
@@ -87,7 +87,7 @@ class PeerLink:
         return self._address
 
     def send(self, bundle: Bundle) -> None:
-        """Have the kernel take the bundle now, or queue it, or drop and count it."""
+        """Write or queue the bundle, or drop and count it."""
         wire = self._wire
         if wire is None:
             self._frames_dropped += 1
@@ -115,13 +115,13 @@ class PeerLink:
         if not self._dropping:
             self._dropping = True
             log.warning(
-                "raft peer takes its messages too slowly; some are dropped",
+                "raft peer is too slow; messages dropped",
                 extra={"peer": self._hello.target, "queued_bytes": queued},
             )
 
-    def nudge(self) -> None:
-        """The peer was heard: dial at once where a dial is due later."""
-        self._nudged.set()
+    def retry_now(self) -> None:
+        """Connect at once if the link waits to reconnect: the peer has connected to this node."""
+        self._retry.set()
 
     def statistics(self) -> LinkStatistics:
         return LinkStatistics(
@@ -135,53 +135,52 @@ class PeerLink:
         )
 
     async def close(self) -> None:
-        """Return once nothing of the link is left; what was queued is sent as far as the kernel
-        takes it at once."""
+        """Close the connection. Queued bundles are sent as far as the kernel takes them at once."""
         self._task.cancel()
         await asyncio.wait([self._task])
 
     async def _run(self) -> None:
         backoff = BACKOFF_FIRST_S
         while True:
-            self._nudged.clear()
+            self._retry.clear()
             try:
-                connected = await self._live()
+                connected = await self._connect()
             except (OSError, RemoteProtocolError, TimeoutError) as error:
                 connected = False
-                self._tell(error)
+                self._log_unreachable(error)
             backoff = BACKOFF_FIRST_S if connected else min(2 * backoff, BACKOFF_LAST_S)
             pause = self._random.uniform(0.5, 1.0) * backoff
             try:
                 async with asyncio.timeout(pause):
-                    await self._nudged.wait()
+                    await self._retry.wait()
             except TimeoutError:
                 pass
 
-    def _tell(self, error: BaseException) -> None:
-        trouble = f"{type(error).__name__}: {error}"
-        if trouble != self._trouble:
-            self._trouble = trouble
+    def _log_unreachable(self, error: BaseException) -> None:
+        error_text = f"{type(error).__name__}: {error}"
+        if error_text != self._last_error:
+            self._last_error = error_text
             host, port = self._address
             log.info(
-                "raft peer not reached; it is dialled again",
+                "raft peer unreachable; retrying",
                 extra={
                     "peer": self._hello.target,
                     "address": f"{host}:{port}",
-                    "error": trouble,
+                    "error": error_text,
                 },
             )
 
-    async def _live(self) -> bool:
-        """One connection from its dial to its end.
+    async def _connect(self) -> bool:
+        """Connect, and return when the connection has ended.
 
-        Raises: OSError, TimeoutError, RemoteProtocolError where it never got to the hello.
+        Raises: OSError, TimeoutError, RemoteProtocolError if there was no handshake.
         """
         loop = asyncio.get_running_loop()
         hello, (host, port) = self._hello, self._address
-        # Not `wait_for`, which before Python 3.12 may lose a cancellation.
-        async with asyncio.timeout(DIAL_TIMEOUT_S):
-            wire, dialled = await loop.create_connection(
-                lambda: _Dialled(hello),
+        # Not `wait_for`, which may lose a cancellation before Python 3.12.
+        async with asyncio.timeout(CONNECT_TIMEOUT_S):
+            wire, outbound = await loop.create_connection(
+                lambda: _Outbound(hello),
                 host,
                 port,
                 ssl=self._tls,
@@ -190,16 +189,16 @@ class PeerLink:
         try:
             _tune(wire)
             wire.write(encode_hello(hello.cluster, hello.source, hello.target, hello.incarnation))
-            async with asyncio.timeout(DIAL_TIMEOUT_S):
-                await asyncio.shield(dialled.welcomed)
-            self._wire, self._trouble = wire, ""
+            async with asyncio.timeout(CONNECT_TIMEOUT_S):
+                await asyncio.shield(outbound.handshake_done)
+            self._wire, self._last_error = wire, ""
             self._connections += 1
             log.info(
                 "raft peer connected", extra={"peer": hello.target, "address": f"{host}:{port}"}
             )
-            error = await asyncio.shield(dialled.ended)
+            error = await asyncio.shield(outbound.ended)
             log.warning(
-                "raft peer lost; it is dialled again",
+                "raft peer disconnected; retrying",
                 extra={"peer": hello.target, "error": str(error or "closed by the peer")},
             )
             return True
@@ -208,12 +207,12 @@ class PeerLink:
             wire.abort()
 
 
-class _Dialled(asyncio.Protocol):
-    """Waits for the peer's hello, then for the end: bundles come on the peer's own connection."""
+class _Outbound(asyncio.Protocol):
+    """Waits for the peer's hello, then for the end. Bundles arrive on the peer's connection."""
 
     def __init__(self, hello: Hello) -> None:
         loop = asyncio.get_running_loop()
-        self.welcomed: asyncio.Future[None] = loop.create_future()
+        self.handshake_done: asyncio.Future[None] = loop.create_future()
         self.ended: asyncio.Future[Exception | None] = loop.create_future()
         self._hello = hello
         self._frames = RaftFrameReader(HELLO_BYTES_MAX)
@@ -227,35 +226,35 @@ class _Dialled(asyncio.Protocol):
             for body in self._frames.feed(data):
                 self._on_frame(body)
         except RemoteProtocolError as error:
-            self._give_up(error)
+            self._fail(error)
 
     def _on_frame(self, body: bytes) -> None:
-        if self.welcomed.done():
-            raise RemoteProtocolError("the peer spoke after its hello")
+        if self.handshake_done.done():
+            raise RemoteProtocolError("the peer sent a frame after its hello")
         answer = decode_hello(body, cluster=self._hello.cluster, target=self._hello.source)
         if answer.source != self._hello.target:
             raise RemoteProtocolError(
-                f"node {answer.source} answers where node {self._hello.target} was dialled"
+                f"node {answer.source} answers at the address of node {self._hello.target}"
             )
-        self.welcomed.set_result(None)
+        self.handshake_done.set_result(None)
 
-    def _give_up(self, error: Exception | None) -> None:
-        if not self.welcomed.done():
-            self.welcomed.set_exception(
-                error or RemoteProtocolError("the peer hung up without a hello")
+    def _fail(self, error: Exception | None) -> None:
+        if not self.handshake_done.done():
+            self.handshake_done.set_exception(
+                error or RemoteProtocolError("the peer closed the connection without a hello")
             )
-            self.welcomed.exception()  # it is told to whoever waits, or was cancelled
+            self.handshake_done.exception()  # retrieved: the waiter may be cancelled
         if not self.ended.done():
             self.ended.set_result(error)
         if self._wire is not None:
             self._wire.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._give_up(exc)
+        self._fail(exc)
 
 
 def _tune(wire: asyncio.BaseTransport) -> None:
-    """Small frames leave at once (asyncio's own default), and dead peers are noticed."""
+    """Detect dead peers. (asyncio has set TCP_NODELAY.)"""
     sock = wire.get_extra_info("socket")
     if sock is not None and hasattr(socket, "TCP_USER_TIMEOUT"):
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, USER_TIMEOUT_MS)

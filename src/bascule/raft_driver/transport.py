@@ -1,8 +1,8 @@
 """TCP between the peers of a node: a listener, and a link to each peer.
 
-What it owes is what Raft asks of a network, which is nothing: bundles may be lost, and are, and
-counted, where a peer is away or slow. What it promises is that a hostile or mistaken peer costs its
-own connection and no more, and that nobody can make it hold more than the limits say.
+Raft needs no delivery guarantee: bundles for a peer that is unreachable or slow are dropped and
+counted. The transport guarantees that a hostile or misconfigured peer loses its own connection and
+affects no other, and that memory stays within the limits.
 """
 
 from __future__ import annotations
@@ -33,26 +33,26 @@ from bascule.raft_driver.peer_link import Address, LinkStatistics, PeerLink
 log = logging.getLogger("bascule.raft_driver")
 
 HELLO_TIMEOUT_S: Final = 3.0
-STRANGERS_MAX: Final = 64
-"""Connections that have not said hello yet; one more is closed unheard."""
+UNAUTHENTICATED_MAX: Final = 64
+"""Connections without a hello; one more is closed at once."""
 QUEUE_BYTES_MAX: Final = 64 << 20
-"""Waiting for one peer; twice what a few groups may have in flight to it."""
+"""Bytes queued for one peer: twice what a few groups may have in flight to it."""
 
 
 class TransportStatistics(msgspec.Struct, frozen=True, kw_only=True):
-    """What the transport has done since it began."""
+    """What the transport has done since it was made."""
 
     peers: dict[int, LinkStatistics]
     frames_received: int
     bytes_received: int
     refused: int
-    """Connections closed for what they said, or for being too many."""
+    """Connections closed for a protocol error, or because there were too many."""
     unknown_dropped: int
-    """Bundles for nodes without an address."""
+    """Bundles dropped because their target has no address."""
 
 
 class PeerTransport:
-    """Listens for peers, dials peers, and passes bundles both ways."""
+    """Listens for peers, connects to peers, and passes bundles in both directions."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class PeerTransport:
         server_tls: ssl.SSLContext | None = None,
         client_tls: ssl.SSLContext | None = None,
     ) -> None:
-        """`on_bundle` gets what known peers of `cluster` sent to this node."""
+        """`on_bundle` gets the bundles of known peers of `cluster`."""
         self.node_id = node_id
         self.incarnation = incarnation
         self.cluster = cluster
@@ -77,7 +77,7 @@ class PeerTransport:
         self._client_tls = client_tls
         self._links: dict[int, PeerLink] = {}
         self._accepted: dict[int, _Accepted] = {}
-        self._strangers: set[_Accepted] = set()
+        self._unauthenticated: set[_Accepted] = set()
         self._server: asyncio.Server | None = None
         self._closing: set[asyncio.Task[None]] = set()
         self._refused = 0
@@ -86,7 +86,7 @@ class PeerTransport:
         self.bytes_received = 0
 
     async def listen(self, host: str, port: int) -> Address:
-        """Take peers' connections; returns the address, of which a port of 0 was chosen.
+        """Accept connections of peers. Returns the address, with the chosen port if `port` is 0.
 
         Raises: OSError.
         """
@@ -102,7 +102,7 @@ class PeerTransport:
         return name[0], name[1]
 
     def set_peers(self, peers: Mapping[int, Address]) -> None:
-        """Have links to these and no others; this node's own id is passed over."""
+        """Connect to exactly these peers; this node's own id is ignored."""
         wanted = {node: address for node, address in peers.items() if node != self.node_id}
         for node in [node for node in self._links if node not in wanted]:
             self.remove_peer(node)
@@ -110,7 +110,7 @@ class PeerTransport:
             self.set_peer(node, address)
 
     def set_peer(self, node: int, address: Address) -> None:
-        """Have a link to `node`, there; nothing happens where it is."""
+        """Connect to `node` at `address`, unless it is connected there."""
         if node == self.node_id:
             return
         link = self._links.get(node)
@@ -128,7 +128,7 @@ class PeerTransport:
         )
 
     def remove_peer(self, node: int) -> None:
-        """Neither dial the peer nor take its connections any more."""
+        """Close the connections of the peer, in both directions, and accept none from it."""
         link = self._links.pop(node, None)
         if link is not None:
             self._close_later(link)
@@ -142,7 +142,7 @@ class PeerTransport:
         task.add_done_callback(self._closing.discard)
 
     def send(self, bundle: Bundle) -> None:
-        """Send it, or drop and count it."""
+        """Send the bundle, or drop and count it."""
         link = self._links.get(bundle.target)
         if link is None:
             self._unknown_dropped += 1
@@ -150,10 +150,10 @@ class PeerTransport:
             link.send(bundle)
 
     async def close(self) -> None:
-        """Return once all connections are closed."""
+        """Return when all connections are closed."""
         if self._server is not None:
             self._server.close()
-        for accepted in [*self._strangers, *self._accepted.values()]:
+        for accepted in [*self._unauthenticated, *self._accepted.values()]:
             accepted.close()
         for link in self._links.values():
             self._close_later(link)
@@ -172,40 +172,40 @@ class PeerTransport:
             unknown_dropped=self._unknown_dropped,
         )
 
-    # -- what accepted connections tell --------------------------------------------------------
+    # -- events of accepted connections --------------------------------------------------------
 
-    def on_stranger(self, accepted: _Accepted) -> bool:
-        """Whether there is room for one more that has not said hello."""
-        if len(self._strangers) >= STRANGERS_MAX:
+    def on_accepted(self, accepted: _Accepted) -> bool:
+        """Whether there is room for one more connection without a hello."""
+        if len(self._unauthenticated) >= UNAUTHENTICATED_MAX:
             self._refused += 1
             return False
-        self._strangers.add(accepted)
+        self._unauthenticated.add(accepted)
         return True
 
     def on_hello(self, accepted: _Accepted, hello: Hello) -> None:
-        """Raises: RemoteProtocolError where the node is none of ours."""
+        """Raises: RemoteProtocolError if the node is not a known peer."""
         link = self._links.get(hello.source)
         if link is None:
             raise RemoteProtocolError(f"node {hello.source} is not a known peer")
-        self._strangers.discard(accepted)
+        self._unauthenticated.discard(accepted)
         before = self._accepted.get(hello.source)
         if before is not None:
             before.close()
         self._accepted[hello.source] = accepted
-        link.nudge()
+        link.retry_now()
 
     def on_refused(self, peer: str, error: RemoteProtocolError) -> None:
         self._refused += 1
         log.warning("raft connection closed", extra={"peer": peer, "error": str(error)})
 
     def on_gone(self, accepted: _Accepted, node: int) -> None:
-        self._strangers.discard(accepted)
+        self._unauthenticated.discard(accepted)
         if self._accepted.get(node) is accepted:
             del self._accepted[node]
 
 
 class _Accepted(asyncio.Protocol):
-    """A connection somebody opened to us: a hello, then bundles."""
+    """An accepted connection: a hello, then bundles."""
 
     def __init__(self, owner: PeerTransport) -> None:
         self._owner = owner
@@ -218,7 +218,7 @@ class _Accepted(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self._wire = transport
-        if not self._owner.on_stranger(self):
+        if not self._owner.on_accepted(self):
             transport.abort()
             return
         self._timer = asyncio.get_running_loop().call_later(HELLO_TIMEOUT_S, transport.abort)
@@ -249,8 +249,9 @@ class _Accepted(asyncio.Protocol):
             self._incarnation,
         ):
             raise RemoteProtocolError(
-                f"a bundle of node {bundle.source} for {bundle.target} on the connection of "
-                f"{self._peer} to {owner.node_id}, or of another start of it"
+                f"bundle from node {bundle.source} to {bundle.target}, incarnation "
+                f"{bundle.incarnation}, on the connection from {self._peer} to {owner.node_id}, "
+                f"incarnation {self._incarnation}"
             )
         owner.frames_received += 1
         owner.on_bundle(bundle)

@@ -1,12 +1,12 @@
-"""The one thread that waits for the disk, for all Raft groups of a node.
+"""The thread that waits for the disk, for all Raft groups of a node.
 
-It takes everything that is queued, carries it out in order, flushes once, and tells the event loop
-of all of it in one call. What comes while a flush runs is the next round, so syncs group
-themselves: the busier the node, the fewer syncs an entry costs.
+It takes all queued writes, carries them out in order, flushes once, and reports all of them to the
+event loop in one call. Writes that arrive during a flush form the next round (group commit): the
+higher the load, the fewer syncs per entry.
 
-A store that fails, fails for good, and with it everything behind it in the queue: the stores of a
-node share a disk, most often a file, and what one of them buffered may have been lost with the
-flush of another.
+The first failure of a store is final, and everything behind it in the queue fails too. The stores
+of a node share a disk, usually a file, so a failed flush of one may have lost the buffered calls of
+another.
 """
 
 from __future__ import annotations
@@ -31,28 +31,28 @@ log = logging.getLogger("bascule.raft_driver")
 T = TypeVar("T")
 
 STORE_ERRORS: Final = (OSError, BasculeError, sqlite3.Error, MemoryError)
-"""What a store is expected to fail with; anything else is a bug and is raised again."""
+"""The errors that a store may raise; any other one is a bug and is raised again."""
 
-Job: TypeAlias = tuple[int, RaftStore, Write]
-"""(group, its store, what to write)."""
-Task: TypeAlias = Callable[[], None]
+WriteJob: TypeAlias = tuple[int, RaftStore, Write]
+"""(group, its store, the write)."""
+StoreTask: TypeAlias = Callable[[], None]
 
 
 class WriteStatistics(msgspec.Struct, frozen=True, kw_only=True):
-    """What the thread has done since it began."""
+    """What the thread has done since its start."""
 
     writes: int
     entries: int
     rounds: int
     syncs: int
-    """Rounds that ended in a flush: somebody waited for the disk."""
+    """Rounds with a flush."""
     round_writes_max: int
     queued: int
-    """Batches that wait now."""
+    """Batches in the queue."""
     busy_ns: int
-    """Time spent carrying out and flushing."""
+    """Time spent on writes and flushes."""
     sync_ns: int
-    """The part of it spent in flushes."""
+    """Time spent on flushes alone."""
     failure: str
 
 
@@ -64,17 +64,17 @@ class WriteThread:
         loop: asyncio.AbstractEventLoop,
         clock: Clock,
         *,
-        on_done: Callable[[Sequence[Job]], None],
+        on_done: Callable[[Sequence[WriteJob]], None],
         on_failed: Callable[[str], None],
         name: str = "raft-store",
     ) -> None:
-        """`on_done` and `on_failed` are called on `loop`; the latter once at most, with the cause,
-        and neither is called after it."""
+        """`on_done` and `on_failed` are called on `loop`. `on_failed` gets the cause and is called
+        once at most; nothing is called after it."""
         self._loop = loop
         self._clock = clock
         self._on_done = on_done
         self._on_failed = on_failed
-        self._queue: SimpleQueue[Sequence[Job] | Task | None] = SimpleQueue()
+        self._queue: SimpleQueue[Sequence[WriteJob] | StoreTask | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._failure = ""
         self._writes = 0
@@ -88,14 +88,15 @@ class WriteThread:
     def start(self) -> None:
         self._thread.start()
 
-    def submit(self, jobs: Sequence[Job]) -> None:
-        """Queue writes; `on_done` is told of each when it, and all before it, are done."""
+    def submit(self, jobs: Sequence[WriteJob]) -> None:
+        """Queue writes. `on_done` is called when they and all earlier ones are done."""
         self._queue.put(jobs)
 
     def run(self, function: Callable[[], T]) -> asyncio.Future[T]:
-        """Have the thread call `function` after what is queued, for its result or its error.
+        """Call `function` on the thread, after everything queued before. The future gets its result
+        or its error.
 
-        The future raises Broken where the thread has failed before.
+        The future raises Broken if the thread has failed before.
         """
         future: asyncio.Future[T] = self._loop.create_future()
 
@@ -118,7 +119,7 @@ class WriteThread:
         return future
 
     async def stop(self) -> None:
-        """Return once everything submitted before is done and the thread has ended."""
+        """Return when everything queued is done and the thread has ended."""
         self._queue.put(None)
         await self._loop.run_in_executor(None, self._thread.join)
 
@@ -141,14 +142,14 @@ class WriteThread:
         queue = self._queue
         ended = False
         while not ended:
-            jobs: list[Job] = []
+            jobs: list[WriteJob] = []
             taken = queue.get()
             while True:
                 if taken is None:
                     ended = True
                     break
                 if callable(taken):
-                    # What came before it is written first, so that it sees the stores in order.
+                    # Earlier writes are done first, so that the function sees them.
                     self._round(jobs)
                     jobs = []
                     taken()
@@ -159,14 +160,14 @@ class WriteThread:
                 taken = queue.get()
             self._round(jobs)
 
-    def _round(self, jobs: Sequence[Job]) -> None:
+    def _round(self, jobs: Sequence[WriteJob]) -> None:
         if not jobs or self._failure:
             return
         began = self._clock.monotonic_ns()
         group = 0
         try:
             owed: dict[int, RaftStore] = {}
-            for group, store, write in jobs:  # noqa: B007 - the group is named where it fails
+            for group, store, write in jobs:  # noqa: B007 - an error names the group
                 persist_write(store, write)
                 self._entries += len(write.entries)
                 if write.sync:
@@ -192,7 +193,7 @@ class WriteThread:
     def _fail(self, group: int, error: BaseException) -> None:
         self._failure = f"{type(error).__name__}: {error}"
         log.error(
-            "raft store failed; this node takes no part any more",
+            "raft store failed; node stopped",
             extra={"group": group, "error": self._failure},
         )
         self._post(self._on_failed, self._failure)
@@ -201,8 +202,8 @@ class WriteThread:
         try:
             self._loop.call_soon_threadsafe(function, *arguments)
         except RuntimeError:
-            # The loop was closed without `stop`: nobody is left to be told.
-            log.debug("raft store outlived its event loop")
+            # The loop was closed without `stop`.
+            log.debug("raft event loop closed before the store stopped")
 
 
 def _resolve(future: asyncio.Future[T], result: T) -> None:

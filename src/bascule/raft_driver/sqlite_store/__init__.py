@@ -1,26 +1,29 @@
 """The Raft logs of a node in one SQLite file.
 
-One `SqliteDatabase` serves the stores of all groups of a node (`database.store(group)`), from one
-thread at a time, whichever that is. Buffered calls wait in memory; a flush of any store commits
-those of all in one transaction, and a commit is on the disk when it returns (write-ahead log,
+One `SqliteDatabase` serves the stores of all groups of a node (`database.store(group)`). One thread
+at a time uses it. Calls are buffered in memory; a flush of any store commits the buffered calls of
+all stores in one transaction, which is durable when the flush returns (write-ahead log,
 synchronous=FULL).
 
-Every row has a CRC-32C. What rows cannot say of themselves is said elsewhere: a group's row has the
-ends of its log, the CRC of its last run of entries and the sum of its chunks; the node's row has
-the sum of the groups' rows and the number of commits; and beside the database the synced mark has
-that number again. So rows that vanish, old rows that come back, and a write-ahead log that is cut
-short are found, and nothing that was flushed is ever missing silently. See docs/formats.md.
+Every row has a CRC-32C. Further checks find missing and outdated rows: a group's row has the first
+and last index of its log, the CRC of its last run of entries and a checksum over its chunks; the
+node's row has a checksum over the groups' rows and the number of commits; the commit mark beside
+the database has that number again. Missing rows, old rows that reappear, and a truncated
+write-ahead log are therefore found: flushed data is never missing silently. See docs/formats.md.
 
-Rows lie in the order of groups and indices, so that a truncation frees whole pages. The price is
-paid by flushes of many groups: an entry for each of 100 groups writes some 200 pages, where rows in
-the order of their arrival would fill 8, and would then leave a hole in each page of many groups at
-every truncation. Entries that a flush has for one group are one row and cost their bytes.
+Rows are ordered by group and index, so that a truncation frees whole pages. In exchange, a flush of
+many groups writes more pages: one entry for each of 100 groups writes about 200 pages, where rows
+in order of arrival would fill 8. Those, however, would leave a hole in each page of many groups at
+every truncation. The entries of one group in a flush are one row.
 
-Not a line of it is repeated after an error: a database that fails refuses every call until it is
-opened anew, and opening writes all that the write-ahead log holds once more into the file.
+Nothing is repeated after an error. A database that has failed refuses every call until it is opened
+again, and opening writes the contents of the write-ahead log into the file once more.
 """
 
-from bascule.raft_driver.sqlite_store.database import DatabaseStatistics, SqliteDatabase
-from bascule.raft_driver.sqlite_store.store import SqliteStore
+from bascule.raft_driver.sqlite_store.database import (
+    DatabaseStatistics,
+    SqliteDatabase,
+    SqliteStore,
+)
 
 __all__ = ["DatabaseStatistics", "SqliteDatabase", "SqliteStore"]

@@ -1,11 +1,12 @@
-"""The synced mark: how many commits of a database are known to be on the disk.
+"""`CommitMark`: the number of commits of a database that are known to be durable.
 
-SQLite takes a write-ahead log whose end is damaged for one whose end was never written, which is
-right after a power cut and wrong for commits that were confirmed. The mark, in a file of its own,
-tells the two apart. It is written after each commit and not synced: after a kill it is exact, after
-a power cut it may be an older one, which is true as well.
+SQLite treats a write-ahead log with a damaged end like one whose end was never written. That is
+right after a power failure, and wrong for acknowledged commits. The mark, in a file of its own,
+distinguishes the two. It is written after each commit and not synced: after a kill it is exact;
+after a power failure it may be an older one, which is still a valid lower bound.
 
-Written through a memory map: a call to the kernel would give up the interpreter lock once more.
+It is written through a memory map, since a system call would release the interpreter lock once
+more.
 """
 
 from __future__ import annotations
@@ -24,12 +25,12 @@ _BYTES: Final = 2 * _SLOT.size
 
 
 class CommitMark:
-    """Two slots, written in turn; the later one of those that are whole counts."""
+    """Two slots, written in turn. The higher one of those with a valid CRC counts."""
 
     __slots__ = ("_map", "_node_id")
 
     def __init__(self, files: Files, path: str, node_id: int) -> None:
-        """Map the file at `path`, which `create` made."""
+        """Map the file at `path`, which `create` created."""
         file = files.open(path)
         self._map = mmap.mmap(file.fileno(), _BYTES)
         self._node_id = node_id
@@ -44,7 +45,7 @@ class CommitMark:
 
     @staticmethod
     def create(files: Files, path: str, *, node_id: int, commits: int) -> None:
-        """Make the file, on the disk on return."""
+        """Create the file; it is durable on return."""
         file = files.open(path, create=True)
         file.write_at(0, _slot(commits, node_id) * 2)
         file.sync()
@@ -52,9 +53,9 @@ class CommitMark:
 
     @staticmethod
     def read(files: Files, path: str, *, node_id: int) -> int | None:
-        """The number of commits; None where there is no file, or one that was never finished.
+        """The number of commits; None if there is no file, or only an empty one.
 
-        Raises: CorruptData where no slot is whole, or the mark is another node's.
+        Raises: CorruptData if no slot is valid, or the mark is another node's.
         """
         if not files.exists(path):
             return None
@@ -68,7 +69,7 @@ class CommitMark:
         ]
         if len(data) != _BYTES or not commits:
             raise CorruptData(
-                path, 0, f"a synced mark of node {node_id}, {_BYTES} bytes",
+                path, 0, f"a commit mark of node {node_id}, {_BYTES} bytes",
                 f"{len(data)} bytes without one",
             )  # fmt: skip
         return max(commits)

@@ -1,33 +1,37 @@
-"""`SqliteDatabase`: one file, one connection, one transaction for a flush of all groups."""
+"""`SqliteDatabase` and `SqliteStore`: one file, one transaction for a flush of all groups."""
 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 import msgspec
 
-from bascule.errors import Closed, CorruptData, LogFailed
 from bascule.host.api import Files
 from bascule.host.real import RealFiles
+from bascule.raft.membership import Members
+from bascule.raft.messages import Chunk, Entry
+from bascule.raft.recovery import StoreContents, recover
+from bascule.raft.store import PersistentState
 from bascule.raft_driver.sqlite_store import schema
 from bascule.raft_driver.sqlite_store.commit_mark import CommitMark
+from bascule.raft_driver.sqlite_store.connection import GuardedConnection
+from bascule.raft_driver.sqlite_store.group_tables import RUN_BYTES_MAX, GroupTables, RunRow
 from bascule.raft_driver.sqlite_store.opening import MARK_SUFFIX, Opened, open_checked
 from bascule.raft_driver.sqlite_store.schema import GroupRow
-from bascule.raft_driver.sqlite_store.store import SqliteStore
 
 MIB: Final = 1 << 20
 BUFFERED_BYTES_MAX: Final = 8 * MIB
-"""What the stores of a database buffer together before they commit without being asked to."""
+"""Bytes that all stores of a database buffer; when they are exceeded, they are committed."""
 CHECKPOINT_BYTES: Final = 8 * MIB
-"""About how large the write-ahead log becomes. A checkpoint costs two syncs and the pages written
-since the last one; a larger log makes it rarer and opening after a crash slower."""
+"""Approximate size of the write-ahead log. A checkpoint costs two syncs and the pages written since
+the last one. A larger log makes checkpoints rarer, and opening after a crash slower."""
 PAGE_BYTES: Final = 4096
 COMMIT_PAGES: Final = 4
-"""Pages that a commit writes besides those of its entries: leaves of runs, groups and node."""
+"""Pages that a commit writes in addition to its entries: leaves of runs, groups and node."""
 CHECKPOINT_SYNCS: Final = 3
-"""The write-ahead log, the database, and the new beginning of the write-ahead log."""
+"""Of the write-ahead log, the database, and the new start of the write-ahead log."""
 
 
 class DatabaseStatistics(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,7 +40,7 @@ class DatabaseStatistics(msgspec.Struct, frozen=True, kw_only=True):
     commits: int
     checkpoints: int
     syncs: int
-    """What SQLite asked of the disk: one for a commit, and those of the checkpoints."""
+    """Syncs by SQLite: one for each commit, and those of checkpoints."""
     entries: int
     bytes: int
     """Of entries and chunks, encoded."""
@@ -46,7 +50,7 @@ class DatabaseStatistics(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SqliteDatabase:
-    """The Raft logs of one node. Use it from one thread at a time, whichever that is."""
+    """The Raft logs of one node. One thread at a time uses it."""
 
     def __init__(
         self,
@@ -58,11 +62,11 @@ class SqliteDatabase:
         mark: CommitMark,
         checkpoint_bytes: int,
     ) -> None:
-        """Use `open`."""
+        """Call `open` instead."""
         self._files = files
         self.path = path
         self.node_id = node_id
-        self.connection = opened.connection
+        self.connection = GuardedConnection(opened.connection, path)
         self._commits = opened.commits
         self._groups = opened.groups
         self._groups_check = opened.groups_check
@@ -73,8 +77,6 @@ class SqliteDatabase:
         self._dirty: dict[int, SqliteStore] = {}
         self._buffered_bytes = 0
         self._wal_bytes = 0
-        self._failure: LogFailed | None = None
-        self._closed = False
         self._statistics = {"commits": 0, "checkpoints": 0, "syncs": 0, "entries": 0, "bytes": 0}
 
     @classmethod
@@ -87,14 +89,14 @@ class SqliteDatabase:
         checkpoint_bytes: int = CHECKPOINT_BYTES,
         factory: type[sqlite3.Connection] = sqlite3.Connection,
     ) -> SqliteDatabase:
-        """Open the database at `path`, or make one in a directory that exists.
+        """Open the database at `path`, or create it in an existing directory.
 
-        All that was confirmed is on the disk when this returns, also where the process before
-        ended in the middle of a commit.
+        Everything that was acknowledged is durable when this returns, even if the previous process
+        ended within a commit.
 
-        Raises: CorruptData where anything is not as it was written, or confirmed commits are
-        missing; DataDirectoryInUse where another process, or this one, has it open; ConfigError
-        where it is another node's; UnsupportedFormat; LogFailed where the disk fails.
+        Raises: CorruptData if anything is not as it was written, or acknowledged commits are
+        missing; DataDirectoryInUse if a process has it open; ConfigError if it is another node's;
+        UnsupportedFormat; LogFailed if the disk fails.
         """
         files = files or RealFiles()
         opened = open_checked(files, path, node_id=node_id, factory=factory)
@@ -108,7 +110,7 @@ class SqliteDatabase:
             checkpoint_bytes=checkpoint_bytes,
         )
         try:
-            # A file that cannot be written to is better found now than with the first vote.
+            # A read-only file is reported now rather than at the first vote.
             database.write_rows((), removed=())
         except BaseException:
             database.close()
@@ -116,8 +118,8 @@ class SqliteDatabase:
         return database
 
     def store(self, group: int) -> SqliteStore:
-        """The store of `group`, which nobody else has open."""
-        self.check_usable()
+        """The store of `group`, which must not be open."""
+        self.connection.check_usable()
         assert group not in self._open, "a group's store is opened once at a time"
         row = self._groups.setdefault(group, GroupRow(group))
         store = SqliteStore(self, row)
@@ -125,103 +127,76 @@ class SqliteDatabase:
         return store
 
     def groups(self) -> tuple[int, ...]:
-        """The groups that anything is kept of."""
+        """The groups that have a row."""
         return tuple(sorted(self._crcs))
 
     def remove(self, group: int) -> None:
-        """Forget all of a group whose store is closed; durable on return."""
-        self.check_usable()
+        """Delete all rows of a group whose store is closed; durable on return."""
+        self.connection.check_usable()
         assert group not in self._open, "a group is removed after its store is closed"
         self._groups.pop(group, None)
-        with _Failing(self):
+        with self.connection.failing_for_good():
             self.connection.execute("BEGIN IMMEDIATE")
             for table in ("runs", "chunks", "groups"):
                 self.connection.execute(f"DELETE FROM {table} WHERE group_id = ?", (group,))  # noqa: S608
             self.write_rows((), removed=(group,))
 
     def flush(self) -> None:
-        """Commit what all stores have buffered, in one transaction, on the disk on return.
+        """Commit the buffered changes of all stores in one transaction; durable on return.
 
-        Raises: LogFailed, and then at every later call.
+        Raises: LogFailed; every later call raises it, too.
         """
-        self.check_usable()
+        self.connection.check_usable()
         if not self._dirty:
             return
         stores = list(self._dirty.values())
         self._dirty.clear()
         self._buffered_bytes = 0
-        with _Failing(self):
+        with self.connection.failing_for_good():
             if all(store.only_appends for store in stores):
                 self._append(stores)
             else:
                 self.connection.execute("BEGIN IMMEDIATE")
                 for store in stores:
-                    self._count(*store.write_out())
+                    self._count(*store.write_changes())
                 self.write_rows([store.row for store in stores], removed=())
 
     def close(self) -> None:
-        """Close the file; what was not flushed is lost."""
-        if self._closed:
-            return
-        self._closed = True
-        try:
-            self.connection.close()
-        except sqlite3.Error:
-            pass  # it checkpoints at last, and what that did not write the next opening will
-        self._mark.close()
+        """Close the file; buffered changes are lost."""
+        if self.connection.close():
+            self._mark.close()
 
     def statistics(self) -> DatabaseStatistics:
-        """Any thread may ask: this does not wait for a commit that is being made."""
+        """Any thread may call this; it does not wait for a commit."""
         return DatabaseStatistics(
             **self._statistics, groups=len(self._crcs), size_bytes=self._files.size(self.path)
         )
 
-    # What stores call.
+    # For the stores.
 
-    def buffered(self, store: SqliteStore, size: int) -> None:
-        """`store` has `size` more bytes to be written."""
-        if self._failure is not None or self._closed:
-            self.check_usable()
+    def on_buffered(self, store: SqliteStore, size: int) -> None:
+        """`store` has buffered a change with `size` bytes of payload."""
+        if not self.connection.is_usable:
+            self.connection.check_usable()
         self._dirty[store.group] = store
         self._buffered_bytes += size
         if self._buffered_bytes > BUFFERED_BYTES_MAX:
             self.flush()
 
-    def let_go(self, store: SqliteStore) -> None:
+    def on_closed(self, store: SqliteStore) -> None:
         """`store` is closed."""
         self._open.pop(store.group, None)
         self._dirty.pop(store.group, None)
         self._groups[store.group] = store.row
 
     def has_row(self, group: int) -> bool:
-        """Whether anything was ever committed for `group`."""
+        """Whether `group` has a row."""
         return group in self._crcs
 
-    def select(self, sql: str, values: tuple[object, ...]) -> Iterator[tuple[Any, ...]]:
-        """The rows that `sql` finds. Raises: CorruptData, LogFailed, and then at every call."""
-        try:
-            yield from self.connection.execute(sql, values)
-        except schema.ERRORS as error:
-            found = schema.translated(self.path, error)
-            self.fail(str(found))
-            raise found from error
-
-    def check_usable(self) -> None:
-        """Raises: LogFailed after a failure, Closed after `close`."""
-        if self._failure is not None:
-            raise LogFailed(self.path, self._failure.cause)
-        if self._closed:
-            raise Closed(f"{self.path} is closed")
-
-    def fail(self, cause: str) -> LogFailed:
-        """Refuse everything from now on."""
-        self._failure = self._failure or LogFailed(self.path, cause)
-        return self._failure
-
-    # How a commit is made.
+    # Commits.
 
     def _append(self, stores: list[SqliteStore]) -> None:
-        """Commit runs of entries alone: one statement, unless there are very many groups."""
+        """Commit runs of entries only: one statement, unless there are many groups."""
         runs = [store.next_run() for store in stores]
         crcs = [self._changed(store.row) for store in stores]
         commits, node_crc = self._next_node_row()
@@ -243,8 +218,8 @@ class SqliteDatabase:
         self._committed(commits, len(runs))
 
     def write_rows(self, rows: Iterable[GroupRow], *, removed: Iterable[int]) -> None:
-        """Write the rows of groups and of the node, and commit the transaction, or these alone."""
-        with _Failing(self):
+        """Write rows of groups and the node's row, in the open transaction or a new one; commit."""
+        with self.connection.failing_for_good():
             connection = self.connection
             if not connection.in_transaction:
                 connection.execute("BEGIN IMMEDIATE")
@@ -287,7 +262,7 @@ class SqliteDatabase:
             self._checkpoint()
 
     def _checkpoint(self) -> None:
-        """Bring the write-ahead log into the database; the next commit begins it anew."""
+        """Copy the write-ahead log into the database; the next commit starts it again."""
         self._wal_bytes = 0
         self.connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
         self._statistics["checkpoints"] += 1
@@ -299,23 +274,165 @@ class SqliteDatabase:
         self._wal_bytes += size
 
 
-class _Failing:
-    """An error inside fails the database for good."""
+_APPEND: Final = 0
+_TRUNCATE_FROM: Final = 1
+_TRUNCATE_UNTIL: Final = 2
+_CHUNK: Final = 3
+_DELETE_CHUNKS: Final = 4
+_ROW: Final = 5
+"""Kinds of buffered changes."""
 
-    __slots__ = ("_database",)
 
-    def __init__(self, database: SqliteDatabase) -> None:
+class SqliteStore:
+    """The `RaftStore` of one group; made by `SqliteDatabase.store`."""
+
+    __slots__ = ("_bytes", "_changes", "_closed", "_database", "_last", "_tables", "group", "row")
+
+    def __init__(self, database: SqliteDatabase, row: GroupRow) -> None:
         self._database = database
+        self.group = row.group
+        self._tables = GroupTables(database.connection, row)
+        self.row = row
+        """As the table has it, or will have it after the commit that is being made. Term, vote and
+        initial members are set when they are buffered."""
+        self._changes: list[tuple[int, Any]] = []
+        """Buffered changes in order; never two appends in a row."""
+        self._bytes = 0
+        """Payload of the entries in `_changes`."""
+        self._last = row.last
+        """Index of the last entry, including buffered ones; 0: any entry may come next."""
+        self._closed = False
 
-    def __enter__(self) -> None:
-        """Nothing to prepare."""
+    # The contract.
 
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, schema.ERRORS):
-            found = schema.translated(self._database.path, error)
-            cause = found.cause if isinstance(found, LogFailed) else str(found)
-            raise self._database.fail(cause) from error
-        if isinstance(error, CorruptData):
-            self._database.fail(str(error))
-        elif error is not None:
-            self._database.fail(f"{type(error).__name__}: {error}")
+    def load(self) -> PersistentState:
+        self._database.connection.check_usable()
+        assert not self._changes, "a store is loaded before it is written to"
+        found = StoreContents(
+            initial_members=self._tables.initial_members(),
+            term=self.row.term,
+            voted_for=self.row.voted_for,
+            chunks=self._tables.load_chunks(),
+            entries=self._tables.load_entries(),
+        )
+        restored = recover(found, file=self._database.path, group=f"group {self.group}")
+        self._remove_leftovers(found, restored)
+        return restored
+
+    def bootstrap(self, members: Members) -> None:
+        assert self.row.founding is None, "bootstrap is called once"
+        self.row.founding = schema.encode(members)
+        self._change(_ROW, None, 0)
+        self._database.flush()
+
+    def persist_term(self, term: int, voted_for: int) -> None:
+        self.buffer_term(term, voted_for)
+        self._database.flush()
+
+    def buffer_term(self, term: int, voted_for: int) -> None:
+        """Like `persist_term`, but durable when the next flush returns, so that the votes of many
+        groups need one sync."""
+        self.row.term, self.row.voted_for = term, voted_for
+        self._change(_ROW, None, 0)
+
+    def persist_entries(self, entries: Sequence[Entry]) -> None:
+        if not entries:
+            return
+        assert self._last in (0, entries[0].index - 1), "entries follow the last one"
+        self._last = entries[-1].index
+        changes = self._changes
+        if changes and changes[-1][0] == _APPEND:
+            changes[-1][1].extend(entries)
+        else:
+            changes.append((_APPEND, list(entries)))
+        size = sum([len(entry.payload) for entry in entries])
+        self._bytes += size
+        self._database.on_buffered(self, size)
+
+    def truncate_from(self, index: int) -> None:
+        self._change(_TRUNCATE_FROM, index, 0)
+        self._last = min(self._last, index - 1)
+
+    def persist_chunk(self, chunk: Chunk) -> None:
+        self._change(_CHUNK, chunk, len(chunk.data))
+
+    def truncate_until(self, index: int) -> None:
+        self._change(_TRUNCATE_UNTIL, index, 0)
+        if index >= self._last:
+            self._last = 0
+
+    def delete_chunks(self, index: int, count: int) -> None:
+        self._change(_DELETE_CHUNKS, (index, range(count)), 0)
+
+    def flush(self) -> None:
+        self._database.flush()
+
+    def close(self) -> None:
+        """Close the group's store; the database stays open."""
+        if not self._closed:
+            self._closed = True
+            self._changes.clear()
+            self._database.on_closed(self)
+
+    # For the database, within a flush.
+
+    @property
+    def only_appends(self) -> bool:
+        """Whether the buffered changes are one row of entries, of a group that has its row."""
+        changes = self._changes
+        return (
+            len(changes) == 1
+            and changes[0][0] == _APPEND
+            and self._bytes <= RUN_BYTES_MAX
+            and self._database.has_row(self.group)
+        )
+
+    def next_run(self) -> RunRow:
+        """The row for the buffered entries, which are the only change; `row` is updated."""
+        return self._tables.next_run(self._changes[0][1])
+
+    def take_appended(self) -> int:
+        """The buffered entries were taken with `next_run`; their number."""
+        count = len(self._changes[0][1])
+        self._changes.clear()
+        self._bytes = 0
+        return count
+
+    def write_changes(self) -> tuple[int, int]:
+        """Make all buffered changes within the transaction; (entries, bytes) written."""
+        entries = size = 0
+        for kind, argument in self._changes:
+            if kind == _APPEND:
+                size += self._tables.append(argument)
+                entries += len(argument)
+            elif kind == _TRUNCATE_FROM:
+                self._tables.truncate_from(argument)
+            elif kind == _TRUNCATE_UNTIL:
+                self._tables.truncate_until(argument)
+            elif kind == _CHUNK:
+                size += self._tables.put_chunk(argument)
+            elif kind == _DELETE_CHUNKS:
+                index, numbers = argument
+                for number in numbers:
+                    self._tables.delete_chunk(index, number)
+        self._changes.clear()
+        self._bytes = 0
+        return entries, size
+
+    # Internals.
+
+    def _change(self, kind: int, argument: object, size: int) -> None:
+        self._changes.append((kind, argument))
+        self._database.on_buffered(self, size)
+
+    def _remove_leftovers(self, found: StoreContents, restored: PersistentState) -> None:
+        """Remove the records that are not part of the restored state."""
+        kept = restored.snapshot.as_chunks() if restored.snapshot else ()
+        places = {(chunk.index, chunk.number) for chunk in kept}
+        for chunk in found.chunks:
+            if (chunk.index, chunk.number) not in places:
+                self._change(_DELETE_CHUNKS, (chunk.index, (chunk.number,)), 0)
+        if found.entries and not restored.entries:
+            self.truncate_until(found.entries[-1].index)
+        if self._changes:
+            self._database.flush()

@@ -1,4 +1,4 @@
-"""Opening a database: made where there is none, otherwise checked before anything relies on it."""
+"""Opening a database: creates it if there is none, and checks it otherwise."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ REFUSED_SUFFIX: Final = "-refused"
 _HEADER: Final = b"SQLite format 3\0"
 
 _PRAGMAS: Final = (
-    # No other process, and the index of the write-ahead log in memory rather than in a file.
+    # Excludes other processes, and keeps the index of the write-ahead log in memory.
     "locking_mode=EXCLUSIVE",
     "journal_mode=WAL",
     "synchronous=FULL",
-    # Checkpoints are made where they are counted; see SqliteDatabase.
+    # SqliteDatabase makes checkpoints and counts them.
     "wal_autocheckpoint=0",
-    # Debian's SQLite overwrites what is deleted unless told not to, a write for each page.
+    # Debian's SQLite overwrites deleted content by default, with a write for each page.
     "secure_delete=OFF",
     "temp_store=MEMORY",
     "cell_size_check=ON",
@@ -30,7 +30,7 @@ _PRAGMAS: Final = (
 
 
 class Opened:
-    """A database that was checked: its connection, and what the node's row says."""
+    """A checked database: its connection, and the contents of tables `node` and `groups`."""
 
     __slots__ = ("commits", "connection", "group_count", "groups", "groups_check")
 
@@ -45,8 +45,11 @@ class Opened:
 def open_checked(
     files: Files, path: str, *, node_id: int, factory: type[sqlite3.Connection]
 ) -> Opened:
-    """Raises: CorruptData, DataDirectoryInUse, UnsupportedFormat, LogFailed; ConfigError where
-    the database is another node's."""
+    """Open and check the database at `path`.
+
+    Raises: CorruptData, DataDirectoryInUse, UnsupportedFormat, LogFailed; ConfigError if the
+    database is another node's.
+    """
     mark_path = path + MARK_SUFFIX
     _check_header(files, path, has_mark=files.exists(mark_path))
     try:
@@ -59,18 +62,18 @@ def open_checked(
         return _checked(files, path, connection, node_id)
     except schema.ERRORS as error:
         found = schema.translated(path, error)
-        _let_go(files, path, connection, keep_log=isinstance(found, CorruptData))
+        _close(files, path, connection, keep_log=isinstance(found, CorruptData))
         raise (_why(files, path, found) if isinstance(found, CorruptData) else found) from error
     except CorruptData as error:
-        _let_go(files, path, connection, keep_log=True)
+        _close(files, path, connection, keep_log=True)
         raise _why(files, path, error) from error
     except BaseException:
-        _let_go(files, path, connection, keep_log=False)
+        _close(files, path, connection, keep_log=False)
         raise
 
 
 def _why(files: Files, path: str, error: CorruptData) -> BasculeError:
-    """`error`, or that the disk does not give its bytes, which SQLite may take for damage."""
+    """`error`, or LogFailed if the file cannot be read, which SQLite may report as damage."""
     try:
         files.read_bytes(path)
     except OSError as unread:
@@ -78,11 +81,11 @@ def _why(files: Files, path: str, error: CorruptData) -> BasculeError:
     return error
 
 
-def _let_go(files: Files, path: str, connection: sqlite3.Connection, *, keep_log: bool) -> None:
-    """Close what is not to be used; a close that fails changes nothing about that.
+def _close(files: Files, path: str, connection: sqlite3.Connection, *, keep_log: bool) -> None:
+    """Close the connection; an error of the close is ignored.
 
-    SQLite removes the write-ahead log when it closes, with what it made nothing of; `keep_log`
-    puts a copy beside it for whoever is to find out what happened.
+    SQLite removes the write-ahead log when it closes, including parts that it could not read.
+    `keep_log` makes a copy of it first, for diagnosis.
     """
     log, copy = f"{path}-wal", f"{path}-wal{REFUSED_SUFFIX}"
     if keep_log and files.exists(log) and not files.exists(copy):
@@ -114,7 +117,7 @@ def _checked(files: Files, path: str, connection: sqlite3.Connection, node_id: i
     _check_mark(files, mark_path, opened, node_id)
     _check_pages(path, connection)
     _check_groups(path, opened)
-    # What a commit that failed left in the kernel's cache only is written once more, and synced.
+    # Parts of a failed commit may be in the kernel's cache only: write and sync them again.
     connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
     files.sync_dir(path.rpartition("/")[0] or ".")
     connection.execute(schema.VIEW)
@@ -123,11 +126,11 @@ def _checked(files: Files, path: str, connection: sqlite3.Connection, node_id: i
 
 
 def _check_header(files: Files, path: str, *, has_mark: bool) -> None:
-    """Before SQLite sees it: beside an empty file it would remove the write-ahead log."""
+    """Check the file before SQLite opens it, since SQLite removes the log of an empty file."""
     size = files.size(path) if files.exists(path) else 0
     if size == 0:
         if has_mark:
-            raise CorruptData(path, 0, "the database that the synced mark is of", "no database")
+            raise CorruptData(path, 0, "the database of the commit mark", "no database")
         return
     file = files.open(path, write=False)
     found = file.read_at(0, len(_HEADER))
@@ -166,7 +169,7 @@ def _check_schema(path: str, connection: sqlite3.Connection) -> None:
         if tables.get(name.encode()) != sql.encode():
             refuse(
                 path, f"table {name}", 0,
-                expected="the table as it was made",
+                expected="the table as created",
                 found=repr(tables[name.encode()]) if name.encode() in tables else "no such table",
             )  # fmt: skip
 
@@ -195,18 +198,18 @@ def _check_mark(files: Files, mark_path: str, opened: Opened, node_id: int) -> N
         database = mark_path.removesuffix(MARK_SUFFIX)
         refuse(
             database, "the end of its write-ahead log", opened.commits,
-            expected=f"{marked} commits, since so many were confirmed",
+            expected=f"{marked} commits, which were acknowledged",
             found=f"{opened.commits}",
         )  # fmt: skip
 
 
 def _check_pages(path: str, connection: sqlite3.Connection) -> None:
-    """Whether the pages make trees: a free page that is also in use would be written over."""
+    """Check the trees of pages: a page that is both free and in use would be overwritten."""
     found = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
     if found != b"ok":
         refuse(
             path, "some page", 0,
-            expected="pages that belong together", found=bytes(found).decode(errors="replace"),
+            expected="consistent pages", found=bytes(found).decode(errors="replace"),
         )  # fmt: skip
 
 
@@ -224,13 +227,13 @@ def _check_groups(path: str, opened: Opened) -> None:
     if len(opened.groups) != count or check != opened.groups_check:
         refuse(
             path, "table groups", 0,
-            expected=f"{count} rows that add up to {opened.groups_check}",
-            found=f"{len(opened.groups)} rows that add up to {check}",
+            expected=f"{count} rows with checksum {opened.groups_check}",
+            found=f"{len(opened.groups)} rows with checksum {check}",
         )  # fmt: skip
     for table in ("runs", "chunks"):
         for (group,) in connection.execute(f"SELECT DISTINCT group_id FROM {table}"):  # noqa: S608
             if group not in opened.groups:
                 refuse(
                     path, f"table {table}", 0,
-                    expected=f"rows of the {count} groups there are", found=f"one of {group!r}",
+                    expected=f"rows of the {count} known groups", found=f"a row of group {group!r}",
                 )  # fmt: skip

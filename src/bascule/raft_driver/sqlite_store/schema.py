@@ -1,4 +1,4 @@
-"""Tables, the values of their rows, and the CRCs over them."""
+"""The tables, the values of their rows, and their CRCs."""
 
 from __future__ import annotations
 
@@ -58,9 +58,9 @@ TABLES: Final = {
 ) WITHOUT ROWID""",
 }
 
-# What most flushes do, as one statement that is a transaction by itself. A call into SQLite gives
-# up the interpreter lock, and a busy event loop does not give it back at once: each statement less
-# in a flush is a wait less.
+# The usual flush as one statement, which is a transaction by itself. A call of SQLite releases the
+# interpreter lock, and a busy event loop does not return it at once, so each statement of a flush
+# costs a wait.
 VIEW: Final = """CREATE TEMP VIEW appended AS SELECT 1 AS group_id, 1 AS first, 1 AS last,
     1 AS previous, 1 AS crc, 1 AS entries, 1 AS log_first, 1 AS group_crc, 1 AS commits,
     1 AS groups_check, 1 AS node_crc"""
@@ -73,7 +73,7 @@ TRIGGER: Final = """CREATE TEMP TRIGGER append_run INSTEAD OF INSERT ON appended
         crc = NEW.node_crc WHERE id = 1;
 END"""
 APPENDED_AT_ONCE: Final = 32
-"""Groups whose runs go into one statement."""
+"""Runs, of different groups, in one statement."""
 _PLACES: Final = "(?,?,?,?,?,?,?,?,?,?,?)"
 APPEND: Final = tuple(
     "INSERT INTO appended VALUES " + ",".join([_PLACES] * count)  # noqa: S608
@@ -91,7 +91,7 @@ decode_chunk: Final = msgspec.msgpack.Decoder(Chunk).decode
 
 
 def checksum(data: bytes, seed: int = 0) -> int:
-    """CRC-32C; the interpreter lock is kept, since taking it again may cost more than the sum."""
+    """CRC-32C. It keeps the interpreter lock, since taking it again may cost more than the CRC."""
     return crc32c(data, seed, gil_release_mode=0)
 
 
@@ -110,7 +110,7 @@ def chunk_crc(group: int, snapshot: int, number: int, chunk: bytes) -> int:
 class GroupRow:
     """A group's row of table `groups`.
 
-    The log's entries are those of [`first`, `last`], both 0 where there are none; runs may begin
+    The log has the entries `first` to `last`, both included and 0 without entries; a run may begin
     before `first`. `tail` is the CRC of the last run. `chunks` counts the rows of table `chunks`,
     and `chunks_check` is the exclusive or of their CRCs.
     """
@@ -151,7 +151,7 @@ class GroupRow:
 
 
 def check_crc(path: str, place: str, at: int, *, crc: object, compute: Callable[[], int]) -> None:
-    """Raises: CorruptData where a row does not have the CRC that it was written with."""
+    """Raises: CorruptData if a row does not have the CRC that it was written with."""
     try:
         found = compute()
     except (struct.error, TypeError) as error:
@@ -168,15 +168,15 @@ _CORRUPT: Final = (
     "SQLITE_CORRUPT", "SQLITE_NOTADB", "SQLITE_FORMAT", "SQLITE_SCHEMA", "SQLITE_MISMATCH",
     "SQLITE_TOOBIG", "SQLITE_IOERR_SHORT_READ", "SQLITE_CONSTRAINT", "SQLITE_ERROR",
 )  # fmt: skip
-"""SQLite's names of what only bytes that nobody wrote can cause: the statements are right."""
+"""SQLite's names of errors that only a damaged file can cause, since the statements are right."""
 
 
 ERRORS: Final = (sqlite3.Error, UnicodeDecodeError)
-"""What `translated` takes. Python itself may fail over an error that quotes a damaged schema."""
+"""Errors that `translated` takes; Python may fail to decode one that quotes a damaged schema."""
 
 
 def translated(path: str, error: sqlite3.Error | UnicodeDecodeError) -> BasculeError:
-    """What an error of SQLite says about the database at `path`."""
+    """The error of the database at `path` that an error of SQLite means."""
     name = getattr(error, "sqlite_errorname", "SQLITE_ERROR")
     if name.startswith(_CORRUPT):
         return CorruptData(

@@ -1,47 +1,31 @@
-"""The members of a simulated group and what is between them."""
+"""`Cluster`: the machines of a simulated group."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from bascule.errors import LogFailed
-from bascule.host.api import Random
-from bascule.raft import codec
 from bascule.raft.effects import Role
 from bascule.raft.membership import Members
-from bascule.raft.messages import AnyMessage
-from bascule.raft.multi.bundle import Bundle
 from bascule.raft.node import RaftNode
 from bascule.raft.testing.memory_store import MemoryStore
-from bascule.sim.checkers.base import Checkers
-from bascule.sim.loop import SimLoop
-from bascule.sim.network import Network
-from bascule.sim.prng import Prng
+from bascule.sim.raft.environment import Environment
 from bascule.sim.raft.member import MachineTimings, SimMember
-from bascule.sim.raft.plan import RunPlan
-from bascule.sim.raft.trace import Trace
 
 
 class Cluster:
-    """A group: its machines, its network, its clocks."""
+    """A group: its machines, and what happens to them."""
 
-    def __init__(
-        self, plan: RunPlan, prng: Prng, checkers: Checkers, trace: Trace | None = None
-    ) -> None:
-        self.plan = plan
-        self.prng = prng
-        self.checkers = checkers
-        self.loop = SimLoop()
-        self._trace = trace
-        if trace is not None:
-            trace.begin(self.loop)
-        self.network = Network(self.loop, prng, plan.network)
-        if plan.by_codec:
-            self.network.carry = through_bytes
+    def __init__(self, environment: Environment) -> None:
+        self.environment = environment
+        self.plan = environment.plan
+        self.prng = environment.prng
+        self.checkers = environment.checkers
+        self.loop = environment.loop
+        self.network = environment.network
+        self.note = environment.note
         self.members: dict[int, SimMember] = {}
-        """Every machine there ever was, by its id."""
+        """All machines that ever existed, by id."""
         self.views: dict[int, Members] = {}
-        """The members each machine that is down knew of."""
+        """By id of a machine that is down: the members that it knew of."""
         self.retired: set[int] = set()
         """Machines that were removed and switched off for good."""
         self.crashes = 0
@@ -54,13 +38,8 @@ class Cluster:
         for number in members.all:
             self.add(number, members)
 
-    def note(self, node_id: int, text: str) -> None:
-        """A line of the trace, where there is one; node 0 is the world."""
-        if self._trace is not None:
-            self._trace.note(node_id, text)
-
     def add(self, number: int, initial_members: Members) -> SimMember:
-        """A new machine, running; `founding` without voters waits to be added."""
+        """Start a new machine. Without voters in `initial_members` it waits until it is added."""
         prng, plan = self.prng, self.plan
         store = MemoryStore()
         store.bootstrap(initial_members)
@@ -70,7 +49,7 @@ class Cluster:
             busy=prng.below(plan.busy_max + 1),
             apply=prng.below(plan.apply_max + 1),
         )
-        member = SimMember(self, number, store, machine)
+        member = SimMember(self.environment, number, store, machine, self.on_disk_failed)
         self.members[number] = member
         self.network.connect(number, member.on_message)
         member.start()
@@ -82,25 +61,14 @@ class Cluster:
             return plan.tick
         return max(1, int(plan.tick * self.prng.uniform(1 - plan.drift, 1 + plan.drift)))
 
-    def node_random(self) -> Random:
-        """The dice a node is given."""
-        return self.prng
-
-    def send(self, source: int, messages: Iterable[AnyMessage]) -> None:
-        """Messages leave a machine."""
-        on_send, send = self.checkers.on_send, self.network.send
-        for message in messages:
-            on_send(source, message)
-            send(message)
-
-    # -- who is there -------------------------------------------------------------------------
+    # -- state --------------------------------------------------------------------------------
 
     def up(self) -> list[SimMember]:
-        """Machines that run and are not paused."""
+        """The machines that run and are not paused."""
         return [member for member in self.members.values() if member.is_up]
 
     def nodes(self) -> dict[int, RaftNode]:
-        """The nodes of all machines that run."""
+        """The nodes of all running machines, by id."""
         return {
             member.id: member.node for member in self.members.values() if member.node is not None
         }
@@ -117,7 +85,7 @@ class Cluster:
         return found
 
     def all_views(self) -> list[Members]:
-        """The members as every machine knows them that may come to lead."""
+        """The members as known to each machine that may become leader."""
         found = []
         for member in self.members.values():
             if not member.wrecked:
@@ -126,7 +94,7 @@ class Cluster:
         return found
 
     def survives(self, members: Members, lost: int = 0) -> bool:
-        """Whether a majority of `members` has its disk, also without that of `lost`."""
+        """Whether a majority of `members` has its disks, if that of `lost` is destroyed."""
         whole = sum(
             1
             for voter in members.voters
@@ -136,10 +104,10 @@ class Cluster:
         )
         return not members.voters or whole >= members.majority
 
-    # -- what happens to machines -------------------------------------------------------------
+    # -- faults of machines -------------------------------------------------------------------
 
     def crash(self, member: SimMember, down: int | None = None) -> None:
-        """Stop a machine that runs; it starts again in `down` microseconds, None: never."""
+        """Crash a running machine; it restarts after `down` microseconds (None: never)."""
         assert member.node is not None
         self.crashes += 1
         self.views[member.id] = member.node.members
@@ -148,13 +116,13 @@ class Cluster:
             self.loop.after(down, self.on_restart, member, member.life)
 
     def down_time(self) -> int:
-        """How long a machine stays down; at times so short that its peers do not notice."""
+        """How long a machine stays down; sometimes too short for its peers to notice."""
         if self.prng.happens(0.4):
             return 1 + self.prng.below(1_000)
         return self.prng.wait(self.plan.fault_lasts)
 
     def on_restart(self, member: SimMember, life: int) -> None:
-        """Start a machine, unless it was started meanwhile or never will be."""
+        """Restart a machine, unless it was started meanwhile or is gone for good."""
         if life == member.life and self.may_start(member):
             member.start()
 
@@ -162,32 +130,13 @@ class Cluster:
         return member.node is None and not member.wrecked and member.id not in self.retired
 
     def wreck(self, member: SimMember) -> None:
-        """Destroy a machine's disk: it is gone, and its id with it."""
-        self.note(member.id, "has lost its disk")
+        """Destroy a machine's disk. The machine never starts again, and its id is not reused."""
+        self.note(member.id, "loses its disk")
         if member.node is not None:
             self.crash(member)
         member.wrecked = True
 
     def on_disk_failed(self, member: SimMember, error: LogFailed) -> None:
-        """A store raised: the node has stopped, and starts again later."""
+        """A store raised an error: the machine stops, and restarts later."""
         self.note(member.id, f"cannot write: {error.cause}")
         self.crash(member, self.down_time())
-
-
-def through_bytes(message: AnyMessage) -> AnyMessage:
-    """A message as the other side of a connection reads it."""
-    bundle = Bundle(
-        source=message.source,
-        target=message.target,
-        incarnation=1,
-        heard_incarnation=0,
-        clock=0,
-        echo=0,
-        session=0,
-        heard_session=0,
-        held=0,
-        messages=((1, message),),
-    )
-    ((_, carried),) = codec.decode(codec.encode(bundle)).messages
-    assert carried == message, (carried, message)
-    return carried

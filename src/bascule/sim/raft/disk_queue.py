@@ -1,8 +1,8 @@
-"""A member's disk: one queue, in order, answered later than asked.
+"""`DiskQueue`: a member's disk as a queue of writes with latency.
 
-A write's calls reach the store when its turn begins and are flushed when it ends, so a crash in
-between leaves the store to its dice. Writes that wait are taken together, as the storage thread of
-production does, with one flush for all.
+A write's calls reach the store when its turn begins, and are flushed when it ends. After a crash in
+between, the store decides at random what is kept. Queued writes are taken together and flushed
+once, as the write thread does in production.
 """
 
 from __future__ import annotations
@@ -18,38 +18,39 @@ from bascule.sim.loop import SimLoop
 from bascule.sim.prng import Prng
 
 SLOW_FACTOR: Final = 40
-"""How much longer a slow disk takes."""
+"""Latency of a slow disk, as a multiple."""
 
 
 class DiskQueueListener(Protocol):
-    """Whom a device tells."""
+    """Gets the events of a disk queue."""
 
     def on_written(self, writes: list[Write]) -> None:
-        """These are done, in order."""
+        """These writes are done, in order."""
         ...
 
     def on_durable(self, writes: list[Write]) -> None:
-        """These are on the disk now, in order; told before `on_written` of the last."""
+        """These writes are durable, in order; called before `on_written` of the last one."""
         ...
 
     def on_disk_failed(self, error: LogFailed) -> None:
-        """A call failed; nothing more comes of what was asked."""
+        """A call of the store failed; the queued writes are dropped."""
         ...
 
 
 @dataclass(slots=True, frozen=True, kw_only=True)
 class DiskLatency:
-    """How long a disk takes, in microseconds: at least, and up to so much more."""
+    """Latency of a disk in microseconds."""
 
     sync: int = 500
     sync_jitter: int = 2_000
+    """Random addition to `sync`, up to this."""
     write: int = 20
     together_max: int = 16
-    """Writes taken at a time."""
+    """Writes flushed together."""
 
 
 class DiskQueue:
-    """Carries writes out on a store, one batch after another."""
+    """Carries out writes on a store, one batch after another."""
 
     __slots__ = (
         "_busy",
@@ -84,14 +85,14 @@ class DiskQueue:
         self.slow = False
 
     def reset(self) -> None:
-        """The machine stopped: nothing more comes of what was asked."""
+        """The machine crashed: drop all writes."""
         self._life += 1
         self._busy = False
         self._queue.clear()
         self._unsynced.clear()
 
-    def ask(self, write: Write) -> None:
-        """Carry out `write` after all that were asked before."""
+    def submit(self, write: Write) -> None:
+        """Queue `write`."""
         self._queue.append(write)
         if not self._busy:
             self._begin()

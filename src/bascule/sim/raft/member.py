@@ -1,14 +1,14 @@
-"""One machine through its lives: the driver of a node, under virtual time.
+"""`SimMember`: one machine through crashes and restarts, as the driver of a node in virtual time.
 
-It does what a driver owes: sends at once, hands writes to the disk in order, sends the rest and
-says so when they are done, applies one batch at a time, and hands every answer to whoever asked.
+It performs a driver's duties: it sends at once, passes writes to the disk in order, completes them
+and sends what waited for them, applies one batch at a time, and passes each answer to its request.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from bascule.errors import LogFailed
 from bascule.raft.effects import (
@@ -27,79 +27,87 @@ from bascule.raft.testing.memory_store import MemoryStore
 from bascule.sim.checkers.base import InvariantBroken
 from bascule.sim.loop import OperationKind
 from bascule.sim.raft.disk_queue import DiskQueue
+from bascule.sim.raft.environment import Environment
 from bascule.sim.raft.state import CommandResult, KeyValues
-
-if TYPE_CHECKING:
-    from bascule.sim.raft.cluster import Cluster
 
 NEVER: Final = 1 << 62
 
 AnswerCallback: TypeAlias = "Callable[[SimMember, Answer, CommandResult | None, Any], None]"
-"""Who is told of an answer, with the effect of a proposal where it was applied here, and what was
-given along with the question."""
+"""Called with the member, the answer, the result of a proposal that was applied here, and the
+context that was passed with the request."""
 
 
 @dataclass(slots=True, frozen=True, kw_only=True)
 class MachineTimings:
-    """How a machine behaves, drawn for each; times in microseconds."""
+    """Times of one machine, in microseconds."""
 
     tick: int
     """Length of a tick on its clock."""
     busy: int = 0
-    """It looks at what its node wants done so long after an input, with all that came meanwhile."""
+    """Time from an input until it processes `ready`, with all inputs that came meanwhile."""
     apply: int = 0
-    """The state machine takes so long for a batch."""
+    """Time of the state machine for a batch."""
 
 
 class SimMember:
-    """One member: its store, which outlives it, and its node while it runs."""
+    """One member: its store, which survives crashes, and its node while it runs."""
 
     __slots__ = (
-        "_awaited", "_backlog", "_cluster", "_looking", "_origin", "_scheduled", "_ticked",
-        "_tickets", "disk_queue", "id", "life", "machine", "node", "paused", "state", "store",
-        "tick", "wrecked",
+        "_awaited", "_backlog", "_environment", "_on_disk_failed", "_origin", "_ready_scheduled",
+        "_scheduled", "_ticked", "_tickets", "disk_queue", "id", "life", "node", "paused",
+        "state", "store", "tick", "timings", "wrecked",
     )  # fmt: skip
 
     def __init__(
-        self, cluster: Cluster, number: int, store: MemoryStore, machine: MachineTimings
+        self,
+        environment: Environment,
+        number: int,
+        store: MemoryStore,
+        timings: MachineTimings,
+        on_disk_failed: Callable[[SimMember, LogFailed], None],
     ) -> None:
-        self._cluster = cluster
+        self._environment = environment
+        self._on_disk_failed = on_disk_failed
         self.id = number
         self.store = store
-        self.machine = machine
-        self.tick = machine.tick
-        self.disk_queue = DiskQueue(cluster.loop, cluster.prng, cluster.plan.disk, store, self)
+        self.timings = timings
+        self.tick = timings.tick
+        self.disk_queue = DiskQueue(
+            environment.loop, environment.prng, environment.plan.disk, store, self
+        )
         self.node: RaftNode | None = None
         """None while the machine is down."""
-        self.state = KeyValues(cluster.plan.chunk_bytes)
+        self.state = KeyValues(environment.plan.chunk_bytes)
         self.life = 0
         self.paused = False
         self.wrecked = False
-        """Its disk is destroyed: it never comes back."""
+        """Whether its disk is destroyed; it never starts again then."""
         self._backlog: list[tuple[OperationKind, Any, Any]] = []
         self._tickets: dict[int, tuple[AnswerCallback, Any]] = {}
         self._awaited: dict[int, tuple[AnswerCallback, Any, Answer]] = {}
         """By index: committed proposals that are not applied yet."""
-        self._looking = False
+        self._ready_scheduled = False
         self._origin = 0
         self._ticked = 0
         self._scheduled = NEVER
 
-    # -- lives --------------------------------------------------------------------------------
+    # -- start and crash ----------------------------------------------------------------------
 
     def start(self) -> None:
-        """Begin a life with what the store has."""
-        cluster = self._cluster
+        """Start with the contents of the store."""
+        environment = self._environment
         restored = self.store.load()
-        self.node = node = RaftNode(self.id, cluster.plan.config, restored, cluster.node_random())
-        self.state = KeyValues(cluster.plan.chunk_bytes)
-        self.paused = self._looking = False
-        self._origin, self._ticked, self._scheduled = cluster.loop.now, 0, NEVER
-        cluster.checkers.on_start(node, restored)
-        self._look()
+        self.node = node = RaftNode(
+            self.id, environment.plan.config, restored, environment.node_random()
+        )
+        self.state = KeyValues(environment.plan.chunk_bytes)
+        self.paused = self._ready_scheduled = False
+        self._origin, self._ticked, self._scheduled = environment.loop.now, 0, NEVER
+        environment.checkers.on_start(node, restored)
+        self._process_ready()
 
     def crash(self) -> None:
-        """Stop without a word; what the disk was not asked to keep is kept by dice."""
+        """Crash. What was not flushed to disk is lost or kept at random."""
         assert self.node is not None
         self.node = None
         self.life += 1
@@ -107,15 +115,15 @@ class SimMember:
         self._backlog.clear()
         self._tickets.clear()
         self._awaited.clear()
-        self.store.crash(self._cluster.prng)
-        self._cluster.checkers.on_crash(self.id)
+        self.store.crash(self._environment.prng)
+        self._environment.checkers.on_crash(self.id)
 
     def pause(self) -> None:
-        """Take nothing in and do nothing, while the clock goes on."""
+        """Suspend the process: handle no input, while the clock goes on."""
         self.paused = True
 
     def resume(self, *, clock_first: bool) -> None:
-        """Go on with all that came meanwhile, having looked at the clock first or not."""
+        """Handle the inputs that came meanwhile. `clock_first`: advance the clock before them."""
         self.paused = False
         if self.node is None:
             return
@@ -126,32 +134,32 @@ class SimMember:
             action(first, second)
         if self.node is not None:
             self._catch_up()
-            self._look()
+            self._process_ready()
 
     # -- the clock ----------------------------------------------------------------------------
 
     def _catch_up(self) -> None:
-        """Tell the node how many ticks have passed."""
-        ticks = (self._cluster.loop.now - self._origin) // self.tick - self._ticked
+        """Pass the ticks since the last call to the node."""
+        ticks = (self._environment.loop.now - self._origin) // self.tick - self._ticked
         if ticks > 0:
             self._ticked += ticks
             self.node.tick(ticks)  # type: ignore[union-attr]  # called of a running node only
 
     def set_tick(self, tick: int) -> None:
-        """A tick takes so long from now on."""
+        """Change the length of a tick."""
         if self.node is not None:
             self._catch_up()
-        self._origin, self._ticked, self.tick = self._cluster.loop.now, 0, tick
+        self._origin, self._ticked, self.tick = self._environment.loop.now, 0, tick
         self._scheduled = NEVER
         if self.node is not None:
-            self._look()
+            self._process_ready()
 
     def jump(self, ticks: int) -> None:
-        """The clock leaps ahead."""
+        """Make the clock jump ahead."""
         if self.node is not None and not self.paused:
             self._catch_up()
             self.node.tick(ticks)
-            self._look()
+            self._process_ready()
 
     def _schedule(self, node: RaftNode) -> None:
         due = node.due()
@@ -159,9 +167,9 @@ class SimMember:
             return
         when = self._origin + (self._ticked + (due or 1)) * self.tick
         if when < self._scheduled:
-            # One that is due earlier stays: it finds nothing to do and asks again.
+            # An event that is scheduled earlier stays; it finds nothing due and schedules again.
             self._scheduled = when
-            loop = self._cluster.loop
+            loop = self._environment.loop
             loop.at(max(loop.now, when), self.on_tick, self.life, when)
 
     def on_tick(self, life: int, when: int) -> None:
@@ -170,9 +178,9 @@ class SimMember:
         self._scheduled = NEVER
         if not self.paused:
             self._catch_up()
-            self._look()
+            self._process_ready()
 
-    # -- inputs -------------------------------------------------------------------------------
+    # -- input --------------------------------------------------------------------------------
 
     def on_message(self, message: AnyMessage, _: None = None) -> None:
         node = self.node
@@ -183,34 +191,34 @@ class SimMember:
             return
         self._catch_up()
         node.step(message)
-        self._cluster.checkers.on_step(node, message)
-        if self.machine.busy:
-            self._look_later(node)
+        self._environment.checkers.on_step(node, message)
+        if self.timings.busy:
+            self._schedule_ready(node)
         else:
-            self._look()
+            self._process_ready()
 
     def propose(
-        self, payload: bytes, deadline: int | None, told: AnswerCallback, context: Any
+        self, payload: bytes, deadline: int | None, on_answer: AnswerCallback, context: Any
     ) -> None:
         """Raises: NotLeader, CannotReplicate, LimitExceeded."""
         node = self.running()
         ticket = node.propose(payload, deadline_ticks=deadline)
-        self._cluster.checkers.on_propose(node, ticket, payload)
-        self._asked(ticket, told, context)
+        self._environment.checkers.on_propose(node, ticket, payload)
+        self._add_request(ticket, on_answer, context)
 
     def read(
         self,
         policy: ReadPolicy,
         min_index: int,
         deadline: int | None,
-        told: AnswerCallback,
+        on_answer: AnswerCallback,
         context: Any,
     ) -> None:
         """Raises: NotLeader, CannotReplicate."""
         node = self.running()
         ticket = node.read(policy, min_index=min_index, deadline_ticks=deadline)
-        self._cluster.checkers.on_read(node, ticket, policy, min_index)
-        self._asked(ticket, told, context)
+        self._environment.checkers.on_read(node, ticket, policy, min_index)
+        self._add_request(ticket, on_answer, context)
 
     def change_members(
         self,
@@ -218,7 +226,7 @@ class SimMember:
         target: int,
         expected: int | None,
         deadline: int | None,
-        told: AnswerCallback,
+        on_answer: AnswerCallback,
         context: Any,
     ) -> None:
         """Raises: NotLeader, CannotReplicate, MembersChanged."""
@@ -226,21 +234,23 @@ class SimMember:
         ticket = node.change_members(
             change, target, expected_index=expected, deadline_ticks=deadline
         )
-        self._cluster.checkers.on_change(node, ticket, change, target)
-        self._asked(ticket, told, context)
+        self._environment.checkers.on_change(node, ticket, change, target)
+        self._add_request(ticket, on_answer, context)
 
     def transfer(
-        self, target: int, deadline: int | None, told: AnswerCallback, context: Any
+        self, target: int, deadline: int | None, on_answer: AnswerCallback, context: Any
     ) -> None:
         """Raises: NotLeader, CannotReplicate."""
-        self._asked(self.running().transfer(target, deadline_ticks=deadline), told, context)
+        self._add_request(
+            self.running().transfer(target, deadline_ticks=deadline), on_answer, context
+        )
 
     def campaign(self) -> None:
         self.running().campaign()
-        self._look()
+        self._process_ready()
 
     def running(self) -> RaftNode:
-        """The node of a machine that is up and not paused, at its present time."""
+        """The node of a machine that is up and not paused, with its clock at the present tick."""
         assert self.node is not None
         assert not self.paused
         self._catch_up()
@@ -252,54 +262,54 @@ class SimMember:
 
     @property
     def waiting(self) -> int:
-        """Questions that this life has not answered."""
+        """Requests without an answer."""
         return len(self._tickets)
 
-    def _asked(self, ticket: int, told: AnswerCallback, context: Any) -> None:
+    def _add_request(self, ticket: int, on_answer: AnswerCallback, context: Any) -> None:
         if ticket in self._tickets:
-            raise InvariantBroken("tickets", f"node {self.id} gave ticket {ticket} twice")
-        self._tickets[ticket] = (told, context)
-        if self.machine.busy:
-            self._look_later(self.running())
+            raise InvariantBroken("tickets", f"node {self.id} returned ticket {ticket} twice")
+        self._tickets[ticket] = (on_answer, context)
+        if self.timings.busy:
+            self._schedule_ready(self.running())
         else:
-            self._look()
+            self._process_ready()
 
-    # -- what the node wants done -------------------------------------------------------------
+    # -- output -------------------------------------------------------------------------------
 
-    def _look_later(self, node: RaftNode) -> None:
-        self._cluster.checkers.observe(node)
-        if not self._looking:
-            self._looking = True
-            self._cluster.loop.after(self.machine.busy, self.on_look, self.life)
+    def _schedule_ready(self, node: RaftNode) -> None:
+        self._environment.checkers.observe(node)
+        if not self._ready_scheduled:
+            self._ready_scheduled = True
+            self._environment.loop.after(self.timings.busy, self.on_ready_due, self.life)
 
-    def on_look(self, life: int, _: None) -> None:
+    def on_ready_due(self, life: int, _: None) -> None:
         if life != self.life:
             return
         if self.paused:
-            self._backlog.append((self.on_look, life, None))
+            self._backlog.append((self.on_ready_due, life, None))
             return
-        self._look()
+        self._process_ready()
 
-    def _look(self) -> None:
-        """Carry out what the node wants, and arrange for its next tick."""
-        self._looking = False
-        node, life, checkers = self.node, self.life, self._cluster.checkers
+    def _process_ready(self) -> None:
+        """Carry out what the node requests, and schedule its next tick."""
+        self._ready_scheduled = False
+        node, life, checkers = self.node, self.life, self._environment.checkers
         assert node is not None
         ready = node.ready()
         while ready is not None:
             checkers.on_ready(node, ready)
             if ready.send:
-                self._cluster.send(self.id, ready.send)
+                self._environment.send(self.id, ready.send)
             if ready.write is not None:
-                self.disk_queue.ask(ready.write)
+                self.disk_queue.submit(ready.write)
                 if life != self.life:
-                    return  # the disk failed, and the machine stopped
+                    return  # the disk failed and the machine crashed
             for answer in ready.answers:
                 self._answer(answer)
             if ready.apply is None:
                 break
-            if self.machine.apply:
-                self._cluster.loop.after(self.machine.apply, self.on_applied, life, ready.apply)
+            if self.timings.apply:
+                self._environment.loop.after(self.timings.apply, self.on_applied, life, ready.apply)
                 break
             node.advance(self._apply(ready.apply))
             ready = node.ready()
@@ -308,19 +318,20 @@ class SimMember:
         self._schedule(node)
 
     def _answer(self, answer: Answer) -> None:
-        asked = self._tickets.pop(answer.ticket, None)
-        if asked is None:
+        request = self._tickets.pop(answer.ticket, None)
+        if request is None:
             raise InvariantBroken(
-                "tickets", f"node {self.id} answered ticket {answer.ticket} again, or unasked"
+                "tickets",
+                f"node {self.id} answered ticket {answer.ticket} again, or without a request",
             )
-        told, context = asked
+        on_answer, context = request
         if answer.outcome is RequestOutcome.COMMITTED and answer.index > self.state.applied:
-            self._awaited[answer.index] = (told, context, answer)
+            self._awaited[answer.index] = (on_answer, context, answer)
         else:
-            told(self, answer, None, context)
+            on_answer(self, answer, None, context)
 
     def on_applied(self, life: int, apply: Apply) -> None:
-        """The state machine's time for a batch is over."""
+        """The state machine has finished a batch."""
         if life != self.life or self.node is None:
             return
         if self.paused:
@@ -328,7 +339,7 @@ class SimMember:
             return
         self._catch_up()
         self.node.advance(self._apply(apply))
-        self._look()
+        self._process_ready()
 
     def _apply(self, apply: Apply) -> ApplyDone:
         state, awaited = self.state, self._awaited
@@ -337,21 +348,21 @@ class SimMember:
         for entry in apply.entries:
             effect = state.apply(entry.payload) if entry.kind == EntryKind.NORMAL else None
             state.applied = entry.index
-            if awaited and (asked := awaited.pop(entry.index, None)) is not None:
-                asked[0](self, asked[2], effect, asked[1])
+            if awaited and (request := awaited.pop(entry.index, None)) is not None:
+                request[0](self, request[2], effect, request[1])
         state.applied = apply.last
         for index in [index for index in awaited if index <= apply.last]:
-            told, context, answer = awaited.pop(index)
-            told(self, answer, None, context)  # a snapshot brought it: its effect is not known
+            on_answer, context, answer = awaited.pop(index)
+            on_answer(self, answer, None, context)  # a snapshot replaced the result
         chunks = state.take_snapshot() if apply.take_snapshot else None
-        self._cluster.checkers.on_apply(self.id, apply)
+        self._environment.checkers.on_apply(self.id, apply)
         return ApplyDone(apply.last, chunks)
 
     # -- the disk -----------------------------------------------------------------------------
 
     def on_durable(self, writes: list[Write]) -> None:
         for write in writes:
-            self._cluster.checkers.on_written(self.id, write)
+            self._environment.checkers.on_written(self.id, write)
 
     def on_written(self, writes: list[Write]) -> None:
         if self.paused:
@@ -362,14 +373,14 @@ class SimMember:
         self._catch_up()
         for write in writes:
             if write.then_send:
-                self._cluster.send(self.id, write.then_send)
+                self._environment.send(self.id, write.then_send)
         node.advance(WriteDone(writes[-1].number))
-        self._look()
+        self._process_ready()
 
     def _on_written_late(self, life: int, writes: list[Write]) -> None:
         if life == self.life:
             self.on_written(writes)
 
     def on_disk_failed(self, error: LogFailed) -> None:
-        """The node stops for good; the machine may start anew later."""
-        self._cluster.on_disk_failed(self, error)
+        """The node stops; the machine may restart later."""
+        self._on_disk_failed(self, error)

@@ -16,6 +16,7 @@ from bascule.sim.prng import Prng
 from bascule.sim.raft.burst_clients import BurstClients
 from bascule.sim.raft.clients import SimClients
 from bascule.sim.raft.cluster import Cluster
+from bascule.sim.raft.environment import Environment
 from bascule.sim.raft.faults import Faults, NextLeaderWatcher
 from bascule.sim.raft.member import SimMember
 from bascule.sim.raft.operator import Operator
@@ -175,7 +176,7 @@ class SimulationRun:
         next_leader = NextLeaderWatcher()
         self._checkers = Checkers((*checkers, next_leader))
         self._safety = options.seconds * SECOND or self.plan.safety
-        self.cluster = Cluster(self.plan, prng, self._checkers, trace)
+        self.cluster = Cluster(Environment(self.plan, prng, self._checkers, trace))
         self.operator = Operator(self.cluster)
         self.clients = SimClients(self.cluster)
         self.faults = Faults(self.cluster, self.operator, BurstClients(self.clients), next_leader)
