@@ -35,7 +35,8 @@ def call(
     expected: bytes | None = None,
     swapped: bool = True,
 ) -> OperationCall:
-    """`value` is what is written, or what a get found; `returned` 0 stands for an unknown fate."""
+    """`value` is what is written, or what a get found; `returned` 0 stands for an unknown
+    status."""
     written = b"" if action is OperationKind.GET or value is None else value
     operation = ClientOperation(next(_numbers), 1, "k", action, written, expected)
     if not returned:
@@ -147,7 +148,7 @@ def after(found: OperationCall, value: bytes | None) -> list[bytes | None]:
 
 def by_every_order(calls: Sequence[OperationCall], value: bytes | None = None) -> bool:
     """The definition: some order of the calls, which keeps the order of those that do not overlap
-    and may leave out those of unknown fate, gives every answer."""
+    and may leave out those of unknown status, gives every answer."""
     if all(found.result is None for found in calls):
         return True
     for position, found in enumerate(calls):
@@ -195,7 +196,7 @@ def test_agrees_with_every_order_tried(calls: list[OperationCall]) -> None:
 
 def generated(seed: int, *, clients: int, operations: int, unknown: float) -> OperationHistory:
     """A history of one register that is linearizable: each operation takes effect between its
-    invocation and its return, or of those of unknown fate at some later time or never."""
+    invocation and its return, or of those of unknown status at some later time or never."""
     dice = RealRandom(seed)
     history, value = OperationHistory(), None
     running: dict[int, tuple[ClientOperation, OperationResult | None]] = {}
@@ -226,13 +227,13 @@ def generated(seed: int, *, clients: int, operations: int, unknown: float) -> Op
             continue
         operation, result = running[client]
         if result is None and dice.uniform(0, 1) < unknown:
-            history.give_back(operation, OperationResult(OperationStatus.UNKNOWN))
+            history.finish(operation, OperationResult(OperationStatus.UNKNOWN))
             late.append(operation)
             del running[client]
         elif result is None:
             running[client] = (operation, take_effect(operation))
         else:
-            history.give_back(operation, result)
+            history.finish(operation, result)
             del running[client]
         if late and dice.uniform(0, 1) < 0.05:
             take_effect(late.pop(int(dice.uniform(0, len(late)))))
@@ -241,7 +242,8 @@ def generated(seed: int, *, clients: int, operations: int, unknown: float) -> Op
 
 @pytest.mark.parametrize("seed", range(20))
 def test_long_histories_with_many_unknown_fates_are_decided(seed: int) -> None:
-    """Hundreds of operations on one key, a tenth of them of unknown fate, in few configurations."""
+    """Hundreds of operations on one key, a tenth of them of unknown status, in few
+    configurations."""
     calls = generated(seed, clients=8, operations=400, unknown=0.15).calls()["k"]
     assert len(calls) > 200
     assert check_key(calls, configurations_max=20_000) is Verdict.LINEARIZABLE

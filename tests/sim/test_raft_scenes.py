@@ -114,7 +114,7 @@ class Scene:
 
     def end(self) -> None:
         """Mend all, start all, and expect all members at one."""
-        self.cluster.network.mend_all()
+        self.cluster.network.restore_all()
         for member in self.cluster.members.values():
             if self.cluster.may_start(member):
                 member.start()
@@ -160,7 +160,7 @@ def test_a_member_that_hears_nobody_disturbs_nobody() -> None:
     term = scene.node(first).term
     scene.isolate(other)
     scene.run(20)
-    scene.cluster.network.mend_all()
+    scene.cluster.network.restore_all()
     scene.run(5)
     assert scene.leader is first
     assert scene.node(first).term == term
@@ -273,7 +273,7 @@ def test_proposals_beyond_the_ring_are_refused_and_none_is_lost() -> None:
     taken = [scene.propose(first) for _ in range(CONFIG.pending_entries_max)]
     with pytest.raises(CannotReplicate):
         scene.propose(first)
-    scene.cluster.network.mend_all()
+    scene.cluster.network.restore_all()
     scene.run(3)
     assert {scene.outcome(number) for number in taken} == {RequestOutcome.COMMITTED}
     scene.end()
@@ -300,7 +300,7 @@ def test_a_local_read_waits_for_its_index_and_no_longer() -> None:
     scene.run(0.2)
     assert scene.outcome(read) is None
     assert scene.outcome(stale) is RequestOutcome.READABLE
-    scene.cluster.network.mend_all()
+    scene.cluster.network.restore_all()
     scene.run(2)
     assert scene.outcome(read) is RequestOutcome.READABLE
     scene.end()

@@ -127,9 +127,7 @@ class RaftDriver:
         self._snapshots: set[asyncio.Future[tuple[bytes, ...]]] = set()
         self.failed: asyncio.Future[str] = self._loop.create_future()
         """Completed with the cause when the store or the core failed; the node is stopped then."""
-        self._ready_calls = 0
-        self._entries_applied = 0
-        self._answers = 0
+        self._ready_calls = self._entries_applied = self._answers = 0
 
     # -- start, groups, stop ------------------------------------------------------------------
 

@@ -1,5 +1,6 @@
-"""Fakes of the host with a seed: the production code runs on them unchanged.
+"""Simulated implementations of `host.api`, and a simulator of a Raft group, both from a seed.
 
-What they promise is what the real ones promise, held by tests/conformance on both, and what they
-may do wrong is what a machine may do wrong: lose what was not synced, in any order; fail any call.
+The production code runs on them unchanged. `tests/conformance` checks that the simulated files keep
+the guarantees of the real ones. They fail in the ways in which a machine may: they lose what was
+not synced, in any order, and any call may fail.
 """

@@ -1,4 +1,4 @@
-"""`python -m bascule.sim raft`: run seeds, one or many at once, and replay one exactly."""
+"""`python -m bascule.sim raft`: runs one seed or many, and replays a seed exactly."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ FAILED: Final = 1
 USAGE: Final = 2
 ROOT: Final = Path(__file__).resolve().parents[3]
 CHUNK_SEEDS: Final = 8
-"""Seeds a process takes at a time."""
+"""Seeds that a process runs at a time."""
 
 out = Console(highlight=False, soft_wrap=True)
 err = Console(stderr=True, highlight=False, soft_wrap=True)
 
 app = typer.Typer(
     name="python -m bascule.sim",
-    help="The production code under simulated time, network and disks, drawn from a seed.",
+    help="Run the production code with simulated time, network and disks, drawn from a seed.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -55,12 +55,12 @@ def _simulators() -> None:
 
 @dataclass
 class Tally:
-    """What many runs came to."""
+    """The results of many runs."""
 
     runs: int = 0
     simulated_seconds: float = 0.0
     core_seconds: float = 0.0
-    """Of all processes together."""
+    """Of all processes."""
     events: int = 0
     committed: int = 0
     operations: int = 0
@@ -81,7 +81,7 @@ class Tally:
 
     @property
     def speed(self) -> float:
-        """Simulated seconds in a second of one core."""
+        """Simulated seconds per second of one core."""
         return self.simulated_seconds / self.core_seconds if self.core_seconds else 0.0
 
     def as_json(self) -> dict[str, object]:
@@ -112,7 +112,7 @@ SeedResults = tuple[float, list[RunResult | SimulationFailed]]
 
 
 def run_seeds(seeds: range, options: RunOptions, mutant: str) -> SeedResults:
-    """Run seeds in this process: the time it took of its core, and what each came to."""
+    """Run seeds in this process; (CPU seconds, results)."""
     began = time.process_time()
     found: list[RunResult | SimulationFailed] = []
     with _patched(mutant):
@@ -128,8 +128,10 @@ def _patched(name: str) -> AbstractContextManager[object]:
     return MUTANTS[name].patch() if name else nullcontext()
 
 
-def _spread(seeds: range, options: RunOptions, mutant: str, jobs: int) -> Iterator[SeedResults]:
-    """Outcomes as they come; several processes where there are several jobs."""
+def _run_parallel(
+    seeds: range, options: RunOptions, mutant: str, jobs: int
+) -> Iterator[SeedResults]:
+    """Results in the order of completion, from `jobs` processes."""
     parts = iter(seeds[at : at + CHUNK_SEEDS] for at in range(0, len(seeds), CHUNK_SEEDS))
     if jobs == 1:
         yield from (run_seeds(part, options, mutant) for part in parts)
@@ -138,7 +140,7 @@ def _spread(seeds: range, options: RunOptions, mutant: str, jobs: int) -> Iterat
         running: set[Future[SeedResults]] = set()
         try:
             while True:
-                # As many as are at work and as many that wait: a failure ends a long run soon.
+                # Twice as many as run at once, so that a failure ends a long run soon.
                 while len(running) < 2 * jobs and (part := next(parts, None)) is not None:
                     running.add(pool.submit(run_seeds, part, options, mutant))
                 if not running:
@@ -161,7 +163,7 @@ def _run_many(
     )  # fmt: skip
     with Progress(*columns, console=err, transient=True) as progress:
         task = progress.add_task("seeds", total=len(seeds), speed="")
-        for seconds, found in _spread(seeds, options, mutant, jobs):
+        for seconds, found in _run_parallel(seeds, options, mutant, jobs):
             tally.core_seconds += seconds
             for result in found:
                 tally.runs += 1
@@ -192,7 +194,7 @@ def _range(text: str) -> range:
 
 
 def commit() -> str:
-    """The version that runs: a seed means something only together with it."""
+    """The version of the code. A seed repeats a run of this version only."""
     shown = subprocess.run(
         ["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--abbrev=40"],
         capture_output=True, text=True, check=False,
@@ -205,10 +207,10 @@ def raft(
     seed: Annotated[int | None, typer.Option(help="Run this seed.")] = None,
     seeds: Annotated[str, typer.Option(help="Run these, as FIRST-LAST.")] = "",
     jobs: Annotated[int, typer.Option(min=1, help="Processes at once.")] = 1,
-    mutant: Annotated[str, typer.Option(help="Plant this bug first; `help` lists them.")] = "",
+    mutant: Annotated[str, typer.Option(help="Run with this mutant; `help` lists them.")] = "",
     trace: Annotated[bool, typer.Option("--trace", help="Print every event.")] = False,
-    seconds: Annotated[int, typer.Option(help="Simulated length of the faults; 0: drawn.")] = 0,
-    nodes: Annotated[int, typer.Option(help="Members to begin with; 0: drawn.")] = 0,
+    seconds: Annotated[int, typer.Option(help="Simulated seconds with faults; 0: drawn.")] = 0,
+    nodes: Annotated[int, typer.Option(help="Number of initial members; 0: drawn.")] = 0,
     pace: Annotated[
         HeartbeatPace,
         typer.Option(help="Heartbeats: slow is 0.5 to 2 s, fast 100 ms, as in the driver."),
@@ -220,14 +222,14 @@ def raft(
         bool, typer.Option("--by-codec", help="Encode and decode every message.")
     ] = False,
     keep_going: Annotated[
-        bool, typer.Option("--keep-going", help="Go on after a seed that fails.")
+        bool, typer.Option("--keep-going", help="Continue after a failed seed.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON for programs.")] = False,
 ) -> None:
-    """A Raft group under faults: seeded, judged by every invariant, replayed exactly."""
+    """Run a Raft group with faults drawn from a seed, and check every invariant."""
     if mutant and mutant not in MUTANTS:
-        for name, bug in MUTANTS.items():
-            out.print(f"{name}: found by {', '.join(bug.found_by)}", markup=False)
+        for name, each in MUTANTS.items():
+            out.print(f"{name}: found by {', '.join(each.found_by)}", markup=False)
         raise typer.Exit(0 if mutant == "help" else USAGE)
     options = RunOptions(
         nodes=nodes, pace=pace, all_faults=all_faults, by_codec=by_codec, seconds=seconds
@@ -241,10 +243,12 @@ def raft(
 
 def _run_one(seed: int, options: RunOptions, mutant: str, *, trace: bool, as_json: bool) -> None:
     began = time.perf_counter()
-    told = Trace(lambda line: out.print(line, markup=False)) if trace else None
+    trace_writer = Trace(lambda line: out.print(line, markup=False)) if trace else None
     try:
         with _patched(mutant):
-            result = run_seed(seed, options, checkers=standard_checkers, trace=told, mutant=mutant)
+            result = run_seed(
+                seed, options, checkers=standard_checkers, trace=trace_writer, mutant=mutant
+            )
     except SimulationFailed as failure:
         _report_failure(failure)
         raise typer.Exit(FAILED) from None

@@ -1,7 +1,7 @@
-"""A network that delays, loses, repeats and reorders, and whose links can be cut one by one.
+"""A network that delays, loses, repeats and reorders messages, and whose links can be cut.
 
-It says of no message that it was lost. What is on its way when a node stops reaches the node's next
-life, as a datagram would; a link may also be drawn to keep the order, as a connection does.
+The sender does not learn of a loss. Messages in flight when a node crashes arrive after its
+restart, like datagrams. A link may also keep the order, like a connection.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ LINK_BITS: Final = 16
 
 
 class Addressed(Protocol):
-    """What a network carries."""
+    """A message that a network carries."""
 
     @property
     def source(self) -> int: ...
@@ -29,19 +29,19 @@ class Addressed(Protocol):
 
 @dataclass(slots=True, frozen=True, kw_only=True)
 class NetworkConditions:
-    """How a network behaves, drawn once for a run. Times in microseconds, shares in [0, 1]."""
+    """The behaviour of a network. Times in microseconds, probabilities in [0, 1]."""
 
     delay: int = 500
-    """At least, one way."""
+    """Minimum, in one direction."""
     jitter: int = 500
-    """Up to so much more, evenly spread."""
+    """Maximum of a uniform addition."""
     loss: float = 0.0
     repeat: float = 0.0
     late: float = 0.0
-    """Share of messages that take up to `late_by` more."""
+    """Probability that a message takes up to `late_by` longer."""
     late_by: int = 100 * MILLISECOND
     ordered: bool = False
-    """Whether a link keeps the order of what it carries."""
+    """Whether links keep the order of messages."""
 
 
 class Network:
@@ -55,13 +55,13 @@ class Network:
         self._slow: dict[int, int] = {}
         self._last: dict[int, int] = {}
         self.carry: Callable[[Any], Any] | None = None
-        """What becomes of a message on the way; None: nothing."""
+        """Transforms each message, if set."""
         self.sent = 0
         self.lost = 0
         self.set(conditions)
 
     def set(self, conditions: NetworkConditions) -> None:
-        """Behave so from now on."""
+        """Change the behaviour."""
         self._delay = conditions.delay
         self._jitter = conditions.jitter + 1
         self._loss = threshold(conditions.loss)
@@ -75,7 +75,7 @@ class Network:
         self._receivers[node] = receive
 
     def send(self, message: Addressed) -> None:
-        """Carry a message, if the dice let it."""
+        """Deliver a message later, unless it is lost."""
         self.sent += 1
         word = self._word
         link = message.source << LINK_BITS | message.target
@@ -103,15 +103,15 @@ class Network:
         return when
 
     def cut(self, links: Iterable[tuple[int, int]]) -> None:
-        """Lose all that is sent over these links (source, target) from now on."""
+        """Lose all messages over these links (source, target) from now on."""
         self._cut.update(source << LINK_BITS | target for source, target in links)
 
-    def mend(self, links: Iterable[tuple[int, int]]) -> None:
-        """Undo a cut of these links."""
+    def restore(self, links: Iterable[tuple[int, int]]) -> None:
+        """End a cut of these links."""
         self._cut.difference_update(source << LINK_BITS | target for source, target in links)
 
     def slow(self, links: Iterable[tuple[int, int]], by: int) -> None:
-        """Take `by` microseconds longer over these links; 0: no longer."""
+        """Delay messages over these links by `by` microseconds; 0 ends the delay."""
         for source, target in links:
             link = source << LINK_BITS | target
             if by:
@@ -119,7 +119,7 @@ class Network:
             else:
                 self._slow.pop(link, None)
 
-    def mend_all(self) -> None:
-        """No link is cut or slow."""
+    def restore_all(self) -> None:
+        """End all cuts and delays."""
         self._cut.clear()
         self._slow.clear()

@@ -1,4 +1,4 @@
-"""Dice of a simulation: one stream of 32-bit words from the seed, drawn cheaply and in order."""
+"""`Prng`: the random choices of a simulation, from one stream of 32-bit words of the seed."""
 
 from __future__ import annotations
 
@@ -11,35 +11,35 @@ from bascule.host.api import Random
 T = TypeVar("T")
 
 WORDS: Final = 1 << 32
-"""Words are below this; a probability is held as the number of words that mean yes."""
+"""Words are below this. A probability is stored as the number of words that mean yes."""
 BLOCK_BYTES: Final = 1 << 12
 
 
 def threshold(probability: float) -> int:
-    """A probability as `prng.word() < threshold` takes it."""
+    """A probability for the comparison `prng.word() < threshold`."""
     return min(int(probability * WORDS), WORDS)
 
 
-def _words(dice: Random) -> Iterator[int]:
-    # A block at a time: drawing a word is then a step of a generator, not a call through layers.
-    # Two thirds of the time of a simulation would be dice otherwise.
+def _words(source: Random) -> Iterator[int]:
+    # Blocks make drawing a word a step of a generator instead of several calls. Otherwise random
+    # numbers would take two thirds of the time of a simulation.
     while True:
-        yield from memoryview(dice.bytes(BLOCK_BYTES)).cast("I")
+        yield from memoryview(source.bytes(BLOCK_BYTES)).cast("I")
 
 
 class Prng:
-    """Choices out of a `Random`; itself a `Random` for the production code that wants one."""
+    """Random choices; it also is a `Random` for the production code."""
 
     __slots__ = ("word",)
 
     word: Callable[[], int]
-    """The next word, evenly spread over [0, 2^32)."""
+    """Draws the next word, uniform in [0, 2^32)."""
 
-    def __init__(self, dice: Random) -> None:
-        self.word = _words(dice).__next__
+    def __init__(self, source: Random) -> None:
+        self.word = _words(source).__next__
 
     def below(self, limit: int) -> int:
-        """An integer in [0, limit); the unevenness of the remainder does not matter here."""
+        """An integer in [0, limit). The bias of the remainder does not matter here."""
         return self.word() % limit
 
     def between(self, low: int, high: int) -> int:
@@ -52,12 +52,12 @@ class Prng:
     def pick(self, choices: Sequence[T]) -> T:
         return choices[self.word() % len(choices)]
 
-    def spread(self, low: float, high: float) -> float:
-        """A number in [low, high), evenly spread over the orders of magnitude."""
+    def log_uniform(self, low: float, high: float) -> float:
+        """A number in [low, high), uniform on a logarithmic scale."""
         return low * math.exp(math.log(high / low) * (self.word() / WORDS))
 
     def wait(self, mean: int) -> int:
-        """Until the next of events that come independently, on average every `mean`; at least 1."""
+        """An exponentially distributed time with this mean; at least 1."""
         return 1 + int(-math.log((self.word() + 1) / WORDS) * mean)
 
     def bytes(self, count: int) -> bytes:

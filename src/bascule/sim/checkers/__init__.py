@@ -1,9 +1,9 @@
-"""Oracles: one class for each invariant of a Raft group, each told what happens while it happens.
+"""Oracles: one class for each invariant of a Raft group, called at every event.
 
-A simulator runs nodes and tells a `Checkers` of every event; a `Checker` that sees its invariant
-broken raises `InvariantBroken` at once, so that the last events before it are the explanation.
-Checkers look at what a node hands over (`Ready`), at what leaves it and at what its disk holds, not
-at what it means to do, and each event costs a few dictionary look-ups: no log is ever scanned.
+A simulator runs nodes and passes every event to a `Checkers`. A `Checker` whose invariant is broken
+raises `InvariantBroken` at once, so that the last events explain it. Checkers examine what a node
+returns (`Ready`), what it sends and what its disk contains, not its internal state. An event costs
+a few dictionary look-ups; no log is scanned.
 
 `standard_checkers()` makes one of each. `docs/invariants.md` states each invariant under its name.
 """

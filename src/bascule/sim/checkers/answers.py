@@ -1,4 +1,4 @@
-"""What a node answers: each ticket once, and nothing that history contradicts."""
+"""Checkers of answers: each ticket is answered once, and truthfully."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from bascule.sim.checkers.committed_log import CommittedLog, describe_entry
 
 
 class AnsweredOnce(Checker):
-    """In one life of a node each ticket is answered at most once."""
+    """Between two starts of a node, each ticket is answered at most once."""
 
     name = "one answer to a ticket"
 
@@ -32,7 +32,7 @@ class AnsweredOnce(Checker):
 
 
 class TruthfulAnswers(Checker):
-    """COMMITTED: that entry is committed at that index. NOT_LEADER: it never is."""
+    """COMMITTED: the entry is committed at that index. NOT_LEADER: it is never committed."""
 
     name = "no answer that history contradicts"
 
@@ -40,11 +40,11 @@ class TruthfulAnswers(Checker):
         self._committed_log = committed_log
         self._proposed: dict[tuple[int, int], bytes] = {}
         self._changes: dict[tuple[int, int], tuple[MemberChange, int]] = {}
-        self._dead: dict[bytes, int] = {}
-        """Payloads that never are committed -> the node that said so."""
+        self._not_leader: dict[bytes, int] = {}
+        """Payload answered with NOT_LEADER -> the node that answered."""
         self._places: dict[bytes, int] = {}
-        """Payload -> where it is committed."""
-        self._looked_at = 0
+        """Payload -> the index at which it is committed."""
+        self._checked_until = 0
 
     def on_start(self, node: NodeView, restored: PersistentState) -> None:
         for tickets in (self._proposed, self._changes):
@@ -59,12 +59,12 @@ class TruthfulAnswers(Checker):
 
     def on_commit(self, node: NodeView, before: int, as_leader: bool) -> None:
         committed_log = self._committed_log
-        while self._looked_at < committed_log.last:
-            self._looked_at += 1
-            entry = committed_log.committed.get(self._looked_at)
+        while self._checked_until < committed_log.last:
+            self._checked_until += 1
+            entry = committed_log.committed.get(self._checked_until)
             if entry is None or entry.kind != EntryKind.NORMAL:
                 continue
-            if (answered_by := self._dead.get(entry.payload)) is not None:
+            if (answered_by := self._not_leader.get(entry.payload)) is not None:
                 raise InvariantBroken(
                     self.name,
                     f"{describe_entry(entry)} is committed, after node {answered_by} "
@@ -99,7 +99,7 @@ class TruthfulAnswers(Checker):
                     f"node {node.id} answers not leader for {payload[:32]!r}, which is committed "
                     f"at {place}",
                 )
-            self._dead[payload] = node.id
+            self._not_leader[payload] = node.id
 
     def _on_change(self, node: NodeView, answer: Answer, change: MemberChange, target: int) -> None:
         if answer.outcome is not RequestOutcome.COMMITTED:
@@ -124,31 +124,33 @@ class TruthfulAnswers(Checker):
 
 
 class FreshReads(Checker):
-    """A read is let through only when all that anyone had committed before it was asked is applied;
-    a local one when its `min_index` is."""
+    """A read is allrequired only when everything that any node had committed before the request is
+    applied; a local one when its `min_index` is."""
 
     name = "reads see what was committed"
 
     def __init__(self, committed_log: CommittedLog) -> None:
         self._committed_log = committed_log
-        self._owed: dict[tuple[int, int], int] = {}
+        self._required: dict[tuple[int, int], int] = {}
         """(node, ticket) -> the index it must have applied."""
 
     def on_start(self, node: NodeView, restored: PersistentState) -> None:
-        for gone in [ticket for ticket in self._owed if ticket[0] == node.id]:
-            del self._owed[gone]
+        for gone in [ticket for ticket in self._required if ticket[0] == node.id]:
+            del self._required[gone]
 
     def on_read(self, node: NodeView, ticket: int, policy: ReadPolicy, min_index: int) -> None:
-        owed = min_index if policy is ReadPolicy.LOCAL else max(min_index, self._committed_log.last)
-        self._owed[node.id, ticket] = owed
+        required = (
+            min_index if policy is ReadPolicy.LOCAL else max(min_index, self._committed_log.last)
+        )
+        self._required[node.id, ticket] = required
 
     def on_answer(self, node: NodeView, answer: Answer) -> None:
-        owed = self._owed.pop((node.id, answer.ticket), None)
-        if owed is None or answer.outcome is not RequestOutcome.READABLE:
+        required = self._required.pop((node.id, answer.ticket), None)
+        if required is None or answer.outcome is not RequestOutcome.READABLE:
             return
-        if node.applied < owed or answer.index > node.applied:
+        if node.applied < required or answer.index > node.applied:
             raise InvariantBroken(
                 self.name,
-                f"node {node.id} lets read {answer.ticket} see the state at {node.applied}, as "
-                f"index {answer.index}; it must see {owed}",
+                f"node {node.id} allows read {answer.ticket} at index {answer.index} with the "
+                f"state at {node.applied}; it must see {required}",
             )

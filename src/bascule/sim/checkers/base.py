@@ -1,4 +1,4 @@
-"""What a checker is told, and the fan-out that tells only those who listen."""
+"""`Checker`: the events of a run, and `Checkers`, which passes each to those that handle it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from bascule.sim.checkers.history import ClientOperation, OperationResult
 
 
 class InvariantBroken(AssertionError):
-    """What must always hold does not. `name` is that of the invariant."""
+    """An invariant does not hold; `name` is its name."""
 
     def __init__(self, name: str, text: str) -> None:
         super().__init__(f"{name}: {text}")
@@ -23,7 +23,7 @@ class InvariantBroken(AssertionError):
 
 
 class LogView(Protocol):
-    """What checkers look at in a node's log."""
+    """The part of a node's log that checkers use."""
 
     @property
     def first(self) -> int: ...
@@ -45,7 +45,7 @@ class LogView(Protocol):
 
 
 class NodeView(Protocol):
-    """What checkers look at in a node."""
+    """The part of a node that checkers use."""
 
     @property
     def id(self) -> int: ...
@@ -68,73 +68,73 @@ class NodeView(Protocol):
 
 
 class Checker:
-    """Watches one invariant. Override what is needed: only overridden methods are ever called.
+    """Checks one invariant. Only overridden methods are called.
 
-    The simulator tells the first group of methods; the second `Checkers` finds out by itself.
+    The simulator calls the methods up to `at_end`; `Checkers` derives the events of the others.
     """
 
     name: ClassVar[str]
     """As in docs/invariants.md."""
     steps: ClassVar[tuple[type[RaftMessage], ...]] = ()
-    """The messages `on_step` is for; none named: all."""
+    """The types of messages for `on_step`; empty: all."""
     sends: ClassVar[tuple[type[RaftMessage], ...]] = ()
-    """The messages `on_send` is for; none named: all."""
+    """The types of messages for `on_send`; empty: all."""
 
     def on_start(self, node: NodeView, restored: PersistentState) -> None:
-        """`node` begins to live on what its store `restored`, at first and after each crash."""
+        """`node` starts with what its store `restored`, the first time or after a crash."""
 
     def on_crash(self, node_id: int) -> None:
-        """The node is gone with everything in its memory."""
+        """The node crashed and lost its memory."""
 
     def on_ready(self, node: NodeView, ready: Ready) -> None:
-        """The node handed over `ready`; it is as it was right after that."""
+        """The node returned `ready`; its state is the one right after that."""
 
     def on_step(self, node: NodeView, message: AnyMessage) -> None:
-        """The node was given `message`."""
+        """The node handled `message`."""
 
     def on_send(self, node_id: int, message: AnyMessage) -> None:
-        """`message` left the node, at once or after its write."""
+        """The node sent `message`, at once or after a write."""
 
     def on_written(self, node_id: int, write: Write) -> None:
-        """`write` is done: on the disk where it has `sync`, and then all before it too."""
+        """`write` is done. With `sync`, it and all earlier ones are durable."""
 
     def on_apply(self, node_id: int, apply: Apply) -> None:
-        """The state machine of the node did `apply`."""
+        """The state machine of the node carried out `apply`."""
 
     def on_propose(self, node: NodeView, ticket: int, payload: bytes) -> None:
-        """The node took `payload`, which nobody ever proposes again, and gave `ticket`."""
+        """The node accepted `payload`, which is unique, and returned `ticket`."""
 
     def on_change(self, node: NodeView, ticket: int, change: MemberChange, target: int) -> None:
-        """The node took a change of the members and gave `ticket`."""
+        """The node accepted a change of members and returned `ticket`."""
 
     def on_read(self, node: NodeView, ticket: int, policy: ReadPolicy, min_index: int) -> None:
-        """The node took a read and gave `ticket`."""
+        """The node accepted a read and returned `ticket`."""
 
     def on_invoke(self, operation: ClientOperation) -> None:
         """A client began an operation."""
 
     def on_return(self, operation: ClientOperation, result: OperationResult) -> None:
-        """A client's operation came back."""
+        """A client's operation ended."""
 
     def at_end(self, nodes: Mapping[int, NodeView]) -> None:
-        """The run is over; `nodes` are those alive."""
+        """The run has ended; `nodes` are the running ones."""
 
     def on_role(self, node: NodeView) -> None:
-        """The node's role or term is another than before."""
+        """The node's role or term changed."""
 
     def on_commit(self, node: NodeView, before: int, as_leader: bool) -> None:
-        """The node's commit index was `before`, also where it fell. `as_leader`: it was the leader
-        of its term then."""
+        """The node's commit index changed from `before`. `as_leader`: the node led its term
+        then."""
 
     def on_write(self, node: NodeView, write: Write) -> None:
-        """A `Ready` of the node held `write`; the disk has not seen it yet."""
+        """A `Ready` of the node contained `write`, which is not done yet."""
 
     def on_answer(self, node: NodeView, answer: Answer) -> None:
-        """A `Ready` of the node held `answer`."""
+        """A `Ready` of the node contained `answer`."""
 
 
 class ObservedState:
-    """A node's state as it was when it was last looked at."""
+    """A node's state when it was last observed."""
 
     __slots__ = ("commit", "role", "term")
 
@@ -145,24 +145,24 @@ class ObservedState:
 
 
 class Checkers:
-    """All checkers of a run, told in the order in which they were given.
+    """All checkers of a run, called in the order in which they are given.
 
-    Its methods are those of the first group of `Checker`. After each input to a node the simulator
+    Its methods are those of `Checker` up to `at_end`. After each input to a node the simulator
     calls `on_ready`, or `observe` where `ready()` gave None.
     """
 
     def __init__(self, checkers: Iterable[Checker]) -> None:
         self.checkers = tuple(checkers)
         self._seen: dict[int, ObservedState] = {}
-        self.on_invoke = self._both("on_invoke")
-        self.on_return = self._both("on_return")
-        self.on_written = self._both("on_written")
-        self.on_apply = self._both("on_apply")
-        self.on_propose = self._both("on_propose")
-        self.on_change = self._both("on_change")
-        self.on_read = self._both("on_read")
-        self.at_end = self._both("at_end")
-        self.on_crash = self._both("on_crash")
+        self.on_invoke = self._combined("on_invoke")
+        self.on_return = self._combined("on_return")
+        self.on_written = self._combined("on_written")
+        self.on_apply = self._combined("on_apply")
+        self.on_propose = self._combined("on_propose")
+        self.on_change = self._combined("on_change")
+        self.on_read = self._combined("on_read")
+        self.at_end = self._combined("at_end")
+        self.on_crash = self._combined("on_crash")
         self._start = self._methods("on_start")
         self._ready = self._methods("on_ready")
         self._role = self._methods("on_role")
@@ -172,28 +172,28 @@ class Checkers:
         self._steps: dict[type, tuple[Callable[..., None], ...]] = {}
         self._sends: dict[type, tuple[Callable[..., None], ...]] = {}
 
-    def _listeners(self, name: str) -> list[Checker]:
+    def _overriding(self, name: str) -> list[Checker]:
         return [c for c in self.checkers if getattr(type(c), name) is not getattr(Checker, name)]
 
     def _methods(self, name: str) -> tuple[Callable[..., None], ...]:
-        return tuple(getattr(checker, name) for checker in self._listeners(name))
+        return tuple(getattr(checker, name) for checker in self._overriding(name))
 
-    def _both(self, name: str) -> Callable[..., None]:
-        """One call for all who listen: nothing, the method itself, or a loop."""
+    def _combined(self, name: str) -> Callable[..., None]:
+        """One function for all checkers with this method: the method itself, or a loop."""
         methods = self._methods(name)
         if len(methods) == 1:
             return methods[0]
 
-        def tell(*event: Any) -> None:
+        def call_all(*event: Any) -> None:
             for method in methods:
                 method(*event)
 
-        return tell
+        return call_all
 
     def _interested(self, name: str, kinds: str, message: type) -> tuple[Callable[..., None], ...]:
         return tuple(
             getattr(checker, name)
-            for checker in self._listeners(name)
+            for checker in self._overriding(name)
             if not (wanted := getattr(checker, kinds)) or message in wanted
         )
 
@@ -229,13 +229,13 @@ class Checkers:
             method(node, ready)
 
     def observe(self, node: NodeView) -> None:
-        """Look whether role, term or commit index of the node changed."""
+        """Report changes of the role, term or commit index of the node."""
         seen = self._seen[node.id]
         commit, term, role = node.commit, node.term, node.role
         if commit == seen.commit and term == seen.term and role is seen.role:
             return
         before = seen.commit
-        # It may have committed its own removal, and lead no more.
+        # A leader that committed its own removal no longer leads.
         led = seen.role is Role.LEADER and term == seen.term
         changed = term != seen.term or role is not seen.role
         seen.commit, seen.term, seen.role = commit, term, role

@@ -1,4 +1,4 @@
-"""What may be called committed, and that it stays so."""
+"""Checkers of commits: what may be committed, and that it stays committed."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from bascule.sim.checkers.disks import Disks
 
 
 class Monotonic(Checker):
-    """In one life a node's term and commit index never fall, and a new life begins at or above the
-    term and the snapshot on its disk."""
+    """A node's term and commit index never fall while it runs, and it starts at or above the term
+    and the snapshot on its disk."""
 
     name = "monotonic commit and term"
 
@@ -48,10 +48,10 @@ class Monotonic(Checker):
 
 
 class CommitIsDurable(Checker):
-    """A leader commits an entry of its own term that a majority of voters has on disk; nobody else
-    commits what no leader has.
+    """A leader commits by counting only an entry of its own term that a majority of the voters has
+    on disk. Other nodes commit only what a leader has committed.
 
-    It is told before the committed_log, which then counts the new index as committed.
+    It is called before `CommittedLog`, which then counts the new index as committed.
     """
 
     name = "a commit is a majority's"
@@ -88,11 +88,11 @@ class CommitIsDurable(Checker):
 
 
 class NothingLost(Checker):
-    """No node gives up a committed entry that it vouched for, or knows to be committed, but for a
-    snapshot, nor its newest snapshot; and at the end a majority of the voters has all of it.
+    """No node removes a committed entry that it acknowledged or knows to be committed, except for a
+    snapshot, nor its newest snapshot. At the end a majority of the voters has all of them.
 
-    To vouch is to tell the leader that committed it, or a later one, that the logs match. Whoever
-    has not may have to truncate: at the word of a leader of a term before that, which comes late.
+    A node acknowledges an entry with a match to the leader that committed it, or to a later one.
+    Other nodes may have to truncate it, because of a late message of an earlier leader.
     """
 
     name = "no committed entry lost"
@@ -101,27 +101,27 @@ class NothingLost(Checker):
     def __init__(self, disks: Disks, committed_log: CommittedLog) -> None:
         self._disks = disks
         self._committed_log = committed_log
-        self._vouched: dict[int, dict[int, int]] = {}
-        """Node -> term -> the highest index it vouched for in it."""
+        self._acknowledged: dict[int, dict[int, int]] = {}
+        """Node -> term -> the highest index that it acknowledged in that term."""
 
-    def _vouch(self, node_id: int, term: int, index: int) -> None:
-        terms = self._vouched.setdefault(node_id, {})
+    def _acknowledge(self, node_id: int, term: int, index: int) -> None:
+        terms = self._acknowledged.setdefault(node_id, {})
         terms[term] = max(index, terms.get(term, 0))
 
     def on_send(self, node_id: int, message: AnyMessage) -> None:
         assert isinstance(message, AppendReply | SnapshotReply)
         if isinstance(message, SnapshotReply) or message.matched:
-            self._vouch(node_id, message.term, message.index)
+            self._acknowledge(node_id, message.term, message.index)
 
     def on_commit(self, node: NodeView, before: int, as_leader: bool) -> None:
         if as_leader:
-            self._vouch(node.id, node.term, node.commit)
+            self._acknowledge(node.id, node.term, node.commit)
 
-    def _answers_for(self, node: NodeView, index: int) -> bool:
+    def _must_keep(self, node: NodeView, index: int) -> bool:
         since = self._committed_log.committed_in(index)
-        vouched = self._vouched.get(node.id, {})
+        acknowledged = self._acknowledged.get(node.id, {})
         return index <= node.commit or any(
-            term >= since and index <= last for term, last in vouched.items()
+            term >= since and index <= last for term, last in acknowledged.items()
         )
 
     def on_write(self, node: NodeView, write: Write) -> None:
@@ -138,7 +138,7 @@ class NothingLost(Checker):
         term = self._committed_log.term_at(index)
         if term is None or index <= disk.snapshot_index or not disk.has(index, term):
             return
-        if self._answers_for(node, index):
+        if self._must_keep(node, index):
             raise InvariantBroken(
                 self.name,
                 f"node {node.id} truncates from {index}, where its disk has the committed entry of "
@@ -160,11 +160,11 @@ class NothingLost(Checker):
 
 
 class MatchIsDurable(Checker):
-    """Who says that its log matches up to an index has the leader's entries up to there on disk.
+    """A node that reports a match index has the leader's entries up to that index on disk.
 
-    Not looked at is what is said to the leader of a term before that on disk: in the very write
-    that made it true a later leader, whom a majority has elected, may have had the entries
-    replaced. They cannot be committed by count any more.
+    A match for a leader of an earlier term than the one on disk is not checked: the write that made
+    it durable may also contain the truncation by a later leader, elected by a majority. The earlier
+    leader can no longer commit those entries by counting.
     """
 
     name = "a match is durable"
@@ -190,7 +190,7 @@ class MatchIsDurable(Checker):
         if index > disk.last:
             raise InvariantBroken(
                 self.name,
-                f"node {node_id} says that it matches up to {index}; its disk reaches to "
+                f"node {node_id} reports a match up to {index}; its disk has entries up to "
                 f"{disk.last}",
             )
         leader = self._nodes.get(message.target)

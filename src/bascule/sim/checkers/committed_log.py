@@ -1,4 +1,4 @@
-"""What the group has committed, as seen by whoever committed it."""
+"""`CommittedLog`: the entries that the group has committed."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from bascule.sim.checkers.base import Checker, InvariantBroken, NodeView
 
 
 class CommittedLog(Checker):
-    """State-machine safety where it is decided: no two nodes commit different entries at an index.
+    """State-machine safety: no two nodes commit different entries at one index.
 
-    Other checkers ask it for what is committed.
+    Other checkers use its record of what is committed.
     """
 
     name = "state-machine safety"
@@ -19,9 +19,9 @@ class CommittedLog(Checker):
     def __init__(self) -> None:
         self.committed: dict[int, Entry] = {}
         self.last = 0
-        """The highest index that any node ever committed."""
+        """The highest index that any node committed."""
         self.records: list[tuple[int, int]] = []
-        """(term of the node that committed, highest index by then), oldest first."""
+        """(term of the committing node, highest committed index), oldest first."""
         self._members: list[Members] = []
 
     def on_start(self, node: NodeView, restored: PersistentState) -> None:
@@ -68,7 +68,7 @@ class CommittedLog(Checker):
             )
 
     def term_at(self, index: int) -> int | None:
-        """The term of what is committed at `index`."""
+        """The term of the committed entry at `index`."""
         entry = self.committed.get(index)
         return None if entry is None else entry.term
 
@@ -80,7 +80,8 @@ class CommittedLog(Checker):
         return None
 
     def committed_in(self, index: int) -> int:
-        """The term of the leader that committed `index`, or a later one; 0 where nobody has."""
+        """The term of the leader that committed `index`, or a later one; 0 if it is not
+        committed."""
         return next((term for term, last in self.records if last >= index), 0)
 
     def committed_before(self, term: int) -> int:
@@ -92,7 +93,7 @@ class CommittedLog(Checker):
 
 
 def describe_entry(entry: Entry) -> str:
-    """An entry for the text of a breach."""
+    """An entry as text, for errors."""
     return (
         f"({entry.index}, term {entry.term}, {EntryKind(entry.kind).name}, {entry.payload[:32]!r})"
     )

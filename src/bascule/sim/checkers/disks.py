@@ -1,4 +1,4 @@
-"""What each node's disk holds for sure, as told by its writes; and whether a restart finds it."""
+"""`Disks`: what each node's disk contains for certain, and whether a restart finds it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from bascule.sim.checkers.base import Checker, InvariantBroken, NodeView
 
 
 class Disk:
-    """What of one node survives any crash."""
+    """The state of one node that survives any crash."""
 
     __slots__ = ("_chunks", "last", "snapshot_index", "term", "terms", "unsynced", "vote")
 
@@ -20,25 +20,25 @@ class Disk:
         self.last = 0
         """The last entry, or the snapshot's index where that is later."""
         self.terms: dict[int, int] = {}
-        """Index -> term; what is behind `last` is meaningless."""
+        """Index -> term; entries behind `last` have no meaning."""
         self.snapshot_index = 0
         self._chunks: dict[int, set[int]] = {}
         self.unsynced: deque[Write] = deque()
-        """Handed over, and not on the disk for sure: a crash may keep any first part of them."""
+        """Writes that may not be durable: a crash may keep any number of the oldest."""
 
     def has(self, index: int, term: int) -> bool:
-        """Whether the entry (`index`, `term`), or a snapshot that stands for it, is there."""
+        """Whether the entry (`index`, `term`), or a snapshot that covers it, is there."""
         if index <= self.snapshot_index:
             return True
         return index <= self.last and self.terms.get(index) == term
 
     def last_with(self, index: int, term: int) -> int:
-        """The last entry once there is a snapshot at `index`: of a log that has another term there
-        nothing counts any more."""
+        """The last entry once there is a snapshot at `index`. A log with another term at that index
+        no longer counts."""
         return self.last if self.has(index, term) else index
 
     def synced(self, number: int) -> None:
-        """The writes up to `number` are there."""
+        """The writes up to `number` are durable."""
         while self.unsynced and self.unsynced[0].number <= number:
             self._make(self.unsynced.popleft())
 
@@ -51,7 +51,7 @@ class Disk:
             terms = self.terms
             for entry in write.entries:
                 terms[entry.index] = entry.term
-            # Entries asked for before a snapshot was installed may lie before its end.
+            # A write may have been handed over before a snapshot with a higher index was installed.
             self.last = max(write.entries[-1].index, self.snapshot_index)
         for chunk in write.chunks:
             numbers = self._chunks.setdefault(chunk.index, set())
@@ -64,12 +64,12 @@ class Disk:
             self._chunks.pop(index, None)
 
     def cut(self) -> int:
-        """The first entry that a truncation under way may have removed already."""
+        """The first entry that an unsynced truncation may have removed."""
         cuts = [write.truncate_from for write in self.unsynced if write.truncate_from]
         return min(cuts, default=self.last + 1)
 
     def reset(self, restored: PersistentState) -> None:
-        """Begin again with what a store found."""
+        """Start again with what the store restored."""
         self.term, self.vote = restored.term, restored.voted_for
         snapshot = restored.snapshot
         self.snapshot_index = self.last = 0 if snapshot is None else snapshot.index
@@ -84,7 +84,7 @@ class Disk:
 class Disks(Checker):
     """What was synced is there after a crash: term, vote, entries and snapshot.
 
-    Other checkers ask it what is on a disk, so it is told before them.
+    Other checkers use its record of the disks, so it is called before them.
     """
 
     name = "what was synced survives"
@@ -127,7 +127,7 @@ class Disks(Checker):
                 f"{disk.snapshot_index}",
             )
         found = {entry.index: entry.term for entry in restored.entries}
-        # The snapshot may be one whose chunks were not synced, and kept by the crash.
+        # The chunks of this snapshot may have been unsynced, and kept by the crash.
         last = disk.last
         if restored.snapshot is not None:
             last = disk.last_with(start, restored.snapshot.term)

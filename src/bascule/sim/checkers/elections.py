@@ -1,4 +1,4 @@
-"""Who may lead: one to a term, by votes that survive, after asking whether they would be given."""
+"""Checkers of elections: one leader per term, durable votes, and a pre-vote before each term."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from bascule.sim.checkers.disks import Disks
 
 
 class ElectionSafety(Checker):
-    """A term has one leader, in one life of it (thesis 3.4)."""
+    """A term has one leader, between two starts of it (thesis 3.4)."""
 
     name = "election safety"
 
@@ -29,14 +29,14 @@ class ElectionSafety(Checker):
         if leader != me:
             raise InvariantBroken(
                 self.name,
-                f"node {me[0]} in its life {me[1]} leads term {node.term}, which node {leader[0]} "
-                f"led in its life {leader[1]}",
+                f"node {me[0]}, start {me[1]}, leads term {node.term}, which node {leader[0]}, "
+                f"start {leader[1]}, led",
             )
 
 
 class OneVote(Checker):
-    """A node votes for one candidate a term, itself included, in all its lives; and its vote leaves
-    it, or counts for itself, only once it is on its disk."""
+    """A node votes for one candidate per term, itself included, across restarts. A vote is sent, or
+    counted by the node itself, only when it is on disk."""
 
     name = "one durable vote a term"
     sends = (VoteReply, VoteRequest)
@@ -73,28 +73,28 @@ class OneVote(Checker):
 
 
 class PreVote(Checker):
-    """A term begins only after a majority said that it would vote for it, unless the leader handed
-    over (thesis 9.6, 3.10): nobody disturbs a group that has a leader."""
+    """A term begins only after a majority granted its pre-vote, unless the leader transferred
+    leadership (thesis 9.6, 3.10). So no node disrupts a group that has a leader."""
 
     name = "no term without a pre-vote"
     steps = (VoteReply, TimeoutNow)
 
     def __init__(self) -> None:
-        self._said_yes: dict[int, dict[int, set[int]]] = {}
-        """Node -> term asked for -> who said yes. Answers to older questions come late."""
+        self._granted: dict[int, dict[int, set[int]]] = {}
+        """Node -> requested term -> who granted its pre-vote. Replies may be late."""
         self._forced: dict[int, int] = {}
-        """Node -> the term that its leader asked it to begin."""
+        """Node -> the term that its leader told it to begin."""
         self._begun: dict[int, int] = {}
 
     def on_start(self, node: NodeView, restored: PersistentState) -> None:
-        self._said_yes.pop(node.id, None)
+        self._granted.pop(node.id, None)
         self._forced.pop(node.id, None)
 
     def on_step(self, node: NodeView, message: AnyMessage) -> None:
         if isinstance(message, TimeoutNow):
             self._forced[node.id] = message.term + 1
         elif isinstance(message, VoteReply) and message.pre and message.granted:
-            said = self._said_yes.setdefault(node.id, {})
+            said = self._granted.setdefault(node.id, {})
             said.setdefault(message.term, set()).add(message.source)
 
     def on_role(self, node: NodeView) -> None:
@@ -103,10 +103,10 @@ class PreVote(Checker):
         begun, self._begun[node.id] = self._begun.get(node.id, 0), node.term
         if begun == node.term or self._forced.get(node.id) == node.term:
             return
-        yes = self._said_yes.pop(node.id, {}).get(node.term, set()) | {node.id}
+        yes = self._granted.pop(node.id, {}).get(node.term, set()) | {node.id}
         if not node.members.is_majority(yes.__contains__):
             raise InvariantBroken(
                 self.name,
                 f"node {node.id} begins term {node.term}; of the voters {node.members.voters} "
-                f"only {sorted(yes)} said that they would vote for it",
+                f"only {sorted(yes)} granted a pre-vote",
             )

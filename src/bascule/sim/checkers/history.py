@@ -1,6 +1,6 @@
-"""What clients did: operations on keys, when each began and ended, and what it answered.
+"""The history of clients: operations on keys, with their invocations, returns and results.
 
-The order of the calls is the only time there is: an operation precedes another where it returned
+The order of the events is the only notion of time: an operation precedes another one if it returned
 before the other was invoked.
 """
 
@@ -13,67 +13,67 @@ import msgspec
 
 
 class OperationKind(Enum):
-    """What an operation does to the value of its key; a key without a value holds None."""
+    """The effect of an operation on the value of its key; a key without a value has None."""
 
     GET = "get"
-    """Answers the value."""
+    """Returns the value."""
     PUT = "put"
     """Sets the value."""
     CAS = "cas"
-    """Sets the value if it is `expected`, and answers whether it was."""
+    """Sets the value if it is `expected`, and returns whether it was."""
     APPEND = "append"
-    """Adds to the end of the value; None counts as empty."""
+    """Appends to the value; None counts as empty."""
 
 
 class ClientOperation(msgspec.Struct, frozen=True):
-    """One call of a client. `number` is its own in the whole history."""
+    """One operation of a client. `number` is unique."""
 
     number: int
     client: int
     key: str
     action: OperationKind
     value: bytes = b""
-    """What a put, cas or append writes. Checks are fastest where no two write the same."""
+    """What a put, cas or append writes. Checks are fastest if all values differ."""
     expected: bytes | None = None
-    """What a cas wants to find."""
+    """The value that a cas expects."""
 
 
 class OperationStatus(Enum):
-    """What a client knows of its operation."""
+    """What a client knows about its operation."""
 
     OK = "ok"
     FAILED = "failed"
-    """It had no effect and never will."""
+    """It has no effect and never will."""
     UNKNOWN = "unknown"
-    """It may have taken effect, now or later; an operation that never returned is the same."""
+    """It may take effect or not, now or later; the same as an operation that never returned."""
 
 
 class OperationResult(msgspec.Struct, frozen=True):
     """How an operation ended."""
 
-    fate: OperationStatus
+    status: OperationStatus
     value: bytes | None = None
-    """What a get found."""
+    """The value that a get returned."""
     swapped: bool = False
-    """Whether a cas found what it expected."""
+    """Whether a cas found the expected value."""
 
 
 NEVER: Final = 1 << 62
-"""When an operation with an unknown fate returned, as far as order goes."""
+"""The time at which an operation with unknown status returns."""
 
 
 class OperationCall(msgspec.Struct, frozen=True):
-    """An operation with its place in time: `[invoked, returned]`, `NEVER` for an unknown fate."""
+    """An operation with its place in time: `[invoked, returned]`, `NEVER` for an unknown status."""
 
     operation: ClientOperation
     invoked: int
     returned: int
     result: OperationResult | None
-    """None where the fate is unknown."""
+    """None if the status is unknown."""
 
 
 class OperationHistory:
-    """Collects invocations and returns in the order in which they happen."""
+    """Records invocations and returns in their order."""
 
     __slots__ = ("_calls", "_open", "_time")
 
@@ -86,22 +86,22 @@ class OperationHistory:
         return len(self._calls) + len(self._open)
 
     def invoke(self, operation: ClientOperation) -> None:
-        """`operation` begins now."""
+        """`operation` begins."""
         assert operation.number not in self._open, operation
         self._time += 1
         self._open[operation.number] = (operation, self._time)
 
-    def give_back(self, operation: ClientOperation, result: OperationResult) -> None:
-        """`operation` ends now. One that failed had no effect and is forgotten."""
+    def finish(self, operation: ClientOperation, result: OperationResult) -> None:
+        """`operation` ends. A failed one had no effect and is dropped."""
         _, invoked = self._open.pop(operation.number)
         self._time += 1
-        if result.fate is OperationStatus.OK:
+        if result.status is OperationStatus.OK:
             self._calls.append(OperationCall(operation, invoked, self._time, result))
-        elif result.fate is OperationStatus.UNKNOWN:
+        elif result.status is OperationStatus.UNKNOWN:
             self._calls.append(OperationCall(operation, invoked, NEVER, None))
 
     def calls(self) -> dict[str, list[OperationCall]]:
-        """All calls by key, those still open among them, each key's in the order of invocation."""
+        """All calls by key, in the order of their invocations, including those without a return."""
         found = [*self._calls]
         found += [
             OperationCall(operation, at, NEVER, None) for operation, at in self._open.values()

@@ -1,4 +1,4 @@
-"""Memory is bounded: every section, window and queue of a node by its setting."""
+"""`BoundedMemory`: every section, window and queue of a node stays within its setting."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from bascule.raft.report import NodeReport
 from bascule.raft.store import PersistentState
 from bascule.sim.checkers.base import Checker, InvariantBroken, NodeView
 
-LOOK_EVERY: Final = 64
-"""Of so many `Ready`s of all nodes, one is followed by a look at the node's whole report."""
+REPORT_EVERY: Final = 64
+"""The whole report of a node is checked after one of so many `Ready`s of all nodes."""
 
 
 class Reporting(Protocol):
-    """A node that tells everything about itself."""
+    """A node with a report."""
 
     def report(self) -> NodeReport: ...
 
 
 class BoundedMemory(Checker):
-    """A log holds no more than its capacity, but for no-ops of elections that committed nothing;
-    what is in progress, in flight or waiting stays within its limits, and so does each message."""
+    """A log has no more entries than its capacity, except no-ops of elections without a commit.
+    What is in progress, in flight or waiting stays within its limits, and so does each message."""
 
     name = "bounded memory"
 
@@ -48,11 +48,11 @@ class BoundedMemory(Checker):
         if ready.apply is not None and len(ready.apply.entries) > node.config.apply_entries_max:
             raise InvariantBroken(
                 self.name,
-                f"node {node.id} hands over {len(ready.apply.entries)} entries to apply; the most "
+                f"node {node.id} returns {len(ready.apply.entries)} entries to apply; the most "
                 f"is {node.config.apply_entries_max}",
             )
         self._readies += 1
-        if self._readies % LOOK_EVERY == 0:
+        if self._readies % REPORT_EVERY == 0:
             self._check_report(node)
 
     def on_propose(self, node: NodeView, ticket: int, payload: bytes) -> None:
@@ -61,13 +61,13 @@ class BoundedMemory(Checker):
         if pending > config.pending_entries_max:
             raise InvariantBroken(
                 self.name,
-                f"node {node.id} took a proposal as number {pending} in progress; the most is "
+                f"node {node.id} accepted a proposal as entry {pending} in progress; the most is "
                 f"{config.pending_entries_max}",
             )
         if log.pending_bytes > config.pending_bytes_max and pending > 1:
             raise InvariantBroken(
                 self.name,
-                f"node {node.id} took a proposal that makes {log.pending_bytes} bytes in "
+                f"node {node.id} accepted a proposal that makes {log.pending_bytes} bytes in "
                 f"progress; the most is {config.pending_bytes_max}",
             )
 
@@ -85,7 +85,7 @@ class BoundedMemory(Checker):
         if sum(entry.kind == EntryKind.NO_OP for entry in entries) < beyond:
             raise InvariantBroken(
                 self.name,
-                f"node {node.id} holds {len(log)} entries, {log.first} to {log.last}; the capacity "
+                f"node {node.id} has {len(log)} entries, {log.first} to {log.last}; the capacity "
                 f"is {log.capacity}",
             )
 

@@ -1,22 +1,20 @@
-"""Whether clients saw one copy of the data: a linearizability check of what they did.
+"""Linearizability of a history: whether clients saw the behaviour of a single copy of the data.
 
-The search is Wing and Gong's, with Lowe's memory of the configurations that led nowhere, for each
-key by itself (linearizability is local), as in Porcupine. A *configuration* is the set of the
-operations that took effect, as a bitmask, and the value they left. From one configuration the next
-is reached by an operation whose invocation precedes the return of every operation that has not
-taken effect yet.
+The search is Wing and Gong's, with Lowe's cache of configurations that led nowhere, separately for
+each key (linearizability is local), as in Porcupine. A *configuration* is the set of operations
+that took effect, as a bitmask, and the resulting value. The next configuration is reached by an
+operation that was invoked before the return of every operation that has not taken effect yet.
 
-These facts keep the search small, and change no verdict:
+These rules keep the search small and do not change its verdict:
 
-- An operation that leaves the value as it is and saw what it answered (a get, a cas that failed)
-  takes effect as soon as it can: if any order is right, the one with it moved to the front is.
-- A value that is no beginning of any value that anybody saw or expected is as good as any other
-  such: appends only add to its end, so nobody will ever see more of it than that it is none of
-  those.
-- Of unknown operations with one effect the one invoked first will do.
-- An operation of unknown fate need not take effect, so it is tried only for somebody to see: until
-  an answer comes that would be wrong without it, it is *hidden*; nothing may put another value over
-  it then, nor bring about the value that there would be without it. A get of unknown fate is left
+- An operation that does not change the value and returned what it saw (a get, a failed cas) takes
+  effect as early as possible: if any order is valid, so is the one with it moved to the front.
+- Values that are no prefix of a value that was seen or expected are equivalent: appends only extend
+  them, so no later operation can distinguish them.
+- Of several operations with unknown status and the same effect, the one invoked first is tried.
+- An operation with unknown status need not take effect, so it is tried only if another operation
+  sees its effect. Until a result requires it, it is *hidden*: meanwhile no operation may overwrite
+  its value, or produce the value that there would be without it. A get with unknown status is left
   out.
 """
 
@@ -38,27 +36,35 @@ from bascule.sim.checkers.history import (
 )
 
 CONFIGURATIONS_MAX: Final = 100_000
-"""A check that looked at so many gives up; a second or two of searching."""
+"""A check gives up after so many configurations: a second or two of searching."""
 
 Value: TypeAlias = bytes | None
 
 
 class Verdict(Enum):
-    """What a check found."""
+    """The result of a check."""
 
     LINEARIZABLE = "linearizable"
     VIOLATED = "not linearizable"
     UNDECIDED = "undecided"
-    """It would take longer than `configurations_max` allows."""
+    """The check exceeded `configurations_max`."""
 
 
 class Register:
-    """The calls on one key, prepared for the search: bit i of a mask is call i, those whose fate is
-    known first, each part in the order of invocation."""
+    """The calls on one key, prepared for the search: bit i of a mask is call i, those whose status
+    is known first, each part in the order of invocation."""
 
     __slots__ = (
-        "_beginnings", "_by_return", "_nameless", "_seen", "_starts", "_unknown_starts", "alike",
-        "calls", "known", "known_mask",
+        "_by_return",
+        "_prefixes",
+        "_seen",
+        "_starts",
+        "_unknown_starts",
+        "_unseen",
+        "alike",
+        "calls",
+        "known",
+        "known_mask",
     )  # fmt: skip
 
     def __init__(self, calls: Sequence[OperationCall]) -> None:
@@ -81,13 +87,14 @@ class Register:
         seen = {call.result.value for call in known if call.result is not None}
         seen |= {call.operation.expected for call in self.calls}
         self._seen = sorted(value for value in seen if value is not None)
-        self._nameless = max(self._seen, key=len, default=b"") + b"."
-        """Stands for every value that is no beginning of one that was seen: longer than all."""
-        self._beginnings: dict[bytes, bytes] = {}
+        self._unseen = max(self._seen, key=len, default=b"") + b"."
+        """Represents every value that is no prefix of one that was seen; longer than all of
+        them."""
+        self._prefixes: dict[bytes, bytes] = {}
         self.alike = self._find_alike(unknown)
 
     def _find_alike(self, unknown: Sequence[OperationCall]) -> dict[int, int]:
-        """Bit of a call of unknown fate -> mask of all that have its effect."""
+        """Bit of a call of unknown status -> mask of all that have its effect."""
         masks: dict[object, int] = {}
         effects = [self._effect(call.operation) for call in unknown]
         for bit, effect in enumerate(effects, self.known):
@@ -103,18 +110,18 @@ class Register:
         return OperationKind.PUT, self.named(value)
 
     def named(self, value: Value) -> Value:
-        """`value` where somebody saw it or more of it, else the one that stands for all others."""
+        """`value` if it is a prefix of a seen value, else the representative of all others."""
         if value is None:
             return None
-        found = self._beginnings.get(value)
+        found = self._prefixes.get(value)
         if found is None:
             at = bisect_left(self._seen, value)
             begins = at < len(self._seen) and self._seen[at].startswith(value)
-            found = self._beginnings[value] = value if begins else self._nameless
+            found = self._prefixes[value] = value if begins else self._unseen
         return found
 
     def open_at(self, done: int, first: int) -> tuple[int, int]:
-        """The calls that may take effect next, as a mask, and where to look for the next return.
+        """The calls that may take effect next, as a mask, and the position of the next return.
 
         `first` is the position in the order of returns before which all is done.
         """
@@ -169,7 +176,7 @@ class Place:
         self.first = first
         self.rest = 0
         self.hidden = False
-        """Calls of unknown fate took effect, and nobody saw it yet."""
+        """Calls of unknown status took effect, and nobody saw it yet."""
         self.without: Value = None
         """The value that there would be without them, where hidden."""
 
@@ -267,7 +274,7 @@ class Linearizability(Checker):
         self._history.invoke(operation)
 
     def on_return(self, operation: ClientOperation, result: OperationResult) -> None:
-        self._history.give_back(operation, result)
+        self._history.finish(operation, result)
 
     def at_end(self, nodes: object) -> None:
         for key, calls in self._history.calls().items():
@@ -293,7 +300,7 @@ def shortest(calls: Sequence[OperationCall]) -> str:
 
 
 def before(calls: Sequence[OperationCall], moment: int) -> list[OperationCall]:
-    """The history as it was at `moment`: what had not returned is of unknown fate."""
+    """The history as it was at `moment`: what had not returned is of unknown status."""
     return [
         call
         if call.returned <= moment

@@ -1,4 +1,4 @@
-"""What a log may hold and how it may change (thesis 3.5, 3.6)."""
+"""Checkers of logs (thesis 3.5, 3.6)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class AppendOnly(Checker):
 
     def __init__(self) -> None:
         self._tails: dict[int, tuple[int, int]] = {}
-        """Leader -> (its term, its last entry when it last handed over a write)."""
+        """Leader -> (its term, its last entry at its last write)."""
 
     def on_write(self, node: NodeView, write: Write) -> None:
         if node.role is not Role.LEADER:
@@ -33,7 +33,7 @@ class AppendOnly(Checker):
 
 
 class LogMatching(Checker):
-    """An index and a term name one entry, and all before it, in every log there ever was."""
+    """An index and a term identify an entry, and all entries before it, in every log."""
 
     name = "log matching"
 
@@ -69,9 +69,9 @@ class LogMatching(Checker):
 
 
 class LeaderCompleteness(Checker):
-    """A new leader has every entry that was committed anywhere in an earlier term.
+    """A new leader has every entry that any node committed in an earlier term.
 
-    With log matching it is enough to look at the last of them.
+    Because of log matching, checking the last of them is enough.
     """
 
     name = "leader completeness"

@@ -1,4 +1,4 @@
-"""What state machines are fed, and the snapshots they make."""
+"""Checkers of state machines: what they apply, and their snapshots."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from bascule.sim.checkers.committed_log import CommittedLog, describe_entry
 
 
 class ApplyOrder(Checker):
-    """Every state machine is fed the committed entries in order, each once in a life, without a gap
-    but what a snapshot stands for."""
+    """Every state machine applies the committed entries in order, each once after a start, with no
+    gap except entries that a snapshot covers."""
 
     name = "applied in order"
 
@@ -55,13 +55,13 @@ class ApplyOrder(Checker):
         if applied != apply.last:
             raise InvariantBroken(
                 self.name,
-                f"node {node_id} says that it applied {apply.last} and was at {applied}",
+                f"node {node_id} applies up to {apply.last}, and its entries end at {applied}",
             )
 
 
 class SnapshotsAgree(Checker):
-    """Snapshots at one index are the same on all members, chunk by chunk, with the members in force
-    there; and they stand for what is committed."""
+    """Snapshots at one index are equal on all members, chunk by chunk, with the members in force at
+    that index, and they cover committed entries."""
 
     name = "snapshots agree"
 

@@ -1,4 +1,4 @@
-"""Who belongs to the group: one change at a time, and everybody knows (thesis 4.1)."""
+"""Checkers of membership: one change at a time, in force on every node (thesis 4.1)."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from bascule.sim.checkers.committed_log import CommittedLog
 
 
 class OneChange(Checker):
-    """A leader begins a change of the members only when the one before and an entry of its own term
-    are committed, and changes one member at a time."""
+    """A leader begins a change of members only when the previous change and an entry of its own
+    term are committed, and changes one member at a time."""
 
     name = "one membership change at a time"
 
     def __init__(self) -> None:
         self._last: dict[int, Members] = {}
-        """Node -> the members in force before the entries it wrote last."""
+        """Node -> the members in force before its last write."""
 
     def on_start(self, node: NodeView, restored: PersistentState) -> None:
         self._last[node.id] = node.members

@@ -1,10 +1,9 @@
-"""Many users at once: bursts of writes and reads to whoever leads, or thinks so.
+"""`BurstClients`: bursts of proposals and reads to one leader.
 
-Clients ask one thing at a time, so a leader seldom has more than a few entries that are not
-committed, and what becomes of many when it loses its office would be seen seldom too. A crowd asks
-any leader there is, also one that was replaced and does not know it, and does not come again: what
-it is told is held to the truth of answers and reads, not to an order of operations, so its key is
-no client's.
+The other clients have one operation at a time, so a leader seldom has more than a few uncommitted
+entries. Bursts show what happens to many of them when it loses leadership. They go to any leader,
+including one that was replaced and does not know it. Their key belongs to no other client, since
+checkers compare their answers with the committed log, not with an order of operations.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ BURST_MAX: Final = 30
 
 
 class BurstClients:
-    """Asks much at once."""
+    """Sends bursts of requests."""
 
     def __init__(self, clients: SimClients) -> None:
         self._clients = clients
@@ -30,24 +29,24 @@ class BurstClients:
         self._prng = clients.cluster.prng
 
     def burst(self) -> None:
-        """Writes, reads or both of them to one leader, new or old."""
+        """Send proposals, reads or both to one leader, present or replaced."""
         leaders = [member for member in self._cluster.up() if leads(member)]
         if leaders:
-            self.ask(self._prng.pick(leaders), reads=self._prng.pick((0.0, 0.2, 1.0)))
+            self.send(self._prng.pick(leaders), reads=self._prng.pick((0.0, 0.2, 1.0)))
 
-    def ask(self, leader: SimMember, *, reads: float) -> None:
-        """A burst to this one, of which so many are reads, if it is up and leads."""
+    def send(self, leader: SimMember, *, reads: float) -> None:
+        """Send a burst to `leader` if it is up and leads; `reads` is the share of reads."""
         if not leads(leader):
             return
         try:
             for _ in range(self._prng.between(1, BURST_MAX)):
                 if not leader.is_up:
-                    return  # its disk failed by what it was asked
-                self._ask_one(leader, reads)
+                    return  # a request made its disk fail
+                self._send_one(leader, reads)
         except BasculeError:
-            return  # it leads no more, or has no room
+            return  # it no longer leads, or has no room
 
-    def _ask_one(self, leader: SimMember, reads: float) -> None:
+    def _send_one(self, leader: SimMember, reads: float) -> None:
         prng = self._prng
         ticks = self._cluster.plan.config.election_ticks
         deadline = prng.between(1, 3 * ticks) if prng.happens(0.2) else None
@@ -61,9 +60,9 @@ class BurstClients:
     def _on_answer(
         self, member: SimMember, answer: Answer, effect: CommandResult | None, asked: None
     ) -> None:
-        """Nobody waits for it: checkers look at every answer."""
+        """Nothing to do: checkers examine every answer."""
 
 
 def leads(member: SimMember) -> bool:
-    """Whether a machine is up and takes itself for the leader."""
+    """Whether a machine is up and considers itself the leader."""
     return member.is_up and member.node is not None and member.node.role is Role.LEADER

@@ -1,8 +1,8 @@
-"""Simulated users: one operation at a time each, and an honest record of what they were told.
+"""Simulated clients, each with one operation at a time, and a record of their results.
 
-A client asks the node it takes for the leader, follows hints, and asks again only where it was told
-that nothing happened. What it was not told stays unknown for good, and it goes on under another
-number, as a process that was restarted would.
+A client sends to the node that it considers the leader, follows hints, and retries only if it was
+answered that the operation had no effect. Without such an answer the result stays unknown, and the
+client continues under another process number, like a restarted process.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ ACTIONS: Final = (
     OperationKind.APPEND,
 )  # fmt: skip
 """A client draws each operation from these."""
-PATIENCE: Final = 8
-"""Elections after which a client gives an operation up."""
+OPERATION_ELECTIONS_MAX: Final = 8
+"""Election timeouts after which a client gives up an operation."""
 VALUE_BYTES_MAX: Final = 120
-"""A client that read a longer value puts a short one next."""
+"""After reading a longer value a client puts a short one."""
 
 
 class SimClient:
-    """One user."""
+    """One client."""
 
     __slots__ = (
         "_attempt",
@@ -55,13 +55,13 @@ class SimClient:
         self._prng = clients.cluster.prng
         self.process = process
         self.acknowledged = 0
-        """Writes known to have been committed."""
+        """Writes known to be committed."""
         self._operation: ClientOperation | None = None
         self._attempt = 0
-        """Numbers what was asked; an answer to another than the last is of no interest."""
+        """Number of the last request; answers to earlier ones are ignored."""
         self._target = 0
         self._known: dict[str, bytes | None] = {}
-        """What was last seen of a key."""
+        """The last known value of each key."""
         self._seen_index = 0
         """The index of the last entry known to be committed."""
         self._think()
@@ -84,8 +84,8 @@ class SimClient:
         self._operation = operation
         self._cluster.checkers.on_invoke(operation)
         loop = self._cluster.loop
-        loop.after(PATIENCE * self._cluster.plan.election, self._give_up, operation)
-        self._ask(0)
+        loop.after(OPERATION_ELECTIONS_MAX * self._cluster.plan.election, self._give_up, operation)
+        self._send(0)
 
     def _draw(self, number: int) -> ClientOperation:
         prng, known = self._prng, self._known
@@ -100,25 +100,25 @@ class SimClient:
             return ClientOperation(number, self.process, key, action, value, known.get(key))
         return ClientOperation(number, self.process, key, action, value)
 
-    # -- asking -------------------------------------------------------------------------------
+    # -- requests -----------------------------------------------------------------------------
 
-    def _ask(self, after: int) -> None:
-        """Send the request, which takes its time and may get lost."""
+    def _send(self, after: int) -> None:
+        """Send the request. It is delayed and may be lost."""
         plan, prng = self._cluster.plan, self._prng
         self._attempt = self._clients.next_number()
         if not prng.happens(self._clients.loss):
             delay = after + prng.below(plan.request_delay_max + 1)
             self._cluster.loop.after(delay, self._arrive, self._operation, self._attempt)
 
-    def _ask_elsewhere(self, leader: int | None) -> None:
-        """Nothing happened there: try the leader that was named, or anyone, a little later."""
+    def _retry(self, leader: int | None) -> None:
+        """The request had no effect: send it to `leader`, or later to any node."""
         prng = self._prng
         if leader and prng.happens(0.9):
             self._target = leader
-            self._ask(0)
+            self._send(0)
         else:
             self._target = 0
-            self._ask(prng.wait(self._cluster.plan.beat))
+            self._send(prng.wait(self._cluster.plan.beat))
 
     def _arrive(self, operation: ClientOperation, attempt: int) -> None:
         if self._operation is not operation or self._attempt != attempt:
@@ -128,7 +128,7 @@ class SimClient:
         if member is None or not member.is_up:
             up = cluster.up()
             if not up:
-                self._ask(cluster.plan.election)
+                self._send(cluster.plan.election)
                 return
             member = self._prng.pick(up)
             self._target = member.id
@@ -138,9 +138,9 @@ class SimClient:
             else:
                 self._propose(member, operation)
         except NotLeader as error:
-            self._ask_elsewhere(error.leader)
+            self._retry(error.leader)
         except (CannotReplicate, LimitExceeded):
-            self._ask(self._prng.wait(cluster.plan.beat))
+            self._send(self._prng.wait(cluster.plan.beat))
 
     def _deadline(self) -> int | None:
         ticks = self._cluster.plan.config.election_ticks
@@ -172,11 +172,11 @@ class SimClient:
         if effect is not None and effect.number != attempt:
             raise InvariantBroken(
                 "answers",
-                f"node {member.id} said that proposal {attempt} is at index {answer.index}, "
-                f"where {effect.number} is",
+                f"node {member.id} answered that proposal {attempt} is at index {answer.index}, "
+                f"where proposal {effect.number} is",
             )
         if self._operation is not operation or self._attempt != attempt:
-            return  # given up
+            return  # a late answer
         outcome = answer.outcome
         if outcome is RequestOutcome.COMMITTED:
             self._seen_index = max(self._seen_index, answer.index)
@@ -184,13 +184,13 @@ class SimClient:
             if effect is None:
                 self._end(OperationResult(OperationStatus.UNKNOWN))
             elif self._prng.happens(self._clients.loss):
-                pass  # the answer is lost on its way
+                pass  # the answer is lost
             else:
                 if effect.done and operation.action is not OperationKind.APPEND:
                     self._known[operation.key] = operation.value
                 self._end(OperationResult(OperationStatus.OK, swapped=effect.done))
         elif outcome is RequestOutcome.NOT_LEADER:
-            self._ask_elsewhere(answer.leader)
+            self._retry(answer.leader)
         else:
             self._end(OperationResult(OperationStatus.UNKNOWN))
 
@@ -207,9 +207,9 @@ class SimClient:
             self._known[operation.key] = value
             self._end(OperationResult(OperationStatus.OK, value=value))
         elif answer.outcome is RequestOutcome.NOT_LEADER:
-            self._ask_elsewhere(answer.leader)
+            self._retry(answer.leader)
         else:
-            self._ask_elsewhere(None)
+            self._retry(None)
 
     def _give_up(self, operation: ClientOperation, _: None) -> None:
         if self._operation is operation:
@@ -219,12 +219,12 @@ class SimClient:
         operation = self._operation
         assert operation is not None
         self._operation = None
-        if operation.action is OperationKind.GET and result.fate is OperationStatus.UNKNOWN:
+        if operation.action is OperationKind.GET and result.status is OperationStatus.UNKNOWN:
             result = OperationResult(
                 OperationStatus.FAILED
             )  # a read that was not answered changed nothing
         self._cluster.checkers.on_return(operation, result)
-        if result.fate is OperationStatus.UNKNOWN:
+        if result.status is OperationStatus.UNKNOWN:
             self.process = self._clients.next_process()
         if self._seen_index and self._prng.happens(0.2):
             self._read_locally()
@@ -233,7 +233,7 @@ class SimClient:
     # -- local reads --------------------------------------------------------------------------
 
     def _read_locally(self) -> None:
-        """Ask any node for what this client has written."""
+        """Read at any node what this client has written."""
         up = self._cluster.up()
         if up:
             member = self._prng.pick(up)
@@ -246,7 +246,7 @@ class SimClient:
         try:
             member.read(ReadPolicy.LOCAL, index, ticks, self._on_local_read, index)
         except CannotReplicate:
-            pass  # too many reads wait there
+            pass  # too many reads wait
 
     def _on_local_read(
         self, member: SimMember, answer: Answer, effect: CommandResult | None, index: int
@@ -255,13 +255,13 @@ class SimClient:
         if answer.outcome is RequestOutcome.READABLE and member.state.applied < index:
             raise InvariantBroken(
                 "local reads",
-                f"node {member.id} let index {index} be read and has applied "
+                f"node {member.id} allowed a read at index {index} and has applied "
                 f"{member.state.applied}",
             )
 
 
 class SimClients:
-    """All users of a cluster."""
+    """All clients of a cluster."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
@@ -285,12 +285,12 @@ class SimClients:
         self.operations += 1
         return self.next_number()
 
-    def calm_down(self) -> None:
-        """No request is lost from now on, and everyone asks more often."""
+    def end_faults(self) -> None:
+        """Lose no request from now on, and send more often."""
         self.loss = 0.0
         self.think = self.cluster.plan.beat
 
     @property
     def acknowledged(self) -> int:
-        """Writes known to be committed, of all users."""
+        """Writes known to be committed, of all clients."""
         return sum(client.acknowledged for client in self.all)

@@ -1,4 +1,4 @@
-"""What goes wrong, when, and for how long: one train of events for each kind that was drawn."""
+"""`Faults`: an independent series of faults for each kind that was drawn."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ Links = tuple[tuple[int, int], ...]
 
 DISK_ERRORS: Final = (errno.EIO, errno.ENOSPC)
 FAIL_IN_MAX: Final = 40
-"""A failing disk fails within so many calls."""
+"""A failing disk fails within this many calls."""
 
 
 class NextLeaderWatcher(Checker):
-    """Tells of the next leader when it is elected and has not said so to anyone yet."""
+    """Calls a function when the next leader is elected, before it sends anything."""
 
-    name = "herald"
+    name = "next leader"
 
     def __init__(self) -> None:
-        self.told: Callable[[int], None] | None = None
-        """Called with the node once."""
+        self.callback: Callable[[int], None] | None = None
+        """Called once, with the id of the leader; None: nothing is waiting."""
 
     def on_role(self, node: NodeView) -> None:
-        if node.role is Role.LEADER and self.told is not None:
-            told, self.told = self.told, None
-            told(node.id)
+        if node.role is Role.LEADER and self.callback is not None:
+            callback, self.callback = self.callback, None
+            callback(node.id)
 
 
 class Faults:
-    """Strikes a cluster until it is told to stop."""
+    """Injects faults into a cluster until `stop`."""
 
     def __init__(
         self,
@@ -52,9 +52,9 @@ class Faults:
         self._next_leader = next_leader
         self._prng = cluster.prng
         self._active = True
-        self.struck: dict[FaultKind, int] = {}
-        """How often each kind has happened."""
-        self._acts: dict[FaultKind, Callable[[], None]] = {
+        self.counts: dict[FaultKind, int] = {}
+        """How often each kind happened."""
+        self._injectors: dict[FaultKind, Callable[[], None]] = {
             FaultKind.CRASH: self._crash,
             FaultKind.OUTAGE: self._outage,
             FaultKind.PAUSE: self._pause,
@@ -78,14 +78,14 @@ class Faults:
             FaultKind.BURST: burst_clients.burst,
         }
         for fault, mean in cluster.plan.faults.items():
-            cluster.loop.after(self._prng.wait(mean), self._strike, fault, mean)
+            cluster.loop.after(self._prng.wait(mean), self._inject, fault, mean)
 
     def stop(self) -> None:
-        """Nothing goes wrong from now on, and what is broken is mended."""
+        """Inject nothing more, and end all faults."""
         self._active = False
-        self._next_leader.told = None
+        self._next_leader.callback = None
         cluster = self._cluster
-        cluster.network.mend_all()
+        cluster.network.restore_all()
         cluster.network.set(cluster.plan.calm)
         for member in list(cluster.members.values()):
             member.disk_queue.slow = False
@@ -96,19 +96,18 @@ class Faults:
             if cluster.may_start(member):
                 member.start()
 
-    def _strike(self, fault: FaultKind, mean: int) -> None:
+    def _inject(self, fault: FaultKind, mean: int) -> None:
         if self._active:
-            self.struck[fault] = self.struck.get(fault, 0) + 1
-            self._cluster.note(0, f"strikes: {fault.value}")
-            self._acts[fault]()
-            self._cluster.loop.after(self._prng.wait(mean), self._strike, fault, mean)
+            self.counts[fault] = self.counts.get(fault, 0) + 1
+            self._cluster.note(0, f"fault: {fault.value}")
+            self._injectors[fault]()
+            self._cluster.loop.after(self._prng.wait(mean), self._inject, fault, mean)
 
-    def _lasts(self) -> int:
+    def _duration(self) -> int:
         return self._prng.wait(self._cluster.plan.fault_lasts)
 
     def _anyone(self) -> SimMember | None:
-        """A machine that is up; a leader as often as all others together, for it has more to
-        lose."""
+        """A machine that is up; the leader with a probability of 0.4 at least."""
         leader = self._cluster.leader()
         if leader is not None and self._prng.happens(0.4):
             return leader
@@ -121,7 +120,7 @@ class Faults:
         if (member := self._anyone()) is not None:
             self._cluster.crash(member, self._cluster.down_time())
             if self._prng.happens(0.3):
-                # One more in the election that follows, where votes are promised and given.
+                # Another crash in the election that follows.
                 wait = self._prng.wait(self._cluster.plan.election)
                 self._cluster.loop.after(wait, self._on_aftershock)
 
@@ -132,16 +131,16 @@ class Faults:
     def _outage(self) -> None:
         for member in self._cluster.members.values():
             if member.node is not None:
-                self._cluster.crash(member, self._lasts())
+                self._cluster.crash(member, self._duration())
 
     def _pause(self) -> None:
         if (member := self._anyone()) is not None:
             member.pause()
-            self._cluster.loop.after(self._lasts(), self._on_resume, member, member.life)
+            self._cluster.loop.after(self._duration(), self._on_resume, member, member.life)
 
     def _on_resume(self, member: SimMember, life: int) -> None:
         if member.life == life and member.paused:
-            # A lease is trusted on the word of the clock: whoever serves by it looks there first.
+            # A node that serves reads by lease has to advance its clock before other inputs.
             leases = self._cluster.plan.config.lease_reads
             member.resume(clock_first=leases or self._prng.happens(0.5))
 
@@ -149,9 +148,9 @@ class Faults:
 
     def _cut(self, links: Links) -> None:
         self._cluster.network.cut(links)
-        self._cluster.loop.after(self._lasts(), self._on_mend, links)
+        self._cluster.loop.after(self._duration(), self._on_cut_end, links)
         if FaultKind.BURST in self._cluster.plan.faults and self._prng.happens(0.5):
-            # Asked of a leader that cannot commit, or one that follows it.
+            # The burst reaches a leader that cannot commit, or its successor.
             wait = self._prng.wait(self._cluster.plan.election)
             self._cluster.loop.after(wait, self._on_burst)
 
@@ -159,8 +158,8 @@ class Faults:
         if self._active:
             self._burst_clients.burst()
 
-    def _on_mend(self, links: Links, _: None) -> None:
-        self._cluster.network.mend(links)
+    def _on_cut_end(self, links: Links, _: None) -> None:
+        self._cluster.network.restore(links)
 
     def _ids(self) -> list[int]:
         return list(self._cluster.members)
@@ -202,9 +201,9 @@ class Faults:
     def _on_flap(self, links: Links, left: int) -> None:
         network = self._cluster.network
         if not left or not self._active:
-            network.mend(links)
+            network.restore(links)
             return
-        (network.cut if left % 2 else network.mend)(links)
+        (network.cut if left % 2 else network.restore)(links)
         every = max(1, self._cluster.plan.fault_lasts // 6)
         self._cluster.loop.after(self._prng.wait(every), self._on_flap, links, left - 1)
 
@@ -212,11 +211,11 @@ class Faults:
         ids = self._ids()
         left, right = self._prng.pick(ids), self._prng.pick(ids)
         links = ((left, right), (right, left))
-        by = int(self._prng.spread(1, 4) * self._cluster.plan.beat)
+        by = int(self._prng.log_uniform(1, 4) * self._cluster.plan.beat)
         self._cluster.network.slow(links, by)
-        self._cluster.loop.after(self._lasts(), self._on_quick_link, links)
+        self._cluster.loop.after(self._duration(), self._on_slow_link_end, links)
 
-    def _on_quick_link(self, links: Links, _: None) -> None:
+    def _on_slow_link_end(self, links: Links, _: None) -> None:
         self._cluster.network.slow(links, 0)
 
     # -- leaders ------------------------------------------------------------------------------
@@ -235,14 +234,14 @@ class Faults:
         self._cluster.loop.after(wait, self._on_aftershock)
 
     def _relay(self) -> None:
-        if (leader := self._cluster.leader()) is not None and self._next_leader.told is None:
+        if (leader := self._cluster.leader()) is not None and self._next_leader.callback is None:
             self._cut_off(leader, 0, (), self._prng.between(2, 6))
 
     def _cut_off(self, leader: SimMember, before: int, links: Links, left: int) -> None:
-        """Cut a leader off, at times with one that follows it, the leader before it for one; until
-        there is another leader, of which the same becomes as soon as it is elected."""
+        """Isolate a leader, sometimes together with one follower, for example the previous leader.
+        The next leader is isolated in the same way as soon as it is elected."""
         cluster, prng = self._cluster, self._prng
-        cluster.network.mend(links)
+        cluster.network.restore(links)
         if not self._active or not left:
             return
         others = [number for number in self._ids() if number != leader.id]
@@ -256,29 +255,29 @@ class Faults:
             others = [number for number in others if number not in inner]
         links = between(inner, others)
         cluster.network.cut(links)
-        cluster.loop.after(0, self._on_asked_to_write, leader)
+        cluster.loop.after(0, self._on_proposals, leader)
         if prng.happens(0.3):
-            cluster.loop.after(prng.wait(cluster.plan.beat), self._on_restarted, leader)
-        told = partial(self._on_elected, leader.id, links, left - 1)
-        self._next_leader.told = told
-        cluster.loop.after(4 * cluster.plan.election, self._on_nobody_elected, told, links)
+            cluster.loop.after(prng.wait(cluster.plan.beat), self._on_crash, leader)
+        callback = partial(self._on_elected, leader.id, links, left - 1)
+        self._next_leader.callback = callback
+        cluster.loop.after(4 * cluster.plan.election, self._on_nobody_elected, callback, links)
 
     def _on_elected(self, before: int, links: Links, left: int, node_id: int) -> None:
         cluster, old = self._cluster, self._cluster.members[before]
         wait = self._prng.between(0, 2 * cluster.plan.election)
-        cluster.loop.after(wait, self._on_asked, old)
+        cluster.loop.after(wait, self._on_requests, old)
         self._cut_off(cluster.members[node_id], before, links, left)
 
-    def _on_nobody_elected(self, told: Callable[[int], None], links: Links) -> None:
-        if self._next_leader.told is told:
-            self._next_leader.told = None
-            self._cluster.network.mend(links)
+    def _on_nobody_elected(self, callback: Callable[[int], None], links: Links) -> None:
+        if self._next_leader.callback is callback:
+            self._next_leader.callback = None
+            self._cluster.network.restore(links)
 
-    def _on_asked_to_write(self, leader: SimMember, _: None) -> None:
+    def _on_proposals(self, leader: SimMember, _: None) -> None:
         if self._active:
-            self._burst_clients.ask(leader, reads=0.0)
+            self._burst_clients.send(leader, reads=0.0)
 
-    def _on_restarted(self, member: SimMember, _: None) -> None:
+    def _on_crash(self, member: SimMember, _: None) -> None:
         if self._active and member.is_up:
             self._cluster.crash(member, self._cluster.down_time())
 
@@ -293,9 +292,9 @@ class Faults:
         outward = tuple((leader.id, other) for other in others)
         by = prng.between(election // 2, 2 * election)
         cluster.network.slow(inward, by)
-        cluster.loop.after(by + self._lasts(), self._on_deaf, leader, (inward, outward))
+        cluster.loop.after(by + self._duration(), self._on_cut_outward, leader, (inward, outward))
 
-    def _on_deaf(self, leader: SimMember, links: tuple[Links, Links]) -> None:
+    def _on_cut_outward(self, leader: SimMember, links: tuple[Links, Links]) -> None:
         if not self._active:
             return
         cluster, prng = self._cluster, self._prng
@@ -303,27 +302,27 @@ class Faults:
         election = cluster.plan.election
         cluster.network.cut(outward)
         for _ in range(6):
-            cluster.loop.after(prng.between(0, 3 * election), self._on_asked, leader)
-        cluster.loop.after(3 * election, self._on_mend, outward)
-        cluster.loop.after(3 * election, self._on_quick_link, inward)
+            cluster.loop.after(prng.between(0, 3 * election), self._on_requests, leader)
+        cluster.loop.after(3 * election, self._on_cut_end, outward)
+        cluster.loop.after(3 * election, self._on_slow_link_end, inward)
 
-    def _on_asked(self, leader: SimMember, _: None) -> None:
+    def _on_requests(self, leader: SimMember, _: None) -> None:
         if self._active:
-            self._burst_clients.ask(leader, reads=0.9)
+            self._burst_clients.send(leader, reads=0.9)
 
     # -- disks --------------------------------------------------------------------------------
 
     def _slow_disk(self) -> None:
         if (member := self._anyone()) is not None:
             member.disk_queue.slow = True
-            self._cluster.loop.after(self._lasts(), self._on_quick_disk, member)
+            self._cluster.loop.after(self._duration(), self._on_slow_disk_end, member)
 
-    def _on_quick_disk(self, member: SimMember, _: None) -> None:
+    def _on_slow_disk_end(self, member: SimMember, _: None) -> None:
         member.disk_queue.slow = False
 
     def _fail_disk(self) -> None:
         if (member := self._anyone()) is not None:
-            calls = int(self._prng.spread(1, FAIL_IN_MAX))
+            calls = int(self._prng.log_uniform(1, FAIL_IN_MAX))
             member.store.fail_in(calls, self._prng.pick(DISK_ERRORS))
 
     def _wreck(self) -> None:
@@ -346,5 +345,5 @@ class Faults:
 
 
 def between(left: list[int], right: list[int]) -> Links:
-    """Both directions of every link between two parts, one after the other."""
+    """Both directions of every link between two parts, alternating."""
     return tuple(link for a in left for b in right for link in ((a, b), (b, a)))

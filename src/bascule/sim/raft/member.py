@@ -25,7 +25,7 @@ from bascule.raft.messages import AnyMessage, EntryKind
 from bascule.raft.node import RaftNode
 from bascule.raft.testing.memory_store import MemoryStore
 from bascule.sim.checkers.base import InvariantBroken
-from bascule.sim.loop import OperationKind
+from bascule.sim.loop import Callback
 from bascule.sim.raft.disk_queue import DiskQueue
 from bascule.sim.raft.environment import Environment
 from bascule.sim.raft.state import CommandResult, KeyValues
@@ -82,7 +82,7 @@ class SimMember:
         self.paused = False
         self.wrecked = False
         """Whether its disk is destroyed; it never starts again then."""
-        self._backlog: list[tuple[OperationKind, Any, Any]] = []
+        self._backlog: list[tuple[Callback, Any, Any]] = []
         self._tickets: dict[int, tuple[AnswerCallback, Any]] = {}
         self._awaited: dict[int, tuple[AnswerCallback, Any, Answer]] = {}
         """By index: committed proposals that are not applied yet."""

@@ -1,8 +1,7 @@
-"""Whoever runs the group: adds, promotes and removes members, hands leadership over.
+"""`Operator`: adds, promotes and removes members, and transfers leadership.
 
-The operator keeps the one rule that is his to keep: he takes no member out, and lets no disk be
-written off, if the majority then needed has lost its disks. He switches a machine off for good only
-when its removal is known to be committed.
+The operator follows one rule: no member is removed if the remaining voters would have no majority
+of intact disks. A machine is switched off for good only when its removal is known to be committed.
 """
 
 from __future__ import annotations
@@ -21,16 +20,16 @@ MACHINES_MAX: Final = 14
 
 
 class Operator:
-    """Changes of members and of leaders, as often as the plan says."""
+    """Changes of members and leaders."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self._prng = cluster.prng
         self.changes = 0
-        """Known to be committed."""
+        """Changes known to be committed."""
 
     def change(self) -> None:
-        """Ask the leader for a change that suits the members it has."""
+        """Request a change of members from the leader, depending on the members that it has."""
         leader = self._cluster.leader()
         if leader is None:
             return
@@ -69,12 +68,12 @@ class Operator:
         return MemberChange.REMOVE, target if self._cluster.survives(after) else 0
 
     def _whole(self, target: int) -> int:
-        """`target` if it may vote one day, else 0."""
+        """`target` if its disk is intact, else 0."""
         member = self._cluster.members.get(target)
         return target if member is not None and not member.wrecked else 0
 
     def _newcomer(self, members: Members) -> int:
-        """A machine that is not a member: one that waits, or a new one."""
+        """A machine that is not a member: a waiting one, or a new one."""
         cluster = self._cluster
         waiting = [
             member.id
@@ -104,7 +103,7 @@ class Operator:
             self._cluster.loop.after(wait, self._retire, target)
 
     def _retire(self, target: int, _: None) -> None:
-        """Switch a removed machine off, unless anyone counts on it again."""
+        """Switch off a removed machine, unless it is a member again."""
         cluster = self._cluster
         machine = cluster.members[target]
         others = [

@@ -1,8 +1,8 @@
-"""What is drawn for a run before it begins: the group, its machines, and how often what goes wrong.
+"""`RunPlan`: what is drawn before a run: the group, its machines, and the rates of faults.
 
-Every run draws its own probabilities (swarm testing): one without any partition but with many
-crashes reaches states that a run with everything at once never does. Times follow the heartbeat,
-so that a group with heartbeats of 20 ms sees as much trouble between two of them as one of 2 s.
+Every run draws its own rates (swarm testing): a run without partitions and with many crashes
+reaches states that a run with all faults at once does not. Times scale with the heartbeat interval,
+so that the number of faults between two heartbeats does not depend on it.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ NODES: Final = (3, 3, 3, 3, 5, 5, 5, 5, 1, 2, 4, 6, 7)
 
 
 class FaultKind(Enum):
-    """What may go wrong."""
+    """A kind of fault."""
 
     CRASH = "crash"
     OUTAGE = "outage"
     """All machines at once."""
     PAUSE = "pause"
     SPLIT = "split"
-    """The members in two parts that do not hear each other."""
+    """A partition into two parts."""
     ISOLATE = "isolate"
     """One member, in both directions, or in one alone."""
     BRIDGE = "bridge"
@@ -38,7 +38,7 @@ class FaultKind(Enum):
     LINK = "link"
     """One direction of one link."""
     FLAP = "flap"
-    """A cut that comes and goes."""
+    """A partition that begins and ends repeatedly."""
     SLOW_LINK = "slow link"
     SLOW_DISK = "slow disk"
     FAIL_DISK = "failing disk"
@@ -51,14 +51,14 @@ class FaultKind(Enum):
     TRANSFER = "transfer"
     CAMPAIGN = "campaign"
     DUEL = "duel"
-    """Two stand for election at once, and a third crashes meanwhile."""
+    """Two nodes campaign at once, and another one crashes meanwhile."""
     RELAY = "relay"
-    """One leader after another is cut off with entries it cannot commit, and those before are let
-    in again: the paper's figure 8."""
+    """One leader after another is isolated with uncommitted entries, and earlier ones return (Raft
+    paper, figure 8)."""
     LATE_ANSWERS = "late answers"
-    """What a leader hears is old, then nobody hears it; it goes on being asked."""
+    """Messages to a leader are delayed, then those from it are lost, while it gets requests."""
     BURST = "burst"
-    """Many writes and reads at once."""
+    """Many proposals and reads at once."""
 
 
 CLOCKS: Final = (FaultKind.CLOCK_JUMP, FaultKind.CLOCK_DRIFT)
@@ -66,7 +66,7 @@ RARE: Final = (FaultKind.WRECK, FaultKind.OUTAGE)
 
 
 class HeartbeatPace(Enum):
-    """Which heartbeats are drawn."""
+    """The range of heartbeat intervals."""
 
     ANY = "any"
     SLOW = "slow"
@@ -77,7 +77,7 @@ class HeartbeatPace(Enum):
 
 @dataclass(slots=True, frozen=True, kw_only=True)
 class RunPlan:
-    """A run. Times in microseconds."""
+    """The parameters of a run. Times in microseconds."""
 
     seed: int
     nodes: int
@@ -85,7 +85,7 @@ class RunPlan:
     tick: int
     network: NetworkConditions
     calm: NetworkConditions
-    """The network once nothing goes wrong any more."""
+    """The network in the phase without faults."""
     disk: DiskLatency
     busy_max: int
     apply_max: int
@@ -93,23 +93,23 @@ class RunPlan:
     clients: int
     keys: int
     think: int
-    """Between two operations of one client, on average."""
+    """Mean time between two operations of a client."""
     request_delay_max: int
     request_loss: float
     safety: int
-    """How long the first phase lasts."""
+    """Length of the phase with faults."""
     faults: dict[FaultKind, int] = field(default_factory=dict)
-    """Mean time between two faults of a kind; what is not in it does not happen."""
+    """Mean time between two faults of a kind; kinds without one do not occur."""
     fault_lasts: int = 0
-    """How long a fault lasts, on average."""
+    """Mean duration of a fault."""
     drift: float = 0.0
-    """By how much of itself a clock may run wrong."""
+    """Maximum clock drift, as a share."""
     learners: int = 0
-    """Learners that the group begins with, beside its `nodes`."""
+    """Initial learners, in addition to `nodes`."""
     promotes: float = 0.8
-    """How often the operator makes a voter of a learner rather than remove it."""
+    """Probability that the operator promotes a learner rather than removes it."""
     by_codec: bool = False
-    """Whether messages pass through bytes on their way."""
+    """Whether messages are encoded and decoded."""
 
     @property
     def beat(self) -> int:
@@ -121,8 +121,8 @@ class RunPlan:
 
     @property
     def liveness(self) -> int:
-        """Within so long all is well again: some elections, a snapshot by small chunks, a round
-        trip for each entry of a log that is sent one by one."""
+        """Bound of the phase without faults: some elections, a snapshot in small chunks, and a
+        round trip for each entry of a log."""
         calm = self.calm
         trip = 2 * (calm.delay + calm.jitter) + 4 * (self.disk.sync + self.disk.sync_jitter)
         trip += 2 * (self.busy_max + self.apply_max)
@@ -138,14 +138,14 @@ def draw_plan(
     all_faults: bool = False,
     by_codec: bool = False,
 ) -> RunPlan:
-    """The plan of a seed; `nodes` and `pace` narrow it, `all_faults` leaves no kind out."""
+    """The plan of a seed. `nodes` and `pace` restrict it; with `all_faults` every kind occurs."""
     election_ticks, heartbeat_ticks = prng.pick(TIMES)
     low, high = {
         HeartbeatPace.ANY: (20 * MILLISECOND, 2 * SECOND),
         HeartbeatPace.SLOW: (SECOND // 2, 2 * SECOND),
         HeartbeatPace.FAST: (100 * MILLISECOND, 101 * MILLISECOND),
     }[pace]
-    tick = max(1, int(prng.spread(low, high)) // heartbeat_ticks)
+    tick = max(1, int(prng.log_uniform(low, high)) // heartbeat_ticks)
     beat = tick * heartbeat_ticks
     clock_faults = all_faults or prng.happens(0.6)
     config = _config(prng, election_ticks, heartbeat_ticks, leases=not clock_faults)
@@ -159,8 +159,8 @@ def draw_plan(
         network=_network(prng, beat),
         calm=NetworkConditions(delay=beat // 50, jitter=beat // 50),
         disk=DiskLatency(
-            sync=int(prng.spread(50, beat / 4)),
-            sync_jitter=int(prng.spread(50, beat / 4)),
+            sync=int(prng.log_uniform(50, beat / 4)),
+            sync_jitter=int(prng.log_uniform(50, beat / 4)),
             together_max=prng.pick((1, 2, 16)),
         ),
         busy_max=prng.pick((0, 0, beat // 100, beat // 20)),
@@ -168,12 +168,12 @@ def draw_plan(
         chunk_bytes=prng.pick((8, 16, 40, 100, 1_000)),
         clients=prng.between(1, 4),
         keys=prng.pick((1, 2, 4)),
-        think=int(prng.spread(beat / 2, beat * 8)),
+        think=int(prng.log_uniform(beat / 2, beat * 8)),
         request_delay_max=beat // 10,
         request_loss=prng.pick((0.0, 0.0, 0.01, 0.05)),
         safety=prng.between(150, 500) * beat,
         faults=faults,
-        fault_lasts=int(prng.spread(beat * 2, beat * 30)),
+        fault_lasts=int(prng.log_uniform(beat * 2, beat * 30)),
         drift=prng.pick((0.0, 0.01, 0.1, 0.3)) if FaultKind.CLOCK_DRIFT in faults else 0.0,
         learners=prng.pick((0, 0, 0, 0, 1, 2)),
         promotes=prng.pick((0.1, 0.8, 0.8)),
@@ -205,12 +205,12 @@ def _config(prng: Prng, election_ticks: int, heartbeat_ticks: int, *, leases: bo
 def _network(prng: Prng, beat: int) -> NetworkConditions:
     rare = (0.0, 0.0, 0.005, 0.03, 0.1)
     return NetworkConditions(
-        delay=int(prng.spread(50, beat / 4)),
-        jitter=int(prng.spread(50, beat / 4)),
+        delay=int(prng.log_uniform(50, beat / 4)),
+        jitter=int(prng.log_uniform(50, beat / 4)),
         loss=prng.pick(rare),
         repeat=prng.pick(rare),
         late=prng.pick(rare),
-        late_by=int(prng.spread(beat, beat * 20)),
+        late_by=int(prng.log_uniform(beat, beat * 20)),
         ordered=prng.happens(0.3),
     )
 
@@ -219,7 +219,7 @@ def _faults(prng: Prng, beat: int, *, all_faults: bool, clocks: bool) -> dict[Fa
     drawn = {}
     for fault in FaultKind:
         wanted = prng.happens(0.5)
-        mean = int(prng.spread(beat * 15, beat * 300)) * (4 if fault in RARE else 1)
+        mean = int(prng.log_uniform(beat * 15, beat * 300)) * (4 if fault in RARE else 1)
         if (wanted or all_faults) and (clocks or fault not in CLOCKS):
             drawn[fault] = mean
     return drawn

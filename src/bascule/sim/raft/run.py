@@ -1,4 +1,4 @@
-"""A run of one seed: a plan, a phase of faults, a phase of peace, a judgement."""
+"""A run of one seed: a plan, a phase with faults, a phase without, and the final checks."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ from bascule.sim.raft.plan import HeartbeatPace, draw_plan
 from bascule.sim.raft.trace import Trace
 
 CRASHED: Final = "no exception"
-"""The invariant that a run breaks by raising what no checker raised."""
+"""The invariant that an exception breaks that no checker raised."""
 
 
 class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What narrows the dice of a run; together with the seed it says everything."""
+    """Restrictions of what is drawn. Seed and options determine a run."""
 
     nodes: int = 0
-    """As many members to begin with; 0: drawn."""
+    """Number of initial members; 0: drawn."""
     pace: HeartbeatPace = HeartbeatPace.ANY
     all_faults: bool = False
-    """Whether every kind of fault is among those drawn."""
+    """Whether every kind of fault occurs."""
     by_codec: bool = False
-    """Whether every message is encoded and decoded on its way."""
+    """Whether every message is encoded and decoded."""
     seconds: int = 0
-    """Simulated length of the first phase; 0: drawn."""
+    """Simulated length of the phase with faults; 0: drawn."""
 
     def as_arguments(self) -> str:
-        """As the command line takes them."""
+        """As options of the command line."""
         parts = []
         if self.nodes:
             parts.append(f"--nodes {self.nodes}")
@@ -57,7 +57,7 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What a run that broke nothing came to."""
+    """The result of a run that broke no invariant."""
 
     seed: int
     nodes: int
@@ -66,20 +66,20 @@ class RunResult(msgspec.Struct, frozen=True, kw_only=True):
     events: int
     messages: int
     committed: int
-    """Index up to which the group has committed."""
+    """Commit index of the group."""
     acknowledged: int
-    """Writes that clients know to be committed."""
+    """Writes that were acknowledged to clients."""
     operations: int
     crashes: int
     changes: int
-    """Changes of members known to be committed."""
+    """Committed changes of members."""
     faults: dict[str, int]
     digest: str
-    """Equal for two runs that went the same way."""
+    """Equal runs have equal digests."""
 
 
 class SimulationFailed(Exception):
-    """A run broke an invariant; the text is the whole report but for the program's version."""
+    """A run broke an invariant; the text is the report without the program's version."""
 
     def __init__(
         self, seed: int, invariant: str, text: str, *, last_events: tuple[str, ...], replay: str
@@ -93,7 +93,7 @@ class SimulationFailed(Exception):
         self.replay = replay
 
     def __reduce__(self) -> tuple[Callable[..., SimulationFailed], tuple[object, ...]]:
-        # Across processes: what pickle makes of keywords otherwise is a call without them.
+        # For other processes: by default pickle calls the class without keyword arguments.
         arguments = (self.seed, self.invariant, self.text, self.last_events, self.replay)
         return _failed, arguments
 
@@ -105,7 +105,7 @@ def _failed(
 
 
 def no_checkers() -> Sequence[Checker]:
-    """Runs are then judged by what every run looks at itself."""
+    """Without checkers a run only checks progress and the final state."""
     return ()
 
 
@@ -117,9 +117,9 @@ def run_seed(
     trace: Trace | None = None,
     mutant: str = "",
 ) -> RunResult:
-    """Run a seed; `mutant` is only named in the replay line.
+    """Run a seed. `mutant` is only named in the replay line.
 
-    Raises: SimulationFailed. Without `trace`, a run that fails is repeated for its last events.
+    Raises: SimulationFailed. Without `trace`, a failed run is repeated to record its last events.
     """
     options = options or RunOptions()
     if trace is not None:
@@ -157,7 +157,7 @@ def _run(
             seed, broken.name, broken.text, last_events=last, replay=replay
         ) from broken
     except Exception as error:
-        # Whatever the production code raises here it would have raised in production.
+        # An exception of the production code.
         text = f"{type(error).__name__}: {error}"
         raise SimulationFailed(seed, CRASHED, text, last_events=last, replay=replay) from error
 
@@ -182,35 +182,35 @@ class SimulationRun:
         self.faults = Faults(self.cluster, self.operator, BurstClients(self.clients), next_leader)
 
     def play(self) -> RunResult:
-        """Both phases. Raises: InvariantBroken."""
+        """Run both phases. Raises: InvariantBroken."""
         cluster = self.cluster
         cluster.start()
         cluster.loop.run(self._safety)
-        cluster.note(0, "nothing goes wrong from here on")
+        cluster.note(0, "faults end")
         self.faults.stop()
-        self.clients.calm_down()
+        self.clients.end_faults()
         before = [client.acknowledged for client in self.clients.all]
-        self._until(lambda: self._owed(before))
-        cluster.note(0, "clients ask nothing from here on")
+        self._until(lambda: self._unacknowledged(before))
+        cluster.note(0, "clients stop")
         self.clients.active = False
-        self._until(self._restless)
-        self._agree()
+        self._until(self._unsettled)
+        self._check_states_equal()
         self._checkers.at_end(cluster.nodes())
         return self._result()
 
-    def _until(self, owed: Callable[[], str]) -> None:
-        """Let time pass until nothing is owed any more."""
+    def _until(self, pending: Callable[[], str]) -> None:
+        """Let time pass until `pending` returns no reason to wait."""
         loop, plan = self.cluster.loop, self.plan
         deadline = loop.now + plan.liveness
-        while what := owed():
+        while reason := pending():
             if loop.now >= deadline:
                 raise InvariantBroken(
-                    "progress", f"{plan.liveness / SECOND:.0f} s without faults, and {what}"
+                    "progress", f"{plan.liveness / SECOND:.0f} s without faults, and {reason}"
                 )
             loop.run(loop.now + plan.election)
 
-    def _owed(self, before: list[int]) -> str:
-        """What is missing before clients have all they may expect."""
+    def _unacknowledged(self, before: list[int]) -> str:
+        """Why not every client has had a write committed since `before`; empty if all have."""
         if self.cluster.leader() is None:
             return "nobody leads"
         for client, acknowledged in zip(self.clients.all, before, strict=True):
@@ -218,8 +218,8 @@ class SimulationRun:
                 return f"client {client.process} has had no write committed"
         return ""
 
-    def _restless(self) -> str:
-        """What keeps the group from being at one with itself."""
+    def _unsettled(self) -> str:
+        """Why the members differ or still have work; empty if they are settled."""
         leader = self.cluster.leader()
         if leader is None or leader.node is None:
             return "nobody leads"
@@ -239,11 +239,11 @@ class SimulationRun:
             if member.state.applied != node.applied:
                 return f"member {member.id}'s state machine is at {member.state.applied}"
             if member.waiting:
-                return f"member {member.id} has not answered {member.waiting} questions"
+                return f"member {member.id} has not answered {member.waiting} requests"
         return ""
 
     def _in_force(self, members: Members) -> list[SimMember]:
-        """The machines of `members` whose disks were not destroyed."""
+        """The machines of `members` that are not destroyed or switched off."""
         found = [self.cluster.members[number] for number in members.all]
         return [
             member
@@ -251,8 +251,8 @@ class SimulationRun:
             if not member.wrecked and member.id not in self.cluster.retired
         ]
 
-    def _agree(self) -> None:
-        """All state machines hold the same."""
+    def _check_states_equal(self) -> None:
+        """Check that all state machines are equal."""
         leader = self.cluster.leader()
         assert leader is not None
         assert leader.node is not None
@@ -282,6 +282,6 @@ class SimulationRun:
             operations=self.clients.operations,
             crashes=cluster.crashes,
             changes=self.operator.changes,
-            faults={fault.value: times for fault, times in self.faults.struck.items()},
+            faults={fault.value: times for fault, times in self.faults.counts.items()},
             digest=f"{cluster.loop.digest:016x}{state:08x}",
         )

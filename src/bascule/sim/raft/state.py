@@ -16,7 +16,7 @@ VERBS: Final = {OperationKind.PUT: PUT, OperationKind.CAS: CAS, OperationKind.AP
 
 
 class KeyValueCommand(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A proposal's payload. `number` is its own: nobody proposes the same twice."""
+    """A proposal's payload. `number` is unique."""
 
     number: int
     verb: int
@@ -26,11 +26,11 @@ class KeyValueCommand(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class CommandResult(msgspec.Struct, frozen=True, gc=False):
-    """What applying a command came to."""
+    """The result of a command."""
 
     number: int
     done: bool
-    """False where a CAS found another value."""
+    """False if a CAS found another value."""
 
 
 encode_command = msgspec.msgpack.Encoder().encode
@@ -40,14 +40,14 @@ _encode_state = msgspec.msgpack.Encoder(order="sorted").encode
 
 
 class KeyValues:
-    """Keys and their values; `applied` is the index they stand for."""
+    """A map of keys to values, as of index `applied`."""
 
     __slots__ = ("applied", "chunk_bytes", "values")
 
     def __init__(self, chunk_bytes: int) -> None:
         self.applied = 0
         self.chunk_bytes = chunk_bytes
-        """A chunk of a snapshot holds at most so many bytes."""
+        """Maximum size of a snapshot chunk."""
         self.values: dict[str, bytes] = {}
 
     def apply(self, payload: bytes) -> CommandResult:
@@ -63,11 +63,11 @@ class KeyValues:
         return CommandResult(command.number, True)
 
     def take_snapshot(self) -> tuple[bytes, ...]:
-        """The chunks of the state; equal on all that applied the same."""
+        """The chunks of the state; equal on all members that applied the same entries."""
         whole = _encode_state((self.applied, self.values))
         size = self.chunk_bytes
         return tuple([whole[at : at + size] for at in range(0, len(whole), size)])
 
     def restore(self, chunks: Sequence[bytes]) -> None:
-        """Become what the chunks hold."""
+        """Replace the state by the one in the chunks."""
         self.applied, self.values = _decode_state(b"".join(chunks))

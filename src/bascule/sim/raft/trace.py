@@ -1,4 +1,4 @@
-"""The events of a run in words: all of them as they come, or the last ones when it fails."""
+"""`Trace`: the events of a run as text, all of them or the last ones before a failure."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LAST_EVENTS: Final = 60
 
 
 class Trace(Checker):
-    """Writes a line for each event, to `write` or, without, into the `last` ones."""
+    """Passes a line for each event to `write`, or keeps the last ones in `last`."""
 
     name = "trace"
 
@@ -32,7 +32,7 @@ class Trace(Checker):
         self._loop = loop
 
     def note(self, node_id: int, text: str) -> None:
-        """One line; node 0 is the world."""
+        """Write one line; node 0 is the simulator."""
         now = 0 if self._loop is None else self._loop.now
         who = f"n{node_id}" if node_id else "--"
         self._write(f"{now / SECOND:12.6f} {who:>3} {text}")
@@ -57,7 +57,7 @@ class Trace(Checker):
 
     def on_ready(self, node: NodeView, ready: Ready) -> None:
         if (write := ready.write) is not None:
-            self.note(node.id, f"asks for write {_write(write)}")
+            self.note(node.id, f"requests write {_write(write)}")
         if (apply := ready.apply) is not None and apply.restore is not None:
             self.note(node.id, f"restores the snapshot at {apply.restore.index}")
 
@@ -75,13 +75,13 @@ class Trace(Checker):
         self.note(node_id, f"has applied up to {apply.last}{snapshot}")
 
     def on_propose(self, node: NodeView, ticket: int, payload: bytes) -> None:
-        self.note(node.id, f"takes proposal {payload!r} at {node.log.last}: ticket {ticket}")
+        self.note(node.id, f"accepts proposal {payload!r} at {node.log.last}: ticket {ticket}")
 
     def on_change(self, node: NodeView, ticket: int, change: MemberChange, target: int) -> None:
-        self.note(node.id, f"takes {change.name} {target} at {node.log.last}: ticket {ticket}")
+        self.note(node.id, f"accepts {change.name} {target} at {node.log.last}: ticket {ticket}")
 
     def on_read(self, node: NodeView, ticket: int, policy: ReadPolicy, min_index: int) -> None:
-        self.note(node.id, f"takes a {policy.value} read: ticket {ticket}")
+        self.note(node.id, f"accepts a {policy.value} read: ticket {ticket}")
 
     def on_answer(self, node: NodeView, answer: Answer) -> None:
         self.note(
@@ -94,7 +94,7 @@ class Trace(Checker):
     def on_return(self, operation: ClientOperation, result: OperationResult) -> None:
         self.note(
             0,
-            f"client {operation.client} ends {_operation(operation)}: {result.fate.value} "
+            f"client {operation.client} ends {_operation(operation)}: {result.status.value} "
             f"{result.value!r} {result.swapped}",
         )
 
@@ -104,7 +104,7 @@ class Trace(Checker):
 
 
 def _entries(entries: tuple[Entry, ...]) -> str:
-    """Indices with the terms they begin."""
+    """Indices at which terms begin, with the terms."""
     if not entries:
         return "none"
     parts, term = [], -1
