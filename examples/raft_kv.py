@@ -1,19 +1,19 @@
-"""A replicated key-value store on `bascule.raft`: three processes, one truth.
+"""A replicated key-value store on `bascule.raft`, in three processes.
 
     P=1=127.0.0.1:7001,2=127.0.0.1:7002,3=127.0.0.1:7003
     python examples/raft_kv.py --id 1 --peers $P --client 127.0.0.1:8001 --data /tmp/kv1
     ... and the same for 2 and 3
 
-Clients speak lines, `nc 127.0.0.1 8001`. The first word of a request says what, the first word of
-the answer what became of it: `ok`, `none`, `differs`; `not-leader N` (ask node N), `again` (it took
-no effect, try again), `unknown` (it may or may not have taken effect), `error`.
+Clients send lines, for example with `nc 127.0.0.1 8001`. The first word of a request is the
+command, the first word of the answer its outcome: `ok`, `none`, `differs`; `not-leader N` (ask node
+N), `again` (it has no effect, try again), `unknown` (it may take effect or not), `error`.
 
     put KEY VALUE          append KEY VALUE       cas KEY OLD NEW (no spaces in OLD)
-    get KEY                everything committed before is seen; `local KEY` reads this node alone
+    get KEY                linearizable; `local KEY` reads the state of this node
     members                add-learner N HOST:PORT, add-voter N HOST:PORT, remove N
     transfer N             report
 
-A node that joins later is started with --join and the peers it knows; then any client adds it.
+Start a node that joins later with --join and the peers that it knows; then a client adds it.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def address_of(text: str) -> tuple[str, int]:
 
 
 class KeyValue:
-    """The state machine: what it holds depends on the entries alone."""
+    """The state machine: its state depends on the entries alone."""
 
     def __init__(self, on_address: Callable[[int, str], None]) -> None:
         self.values: dict[str, str] = {}
@@ -79,7 +79,7 @@ class KeyValue:
         return "ok"
 
     def take_snapshot(self) -> Iterator[bytes]:
-        """Drained beside the loop: the driver applies nothing meanwhile."""
+        """Consumed on another thread; the driver applies nothing meanwhile."""
         yield msgspec.msgpack.encode(sorted(self.addresses.items()))
         items = sorted(self.values.items())
         for start in range(0, len(items), CHUNK_ITEMS):
@@ -94,7 +94,7 @@ class KeyValue:
 
 
 class Server:
-    """Answers clients' lines."""
+    """Handles the lines of clients."""
 
     def __init__(self, driver: RaftDriver, group: RaftGroup, machine: KeyValue) -> None:
         self.driver, self.group, self.machine = driver, group, machine
@@ -149,20 +149,20 @@ class Server:
         if what in ("members", "report"):
             report: Any = self.group.members if what == "members" else self.group.report()
             return f"{what} " + msgspec.json.encode(report).decode()
-        return f"error there is no {what!r}"
+        return f"error unknown command {what!r}"
 
     async def propose(self, *words: str) -> Any:
         return await self.group.propose(msgspec.msgpack.encode(words), timeout_s=TIMEOUT_S)
 
 
-async def hand_over(group: RaftGroup) -> None:
-    """A leader that stops on purpose spares the others an election timeout."""
+async def transfer_leadership(group: RaftGroup) -> None:
+    """Transfer leadership before a stop, so that the group waits for no election timeout."""
     voters = [f for f in group.report().followers if f.node in group.members.voters]
     if group.is_leader and voters:
         try:
             await group.transfer(max(voters, key=lambda found: found.match).node)
         except BasculeError:
-            logging.getLogger("raft_kv").warning("nobody took over")
+            logging.getLogger("raft_kv").warning("leadership was not transferred")
 
 
 async def run(options: argparse.Namespace) -> None:
@@ -186,7 +186,7 @@ async def run(options: argparse.Namespace) -> None:
     ends: list[asyncio.Future[Any]] = [asyncio.ensure_future(stop.wait()), driver.failed]
     await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
     clients.close()
-    await hand_over(group)
+    await transfer_leadership(group)
     await driver.stop()
     if driver.failed.done():
         sys.exit(f"failed: {driver.failed.result()}")

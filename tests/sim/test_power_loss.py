@@ -22,7 +22,7 @@ from bascule.publish.unstamped_batch import UnstampedBatch
 from bascule.record.batch import Record, RecordBatch
 from bascule.record.builder import build_batch
 from bascule.replica.partition import Partition
-from bascule.sim.disk import SHORT, Dice, SimClock, SimFiles
+from bascule.sim.disk import SHORT, RandomChoices, SimClock, SimFiles
 from bascule.storage.partition_log import PartitionLog
 from bascule.storage.retention import limits_of, log_config, plan_start
 from support.stored_batches import DIRECTORY, read_batches
@@ -56,27 +56,27 @@ class World:
     """One partition on one disk, through a few lives."""
 
     def __init__(self, seed: int) -> None:
-        self.dice = Dice(RealRandom(seed))
+        self.choices = RandomChoices(RealRandom(seed))
         self.files = SimFiles(RealRandom(seed + (1 << 32)))
         self.clock = SimClock(10_000)
         self.ledger = Ledger()
         self.made = 0
-        limit = self.dice.pick((0, 0, 2_000, 20_000))
+        limit = self.choices.pick((0, 0, 2_000, 20_000))
         self.config = StreamConfig(
             subject="s",
-            sync=(SyncPolicy.ALWAYS, SyncPolicy.INTERVAL, SyncPolicy.NEVER)[self.dice.below(3)],
-            segment_bytes_max=1 << (9 + self.dice.below(6)),
+            sync=(SyncPolicy.ALWAYS, SyncPolicy.INTERVAL, SyncPolicy.NEVER)[self.choices.below(3)],
+            segment_bytes_max=1 << (9 + self.choices.below(6)),
             retention_bytes_max=limit,
-            retention_messages_max=self.dice.pick((0, 0, 30)),
-            retention_ms_max=self.dice.pick((0, 0, 400)),
+            retention_messages_max=self.choices.pick((0, 0, 30)),
+            retention_ms_max=self.choices.pick((0, 0, 400)),
         )
 
     def run(self) -> None:
-        for _ in range(1 + self.dice.below(LIVES_MAX)):
+        for _ in range(1 + self.choices.below(LIVES_MAX)):
             partition = self.open()
-            if self.dice.below(6) == 0:
-                self.files.fail(1 + self.dice.below(60), ERRORS[self.dice.below(len(ERRORS))])
-            for _ in range(self.dice.below(ACTIONS_MAX)):
+            if self.choices.below(6) == 0:
+                self.files.fail(1 + self.choices.below(60), ERRORS[self.choices.below(len(ERRORS))])
+            for _ in range(self.choices.below(ACTIONS_MAX)):
                 self.act(partition)
             self.files.forget_faults()
             self.end(partition)
@@ -120,10 +120,10 @@ class World:
 
     def act(self, partition: Partition) -> None:
         assert partition.log is not None
-        kind = self.dice.below(16)
+        kind = self.choices.below(16)
         if kind < 8:
             self.append(partition)
-            if self.config.sync is SyncPolicy.ALWAYS and self.dice.below(4):
+            if self.config.sync is SyncPolicy.ALWAYS and self.choices.below(4):
                 self.sync(partition)
         elif kind < 11:
             self.sync(partition)
@@ -135,15 +135,15 @@ class World:
             except (OSError, BasculeError):
                 pass
         elif kind == 13:
-            self.advance(partition, self.dice.below(partition.high_watermark.offset + 2))
+            self.advance(partition, self.choices.below(partition.high_watermark.offset + 2))
         else:
             self.retain(partition)
-        self.clock.ms += self.dice.below(60)
+        self.clock.ms += self.choices.below(60)
 
     def append(self, partition: Partition) -> None:
         assert partition.log is not None
-        count = 1 + self.dice.below(4)
-        size = SIZES[self.dice.below(len(SIZES))]
+        count = 1 + self.choices.below(4)
+        size = SIZES[self.choices.below(len(SIZES))]
         values = [f"{self.made + n} ".encode().ljust(size, b".") for n in range(count)]
         self.made += count
         batch = build_batch(
@@ -209,7 +209,7 @@ class World:
         """Close, be killed, or lose power, once or twice: also while the log is opened again."""
         log = partition.log
         assert log is not None
-        how = self.dice.below(8)
+        how = self.choices.below(8)
         if how == 0 and log.failure is None:
             log.close()
             self.ledger.synced = log.end.offset
@@ -218,8 +218,8 @@ class World:
             self.ledger.synced = log.end.offset
             return
         self.files.crash()
-        while self.dice.below(3) == 0:
-            self.files.fail(1 + self.dice.below(40), errno.EIO)
+        while self.choices.below(3) == 0:
+            self.files.fail(1 + self.choices.below(40), errno.EIO)
             try:
                 PartitionLog.open(self.files, DIRECTORY, log_config(self.config), self.clock)
             except OSError:

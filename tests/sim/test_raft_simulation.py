@@ -16,7 +16,7 @@ import pytest
 
 from bascule.sim.checkers import standard_checkers
 from bascule.sim.mutants import MUTANTS
-from bascule.sim.raft.plan import FaultKind, HeartbeatPace
+from bascule.sim.raft.plan import HeartbeatPace, InjectedFault
 from bascule.sim.raft.run import RunOptions, SimulationFailed, run_seed
 from bascule.sim.raft.trace import LAST_EVENTS, Trace
 
@@ -48,7 +48,7 @@ def test_the_seeds_together_see_every_fault() -> None:
     struck: set[str] = set()
     for seed in range(700, 712):
         struck |= run_seed(seed, RunOptions(all_faults=True, pace=HeartbeatPace.SLOW)).faults.keys()
-    assert struck == {fault.value for fault in FaultKind}
+    assert struck == {fault.value for fault in InjectedFault}
 
 
 @pytest.mark.parametrize("seed", [3, 11])

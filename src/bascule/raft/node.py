@@ -52,8 +52,8 @@ from bascule.raft.messages import (
 from bascule.raft.report import NodeReport, report_of
 from bascule.raft.roles.core import Core, InflightWrite, SnapshotOrigin
 from bascule.raft.roles.election import Election
-from bascule.raft.roles.follower import Follower
-from bascule.raft.roles.leader import Leader
+from bascule.raft.roles.follower import FollowerRole
+from bascule.raft.roles.leader import LeaderRole
 from bascule.raft.roles.reads import PendingRead
 from bascule.raft.store import PersistentState
 
@@ -76,8 +76,8 @@ class RaftNode:
         assert node_id > 0, node_id
         self._core = Core(node_id, config, persistent, random)
         self._election = Election(self._core)
-        self._as_follower = Follower(self._core)
-        self._as_leader: Leader | None = None
+        self._as_follower = FollowerRole(self._core)
+        self._as_leader: LeaderRole | None = None
         """Present exactly while `role` is LEADER."""
         self._transfer: tuple[int, int] | None = None
         """(ticket, deadline) of the transfer that is not answered."""
@@ -277,7 +277,7 @@ class RaftNode:
             core.leader = core.id
             self._as_follower.stop_fetching()
             self._answer_transfer(RequestOutcome.TIMED_OUT)
-            self._as_leader = Leader(core)
+            self._as_leader = LeaderRole(core)
 
     def _step_down_if_removed(self) -> None:
         """A leader whose removal is committed sends that to all members and becomes a follower."""

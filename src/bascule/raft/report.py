@@ -8,8 +8,8 @@ import msgspec
 
 from bascule.raft.membership import NOBODY, Members
 from bascule.raft.roles.core import Core
-from bascule.raft.roles.follower import Follower
-from bascule.raft.roles.leader import Leader
+from bascule.raft.roles.follower import FollowerRole
+from bascule.raft.roles.leader import LeaderRole
 
 
 class FollowerReport(msgspec.Struct, frozen=True):
@@ -68,7 +68,7 @@ class NodeReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def report_of(
-    core: Core, leader: Leader | None, follower: Follower, *, is_hibernating: bool
+    core: Core, leader: LeaderRole | None, follower: FollowerRole, *, is_hibernating: bool
 ) -> NodeReport:
     """The report of the node that these are the parts of."""
     log, fetcher = core.log, follower.fetcher
@@ -104,7 +104,7 @@ def report_of(
     )
 
 
-def _follower_reports(leader: Leader) -> Iterator[FollowerReport]:
+def _follower_reports(leader: LeaderRole) -> Iterator[FollowerReport]:
     for member, progress in leader.progress.items():
         yield FollowerReport(
             member,

@@ -1,12 +1,12 @@
-"""A disk in memory that crashes: what was synced survives, the rest survives by dice.
+"""`SimFiles`: a file system in memory that crashes. Synced data survives, other data at random.
 
-Learnt from Pebble's crashable file system. A crash decides for every 4 KiB page written since the
-file's last sync whether the new page is there, the old one, or the first sectors of the new one; it
-decides how much of a change of size is there, and which unsynced creations, renames and removals
-of a directory are. A page that got lost below a size that survived reads as zeros.
+It is modelled on Pebble's crashable file system. A crash decides for every 4 KiB page written since
+the last sync of its file whether the new page is there, the old one, or the first sectors of the
+new one. It also decides how much of a change of size is there, and which unsynced creations,
+renames and removals of a directory are. A lost page below a surviving size reads as zeros.
 
-A failed sync is what Linux makes of it: some pages were written, none is dirty any more, and the
-next sync succeeds without them.
+A failed sync behaves as on Linux: some pages are written, none is dirty afterwards, and the next
+sync succeeds without them.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from bascule.host.api import Buffer, Random
 PAGE_BYTES: Final = 4096
 SECTOR_BYTES: Final = 512
 SHORT: Final = -1
-"""Instead of an errno: an append writes a part of its bytes and then reports ENOSPC."""
+"""In place of an errno: an append writes a part of its bytes and then reports ENOSPC."""
 
 
 @dataclass(slots=True, eq=False)
 class Inode:
-    """A file's bytes as they are in memory and as they are on the disk."""
+    """The bytes of a file in memory and on disk."""
 
     data: bytearray = field(default_factory=bytearray)
     disk: bytearray = field(default_factory=bytearray)
@@ -43,7 +43,7 @@ class Inode:
             self.touch(position, position + len(data))
 
     def write_back(self) -> None:
-        """Put every dirty page and the size on the disk."""
+        """Write all dirty pages and the size to disk."""
         if len(self.disk) > len(self.data):
             del self.disk[len(self.data) :]
         self.disk.extend(bytes(len(self.data) - len(self.disk)))
@@ -52,32 +52,34 @@ class Inode:
             self.disk[part] = self.data[part]
         self.dirty.clear()
 
-    def write_back_by_dice(self, dice: Dice) -> None:
-        """Put some of what is dirty on the disk; nothing is dirty afterwards."""
-        size = self._size_by_dice(dice)
+    def write_back_randomly(self, choices: RandomChoices) -> None:
+        """Write random parts of the dirty pages to disk; nothing is dirty afterwards."""
+        size = self._random_size(choices)
         del self.disk[size:]
         self.disk.extend(bytes(size - len(self.disk)))
         for page in sorted(self.dirty):
             start = page * PAGE_BYTES
             new = self.data[start : start + PAGE_BYTES]
-            kept = dice.pick((len(new), 0, dice.below(PAGE_BYTES // SECTOR_BYTES) * SECTOR_BYTES))
+            kept = choices.pick(
+                (len(new), 0, choices.below(PAGE_BYTES // SECTOR_BYTES) * SECTOR_BYTES)
+            )
             end = min(start + min(kept, len(new)), size)
             if end > start:
                 self.disk[start:end] = new[: end - start]
         self.dirty.clear()
 
-    def _size_by_dice(self, dice: Dice) -> int:
+    def _random_size(self, choices: RandomChoices) -> int:
         low, high = sorted((len(self.disk), len(self.data)))
-        inside = low + dice.below(high - low + 1)
+        inside = low + choices.below(high - low + 1)
         at_page = min(max(-(-inside // PAGE_BYTES) * PAGE_BYTES, low), high)
-        return dice.pick((len(self.disk), len(self.data), inside, at_page))
+        return choices.pick((len(self.disk), len(self.data), inside, at_page))
 
 
-Change: TypeAlias = "Callable[[dict[str, Inode | Directory]], None]"
+NameChange: TypeAlias = "Callable[[dict[str, Inode | Directory]], None]"
 
 
 @dataclass
-class Outcome:
+class CrashOutcome:
     """Whether a change of names survives a crash. The two halves of a move between directories
     share one: a journal makes such a move atomic."""
 
@@ -87,15 +89,15 @@ class Outcome:
 
 @dataclass(slots=True, eq=False)
 class Directory:
-    """Names as they are now, as they are on the disk, and what was done in between."""
+    """The names in memory and on disk, and the changes since the last sync."""
 
     names: dict[str, Inode | Directory] = field(default_factory=dict)
     disk: dict[str, Inode | Directory] = field(default_factory=dict)
-    changes: list[tuple[Change, Outcome]] = field(default_factory=list)
+    changes: list[tuple[NameChange, CrashOutcome]] = field(default_factory=list)
 
-    def change(self, change: Change, outcome: Outcome | None = None) -> None:
+    def change(self, change: NameChange, outcome: CrashOutcome | None = None) -> None:
         change(self.names)
-        self.changes.append((change, outcome or Outcome()))
+        self.changes.append((change, outcome or CrashOutcome()))
 
     def write_back(self) -> None:
         self.disk = dict(self.names)
@@ -104,8 +106,8 @@ class Directory:
         self.changes.clear()
 
 
-class Dice:
-    """Choices out of a `Random`."""
+class RandomChoices:
+    """Random choices from a `Random`."""
 
     def __init__(self, random: Random) -> None:
         self._random = random
@@ -121,7 +123,7 @@ class Dice:
 
 
 class SimFile:
-    """A file of `SimFiles`; of no use after a crash, like the process that held it."""
+    """A file of `SimFiles`. It is unusable after a crash."""
 
     def __init__(self, files: SimFiles, path: str, inode: Inode, *, write: bool) -> None:
         self._files = files
@@ -148,7 +150,7 @@ class SimFile:
         try:
             self._begin(what, changes=True)
         except ShortWrite as error:
-            self._inode.put(position, data[: self._files.dice.below(len(data) + 1)])
+            self._inode.put(position, data[: self._files.choices.below(len(data) + 1)])
             raise OSError(errno.ENOSPC, "no space left on device", self._path) from error
         self._inode.put(position, data)
 
@@ -187,7 +189,7 @@ class SimFile:
             self._begin("sync {}")
         except OSError:
             if self._boots == self._files.boots:
-                self._inode.write_back_by_dice(self._files.dice)
+                self._inode.write_back_randomly(self._files.choices)
             raise
         self._inode.write_back()
 
@@ -209,38 +211,38 @@ class SimFile:
 
 
 class ShortWrite(OSError):
-    """An append is to be cut short; never leaves this module."""
+    """An append has to be cut short; not raised outside this module."""
 
 
 class SimFiles:
-    """A file system in memory, with faults on request and a log of what was asked of it."""
+    """A file system in memory, with faults on request and a log of its operations."""
 
     def __init__(self, random: Random) -> None:
-        self.dice = Dice(random)
+        self.choices = RandomChoices(random)
         self.root = Directory()
         self.boots = 0
         self.cold = False
-        """Whether nothing is in the page cache: reads without waiting find nothing."""
+        """Whether the page cache is empty, so that reads without waiting return nothing."""
         self.operations: list[str] = []
-        """What was asked, in order, paths shortened to their last part."""
+        """All operations in order, with the last part of their paths."""
         self._faults: dict[int, int] = {}
 
     def fail(self, operation: int, error: int) -> None:
-        """Let operation number `operation` from now (1 is the next) fail with errno `error`.
+        """Make operation number `operation` from now (1 is the next) fail with errno `error`.
 
         With `SHORT`, an append is cut short; any other operation reports ENOSPC.
         """
         self._faults[len(self.operations) + operation] = error
 
     def fault_pending(self) -> bool:
-        """Whether a fault was asked for that no operation has reached."""
+        """Whether a requested fault was not reached by an operation."""
         return bool(self._faults)
 
     def forget_faults(self) -> None:
         self._faults.clear()
 
     def begin(self, what: str, path: str) -> None:
-        """Log one operation and let it fail if its number is due."""
+        """Log one operation, and fail if its number is due."""
         self.operations.append(what.format(path.rpartition("/")[2] or "/"))
         error = self._faults.pop(len(self.operations), None)
         if error is None:
@@ -251,7 +253,7 @@ class SimFiles:
         raise OSError(error, errno.errorcode[error], path)
 
     def crash(self) -> None:
-        """Lose power: keep what was synced and, by dice, some of the rest."""
+        """Lose power: keep synced data and random parts of the rest."""
         self.boots += 1
         self._faults.clear()
         self._crash(self.root, set())
@@ -260,7 +262,7 @@ class SimFiles:
         names = dict(directory.disk)
         for change, outcome in directory.changes:
             if outcome.survives is None:
-                outcome.survives = self.dice.happens()
+                outcome.survives = self.choices.happens()
             if outcome.survives:
                 change(names)
         directory.names = names
@@ -270,7 +272,7 @@ class SimFiles:
                 self._crash(entry, seen)
             elif entry not in seen:
                 seen.add(entry)
-                entry.write_back_by_dice(self.dice)
+                entry.write_back_randomly(self.choices)
                 entry.data = bytearray(entry.disk)
 
     def open(self, path: str, *, create: bool = False, write: bool = True) -> SimFile:
@@ -348,7 +350,7 @@ class SimFiles:
         if directory is other:
             directory.change(lambda names: _move(names, name, new_name))
             return
-        outcome = Outcome()
+        outcome = CrashOutcome()
         directory.change(lambda names: _drop(names, name), outcome)
         other.change(lambda names: names.update({new_name: entry}), outcome)
 
@@ -394,13 +396,13 @@ def _drop(names: dict[str, Inode | Directory], name: str) -> None:
 
 
 def _move(names: dict[str, Inode | Directory], name: str, new_name: str) -> None:
-    """A rename whose source the crash forgot leaves the target as it was."""
+    """A rename whose source was lost in a crash leaves the target unchanged."""
     if name in names:
         names[new_name] = names.pop(name)
 
 
 class SimClock:
-    """A clock that stands still until it is moved."""
+    """A clock that moves only when it is set."""
 
     def __init__(self, now_ms: int = 0) -> None:
         self.ms = now_ms

@@ -86,7 +86,7 @@ class Core:
     """The candidate that this node voted for in `term`, or `NOBODY`. Within one term it changes at
     most once, from `NOBODY` to a node."""
     role: Role
-    """LEADER exactly while the node has a `Leader`."""
+    """LEADER exactly while the node has a `LeaderRole`."""
     leader: int
     """The leader of `term` as far as known; `id` while this node leads. Reset to `NOBODY` by a new
     term and by an election."""

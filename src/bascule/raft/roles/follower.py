@@ -19,7 +19,7 @@ from bascule.raft.roles.core import Core
 from bascule.raft.roles.snapshot_fetcher import SnapshotFetcher
 
 
-class Follower:
+class FollowerRole:
     """The follower's side of replication. The caller has compared the terms: the sender leads.
 
     It exists in every role, since a node in any role hands out the chunks of its snapshot.

@@ -23,7 +23,7 @@ from bascule.raft.roles.core import Core
 from bascule.raft.roles.progress import FollowerProgress, ProgressState
 
 
-class Leader:
+class LeaderRole:
     """One term of leadership. It begins by appending a no-op, with which the first commit of the
     term includes entries of older terms."""
 

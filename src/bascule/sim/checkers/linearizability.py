@@ -38,7 +38,7 @@ from bascule.sim.checkers.history import (
 CONFIGURATIONS_MAX: Final = 100_000
 """A check gives up after so many configurations: a second or two of searching."""
 
-Value: TypeAlias = bytes | None
+RegisterValue: TypeAlias = bytes | None
 
 
 class Verdict(Enum):
@@ -109,7 +109,7 @@ class Register:
             return operation.action, value
         return OperationKind.PUT, self.named(value)
 
-    def named(self, value: Value) -> Value:
+    def named(self, value: RegisterValue) -> RegisterValue:
         """`value` if it is a prefix of a seen value, else the representative of all others."""
         if value is None:
             return None
@@ -133,7 +133,7 @@ class Register:
         open_unknown = (1 << bisect_left(self._unknown_starts, limit)) - 1
         return (open_known | open_unknown << self.known) & ~done, first
 
-    def after(self, call: OperationCall, value: Value) -> tuple[bool, Value]:
+    def after(self, call: OperationCall, value: RegisterValue) -> tuple[bool, RegisterValue]:
         """Whether `call` may change `value` as it answered, and to what."""
         operation, result = call.operation, call.result
         if operation.action is OperationKind.PUT:
@@ -153,7 +153,7 @@ def bits(mask: int) -> Iterator[int]:
         mask ^= low
 
 
-def sees(call: OperationCall, value: Value) -> bool:
+def sees(call: OperationCall, value: RegisterValue) -> bool:
     """Whether `call` leaves `value` as it is and answered what it answered."""
     operation, result = call.operation, call.result
     if result is None:
@@ -165,19 +165,19 @@ def sees(call: OperationCall, value: Value) -> bool:
     )
 
 
-class Place:
+class SearchNode:
     """A configuration on the way of the search, and what is still to be tried from it."""
 
     __slots__ = ("done", "first", "hidden", "rest", "value", "without")
 
-    def __init__(self, done: int, value: Value, first: int) -> None:
+    def __init__(self, done: int, value: RegisterValue, first: int) -> None:
         self.done = done
         self.value = value
         self.first = first
         self.rest = 0
         self.hidden = False
         """Calls of unknown status took effect, and nobody saw it yet."""
-        self.without: Value = None
+        self.without: RegisterValue = None
         """The value that there would be without them, where hidden."""
 
 
@@ -188,12 +188,12 @@ class Search:
 
     def __init__(self, register: Register) -> None:
         self._register = register
-        self._seen: set[tuple[int, Value, bool, Value]] = set()
+        self._seen: set[tuple[int, RegisterValue, bool, RegisterValue]] = set()
 
     def run(self, configurations_max: int) -> Verdict:
         """The verdict, for a key that has no value at first."""
         register = self._register
-        path = [self._looked(Place(0, None, 0))]
+        path = [self._looked(SearchNode(0, None, 0))]
         while path:
             here = path[-1]
             if here.done & register.known_mask == register.known_mask:
@@ -210,7 +210,7 @@ class Search:
                 path.append(found)
         return Verdict.VIOLATED
 
-    def _next(self, here: Place, bit: int) -> Place | None:
+    def _next(self, here: SearchNode, bit: int) -> SearchNode | None:
         """Where the call leads, unless it cannot take effect there or need not be tried."""
         register = self._register
         call = register.calls[bit]
@@ -218,7 +218,7 @@ class Search:
         overwrites = call.operation.action is OperationKind.PUT
         if not may or (here.hidden and overwrites):
             return None
-        found = Place(here.done | 1 << bit, value, here.first)
+        found = SearchNode(here.done | 1 << bit, value, here.first)
         if bit >= register.known:
             found.hidden = True
             found.without = here.without if here.hidden else here.value
@@ -229,7 +229,7 @@ class Search:
             return None
         return found
 
-    def _looked(self, place: Place) -> Place:
+    def _looked(self, place: SearchNode) -> SearchNode:
         """`place` after all that only look, and see what they saw, did so."""
         register = self._register
         every, looking = register.calls, True
@@ -243,7 +243,7 @@ class Search:
                     place.hidden = place.hidden and sees(every[bit], place.without)
         return place
 
-    def _is_new(self, place: Place) -> bool:
+    def _is_new(self, place: SearchNode) -> bool:
         without = place.without if place.hidden else None
         mark = (place.done, place.value, place.hidden, without)
         if mark in self._seen:

@@ -9,8 +9,8 @@ from msgspec.structs import replace
 from bascule.raft.effects import Write
 from bascule.raft.messages import AppendReply, ChunkReply
 from bascule.raft.roles.core import Core
-from bascule.raft.roles.follower import Follower
-from bascule.raft.roles.leader import Leader
+from bascule.raft.roles.follower import FollowerRole
+from bascule.raft.roles.leader import LeaderRole
 from bascule.sim.mutants.base import Mutant, replacing
 
 MATCH: Final = "a match is durable"
@@ -39,7 +39,7 @@ def _write_without_sync(original: Any) -> Any:
 
 
 def _leader_counts_itself(original: Any) -> Any:
-    def maybe_commit(self: Leader) -> bool:
+    def maybe_commit(self: LeaderRole) -> bool:
         core = self._core
         synced, core.synced = core.synced, core.log.last
         try:
@@ -61,7 +61,7 @@ def _superseded_write_counts(original: Any) -> Any:
 
 
 def _install_before_durable(original: Any) -> Any:
-    def on_chunk(self: Follower, message: ChunkReply) -> None:
+    def on_chunk(self: FollowerRole, message: ChunkReply) -> None:
         fetcher = self.fetcher
         snapshot = None if fetcher is None else fetcher.on_chunk(message)
         if snapshot is not None:
@@ -88,7 +88,7 @@ MUTANTS: Final = (
     Mutant(
         name="leader counts itself before its write is done",
         found_by=(COMMIT,),
-        patch=replacing(Leader, "maybe_commit", _leader_counts_itself),
+        patch=replacing(LeaderRole, "maybe_commit", _leader_counts_itself),
     ),
     Mutant(
         name="completion of a superseded write counts",
@@ -98,6 +98,6 @@ MUTANTS: Final = (
     Mutant(
         name="snapshot installed before it is durable",
         found_by=(MATCH, LOST),
-        patch=replacing(Follower, "on_chunk", _install_before_durable),
+        patch=replacing(FollowerRole, "on_chunk", _install_before_durable),
     ),
 )

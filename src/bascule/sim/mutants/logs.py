@@ -11,8 +11,8 @@ from bascule.raft.membership import majority_value
 from bascule.raft.messages import AppendRequest, Entry, EntryKind, Heartbeat
 from bascule.raft.node import RaftNode
 from bascule.raft.roles.core import Core
-from bascule.raft.roles.follower import Follower
-from bascule.raft.roles.leader import Leader
+from bascule.raft.roles.follower import FollowerRole
+from bascule.raft.roles.leader import LeaderRole
 from bascule.raft.roles.progress import FollowerProgress
 from bascule.sim.mutants.base import Mutant, replacing
 
@@ -26,7 +26,7 @@ CRASHED: Final = "no exception"
 
 
 def _old_terms_by_count(original: Any) -> Any:
-    def maybe_commit(self: Leader) -> bool:
+    def maybe_commit(self: LeaderRole) -> bool:
         core = self._core
         index = majority_value(
             [
@@ -44,7 +44,7 @@ def _old_terms_by_count(original: Any) -> Any:
 
 
 def _stale_append_truncates(original: Any) -> Any:
-    def merge(self: Follower, entries: tuple[Entry, ...], *, start: int) -> int:
+    def merge(self: FollowerRole, entries: tuple[Entry, ...], *, start: int) -> int:
         if entries and entries[0].index <= self._core.log.last:
             self._core.truncate_from(entries[0].index)
         return int(original(self, entries, start=start))
@@ -53,7 +53,7 @@ def _stale_append_truncates(original: Any) -> Any:
 
 
 def _previous_term_ignored(original: Any) -> Any:
-    def on_append(self: Follower, message: AppendRequest) -> None:
+    def on_append(self: FollowerRole, message: AppendRequest) -> None:
         term = self._core.log.term_at(message.previous_index)
         original(self, message if term is None else replace(message, previous_term=term))
 
@@ -61,7 +61,7 @@ def _previous_term_ignored(original: Any) -> Any:
 
 
 def _commits_beyond_match(original: Any) -> Any:
-    def on_append(self: Follower, message: AppendRequest) -> None:
+    def on_append(self: FollowerRole, message: AppendRequest) -> None:
         original(self, message)
         core = self._core
         core.commit_to(max(core.log.commit, min(message.commit, core.log.last)))
@@ -70,7 +70,7 @@ def _commits_beyond_match(original: Any) -> Any:
 
 
 def _heartbeat_commits_beyond_match(original: Any) -> Any:
-    def send_heartbeat(self: Leader, member: int, progress: FollowerProgress) -> None:
+    def send_heartbeat(self: LeaderRole, member: int, progress: FollowerProgress) -> None:
         core = self._core
         core.send(Heartbeat(core.id, member, core.term, core.log.commit, self.round))
         progress.commit_sent = core.log.commit
@@ -100,27 +100,27 @@ MUTANTS: Final = (
     Mutant(
         name="old term's entries committed by count",
         found_by=(COMMIT,),
-        patch=replacing(Leader, "maybe_commit", _old_terms_by_count),
+        patch=replacing(LeaderRole, "maybe_commit", _old_terms_by_count),
     ),
     Mutant(
         name="stale append truncates",
         found_by=(LOST, COMMIT, MATCH),
-        patch=replacing(Follower, "_merge", _stale_append_truncates),
+        patch=replacing(FollowerRole, "_merge", _stale_append_truncates),
     ),
     Mutant(
         name="previous term not compared",
         found_by=(MATCHING, MATCH, COMMIT, SAFETY),
-        patch=replacing(Follower, "on_append", _previous_term_ignored),
+        patch=replacing(FollowerRole, "on_append", _previous_term_ignored),
     ),
     Mutant(
         name="follower commits beyond what it matched",
         found_by=(SAFETY, COMMIT),
-        patch=replacing(Follower, "on_append", _commits_beyond_match),
+        patch=replacing(FollowerRole, "on_append", _commits_beyond_match),
     ),
     Mutant(
         name="heartbeat commits beyond what matched",
         found_by=(SAFETY, COMMIT),
-        patch=replacing(Leader, "_send_heartbeat", _heartbeat_commits_beyond_match),
+        patch=replacing(LeaderRole, "_send_heartbeat", _heartbeat_commits_beyond_match),
     ),
     Mutant(
         name="no back pressure",

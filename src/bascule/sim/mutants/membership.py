@@ -9,7 +9,7 @@ from bascule.raft.membership import MemberChange, Members, encode_members
 from bascule.raft.messages import EntryKind, RaftSnapshot
 from bascule.raft.node import RaftNode
 from bascule.raft.roles.core import Core, SnapshotOrigin
-from bascule.raft.roles.leader import Leader
+from bascule.raft.roles.leader import LeaderRole
 from bascule.raft.roles.snapshot_fetcher import SnapshotFetcher
 from bascule.raft.store import PersistentState
 from bascule.sim.mutants.base import Mutant, patched, replacing
@@ -25,7 +25,7 @@ CRASHED: Final = "no exception"
 
 def _before_a_commit(original: Any) -> Any:
     def change_members(self: RaftNode, *arguments: Any, **named: Any) -> int:
-        with patched(Leader, "has_committed", lambda _: property(lambda _: True)):
+        with patched(LeaderRole, "has_committed", lambda _: property(lambda _: True)):
             return int(original(self, *arguments, **named))
 
     return change_members
@@ -92,7 +92,7 @@ def _truncation_forgets(original: Any) -> Any:
 
 
 def _learners_count(original: Any) -> Any:
-    def maybe_commit(self: Leader) -> bool:
+    def maybe_commit(self: LeaderRole) -> bool:
         core = self._core
         found = [
             core.synced if member == core.id else self.progress[member].match
@@ -169,6 +169,6 @@ MUTANTS: Final = (
     Mutant(
         name="learner counted in the majority",
         found_by=(COMMIT,),
-        patch=replacing(Leader, "maybe_commit", _learners_count),
+        patch=replacing(LeaderRole, "maybe_commit", _learners_count),
     ),
 )

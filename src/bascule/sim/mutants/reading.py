@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from bascule.raft.effects import Answer, RequestOutcome
 from bascule.raft.membership import NOBODY
 from bascule.raft.messages import HeartbeatReply
-from bascule.raft.roles.leader import Leader
+from bascule.raft.roles.leader import LeaderRole
 from bascule.raft.roles.proposals import PendingProposals
 from bascule.raft.roles.reads import PendingRead, PendingReads
 from bascule.sim.mutants.base import Mutant, patched, replacing
@@ -31,7 +31,7 @@ def _no_round(original: Any) -> Any:
 
 
 def _before_a_commit(original: Any) -> Any:
-    def replicate(self: Leader) -> None:
+    def replicate(self: LeaderRole) -> None:
         if self._core.reads.needs_round:
             self._begin_read_round()
         original(self)
@@ -40,14 +40,14 @@ def _before_a_commit(original: Any) -> Any:
 
 
 def _any_round_confirms(original: Any) -> Any:
-    def on_heartbeat_reply(self: Leader, message: HeartbeatReply) -> None:
+    def on_heartbeat_reply(self: LeaderRole, message: HeartbeatReply) -> None:
         original(self, replace(message, round=self.round))
 
     return on_heartbeat_reply
 
 
 def _learners_confirm(original: Any) -> Any:
-    def count_round(self: Leader) -> None:
+    def count_round(self: LeaderRole) -> None:
         core = self._core
         found = sorted(
             [
@@ -66,7 +66,7 @@ def _learners_confirm(original: Any) -> Any:
 
 
 def _learners_keep_leadership(original: Any) -> Any:
-    def check_quorum(self: Leader) -> bool:
+    def check_quorum(self: LeaderRole) -> bool:
         members, own = self._core.members, self._core.id
         heard = sum(
             member == own or self.progress[member].recently_active for member in members.all
@@ -81,8 +81,8 @@ def _learners_keep_leadership(original: Any) -> Any:
 @contextmanager
 def _learners_confirm_and_keep() -> Iterator[None]:
     with (
-        patched(Leader, "_count_round", _learners_confirm),
-        patched(Leader, "check_quorum", _learners_keep_leadership),
+        patched(LeaderRole, "_count_round", _learners_confirm),
+        patched(LeaderRole, "check_quorum", _learners_keep_leadership),
     ):
         yield
 
@@ -95,7 +95,7 @@ def _before_applied(original: Any) -> Any:
 
 
 def _lease_without_quorum(original: Any) -> Any:
-    def has_lease(self: Leader) -> bool:
+    def has_lease(self: LeaderRole) -> bool:
         return True
 
     return has_lease
@@ -135,12 +135,12 @@ MUTANTS: Final = (
     Mutant(
         name="read before a commit in the term",
         found_by=(FRESH, LINEAR),
-        patch=replacing(Leader, "replicate", _before_a_commit),
+        patch=replacing(LeaderRole, "replicate", _before_a_commit),
     ),
     Mutant(
         name="read confirmed by an older round",
         found_by=(FRESH, LINEAR),
-        patch=replacing(Leader, "on_heartbeat_reply", _any_round_confirms),
+        patch=replacing(LeaderRole, "on_heartbeat_reply", _any_round_confirms),
     ),
     Mutant(
         name="learners confirm rounds and leases",
@@ -157,7 +157,7 @@ MUTANTS: Final = (
     Mutant(
         name="lease without a quorum",
         found_by=(FRESH, LINEAR),
-        patch=replacing(Leader, "has_lease", _lease_without_quorum),
+        patch=replacing(LeaderRole, "has_lease", _lease_without_quorum),
     ),
     Mutant(
         name="expired proposal answered again",

@@ -16,7 +16,7 @@ from bascule.sim.raft.clients import SimClients
 from bascule.sim.raft.member import SimMember
 from bascule.sim.raft.state import PUT, CommandResult, KeyValueCommand, encode_command
 
-KEY: Final = "crowd"
+KEY: Final = "burst"
 BURST_MAX: Final = 30
 
 

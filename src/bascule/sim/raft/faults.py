@@ -13,7 +13,7 @@ from bascule.sim.raft.burst_clients import BurstClients
 from bascule.sim.raft.cluster import Cluster
 from bascule.sim.raft.member import SimMember
 from bascule.sim.raft.operator import Operator
-from bascule.sim.raft.plan import FaultKind
+from bascule.sim.raft.plan import InjectedFault
 
 Links = tuple[tuple[int, int], ...]
 
@@ -52,30 +52,30 @@ class Faults:
         self._next_leader = next_leader
         self._prng = cluster.prng
         self._active = True
-        self.counts: dict[FaultKind, int] = {}
+        self.counts: dict[InjectedFault, int] = {}
         """How often each kind happened."""
-        self._injectors: dict[FaultKind, Callable[[], None]] = {
-            FaultKind.CRASH: self._crash,
-            FaultKind.OUTAGE: self._outage,
-            FaultKind.PAUSE: self._pause,
-            FaultKind.SPLIT: self._split,
-            FaultKind.ISOLATE: self._isolate,
-            FaultKind.BRIDGE: self._bridge,
-            FaultKind.LINK: self._link,
-            FaultKind.FLAP: self._flap,
-            FaultKind.SLOW_LINK: self._slow_link,
-            FaultKind.SLOW_DISK: self._slow_disk,
-            FaultKind.FAIL_DISK: self._fail_disk,
-            FaultKind.WRECK: self._wreck,
-            FaultKind.CLOCK_JUMP: self._jump,
-            FaultKind.CLOCK_DRIFT: self._drift,
-            FaultKind.CHANGE: operator.change,
-            FaultKind.TRANSFER: operator.transfer,
-            FaultKind.CAMPAIGN: operator.campaign,
-            FaultKind.DUEL: self._duel,
-            FaultKind.RELAY: self._relay,
-            FaultKind.LATE_ANSWERS: self._late_answers,
-            FaultKind.BURST: burst_clients.burst,
+        self._injectors: dict[InjectedFault, Callable[[], None]] = {
+            InjectedFault.CRASH: self._crash,
+            InjectedFault.OUTAGE: self._outage,
+            InjectedFault.PAUSE: self._pause,
+            InjectedFault.SPLIT: self._split,
+            InjectedFault.ISOLATE: self._isolate,
+            InjectedFault.BRIDGE: self._bridge,
+            InjectedFault.LINK: self._link,
+            InjectedFault.FLAP: self._flap,
+            InjectedFault.SLOW_LINK: self._slow_link,
+            InjectedFault.SLOW_DISK: self._slow_disk,
+            InjectedFault.FAIL_DISK: self._fail_disk,
+            InjectedFault.WRECK: self._wreck,
+            InjectedFault.CLOCK_JUMP: self._jump,
+            InjectedFault.CLOCK_DRIFT: self._drift,
+            InjectedFault.CHANGE: operator.change,
+            InjectedFault.TRANSFER: operator.transfer,
+            InjectedFault.CAMPAIGN: operator.campaign,
+            InjectedFault.DUEL: self._duel,
+            InjectedFault.RELAY: self._relay,
+            InjectedFault.LATE_ANSWERS: self._late_answers,
+            InjectedFault.BURST: burst_clients.burst,
         }
         for fault, mean in cluster.plan.faults.items():
             cluster.loop.after(self._prng.wait(mean), self._inject, fault, mean)
@@ -96,7 +96,7 @@ class Faults:
             if cluster.may_start(member):
                 member.start()
 
-    def _inject(self, fault: FaultKind, mean: int) -> None:
+    def _inject(self, fault: InjectedFault, mean: int) -> None:
         if self._active:
             self.counts[fault] = self.counts.get(fault, 0) + 1
             self._cluster.note(0, f"fault: {fault.value}")
@@ -149,7 +149,7 @@ class Faults:
     def _cut(self, links: Links) -> None:
         self._cluster.network.cut(links)
         self._cluster.loop.after(self._duration(), self._on_cut_end, links)
-        if FaultKind.BURST in self._cluster.plan.faults and self._prng.happens(0.5):
+        if InjectedFault.BURST in self._cluster.plan.faults and self._prng.happens(0.5):
             # The burst reaches a leader that cannot commit, or its successor.
             wait = self._prng.wait(self._cluster.plan.election)
             self._cluster.loop.after(wait, self._on_burst)

@@ -22,7 +22,7 @@ TIMES: Final = ((10, 2), (10, 2), (10, 1), (5, 1), (3, 1), (20, 4), (50, 10), (4
 NODES: Final = (3, 3, 3, 3, 5, 5, 5, 5, 1, 2, 4, 6, 7)
 
 
-class FaultKind(Enum):
+class InjectedFault(Enum):
     """A kind of fault."""
 
     CRASH = "crash"
@@ -61,8 +61,8 @@ class FaultKind(Enum):
     """Many proposals and reads at once."""
 
 
-CLOCKS: Final = (FaultKind.CLOCK_JUMP, FaultKind.CLOCK_DRIFT)
-RARE: Final = (FaultKind.WRECK, FaultKind.OUTAGE)
+CLOCKS: Final = (InjectedFault.CLOCK_JUMP, InjectedFault.CLOCK_DRIFT)
+RARE: Final = (InjectedFault.WRECK, InjectedFault.OUTAGE)
 
 
 class HeartbeatPace(Enum):
@@ -98,7 +98,7 @@ class RunPlan:
     request_loss: float
     safety: int
     """Length of the phase with faults."""
-    faults: dict[FaultKind, int] = field(default_factory=dict)
+    faults: dict[InjectedFault, int] = field(default_factory=dict)
     """Mean time between two faults of a kind; kinds without one do not occur."""
     fault_lasts: int = 0
     """Mean duration of a fault."""
@@ -174,7 +174,7 @@ def draw_plan(
         safety=prng.between(150, 500) * beat,
         faults=faults,
         fault_lasts=int(prng.log_uniform(beat * 2, beat * 30)),
-        drift=prng.pick((0.0, 0.01, 0.1, 0.3)) if FaultKind.CLOCK_DRIFT in faults else 0.0,
+        drift=prng.pick((0.0, 0.01, 0.1, 0.3)) if InjectedFault.CLOCK_DRIFT in faults else 0.0,
         learners=prng.pick((0, 0, 0, 0, 1, 2)),
         promotes=prng.pick((0.1, 0.8, 0.8)),
         by_codec=by_codec,
@@ -215,9 +215,9 @@ def _network(prng: Prng, beat: int) -> NetworkConditions:
     )
 
 
-def _faults(prng: Prng, beat: int, *, all_faults: bool, clocks: bool) -> dict[FaultKind, int]:
+def _faults(prng: Prng, beat: int, *, all_faults: bool, clocks: bool) -> dict[InjectedFault, int]:
     drawn = {}
-    for fault in FaultKind:
+    for fault in InjectedFault:
         wanted = prng.happens(0.5)
         mean = int(prng.log_uniform(beat * 15, beat * 300)) * (4 if fault in RARE else 1)
         if (wanted or all_faults) and (clocks or fault not in CLOCKS):
