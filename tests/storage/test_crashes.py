@@ -10,7 +10,7 @@ import os
 import pytest
 
 from bascule.host.real import RealRandom
-from bascule.sim.disk import Dice, SimFiles
+from bascule.sim.disk import RandomChoices, SimFiles
 from bascule.storage.partition_log import LogConfig, PartitionLog
 from support.stored_batches import Witness, make_batch, open_log
 
@@ -22,7 +22,7 @@ class Round:
     """One log through several crashes."""
 
     def __init__(self, seed: int) -> None:
-        self.dice = Dice(RealRandom(seed))
+        self.dice = RandomChoices(RealRandom(seed))
         self.files = SimFiles(RealRandom(seed + 1_000_000))
         self.config = LogConfig(
             segment_bytes_max=1 << (10 + self.dice.below(5)),

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from bascule.host.real import RealClock, RealFiles, RealRandom
 from bascule.record.batch import RecordBatch
-from bascule.sim.disk import Dice
+from bascule.sim.disk import RandomChoices
 from bascule.storage.partition_log import LogConfig, PartitionLog
 from support.stored_batches import append, read_records, value_of
 
@@ -48,7 +48,7 @@ def test_threads_beside_each_other(tmp_path: Path) -> None:
             log.checkpoint(high_watermark=synced.offset)
 
     def read(seed: int) -> None:
-        dice = Dice(RealRandom(seed))
+        dice = RandomChoices(RealRandom(seed))
         while not done.is_set():
             end = log.end
             offset = dice.below(end.offset + 1)

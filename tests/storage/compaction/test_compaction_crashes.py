@@ -13,7 +13,7 @@ import pytest
 from bascule.errors import CorruptData
 from bascule.host.real import RealRandom
 from bascule.record.batch import Record
-from bascule.sim.disk import SHORT, Dice, SimFiles
+from bascule.sim.disk import SHORT, RandomChoices, SimFiles
 from bascule.storage.compaction import swap
 from bascule.storage.compaction.run import grouped
 from bascule.storage.compaction.swap import Swap
@@ -49,7 +49,7 @@ class Prepared(NamedTuple):
 
 def prepare(files: SimFiles) -> Prepared:
     log, model = open_keyed(files), Model()
-    dice = Dice(RealRandom(1))
+    dice = RandomChoices(RealRandom(1))
 
     def write(batches: int, keys: int) -> None:
         for _ in range(batches):
@@ -147,7 +147,7 @@ def test_a_power_loss_after_any_operation() -> None:
 
 def test_a_power_loss_while_opening_completes_a_swap() -> None:
     """Each crash point of the swap, and then each crash point of the opening that completes it."""
-    dice = Dice(RealRandom(1))
+    dice = RandomChoices(RealRandom(1))
     for files, prepared in faults(errno.EIO, step=2):
         files.crash()
         for _ in range(3):
