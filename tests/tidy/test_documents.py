@@ -11,6 +11,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 LINK = re.compile(r"\]\((?!https?://|#)([^)#]+)\)")
+STEPS = re.compile(r"`([\w/]+\.py):(\w+)`")
 TESTS = re.compile(r"`(tests/[\w/]+\.py)(?:::(\w+))?`")
 
 
@@ -32,6 +33,20 @@ def test_named_tests_exist(document: Path) -> None:
                 if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
             }
             assert name in defined, f"{document.name} names {file}::{name}"
+
+
+def test_the_walks_of_the_architecture_name_real_functions() -> None:
+    steps = STEPS.findall((ROOT / "ARCHITECTURE.md").read_text())
+    assert len(steps) > 30, "message, decision, Raft proposal and Spark row"
+    for file, name in steps:
+        path = ROOT / "src" / "bascule" / file
+        assert path.exists(), f"ARCHITECTURE.md names {file}"
+        defined = {
+            node.name
+            for node in ast.walk(ast.parse(path.read_text()))
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        }
+        assert name in defined, f"ARCHITECTURE.md names {file}:{name}"
 
 
 def test_every_invariant_has_a_number_and_a_checker() -> None:
