@@ -14,6 +14,7 @@ from bascule.cli.inspect import inspect
 from bascule.host.real import RealClock, RealFiles
 from bascule.record.batch import Record
 from bascule.record.builder import build_batch
+from bascule.replica.log_identity import LogIdentity, write_identity
 from bascule.storage.compaction.swap import Swap, encode_swap
 from bascule.storage.partition_log import LogConfig, PartitionLog
 from support.keyed_logs import Model, append_keyed, close_segment, compact
@@ -218,3 +219,17 @@ def test_the_synced_mark(log_directory: Path) -> None:
     code, rows = lines(path)
     assert code == exit_codes.CORRUPT
     assert rows == [{"damage": rows[-1]["damage"]}]
+
+
+def test_the_identity_of_a_log(tmp_path: Path) -> None:
+    path = tmp_path / "identity"
+    write_identity(RealFiles(), str(tmp_path), LogIdentity(b"\x0a" * 16, 3))
+    whole = (exit_codes.OK, [{"stream_id": "0a" * 16, "partition": 3}])
+    assert lines(path) == whole
+    data = bytearray(path.read_bytes())
+    data[20] ^= 1
+    path.write_bytes(data)
+    assert lines(path) == whole, "the second record is whole"
+    data[-1] ^= 1
+    path.write_bytes(data)
+    assert lines(path)[0] == exit_codes.CORRUPT

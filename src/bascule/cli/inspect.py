@@ -19,6 +19,7 @@ from bascule.host.api import File
 from bascule.host.real import RealFiles
 from bascule.record.batch import RecordBatch
 from bascule.record.header import BatchHeader
+from bascule.replica import log_identity
 from bascule.storage import checkpoint as checkpoint_file
 from bascule.storage import epochs as epochs_file
 from bascule.storage import synced_mark
@@ -48,7 +49,7 @@ def inspect(
         typer.Argument(
             metavar="FILE",
             help="A file of a log: .log, .index, .timeindex, leader-epochs, checkpoint, "
-            "synced, clean-offset, swap or reset.",
+            "synced, identity, clean-offset, swap or reset.",
             exists=True,
             dir_okay=False,
         ),
@@ -93,6 +94,7 @@ def _rows_of(path: str, records: bool) -> Iterator[Row]:
         epochs_file.FILE_NAME: lambda: _epoch_rows(path),
         checkpoint_file.FILE_NAME: lambda: _checkpoint_rows(path),
         synced_mark.FILE_NAME: lambda: _mark_rows(path),
+        log_identity.FILE_NAME: lambda: _identity_rows(path),
         clean_offset.FILE_NAME: lambda: _clean_offset_rows(path),
         swap.FILE_NAME: lambda: _swap_rows(path),
         reset.FILE_NAME: lambda: _checkpoint_rows(path),
@@ -182,6 +184,11 @@ def _index_rows(path: str, kind: type[SparseIndex], names: tuple[str, str]) -> I
 def _epoch_rows(path: str) -> Iterator[Row]:
     for entry in decode_epochs(RealFiles().read_bytes(path), path=path).entries:
         yield {"epoch": entry.number, "start": entry.start}
+
+
+def _identity_rows(path: str) -> Iterator[Row]:
+    found = log_identity.decode_identity(RealFiles().read_bytes(path), path=path)
+    yield {"stream_id": found.stream_id.hex(), "partition": found.partition}
 
 
 def _checkpoint_rows(path: str) -> Iterator[Row]:

@@ -49,7 +49,14 @@ def read_identity(files: Files, directory: str) -> LogIdentity | None:
     path = f"{directory}/{FILE_NAME}"
     if not files.exists(path):
         return None
-    data = files.read_bytes(path)
+    return decode_identity(files.read_bytes(path), path=path)
+
+
+def decode_identity(data: bytes, *, path: str) -> LogIdentity:
+    """Read a whole file: its first record, or the second where the first is damaged.
+
+    Raises: CorruptData where both are.
+    """
     for at in (0, RECORD_BYTES):
         record = data[at : at + RECORD_BYTES]
         if len(record) == RECORD_BYTES:
