@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from bascule.groups import Offsets
+from bascule.groups import CommittedOffsetStore
 from bascule.host.api import File
 from bascule.host.real import RealClock, RealFiles
 from bascule.kafka import ClientListener, NodeIdentity, connection, sending
@@ -41,7 +41,9 @@ class ReadingSender(sending.Sender):
 
     async def _send_file(self, file: File, position: int, end: int) -> None:
         while position < end:
-            data = os.pread(file.fileno(), min(end - position, sending.STRETCH_BYTES), position)
+            data = os.pread(
+                file.fileno(), min(end - position, sending.SENDFILE_CHUNK_BYTES), position
+            )
             await self._send_bytes(data, 0)
             self._progress()
             position += len(data)
@@ -74,7 +76,9 @@ async def serve(log: PartitionLog, ready: Callable[[int], None], stop: asyncio.E
     partitions.add((partition,))
     door = ClientListener(
         partitions=partitions,
-        offsets=Offsets(partitions, publisher=None, clock=RealClock()),  # nobody commits here
+        offsets=CommittedOffsetStore(
+            partitions, publisher=None, clock=RealClock()
+        ),  # nobody commits here
         node=NodeIdentity(node_id=1, cluster_id="bench"),
     )
     _, port = await door.start("127.0.0.1", 0)

@@ -1,4 +1,4 @@
-"""The words every floor shares: streams, their configuration, and small frozen facts."""
+"""Types that all packages share: stream configuration, stream and node information."""
 
 from __future__ import annotations
 
@@ -7,38 +7,38 @@ from enum import StrEnum
 from typing import Final, Literal
 
 PARTITION_COUNT_MAX: Final = 1024
-"""Partitions of one stream: each costs files, and a connection's worth of bookkeeping."""
+"""Most partitions of one stream: each costs files and memory."""
 
 
 class SyncPolicy(StrEnum):
-    """When a record counts as stored, and so when its ack may leave."""
+    """When a record counts as stored, so that its ack may be sent."""
 
     ALWAYS = "always"
-    """After the batch is on the disk. One fdatasync covers every batch written before it."""
+    """After the batch is synced to disk. One fdatasync covers all batches written before it."""
     INTERVAL = "interval"
-    """After the batch is with the kernel; synced every `sync_interval_ms`."""
+    """After the batch is written to the kernel; the log is synced every `sync_interval_ms`."""
     NEVER = "never"
-    """After the batch is with the kernel; the kernel decides when it reaches the disk."""
+    """After the batch is written to the kernel, which decides when it reaches the disk."""
 
 
 class PartitionBy(StrEnum):
-    """How the messages of a stream find their partition."""
+    """How the partition of a message is chosen."""
 
     GROUP = "group"
     """Each partition is a member of one NATS queue group; NATS spreads messages at random."""
     SUBJECT = "subject"
-    """By a hash of the message's subject: the order of a subject is kept."""
+    """By a hash of the message's subject, so that the order within a subject is kept."""
     KEY = "key"
-    """By a hash of the record's key, as Kafka's Java client does it; without a key by subject."""
+    """By a hash of the record's key, as in Kafka's Java client; without a key by subject."""
 
 
 class KeyFrom(StrEnum):
-    """Where a record's key comes from when no Liftbridge envelope names it."""
+    """The source of a record's key, if the message has no Liftbridge envelope with a key."""
 
     HEADER = "header"
     """The NATS header `Bascule-Key`."""
     SUBJECT = "subject"
-    """That header or else the message's subject, as in NATS's key-value buckets."""
+    """That header, or without it the message's subject, as in NATS key-value buckets."""
 
 
 class Compression(StrEnum):
@@ -52,34 +52,34 @@ class Compression(StrEnum):
 
 
 class Cleanup(StrEnum):
-    """What may remove records of a stream."""
+    """Which cleanup removes records of a stream."""
 
     DELETE = "delete"
-    """Retention: the oldest segments go."""
+    """Retention removes the oldest segments."""
     COMPACT = "compact"
-    """Compaction: older records of a key go."""
+    """Compaction removes older records of a key."""
 
 
 class Discard(StrEnum):
-    """What a stream does at its limit of bytes or messages; the words are JetStream's."""
+    """What a stream does at its limit of bytes or messages; the terms are JetStream's."""
 
     OLD = "old"
-    """Drop the oldest segments."""
+    """Remove the oldest segments."""
     NEW = "new"
     """Refuse new messages."""
 
 
 @dataclass(frozen=True, slots=True)
 class StreamConfig:
-    """What an operator chose for a stream. Equality decides whether a repeated creation agrees.
+    """The settings of a stream. A repeated creation must have an equal configuration.
 
-    A limit of 0 is no limit. Limits hold for each partition.
+    A limit of 0 means no limit. Limits hold for each partition.
     """
 
     subject: str
     """NATS subject, wildcards allowed."""
     group: str | None = None
-    """NATS queue group to subscribe in, or None for a subscription of its own."""
+    """NATS queue group of the subscription, or None for no queue group."""
     sync: SyncPolicy = SyncPolicy.ALWAYS
     sync_interval_ms: int = 1_000
     segment_bytes_max: int = 256 << 20
@@ -87,52 +87,52 @@ class StreamConfig:
     segment_age_ms_max: int = 7 * 24 * 3_600_000
     """A segment is rolled when its first record is older. From Kafka's segment.ms."""
     message_bytes_max: int = 8 << 20
-    """Largest message stored; larger ones get an error ack. From NATS's advice of 8 MiB."""
+    """Largest message stored; larger ones get an error ack. 8 MiB is the advice of NATS."""
     partitions: int = 1
-    """May grow later, never shrink."""
+    """May be increased later, never decreased."""
     partition_by: PartitionBy = PartitionBy.GROUP
     key_from: KeyFrom = KeyFrom.HEADER
     compression: Compression = Compression.NONE
     cleanup: tuple[Cleanup, ...] = (Cleanup.DELETE,)
     retention_ms_max: int = 0
-    """Segments whose newest record is older go."""
+    """Segments whose newest record is older are removed."""
     retention_bytes_max: int = 0
     retention_messages_max: int = 0
     retention_after: str = ""
-    """Name of an archive; retention keeps what it has not stored yet."""
+    """A consumer, such as an archive; retention keeps the records it has not committed."""
     discard: Discard = Discard.OLD
     tombstone_retention_ms: int = 24 * 3_600_000
-    """How long a compacted tombstone stays to be seen. From Kafka's delete.retention.ms."""
+    """How long compaction keeps a tombstone. From Kafka's delete.retention.ms."""
     min_compaction_lag_ms: int = 0
     """Records younger than this are not compacted."""
     max_compaction_lag_ms: int = 0
-    """Records older than this are compacted whatever the dirty share is."""
+    """Records older than this are compacted regardless of `dirty_percent_min`."""
     dirty_percent_min: int = 50
-    """Share of the log that has to be dirty. From Kafka's min.cleanable.dirty.ratio of 0.5."""
+    """Dirty share of the log that starts a compaction. From Kafka's min.cleanable.dirty.ratio."""
     dedupe_window_ms: int = 120_000
-    """How long a `Nats-Msg-Id` is remembered; 0 turns it off. From JetStream's two minutes."""
+    """How long a `Nats-Msg-Id` is kept for deduplication; 0: off. JetStream keeps it 2 minutes."""
     dedupe_messages_max: int = 1_000_000
-    """How many are remembered at most."""
+    """Most message ids kept."""
     rate_messages_max: int = 0
-    """Messages taken a second."""
+    """Most messages stored per second."""
     rate_bytes_max: int = 0
-    """Bytes of messages taken a second."""
+    """Most bytes of messages stored per second."""
     read_only: bool = False
-    """Takes no messages; whoever asked for an ack is told so."""
+    """The stream refuses messages; publishers that ask for an ack get an error."""
 
 
 @dataclass(frozen=True, slots=True)
 class StreamDefinition:
-    """One stream as the cluster knows it; altering it gives another definition of the same id."""
+    """One stream in the metadata; an alteration creates a new definition with the same id."""
 
     name: str
     id: bytes = field(repr=False)
-    """16 random bytes: tells a re-created stream from its predecessor (Kafka's topic id)."""
+    """16 random bytes; a re-created stream has another id. It is Kafka's topic id."""
     created_ms: int
-    """Unix time of creation."""
+    """Unix time of creation, milliseconds."""
     config: StreamConfig
     paused: bool = False
-    """Takes no messages for now; whoever asked for an ack is told so."""
+    """The stream refuses messages until resumed; publishers that ask for an ack get an error."""
 
     @property
     def partition_count(self) -> int:
@@ -141,22 +141,22 @@ class StreamDefinition:
 
 @dataclass(frozen=True, slots=True)
 class PartitionInfo:
-    """One partition as its node sees it now; every offset is exclusive but `start_offset`."""
+    """The state of one partition on its node. All offsets but `start_offset` are exclusive ends."""
 
     partition: int
     start_offset: int
-    """First offset still held."""
+    """First offset in the log."""
     high_watermark: int
-    """First offset not yet committed: what consumers may read ends here."""
+    """End of the committed records, which consumers can read."""
     synced_offset: int
-    """First offset that is not known to be on the disk."""
+    """End of the records that are synced to disk."""
     end_offset: int
-    """The offset the next record gets."""
+    """Offset of the next record."""
     leader_epoch: int
     bytes: int
-    """Bytes of record batches held in segments."""
+    """Bytes of record batches in the log."""
     failure: str | None = None
-    """Why the partition stopped, or None while it works."""
+    """Why the partition stopped, or None."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,12 +166,12 @@ class StreamInfo:
     definition: StreamDefinition
     partitions: tuple[PartitionInfo, ...]
     refusal: str | None = None
-    """Why the NATS server does not deliver to it, or None while it does."""
+    """Why the NATS server does not deliver messages to the stream, or None."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeInfo:
-    """One running node: its doors, and what it runs on."""
+    """One running node: its addresses, versions and state."""
 
     node_id: int
     cluster_id: str
@@ -182,47 +182,47 @@ class NodeInfo:
     data: str
     """Absolute path of the data directory."""
     nats: str
-    """URLs of the NATS servers it was given, comma separated; any NATS client may use them."""
+    """Configured URLs of the NATS servers, comma separated and without credentials."""
     nats_embedded: bool
     client: str
     """host:port of the client listener (Kafka wire protocol)."""
     http: str
-    """URL of the HTTP door."""
+    """URL of the HTTP listener."""
     uptime_ms: int = 0
     ready: bool = True
-    """False while the node opens, drains, or has lost its NATS server."""
+    """False while the node is opening or draining, or is not connected to NATS."""
     nats_server: str = ""
-    """The NATS server it is connected to now; empty: none."""
+    """The connected NATS server; empty: none."""
 
 
 @dataclass(frozen=True, slots=True)
 class PartHealth:
-    """How one part of a node does."""
+    """The health of one part of a node."""
 
     part: str
     state: Literal["ok", "degraded", "down"]
     reason: str
-    """What is wrong, or how it is; for people."""
+    """The cause, or the state in words."""
 
 
 @dataclass(frozen=True, slots=True)
 class CommittedOffset:
-    """How far a consumer has come in one partition."""
+    """The committed offset of a consumer in one partition."""
 
     consumer: str
     stream: str
     partition: int
     offset: int
-    """The first offset it has not yet done."""
+    """The next offset that the consumer processes."""
     leader_epoch: int
-    """As the consumer said; -1 where it did not."""
+    """As the consumer sent it; -1 for none."""
     metadata: str
     committed_ms: int
     start_offset: int | None
-    """First offset the partition still holds; None where there is no such partition."""
+    """First offset in the partition's log; None if the partition does not exist."""
     high_watermark: int | None
 
     @property
     def lag(self) -> int | None:
-        """Offsets committed in the partition that the consumer has not done."""
+        """Offsets from `offset` to the high watermark; None if the partition does not exist."""
         return None if self.high_watermark is None else max(0, self.high_watermark - self.offset)

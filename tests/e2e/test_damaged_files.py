@@ -28,7 +28,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("written")
     with running_node(directory) as node:
         node.create("flights", "flights", segment_bytes_max=20_000)
-        nats = RawNats(int(node.doors["nats"].rsplit(":", 1)[1]))
+        nats = RawNats(int(node.addresses["nats"].rsplit(":", 1)[1]))
         for first in range(0, COUNT, 50):
             for value in VALUES[first : first + 50]:
                 nats.send(b"PUB flights %d\r\n%s\r\n" % (len(value), value))
@@ -39,11 +39,11 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def read_flights(node: Node) -> tuple[list[bytes | None], ErrorCode]:
     """Every value that a consumer takes, from the first offset on, and what ended it."""
-    host, port = node.doors["client"].rsplit(":", 1)
+    host, port = node.addresses["client"].rsplit(":", 1)
     offset, values = 0, []
     with RawClient(host, int(port)) as client:
         while offset < COUNT:
-            (found,) = client.ask(fetch(offset), 11).responses[0].partitions
+            (found,) = client.request(fetch(offset), 11).responses[0].partitions
             if found.error_code:
                 return values, ErrorCode(found.error_code)
             data = memoryview(found.records or b"")

@@ -53,7 +53,7 @@ class SmallDisk(Node):
 
     @property
     def data(self) -> Path:
-        return Path(f"/proc/{self.doors['pid']}/root{self.directory}/data")
+        return Path(f"/proc/{self.addresses['pid']}/root{self.directory}/data")
 
     def fill(self) -> Path:
         """Leave not one byte free."""
@@ -89,7 +89,7 @@ def publish(nats: RawNats, numbers: range) -> list[dict[str, object]]:
 
 
 def values(node: Node, end: int) -> list[bytes | None]:
-    host, port = node.doors["client"].rsplit(":", 1)
+    host, port = node.addresses["client"].rsplit(":", 1)
     with RawClient(host, int(port)) as client:
         data = memoryview(read_all(client, end, name="s"))
     return [r.value for b in scan_batches(data) for r in RecordBatch(data[b.start : b.end])]
@@ -97,7 +97,7 @@ def values(node: Node, end: int) -> list[bytes | None]:
 
 def test_a_full_disk_refuses_and_then_takes_again(node: SmallDisk) -> None:
     node.create("s", "s", segment_bytes_max=1 << 20)
-    nats = RawNats(int(node.doors["nats"].rsplit(":", 1)[1]))
+    nats = RawNats(int(node.addresses["nats"].rsplit(":", 1)[1]))
     nats.send(b"SUB in.* 1\r\n")
     first = publish(nats, range(300))
     assert [a["offset"] for a in first] == list(range(300))
@@ -143,7 +143,7 @@ def refusal(node: Node, method: str, path: str, body: object = None) -> str:
 def test_a_deletion_that_cannot_be_stored_changes_nothing(node: SmallDisk) -> None:
     """The image is written first, so a full disk leaves stream and image as they were."""
     node.create("s", "s")
-    nats = RawNats(int(node.doors["nats"].rsplit(":", 1)[1]))
+    nats = RawNats(int(node.addresses["nats"].rsplit(":", 1)[1]))
     nats.send(b"SUB in.* 1\r\n")
     publish(nats, range(20))
     ballast = node.fill()

@@ -1,4 +1,4 @@
-"""The reader against a real client door over logs made by hand: corrupt, strange, huge."""
+"""The reader against a real client listener over logs made by hand: corrupt, strange, huge."""
 
 from __future__ import annotations
 
@@ -21,7 +21,14 @@ from bascule.replica.partition import Partition
 from bascule.replica.partitions import Partitions
 from bascule.storage.partition_log import LogConfig
 from support.keyed_logs import close_segment, compact
-from support.served_stream import TIMESTAMP, DoorThread, append, make_records, open_stream, serving
+from support.served_stream import (
+    TIMESTAMP,
+    ListenerThread,
+    append,
+    make_records,
+    open_stream,
+    running_listener,
+)
 
 
 @pytest.fixture
@@ -35,10 +42,10 @@ def partition(partitions: Partitions, tmp_path: Path) -> Partition:
     return open_stream(tmp_path, partitions, segment_bytes_max=40_000)
 
 
-def read(door: DoorThread, *, fetch_bytes: int = 1 << 20, **options: Any) -> BatchReader:
+def read(listener: ListenerThread, *, fetch_bytes: int = 1 << 20, **options: Any) -> BatchReader:
     asked = {"start": "earliest", "end": None, "partition": 0, "follow": False, **options}
     return BatchReader(
-        door.address, "flights", options=FetchOptions(fetch_bytes=fetch_bytes), **asked
+        listener.address, "flights", options=FetchOptions(fetch_bytes=fetch_bytes), **asked
     )
 
 
@@ -67,9 +74,9 @@ def test_any_fetch_size_gives_the_same(
     records = [record for n in range(0, 400, 20) for record in make_records(n, 20)]
     for n in range(0, 400, 20):
         append(partition, records[n : n + 20])
-    with serving(partitions) as door:
+    with running_listener(partitions) as listener:
         for start, end in ((0, 400), (19, 21), (5, 6), (395, 400)):
-            with read(door, fetch_bytes=fetch_bytes, start=start, end=end) as reader:
+            with read(listener, fetch_bytes=fetch_bytes, start=start, end=end) as reader:
                 found = [m for batch in reader for m in messages_of(batch)]
             assert [m.offset for m in found] == list(range(start, end))
             assert [m.value for m in found] == [r.value for r in records[start:end]]
@@ -85,10 +92,10 @@ def test_a_batch_with_a_wrong_crc_is_refused_and_named(
     (path,) = (tmp_path / "flights").glob("*.log")
     size = len(build_batch(make_records(0, 10), base_offset=0))
     flip(path, size + 200)
-    with serving(partitions) as door:
-        assert offsets(read(door, start=0, end=10, fetch_bytes=1)) == list(range(10))
+    with running_listener(partitions) as listener:
+        assert offsets(read(listener, start=0, end=10, fetch_bytes=1)) == list(range(10))
         with pytest.raises(CorruptData) as corrupt:
-            offsets(read(door, start=3))
+            offsets(read(listener, start=3))
         assert "stream 'flights' partition 0 from offset 3" in str(corrupt.value)
         assert corrupt.value.at == size + 17
         assert "CRC" in corrupt.value.expected
@@ -102,8 +109,8 @@ def test_a_batch_header_that_lies_ends_the_reading(
         append(partition, make_records(n, 10))
     (path,) = (tmp_path / "flights").glob("*.log")
     flip(path, len(build_batch(make_records(0, 10), base_offset=0)) + at)
-    with serving(partitions) as door:
-        reader = read(door)
+    with running_listener(partitions) as listener:
+        reader = read(listener)
         with pytest.raises((CorruptData, PartitionFailed)):
             offsets(reader)
 
@@ -117,9 +124,9 @@ def test_control_batches_are_passed_over(partition: Partition, partitions: Parti
     )  # fmt: skip
     append_raw(partition, control)
     append(partition, make_records(6, 4))
-    with serving(partitions) as door:
-        assert offsets(read(door)) == [0, 1, 2, 3, 4, 6, 7, 8, 9]
-        assert offsets(read(door, start=5, end=6)) == []
+    with running_listener(partitions) as listener:
+        assert offsets(read(listener)) == [0, 1, 2, 3, 4, 6, 7, 8, 9]
+        assert offsets(read(listener, start=5, end=6)) == []
 
 
 def test_offsets_missing_within_a_batch_are_missing(
@@ -127,9 +134,9 @@ def test_offsets_missing_within_a_batch_are_missing(
 ) -> None:
     records = make_records(0, 10)
     append_raw(partition, build_batch([records[n] for n in (0, 3, 9)], base_offset=0))
-    with serving(partitions) as door:
-        assert offsets(read(door)) == [0, 3, 9]
-        assert offsets(read(door, start=1, end=9)) == [3]
+    with running_listener(partitions) as listener:
+        assert offsets(read(listener)) == [0, 3, 9]
+        assert offsets(read(listener, start=1, end=9)) == [3]
 
 
 @pytest.mark.parametrize("fetch_bytes", [200, 1 << 20])
@@ -153,8 +160,8 @@ def test_compressed_batches_are_decoded_a_few_at_a_time(
         )
         append_raw(partition, batch)
     with (
-        serving(partitions) as door,
-        read(door, fetch_bytes=fetch_bytes, start=70, end=990) as reader,
+        running_listener(partitions) as listener,
+        read(listener, fetch_bytes=fetch_bytes, start=70, end=990) as reader,
     ):
         batches = [batch.column(0).to_pylist() for batch in reader]
     assert [offset for batch in batches for offset in batch] == list(range(70, 990))
@@ -175,11 +182,11 @@ def test_the_end_of_a_compacted_log_is_reached_and_reading_goes_on(
         now_ms = TIMESTAMP + days * 86_400_000
         compact(RealFiles(), partition.log, now_ms=now_ms, retention_ms=1_000)
     assert partition.high_watermark.offset == 3
-    with serving(partitions) as door:
-        assert offsets(read(door)) == [1, 2]
-        with read(door, follow=True) as reader:
+    with running_listener(partitions) as listener:
+        assert offsets(read(listener)) == [1, 2]
+        with read(listener, follow=True) as reader:
             assert next(reader).column(0).to_pylist() == [1, 2]
-            door.call(lambda: append(partition, [Record(3, 0, b"c", b"3")]))
+            listener.call(lambda: append(partition, [Record(3, 0, b"c", b"3")]))
             assert next(reader).column(0).to_pylist() == [3]
 
 
@@ -187,7 +194,7 @@ def test_a_record_of_many_megabytes(partition: Partition, partitions: Partitions
     value = bytes(range(256)) * (20 << 12)
     append(partition, [Record(0, TIMESTAMP, None, value, (("subject", b"big"),))])
     append(partition, make_records(1, 5))
-    with serving(partitions) as door, read(door, fetch_bytes=1_000) as reader:
+    with running_listener(partitions) as listener, read(listener, fetch_bytes=1_000) as reader:
         found = [m for batch in reader for m in messages_of(batch)]
     assert found[0].value == value
     assert [m.offset for m in found] == list(range(6))
@@ -196,22 +203,22 @@ def test_a_record_of_many_megabytes(partition: Partition, partitions: Partitions
 def test_what_is_not_committed_is_waited_for(partition: Partition, partitions: Partitions) -> None:
     append(partition, make_records(0, 5))
     append(partition, make_records(5, 5), commit=False)
-    with serving(partitions) as door:
-        assert offsets(read(door)) == list(range(5))
+    with running_listener(partitions) as listener:
+        assert offsets(read(listener)) == list(range(5))
         with pytest.raises(OffsetOutOfRange):
-            read(door, end=10)
-        reader = read(door, end=10, follow=True)
+            read(listener, end=10)
+        reader = read(listener, end=10, follow=True)
         assert next(reader).num_rows == 5
-        threading.Timer(0.2, door.call, [partition.sync]).start()
+        threading.Timer(0.2, listener.call, [partition.sync]).start()
         assert offsets(reader) == [5, 6, 7, 8, 9]
 
 
 def test_a_partition_that_stops_is_told(partition: Partition, partitions: Partitions) -> None:
     append(partition, make_records(0, 5))
-    with serving(partitions) as door:
-        reader = read(door, follow=True)
+    with running_listener(partitions) as listener:
+        reader = read(listener, follow=True)
         assert next(reader).num_rows == 5
-        door.call(lambda: partition.fail("the disk is gone"))
+        listener.call(lambda: partition.fail("the disk is gone"))
         with pytest.raises(PartitionFailed, match="see its log"):
             next(reader)
         reader.close()
@@ -220,12 +227,18 @@ def test_a_partition_that_stops_is_told(partition: Partition, partitions: Partit
 def test_a_door_that_goes_away_is_come_back_to(
     partition: Partition, partitions: Partitions
 ) -> None:
-    """The second door has another port: only the patience with the first is looked at."""
+    """The second listener has another port: only the patience with the first is looked at."""
     append(partition, make_records(0, 5))
     options = FetchOptions(timeout=0.5)
-    with serving(partitions) as door:
+    with running_listener(partitions) as listener:
         reader = BatchReader(
-            door.address, "flights", start=0, end=None, partition=0, follow=True, options=options
+            listener.address,
+            "flights",
+            start=0,
+            end=None,
+            partition=0,
+            follow=True,
+            options=options,
         )
         assert next(reader).num_rows == 5
     with pytest.raises(Broken, match=r"failed at offset 5 for 0\.5 s"):

@@ -64,7 +64,7 @@ def live_and_die(
 
 def check(node: Node, ledgers: list[Ledger]) -> None:
     """What is new since the last time, by a Kafka client, against what was sent and acked."""
-    host, port = node.doors["client"].rsplit(":", 1)
+    host, port = node.addresses["client"].rsplit(":", 1)
     with RawClient(host, int(port)) as client:
         for ledger in ledgers:
             starts = starts_of(node, ledger)

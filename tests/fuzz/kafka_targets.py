@@ -16,7 +16,7 @@ from typing import Any
 
 from bascule.client.fetch_response import HEAD_BYTES_MAX, VERSION_MIN, read_fetch_head
 from bascule.errors import RemoteProtocolError
-from bascule.kafka.handlers import SERVED, handle
+from bascule.kafka.handlers import SUPPORTED_VERSIONS, handle
 from bascule.kafka.handlers.context import Context
 from bascule.wire import _hot as wire_hot
 from bascule.wire.codec import decode, encode
@@ -27,7 +27,7 @@ from bascule.wire.messages.fetch import FetchRequest, FetchResponse
 from bascule.wire.primitives import Piece
 from bascule.wire.schema import Message, Request
 from fuzz.target import Target, agree, chunks, twins
-from support.handlers import House, open_house
+from support.handlers import HandlerHarness, open_harness
 
 VECTORS = Path(__file__).resolve().parents[1] / "vectors" / "messages.jsonl"
 FRAME_BYTES_MAX = 1 << 16
@@ -95,11 +95,11 @@ class Door:
 
     def __init__(self) -> None:
         self._directory = Path(tempfile.mkdtemp(prefix="bascule-fuzz-"))
-        self._opening = open_house(self._directory)
-        self.house: House = next(self._opening)
-        self.context: Context = replace(self.house.context, fetch_wait_ms_max=0)
+        self._opening = open_harness(self._directory)
+        self.harness: HandlerHarness = next(self._opening)
+        self.context: Context = replace(self.harness.context, fetch_wait_ms_max=0)
         self._loop = asyncio.new_event_loop()
-        self.house.partitions.bind(self._loop)
+        self.harness.partitions.bind(self._loop)
         atexit.register(self._close)
 
     def answer(self, request: Any) -> Message:
@@ -126,7 +126,7 @@ def door() -> Door:
 
 def _events(data: bytes, chunk_seed: int) -> tuple[list[Any], bool]:
     """The requests in `data`, and whether it broke the protocol."""
-    connection = ServerConnection(served=SERVED, frame_bytes_max=FRAME_BYTES_MAX)
+    connection = ServerConnection(served=SUPPORTED_VERSIONS, frame_bytes_max=FRAME_BYTES_MAX)
     found: list[Any] = []
     try:
         for piece in chunks(data, chunk_seed):
@@ -143,7 +143,7 @@ def run_door(data: bytes) -> None:
     seed, data = (data[0], data[1:]) if data else (0, b"")
     requests, broken = _events(data, 0)
     assert _events(data, seed) == (requests, broken)
-    connection = ServerConnection(served=SERVED, frame_bytes_max=FRAME_BYTES_MAX)
+    connection = ServerConnection(served=SUPPORTED_VERSIONS, frame_bytes_max=FRAME_BYTES_MAX)
     for request in requests:
         try:
             response = door().answer(request)
@@ -158,8 +158,8 @@ def _door_seeds() -> list[bytes]:
         for n, (kind, version, body) in enumerate(vectors())
         if kind.__name__ in REQUEST_KINDS
     ]
-    house = [b"\0" + item for item in frames]
-    return [*house, b"\1" + b"".join(frames[:20]), b"\3" + b"".join(frames[-5:])]
+    single = [b"\0" + item for item in frames]
+    return [*single, b"\1" + b"".join(frames[:20]), b"\3" + b"".join(frames[-5:])]
 
 
 def run_client(data: bytes) -> None:

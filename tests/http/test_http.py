@@ -16,7 +16,7 @@ import pytest
 from bascule.config import StreamDefaults
 from bascule.errors import OffsetOutOfRange, PartitionFailed, UnknownStream
 from bascule.http import create_app
-from bascule.http.responses import ERRORS, HTTP_CODES
+from bascule.http.responses import ERROR_STATUSES, HTTP_STATUS_CODES
 from bascule.http.routes import OPERATIONS
 from bascule.metadata.apply import apply
 from bascule.metadata.commands import Command
@@ -352,9 +352,9 @@ def test_purging(call: Call, admin: ImageAdmin) -> None:
 @pytest.mark.parametrize(
     ("body", "status", "code", "says"),
     [
-        ({"to_offset": 1, "before_ms": 1}, 400, "malformed_request", "choose one"),
+        ({"to_offset": 1, "before_ms": 1}, 400, "malformed_request", "at most one"),
         ({"to_offset": -1}, 400, "malformed_request", "to_offset must be at least 0, got -1"),
-        ({"to_offset": 1}, 400, "malformed_request", "has 2 partitions, each with offsets of"),
+        ({"to_offset": 1}, 400, "malformed_request", "has 2 partitions, each with its own offsets"),
         ({"to_offset": 41, "partition": 0}, 400, "offset_out_of_range", "outside [5, 40)"),
         ({"partition": 2}, 404, "unknown_partition", "has 2 partitions, asked for number 2"),
         ({"to_ofset": 1}, 400, "malformed_request", "did you mean 'to_offset'?"),
@@ -373,7 +373,7 @@ def test_failures_of_the_node_have_the_same_shape(call: Call, admin: ImageAdmin)
     admin.broken = OSError("secret path")
     response = call("DELETE", "/v1/streams/a")
     assert response.status_code == 500
-    assert error_of(response)["message"].startswith("the node failed on this request: OSError")
+    assert error_of(response)["message"].startswith("internal error: OSError")
 
 
 def test_metrics(call: Call, admin: ImageAdmin) -> None:
@@ -432,14 +432,16 @@ def test_the_openapi_document_is_whole(call: Call) -> None:
 
 
 def test_every_error_code_is_documented_with_its_status() -> None:
-    known = {(status, code) for _, status, code in ERRORS} | {(s, c) for s, c in HTTP_CODES.items()}
+    known = {(status, code) for _, status, code in ERROR_STATUSES} | {
+        (s, c) for s, c in HTTP_STATUS_CODES.items()
+    }
     text = (Path(__file__).parents[2] / "docs" / "streams.md").read_text()
     table = re.findall(r"^\| `(\w+)` \| (\d{3}) \|", text, re.MULTILINE)
     assert {(int(status), code) for code, status in table} == known
     offered = {error for operation in OPERATIONS.values() for error in operation.errors}
     assert offered <= known
-    anywhere = {"closing", "unavailable", "internal", *HTTP_CODES.values()}
-    unsaid = {code for _, _, code in ERRORS} - {code for _, code in offered} - anywhere
+    anywhere = {"closing", "unavailable", "internal", *HTTP_STATUS_CODES.values()}
+    unsaid = {code for _, _, code in ERROR_STATUSES} - {code for _, code in offered} - anywhere
     assert not unsaid, f"no operation in http/routes.py says that it answers {unsaid}"
 
 
@@ -449,8 +451,8 @@ def test_what_is_described_is_what_is_served(call: Call) -> None:
     document = call("GET", "/v1/openapi.json").json()
     schemas = document["components"]["schemas"]
     for method, path, name in (
-        ("GET", "/v1/node", "Node"),
-        ("GET", "/v1/streams/a", "Stream"),
+        ("GET", "/v1/node", "NodeBody"),
+        ("GET", "/v1/streams/a", "StreamBody"),
         ("GET", "/readyz", "Health"),
         ("POST", "/v1/streams/a/purge", "Purged"),
     ):

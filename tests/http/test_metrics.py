@@ -16,8 +16,14 @@ from prometheus_client.parser import text_string_to_metric_families
 import bascule
 from bascule.http.health import disk_health
 from bascule.http.metrics.exposition import render
-from bascule.http.metrics.families import PARTITION_GAUGES, STATISTICS
-from bascule.http.metrics.statistics import MEASURES, REFUSALS, Lazy, counters, summed
+from bascule.http.metrics.families import METRIC_FAMILIES, PARTITION_GAUGES
+from bascule.http.metrics.statistics import (
+    PARTITION_METRICS,
+    REFUSALS,
+    LazyMapping,
+    counter_values,
+    sum_histograms,
+)
 from bascule.kafka.limits import ListenerStatistics
 from bascule.model import NodeInfo
 from bascule.replica.metrics.histogram import BYTES, COUNTS, SECONDS, Histogram, Scale
@@ -57,17 +63,17 @@ def test_histograms_add_up() -> None:
     one, other = Histogram(SECONDS), Histogram(SECONDS)
     one.observe(1_000)
     other.observe(10**9)
-    whole = summed([one, other])
+    whole = sum_histograms([one, other])
     assert (whole.count, whole.total) == (2, 10**9 + 1_000)
 
 
 def test_statistics_are_read_when_they_are_asked_for() -> None:
     asked: list[str] = []
-    lazy = Lazy({"a": lambda: asked.append("a") or 1, "b": lambda: asked.append("b") or 2})
+    lazy = LazyMapping({"a": lambda: asked.append("a") or 1, "b": lambda: asked.append("b") or 2})
     assert (set(lazy), len(lazy), asked) == ({"a", "b"}, 2, [])
     assert (lazy["b"], lazy.get("c"), asked) == (2, None, ["b"])
     grows = ListenerStatistics()
-    copied = counters(grows)
+    copied = counter_values(grows)
     grows.requests["Fetch"] += 1
     assert copied["requests"] == {}
 
@@ -167,16 +173,16 @@ def test_every_counter_is_a_metric() -> None:
         f"{SECTIONS[name]}.{item.name}"
         for name, cls in classes.items()
         for item in fields(cls)
-        if item.name not in MERGED and f"{SECTIONS[name]}.{item.name}" not in STATISTICS
+        if item.name not in MERGED and f"{SECTIONS[name]}.{item.name}" not in METRIC_FAMILIES
     ]
     assert not missing, f"http/metrics/families.py names no metric for {missing}"
-    assert {f"stream.{name}" for name in MEASURES} <= STATISTICS.keys()
+    assert {f"stream.{name}" for name in PARTITION_METRICS} <= METRIC_FAMILIES.keys()
 
 
 def test_every_metric_is_documented_as_it_is() -> None:
     rows = [
-        f"| `{d.exposed}` | {d.kind} | {', '.join(d.labels)} | {d.about} |"
-        for d in STATISTICS.values()
+        f"| `{d.full_name}` | {d.kind} | {', '.join(d.labels)} | {d.about} |"
+        for d in METRIC_FAMILIES.values()
     ]
     rows += [
         f"| `bascule_partition_{name}` | gauge | stream, partition | {about} |"
@@ -192,21 +198,21 @@ def test_every_metric_is_documented_as_it_is() -> None:
 
 def test_names_follow_prometheus() -> None:
     """https://prometheus.io/docs/practices/naming: base units last, no `_total` of our own."""
-    names = [d.name for d in STATISTICS.values()]
+    names = [d.name for d in METRIC_FAMILIES.values()]
     assert len(set(names)) == len(names)
-    for described in STATISTICS.values():
-        assert re.fullmatch(r"[a-z][a-z0-9]*(_[a-z0-9]+)*", described.name)
-        assert not re.search("_(total|ms|ns|us|kb|mb|count|sum|bucket)(_|$)", described.name), (
-            described.name
+    for family in METRIC_FAMILIES.values():
+        assert re.fullmatch(r"[a-z][a-z0-9]*(_[a-z0-9]+)*", family.name)
+        assert not re.search("_(total|ms|ns|us|kb|mb|count|sum|bucket)(_|$)", family.name), (
+            family.name
         )
-        assert described.about.endswith("."), described.name
+        assert family.about.endswith("."), family.name
 
 
 def test_examples_and_questions_ask_for_metrics_that_exist() -> None:
     root = Path(__file__).parents[2]
     known = {f"bascule_partition_{name}" for name in PARTITION_GAUGES}
-    known |= {described.exposed for described in STATISTICS.values()}
-    known |= {f"{d.exposed}_bucket" for d in STATISTICS.values() if d.histogram}
+    known |= {family.full_name for family in METRIC_FAMILIES.values()}
+    known |= {f"{d.full_name}_bucket" for d in METRIC_FAMILIES.values() if d.histogram}
     known |= {"bascule_ready", "bascule_partition_failed", "bascule_stream_paused"}
     alerts = (root / "examples" / "prometheus-alerts.yml").read_text()
     questions = DOCUMENT.partition("```promql")[2].partition("```")[0]

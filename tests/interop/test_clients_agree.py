@@ -15,15 +15,15 @@ import pytest
 from bascule.replica.partition import Partition
 from bascule.replica.partitions import Partitions
 from bascule.wire.offsets import OFFSETS_STREAM
-from support.kafka_readers import READERS, Seen, decoded
+from support.kafka_readers import READERS, ClientRecord, decode_records
 from support.served_stream import (
     TIMESTAMP,
-    DoorThread,
-    StepClock,
+    ListenerThread,
+    ManualClock,
     append,
     make_records,
     open_stream,
-    serving,
+    running_listener,
     stored_bytes,
 )
 
@@ -37,14 +37,14 @@ BATCH_RECORDS = 50
 
 
 class Scene(NamedTuple):
-    door: DoorThread
+    listener: ListenerThread
     flights: Partition
-    expected: list[Seen]
+    expected: list[ClientRecord]
 
 
 @pytest.fixture(scope="module")
 def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
-    partitions, clock = Partitions(), StepClock()
+    partitions, clock = Partitions(), ManualClock()
     flights = open_stream(
         tmp_path_factory.mktemp("streams"), partitions, segment_bytes_max=200_000, clock=clock
     )
@@ -52,8 +52,8 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
         append(flights, make_records(first, BATCH_RECORDS))
         clock.wall_ms += 1000
     open_stream(tmp_path_factory.mktemp("offsets"), partitions, OFFSETS_STREAM)
-    with serving(partitions) as door:
-        yield Scene(door, flights, decoded(stored_bytes(flights)))
+    with running_listener(partitions) as listener:
+        yield Scene(listener, flights, decode_records(stored_bytes(flights)))
 
 
 def run_kcat(*arguments: str) -> bytes:
@@ -64,18 +64,20 @@ def run_kcat(*arguments: str) -> bytes:
 
 
 @pytest.mark.parametrize("read", READERS.values(), ids=READERS)
-def test_every_record_byte_for_byte(scene: Scene, read: Callable[[str], list[Seen]]) -> None:
+def test_every_record_byte_for_byte(
+    scene: Scene, read: Callable[[str], list[ClientRecord]]
+) -> None:
     assert [s.offset for s in scene.expected] == list(range(RECORD_COUNT))
-    assert read(scene.door.address, "flights", RECORD_COUNT) == scene.expected
+    assert read(scene.listener.address, "flights", RECORD_COUNT) == scene.expected
 
 
 def test_every_record_through_kcat(scene: Scene) -> None:
     output = run_kcat(
-        "-b", scene.door.address, "-C", "-t", "flights", "-o", "beginning", "-e", "-q",
+        "-b", scene.listener.address, "-C", "-t", "flights", "-o", "beginning", "-e", "-q",
         "-X", "check.crcs=true", "-f", "%o %T %K %k %S %s %h\\n",
     )  # fmt: skip
 
-    def line(record: Seen) -> bytes:
+    def line(record: ClientRecord) -> bytes:
         key_size = -1 if record.key is None else len(record.key)
         value_size = -1 if record.value is None else len(record.value)
         parts = [b"%d %d %d" % (record.offset, record.timestamp, key_size), record.key or b""]
@@ -88,21 +90,21 @@ def test_every_record_through_kcat(scene: Scene) -> None:
 
 
 def test_kcat_lists_the_node(scene: Scene) -> None:
-    listing = run_kcat("-b", scene.door.address, "-L").decode()
-    assert f"broker 7 at {scene.door.address}" in listing
+    listing = run_kcat("-b", scene.listener.address, "-L").decode()
+    assert f"broker 7 at {scene.listener.address}" in listing
     assert 'topic "flights" with 1 partitions' in listing
 
 
 def test_offsets_by_time_and_ends(scene: Scene) -> None:
     partition = confluent_kafka.TopicPartition("flights", 0, TIMESTAMP + 3_500)
     consumer = confluent_kafka.Consumer(
-        {"bootstrap.servers": scene.door.address, "group.id": "never joined"}
+        {"bootstrap.servers": scene.listener.address, "group.id": "never joined"}
     )
     assert consumer.get_watermark_offsets(partition, timeout=10) == (0, RECORD_COUNT)
     (found,) = consumer.offsets_for_times([partition], timeout=10)
     assert found.offset == 4 * BATCH_RECORDS
     consumer.close()
-    other = kafka.KafkaConsumer(bootstrap_servers=scene.door.address)
+    other = kafka.KafkaConsumer(bootstrap_servers=scene.listener.address)
     flights = kafka.TopicPartition("flights", 0)
     assert other.end_offsets([flights]) == {flights: RECORD_COUNT}
     assert other.beginning_offsets([flights]) == {flights: 0}
@@ -112,7 +114,7 @@ def test_offsets_by_time_and_ends(scene: Scene) -> None:
 
 def test_a_producer_is_told_where_to_publish(scene: Scene) -> None:
     told: list[Any] = []
-    producer = confluent_kafka.Producer({"bootstrap.servers": scene.door.address})
+    producer = confluent_kafka.Producer({"bootstrap.servers": scene.listener.address})
     producer.produce("flights", b"x", on_delivery=lambda error, _: told.append(error))
     assert producer.flush(20) == 0
     (error,) = told
@@ -122,14 +124,14 @@ def test_a_producer_is_told_where_to_publish(scene: Scene) -> None:
 
 def test_subscribing_fails_at_once_and_says_why(scene: Scene) -> None:
     consumer = confluent_kafka.Consumer(
-        {"bootstrap.servers": scene.door.address, "group.id": "hopeful"}
+        {"bootstrap.servers": scene.listener.address, "group.id": "hopeful"}
     )
     consumer.subscribe(["flights"])
     while (message := consumer.poll(10)) is None:
         pass
     assert "JoinGroup" in message.error().str()
     consumer.close()
-    other = kafka.KafkaConsumer("flights", bootstrap_servers=scene.door.address, group_id="g")
+    other = kafka.KafkaConsumer("flights", bootstrap_servers=scene.listener.address, group_id="g")
     with pytest.raises(kafka.errors.IncompatibleBrokerVersion, match="JoinGroup"):
         other.poll(10_000)
     other.close()
@@ -138,14 +140,14 @@ def test_subscribing_fails_at_once_and_says_why(scene: Scene) -> None:
 def test_new_records_reach_a_reader_that_waits(tmp_path: Path) -> None:
     partitions = Partitions()
     live = open_stream(tmp_path, partitions)
-    with serving(partitions) as door:
+    with running_listener(partitions) as listener:
         consumer = confluent_kafka.Consumer(
-            {"bootstrap.servers": door.address, "group.id": "g", "fetch.wait.max.ms": 20_000}
+            {"bootstrap.servers": listener.address, "group.id": "g", "fetch.wait.max.ms": 20_000}
         )
         consumer.assign([confluent_kafka.TopicPartition("flights", 0, 0)])
         offsets = []
         for first in range(0, 100, 10):
-            while not door.call(lambda: bool(live.watchers)):
+            while not listener.call(lambda: bool(live.watchers)):
                 assert consumer.poll(0.01) is None
             append(live, make_records(first, 10))
             while len(offsets) < first + 10:

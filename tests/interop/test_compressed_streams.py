@@ -14,7 +14,7 @@ import bascule
 from bascule.model import Compression
 from bascule.record.batch import scan_batches
 from bascule.record.compression import CODECS
-from support.kafka_readers import READERS, Seen, decoded
+from support.kafka_readers import READERS, ClientRecord, decode_records
 from support.processes import BIN, Node, running_node
 
 MESSAGES = 1_500
@@ -27,7 +27,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
     with running_node(tmp_path_factory.mktemp("compressed")) as node:
         for codec in CODEC_NAMES:
             node.create(codec, f"{codec}.>", compression=codec, segment_bytes_max=1 << 20)
-        with bascule.connect_sync(node.doors["http"]) as client:
+        with bascule.connect_sync(node.addresses["http"]) as client:
             for codec in CODEC_NAMES:
                 client.publish_many(message(codec, n) for n in range(MESSAGES))
         yield node
@@ -51,7 +51,7 @@ def test_the_log_holds_what_was_published(node: Node, codec: str) -> None:
     data = on_disk(node, codec)
     batches = list(scan_batches(data))
     assert CODECS[Compression(codec)] in {batch.header.codec for batch in batches}
-    seen = decoded(data)
+    seen = decode_records(data)
     assert [s.offset for s in seen] == list(range(MESSAGES))
     for n, record in enumerate(seen):
         subject, value, key, headers = message(codec, n)
@@ -64,10 +64,10 @@ def test_the_log_holds_what_was_published(node: Node, codec: str) -> None:
 @pytest.mark.parametrize("codec", CODEC_NAMES)
 @pytest.mark.parametrize("read", READERS.values(), ids=READERS)
 def test_every_record_byte_for_byte(
-    node: Node, codec: str, read: Callable[[str, str, int], list[Seen]]
+    node: Node, codec: str, read: Callable[[str, str, int], list[ClientRecord]]
 ) -> None:
-    seen = read(node.doors["client"], codec, MESSAGES)
-    assert seen == decoded(on_disk(node, codec))
+    seen = read(node.addresses["client"], codec, MESSAGES)
+    assert seen == decode_records(on_disk(node, codec))
 
 
 @pytest.mark.parametrize("codec", CODEC_NAMES)
@@ -77,21 +77,21 @@ def test_every_record_through_kcat(node: Node, codec: str) -> None:
         pytest.skip("kcat is not installed (Debian package kcat)")
     output = subprocess.run(
         [
-            kcat, "-b", node.doors["client"], "-C", "-t", codec, "-o", "beginning", "-e", "-q",
+            kcat, "-b", node.addresses["client"], "-C", "-t", codec, "-o", "beginning", "-e", "-q",
             "-X", "check.crcs=true", "-f", "%o %T %S %s\\n",
         ],
         check=True, capture_output=True, timeout=60,
     ).stdout  # fmt: skip
     assert output.splitlines() == [
         b"%d %d %d %b" % (s.offset, s.timestamp, len(s.value or b""), s.value or b"")
-        for s in decoded(on_disk(node, codec))
+        for s in decode_records(on_disk(node, codec))
     ]
 
 
 @pytest.mark.parametrize("codec", CODEC_NAMES)
 def test_the_python_client_reads_from_anywhere(node: Node, codec: str) -> None:
-    expected = decoded(on_disk(node, codec))
-    with bascule.connect_sync(node.doors["http"]) as client:
+    expected = decode_records(on_disk(node, codec))
+    with bascule.connect_sync(node.addresses["http"]) as client:
         for start, end in ((0, MESSAGES), (1_111, 1_200), (MESSAGES - 1, MESSAGES)):
             found = list(client.read(codec, start=start, end=end))
             assert [(m.offset, m.timestamp_ms, m.key, m.value) for m in found] == [

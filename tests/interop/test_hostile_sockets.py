@@ -1,4 +1,4 @@
-"""Strangers at the client door: each costs itself the connection and nobody else anything."""
+"""Strangers at the client listener: each costs itself the connection and nobody else anything."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from bascule.replica.partitions import Partitions
 from bascule.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from bascule.wire.messages.metadata import MetadataRequest
 from bascule.wire.messages.produce import ProducePartition, ProduceRequest, ProduceTopic
-from support.raw_client import RawClient, ServerLeft, fetch, read_all
+from support.raw_client import RawClient, ServerClosed, fetch, read_all
 from support.served_stream import (
-    DoorThread,
+    ListenerThread,
     append,
     make_records,
     open_stream,
-    serving,
+    running_listener,
     stored_bytes,
 )
 
@@ -38,11 +38,11 @@ LIMITS = ListenerLimits(
 
 
 class Scene(NamedTuple):
-    door: DoorThread
+    listener: ListenerThread
     flights: Partition
 
     def client(self, **options: int) -> RawClient:
-        return RawClient(self.door.host, self.door.port, **options)
+        return RawClient(self.listener.host, self.listener.port, **options)
 
 
 @pytest.fixture
@@ -52,8 +52,8 @@ def scene(tmp_path: Path) -> Iterator[Scene]:
     for first in range(0, RECORD_COUNT, 500):
         append(flights, make_records(first, 500, bytes_each=200), commit=False)
     flights.sync()
-    with serving(partitions, LIMITS) as door:
-        yield Scene(door, flights)
+    with running_listener(partitions, LIMITS) as listener:
+        yield Scene(listener, flights)
 
 
 class Bystander:
@@ -74,7 +74,7 @@ class Bystander:
                 if data != self._expected:
                     self.wrong.append(f"round {self.rounds} differs")
                 self.rounds += 1
-        except (OSError, ServerLeft, AssertionError) as error:
+        except (OSError, ServerClosed, AssertionError) as error:
             self.wrong.append(error)
 
     def __enter__(self) -> Bystander:
@@ -108,8 +108,8 @@ GARBAGE = {
 def test_garbage_costs_only_its_sender(scene: Scene, data: bytes) -> None:
     with Bystander(scene), scene.client() as stranger:
         stranger.socket.sendall(data)
-        assert stranger.is_closed_by_server()
-    statistics = scene.door.statistics()
+        assert stranger.wait_closed_by_server()
+    statistics = scene.listener.statistics()
     assert statistics.protocol_errors + statistics.connections_expired == 1
     assert statistics.handler_errors == 0
 
@@ -130,7 +130,7 @@ def test_a_request_that_trickles_in_must_end(scene: Scene) -> None:
             if left:
                 break
         assert left, "20 s of trickling did not end it"
-    assert scene.door.statistics().connections_expired == 1
+    assert scene.listener.statistics().connections_expired == 1
 
 
 def test_who_leaves_in_the_middle_of_a_response(scene: Scene) -> None:
@@ -142,27 +142,27 @@ def test_who_leaves_in_the_middle_of_a_response(scene: Scene) -> None:
                 if how:  # with a reset instead of a farewell
                     linger = struct.pack("ii", 1, 0)
                     leaver.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
-    assert scene.door.statistics().handler_errors == 0
+    assert scene.listener.statistics().handler_errors == 0
 
 
 def test_who_takes_nothing_of_a_response(scene: Scene) -> None:
     with Bystander(scene), scene.client(receive_buffer_bytes=4096) as stalled:
         for _ in range(5):
             stalled.send(fetch(0, bytes_max=4_000_000), 11)
-        while scene.door.statistics().connections_expired == 0:
+        while scene.listener.statistics().connections_expired == 0:
             threading.Event().wait(0.05)
-        assert stalled.is_closed_by_server()
+        assert stalled.wait_closed_by_server()
 
 
 def test_who_leaves_while_waiting_is_forgotten(scene: Scene) -> None:
     with scene.client() as client:
         client.send(fetch(RECORD_COUNT, wait_ms=50_000), 11)
-        while not scene.door.call(lambda: bool(scene.flights.watchers)):
+        while not scene.listener.call(lambda: bool(scene.flights.watchers)):
             threading.Event().wait(0.01)
-        assert scene.door.statistics().waiting == 1
-    while scene.door.call(lambda: bool(scene.flights.watchers)):
+        assert scene.listener.statistics().waiting == 1
+    while scene.listener.call(lambda: bool(scene.flights.watchers)):
         threading.Event().wait(0.01)
-    assert scene.door.statistics().waiting == 0
+    assert scene.listener.statistics().waiting == 0
 
 
 def test_pipelined_requests_are_answered_in_order(scene: Scene) -> None:
@@ -184,7 +184,7 @@ def test_requests_behind_a_waiting_one_wait_too(scene: Scene) -> None:
     with scene.client() as client:
         client.send(fetch(RECORD_COUNT, wait_ms=50_000), 11)
         client.send(MetadataRequest(None), 1)
-        while not scene.door.call(lambda: bool(scene.flights.watchers)):
+        while not scene.listener.call(lambda: bool(scene.flights.watchers)):
             threading.Event().wait(0.01)
         append(scene.flights, make_records(RECORD_COUNT, 1))
         (partition,) = client.receive().responses[0].partitions
@@ -195,15 +195,15 @@ def test_requests_behind_a_waiting_one_wait_too(scene: Scene) -> None:
 def test_no_more_connections_than_the_limit(scene: Scene) -> None:
     clients = [scene.client() for _ in range(LIMITS.connections_max)]
     for client in clients:
-        client.ask(ApiVersionsRequest(), 0)
+        client.request(ApiVersionsRequest(), 0)
     with scene.client() as refused:
-        assert refused.is_closed_by_server()
-    assert scene.door.statistics().connections_refused == 1
+        assert refused.wait_closed_by_server()
+    assert scene.listener.statistics().connections_refused == 1
     clients.pop().close()
-    while scene.door.statistics().connections == LIMITS.connections_max:
+    while scene.listener.statistics().connections == LIMITS.connections_max:
         threading.Event().wait(0.01)
     with scene.client() as admitted:
-        admitted.ask(ApiVersionsRequest(), 0)
+        admitted.request(ApiVersionsRequest(), 0)
     for client in clients:
         client.close()
 
@@ -212,17 +212,17 @@ def test_produce_without_acks_closes(scene: Scene) -> None:
     with scene.client() as client:
         topic = ProduceTopic("flights", partition_data=[ProducePartition(0, b"x")])
         client.send(ProduceRequest(acks=0, topic_data=[topic]), 7)
-        assert client.is_closed_by_server()
+        assert client.wait_closed_by_server()
 
 
 def test_closing_answers_those_who_wait(scene: Scene) -> None:
     with scene.client() as waiting, scene.client() as idle:
-        idle.ask(ApiVersionsRequest(), 0)
+        idle.request(ApiVersionsRequest(), 0)
         waiting.send(fetch(RECORD_COUNT, wait_ms=50_000), 11)
-        while not scene.door.call(lambda: bool(scene.flights.watchers)):
+        while not scene.listener.call(lambda: bool(scene.flights.watchers)):
             threading.Event().wait(0.01)
-        scene.door.close()
+        scene.listener.close()
         (partition,) = waiting.receive().responses[0].partitions
         assert partition.error_code == 0
-        assert waiting.is_closed_by_server()
-        assert idle.is_closed_by_server()
+        assert waiting.wait_closed_by_server()
+        assert idle.wait_closed_by_server()

@@ -20,7 +20,7 @@ from bascule.kafka.sending import Sender
 from bascule.replica.partitions import Partitions
 from bascule.storage.partition_log import FileSlice
 from support.raw_client import RawClient, read_all
-from support.served_stream import append, make_records, open_stream, serving, stored_bytes
+from support.served_stream import append, make_records, open_stream, running_listener, stored_bytes
 
 RECORD_COUNT = 20_000
 TESTS = Path(__file__).parents[1]
@@ -29,12 +29,12 @@ SERVE = """
 import sys
 from pathlib import Path
 from bascule.replica.partitions import Partitions
-from support.served_stream import open_stream, serving
+from support.served_stream import open_stream, running_listener
 
 partitions = Partitions()
 open_stream(Path(sys.argv[1]), partitions)
-with serving(partitions) as door:
-    print(door.port, flush=True)
+with running_listener(partitions) as listener:
+    print(listener.port, flush=True)
     sys.stdin.read()
 """
 
@@ -101,15 +101,18 @@ def test_cold_segments_are_read_by_threads(tmp_path: Path) -> None:
     expected = store(tmp_path, segment_bytes_max=1_000_000)
     partitions = Partitions()
     open_stream(tmp_path, partitions, segment_bytes_max=1_000_000)
-    with serving(partitions) as door, RawClient(door.host, door.port) as client:
+    with (
+        running_listener(partitions) as listener,
+        RawClient(listener.host, listener.port) as client,
+    ):
         if not drop_cache(tmp_path):
             pytest.skip(f"the file system of {tmp_path} keeps its pages or cannot say")
         assert read_all(client, RECORD_COUNT) == expected
-        cold = door.statistics()
+        cold = listener.statistics()
         assert cold.cold_reads > 0
         assert cold.bytes_sendfile >= len(expected)
         assert read_all(client, RECORD_COUNT) == expected
-        assert door.statistics().cold_reads < 2 * cold.cold_reads
+        assert listener.statistics().cold_reads < 2 * cold.cold_reads
 
 
 class ColdFile(RealFile):
@@ -154,7 +157,7 @@ def test_the_loop_turns_while_a_thread_reads(tmp_path: Path) -> None:
             sender = Sender(
                 here,
                 statistics=statistics,
-                on_thread=lambda function: loop.run_in_executor(None, function),
+                run_on_thread=lambda function: loop.run_in_executor(None, function),
                 writable=writable,
                 progress=lambda: None,
             )

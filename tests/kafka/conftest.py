@@ -1,4 +1,4 @@
-"""What tests of the Kafka listener share."""
+"""Fixtures of the tests of the Kafka request handlers."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from support.handlers import House, open_house
+from support.handlers import HandlerHarness, open_harness
 
 
 @pytest.fixture
-def house(tmp_path: Path) -> Iterator[House]:
+def harness(tmp_path: Path) -> Iterator[HandlerHarness]:
     """Handlers over three streams; see `support.handlers`."""
-    yield from open_house(tmp_path)
+    yield from open_harness(tmp_path)

@@ -18,14 +18,21 @@ from bascule.wire.messages.fetch import (
     FetchTopic,
     ReplicaState,
 )
-from support.handlers import FLIGHTS_ID, LONG_MS, NOBODY, House, fetch_request, length
+from support.handlers import (
+    FLIGHTS_ID,
+    LONG_WAIT_MS,
+    UNKNOWN_ID,
+    HandlerHarness,
+    fetch_request,
+    record_bytes,
+)
 from support.served_stream import append, make_records, open_stream
 
 # -- Fetch --------------------------------------------------------------------------------------
 
 
-def test_fetch_from_the_middle_of_a_batch_starts_with_that_batch(house: House) -> None:
-    whole, middle, next_batch = (house.fetch(fetch_offset=o) for o in (0, 5, 10))
+def test_fetch_from_the_middle_of_a_batch_starts_with_that_batch(harness: HandlerHarness) -> None:
+    whole, middle, next_batch = (harness.fetch(fetch_offset=o) for o in (0, 5, 10))
     assert whole.records == middle.records
     assert whole.high_watermark == whole.last_stable_offset == 200
     assert isinstance(next_batch.records, FileSlice)
@@ -34,59 +41,61 @@ def test_fetch_from_the_middle_of_a_batch_starts_with_that_batch(house: House) -
     assert whole.preferred_read_replica == -1
 
 
-def test_fetch_never_passes_the_high_watermark(house: House) -> None:
-    before = house.fetch(fetch_offset=190)
-    append(house.flights, make_records(200, 5), commit=False)
-    after = house.fetch(fetch_offset=190)
-    assert length(before) == length(after) > 0
+def test_fetch_never_passes_the_high_watermark(harness: HandlerHarness) -> None:
+    before = harness.fetch(fetch_offset=190)
+    append(harness.flights, make_records(200, 5), commit=False)
+    after = harness.fetch(fetch_offset=190)
+    assert record_bytes(before) == record_bytes(after) > 0
     for offset in (200, 203, 205):
-        beyond = house.fetch(fetch_offset=offset)
-        assert (beyond.error_code, beyond.high_watermark, length(beyond)) == (0, 200, 0)
-    house.flights.sync()
-    assert length(house.fetch(fetch_offset=200)) > 0
+        beyond = harness.fetch(fetch_offset=offset)
+        assert (beyond.error_code, beyond.high_watermark, record_bytes(beyond)) == (0, 200, 0)
+    harness.flights.sync()
+    assert record_bytes(harness.fetch(fetch_offset=200)) > 0
 
 
-def test_fetch_errors(house: House) -> None:
-    epoch = house.flights.leader_epoch
-    out_of_range = house.fetch(fetch_offset=201)
+def test_fetch_errors(harness: HandlerHarness) -> None:
+    epoch = harness.flights.leader_epoch
+    out_of_range = harness.fetch(fetch_offset=201)
     assert out_of_range.error_code == ErrorCode.OFFSET_OUT_OF_RANGE
     assert out_of_range.log_start_offset == 0
-    assert house.fetch(fetch_offset=-1).error_code == ErrorCode.OFFSET_OUT_OF_RANGE
-    assert house.fetch(partition=1).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    assert house.fetch(current_leader_epoch=epoch).error_code == 0
-    assert house.fetch(current_leader_epoch=epoch + 1).error_code == 75
-    assert house.fetch(current_leader_epoch=epoch - 1).error_code == 74
+    assert harness.fetch(fetch_offset=-1).error_code == ErrorCode.OFFSET_OUT_OF_RANGE
+    assert harness.fetch(partition=1).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert harness.fetch(current_leader_epoch=epoch).error_code == 0
+    assert harness.fetch(current_leader_epoch=epoch + 1).error_code == 75
+    assert harness.fetch(current_leader_epoch=epoch - 1).error_code == 74
     for name, code in (("nobody", 3), ("broken", 56)):
-        answer = house.ask(fetch_request(name, wait_ms=LONG_MS), 12)
+        answer = harness.handle(fetch_request(name, wait_ms=LONG_WAIT_MS), 12)
         assert answer.responses[0].partitions[0].error_code == code
-    for id, code in ((NOBODY, 100), (FLIGHTS_ID, 0), (b"broken##########", 56)):
+    for id, code in ((UNKNOWN_ID, 100), (FLIGHTS_ID, 0), (b"broken##########", 56)):
         request = FetchRequest(topics=[FetchTopic("", id, [FetchPartition()])])
-        answer = house.ask(request, 13)
+        answer = harness.handle(request, 13)
         assert answer.responses[0].topic_id == id
         assert answer.responses[0].partitions[0].error_code == code
 
 
-def test_followers_and_sessions_are_refused(house: House) -> None:
+def test_followers_and_sessions_are_refused(harness: HandlerHarness) -> None:
     follower = fetch_request("flights")
     for change in ({"replica_id": 3}, {"replica_state": ReplicaState(3, 0)}):
-        answer = house.ask(replace(follower, **change), 15)  # type: ignore[arg-type]
+        answer = harness.handle(replace(follower, **change), 15)  # type: ignore[arg-type]
         assert answer.error_code == ErrorCode.INVALID_REQUEST
-    answer = house.ask(replace(follower, session_id=9), 12)
+    answer = harness.handle(replace(follower, session_id=9), 12)
     assert answer.error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
-    assert house.ask(follower, 12).session_id == 0
+    assert harness.handle(follower, 12).session_id == 0
 
 
-def test_the_first_batch_is_whole_whatever_the_limits(house: House) -> None:
-    whole = house.fetch(fetch_offset=0, partition_max_bytes=0)
+def test_the_first_batch_is_whole_whatever_the_limits(harness: HandlerHarness) -> None:
+    whole = harness.fetch(fetch_offset=0, partition_max_bytes=0)
     first = len(build_batch(make_records(0, 10), base_offset=0))
-    assert length(whole) == first
-    assert length(house.fetch(fetch_offset=0, partition_max_bytes=first + 100)) == first + 100
-    answer = house.ask(replace(fetch_request("flights"), max_bytes=1), 12)
-    assert length(answer.responses[0].partitions[0]) == first
+    assert record_bytes(whole) == first
+    assert (
+        record_bytes(harness.fetch(fetch_offset=0, partition_max_bytes=first + 100)) == first + 100
+    )
+    answer = harness.handle(replace(fetch_request("flights"), max_bytes=1), 12)
+    assert record_bytes(answer.responses[0].partitions[0]) == first
 
 
-def test_limits_over_partitions(house: House, tmp_path: Path) -> None:
-    others = [open_stream(tmp_path, house.partitions, f"other-{n}") for n in range(3)]
+def test_limits_over_partitions(harness: HandlerHarness, tmp_path: Path) -> None:
+    others = [open_stream(tmp_path, harness.partitions, f"other-{n}") for n in range(3)]
     for other in others:
         append(other, make_records(0, 10))
     batch = len(build_batch(make_records(0, 10), base_offset=0))
@@ -95,8 +104,8 @@ def test_limits_over_partitions(house: House, tmp_path: Path) -> None:
         topics = [
             fetch_request(n, partition_max_bytes=partition_max_bytes).topics[0] for n in names
         ]
-        request = FetchRequest(max_bytes=bytes_max, max_wait_ms=LONG_MS, topics=topics)
-        return [length(t.partitions[0]) for t in house.ask(request, 12).responses]
+        request = FetchRequest(max_bytes=bytes_max, max_wait_ms=LONG_WAIT_MS, topics=topics)
+        return [record_bytes(t.partitions[0]) for t in harness.handle(request, 12).responses]
 
     names = ("empty", "other-0", "other-1", "other-2")
     assert lengths(1 << 20, *names) == [0, batch, batch, batch]
@@ -106,15 +115,17 @@ def test_limits_over_partitions(house: House, tmp_path: Path) -> None:
     assert lengths(1 << 20, *names, partition_max_bytes=1) == [0, batch, 0, 0]
 
 
-def test_every_segment_is_reached(house: House) -> None:
-    assert house.flights.log is not None
+def test_every_segment_is_reached(harness: HandlerHarness) -> None:
+    assert harness.flights.log is not None
     offset, seen = 0, []
-    last_segment = house.flights.log.end.segment_base
+    last_segment = harness.flights.log.end.segment_base
     assert 0 < last_segment < 190
     while offset < 200:
         # Where a segment ends, more is there already: no reason to wait for the least bytes.
         bytes_min = 1 << 20 if offset < last_segment else 1
-        records = house.fetch(fetch_offset=offset, wait_ms=LONG_MS, bytes_min=bytes_min).records
+        records = harness.fetch(
+            fetch_offset=offset, wait_ms=LONG_WAIT_MS, bytes_min=bytes_min
+        ).records
         assert isinstance(records, FileSlice)
         data = records.file.read_at(records.position, records.length)
         while data:
@@ -128,8 +139,8 @@ def test_every_segment_is_reached(house: House) -> None:
 # -- Fetch that waits ---------------------------------------------------------------------------
 
 
-def waiting(house: House, request: FetchRequest) -> asyncio.Future[Any]:
-    return asyncio.ensure_future(house.answer(request, 12))
+def waiting(harness: HandlerHarness, request: FetchRequest) -> asyncio.Future[Any]:
+    return asyncio.ensure_future(harness.handle_async(request, 12))
 
 
 async def until(condition: Any) -> None:
@@ -138,83 +149,85 @@ async def until(condition: Any) -> None:
         await asyncio.get_running_loop().run_in_executor(None, lambda: None)
 
 
-def test_a_fetch_at_the_end_waits_for_a_commit(house: House) -> None:
+def test_a_fetch_at_the_end_waits_for_a_commit(harness: HandlerHarness) -> None:
     async def scene() -> None:
-        request = fetch_request("flights", fetch_offset=200, wait_ms=LONG_MS)
-        answer = waiting(house, request)
-        await until(lambda: house.flights.watchers)
-        append(house.flights, make_records(200, 1), commit=False)
-        assert house.purgatory is not None
-        assert house.flights.watchers
-        house.flights.sync()
+        request = fetch_request("flights", fetch_offset=200, wait_ms=LONG_WAIT_MS)
+        answer = waiting(harness, request)
+        await until(lambda: harness.flights.watchers)
+        append(harness.flights, make_records(200, 1), commit=False)
+        assert harness.purgatory is not None
+        assert harness.flights.watchers
+        harness.flights.sync()
         partition = (await answer).responses[0].partitions[0]
         assert partition.high_watermark == 201
-        assert length(partition) > 0
-        assert not house.flights.watchers
+        assert record_bytes(partition) > 0
+        assert not harness.flights.watchers
 
     asyncio.run(scene())
 
 
-def test_a_fetch_waits_for_its_least_bytes(house: House) -> None:
+def test_a_fetch_waits_for_its_least_bytes(harness: HandlerHarness) -> None:
     async def scene() -> None:
-        request = fetch_request("flights", fetch_offset=200, wait_ms=LONG_MS, bytes_min=3_000)
-        answer = waiting(house, request)
+        request = fetch_request("flights", fetch_offset=200, wait_ms=LONG_WAIT_MS, bytes_min=3_000)
+        answer = waiting(harness, request)
         for first in (200, 210, 220):  # some 1,400 bytes each: the third is needed
-            await until(lambda: house.flights.watchers)
+            await until(lambda: harness.flights.watchers)
             assert not answer.done()
-            before = set(house.flights.watchers)
-            append(house.flights, make_records(first, 10))
-            await until(lambda before=before: house.flights.watchers != before)
-        assert length((await answer).responses[0].partitions[0]) >= 3_000
+            before = set(harness.flights.watchers)
+            append(harness.flights, make_records(first, 10))
+            await until(lambda before=before: harness.flights.watchers != before)
+        assert record_bytes((await answer).responses[0].partitions[0]) >= 3_000
 
     asyncio.run(scene())
 
 
-def test_a_wait_ends_empty_when_its_time_is_over(house: House) -> None:
-    answer = house.fetch(fetch_offset=200, wait_ms=5)
-    assert (answer.error_code, length(answer)) == (0, 0)
-    assert not house.flights.watchers
+def test_a_wait_ends_empty_when_its_time_is_over(harness: HandlerHarness) -> None:
+    answer = harness.fetch(fetch_offset=200, wait_ms=5)
+    assert (answer.error_code, record_bytes(answer)) == (0, 0)
+    assert not harness.flights.watchers
 
 
-def test_a_wait_ends_when_the_stream_goes_or_fails(house: House) -> None:
+def test_a_wait_ends_when_the_stream_goes_or_fails(harness: HandlerHarness) -> None:
     async def scene(change: Any, code: ErrorCode) -> None:
-        answer = waiting(house, fetch_request("flights", fetch_offset=200, wait_ms=LONG_MS))
-        await until(lambda: house.flights.watchers)
+        answer = waiting(harness, fetch_request("flights", fetch_offset=200, wait_ms=LONG_WAIT_MS))
+        await until(lambda: harness.flights.watchers)
         change()
         assert (await answer).responses[0].partitions[0].error_code == code
 
-    asyncio.run(scene(lambda: house.flights.fail("bad sector"), ErrorCode.KAFKA_STORAGE_ERROR))
-    house.flights.failure = None
+    asyncio.run(scene(lambda: harness.flights.fail("bad sector"), ErrorCode.KAFKA_STORAGE_ERROR))
+    harness.flights.failure = None
     gone = scene(
-        lambda: house.partitions.remove(house.flights.definition),
+        lambda: harness.partitions.remove(harness.flights.definition),
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
     )
     asyncio.run(gone)
-    assert house.flights.log is not None
-    house.flights.log.close()
+    assert harness.flights.log is not None
+    harness.flights.log.close()
 
 
-def test_a_cancelled_wait_leaves_no_watcher(house: House) -> None:
+def test_a_cancelled_wait_leaves_no_watcher(harness: HandlerHarness) -> None:
     async def scene() -> None:
         task = asyncio.ensure_future(
-            house.answer(fetch_request("flights", fetch_offset=200, wait_ms=LONG_MS), 12)
+            harness.handle_async(
+                fetch_request("flights", fetch_offset=200, wait_ms=LONG_WAIT_MS), 12
+            )
         )
-        await until(lambda: house.flights.watchers)
+        await until(lambda: harness.flights.watchers)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        assert not house.flights.watchers
+        assert not harness.flights.watchers
 
     asyncio.run(scene())
 
 
-def test_closed_delays_let_everybody_go(house: House) -> None:
+def test_closed_delays_let_everybody_go(harness: HandlerHarness) -> None:
     async def scene() -> None:
-        answer = waiting(house, fetch_request("flights", fetch_offset=200, wait_ms=LONG_MS))
-        await until(lambda: house.flights.watchers)
-        house.purgatory.close()
+        answer = waiting(harness, fetch_request("flights", fetch_offset=200, wait_ms=LONG_WAIT_MS))
+        await until(lambda: harness.flights.watchers)
+        harness.purgatory.close()
         assert (await answer).responses[0].partitions[0].error_code == 0
-        late = await house.answer(fetch_request("empty", wait_ms=LONG_MS), 12)
+        late = await harness.handle_async(fetch_request("empty", wait_ms=LONG_WAIT_MS), 12)
         assert late.responses[0].partitions[0].error_code == 0
 
     asyncio.run(scene())

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from bascule.errors import RemoteProtocolError
-from bascule.kafka.handlers import SERVED
+from bascule.kafka.handlers import SUPPORTED_VERSIONS
 from bascule.wire.error_codes import ErrorCode
 from bascule.wire.messages.api_versions import ApiVersionsRequest
 from bascule.wire.messages.find_coordinator import FindCoordinatorRequest
@@ -23,155 +23,162 @@ from bascule.wire.messages.offset_for_leader_epoch import (
     OffsetForLeaderEpochRequest,
 )
 from bascule.wire.messages.produce import ProducePartition, ProduceRequest, ProduceTopic
-from support.handlers import FLIGHTS_ID, NOBODY, House
+from support.handlers import FLIGHTS_ID, UNKNOWN_ID, HandlerHarness
 from support.served_stream import NODE, TIMESTAMP, append, make_records
 
 # -- ApiVersions, FindCoordinator, Produce ------------------------------------------------------
 
 
-def test_api_versions_lists_what_is_served(house: House) -> None:
-    answer = house.ask(ApiVersionsRequest(), 3)
+def test_api_versions_lists_what_is_served(harness: HandlerHarness) -> None:
+    answer = harness.handle(ApiVersionsRequest(), 3)
     assert answer.error_code == 0
     table = {a.api_key: (a.min_version, a.max_version) for a in answer.api_keys}
-    assert table == {key: (v.first, v.last) for key, v in SERVED.items()}
+    assert table == {key: (v.first, v.last) for key, v in SUPPORTED_VERSIONS.items()}
     # What librdkafka reads features off, each by a version it looks for.
     for key, version in ((0, 0), (0, 3), (0, 7), (1, 4), (1, 10), (2, 1), (10, 0)):
         assert table[key][0] <= version <= table[key][1]
 
 
-def test_an_unknown_api_versions_version_gets_the_table_with_an_error(house: House) -> None:
-    answer = house.ask(ApiVersionsRequest(), 99)
+def test_an_unknown_api_versions_version_gets_the_table_with_an_error(
+    harness: HandlerHarness,
+) -> None:
+    answer = harness.handle(ApiVersionsRequest(), 99)
     assert answer.error_code == ErrorCode.UNSUPPORTED_VERSION
     assert answer.api_keys
 
 
 @pytest.mark.parametrize("version", range(7))
-def test_this_node_is_every_coordinator(house: House, version: int) -> None:
-    answer = house.ask(FindCoordinatorRequest("g", coordinator_keys=["g", "h"]), version)
+def test_this_node_is_every_coordinator(harness: HandlerHarness, version: int) -> None:
+    answer = harness.handle(FindCoordinatorRequest("g", coordinator_keys=["g", "h"]), version)
     found = [answer] if version < 4 else answer.coordinators
     assert {(c.error_code, c.node_id, c.host, c.port) for c in found} == {(0, 7, "here", 9092)}
     assert version < 4 or [c.key for c in found] == ["g", "h"]
 
 
-def test_produce_is_refused_with_the_subject(house: House) -> None:
+def test_produce_is_refused_with_the_subject(harness: HandlerHarness) -> None:
     topics = [
         ProduceTopic("flights", partition_data=[ProducePartition(0, b"x"), ProducePartition(1)]),
         ProduceTopic("nobody", partition_data=[ProducePartition(0, b"x")]),
     ]
-    answer = house.ask(ProduceRequest(acks=-1, topic_data=topics), 9)
+    answer = harness.handle(ProduceRequest(acks=-1, topic_data=topics), 9)
     first, second = answer.responses
     assert [p.error_code for p in first.partition_responses] == [ErrorCode.POLICY_VIOLATION] * 2
     assert "NATS subject flights.>" in first.partition_responses[0].error_message
     assert second.partition_responses[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     with pytest.raises(RemoteProtocolError, match="without acks"):
-        house.ask(ProduceRequest(acks=0, topic_data=topics), 9)
+        harness.handle(ProduceRequest(acks=0, topic_data=topics), 9)
 
 
 # -- Metadata -----------------------------------------------------------------------------------
 
 
-def test_metadata_of_everything(house: House) -> None:
+def test_metadata_of_everything(harness: HandlerHarness) -> None:
     for version, topics in ((0, ()), (1, None), (13, None)):
-        answer = house.ask(MetadataRequest(topics), version)
+        answer = harness.handle(MetadataRequest(topics), version)
         assert [t.name for t in answer.topics] == ["broken", "empty", "flights"]
         assert [(b.node_id, b.host, b.port) for b in answer.brokers] == [(7, "here", 9092)]
         assert answer.controller_id == 7
         assert answer.cluster_id == NODE.cluster_id
     (partition,) = answer.topics[2].partitions
     assert (partition.leader_id, partition.isr_nodes, partition.replica_nodes) == (7, [7], [7])
-    assert partition.leader_epoch == house.flights.leader_epoch
-    assert house.ask(MetadataRequest(()), 1).topics == []
+    assert partition.leader_epoch == harness.flights.leader_epoch
+    assert harness.handle(MetadataRequest(()), 1).topics == []
 
 
-def test_metadata_by_name_and_by_id(house: House) -> None:
+def test_metadata_by_name_and_by_id(harness: HandlerHarness) -> None:
     asked = [
         MetadataRequestTopic(name="flights"),
         MetadataRequestTopic(name="nobody"),
         MetadataRequestTopic(name="not a name"),
         MetadataRequestTopic(name=".."),
         MetadataRequestTopic(topic_id=FLIGHTS_ID),
-        MetadataRequestTopic(topic_id=NOBODY),
+        MetadataRequestTopic(topic_id=UNKNOWN_ID),
     ]
-    answer = house.ask(MetadataRequest(asked), 12)
+    answer = harness.handle(MetadataRequest(asked), 12)
     assert [(t.error_code, t.name, t.topic_id) for t in answer.topics] == [
         (0, "flights", FLIGHTS_ID),
         (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "nobody", bytes(16)),
         (ErrorCode.INVALID_TOPIC, "not a name", bytes(16)),
         (ErrorCode.INVALID_TOPIC, "..", bytes(16)),
         (0, "flights", FLIGHTS_ID),
-        (ErrorCode.UNKNOWN_TOPIC_ID, None, NOBODY),
+        (ErrorCode.UNKNOWN_TOPIC_ID, None, UNKNOWN_ID),
     ]
-    assert len(house.partitions.streams()) == 3
+    assert len(harness.partitions.streams()) == 3
 
 
 # -- ListOffsets --------------------------------------------------------------------------------
 
 
 def list_offset(
-    house: House, timestamp: int, *, version: int = 8, name: str = "flights", **asked: Any
+    harness: HandlerHarness,
+    timestamp: int,
+    *,
+    version: int = 8,
+    name: str = "flights",
+    **asked: Any,
 ) -> tuple[int, int, int]:
     partition = ListOffsetsPartition(timestamp=timestamp, **asked)
     request = ListOffsetsRequest(topics=[ListOffsetsTopic(name, [partition])])
-    answer = house.ask(request, version).topics[0].partitions[0]
+    answer = harness.handle(request, version).topics[0].partitions[0]
     return answer.error_code, answer.offset, answer.timestamp
 
 
-def test_offsets_of_both_ends(house: House) -> None:
-    append(house.flights, make_records(200, 5), commit=False)
-    assert list_offset(house, -1) == (0, 200, -1)
-    assert list_offset(house, -2) == (0, 0, -1)
-    assert list_offset(house, -4) == (0, 0, -1)
-    assert list_offset(house, -1, name="empty") == (0, 0, -1)
+def test_offsets_of_both_ends(harness: HandlerHarness) -> None:
+    append(harness.flights, make_records(200, 5), commit=False)
+    assert list_offset(harness, -1) == (0, 200, -1)
+    assert list_offset(harness, -2) == (0, 0, -1)
+    assert list_offset(harness, -4) == (0, 0, -1)
+    assert list_offset(harness, -1, name="empty") == (0, 0, -1)
 
 
-def test_offsets_by_timestamp(house: House) -> None:
-    assert list_offset(house, TIMESTAMP) == (0, 0, TIMESTAMP)
-    assert list_offset(house, TIMESTAMP + 1) == (0, 10, TIMESTAMP + 1000)
-    assert list_offset(house, TIMESTAMP + 7_000) == (0, 70, TIMESTAMP + 7_000)
-    assert list_offset(house, TIMESTAMP + 19_001) == (0, -1, -1)
+def test_offsets_by_timestamp(harness: HandlerHarness) -> None:
+    assert list_offset(harness, TIMESTAMP) == (0, 0, TIMESTAMP)
+    assert list_offset(harness, TIMESTAMP + 1) == (0, 10, TIMESTAMP + 1000)
+    assert list_offset(harness, TIMESTAMP + 7_000) == (0, 70, TIMESTAMP + 7_000)
+    assert list_offset(harness, TIMESTAMP + 19_001) == (0, -1, -1)
     # All records of the last batch carry the largest timestamp; the first of them is found.
-    assert list_offset(house, -3, version=7) == (0, 190, TIMESTAMP + 19_000)
-    assert list_offset(house, -3, name="empty") == (0, -1, -1)
-    house.clock.wall_ms = TIMESTAMP + 50_000
-    append(house.flights, make_records(200, 5), commit=False)
-    assert list_offset(house, TIMESTAMP + 19_001) == (0, -1, -1)
+    assert list_offset(harness, -3, version=7) == (0, 190, TIMESTAMP + 19_000)
+    assert list_offset(harness, -3, name="empty") == (0, -1, -1)
+    harness.clock.wall_ms = TIMESTAMP + 50_000
+    append(harness.flights, make_records(200, 5), commit=False)
+    assert list_offset(harness, TIMESTAMP + 19_001) == (0, -1, -1)
 
 
-def test_offsets_that_cannot_be_listed(house: House) -> None:
+def test_offsets_that_cannot_be_listed(harness: HandlerHarness) -> None:
     unsupported = ErrorCode.UNSUPPORTED_VERSION
     for timestamp, version in ((-3, 6), (-4, 7), (-5, 11), (-77, 11)):
-        assert list_offset(house, timestamp, version=version)[0] == unsupported
+        assert list_offset(harness, timestamp, version=version)[0] == unsupported
     unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    assert list_offset(house, -1, name="nobody")[0] == unknown
-    assert list_offset(house, -1, partition_index=1)[0] == unknown
-    assert list_offset(house, -1, partition_index=-1)[0] == unknown
-    assert list_offset(house, -1, name="broken")[0] == ErrorCode.KAFKA_STORAGE_ERROR
-    epoch = house.flights.leader_epoch
-    assert list_offset(house, -1, current_leader_epoch=epoch)[0] == 0
-    assert list_offset(house, -1, current_leader_epoch=epoch - 1)[0] == 74
-    assert list_offset(house, -1, current_leader_epoch=epoch + 1)[0] == 75
+    assert list_offset(harness, -1, name="nobody")[0] == unknown
+    assert list_offset(harness, -1, partition_index=1)[0] == unknown
+    assert list_offset(harness, -1, partition_index=-1)[0] == unknown
+    assert list_offset(harness, -1, name="broken")[0] == ErrorCode.KAFKA_STORAGE_ERROR
+    epoch = harness.flights.leader_epoch
+    assert list_offset(harness, -1, current_leader_epoch=epoch)[0] == 0
+    assert list_offset(harness, -1, current_leader_epoch=epoch - 1)[0] == 74
+    assert list_offset(harness, -1, current_leader_epoch=epoch + 1)[0] == 75
 
 
 # -- OffsetForLeaderEpoch -----------------------------------------------------------------------
 
 
-def test_where_epochs_end(house: House) -> None:
-    epoch = house.flights.leader_epoch
-    append(house.flights, make_records(200, 5), commit=False)
+def test_where_epochs_end(harness: HandlerHarness) -> None:
+    epoch = harness.flights.leader_epoch
+    append(harness.flights, make_records(200, 5), commit=False)
 
     def ask(leader_epoch: int, current: int = -1, name: str = "flights") -> tuple[int, int, int]:
         topic = EpochTopic(name, [EpochPartition(0, current, leader_epoch)])
-        answer = house.ask(OffsetForLeaderEpochRequest(topics=[topic]), 2)
+        answer = harness.handle(OffsetForLeaderEpochRequest(topics=[topic]), 2)
         found = answer.topics[0].partitions[0]
         return found.error_code, found.leader_epoch, found.end_offset
 
     assert ask(epoch) == (0, epoch, 200)
     assert ask(epoch + 1) == (0, -1, -1)
     assert ask(epoch - 1) == (0, -1, -1)
-    house.flights.leader_epoch = epoch + 2  # nothing is written in it yet
+    harness.flights.leader_epoch = epoch + 2  # nothing is written in it yet
     assert ask(epoch) == ask(epoch + 1) == (0, epoch, 200)
     assert ask(epoch + 2) == (0, epoch + 2, 200)
-    append(house.flights, make_records(205, 5))
+    append(harness.flights, make_records(205, 5))
     assert ask(epoch) == ask(epoch + 1) == (0, epoch, 205)
     assert ask(epoch + 2, current=epoch + 2) == (0, epoch + 2, 210)
     assert ask(epoch, current=epoch)[0] == ErrorCode.FENCED_LEADER_EPOCH

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from bascule.groups import Offsets
+from bascule.groups import CommittedOffsetStore
 from bascule.wire.error_codes import ErrorCode
 from bascule.wire.messages.offset_commit import (
     OffsetCommitPartition,
@@ -22,7 +22,7 @@ from bascule.wire.messages.offset_fetch import (
 )
 from bascule.wire.offsets import METADATA_BYTES_MAX, OFFSETS_STREAM
 from bascule.wire.schema import NO_ID, Request
-from support.handlers import FLIGHTS_ID, NOBODY, House
+from support.handlers import FLIGHTS_ID, UNKNOWN_ID, HandlerHarness
 from support.served_stream import open_stream
 
 COMMIT_VERSIONS = range(2, 11)
@@ -30,21 +30,21 @@ FETCH_VERSIONS = range(1, 11)
 
 
 @pytest.fixture
-def with_offsets(house: House, tmp_path: Any) -> House:
-    open_stream(tmp_path, house.partitions, OFFSETS_STREAM, clock=house.clock)
-    return house
+def with_offsets(harness: HandlerHarness, tmp_path: Any) -> HandlerHarness:
+    open_stream(tmp_path, harness.partitions, OFFSETS_STREAM, clock=harness.clock)
+    return harness
 
 
-def ask(house: House, *requests: tuple[Request[Any], int]) -> list[Any]:
+def ask(harness: HandlerHarness, *requests: tuple[Request[Any], int]) -> list[Any]:
     """Answers to requests one after the other, while the offsets are followed."""
-    offsets = house.context.offsets
-    assert isinstance(offsets, Offsets)
+    offsets = harness.context.offsets
+    assert isinstance(offsets, CommittedOffsetStore)
 
     async def answer_all() -> list[Any]:
-        house.partitions.bind(asyncio.get_running_loop())
+        harness.partitions.bind(asyncio.get_running_loop())
         offsets.start()
         try:
-            return [await house.answer(request, version) for request, version in requests]
+            return [await harness.handle_async(request, version) for request, version in requests]
         finally:
             await offsets.close()
 
@@ -54,7 +54,7 @@ def ask(house: House, *requests: tuple[Request[Any], int]) -> list[Any]:
 def commit(
     offset: int = 7, *, version: int = 9, name: str = "flights", partition: int = 0, **fields: Any
 ) -> tuple[OffsetCommitRequest, int]:
-    topic_id = FLIGHTS_ID if name == "flights" else NOBODY
+    topic_id = FLIGHTS_ID if name == "flights" else UNKNOWN_ID
     metadata = fields.pop("metadata", "")
     asked = OffsetCommitPartition(partition, offset, 3, metadata)
     topic = OffsetCommitTopic(name, topic_id if version >= 10 else NO_ID, [asked])
@@ -70,7 +70,7 @@ def fetch(
     **fields: Any,
 ) -> tuple[OffsetFetchRequest, int]:
     """`partitions` None asks for all that the group has."""
-    topic_id = FLIGHTS_ID if name == "flights" else NOBODY
+    topic_id = FLIGHTS_ID if name == "flights" else UNKNOWN_ID
     group = fields.pop("group_id", "billing")
     if version < 8:
         topics = None if partitions is None else [OffsetFetchTopic(name, partitions)]
@@ -103,7 +103,7 @@ def code(answer: Any) -> int:
 
 
 @pytest.mark.parametrize("version", COMMIT_VERSIONS)
-def test_a_commit_is_fetched_back(with_offsets: House, version: int) -> None:
+def test_a_commit_is_fetched_back(with_offsets: HandlerHarness, version: int) -> None:
     done, answer = ask(with_offsets, commit(version=version, metadata="m"), fetch(5))
     assert code(done) == ErrorCode.NONE
     assert done.topics[0].topic_id == (FLIGHTS_ID if version >= 10 else NO_ID)
@@ -111,7 +111,7 @@ def test_a_commit_is_fetched_back(with_offsets: House, version: int) -> None:
 
 
 @pytest.mark.parametrize("version", FETCH_VERSIONS)
-def test_fetch_in_every_version(with_offsets: House, version: int) -> None:
+def test_fetch_in_every_version(with_offsets: HandlerHarness, version: int) -> None:
     requests = [commit(), fetch(version), fetch(version, partitions=(0, 4))]
     if version >= 2:
         requests.append(fetch(version, partitions=None))
@@ -126,11 +126,11 @@ def test_fetch_in_every_version(with_offsets: House, version: int) -> None:
             assert everything.groups[0].topics[0].topic_id == FLIGHTS_ID
 
 
-def test_a_group_that_never_committed_has_nothing(with_offsets: House) -> None:
+def test_a_group_that_never_committed_has_nothing(with_offsets: HandlerHarness) -> None:
     (answer,) = ask(with_offsets, fetch(group_id="billing"))
     assert found(answer, 9) == [("flights", NO_ID, 0, -1, -1, "", 0)]
     (answer,) = ask(with_offsets, fetch(10, name="nobody"))
-    assert found(answer, 10) == [("nobody", NOBODY, 0, -1, -1, "", ErrorCode.UNKNOWN_TOPIC_ID)]
+    assert found(answer, 10) == [("nobody", UNKNOWN_ID, 0, -1, -1, "", ErrorCode.UNKNOWN_TOPIC_ID)]
 
 
 @pytest.mark.parametrize(
@@ -149,19 +149,21 @@ def test_a_group_that_never_committed_has_nothing(with_offsets: House) -> None:
         ({"group_instance_id": "static"}, ErrorCode.UNKNOWN_MEMBER_ID),
     ],
 )
-def test_what_is_refused(with_offsets: House, fields: dict[str, Any], expected: ErrorCode) -> None:
+def test_what_is_refused(
+    with_offsets: HandlerHarness, fields: dict[str, Any], expected: ErrorCode
+) -> None:
     done, answer = ask(with_offsets, commit(**fields), fetch(partitions=None))
     assert code(done) == expected
     assert found(answer, 9) == []
 
 
-def test_a_member_of_a_group_is_refused(with_offsets: House) -> None:
+def test_a_member_of_a_group_is_refused(with_offsets: HandlerHarness) -> None:
     (answer,) = ask(with_offsets, fetch(member_id="someone", member_epoch=3))
     assert answer.groups[0].error_code == ErrorCode.UNKNOWN_MEMBER_ID
     assert list(answer.groups[0].topics) == []
 
 
-def test_what_is_named_twice_counts_once(with_offsets: House) -> None:
+def test_what_is_named_twice_counts_once(with_offsets: HandlerHarness) -> None:
     request, version = commit()
     request.topics[0].partitions = [OffsetCommitPartition(0, n) for n in (4, 9, 6)]
     asked, _ = fetch(partitions=None)
@@ -173,7 +175,7 @@ def test_what_is_named_twice_counts_once(with_offsets: House) -> None:
     assert log.high_watermark.offset == 1
 
 
-def test_good_and_bad_partitions_of_one_request(with_offsets: House) -> None:
+def test_good_and_bad_partitions_of_one_request(with_offsets: HandlerHarness) -> None:
     request, version = commit()
     request.topics[0].partitions = [
         OffsetCommitPartition(0, 4), OffsetCommitPartition(9, 4),
@@ -187,9 +189,9 @@ def test_good_and_bad_partitions_of_one_request(with_offsets: House) -> None:
 
 @pytest.mark.parametrize("version", FETCH_VERSIONS)
 def test_without_the_stream_clients_get_an_error_they_do_not_retry(
-    house: House, version: int
+    harness: HandlerHarness, version: int
 ) -> None:
-    done, answer = ask(house, commit(), fetch(version))
+    done, answer = ask(harness, commit(), fetch(version))
     assert code(done) == ErrorCode.UNKNOWN_SERVER_ERROR
     if version == 1:
         assert found(answer, 1)[0][-1] == ErrorCode.UNKNOWN_SERVER_ERROR

@@ -1,4 +1,4 @@
-"""Handlers over real logs, without sockets: what the tests of requests share."""
+"""Kafka request handlers over real logs, without sockets."""
 
 from __future__ import annotations
 
@@ -22,27 +22,34 @@ from bascule.wire.messages.fetch import (
     FetchTopic,
 )
 from bascule.wire.schema import Message, Request
-from support.served_stream import NODE, StepClock, append, make_records, offsets_of, open_stream
+from support.served_stream import (
+    NODE,
+    ManualClock,
+    append,
+    make_offset_store,
+    make_records,
+    open_stream,
+)
 
 FLIGHTS_ID = b"flights#########"
-NOBODY = b"nobody's id 0000"
-LONG_MS = 30_000
+UNKNOWN_ID = b"nobody's id 0000"
+LONG_WAIT_MS = 30_000
 
 
 @dataclass
-class House:
-    """Two streams of this node, and a third whose log could not be opened."""
+class HandlerHarness:
+    """The handlers over three streams: `flights` with 200 records, `empty`, and `broken`."""
 
     partitions: Partitions
-    clock: StepClock
+    clock: ManualClock
     flights: Partition
     context: Context
     purgatory: Purgatory = field(default_factory=Purgatory)
 
-    def ask(self, request: Request[Any], version: int) -> Any:
-        return asyncio.run(self.answer(request, version))
+    def handle(self, request: Request[Any], version: int) -> Any:
+        return asyncio.run(self.handle_async(request, version))
 
-    async def answer(self, request: Request[Any], version: int) -> Any:
+    async def handle_async(self, request: Request[Any], version: int) -> Any:
         self.partitions.bind(asyncio.get_running_loop())
         received = ReceivedRequest(request.API_KEY, version, 1, "test", request, version)
         response = handle(received, self.context)
@@ -50,26 +57,28 @@ class House:
 
     def fetch(self, version: int = 12, **partition: Any) -> FetchPartitionResponse:
         request = fetch_request("flights", **partition)
-        answer: FetchPartitionResponse = self.ask(request, version).responses[0].partitions[0]
-        return answer
+        response: FetchPartitionResponse = self.handle(request, version).responses[0].partitions[0]
+        return response
 
 
-async def on_thread(function: Any) -> Any:
+async def run_on_thread(function: Any) -> Any:
     return await asyncio.get_running_loop().run_in_executor(None, function)
 
 
-def fetch_request(name: str, *, wait_ms: int = 0, bytes_min: int = 1, **asked: Any) -> FetchRequest:
-    asked.setdefault("partition_max_bytes", 1 << 20)
-    topic = FetchTopic(name, partitions=[FetchPartition(**asked)])
+def fetch_request(
+    name: str, *, wait_ms: int = 0, bytes_min: int = 1, **partition: Any
+) -> FetchRequest:
+    partition.setdefault("partition_max_bytes", 1 << 20)
+    topic = FetchTopic(name, partitions=[FetchPartition(**partition)])
     return FetchRequest(max_wait_ms=wait_ms, min_bytes=bytes_min, topics=[topic])
 
 
-def length(answer: FetchPartitionResponse) -> int:
-    return answer.records.length if isinstance(answer.records, FileSlice) else 0
+def record_bytes(response: FetchPartitionResponse) -> int:
+    return response.records.length if isinstance(response.records, FileSlice) else 0
 
 
-def open_house(tmp_path: Path) -> Iterator[House]:
-    partitions, clock = Partitions(), StepClock()
+def open_harness(tmp_path: Path) -> Iterator[HandlerHarness]:
+    partitions, clock = Partitions(), ManualClock()
     flights = open_stream(tmp_path, partitions, clock=clock, segment_bytes_max=8_000)
     flights.leader_epoch = 3
     for batch in range(20):
@@ -80,16 +89,16 @@ def open_house(tmp_path: Path) -> Iterator[House]:
     purgatory = Purgatory()
     context = Context(
         partitions=partitions,
-        offsets=offsets_of(partitions),
+        offsets=make_offset_store(partitions),
         node=NODE,
         host="here",
         port=9092,
         fetch_bytes_max=1 << 20,
         fetch_wait_ms_max=60_000,
         purgatory=purgatory,
-        on_thread=on_thread,
+        run_on_thread=run_on_thread,
     )
-    yield House(partitions, clock, flights, context, purgatory)
+    yield HandlerHarness(partitions, clock, flights, context, purgatory)
     for stream in partitions.streams().values():
         if stream[0].log is not None:
             stream[0].log.close()

@@ -1,4 +1,4 @@
-"""Readers of a topic that nobody here wrote, and what they see."""
+"""Reads a topic with the common Kafka clients, for comparison with the stored records."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ import confluent_kafka
 from bascule.record.batch import RecordBatch, scan_batches
 
 with warnings.catch_warnings():
-    # It reads its own schema files in a way that Python 3.11 deprecates.
+    # kafka-python reads its schema files in a way that Python 3.11 deprecates.
     warnings.simplefilter("ignore", DeprecationWarning)
     import kafka
 
 HEADERS = list[tuple[str, bytes | None]]
 
 
-class Seen(NamedTuple):
-    """One record, as a client gave it."""
+class ClientRecord(NamedTuple):
+    """One record as a client returned it."""
 
     offset: int
     timestamp: int
@@ -29,16 +29,16 @@ class Seen(NamedTuple):
     headers: HEADERS
 
 
-def decoded(data: bytes) -> list[Seen]:
-    """The records as they lie on the disk."""
+def decode_records(data: bytes) -> list[ClientRecord]:
+    """The records of stored batches."""
     return [
-        Seen(r.offset, r.timestamp, r.key, r.value, list(r.headers))
+        ClientRecord(r.offset, r.timestamp, r.key, r.value, list(r.headers))
         for batch in scan_batches(memoryview(data))
         for r in RecordBatch(memoryview(data)[batch.start : batch.end])
     ]
 
 
-def read_confluent(address: str, topic: str, count: int) -> list[Seen]:
+def read_confluent(address: str, topic: str, count: int) -> list[ClientRecord]:
     problems: list[Any] = []
     consumer = confluent_kafka.Consumer(
         {
@@ -49,34 +49,34 @@ def read_confluent(address: str, topic: str, count: int) -> list[Seen]:
         }
     )
     consumer.assign([confluent_kafka.TopicPartition(topic, 0, 0)])
-    seen = []
-    while len(seen) < count:
+    records = []
+    while len(records) < count:
         for m in consumer.consume(1_000, timeout=1.0):
             assert m.error() is None, m.error()
             headers = list(m.headers() or [])
-            seen.append(Seen(m.offset(), m.timestamp()[1], m.key(), m.value(), headers))
+            records.append(ClientRecord(m.offset(), m.timestamp()[1], m.key(), m.value(), headers))
     consumer.close()
-    assert problems == [], "an application sees no error event"
-    return seen
+    assert problems == [], "the client reported errors"
+    return records
 
 
-def read_kafka_python(address: str, topic: str, count: int) -> list[Seen]:
+def read_kafka_python(address: str, topic: str, count: int) -> list[ClientRecord]:
     consumer = kafka.KafkaConsumer(
         bootstrap_servers=address, group_id="never joined", check_crcs=True
     )
     partition = kafka.TopicPartition(topic, 0)
     consumer.assign([partition])
     consumer.seek_to_beginning()
-    seen = []
-    while len(seen) < count:
+    records = []
+    while len(records) < count:
         for r in consumer.poll(1000).get(partition, ()):
-            seen.append(Seen(r.offset, r.timestamp, r.key, r.value, list(r.headers)))
+            records.append(ClientRecord(r.offset, r.timestamp, r.key, r.value, list(r.headers)))
     consumer.close()
-    return seen
+    return records
 
 
-def read_aiokafka(address: str, topic: str, count: int) -> list[Seen]:
-    async def read() -> list[Seen]:
+def read_aiokafka(address: str, topic: str, count: int) -> list[ClientRecord]:
+    async def read() -> list[ClientRecord]:
         consumer = aiokafka.AIOKafkaConsumer(
             bootstrap_servers=address, group_id="never joined", check_crcs=True
         )
@@ -84,13 +84,13 @@ def read_aiokafka(address: str, topic: str, count: int) -> list[Seen]:
         partition = aiokafka.TopicPartition(topic, 0)
         consumer.assign([partition])
         await consumer.seek_to_beginning()
-        seen = []
-        while len(seen) < count:
+        records = []
+        while len(records) < count:
             got = await consumer.getmany(timeout_ms=1000)
             for r in got.get(partition, ()):
-                seen.append(Seen(r.offset, r.timestamp, r.key, r.value, list(r.headers)))
+                records.append(ClientRecord(r.offset, r.timestamp, r.key, r.value, list(r.headers)))
         await consumer.stop()
-        return seen
+        return records
 
     return asyncio.run(read())
 

@@ -1,4 +1,4 @@
-"""A blocking socket that speaks our own codec, for tests that need to see every byte."""
+"""A blocking Kafka client on our own codec, for tests that control every byte."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from bascule.wire.schema import Message, Request
 ResponseT = TypeVar("ResponseT", bound=Message)
 
 
-class ServerLeft(Exception):
-    """The other side closed the connection."""
+class ServerClosed(Exception):
+    """The server closed the connection."""
 
 
 class RawClient:
-    """One connection; `ask` sends and waits."""
+    """One connection; `request` sends a request and waits for its response."""
 
     def __init__(self, host: str, port: int, *, receive_buffer_bytes: int = 0) -> None:
         self.socket = socket.socket()
@@ -35,17 +35,17 @@ class RawClient:
         while (event := self.connection.next_event()) is NEED_DATA:
             count = self.socket.recv_into(self.connection.get_buffer())
             if count == 0:
-                raise ServerLeft
+                raise ServerClosed
             self.connection.received(count)
         return event.message
 
-    def ask(self, request: Request[ResponseT], version: int) -> ResponseT:
+    def request(self, request: Request[ResponseT], version: int) -> ResponseT:
         self.send(request, version)
-        answer: ResponseT = self.receive()
-        return answer
+        response: ResponseT = self.receive()
+        return response
 
-    def is_closed_by_server(self) -> bool:
-        """Wait until the server closes, throwing away what it still sends."""
+    def wait_closed_by_server(self) -> bool:
+        """Wait until the server closes and discard what it still sends; False after a timeout."""
         try:
             while self.socket.recv(1 << 16):
                 pass
@@ -85,7 +85,7 @@ def read_all(
     """The whole batches of the log from offset 0 up to `end`."""
     offset, out = 0, bytearray()
     while offset < end:
-        (partition,) = client.ask(
+        (partition,) = client.request(
             fetch(offset, bytes_max=bytes_max, name=name), 11
         ).responses[0].partitions  # fmt: skip
         assert partition.error_code == 0

@@ -1,4 +1,4 @@
-"""Streams on disk behind a real client door, without the rest of a node."""
+"""Streams on disk behind a real client listener, without the other parts of a node."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from bascule.errors import PartitionFailed
-from bascule.groups import Offsets
+from bascule.groups import CommittedOffsetStore
 from bascule.host.real import RealClock, RealFiles
 from bascule.kafka import ClientListener, ListenerLimits, ListenerStatistics, NodeIdentity
 from bascule.model import StreamConfig, StreamDefinition
@@ -28,8 +28,8 @@ NODE = NodeIdentity(node_id=7, cluster_id="served-stream-tests")
 TIMESTAMP = 1_700_000_000_000
 
 
-class StepClock(RealClock):
-    """Wall time that moves by hand, so that timestamps in logs are known."""
+class ManualClock(RealClock):
+    """A clock whose wall time the test sets, so that timestamps in logs are known."""
 
     def __init__(self) -> None:
         self.wall_ms = TIMESTAMP
@@ -38,8 +38,8 @@ class StepClock(RealClock):
         return self.wall_ms
 
 
-class Heap:
-    """Memory for one batch."""
+class BatchMemory:
+    """The memory of one batch, as the ingest buffer would provide it."""
 
     def __init__(self, data: bytearray) -> None:
         self.view = memoryview(data)
@@ -51,13 +51,13 @@ def open_stream(
     name: str = "flights",
     *,
     segment_bytes_max: int = 256 << 20,
-    clock: StepClock | None = None,
+    clock: ManualClock | None = None,
     failure: str | None = None,
 ) -> Partition:
     """Open, or create, a stream of one partition below `directory`, and add it."""
     path = directory / name
     path.mkdir(parents=True, exist_ok=True)
-    clock = clock or StepClock()
+    clock = clock or ManualClock()
     definition = StreamDefinition(
         name=name,
         id=name.encode().ljust(16, b"#")[:16],
@@ -84,10 +84,10 @@ def open_stream(
 def append(partition: Partition, records: Sequence[Record], *, commit: bool = True) -> None:
     """Append one batch; with `commit` it is synced, which moves the high watermark."""
     batch = build_batch(records, base_offset=records[0].offset)
-    slab = Heap(batch)
+    memory = BatchMemory(batch)
     partition.append(
         UnstampedBatch(
-            data=slab.view,
+            data=memory.view,
             record_count=len(records),
         )
     )
@@ -96,7 +96,7 @@ def append(partition: Partition, records: Sequence[Record], *, commit: bool = Tr
 
 
 class DirectPublisher:
-    """Publishes into partitions without a node's ingest around them."""
+    """An `InternalPublisher` that appends to partitions directly, without a log writer."""
 
     def __init__(self, partitions: Partitions) -> None:
         self._partitions = partitions
@@ -115,13 +115,13 @@ class DirectPublisher:
         return base
 
 
-def offsets_of(partitions: Partitions) -> Offsets:
-    """What consumers commit to the stream `_offsets` of `partitions`, still to be started."""
-    return Offsets(partitions, DirectPublisher(partitions), StepClock())  # type: ignore[arg-type]
+def make_offset_store(partitions: Partitions) -> CommittedOffsetStore:
+    """A store over the stream `_offsets` of `partitions`; the caller starts it."""
+    return CommittedOffsetStore(partitions, DirectPublisher(partitions), ManualClock())  # type: ignore[arg-type]
 
 
 def make_records(first: int, count: int, *, bytes_each: int = 100) -> list[Record]:
-    """Records with the offsets from `first` on; every tenth has no key, every seventh no value."""
+    """`count` records from offset `first`; every tenth has no key, every seventh no value."""
     return [
         Record(
             offset=n,
@@ -135,23 +135,23 @@ def make_records(first: int, count: int, *, bytes_each: int = 100) -> list[Recor
 
 
 def stored_bytes(partition: Partition) -> bytes:
-    """All bytes of the partition's log, as they lie on the disk."""
+    """All bytes of the partition's log files."""
     assert partition.log is not None
     files = sorted(Path(partition.log.directory).glob("*.log"))
     return b"".join(file.read_bytes() for file in files)
 
 
-class DoorThread:
-    """A door on an event loop of its own thread, so that blocking clients can use it."""
+class ListenerThread:
+    """A client listener on an event loop in its own thread, for tests with blocking clients."""
 
     def __init__(self, partitions: Partitions, limits: ListenerLimits | None) -> None:
         self._partitions = partitions
         self._limits = limits
         self._ready = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="door")
+        self._thread = threading.Thread(target=self._run, name="listener")
         self._loop: asyncio.AbstractEventLoop
         self._stop: asyncio.Event
-        self._door: ClientListener
+        self._listener: ClientListener
         self.host = ""
         self.port = 0
 
@@ -160,10 +160,10 @@ class DoorThread:
         return f"{self.host}:{self.port}"
 
     def statistics(self) -> ListenerStatistics:
-        return self.call(self._door.statistics)
+        return self.call(self._listener.statistics)
 
     def call(self, function: Callable[[], T]) -> T:
-        """Run `function` on the door's loop."""
+        """Run `function` on the listener's loop."""
 
         async def run() -> T:
             return function()
@@ -171,10 +171,10 @@ class DoorThread:
         return asyncio.run_coroutine_threadsafe(run(), self._loop).result(30)
 
     def close(self) -> None:
-        """Close the door; returns when it is."""
+        """Close the listener; returns when it is closed."""
         self._loop.call_soon_threadsafe(self._stop.set)
         self._thread.join(30)
-        assert not self._thread.is_alive(), "the door did not close"
+        assert not self._thread.is_alive(), "the listener did not close"
 
     def _run(self) -> None:
         asyncio.run(self._serve())
@@ -183,23 +183,23 @@ class DoorThread:
         self._loop = asyncio.get_running_loop()
         self._stop = asyncio.Event()
         self._partitions.bind(self._loop)
-        offsets = offsets_of(self._partitions)
+        offsets = make_offset_store(self._partitions)
         offsets.start()
-        self._door = ClientListener(
+        self._listener = ClientListener(
             partitions=self._partitions,
             offsets=offsets,
             node=NODE,
             limits=self._limits,
         )
-        self.host, self.port = await self._door.start("127.0.0.1", 0)
+        self.host, self.port = await self._listener.start("127.0.0.1", 0)
         self._ready.set()
         await self._stop.wait()
-        await self._door.close()
+        await self._listener.close()
         await offsets.close()
 
-    def __enter__(self) -> DoorThread:
+    def __enter__(self) -> ListenerThread:
         self._thread.start()
-        assert self._ready.wait(30), "the door did not open"
+        assert self._ready.wait(30), "the listener did not open"
         return self
 
     def __exit__(self, *_: Any) -> None:
@@ -208,11 +208,13 @@ class DoorThread:
 
 
 @contextmanager
-def serving(partitions: Partitions, limits: ListenerLimits | None = None) -> Iterator[DoorThread]:
-    """A door over `partitions`; their logs are closed afterwards."""
+def running_listener(
+    partitions: Partitions, limits: ListenerLimits | None = None
+) -> Iterator[ListenerThread]:
+    """A client listener over `partitions`; closes the listener and the logs at the end."""
     try:
-        with DoorThread(partitions, limits) as door:
-            yield door
+        with ListenerThread(partitions, limits) as listener:
+            yield listener
     finally:
         for stream in partitions.streams().values():
             for partition in stream:

@@ -200,7 +200,7 @@ def batches(
             partition=partition, fetch_offset=offset, partition_max_bytes=1 << 20
         )
         request = FetchRequest(max_wait_ms=0, topics=[FetchTopic(name, partitions=[asked])])
-        (found,) = client.ask(request, 11).responses[0].partitions
+        (found,) = client.request(request, 11).responses[0].partitions
         if found.error_code == ErrorCode.OFFSET_OUT_OF_RANGE and found.log_start_offset > offset:
             offset = found.log_start_offset
             yield [], -offset

@@ -45,7 +45,7 @@ def setting(
 
 @dataclass(frozen=True, slots=True)
 class NatsConfig:
-    """The NATS door: an embedded server, or the servers to connect to."""
+    """The NATS connection: an embedded server, or the servers to connect to."""
 
     urls: tuple[str, ...] = setting(
         (), about="Servers to connect to; none means: run the embedded nats-server."
@@ -73,8 +73,8 @@ class NatsConfig:
     tls_key: str = setting("", about="PEM file of the client certificate's key.")
     ping_interval_ms: int = setting(
         10_000,
-        about="A server that says nothing for so long is sent a PING; one that leaves two of them "
-        "unanswered is left for another.",
+        about="A server that sends nothing for this long gets a PING; one that leaves two "
+        "PINGs unanswered is replaced by another server.",
         minimum=100,
         maximum=3_600_000,
     )
@@ -102,7 +102,7 @@ class ClientConfig:
 
 @dataclass(frozen=True, slots=True)
 class HttpConfig:
-    """The HTTP door: admin API, metrics, health."""
+    """The HTTP listener: admin API, metrics, health."""
 
     host: str = setting("127.0.0.1", about="Address to listen on.")
     port: int = setting(
@@ -125,14 +125,14 @@ class LoggingConfig:
 
 @dataclass(frozen=True, slots=True)
 class LimitsConfig:
-    """Bounds on what strangers and load may cost a node."""
+    """Bounds on what clients and load may cost a node."""
 
     connections_max: int = setting(
         4_096, about="Connections to the client listener at a time.", minimum=1
     )
     request_bytes_max: int = setting(
         1 << 20,
-        about="Largest request frame taken from a client. Only reads are served, and those are "
+        about="Largest request frame accepted from a client. Only reads are served, and those are "
         "small.",
         minimum=1_024,
     )
@@ -148,22 +148,22 @@ class LimitsConfig:
     )
     request_ms_max: int = setting(
         30_000,
-        about="A request that has begun to arrive, at either door, must be whole within this time.",
+        about="Time for a request to arrive completely, at the client and the HTTP listener.",
         minimum=100,
     )
     write_stall_ms_max: int = setting(
         60_000,
-        about="A connection that takes no byte of its response for this long is closed.",
+        about="A connection that reads no byte of its response for this long is closed.",
         minimum=100,
     )
     client_memory_bytes_max: int = setting(
         256 << 20,
         about="Memory for requests and responses of all client connections together, beyond the "
-        "first 16 KiB of each; a connection that wants more is closed.",
+        "first 16 KiB of each; a connection that would exceed it is closed.",
         minimum=1 << 20,
     )
     http_connections_max: int = setting(
-        256, about="Connections to the HTTP door at a time.", minimum=1
+        256, about="Connections to the HTTP listener at a time.", minimum=1
     )
     ingest_buffer_bytes_max: int = setting(
         256 << 20,
@@ -175,8 +175,8 @@ class LimitsConfig:
     )
     compaction_map_bytes_max: int = setting(
         512 << 20,
-        about="Memory for the keys of a log while it is compacted; 512 MiB hold 14 million. What "
-        "does not fit is left to the next run.",
+        about="Memory for the keys of a log while it is compacted; 512 MiB hold 14 million. Keys "
+        "that do not fit are left to the next run.",
         minimum=1 << 20,
     )
     compaction_bytes_per_second_max: int = setting(
@@ -189,11 +189,11 @@ class LimitsConfig:
 
 @dataclass(frozen=True, slots=True)
 class StreamDefaults:
-    """What a stream gets where its creator chose nothing."""
+    """Defaults of the settings that a stream's creation leaves out."""
 
     sync: str = setting(
         SyncPolicy.ALWAYS.value,
-        about="When an ack may leave: after the disk, by interval, or at the kernel's leisure.",
+        about="When the log is synced: before each ack, at an interval, or by the kernel.",
         choices=tuple(policy.value for policy in SyncPolicy),
     )
     sync_interval_ms: int = setting(
@@ -236,7 +236,7 @@ class StreamDefaults:
         choices=tuple(cleanup.value for cleanup in Cleanup),
     )
     retention_ms_max: int = setting(
-        0, about="Segments whose newest record is older go; 0: no limit.", minimum=0
+        0, about="Segments whose newest record is older are removed; 0: no limit.", minimum=0
     )
     retention_bytes_max: int = setting(
         0, about="Bytes kept in each partition; 0: no limit.", minimum=0
@@ -246,43 +246,43 @@ class StreamDefaults:
     )
     retention_after: str = setting(
         "",
-        about="Consumer, such as an archive, and what it has not committed stays; empty: none.",
+        about="Consumer, such as an archive, whose uncommitted records are kept; empty: none.",
     )
     discard: str = setting(
         Discard.OLD.value,
-        about="At the limit of bytes or messages: drop oldest segments, or refuse new messages.",
+        about="At the limit of bytes or messages: remove old segments, or refuse new messages.",
         choices=tuple(discard.value for discard in Discard),
     )
     tombstone_retention_ms: int = setting(
-        24 * 3_600_000, about="How long a compacted tombstone stays to be seen.", minimum=0
+        24 * 3_600_000, about="How long compaction keeps a tombstone.", minimum=0
     )
     min_compaction_lag_ms: int = setting(
         0, about="Records younger than this are not compacted.", minimum=0
     )
     max_compaction_lag_ms: int = setting(
         0,
-        about="Records older than this are compacted whatever the dirty share is; 0: never.",
+        about="Records older than this are compacted regardless of the dirty share; 0: off.",
         minimum=0,
     )
     dirty_percent_min: int = setting(
         50, about="Share of a log that must be dirty to compact it.", minimum=0, maximum=100
     )
     dedupe_window_ms: int = setting(
-        120_000, about="How long a Nats-Msg-Id is remembered; 0: not at all.", minimum=0
+        120_000, about="How long a Nats-Msg-Id is kept for deduplication; 0: off.", minimum=0
     )
     dedupe_messages_max: int = setting(
         1_000_000,
-        about="How many message ids each partition remembers at most.",
+        about="Most message ids kept in each partition.",
         minimum=1,
         maximum=1 << 26,
     )
     rate_messages_max: int = setting(
-        0, about="Messages a second each partition takes; 0: no limit.", minimum=0
+        0, about="Messages stored per second in each partition; 0: no limit.", minimum=0
     )
     rate_bytes_max: int = setting(
-        0, about="Bytes of messages a second each partition takes; 0: no limit.", minimum=0
+        0, about="Bytes of messages stored per second in each partition; 0: no limit.", minimum=0
     )
-    read_only: bool = setting(False, about="Take no messages.")
+    read_only: bool = setting(False, about="Refuse messages.")
 
     def config(self, subject: str, *, group: str | None = None) -> StreamConfig:
         """A stream configuration of these defaults on `subject`."""
@@ -303,16 +303,17 @@ _ENUMS: Final[Mapping[str, Callable[[str], StrEnum]]] = {
 
 
 def stream_config(plain: Mapping[str, Any], *, subject: str, group: str | None) -> StreamConfig:
-    """A stream configuration of plain values, as TOML and JSON hold them; `check_config` follows.
+    """A stream configuration from the plain values of TOML or JSON, not yet checked.
 
-    Raises: ValueError for a word that is none of a field's choices, TypeError for an unknown field.
+    Raises: ValueError for a value that is not one of a field's choices, TypeError for an unknown
+    field.
     """
     values = dict(plain)
     for name, kind in _ENUMS.items():
         if name in values:
             values[name] = kind(values[name])
     if "cleanup" in values:
-        # In one order, so that the same choice written another way is equal.
+        # In a fixed order, so that the same choices in another order are equal.
         values["cleanup"] = tuple(sorted((Cleanup(word) for word in values["cleanup"]),
                                          key=list(Cleanup).index))  # fmt: skip
     return StreamConfig(subject=subject, group=group, **values)
@@ -320,12 +321,13 @@ def stream_config(plain: Mapping[str, Any], *, subject: str, group: str | None) 
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """Everything one node is told."""
+    """The configuration of one node."""
 
     data: str = setting("./bascule-data", about="Directory that holds the node's data.")
     node_id: int = setting(1, about="The node's number in its cluster.", minimum=0)
     ready_file: str = setting(
-        "", about="File that receives the doors as JSON once the node serves; empty: none."
+        "",
+        about="File to which the node writes its addresses as JSON when it is ready; empty: none.",
     )
     nats: NatsConfig = NatsConfig()
     client: ClientConfig = ClientConfig()

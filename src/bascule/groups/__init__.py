@@ -1,13 +1,25 @@
-"""How far consumers have come: the stream `_offsets`, followed and asked.
+"""Committed offsets of consumers, stored in the compacted stream `_offsets`.
 
-The stream is the truth, and whoever can publish to its subjects may commit; `wire.offsets` says
-what a commit looks like. This node reads the stream at its start, and then whatever is committed to
-it, and keeps the last commit of each consumer and partition in memory: some 600 bytes each.
+    committed_offsets    follows the stream, answers queries, publishes commits and removals
+    offset_records       decodes the records of the stream; resolves positions for a reset
 
-A record that is no commit is counted and passed over. It has taken the place of the good one before
-it all the same, since compaction looks at keys alone, so the node commits the good one again.
+The stream is the source of truth. Every publisher that may publish to its subjects may commit;
+`wire.offsets` defines the format. The node reads the stream when it starts and follows it from
+there. It keeps the last commit of each consumer and partition in memory, about 600 bytes each.
+
+Promises:
+
+* A commit is acknowledged only after it is stored and this node has read it back.
+* `wait_caught_up` returns only after everything committed before the call is in memory.
+* A malformed record never moves a consumer. It is counted and skipped.
+* A commit for a deleted stream is not used for a new stream of the same name.
+
+Compaction keeps the last record of each key, so a malformed record would remove the valid commit
+before it. The node therefore publishes that commit again ("repair").
+
+It never runs consumer groups: no members, no generations, no rebalancing.
 """
 
-from bascule.groups.committed_offsets import OFFSETS_CONFIG, Offsets, OffsetsCounts
+from bascule.groups.committed_offsets import OFFSETS_CONFIG, CommittedOffsetStore, OffsetsCounts
 
-__all__ = ["OFFSETS_CONFIG", "Offsets", "OffsetsCounts"]
+__all__ = ["OFFSETS_CONFIG", "CommittedOffsetStore", "OffsetsCounts"]

@@ -1,4 +1,4 @@
-"""The commits of this node, kept in memory behind the stream that holds them."""
+"""The committed offsets in memory, kept in step with the stream `_offsets`."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from bascule.errors import (
 )
 from bascule.groups.offset_records import (
     REPAIRS_HEADER,
-    Change,
-    Held,
-    place_in,
+    OffsetChange,
+    StoredCommit,
     read_changes,
+    resolve_offset,
 )
 from bascule.host.api import Clock
 from bascule.model import Cleanup, CommittedOffset, KeyFrom, StreamConfig
@@ -42,49 +42,49 @@ OFFSETS_CONFIG: Final = StreamConfig(
     subject=OFFSETS_SUBJECT,
     key_from=KeyFrom.SUBJECT,
     cleanup=(Cleanup.COMPACT,),
-    # The active segment is never compacted, and a start reads all of it.
+    # The active segment is never compacted, and a node reads all of it when it starts.
     segment_bytes_max=2 << 20,
     message_bytes_max=16 << 10,
-    # A commit is its own duplicate.
+    # Storing a commit twice changes nothing.
     dedupe_window_ms=0,
-    # Time to commit again what a malformed record has taken the place of.
+    # Time to repair a commit before compaction removes it in favour of a malformed record.
     min_compaction_lag_ms=60_000,
 )
-"""The stream as a node creates it."""
+"""Configuration with which a node creates the stream."""
 
 COMMITS_MAX: Final = 1_000_000
-"""Kept in memory, some 600 MB: beyond that commits of new consumers or partitions are ignored."""
+"""Commits kept in memory, about 600 MB. Beyond it commits with a new key are ignored."""
 COMMIT_SECONDS_MAX: Final = 10.0
 RETRY_SECONDS: Final = 1.0
 
 
 @dataclass(slots=True)
 class OffsetsCounts:
-    """For metrics; all but the last only grow."""
+    """Counters for metrics; all but `held` only grow."""
 
     commits: int = 0
-    """Commits read from the stream, at the start too."""
+    """Commits read from the stream, including those read at start."""
     removals: int = 0
     malformed: int = 0
-    """Records that are no commit, and those beyond COMMITS_MAX."""
+    """Records that are not valid commits, and commits ignored because of COMMITS_MAX."""
     repairs: int = 0
-    """Commits made again because a malformed record had their key."""
+    """Commits published again because a malformed record had replaced them."""
     held: int = 0
-    """Consumers' partitions with a commit now."""
+    """Commits in memory now."""
 
 
-class Offsets:
-    """Belongs to the event loop, but for `committed` and `entries`, which any thread may ask."""
+class CommittedOffsetStore:
+    """Used on the event loop; `committed` and `entries` may be called from any thread."""
 
     def __init__(self, partitions: Partitions, publisher: InternalPublisher, clock: Clock) -> None:
         self._partitions = partitions
         self._publisher = publisher
         self._clock = clock
-        self._held: dict[OffsetKey, Held] = {}
-        self._of_consumer: dict[str, set[OffsetKey]] = {}
-        """The keys of `_held`."""
-        self._spoilt: set[OffsetKey] = set()
-        """Keys whose last record is malformed although a good one came before."""
+        self._commits: dict[OffsetKey, StoredCommit] = {}
+        self._keys_by_consumer: dict[str, set[OffsetKey]] = {}
+        """The keys of `_commits`."""
+        self._to_repair: set[OffsetKey] = set()
+        """Keys with a valid commit whose last record in the stream is malformed."""
         self._position = 0
         """First offset of the stream not yet read."""
         self._wake = asyncio.Event()
@@ -94,9 +94,9 @@ class Offsets:
         self.counts = OffsetsCounts()
 
     def start(self) -> None:
-        """Begin to read what is committed, and follow from there; `caught_up` waits for it.
+        """Start reading the stream and follow it; `wait_caught_up` waits for the reading.
 
-        What keeps the stream from being read is logged, and raised by whoever needs it read.
+        An error of reading is logged, and raised by the methods that need the stream read.
         """
         stream = self._partitions.stream(OFFSETS_STREAM)
         if stream is not None:
@@ -113,36 +113,35 @@ class Offsets:
             stream[0].watchers.discard(self._wake.set)
 
     def committed(self, consumer: str, stream: str, partition: int) -> int | None:
-        """The first offset the consumer has not yet done; None where it never committed.
+        """The committed offset, the next one the consumer will process; None without a commit.
 
-        What is committed a moment ago may not be in it yet, and right after the start nothing is;
-        await `caught_up` for that.
+        The latest commits may be missing, and right after `start` all are; await
+        `wait_caught_up` first where that matters.
         """
-        held = self._valid(OffsetKey(consumer, stream, partition))
-        return None if held is None else held.commit.offset
+        stored = self._valid(OffsetKey(consumer, stream, partition))
+        return None if stored is None else stored.commit.offset
 
     def entries(
         self, *, consumer: str | None = None, stream: str | None = None
     ) -> list[CommittedOffset]:
-        """Every commit, or those of a consumer or for a stream, ordered by name."""
+        """All commits, or those of a consumer or for a stream, ordered by key."""
         return [
-            self._described(key, held)
+            self._committed_offset(key, stored)
             for key in sorted(self._keys(consumer=consumer, stream=stream))
-            if (held := self._valid(key)) is not None
+            if (stored := self._valid(key)) is not None
         ]
 
-    async def caught_up(self) -> None:
-        """Return once everything committed to the stream before the call is known here.
+    async def wait_caught_up(self) -> None:
+        """Return once everything committed to the stream before the call is in memory.
 
-        Raises: PartitionFailed where the stream cannot be read, Indeterminate after a time-out.
+        Raises: PartitionFailed if the stream cannot be read, Indeterminate after a timeout.
         """
-        wanted = self._partition().high_watermark.offset
-        await self._reached(wanted)
+        await self._wait_position(self._partition().high_watermark.offset)
 
     async def commit(self, commits: Sequence[tuple[OffsetKey, Commit]]) -> None:
-        """Commit all of them, in one batch; return once they are stored and known here.
+        """Store all commits in one batch; return once they are stored and in memory.
 
-        Raises: InvalidName, PublishRejected, PartitionFailed, Indeterminate after a time-out.
+        Raises: InvalidName, PublishRejected, PartitionFailed, Indeterminate after a timeout.
         """
         now = self._clock.now_ms()
         await self._publish([(key, encode_commit(_dated(commit, now))) for key, commit in commits])
@@ -150,8 +149,8 @@ class Offsets:
     async def remove(
         self, *, consumer: str | None, stream: str | None, partition: int | None = None
     ) -> list[OffsetKey]:
-        """Forget the commits that fit, for good; return whose they were. Raises: as `commit`."""
-        await self.caught_up()
+        """Remove the matching commits from the stream; return their keys. Raises: as `commit`."""
+        await self.wait_caught_up()
         keys = sorted(self._keys(consumer=consumer, stream=stream, partition=partition))
         if keys:
             await self._publish([(key, None) for key in keys])
@@ -160,10 +159,12 @@ class Offsets:
     async def reset(
         self, consumer: str, stream: str, partition: int | None, to: int | str, *, at_ms: int = 0
     ) -> list[CommittedOffset]:
-        """Commit another place: an offset, `earliest`, `latest`, or `time` for the first record at
-        or after `at_ms` (the end where there is none); of all partitions where none is named.
+        """Commit another offset: a number, `earliest`, `latest`, or `time`.
 
-        Raises: UnknownStream, UnknownPartition, OffsetOutOfRange, CorruptData, OSError; what
+        `time` means the first record at or after `at_ms`, or the end if there is none. With
+        `partition` None all partitions of the stream are reset.
+
+        Raises: UnknownStream, UnknownPartition, OffsetOutOfRange, CorruptData, OSError, and what
         `commit` raises.
         """
         found = self._partitions.stream(stream)
@@ -175,15 +176,15 @@ class Offsets:
         commits = [
             (
                 OffsetKey(consumer, stream, each.index),
-                Commit(offset=await place_in(each, to, at_ms=at_ms)),
+                Commit(offset=await resolve_offset(each, to, at_ms=at_ms)),
             )
             for each in chosen
         ]
         await self.commit(commits)
         return [
-            self._described(key, held)
+            self._committed_offset(key, stored)
             for key, _ in commits
-            if (held := self._valid(key)) is not None
+            if (stored := self._valid(key)) is not None
         ]
 
     def _partition(self) -> Partition:
@@ -194,33 +195,33 @@ class Offsets:
             raise stream[0].failure
         return stream[0]
 
-    def _valid(self, key: OffsetKey) -> Held | None:
-        """The commit under `key`, unless the stream was made anew since."""
-        held = self._held.get(key)
+    def _valid(self, key: OffsetKey) -> StoredCommit | None:
+        """The commit of `key`; None if its stream was created again after the commit."""
+        stored = self._commits.get(key)
         stream = self._partitions.stream(key.stream)
-        if held is None or (stream and held.appended_ms < stream[0].definition.created_ms):
+        if stored is None or (stream and stored.appended_ms < stream[0].definition.created_ms):
             return None
-        return held
+        return stored
 
     def _keys(
         self, *, consumer: str | None, stream: str | None, partition: int | None = None
     ) -> Iterator[OffsetKey]:
-        keys = self._held if consumer is None else self._of_consumer.get(consumer, ())
+        keys = self._commits if consumer is None else self._keys_by_consumer.get(consumer, ())
         for key in list(keys):
             if stream in (None, key.stream) and partition in (None, key.partition):
                 yield key
 
-    def _described(self, key: OffsetKey, held: Held) -> CommittedOffset:
+    def _committed_offset(self, key: OffsetKey, stored: StoredCommit) -> CommittedOffset:
         stream = self._partitions.stream(key.stream) or ()
         partition = stream[key.partition] if key.partition < len(stream) else None
         return CommittedOffset(
             consumer=key.consumer,
             stream=key.stream,
             partition=key.partition,
-            offset=held.commit.offset,
-            leader_epoch=held.commit.leader_epoch,
-            metadata=held.commit.metadata,
-            committed_ms=held.commit.committed_ms or held.appended_ms,
+            offset=stored.commit.offset,
+            leader_epoch=stored.commit.leader_epoch,
+            metadata=stored.commit.metadata,
+            committed_ms=stored.commit.committed_ms or stored.appended_ms,
             start_offset=None if partition is None else partition.start_offset,
             high_watermark=None if partition is None else partition.high_watermark.offset,
         )
@@ -236,10 +237,10 @@ class Offsets:
                 base = await self._publisher.publish(OFFSETS_STREAM, 0, records)
         except TimeoutError:
             raise Indeterminate(f"the commit is not stored after {COMMIT_SECONDS_MAX} s") from None
-        await self._reached(base + len(records))
+        await self._wait_position(base + len(records))
 
-    async def _reached(self, offset: int) -> None:
-        """Return once everything below `offset` is read."""
+    async def _wait_position(self, offset: int) -> None:
+        """Return once everything below `offset` is read. Raises: PartitionFailed, Indeterminate."""
         if self._position >= offset:
             return
         self._wake.set()
@@ -257,7 +258,7 @@ class Offsets:
         while True:
             await self._wake.wait()
             self._wake.clear()
-            # Looked up each time: a partition that could not be opened is replaced by a later try.
+            # Looked up each time: a partition that could not be opened is replaced by a retry.
             if stream := self._partitions.stream(OFFSETS_STREAM):
                 stream[0].watchers.add(self._wake.set)
                 await self._catch_up(stream[0])
@@ -266,7 +267,7 @@ class Offsets:
                 self._wake.set()
 
     async def _catch_up(self, partition: Partition) -> None:
-        """Read and apply up to the high watermark, then commit again what was spoilt."""
+        """Read and apply up to the high watermark, then repair replaced commits."""
         while (end := partition.high_watermark).offset > self._position:
             store = partition.log
             try:
@@ -284,73 +285,84 @@ class Offsets:
             self._failure = None
         async with self._advanced:
             self._advanced.notify_all()
-        if self._spoilt:
+        if self._to_repair:
             await self._repair()
 
-    def _apply(self, changes: list[Change], reached: int) -> None:
-        bad = [change for change in changes if not self._is_applied(change)]
-        if bad:
-            self.counts.malformed += len(bad)
+    def _apply(self, changes: list[OffsetChange], reached: int) -> None:
+        malformed = [change for change in changes if not self._apply_change(change)]
+        if malformed:
+            self.counts.malformed += len(malformed)
             log.warning(
-                "records that are no commits are ignored",
-                extra={"records": len(bad), "below_offset": reached, "last": bad[-1].why},
+                "malformed commits ignored",
+                extra={
+                    "records": len(malformed),
+                    "below_offset": reached,
+                    "last": malformed[-1].error,
+                },
             )
-        self.counts.held = len(self._held)
+        self.counts.held = len(self._commits)
         self._position = reached
 
-    def _is_applied(self, change: Change) -> bool:
-        """Take one record in; whether it was a commit or a removal."""
-        key, held, repairs, why = change
+    def _apply_change(self, change: OffsetChange) -> bool:
+        """Apply one record; False if it was ignored as malformed or beyond COMMITS_MAX."""
+        key, stored, read_up_to, error = change
         if key is None:
             return False
-        present = self._held.get(key)
-        if why or (repairs is not None and present is not None and present.at > repairs):
-            # A repair may have been overtaken by a commit: then that one is made again.
+        present = self._commits.get(key)
+        is_stale_repair = (
+            read_up_to is not None and present is not None and present.record_offset > read_up_to
+        )
+        if error or is_stale_repair:
+            # A stale repair replaced a commit that its publisher had not read: repair that commit.
             if present is not None:
-                self._spoilt.add(key)
-            return not why
-        self._spoilt.discard(key)
-        if held is None:
+                self._to_repair.add(key)
+            return not error
+        self._to_repair.discard(key)
+        if stored is None:
             self.counts.removals += 1
-            self._forget(key)
-        elif present is not None or len(self._held) < COMMITS_MAX:
+            self._remove(key)
+        elif present is not None or len(self._commits) < COMMITS_MAX:
             self.counts.commits += 1
-            self._held[key] = held
+            self._commits[key] = stored
             if present is None:
-                self._of_consumer.setdefault(key.consumer, set()).add(key)
+                self._keys_by_consumer.setdefault(key.consumer, set()).add(key)
         else:
             return False
         return True
 
-    def _forget(self, key: OffsetKey) -> None:
-        if self._held.pop(key, None) is not None:
-            keys = self._of_consumer[key.consumer]
+    def _remove(self, key: OffsetKey) -> None:
+        if self._commits.pop(key, None) is not None:
+            keys = self._keys_by_consumer[key.consumer]
             keys.discard(key)
             if not keys:
-                del self._of_consumer[key.consumer]
+                del self._keys_by_consumer[key.consumer]
 
     async def _repair(self) -> None:
-        """Commit again what malformed records took the place of; what fails is tried later."""
-        held = [(key, self._valid(key)) for key in self._spoilt]
-        spoilt = [(key, _dated(it.commit, it.appended_ms)) for key, it in held if it is not None]
-        self._spoilt.clear()
-        about = (REPAIRS_HEADER, str(self._position - 1).encode())
+        """Publish the commits again that malformed records replaced; failures are retried."""
+        present = [(key, self._valid(key)) for key in self._to_repair]
+        repairs = [
+            (key, _dated(stored.commit, stored.appended_ms))
+            for key, stored in present
+            if stored is not None
+        ]
+        self._to_repair.clear()
+        header = (REPAIRS_HEADER, str(self._position - 1).encode())
         try:
-            # Not `commit`: it waits for this very task to read what it wrote.
-            for key, commit in spoilt:
+            # Not `commit`: it waits until this task has read the commit back.
+            for key, commit in repairs:
                 subject = commit_subject(key)
                 value = encode_commit(commit)
-                record = InternalRecord(subject, subject.encode(), value, (about,))
+                record = InternalRecord(subject, subject.encode(), value, (header,))
                 async with asyncio.timeout(COMMIT_SECONDS_MAX):
                     await self._publisher.publish(OFFSETS_STREAM, 0, [record])
                 self.counts.repairs += 1
         except (BasculeError, TimeoutError) as error:
-            self._spoilt.update(key for key, _ in spoilt)
-            log.warning("a commit could not be made again", extra={"error": str(error)})
+            self._to_repair.update(key for key, _ in repairs)
+            log.warning("commit repair failed", extra={"error": str(error)})
 
 
 def _dated(commit: Commit, ms: int) -> Commit:
-    """`commit` with a time, this one where it has none."""
+    """`commit` with `committed_ms` set to `ms` if it has none."""
     return Commit(
         offset=commit.offset,
         leader_epoch=commit.leader_epoch,

@@ -1,4 +1,4 @@
-"""Read commits out of the stream's log, and find the places of other logs to commit."""
+"""Decodes the records of the stream `_offsets`, and resolves the offsets of a reset."""
 
 from __future__ import annotations
 
@@ -15,30 +15,35 @@ from bascule.wire.offsets import Commit, OffsetKey, decode_commit, parse_commit_
 
 READ_BYTES: Final = 1 << 20
 REPAIRS_HEADER: Final = "Bascule-Repairs"
-"""Marks what `Offsets` commits again; its value is the last offset it had read by then."""
+"""Header of a repair; its value is the last offset of `_offsets` that the node had read."""
 
 
-class Held(NamedTuple):
+class StoredCommit(NamedTuple):
+    """A commit and its record in `_offsets`."""
+
     commit: Commit
     appended_ms: int
-    """When its record came to the log, on this node's clock."""
-    at: int
-    """The offset of its record."""
+    """Timestamp of the record, from this node's clock."""
+    record_offset: int
 
 
-class Change(NamedTuple):
-    """What one record does: a commit, a removal (`held` None), or nothing (`why` says why)."""
+class OffsetChange(NamedTuple):
+    """One record of `_offsets`: a commit, a removal (`stored` is None), or malformed (`error`)."""
 
     key: OffsetKey | None
-    """None where the record has no key of a commit."""
-    held: Held | None = None
-    repairs: int | None = None
-    """It makes a commit again whose place the record at this offset had taken."""
-    why: str = ""
+    """None if the record's key is not a commit's key."""
+    stored: StoredCommit | None = None
+    read_up_to: int | None = None
+    """For a repair, the last offset that its publisher had read; else None."""
+    error: str = ""
 
 
-def read_changes(store: PartitionLog, start: int, end: LogPosition) -> tuple[list[Change], int]:
-    """What about `READ_BYTES` from offset `start` on hold, and where they end; blocks on the disk.
+def read_changes(
+    store: PartitionLog, start: int, end: LogPosition
+) -> tuple[list[OffsetChange], int]:
+    """The changes in about `READ_BYTES` from offset `start` on, and their end offset.
+
+    Blocks on the disk.
 
     Raises: CorruptData, LogFailed, Closed, OSError.
     """
@@ -46,11 +51,11 @@ def read_changes(store: PartitionLog, start: int, end: LogPosition) -> tuple[lis
     piece = store.plan_read(start, bytes_max=READ_BYTES, end=end)
     assert piece is not None
     if not piece.length:
-        # Compaction has removed all that was there.
+        # Compaction removed all records in this range.
         return [], end.offset
     origin = piece.file.path
     data = memoryview(piece.file.read_at(piece.position, piece.length))
-    changes: list[Change] = []
+    changes: list[OffsetChange] = []
     reached = start
     for header, at, to in scan_batches(data, origin=origin, origin_position=piece.position):
         reached = max(reached, header.end_offset)
@@ -59,29 +64,32 @@ def read_changes(store: PartitionLog, start: int, end: LogPosition) -> tuple[lis
     return changes, reached
 
 
-def _change_of(record: Record) -> Change:
+def _change_of(record: Record) -> OffsetChange:
     key: OffsetKey | None = None
     try:
         key = _key_of(record)
         if record.value is None:
-            return Change(key)
-        held = Held(decode_commit(record.value), record.timestamp, record.offset)
-        repairs = dict(record.headers).get(REPAIRS_HEADER)
-        return Change(key, held, None if repairs is None else int(repairs))
+            return OffsetChange(key)
+        stored = StoredCommit(decode_commit(record.value), record.timestamp, record.offset)
+        read_up_to = dict(record.headers).get(REPAIRS_HEADER)
+        return OffsetChange(key, stored, None if read_up_to is None else int(read_up_to))
     except ValueError as error:
-        return Change(key, why=str(error))
+        return OffsetChange(key, error=str(error))
 
 
 def _key_of(record: Record) -> OffsetKey:
-    """Raises: ValueError where it is no commit's key, or not the subject it was published on."""
+    """Raises: ValueError if the key is not a commit's key, or not the subject of the record."""
     name, subject = record.headers[0] if record.headers else ("", None)
     if not record.key or name != "subject" or subject != record.key:
         raise ValueError(f"expected the subject as key, got {(record.key or b'')[:80]!r}")
     return parse_commit_subject(record.key.decode())
 
 
-async def place_in(partition: Partition, to: int | str, *, at_ms: int) -> int:
-    """Raises: OffsetOutOfRange, PartitionFailed; CorruptData, OSError."""
+async def resolve_offset(partition: Partition, to: int | str, *, at_ms: int) -> int:
+    """The offset that `to` means: an offset itself, `earliest`, `latest` or `time` (`at_ms`).
+
+    Raises: OffsetOutOfRange, PartitionFailed, CorruptData, OSError.
+    """
     end = partition.high_watermark
     if isinstance(to, int):
         if not partition.start_offset <= to <= end.offset:
@@ -94,8 +102,8 @@ async def place_in(partition: Partition, to: int | str, *, at_ms: int) -> int:
     if partition.failure is not None or partition.log is None:
         name = partition.definition.name
         raise partition.failure or PartitionFailed(name, partition.index, "its log is not open")
-    look: Callable[[], tuple[int, int] | None] = partial(
+    find: Callable[[], tuple[int, int] | None] = partial(
         partition.log.find_timestamp, at_ms, end=end
     )
-    found = await asyncio.to_thread(look)
+    found = await asyncio.to_thread(find)
     return end.offset if found is None else found[0]

@@ -1,12 +1,25 @@
-"""The HTTP door: the admin API as JSON, Prometheus metrics, health, and a page that explains it.
+"""The HTTP listener: admin API as JSON, Prometheus metrics, health checks, OpenAPI document.
 
-    routes    what is offered where; the OpenAPI document and /docs are made from it
-    shapes    what the JSON looks like, and strict reading of bodies
-    answers   errors to statuses, in one table
-    app       the handlers, between HTTP and `StreamAdmin`
-    door      the listening socket, and the guard of loopback
+    routes       the route table; routing, the OpenAPI document and /docs are generated from it
+    requests     the request bodies, and their strict decoding
+    schemas      the response bodies, and conversion from the model
+    responses    JSON responses; the one table from errors to HTTP statuses
+    app          the application: handlers between HTTP and the ports of the node
+    offsets      the handlers and bodies of committed offsets
+    health       checks of the parts of a node
+    openapi      the OpenAPI document and the page /docs
+    listener     the socket, its limits, and the guard of loopback addresses
+    metrics      the statistics of the node as Prometheus metrics
 
-Nothing is decided here: handlers hand requests to `StreamAdmin` and put words to what it says.
+Promises:
+
+* A request body is decoded strictly: an unknown field or a wrong type is an error.
+* Every error has the same JSON shape, and each error class one status and code.
+* The OpenAPI document describes every operation, field and error code that is served.
+* A request to a loopback address is refused unless its Host is an address or localhost.
+
+It never makes decisions: handlers pass requests to `StreamAdmin` and `OffsetsAdmin`, and encode
+their results.
 """
 
 from bascule.http.app import StreamAdmin, create_app

@@ -1,4 +1,4 @@
-"""The application: handlers between HTTP and the node, and the routes they answer."""
+"""The HTTP application: the handlers of all operations, and its routes and middleware."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from bascule.config import StreamDefaults
 from bascule.errors import BasculeError, LimitExceeded
 from bascule.http.listener import LoopbackGuard
 from bascule.http.metrics import exposition
-from bascule.http.metrics.http_statistics import HttpStatistics, Measured
+from bascule.http.metrics.http_statistics import HttpStatistics, StatisticsMiddleware
 from bascule.http.offsets import OffsetsAdmin, OffsetsApi
 from bascule.http.openapi import docs_page, openapi_document
 from bascule.http.requests import (
     AlterStreamRequest,
     CreateStreamRequest,
-    NothingToSay,
+    EmptyRequest,
     PurgeRequest,
     decode_body,
 )
@@ -31,15 +31,15 @@ from bascule.http.responses import (
     json_response,
     on_bascule_error,
     on_http_error,
-    on_unexpected,
+    on_unexpected_error,
 )
 from bascule.http.routes import OPERATIONS
-from bascule.http.schemas import StreamList, health_of, node_of, purged_of, stream_of
+from bascule.http.schemas import StreamList, health_body, node_body, purged_body, stream_body
 from bascule.model import NodeInfo, PartHealth, StreamConfig, StreamDefinition, StreamInfo
 
 
 class StreamAdmin(Protocol):
-    """Requests to streams; `controller` answers them."""
+    """Operations on streams; implemented by `controller`."""
 
     async def create_stream(self, name: str, config: StreamConfig) -> tuple[StreamDefinition, bool]:
         """The stream, and whether this call created it.
@@ -73,30 +73,30 @@ class StreamAdmin(Protocol):
         ...
 
 
-class NodeStatus(Protocol):
-    """What a node tells about itself."""
+class StatusSource(Protocol):
+    """The state of the node; implemented by `node.status`."""
 
     def node_info(self) -> NodeInfo: ...
 
     def liveness(self) -> tuple[PartHealth, ...]:
-        """What only a restart mends."""
+        """The checks whose failure requires a restart."""
         ...
 
     def readiness(self) -> tuple[PartHealth, ...]:
-        """Every part that serving needs."""
+        """The checks of all parts that serving requires."""
         ...
 
     def statistics(self) -> dict[str, Any]: ...
 
 
 class AdminApi(OffsetsApi):
-    """The handlers: HTTP on one side, the ports on the other; nothing is decided here."""
+    """The handlers: they decode requests, call the ports, and encode the results."""
 
     def __init__(
         self,
         streams: StreamAdmin,
         offsets: OffsetsAdmin,
-        node: NodeStatus,
+        node: StatusSource,
         *,
         defaults: StreamDefaults,
         body_bytes_max: int,
@@ -108,11 +108,11 @@ class AdminApi(OffsetsApi):
         self._body_bytes_max = body_bytes_max
 
     async def handle_node(self, request: Request) -> Response:
-        return json_response(node_of(self._node.node_info()))
+        return json_response(node_body(self._node.node_info()))
 
     async def handle_list_streams(self, request: Request) -> Response:
         infos = sorted(self._streams.stream_infos(), key=lambda info: info.definition.name)
-        return json_response(StreamList(streams=[stream_of(info) for info in infos]))
+        return json_response(StreamList(streams=[stream_body(info) for info in infos]))
 
     async def handle_create_stream(self, request: Request) -> Response:
         asked = decode_body(await self._body(request), CreateStreamRequest)
@@ -121,15 +121,15 @@ class AdminApi(OffsetsApi):
         )
         info = self._streams.stream_info(definition.name)
         where = {"location": f"/v1/streams/{definition.name}"}
-        return json_response(stream_of(info), 201 if created else 200, where)
+        return json_response(stream_body(info), 201 if created else 200, where)
 
     async def handle_stream(self, request: Request) -> Response:
-        return json_response(stream_of(self._streams.stream_info(request.path_params["name"])))
+        return json_response(stream_body(self._streams.stream_info(request.path_params["name"])))
 
     async def handle_alter_stream(self, request: Request) -> Response:
         asked = decode_body(await self._body(request), AlterStreamRequest)
         definition = await self._streams.alter_stream(request.path_params["name"], asked.chosen())
-        return json_response(stream_of(self._streams.stream_info(definition.name)))
+        return json_response(stream_body(self._streams.stream_info(definition.name)))
 
     async def handle_pause_stream(self, request: Request) -> Response:
         return await self._set_paused(request, paused=True)
@@ -138,10 +138,10 @@ class AdminApi(OffsetsApi):
         return await self._set_paused(request, paused=False)
 
     async def _set_paused(self, request: Request, *, paused: bool) -> Response:
-        # The body says nothing, but its type keeps other sites' pages out; see `_body`.
-        decode_body(await self._body(request) or b"{}", NothingToSay)
+        # The body is empty, but its required content type keeps other sites out; see `_body`.
+        decode_body(await self._body(request) or b"{}", EmptyRequest)
         definition = await self._streams.set_paused(request.path_params["name"], paused)
-        return json_response(stream_of(self._streams.stream_info(definition.name)))
+        return json_response(stream_body(self._streams.stream_info(definition.name)))
 
     async def handle_purge_stream(self, request: Request) -> Response:
         asked = decode_body(await self._body(request), PurgeRequest)
@@ -153,7 +153,7 @@ class AdminApi(OffsetsApi):
             before_ms=asked.before_ms,
             partition=asked.partition,
         )
-        return json_response(purged_of(before, after))
+        return json_response(purged_body(before, after))
 
     async def handle_delete_stream(self, request: Request) -> Response:
         await self._streams.delete_stream(request.path_params["name"])
@@ -162,7 +162,7 @@ class AdminApi(OffsetsApi):
     async def handle_metrics(self, request: Request) -> Response:
         node, streams = self._node.node_info(), self._streams.stream_infos()
         statistics = self._node.statistics()
-        # Thousands of streams are tens of thousands of lines: not on the loop.
+        # Thousands of streams make tens of thousands of lines: too slow for the event loop.
         text = await asyncio.to_thread(exposition.render, node, statistics, streams)
         return Response(text, headers={"content-type": exposition.CONTENT_TYPE})
 
@@ -184,7 +184,7 @@ class AdminApi(OffsetsApi):
     async def _body(self, request: Request) -> bytes:
         media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         if media_type != "application/json":
-            # Also what keeps other sites' pages out: they may not send this type unasked.
+            # Pages of other sites may not send this content type without a CORS preflight.
             raise HTTPException(
                 415, f"the body must be application/json, got {media_type or 'no content type'}"
             )
@@ -195,25 +195,25 @@ class AdminApi(OffsetsApi):
                 if (size := len(body)) > self._body_bytes_max:
                     raise LimitExceeded("limits.http_body_bytes_max", self._body_bytes_max, size)
         except ClientDisconnect:
-            raise HTTPException(400, "the connection ended within the body") from None
+            raise HTTPException(400, "the connection was closed within the body") from None
         return bytes(body)
 
 
 def _health_response(parts: tuple[PartHealth, ...]) -> Response:
-    health = health_of(parts)
+    health = health_body(parts)
     return json_response(health, 503 if health.status == "not_ready" else 200)
 
 
 def create_app(
     streams: StreamAdmin,
     offsets: OffsetsAdmin,
-    node: NodeStatus,
+    node: StatusSource,
     *,
     defaults: StreamDefaults | None = None,
     body_bytes_max: int = 1 << 20,
     statistics: HttpStatistics | None = None,
 ) -> Starlette:
-    """The application; `defaults` complete a creation request that leaves values out."""
+    """The application; `defaults` are the values that a creation request leaves out."""
     handlers = AdminApi(
         streams,
         offsets,
@@ -235,10 +235,10 @@ def create_app(
         exception_handlers={
             BasculeError: on_bascule_error,
             HTTPException: on_http_error,
-            Exception: on_unexpected,
+            Exception: on_unexpected_error,
         },
     )
     app.router.redirect_slashes = False
     app.add_middleware(LoopbackGuard)
-    app.add_middleware(Measured, statistics=statistics or HttpStatistics())
+    app.add_middleware(StatisticsMiddleware, statistics=statistics or HttpStatistics())
     return app

@@ -1,4 +1,4 @@
-"""The HTTP listener: the application behind a socket, and who may speak to it."""
+"""The HTTP listener: the socket of the application, its limits, and the loopback guard."""
 
 from __future__ import annotations
 
@@ -20,14 +20,15 @@ from bascule.http.responses import json_response
 from bascule.http.schemas import ErrorBody, ErrorDetail
 
 SWEEP_SECONDS: Final = 2.0
-"""How late a connection that has lasted too long may be noticed."""
+"""Time between checks for expired connections."""
 
 
 class LoopbackGuard:
-    """Refuse a request that reached a loopback address under another host's name.
+    """Refuses a request to a loopback address whose Host header names another host.
 
-    A page of a stranger can have its own name resolve to 127.0.0.1 and would then be of the same
-    origin as this door (DNS rebinding). A node that listens on a public address is not guarded.
+    It prevents DNS rebinding: a foreign site can let its own name resolve to 127.0.0.1, and its
+    pages would then have the same origin as this listener. Requests to other addresses are not
+    checked.
     """
 
     def __init__(self, app: ASGIApp) -> None:
@@ -36,7 +37,7 @@ class LoopbackGuard:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and _is_loopback(scope.get("server")):
             host = Request(scope).headers.get("host", "")
-            if not _names_an_address(host):
+            if not _is_localhost_or_address(host):
                 body = ErrorBody(
                     error=ErrorDetail(
                         code="forbidden_host",
@@ -55,7 +56,7 @@ def _is_loopback(server: tuple[str, int | None] | None) -> bool:
         return False
 
 
-def _names_an_address(host: str) -> bool:
+def _is_localhost_or_address(host: str) -> bool:
     name = host.rpartition(":")[0] if host.rpartition(":")[2].isdigit() else host
     if name in ("localhost", ""):
         return True
@@ -67,7 +68,7 @@ def _names_an_address(host: str) -> bool:
 
 
 class _Server(uvicorn.Server):
-    """uvicorn without signal handlers: the node decides when its doors close."""
+    """uvicorn without signal handlers: the node decides when its listeners close."""
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -76,19 +77,19 @@ class _Server(uvicorn.Server):
 
 @dataclass(frozen=True, slots=True)
 class HttpLimits:
-    """Bounds on what one stranger may cost. A body is bounded by the application, head and
-    trailers of a request by h11 (64 KiB)."""
+    """Limits of HTTP connections. The application bounds the body of a request; h11 bounds its
+    head and trailers (64 KiB)."""
 
     connections_max: int = 256
-    """A further connection is closed at once."""
+    """Connections beyond this are closed at once."""
     request_ms_max: int = 30_000
-    """A request must be whole so long after the connection was made, or the last response."""
+    """Time for a complete request after the connection was made or the last response was sent."""
     write_stall_ms_max: int = 60_000
-    """A client that takes no byte of its response for so long is closed."""
+    """A client that reads no byte of its response for this long is closed."""
 
 
 class _Config(uvicorn.Config):
-    """uvicorn's settings with ours, where its connections find them."""
+    """uvicorn's configuration with our limits and statistics, for `_Connection`."""
 
     def __init__(self, app: ASGIApp, limits: HttpLimits, statistics: HttpStatistics) -> None:
         super().__init__(
@@ -106,7 +107,7 @@ class _Config(uvicorn.Config):
 
 
 class _Connection(H11Protocol):
-    """A connection that ends when it lasts too long; uvicorn alone waits for ever."""
+    """A connection with timeouts for requests and responses; uvicorn itself has none."""
 
     config: _Config
 
@@ -136,7 +137,7 @@ class _Connection(H11Protocol):
         super().send_400_response(msg)
 
     def expire(self, now: float) -> None:
-        """Close where a request or a response has lasted too long."""
+        """Close if the time for the request or the response has passed."""
         limits = self.config.limits
         unsent = self.transport.get_write_buffer_size()
         if unsent == 0 or unsent != self._stalled_bytes:
@@ -150,7 +151,7 @@ class _Connection(H11Protocol):
 
 
 class HttpListener:
-    """The application behind a listening socket."""
+    """Serves the application on a listening socket."""
 
     def __init__(
         self,
@@ -175,7 +176,7 @@ class HttpListener:
         return bound[0], bound[1]
 
     async def close(self) -> None:
-        """Stop accepting, answer what is in flight for at most 5 s, close."""
+        """Stop accepting, answer requests in flight for at most 5 s, close."""
         if self._task is not None:
             self._server.should_exit = True
             await self._task

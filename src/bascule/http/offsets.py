@@ -1,4 +1,4 @@
-"""What HTTP offers of committed offsets: list, reset, remove."""
+"""Committed offsets over HTTP: list, reset, remove."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from bascule.wire.offsets import OffsetKey
 
 
 class OffsetsAdmin(Protocol):
-    """How far consumers have come, as the HTTP listener asks for it; see `groups`."""
+    """Operations on committed offsets; implemented by `groups`."""
 
     def entries(
         self, *, consumer: str | None = None, stream: str | None = None
     ) -> list[CommittedOffset]: ...
 
-    async def caught_up(self) -> None:
+    async def wait_caught_up(self) -> None:
         """Raises: PartitionFailed, Indeterminate."""
         ...
 
@@ -43,44 +43,43 @@ class OffsetsAdmin(Protocol):
 
 
 class Offset(Struct, kw_only=True):
-    """How far a consumer has come in one partition."""
+    """The committed offset of a consumer in one partition."""
 
     consumer: str
     stream: str
     partition: int
-    offset: Annotated[int, Meta(description="The first offset it has not yet done.")]
+    offset: Annotated[int, Meta(description="The next offset that the consumer processes.")]
     lag: Annotated[
-        int | None, Meta(description="Offsets it has still to do; null without the partition.")
+        int | None,
+        Meta(description="Offsets up to the high watermark; null if the partition does not exist."),
     ]
-    leader_epoch: Annotated[int, Meta(description="As the consumer said, or -1.")]
+    leader_epoch: Annotated[int, Meta(description="As the consumer sent it, or -1.")]
     metadata: str
     committed_ms: Annotated[int, Meta(description="Unix time, milliseconds.")]
     start_offset: Annotated[int | None, Meta(description="First offset the partition holds.")]
-    high_watermark: Annotated[int | None, Meta(description="Where the partition ends.")]
+    high_watermark: Annotated[int | None, Meta(description="End of the committed records.")]
 
 
 class OffsetList(Struct, kw_only=True):
-    """Commits, by consumer, stream and partition."""
+    """Committed offsets, ordered by consumer, stream and partition."""
 
     offsets: list[Offset]
 
 
 class OffsetsRemoved(Struct, kw_only=True):
-    """How many commits were removed."""
+    """The number of removed commits."""
 
     removed: int
 
 
 class ResetOffsetsRequest(Struct, kw_only=True, forbid_unknown_fields=True):
-    """Another place for a consumer: exactly one of `to`, `offset` and `timestamp_ms`."""
+    """The new position of a consumer: exactly one of `to`, `offset` and `timestamp_ms`."""
 
     consumer: str
     stream: str
-    partition: Annotated[
-        int | None, Meta(description="Only this partition; left out, all of them.")
-    ] = None
+    partition: Annotated[int | None, Meta(description="Only this partition; default: all.")] = None
     to: Annotated[
-        Literal["earliest", "latest"] | None, Meta(description="An end of what is held.")
+        Literal["earliest", "latest"] | None, Meta(description="Start or end of the partition.")
     ] = None
     offset: int | None = None
     timestamp_ms: Annotated[
@@ -88,22 +87,22 @@ class ResetOffsetsRequest(Struct, kw_only=True, forbid_unknown_fields=True):
     ] = None
 
     def __post_init__(self) -> None:
-        places = (self.to, self.offset, self.timestamp_ms)
-        if sum(place is not None for place in places) != 1:
+        positions = (self.to, self.offset, self.timestamp_ms)
+        if sum(position is not None for position in positions) != 1:
             raise ValueError("exactly one of to, offset and timestamp_ms must be given")
         for name in ("partition", "offset", "timestamp_ms"):
             if (value := getattr(self, name)) is not None and value < 0:
                 raise ValueError(f"{name} must be at least 0, got {value}")
 
     @property
-    def place(self) -> int | str:
+    def target(self) -> int | str:
         if self.timestamp_ms is not None:
             return "time"
         return self.offset if self.offset is not None else str(self.to)
 
 
 class OffsetsApi:
-    """The handlers."""
+    """The handlers of committed offsets."""
 
     def __init__(self, offsets: OffsetsAdmin) -> None:
         self._offsets = offsets
@@ -112,33 +111,33 @@ class OffsetsApi:
         raise NotImplementedError
 
     async def handle_list_offsets(self, request: Request) -> Response:
-        offsets, asked = self._offsets, request.query_params
-        await offsets.caught_up()
-        find = partial(offsets.entries, consumer=asked.get("consumer"), stream=asked.get("stream"))
-        # There may be a million of them: not on the loop.
+        offsets, query = self._offsets, request.query_params
+        await offsets.wait_caught_up()
+        find = partial(offsets.entries, consumer=query.get("consumer"), stream=query.get("stream"))
+        # There may be a million commits: too slow for the event loop.
         return await asyncio.to_thread(lambda: json_response(offset_list(find())))
 
     async def handle_reset_offsets(self, request: Request) -> Response:
-        asked = decode_body(await self._body(request), ResetOffsetsRequest)
+        reset = decode_body(await self._body(request), ResetOffsetsRequest)
         done = await self._offsets.reset(
-            asked.consumer,
-            asked.stream,
-            asked.partition,
-            asked.place,
-            at_ms=asked.timestamp_ms or 0,
+            reset.consumer,
+            reset.stream,
+            reset.partition,
+            reset.target,
+            at_ms=reset.timestamp_ms or 0,
         )
         return json_response(offset_list(done))
 
     async def handle_remove_offsets(self, request: Request) -> Response:
-        asked = request.query_params
-        consumer, partition = asked.get("consumer"), asked.get("partition")
+        query = request.query_params
+        consumer, partition = query.get("consumer"), query.get("partition")
         if not consumer:
-            raise MalformedRequest("`consumer` is needed: whose offsets go", field="consumer")
+            raise MalformedRequest("the parameter `consumer` is required", field="consumer")
         if partition is not None and not partition.isdecimal():
-            raise MalformedRequest(f"partition {partition!r} is no number", field="partition")
+            raise MalformedRequest(f"partition {partition!r} is not a number", field="partition")
         removed = await self._offsets.remove(
             consumer=consumer,
-            stream=asked.get("stream"),
+            stream=query.get("stream"),
             partition=None if partition is None else int(partition),
         )
         return json_response(OffsetsRemoved(removed=len(removed)))

@@ -1,4 +1,4 @@
-"""The OpenAPI 3.1 document and the page for people, both made from the route table."""
+"""The OpenAPI 3.1 document and the page /docs, both generated from the route table."""
 
 from __future__ import annotations
 
@@ -17,30 +17,30 @@ OPENAPI_VERSION: Final = "3.1.0"
 
 
 @dataclass(frozen=True, slots=True)
-class Operation:
-    """One row of the route table, as the documentation sees it."""
+class ApiOperation:
+    """One row of the route table."""
 
     method: str
     path: str
-    """With `{parameters}` in braces."""
+    """Path parameters stand in braces, as in `/v1/streams/{name}`."""
     summary: str
-    answers: dict[int, tuple[str, type | None]]
-    """Status -> (when, type of the body or None); errors share one body and are listed apart."""
+    responses: dict[int, tuple[str, type | None]]
+    """Status -> (description, type of the body or None), without errors."""
     request: type | None = None
     errors: Sequence[tuple[int, str]] = field(default_factory=tuple)
-    """(status, error code) that this operation may answer."""
+    """(status, error code) of each error response; their body is `ErrorBody`."""
     example: str = ""
-    """A curl command without the server's address."""
+    """A curl command; `$SERVER` stands for the server's address."""
     media_type: str = "application/json"
     query: Sequence[tuple[str, str]] = field(default_factory=tuple)
-    """(name, what it does) of each parameter after the `?`."""
+    """(name, description) of each query parameter."""
 
 
-def openapi_document(operations: Sequence[Operation], *, version: str) -> dict[str, Any]:
+def openapi_document(operations: Sequence[ApiOperation], *, version: str) -> dict[str, Any]:
     """The OpenAPI document of `operations`; `version` is Bascule's."""
     types: list[type] = [ErrorBody]
     for operation in operations:
-        types += [body for _, body in operation.answers.values() if body is not None]
+        types += [body for _, body in operation.responses.values() if body is not None]
         if operation.request is not None:
             types.append(operation.request)
     unique = list(dict.fromkeys(types))
@@ -67,11 +67,11 @@ def openapi_document(operations: Sequence[Operation], *, version: str) -> dict[s
 
 
 def _describe_settings(components: dict[str, Any]) -> None:
-    """Give each setting of a stream its sentence, and in requests its limits and default."""
+    """Add to each stream setting its description, and in requests its limits."""
     for name, schema in components.items():
         for field_name, described in schema.get("properties", {}).items():
             key = KEYS.get(f"streams.{field_name}")
-            if key is None or "Stream" not in name or name == "Stream":
+            if key is None or "Stream" not in name or name == "StreamBody":
                 continue
             described.setdefault("description", key.about)
             if described.get("type") == "integer" and name.endswith("Request"):
@@ -79,13 +79,13 @@ def _describe_settings(components: dict[str, Any]) -> None:
                 described.update({word: at for word, at in limits.items() if at is not None})
 
 
-def _operation(operation: Operation, schemas: dict[type, dict[str, Any]]) -> dict[str, Any]:
+def _operation(operation: ApiOperation, schemas: dict[type, dict[str, Any]]) -> dict[str, Any]:
     def content(body: type) -> dict[str, Any]:
         return {"application/json": {"schema": schemas[body]}}
 
     responses: dict[str, Any] = {}
-    for status, (when, body) in operation.answers.items():
-        responses[str(status)] = {"description": when}
+    for status, (description, body) in operation.responses.items():
+        responses[str(status)] = {"description": description}
         if body is not None:
             responses[str(status)]["content"] = content(body)
         elif operation.media_type != "application/json":
@@ -119,7 +119,7 @@ def _operation(operation: Operation, schemas: dict[type, dict[str, Any]]) -> dic
     return described
 
 
-def _operation_id(operation: Operation) -> str:
+def _operation_id(operation: ApiOperation) -> str:
     words = [part.strip("{}").replace(".", "_") for part in operation.path.split("/") if part]
     return "_".join([operation.method.lower(), *(word for word in words if word != "v1")])
 
@@ -143,28 +143,28 @@ a { color: var(--accent) }
 """
 
 
-def docs_page(operations: Sequence[Operation], *, version: str, server: str) -> str:
-    """The API as one self-contained page; `server` goes into the curl commands."""
+def docs_page(operations: Sequence[ApiOperation], *, version: str, server: str) -> str:
+    """The API as one self-contained HTML page; `server` replaces `$SERVER` in the examples."""
     document = openapi_document(operations, version=version)
     sections = "".join(_section(operation, document, server) for operation in operations)
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<title>Bascule HTTP API</title><style>{_STYLE}</style></head><body>"
-        f"<h1>Bascule HTTP API</h1><p>Version {html.escape(version)}. For programs: "
+        f"<h1>Bascule HTTP API</h1><p>Version {html.escape(version)}. Specification: "
         '<a href="/v1/openapi.json">/v1/openapi.json</a> (OpenAPI 3.1). Bodies are JSON; a '
-        "request with a body says <code>Content-Type: application/json</code>. Every error is "
+        "request with a body needs <code>Content-Type: application/json</code>. Every error is "
         '<code>{"error": {"code": …, "message": …}}</code>.</p>'
         f"{sections}</body></html>"
     )
 
 
-def _section(operation: Operation, document: dict[str, Any], server: str) -> str:
+def _section(operation: ApiOperation, document: dict[str, Any], server: str) -> str:
     method = operation.method.lower()
     described = document["paths"][operation.path][method]
     rows = "".join(
-        f"<tr><td><code>{status}</code></td><td>{_inline(answer['description'])}</td></tr>"
-        for status, answer in described["responses"].items()
+        f"<tr><td><code>{status}</code></td><td>{_inline(response['description'])}</td></tr>"
+        for status, response in described["responses"].items()
     )
     parts = [f"<table>{rows}</table>"]
     if operation.request is not None:
@@ -197,6 +197,6 @@ def _fields(name: str, document: dict[str, Any]) -> str:
 
 
 def _inline(text: str) -> str:
-    """Escaped text, with `code` between back quotes."""
+    """`text` escaped for HTML, with words in back quotes as <code>."""
     parts = html.escape(text).split("`")
     return "".join(f"<code>{p}</code>" if i % 2 else p for i, p in enumerate(parts))

@@ -1,7 +1,7 @@
-"""The bodies of requests: what they may hold, and reading them strictly.
+"""The request bodies, and their strict decoding.
 
-What a field means and its limits come from the table of configuration keys, where they are told
-once for TOML, the environment and this API.
+The descriptions and limits of stream settings come from the table of configuration keys, which
+TOML, the environment and this API share.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ _T = TypeVar("_T")
 
 
 class MalformedRequest(BasculeError):
-    """A request body is not what the API takes; `field` is the path of the wrong part."""
+    """A request is not valid; `field` is the path of the invalid part."""
 
     def __init__(self, message: str, *, field: str | None = None) -> None:
         super().__init__(message)
         self.field = field
 
 
-class StreamSettings(Struct, kw_only=True, forbid_unknown_fields=True):
-    """Settings of a stream; what is left out is not chosen."""
+class RequestedStreamSettings(Struct, kw_only=True, forbid_unknown_fields=True):
+    """Settings of a stream; omitted fields are UNSET."""
 
     sync: Sync | UnsetType = UNSET
     sync_interval_ms: int | UnsetType = UNSET
@@ -65,35 +65,35 @@ class StreamSettings(Struct, kw_only=True, forbid_unknown_fields=True):
     read_only: bool | UnsetType = UNSET
 
     def chosen(self) -> dict[str, Any]:
-        """Field -> value of what was given, in plain words."""
+        """Field -> value of the fields that the request contains."""
         return {name: value for name, value in msgspec.structs.asdict(self).items()
                 if value is not UNSET}  # fmt: skip
 
 
-class CreateStreamRequest(StreamSettings, kw_only=True, forbid_unknown_fields=True):
-    """A stream to create. What is left out gets the node's default (`[streams]`)."""
+class CreateStreamRequest(RequestedStreamSettings, kw_only=True, forbid_unknown_fields=True):
+    """A stream to create. Omitted settings get the node's defaults (`[streams]`)."""
 
     name: Annotated[
-        str, Meta(description="1 to 200 of A-Z a-z 0-9 . _ -, led by a letter or digit.")
+        str, Meta(description="1 to 200 of A-Z a-z 0-9 . _ -; the first is a letter or digit.")
     ]
     subject: Annotated[str, Meta(description="NATS subject; wildcards * and > are allowed.")]
     group: Annotated[
-        str | None, Meta(description="NATS queue group to subscribe in, so that groups share.")
+        str | None, Meta(description="NATS queue group of the subscription; null: none.")
     ] = None
 
     def config(self, defaults: StreamDefaults) -> StreamConfig:
-        """The configuration asked for, completed by `defaults`."""
+        """The requested configuration; omitted settings come from `defaults`."""
         plain = asdict(defaults) | self.chosen()
         for name in ("name", "subject", "group"):
             del plain[name]
         return stream_config(plain, subject=self.subject, group=self.group)
 
 
-class AlterStreamRequest(StreamSettings, kw_only=True, forbid_unknown_fields=True):
-    """Settings to change; what is left out stays.
+class AlterStreamRequest(RequestedStreamSettings, kw_only=True, forbid_unknown_fields=True):
+    """Settings to change; omitted settings stay.
 
-    Subject, group, partition_by and key_from were fixed at creation: another value is refused with
-    what to do instead. Partitions can only be added.
+    subject, group, partition_by and key_from cannot change: another value is refused with advice.
+    Partitions can only be added.
     """
 
     subject: Annotated[str | UnsetType, Meta(description="Cannot change.")] = UNSET
@@ -104,43 +104,42 @@ class AlterStreamRequest(StreamSettings, kw_only=True, forbid_unknown_fields=Tru
 
 
 class PurgeRequest(Struct, kw_only=True, forbid_unknown_fields=True):
-    """Which records go: those before an offset, those before a time, or all committed ones."""
+    """Records to remove: those before an offset, those before a time, or all committed ones."""
 
     to_offset: Annotated[
-        int | None, Meta(description="The first offset to keep; needs `partition` if several.")
+        int | None,
+        Meta(description="First offset to keep; with several partitions `partition` is needed."),
     ] = None
     before_ms: Annotated[
-        int | None, Meta(description="Unix time in milliseconds: older records go.")
+        int | None, Meta(description="Unix time in milliseconds; older records are removed.")
     ] = None
-    partition: Annotated[
-        int | None, Meta(description="Only this partition; left out, all of them.")
-    ] = None
+    partition: Annotated[int | None, Meta(description="Only this partition; default: all.")] = None
 
     def __post_init__(self) -> None:
         if self.to_offset is not None and self.before_ms is not None:
-            raise ValueError("to_offset and before_ms are both given: choose one")
+            raise ValueError("at most one of to_offset and before_ms may be given")
         for name in ("to_offset", "before_ms", "partition"):
             if (value := getattr(self, name)) is not None and value < 0:
                 raise ValueError(f"{name} must be at least 0, got {value}")
 
     def check(self, *, partitions: int) -> None:
-        """Raises: MalformedRequest for an offset that would mean something else in each one."""
+        """Raises: MalformedRequest for `to_offset` without `partition` on several partitions."""
         if self.to_offset is not None and self.partition is None and partitions > 1:
             raise MalformedRequest(
-                f"the stream has {partitions} partitions, each with offsets of its own: "
+                f"the stream has {partitions} partitions, each with its own offsets: "
                 "give `partition` with `to_offset`",
                 field="partition",
             )
 
 
-class NothingToSay(Struct, kw_only=True, forbid_unknown_fields=True):
-    """An empty object: the path says it all."""
+class EmptyRequest(Struct, kw_only=True, forbid_unknown_fields=True):
+    """An empty object."""
 
 
 def decode_body(data: bytes, type_: type[_T]) -> _T:
-    """A request body as `type_`, strictly: no unknown field, no coerced type.
+    """Decode a request body as `type_`, without unknown fields and type conversions.
 
-    Raises: MalformedRequest naming the field, and the nearest known one for an unknown.
+    Raises: MalformedRequest that names the field, and the nearest known field for an unknown one.
     """
     try:
         raw = msgspec.json.decode(data)

@@ -1,4 +1,4 @@
-"""Answers of the HTTP API: JSON bodies, and the one table from errors to statuses."""
+"""JSON responses of the HTTP API, and the one table from errors to statuses."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from bascule.http.schemas import ErrorBody, ErrorDetail
 
 log = logging.getLogger("bascule.http")
 
-ERRORS: Final[tuple[tuple[type[BasculeError], int, str], ...]] = (
+ERROR_STATUSES: Final[tuple[tuple[type[BasculeError], int, str], ...]] = (
     (MalformedRequest, 400, "malformed_request"),
     (InvalidName, 400, "invalid_name"),
     (ConfigError, 400, "invalid_config"),
@@ -50,9 +50,10 @@ ERRORS: Final[tuple[tuple[type[BasculeError], int, str], ...]] = (
     (Broken, 503, "unavailable"),
     (BasculeError, 500, "internal"),
 )
-"""Error class -> HTTP status and code; the first class that matches. The only such table."""
+"""Error class, HTTP status, error code; the first class that matches counts. The only such table.
+"""
 
-HTTP_CODES: Final = {
+HTTP_STATUS_CODES: Final = {
     400: "malformed_request",
     403: "forbidden_host",
     404: "unknown_path",
@@ -61,8 +62,8 @@ HTTP_CODES: Final = {
 }
 
 
-FIELDS: Final = {"stream name": "name", "subject": "subject", "queue group": "group"}
-"""What an `InvalidName` is about -> the field of the request that holds it."""
+INVALID_NAME_FIELDS: Final = {"stream name": "name", "subject": "subject", "queue group": "group"}
+"""`InvalidName.what` -> the field of the request."""
 
 
 def json_response(body: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
@@ -72,8 +73,10 @@ def json_response(body: Any, status: int = 200, headers: dict[str, str] | None =
 
 
 def error_response(error: BasculeError) -> Response:
-    """The answer to `error`, by the table."""
-    status, code = next((status, code) for cls, status, code in ERRORS if isinstance(error, cls))
+    """The response for `error`, from `ERROR_STATUSES`."""
+    status, code = next(
+        (status, code) for cls, status, code in ERROR_STATUSES if isinstance(error, cls)
+    )
     detail = ErrorDetail(code=code, message=str(error), retriable=error.retriable)
     if isinstance(error, StreamConflict):
         detail.differences = {key: list(pair) for key, pair in error.differences.items()}
@@ -86,7 +89,7 @@ def error_response(error: BasculeError) -> Response:
     elif isinstance(error, MalformedRequest | ConfigError):
         detail.field = error.field
     elif isinstance(error, InvalidName):
-        detail.field = FIELDS.get(error.what)
+        detail.field = INVALID_NAME_FIELDS.get(error.what)
     return json_response(ErrorBody(error=detail), status)
 
 
@@ -99,19 +102,19 @@ async def on_http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     message = error.detail
     if error.status_code == 404:
-        message = f"nothing is at {request.url.path}; the API is described at /docs"
+        message = f"unknown path {request.url.path}; see /docs for the API"
     elif error.status_code == 405:
-        message = f"{request.method} is not offered at {request.url.path}"
-    code = HTTP_CODES.get(error.status_code, "malformed_request")
+        message = f"method {request.method} is not allowed at {request.url.path}"
+    code = HTTP_STATUS_CODES.get(error.status_code, "malformed_request")
     body = ErrorBody(error=ErrorDetail(code=code, message=message))
     headers = dict(error.headers) if error.headers else None
     return json_response(body, error.status_code, headers)
 
 
-async def on_unexpected(request: Request, error: Exception) -> Response:
-    """A bug or a failing machine: the text stays in the log, the asker learns that it happened."""
+async def on_unexpected_error(request: Request, error: Exception) -> Response:
+    """A bug or an I/O error: the log gets the exception, the client only its class."""
     log.error(
         "request failed", exc_info=error, extra={"method": request.method, "path": request.url.path}
     )
-    message = f"the node failed on this request: {type(error).__name__}; see its log"
+    message = f"internal error: {type(error).__name__}; see the node's log"
     return json_response(ErrorBody(error=ErrorDetail(code="internal", message=message)), 500)

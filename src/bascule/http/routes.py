@@ -1,4 +1,4 @@
-"""The route table: what is offered where. Routing and documentation are both made from it."""
+"""The route table. Routing and documentation are both generated from it."""
 
 from __future__ import annotations
 
@@ -6,48 +6,48 @@ from collections.abc import Mapping
 from typing import Final
 
 from bascule.http.offsets import OffsetList, OffsetsRemoved, ResetOffsetsRequest
-from bascule.http.openapi import Operation
+from bascule.http.openapi import ApiOperation
 from bascule.http.requests import (
     AlterStreamRequest,
     CreateStreamRequest,
-    NothingToSay,
+    EmptyRequest,
     PurgeRequest,
 )
-from bascule.http.schemas import Health, Node, Purged, Stream, StreamList
+from bascule.http.schemas import Health, NodeBody, Purged, StreamBody, StreamList
 
 _BODY: Final = (
     (400, "malformed_request"),
     (413, "limit_exceeded"),
     (415, "unsupported_media_type"),
 )
-"""What every operation with a body may answer."""
+"""Errors of every operation with a body."""
 _CHANGE: Final = ((404, "unknown_stream"), (409, "internal_stream"))
-"""What every operation that changes a stream may answer."""
+"""Errors of every operation that changes a stream."""
 _OFFSETS: Final = ((500, "partition_failed"), (503, "indeterminate"), (503, "not_stored"))
-"""What every operation on committed offsets may answer."""
+"""Errors of every operation on committed offsets."""
 
-OPERATIONS: Final[Mapping[str, Operation]] = {
-    "node": Operation(
+OPERATIONS: Final[Mapping[str, ApiOperation]] = {
+    "node": ApiOperation(
         "GET",
         "/v1/node",
-        "The node: its doors, and what it runs on",
-        {200: ("The node.", Node)},
+        "The node: its addresses, versions and state",
+        {200: ("The node.", NodeBody)},
         example="curl $SERVER/v1/node",
     ),
-    "list_streams": Operation(
+    "list_streams": ApiOperation(
         "GET",
         "/v1/streams",
         "List the streams",
         {200: ("All streams, by name.", StreamList)},
         example="curl $SERVER/v1/streams",
     ),
-    "create_stream": Operation(
+    "create_stream": ApiOperation(
         "POST",
         "/v1/streams",
-        "Create a stream; asking again changes nothing",
+        "Create a stream; idempotent",
         {
-            201: ("Created now.", Stream),
-            200: ("It exists with this configuration.", Stream),
+            201: ("The stream was created.", StreamBody),
+            200: ("The stream already exists with this configuration.", StreamBody),
         },
         request=CreateStreamRequest,
         errors=(
@@ -58,47 +58,47 @@ OPERATIONS: Final[Mapping[str, Operation]] = {
         ),
         example='curl --json \'{"name": "flights", "subject": "flights.>"}\' $SERVER/v1/streams',
     ),
-    "stream": Operation(
+    "stream": ApiOperation(
         "GET",
         "/v1/streams/{name}",
         "One stream",
-        {200: ("The stream.", Stream)},
+        {200: ("The stream.", StreamBody)},
         errors=((404, "unknown_stream"),),
         example="curl $SERVER/v1/streams/flights",
     ),
-    "alter_stream": Operation(
+    "alter_stream": ApiOperation(
         "PATCH",
         "/v1/streams/{name}",
-        "Change settings of a stream; what is left out stays",
-        {200: ("The stream, altered.", Stream)},
+        "Change settings of a stream; omitted settings stay",
+        {200: ("The stream, altered.", StreamBody)},
         request=AlterStreamRequest,
         errors=(*_BODY, *_CHANGE, (400, "invalid_config"), (409, "cannot_alter")),
         example="curl -X PATCH --json '{\"retention_ms_max\": 604800000}' "
         "$SERVER/v1/streams/flights",
     ),
-    "pause_stream": Operation(
+    "pause_stream": ApiOperation(
         "POST",
         "/v1/streams/{name}/pause",
-        "Take no messages for now; whoever asks for an ack is told so",
-        {200: ("The stream is paused.", Stream)},
-        request=NothingToSay,
+        "Refuse messages until resumed; publishers that ask for an ack get an error",
+        {200: ("The stream is paused.", StreamBody)},
+        request=EmptyRequest,
         errors=(*_BODY, *_CHANGE),
         example="curl --json '{}' $SERVER/v1/streams/flights/pause",
     ),
-    "resume_stream": Operation(
+    "resume_stream": ApiOperation(
         "POST",
         "/v1/streams/{name}/resume",
-        "Take messages again",
-        {200: ("The stream takes messages.", Stream)},
-        request=NothingToSay,
+        "Store messages again",
+        {200: ("The stream stores messages.", StreamBody)},
+        request=EmptyRequest,
         errors=(*_BODY, *_CHANGE),
         example="curl --json '{}' $SERVER/v1/streams/flights/resume",
     ),
-    "purge_stream": Operation(
+    "purge_stream": ApiOperation(
         "POST",
         "/v1/streams/{name}/purge",
-        "Remove the oldest records, for good",
-        {200: ("What went, and where each partition starts now.", Purged)},
+        "Remove the oldest records permanently",
+        {200: ("The removed range of each partition.", Purged)},
         request=PurgeRequest,
         errors=(
             *_BODY,
@@ -110,7 +110,7 @@ OPERATIONS: Final[Mapping[str, Operation]] = {
         example='curl --json \'{"to_offset": 1000, "partition": 0}\' '
         "$SERVER/v1/streams/flights/purge",
     ),
-    "delete_stream": Operation(
+    "delete_stream": ApiOperation(
         "DELETE",
         "/v1/streams/{name}",
         "Delete a stream and all its records",
@@ -118,20 +118,20 @@ OPERATIONS: Final[Mapping[str, Operation]] = {
         errors=_CHANGE,
         example="curl -X DELETE $SERVER/v1/streams/flights",
     ),
-    "list_offsets": Operation(
+    "list_offsets": ApiOperation(
         "GET",
         "/v1/offsets",
-        "How far consumers have come",
-        {200: ("Every commit, or those asked for.", OffsetList)},
+        "List committed offsets",
+        {200: ("All commits, or the selected ones.", OffsetList)},
         errors=_OFFSETS,
-        query=(("consumer", "Only this consumer's."), ("stream", "Only for this stream.")),
+        query=(("consumer", "Only of this consumer."), ("stream", "Only for this stream.")),
         example="curl '$SERVER/v1/offsets?consumer=billing'",
     ),
-    "reset_offsets": Operation(
+    "reset_offsets": ApiOperation(
         "POST",
         "/v1/offsets",
-        "Have a consumer go on from another place; stop it first",
-        {200: ("Where it goes on, in each partition.", OffsetList)},
+        "Reset the committed offsets of a consumer; stop the consumer first",
+        {200: ("The new committed offset of each partition.", OffsetList)},
         request=ResetOffsetsRequest,
         errors=(
             *_BODY,
@@ -144,46 +144,46 @@ OPERATIONS: Final[Mapping[str, Operation]] = {
         example='curl --json \'{"consumer": "billing", "stream": "flights", "to": "earliest"}\' '
         "$SERVER/v1/offsets",
     ),
-    "remove_offsets": Operation(
+    "remove_offsets": ApiOperation(
         "DELETE",
         "/v1/offsets",
-        "Forget how far a consumer has come",
-        {200: ("How many commits went.", OffsetsRemoved)},
+        "Remove the committed offsets of a consumer",
+        {200: ("The number of removed commits.", OffsetsRemoved)},
         errors=((400, "malformed_request"), *_OFFSETS),
         query=(
-            ("consumer", "Whose; needed."),
+            ("consumer", "The consumer; required."),
             ("stream", "Only for this stream."),
             ("partition", "Only of this partition."),
         ),
         example="curl -X DELETE '$SERVER/v1/offsets?consumer=billing&stream=flights'",
     ),
-    "metrics": Operation(
+    "metrics": ApiOperation(
         "GET",
         "/metrics",
-        "Metrics in Prometheus text form",
+        "Metrics in the Prometheus text format",
         {200: ("All metrics.", None)},
         example="curl $SERVER/metrics",
         media_type="text/plain",
     ),
-    "health": Operation(
+    "health": ApiOperation(
         "GET",
         "/healthz",
-        "Whether the node lives; `parts` says which does not",
+        "Liveness; `parts` lists the checks",
         {
-            200: ("It does.", Health),
-            503: ("A thread it needs has ended: restart the node.", Health),
+            200: ("The node is alive.", Health),
+            503: ("A required thread has ended: restart the node.", Health),
         },
         example="curl $SERVER/healthz",
     ),
-    "ready": Operation(
+    "ready": ApiOperation(
         "GET",
         "/readyz",
-        "Whether the node serves; `parts` says which does not, and why",
+        "Readiness; `parts` lists the checks with their reasons",
         {
-            200: ("It does, though `degraded` says that some partition does not.", Health),
-            503: ("It opens, drains, or has lost its NATS server.", Health),
+            200: ("The node serves; `degraded` means that a part does not fully work.", Health),
+            503: ("The node is opening or draining, or is not connected to NATS.", Health),
         },
         example="curl $SERVER/readyz",
     ),
 }
-"""Name -> operation; `AdminApi.handle_<name>` answers it."""
+"""Name -> operation; `AdminApi.handle_<name>` handles it."""

@@ -1,6 +1,6 @@
-"""The shapes of the HTTP API's answers: what the JSON looks like, and how the model becomes it.
+"""The response bodies of the HTTP API, and their conversion from the model.
 
-The OpenAPI document is made from these types, so what is described is what is served.
+The OpenAPI document is generated from these types.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Discard = Literal["old", "new"]
 
 
 class StreamConfiguration(Struct, kw_only=True):
-    """What a stream was created with, or altered to. A limit of 0 is none."""
+    """The settings of a stream. A limit of 0 means no limit."""
 
     subject: str
     group: str | None
@@ -52,52 +52,55 @@ class StreamConfiguration(Struct, kw_only=True):
     read_only: bool
 
 
-class Partition(Struct, kw_only=True):
-    """One partition now. Offsets are 64-bit integers; every end is exclusive."""
+class PartitionBody(Struct, kw_only=True):
+    """The state of one partition. Offsets are 64-bit integers; every end is exclusive."""
 
     partition: int
-    start_offset: Annotated[int, Meta(description="First offset still held.")]
-    high_watermark: Annotated[int, Meta(description="Consumers read up to here.")]
-    synced_offset: Annotated[int, Meta(description="Everything before is on the disk.")]
+    start_offset: Annotated[int, Meta(description="First offset in the log.")]
+    high_watermark: Annotated[
+        int, Meta(description="End of the committed records, which consumers can read.")
+    ]
+    synced_offset: Annotated[int, Meta(description="All records below it are synced to disk.")]
     end_offset: Annotated[int, Meta(description="The offset the next record gets.")]
     leader_epoch: int
-    bytes: Annotated[int, Meta(description="Bytes of record batches held.")]
+    bytes: Annotated[int, Meta(description="Bytes of record batches in the log.")]
     failure: Annotated[str | None, Meta(description="Why the partition stopped, or null.")]
 
 
-class Stream(Struct, kw_only=True):
-    """A stream: its definition and its partitions now."""
+class StreamBody(Struct, kw_only=True):
+    """A stream: its definition and the state of its partitions."""
 
     name: str
-    id: Annotated[str, Meta(description="32 hex digits; another after re-creation.")]
+    id: Annotated[str, Meta(description="32 hex digits; a re-created stream has another id.")]
     created_ms: Annotated[int, Meta(description="Unix time of creation, milliseconds.")]
     paused: bool
     config: StreamConfiguration
-    partitions: list[Partition]
+    partitions: list[PartitionBody]
     refusal: Annotated[
-        str | None, Meta(description="Why the NATS server does not deliver to it, or null.")
+        str | None,
+        Meta(description="Why the NATS server does not deliver messages to it, or null."),
     ]
 
 
 class StreamList(Struct, kw_only=True):
-    """All streams, by name."""
+    """All streams, ordered by name."""
 
-    streams: list[Stream]
+    streams: list[StreamBody]
 
 
-class Node(Struct, kw_only=True):
-    """The node: its doors, and what it runs on."""
+class NodeBody(Struct, kw_only=True):
+    """The node: its addresses, versions and state."""
 
     node_id: int
     cluster_id: str
     version: str
     twin: Annotated[
-        str, Meta(description="compiled, interpreted or mixed: which hot code is loaded.")
+        str, Meta(description="compiled, interpreted or mixed: the loaded form of the hot modules.")
     ]
     pid: int
     data: Annotated[str, Meta(description="Data directory.")]
     nats: Annotated[str, Meta(description="URLs of the NATS servers, comma separated.")]
-    nats_server: Annotated[str, Meta(description="The one connected now; empty: none.")]
+    nats_server: Annotated[str, Meta(description="The connected server; empty: none.")]
     nats_embedded: bool
     client: Annotated[str, Meta(description="host:port of the Kafka wire protocol.")]
     http: str
@@ -105,121 +108,126 @@ class Node(Struct, kw_only=True):
     ready: bool
 
 
-class PurgedPartition(Struct, kw_only=True):
-    """A partition whose oldest records went; what did not change, did not go."""
+class PurgedPartitionBody(Struct, kw_only=True):
+    """One partition before and after a purge."""
 
     partition: int
-    start_offset_before: Annotated[int, Meta(description="First offset held before.")]
-    start_offset: Annotated[int, Meta(description="First offset held now.")]
+    start_offset_before: Annotated[int, Meta(description="First offset before the purge.")]
+    start_offset: Annotated[int, Meta(description="First offset now.")]
     high_watermark: int
     bytes_before: int
-    bytes: Annotated[int, Meta(description="Bytes held now: only whole segments leave the disk.")]
+    bytes: Annotated[int, Meta(description="Bytes now; only whole segments are removed from disk.")]
 
 
 class Purged(Struct, kw_only=True):
-    """What a purge did, by partition."""
+    """The result of a purge, by partition."""
 
     name: str
-    partitions: list[PurgedPartition]
+    partitions: list[PurgedPartitionBody]
 
 
-class Part(Struct, kw_only=True):
-    """One part of the node, as its health goes."""
+class PartHealthBody(Struct, kw_only=True):
+    """The health of one part of the node."""
 
-    part: Annotated[str, Meta(description="node, nats, threads, partitions or disk.")]
+    part: Annotated[str, Meta(description="node, nats, threads, controller, partitions or disk.")]
     state: Annotated[
         Literal["ok", "degraded", "down"],
-        Meta(description="degraded: it works for some, or not as well as it should."),
+        Meta(description="degraded: it works only partly."),
     ]
-    reason: Annotated[str, Meta(description="What is wrong, or how it is.")]
+    reason: Annotated[str, Meta(description="The cause, or the state in words.")]
 
 
 class Health(Struct, kw_only=True):
-    """Whether the node lives (`/healthz`) or serves (`/readyz`), and which part says so."""
+    """Liveness (`/healthz`) or readiness (`/readyz`) of the node, with its parts."""
 
     status: Annotated[
-        Literal["ok", "degraded", "not_ready"], Meta(description="The worst of its parts.")
+        Literal["ok", "degraded", "not_ready"],
+        Meta(description="The worst state of the parts; down is not_ready."),
     ]
-    parts: list[Part]
+    parts: list[PartHealthBody]
 
 
 class ErrorDetail(Struct, kw_only=True, omit_defaults=True):
-    """What went wrong. Further fields depend on the code."""
+    """An error. Further fields depend on the code."""
 
-    code: Annotated[str, Meta(description="Stable word for programs, as `stream_conflict`.")]
-    message: Annotated[str, Meta(description="A sentence for people.")]
-    retriable: Annotated[
-        bool, Meta(description="Whether the same request may succeed later unchanged.")
-    ] = False
-    field: Annotated[str | None, Meta(description="The part of the request that is wrong.")] = None
-    present: Annotated[Any, Meta(description="cannot_alter: what the field holds.")] = None
+    code: Annotated[str, Meta(description="Stable error code, such as `stream_conflict`.")]
+    message: Annotated[str, Meta(description="Description of the error.")]
+    retriable: Annotated[bool, Meta(description="Whether the same request may succeed later.")] = (
+        False
+    )
+    field: Annotated[str | None, Meta(description="The invalid part of the request.")] = None
+    present: Annotated[Any, Meta(description="cannot_alter: the current value of the field.")] = (
+        None
+    )
     held: Annotated[
         list[int] | None,
         Meta(
-            description="offset_out_of_range: [asked for, first offset held, end]; "
-            "unknown_partition: [asked for, how many there are]."
+            description="offset_out_of_range: [requested, start, end]; "
+            "unknown_partition: [requested, partition count]."
         ),
     ] = None
     differences: Annotated[
         dict[str, list[Any]] | None,
-        Meta(description="stream_conflict: field -> [what exists, what was asked for]."),
+        Meta(description="stream_conflict: field -> [existing value, requested value]."),
     ] = None
 
 
 class ErrorBody(Struct, kw_only=True):
-    """The body of every answer that is not a success."""
+    """The body of every error response."""
 
     error: ErrorDetail
 
 
-def stream_of(info: StreamInfo) -> Stream:
+def stream_body(info: StreamInfo) -> StreamBody:
     definition = info.definition
     config = definition.config
-    return Stream(
+    return StreamBody(
         name=definition.name,
         id=definition.id.hex(),
         created_ms=definition.created_ms,
         paused=definition.paused,
         config=msgspec.convert(asdict(config), StreamConfiguration),
-        partitions=[partition_of(partition) for partition in info.partitions],
+        partitions=[partition_body(partition) for partition in info.partitions],
         refusal=info.refusal,
     )
 
 
-def purged_of(before: StreamInfo, after: StreamInfo) -> Purged:
-    """What went between two looks at a stream."""
-    held = {partition.partition: partition for partition in before.partitions}
+def purged_body(before: StreamInfo, after: StreamInfo) -> Purged:
+    """The difference between the states of a stream before and after a purge."""
+    earlier = {partition.partition: partition for partition in before.partitions}
     return Purged(
         name=after.definition.name,
         partitions=[
-            PurgedPartition(
+            PurgedPartitionBody(
                 partition=now.partition,
-                start_offset_before=held[now.partition].start_offset,
+                start_offset_before=earlier[now.partition].start_offset,
                 start_offset=now.start_offset,
                 high_watermark=now.high_watermark,
-                bytes_before=held[now.partition].bytes,
+                bytes_before=earlier[now.partition].bytes,
                 bytes=now.bytes,
             )
             for now in after.partitions
-            if now.partition in held
+            if now.partition in earlier
         ],
     )
 
 
-def health_of(parts: tuple[PartHealth, ...]) -> Health:
+def health_body(parts: tuple[PartHealth, ...]) -> Health:
     states = {part.state for part in parts}
     worst: Literal["ok", "degraded", "not_ready"] = "degraded" if "degraded" in states else "ok"
     if "down" in states:
         worst = "not_ready"
     return Health(
         status=worst,
-        parts=[Part(part=part.part, state=part.state, reason=part.reason) for part in parts],
+        parts=[
+            PartHealthBody(part=part.part, state=part.state, reason=part.reason) for part in parts
+        ],
     )
 
 
-def partition_of(info: PartitionInfo) -> Partition:
-    return msgspec.convert(info, Partition, from_attributes=True)
+def partition_body(info: PartitionInfo) -> PartitionBody:
+    return msgspec.convert(info, PartitionBody, from_attributes=True)
 
 
-def node_of(info: NodeInfo) -> Node:
-    return msgspec.convert(info, Node, from_attributes=True)
+def node_body(info: NodeInfo) -> NodeBody:
+    return msgspec.convert(info, NodeBody, from_attributes=True)

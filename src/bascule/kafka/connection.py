@@ -1,4 +1,4 @@
-"""One client's connection: one coroutine, requests answered in the order they came."""
+"""The connection of one client: one coroutine, which answers requests in their order."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from math import inf
 from typing import Final
 
 from bascule.errors import Broken, RemoteProtocolError
-from bascule.kafka.handlers import SERVED, handle
+from bascule.kafka.handlers import SUPPORTED_VERSIONS, handle
 from bascule.kafka.handlers.context import Context
 from bascule.kafka.limits import ListenerLimits, ListenerStatistics
 from bascule.kafka.sending import Sender
@@ -19,22 +19,21 @@ from bascule.wire.schema import Message
 
 log = logging.getLogger(__name__)
 
-PARTIAL_REQUEST: Final = "its request was not whole in time"
+PARTIAL_REQUEST: Final = "the request did not arrive completely in time"
 
-
-FREE_BYTES: Final = CHUNK_BYTES
-"""A connection's buffer, request or response of up to so much is nobody's concern; what goes beyond
-is taken out of the door's memory."""
+BASE_BUFFER_BYTES: Final = CHUNK_BYTES
+"""A buffer, request or response of up to this size is not accounted for. What is larger counts
+against `ListenerLimits.memory_bytes_max`."""
 DECODED_FACTOR: Final = 16
-"""Memory of a decoded request over its bytes, at most: measured on Fetch and Metadata requests of
-many small items."""
+"""Upper bound of a decoded request's memory as a multiple of its bytes. Measured on Fetch and
+Metadata requests of many small items."""
 
 
-class ClientConnection:
-    """Reads while it answers, so that a client that leaves is noticed and its waiting ends.
+class KafkaConnection:
+    """Reads while it answers, so that it notices when the client closes and ends the waiting.
 
-    The reader stays registered with the loop: in the steady state a request costs no call to
-    epoll_ctl. It is taken away only while `read_ahead_bytes` are waiting.
+    The reader stays registered with the loop, so a request usually costs no call to epoll_ctl.
+    The reader is removed only while `read_ahead_bytes` are waiting.
     """
 
     def __init__(
@@ -52,26 +51,28 @@ class ClientConnection:
         self._limits = limits
         self._statistics = statistics
         self._loop = asyncio.get_running_loop()
-        self._protocol = ServerConnection(served=SERVED, frame_bytes_max=limits.request_bytes_max)
+        self._protocol = ServerConnection(
+            served=SUPPORTED_VERSIONS, frame_bytes_max=limits.request_bytes_max
+        )
         self._sender = Sender(
             sock,
             statistics=statistics,
-            on_thread=context.on_thread,
+            run_on_thread=context.run_on_thread,
             writable=self._wait_writable,
             progress=self._on_progress,
         )
         self._task: asyncio.Task[None] | None = None
         self._waiting: asyncio.Future[None] | None = None
-        """Done when bytes have come; None while a request is answered."""
+        """Done when bytes have arrived; None while a request is answered."""
         self._reading = False
         self._answering = False
         self._closing = False
         self._expired = ""
         self._deadline = inf
-        """Loop time at which the present state has lasted too long."""
+        """Loop time at which the present state expires."""
         self._deadline_reason = ""
-        self._held = 0
-        """Bytes of the door's memory."""
+        self._accounted_bytes = 0
+        """Bytes of this connection that count against `memory_bytes_max`."""
 
     def start(self) -> asyncio.Task[None]:
         """Serve until either side closes."""
@@ -79,7 +80,7 @@ class ClientConnection:
         return self._task
 
     def close_when_answered(self) -> None:
-        """Close now, or as soon as the request in hand is answered."""
+        """Close now, or as soon as the current request is answered."""
         self._closing = True
         if not self._answering and self._task is not None:
             self._task.cancel()
@@ -91,7 +92,7 @@ class ClientConnection:
             self._task.cancel()
 
     def expire(self, now: float) -> None:
-        """Close if the present state has lasted too long."""
+        """Close if the deadline of the present state has passed."""
         if now >= self._deadline and self._task is not None:
             self._expired = self._deadline_reason
             self._deadline = inf
@@ -105,25 +106,25 @@ class ClientConnection:
         except RemoteProtocolError as error:
             self._statistics.protocol_errors += 1
             log.info(
-                "client closed: it broke the protocol",
+                "client closed: protocol error",
                 extra={"peer": self._peer, "error": str(error)},
             )
         except (OSError, Broken) as error:
-            log.info("client gone", extra={"peer": self._peer, "error": str(error)})
+            log.info("client disconnected", extra={"peer": self._peer, "error": str(error)})
         except asyncio.CancelledError:
             if self._expired:
                 self._statistics.connections_expired += 1
                 log.info(
-                    "client closed: it lasted too long",
+                    "client closed: timeout",
                     extra={"peer": self._peer, "reason": self._expired},
                 )
-        except Exception:  # door: one request's failure must not cost anybody else anything
+        except Exception:  # boundary: the failure of one request must not affect other clients
             self._statistics.handler_errors += 1
-            log.exception("client closed after a failure of ours", extra={"peer": self._peer})
+            log.exception("client closed: internal error", extra={"peer": self._peer})
         finally:
             self._pause_reading()
             self._socket.close()
-            self._take(-self._held)
+            self._account(-self._accounted_bytes)
 
     async def _serve_one(self) -> None:
         before = self._protocol.buffered_bytes
@@ -131,22 +132,22 @@ class ClientConnection:
         if event is NEED_DATA:
             await self._wait_readable()
             return
-        decoded = _beyond(DECODED_FACTOR * (before - self._protocol.buffered_bytes))
+        decoded = _above_base_buffer(DECODED_FACTOR * (before - self._protocol.buffered_bytes))
         self._answering = True
         try:
-            if self._take(decoded):
+            if self._account(decoded):
                 await self._answer(event)
             else:
-                self._draw_over()
+                self._close_out_of_memory()
         finally:
-            self._take(-decoded)
+            self._account(-decoded)
             self._answering = False
             self._deadline = inf
         if self._protocol.buffered_bytes:
-            await asyncio.sleep(0)  # pipelined requests take turns with the other connections
+            await asyncio.sleep(0)  # let other connections run between pipelined requests
 
     async def _answer(self, request: ReceivedRequest) -> None:
-        message, began = request.message, self._loop.time()
+        message, started = request.message, self._loop.time()
         name = type(message).__name__.removesuffix("Request")
         self._statistics.requests[name] += 1
         response = handle(request, self._context)
@@ -156,29 +157,29 @@ class ClientConnection:
         self._on_progress()
         size = sum(len(p) for p in pieces if isinstance(p, (bytes, bytearray, memoryview)))
         try:
-            if self._take(_beyond(size)):
+            if self._account(_above_base_buffer(size)):
                 await self._sender.send(pieces)
             else:
-                self._draw_over()
+                self._close_out_of_memory()
         finally:
-            self._take(-_beyond(size))
-        self._statistics.on_answered(name, int((self._loop.time() - began) * 1e9))
+            self._account(-_above_base_buffer(size))
+        self._statistics.on_answered(name, int((self._loop.time() - started) * 1e9))
 
     def _on_progress(self) -> None:
         self._deadline = self._loop.time() + self._limits.write_stall_ms_max / 1000
-        self._deadline_reason = "it takes nothing of its response"
+        self._deadline_reason = "the client does not read its response"
 
-    def _take(self, count: int) -> bool:
-        """Account for memory; False where more was asked for than there is."""
-        self._held += count
-        self._statistics.take(count)
+    def _account(self, count: int) -> bool:
+        """Add `count` bytes to the accounted memory; False if that exceeds the limit."""
+        self._accounted_bytes += count
+        self._statistics.account(count)
         return count <= 0 or self._statistics.memory_bytes <= self._limits.memory_bytes_max
 
-    def _draw_over(self) -> None:
-        """Close, since the door has no memory for what this connection wants."""
-        self._statistics.connections_overdrawn += 1
+    def _close_out_of_memory(self) -> None:
+        """Close: the listener has no memory left for this connection's request or response."""
+        self._statistics.connections_out_of_memory += 1
         log.warning(
-            "client closed: no memory for its requests",
+            "client closed: memory limit reached",
             extra={"peer": self._peer, "held_bytes": self._statistics.memory_bytes},
         )
         self.abort()
@@ -187,7 +188,7 @@ class ClientConnection:
     async def _wait_writable(self) -> None:
         waiting: asyncio.Future[None] = self._loop.create_future()
         fd = self._socket.fileno()
-        self._loop.add_writer(fd, _finish, waiting)
+        self._loop.add_writer(fd, _set_done, waiting)
         try:
             await waiting
         finally:
@@ -197,9 +198,9 @@ class ClientConnection:
         partial = self._protocol.buffered_bytes > 0
         if not partial:
             self._deadline = self._loop.time() + self._limits.idle_ms_max / 1000
-            self._deadline_reason = "it has been idle for too long"
+            self._deadline_reason = "the client has been idle for too long"
         elif self._deadline_reason is not PARTIAL_REQUEST or self._deadline == inf:
-            # Not renewed by further bytes: a request that trickles in must still end.
+            # Further bytes do not extend the deadline: a slowly sent request must still end.
             self._deadline = self._loop.time() + self._limits.request_ms_max / 1000
             self._deadline_reason = PARTIAL_REQUEST
         self._resume_reading()
@@ -226,8 +227,10 @@ class ClientConnection:
         before = self._protocol.allocated_bytes
         room = self._protocol.get_buffer()
         after = self._protocol.allocated_bytes
-        if after != before and not self._take(_beyond(after) - _beyond(before)):
-            self._draw_over()
+        if after != before and not self._account(
+            _above_base_buffer(after) - _above_base_buffer(before)
+        ):
+            self._close_out_of_memory()
             return
         try:
             count = self._socket.recv_into(room)
@@ -242,13 +245,13 @@ class ClientConnection:
         self._statistics.bytes_in += count
         self._protocol.received(count)
         if self._waiting is not None:
-            _finish(self._waiting)
+            _set_done(self._waiting)
 
 
-def _beyond(count: int) -> int:
-    return max(count - FREE_BYTES, 0)
+def _above_base_buffer(count: int) -> int:
+    return max(count - BASE_BUFFER_BYTES, 0)
 
 
-def _finish(waiting: asyncio.Future[None]) -> None:
+def _set_done(waiting: asyncio.Future[None]) -> None:
     if not waiting.done():
         waiting.set_result(None)

@@ -1,4 +1,4 @@
-"""Accepting connections, within limits, and letting go of them in the end."""
+"""The client listener: accepts connections within limits, expires and closes them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Final, TypeVar
 
-from bascule.kafka.connection import ClientConnection
+from bascule.kafka.connection import KafkaConnection
 from bascule.kafka.handlers.context import (
     Context,
     NodeIdentity,
@@ -25,15 +25,15 @@ T = TypeVar("T")
 
 BACKLOG: Final = 512
 SWEEP_SECONDS: Final = 2.0
-"""How late an expired connection may be noticed."""
+"""Time between checks for expired connections."""
 REFUSAL_LOG_SECONDS: Final = 10.0
-"""At most one log line about refused connections in so long."""
+"""Least time between log lines about refused connections."""
 ACCEPT_RETRY_SECONDS: Final = 1.0
-"""Pause after accept failed, as it does while no descriptor is free."""
+"""Pause after a failed accept. Accept fails while no file descriptor is free."""
 
 
 class ClientListener:
-    """Serves `partitions` to clients; used on one event loop."""
+    """Serves `partitions` and `offsets` to Kafka clients; used on one event loop."""
 
     def __init__(
         self,
@@ -44,23 +44,23 @@ class ClientListener:
         limits: ListenerLimits | None = None,
         advertised: tuple[str, int] | None = None,
     ) -> None:
-        """`advertised` is the address told to clients; by default the one they came in by."""
+        """`advertised` is the address in Metadata; by default the one the client connected to."""
         self._partitions = partitions
         self._offsets = offsets
         self._node = node
         self._limits = limits or ListenerLimits()
         self._advertised = advertised
         self._statistics = ListenerStatistics()
-        self._delays = Purgatory()
-        self._threads = ThreadPoolExecutor(self._limits.disk_threads, "client-door-disk")
+        self._purgatory = Purgatory()
+        self._disk_threads = ThreadPoolExecutor(self._limits.disk_threads, "client-door-disk")
         self._listeners: list[socket.socket] = []
         self._accepting: list[asyncio.Task[None]] = []
-        self._connections: dict[asyncio.Task[None], ClientConnection] = {}
+        self._connections: dict[asyncio.Task[None], KafkaConnection] = {}
         self._sweep: asyncio.TimerHandle | None = None
         self._refusal_logged_next = 0.0
 
     async def start(self, host: str, port: int) -> tuple[str, int]:
-        """Listen on every address of `host`; port 0 picks a free one. Returns what was bound.
+        """Listen on every address of `host`; port 0 picks a free port. Returns the bound address.
 
         Raises: OSError where an address cannot be bound.
         """
@@ -70,21 +70,21 @@ class ClientListener:
             bound = (address[0], port, *address[2:])
             listener = _listen(family, bound)
             self._listeners.append(listener)
-            port = listener.getsockname()[1]  # the same for the further addresses
+            port = listener.getsockname()[1]  # use the same port for the other addresses
             self._accepting.append(loop.create_task(self._accept(listener)))
         first: tuple[str, int] = self._listeners[0].getsockname()[:2]
-        log.info("client door open", extra={"host": first[0], "port": first[1]})
+        log.info("client listener open", extra={"host": first[0], "port": first[1]})
         return first
 
     async def close(self) -> None:
-        """Stop accepting, answer what is in flight within `drain_ms_max`, close everything."""
+        """Stop accepting, answer requests in flight within `drain_ms_max`, close everything."""
         await _cancel(self._accepting)
         for listener in self._listeners:
             listener.close()
         self._listeners.clear()
         if self._sweep is not None:
             self._sweep.cancel()
-        self._delays.close()
+        self._purgatory.close()
         for connection in tuple(self._connections.values()):
             connection.close_when_answered()
         if self._connections:
@@ -93,7 +93,7 @@ class ClientListener:
             connection.abort()
         if self._connections:
             await asyncio.wait(tuple(self._connections))
-        await asyncio.get_running_loop().run_in_executor(None, self._threads.shutdown)
+        await asyncio.get_running_loop().run_in_executor(None, self._disk_threads.shutdown)
 
     def statistics(self) -> ListenerStatistics:
         """A copy of the counters."""
@@ -101,7 +101,7 @@ class ClientListener:
         return replace(
             now,
             connections=len(self._connections),
-            waiting=len(self._delays),
+            waiting=len(self._purgatory),
             requests=now.requests.copy(),
         )
 
@@ -125,11 +125,11 @@ class ClientListener:
         try:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             host, port = self._advertised or sock.getsockname()[:2]
-        except OSError:  # gone already
+        except OSError:  # the client has closed already
             sock.close()
             return
         self._statistics.connections_accepted += 1
-        connection = ClientConnection(
+        connection = KafkaConnection(
             sock,
             peer=peer,
             context=self._context(host, port),
@@ -138,12 +138,12 @@ class ClientListener:
         )
         task = connection.start()
         self._connections[task] = connection
-        task.add_done_callback(self._forget)
+        task.add_done_callback(self._on_connection_closed)
         if self._sweep is None:
             self._schedule_sweep()
 
     def _log_refusal(self, peer: str) -> None:
-        """One line for many: whoever floods the door is not to flood the log with it."""
+        """Log at most one line per `REFUSAL_LOG_SECONDS`: refusals must not flood the log."""
         now = asyncio.get_running_loop().time()
         if now >= self._refusal_logged_next:
             self._refusal_logged_next = now + REFUSAL_LOG_SECONDS
@@ -156,7 +156,7 @@ class ClientListener:
                 },
             )
 
-    def _forget(self, task: asyncio.Task[None]) -> None:
+    def _on_connection_closed(self, task: asyncio.Task[None]) -> None:
         del self._connections[task]
 
     def _context(self, host: str, port: int) -> Context:
@@ -168,15 +168,15 @@ class ClientListener:
             port=port,
             fetch_bytes_max=self._limits.fetch_bytes_max,
             fetch_wait_ms_max=self._limits.fetch_wait_ms_max,
-            purgatory=self._delays,
-            on_thread=self._on_thread,
+            purgatory=self._purgatory,
+            run_on_thread=self._run_on_thread,
         )
 
-    def _on_thread(self, function: Callable[[], T], /) -> asyncio.Future[T]:
-        return asyncio.get_running_loop().run_in_executor(self._threads, function)
+    def _run_on_thread(self, function: Callable[[], T], /) -> asyncio.Future[T]:
+        return asyncio.get_running_loop().run_in_executor(self._disk_threads, function)
 
     def _schedule_sweep(self) -> None:
-        """While there are connections, look for those that have lasted too long."""
+        """Schedule the next check for expired connections while there are connections."""
         loop = asyncio.get_running_loop()
         self._sweep = (
             loop.call_later(SWEEP_SECONDS, self._expire, loop) if self._connections else None

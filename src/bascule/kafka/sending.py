@@ -1,8 +1,8 @@
-"""Responses into a non-blocking socket: bytes from memory, slices of files by sendfile.
+"""Writes responses into a non-blocking socket: bytes by send, slices of files by sendfile.
 
-`sendfile` on a non-blocking socket still waits for the disk where the file's pages are not in
-memory, and would stop the event loop with it. So each stretch is looked up in the page cache
-first; a cold one is read by a thread, then sent.
+`sendfile` on a non-blocking socket still waits for the disk if the file's pages are not in the
+page cache. That would block the event loop. So the sender checks for each chunk whether it is in
+the page cache. If it is not, a thread reads it first.
 """
 
 from __future__ import annotations
@@ -16,42 +16,42 @@ from typing import Final
 
 from bascule.errors import Broken
 from bascule.host.api import File
-from bascule.kafka.handlers.context import OnThread
+from bascule.kafka.handlers.context import RunOnThread
 from bascule.kafka.limits import ListenerStatistics
 from bascule.storage.partition_log import FileSlice
 from bascule.wire.primitives import Piece
 
-STRETCH_BYTES: Final = 1 << 20
-"""Looked up, warmed and sent at a time: some 0.2 ms of sendfile, and what one thread reads."""
-WARM_SECONDS: Final = 0.2
-"""A stretch is looked up again when its reader paused for longer."""
-TURN_BYTES: Final = 4 << 20
-"""Sent to one client without pause before others get their turn."""
+SENDFILE_CHUNK_BYTES: Final = 1 << 20
+"""Bytes checked, read by a thread and sent at a time: about 0.2 ms of sendfile."""
+CACHE_RECHECK_SECONDS: Final = 0.2
+"""A chunk is checked again when the socket was not writable for longer than this."""
+YIELD_BYTES: Final = 4 << 20
+"""Bytes sent to one client before the event loop may run other connections."""
 
 
 class Sender:
     """The writing half of one connection; one `send` at a time."""
 
-    __slots__ = ("_on_thread", "_progress", "_socket", "_statistics", "_writable")
+    __slots__ = ("_progress", "_run_on_thread", "_socket", "_statistics", "_writable")
 
     def __init__(
         self,
         sock: socket.socket,
         *,
         statistics: ListenerStatistics,
-        on_thread: OnThread,
+        run_on_thread: RunOnThread,
         writable: Callable[[], Awaitable[None]],
         progress: Callable[[], None],
     ) -> None:
-        """`writable` waits until the socket takes bytes; `progress` hears when some were taken."""
+        """`writable` waits until the socket is writable; `progress` is called after each send."""
         self._socket = sock
         self._statistics = statistics
-        self._on_thread = on_thread
+        self._run_on_thread = run_on_thread
         self._writable = writable
         self._progress = progress
 
     async def send(self, pieces: Sequence[Piece]) -> None:
-        """Return when the kernel has all of it. Raises: OSError, Broken."""
+        """Return when all bytes are in the socket buffer. Raises: OSError, Broken."""
         last = len(pieces) - 1
         for number, piece in enumerate(pieces):
             if isinstance(piece, FileSlice):
@@ -81,19 +81,19 @@ class Sender:
             view = view[sent:]
 
     async def _send_file(self, file: File, position: int, end: int) -> None:
-        turn = position + TURN_BYTES
+        next_yield = position + YIELD_BYTES
         while position < end:
-            stop = min(end, position + STRETCH_BYTES)
+            stop = min(end, position + SENDFILE_CHUNK_BYTES)
             if not file.is_cached(position, stop):
                 self._statistics.cold_reads += 1
-                await self._on_thread(partial(_warm, file, position, stop))
-            position = await self._send_stretch(file, position, stop)
-            if position >= turn:
-                turn = position + TURN_BYTES
+                await self._run_on_thread(partial(_read_into_page_cache, file, position, stop))
+            position = await self._send_chunk(file, position, stop)
+            if position >= next_yield:
+                next_yield = position + YIELD_BYTES
                 await asyncio.sleep(0)
 
-    async def _send_stretch(self, file: File, position: int, stop: int) -> int:
-        """Send up to `stop`; return earlier where the pages may have gone cold meanwhile."""
+    async def _send_chunk(self, file: File, position: int, stop: int) -> int:
+        """Send up to `stop`, or less if the pages may have left the page cache meanwhile."""
         out, source = self._socket.fileno(), file.fileno()
         while position < stop:
             try:
@@ -102,11 +102,11 @@ class Sender:
                 loop = asyncio.get_running_loop()
                 began = loop.time()
                 await self._writable()
-                if loop.time() - began > WARM_SECONDS:
+                if loop.time() - began > CACHE_RECHECK_SECONDS:
                     return position
                 continue
             if sent == 0:
-                raise Broken(f"{file.path} ends at byte {position}, before the {stop} promised")
+                raise Broken(f"{file.path} ends at byte {position}, expected at least {stop}")
             self._progress()
             self._statistics.bytes_out += sent
             self._statistics.bytes_sendfile += sent
@@ -114,5 +114,5 @@ class Sender:
         return position
 
 
-def _warm(file: File, start: int, end: int) -> None:
+def _read_into_page_cache(file: File, start: int, end: int) -> None:
     file.read_at(start, end - start)

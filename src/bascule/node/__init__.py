@@ -1,12 +1,23 @@
-"""One node as a process: wiring, start, drain, stop; nothing else.
+"""One node as a process: wires the parts, starts, drains and stops them.
 
-::
+    node      builds the parts and orders start and stop
+    status    identity, liveness, readiness and statistics, for the HTTP listener
+
+Threads::
 
     event loop        client listener, HTTP listener, controller, watchers, timers
-    nats-reader       socket -> messages -> batches in the ingest buffer
-    log-writer        batches get offset, time and CRC, and are written in order
-    sync-0..3         grouped syncs; the high watermark moves; acks leave
-    cold readers      what is not in the page cache is read here before the loop sends it
+    nats-reader       NATS socket -> messages -> batches in the ingest buffer
+    log-writer        stamps offset, time and CRC into batches, and appends them in order
+    sync-0..3         sync the logs, move the high watermark, send acks
+    disk threads      read file ranges that are not in the page cache, before the loop sends them
 
-No thread but the event loop's ever runs a handler, and the event loop never waits for a disk.
+Promises:
+
+* Only one node runs on a data directory; a second one is refused.
+* The node is ready once its logs and listeners are open and its streams are subscribed. A log that
+  cannot be opened stops only its own partition.
+* A stop stores, syncs and acknowledges everything that was delivered, then closes the listeners.
+
+Only the event loop runs request handlers, and it never waits for a disk. The node contains no logic
+of its parts.
 """

@@ -1,4 +1,4 @@
-"""One node: its parts, and the order in which they start and stop."""
+"""The node: its parts, and the order in which they start and stop."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from bascule.controller.directories import StreamDirectories
 from bascule.controller.image_store import ImageStore
 from bascule.controller.reconciler import Reconciler
 from bascule.errors import BasculeError, ConfigError
-from bascule.groups import OFFSETS_CONFIG, Offsets
+from bascule.groups import OFFSETS_CONFIG, CommittedOffsetStore
 from bascule.host.real import DirectoryLock, RealClock, RealFiles, RealRandom
 from bascule.http.app import create_app
 from bascule.http.listener import HttpLimits, HttpListener
@@ -52,7 +52,7 @@ async def serve(config: Config, *, on_ready: Callable[[NodeInfo], None]) -> None
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    _allow_descriptors()
+    _raise_open_files_limit()
     data = _data_directory(config)
     with DirectoryLock(str(data)):
         node = Node(config, data)
@@ -67,7 +67,7 @@ async def serve(config: Config, *, on_ready: Callable[[NodeInfo], None]) -> None
 
 
 class Node:
-    """The parts of a node. `close` undoes whatever of `start` has happened."""
+    """The parts of a node. `close` also works after a failed or partial `start`."""
 
     def __init__(self, config: Config, data: Path) -> None:
         self._config = config
@@ -105,14 +105,14 @@ class Node:
         )
         self._nats: EmbeddedNats | None = None
         self._ingest: NatsIngest | None = None
-        self._offsets: Offsets | None = None
+        self._offsets: CommittedOffsetStore | None = None
         self._client_listener: ClientListener | None = None
         self._http_listener: HttpListener | None = None
         self._cleaner: Cleaner | None = None
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
-        """Open the logs, then NATS, then the listeners. Raises: as `serve`."""
+        """Open the logs, connect to NATS, then open the listeners. Raises: as `serve`."""
         self._partitions.bind(asyncio.get_running_loop())
         self.status.cluster_id = await asyncio.to_thread(self._load_cluster_id)
         await self._controller.open()
@@ -128,7 +128,7 @@ class Node:
         self.status.ready = True
 
     async def close(self) -> None:
-        """Drain: what was delivered is stored and acknowledged, then the listeners close."""
+        """Drain: store and acknowledge everything delivered, then close the listeners."""
         self.status.ready = False
         self.status.closing = True
         for task in self._tasks:
@@ -190,8 +190,8 @@ class Node:
         await ingest.start()
         return ingest
 
-    async def _open_offsets(self) -> Offsets:
-        """Create the stream of committed offsets at the first start, and read it."""
+    async def _open_offsets(self) -> CommittedOffsetStore:
+        """Create the stream `_offsets` if it does not exist, and start reading it."""
         if self._partitions.stream(OFFSETS_STREAM) is None:
             try:
                 await self._controller.create_stream(OFFSETS_STREAM, OFFSETS_CONFIG, internal=True)
@@ -201,11 +201,11 @@ class Node:
                     extra={"stream": OFFSETS_STREAM, "error": str(error)},
                 )
         publisher = InternalPublisher(self._partitions, self._writer.append)
-        offsets = Offsets(self._partitions, publisher, self._clock)
+        offsets = CommittedOffsetStore(self._partitions, publisher, self._clock)
         offsets.start()
         return offsets
 
-    async def _open_listeners(self, offsets: Offsets) -> None:
+    async def _open_listeners(self, offsets: CommittedOffsetStore) -> None:
         config, limits = self._config, self._config.limits
         self._client_listener = ClientListener(
             partitions=self._partitions,
@@ -225,7 +225,7 @@ class Node:
             advertised=_host_and_port(config.client.advertised),
         )
         self.status.client_statistics = self._client_listener.statistics
-        self.status.client_address = await _bound(
+        self.status.client_address = await _bind(
             "client listener",
             config.client.port,
             self._client_listener.start(config.client.host, config.client.port),
@@ -247,13 +247,13 @@ class Node:
                 write_stall_ms_max=limits.write_stall_ms_max,
             ),
         )
-        self.status.http_address = await _bound(
+        self.status.http_address = await _bind(
             "HTTP listener",
             config.http.port,
             self._http_listener.start(config.http.host, config.http.port),
         )
 
-    def _start_maintenance(self, offsets: Offsets) -> None:
+    def _start_maintenance(self, offsets: CommittedOffsetStore) -> None:
         limits = self._config.limits
         retention = Retention(
             self._partitions,
@@ -282,7 +282,7 @@ class Node:
         ]
 
     def _load_cluster_id(self) -> str:
-        """The id drawn at the first start of this data directory."""
+        """The cluster id, which is generated at the first start on this data directory."""
         path = str(self._data / "node.json")
         if not self._files.exists(path):
             cluster_id = self._random.bytes(12).hex()
@@ -297,7 +297,7 @@ def _data_directory(config: Config) -> Path:
     return data
 
 
-async def _bound(listener: str, port: int, starting: Awaitable[tuple[str, int]]) -> tuple[str, int]:
+async def _bind(listener: str, port: int, starting: Awaitable[tuple[str, int]]) -> tuple[str, int]:
     try:
         return await starting
     except OSError as error:
@@ -316,8 +316,8 @@ def _host_and_port(text: str) -> tuple[str, int] | None:
     return host, int(port)
 
 
-def _allow_descriptors() -> None:
-    """Raise the soft limit of open files to the hard one: each active segment takes one."""
+def _raise_open_files_limit() -> None:
+    """Raise the soft limit of open files to the hard limit: each active segment needs one."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -1,4 +1,4 @@
-"""What a node tells about itself: who it is, whether it serves, its counters."""
+"""The status of a node: identity, liveness, readiness, statistics."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any
 from bascule import __version__
 from bascule.config import Config
 from bascule.controller.controller import Controller
-from bascule.groups import Offsets
+from bascule.groups import CommittedOffsetStore
 from bascule.host.api import Clock
 from bascule.host.real import RealFiles
 from bascule.host.twins import twin_of_all
 from bascule.http import health
 from bascule.http.metrics.http_statistics import HttpStatistics
-from bascule.http.metrics.statistics import counters, disk_statistics, stream_statistics
+from bascule.http.metrics.statistics import counter_values, disk_statistics, stream_statistics
 from bascule.ingest.nats_ingest import NatsIngest
 from bascule.kafka import ListenerStatistics
 from bascule.model import NodeInfo, PartHealth
@@ -26,7 +26,7 @@ from bascule.wire.nats import without_credentials
 
 
 class NodeStatus:
-    """Reads the parts of a node as they come into being; the node sets the attributes."""
+    """Collects the status from the parts of a node; the node sets an attribute per started part."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class NodeStatus:
         self.ready = False
         self.closing = False
         self.ingest: NatsIngest | None = None
-        self.offsets: Offsets | None = None
+        self.offsets: CommittedOffsetStore | None = None
         self.client_statistics: Callable[[], ListenerStatistics] | None = None
         self.http_statistics = HttpStatistics()
         self.retention: RetentionCounts | None = None
@@ -108,7 +108,7 @@ class NodeStatus:
             **({} if self.ingest is None else self.ingest.statistics()),
             "stream": stream_statistics(streams, now_ns=self._clock.monotonic_ns()),
             "client_listener": _counters(client),
-            "http_listener": counters(self.http_statistics),
+            "http_listener": counter_values(self.http_statistics),
             "offsets": _counters(None if self.offsets is None else self.offsets.counts),
             "retention": _counters(self.retention),
             "compaction": _counters(self.compaction),
@@ -117,4 +117,4 @@ class NodeStatus:
 
 
 def _counters(counts: object | None) -> Mapping[str, Any]:
-    return {} if counts is None else counters(counts)
+    return {} if counts is None else counter_values(counts)

@@ -1,7 +1,7 @@
-"""The node's statistics as Prometheus metrics.
+"""The statistics of the node as Prometheus metrics.
 
-statistics         every counter of the node as one nested mapping
+statistics         all counters of the node as one nested mapping
 http_statistics    counters of the HTTP listener itself
 families           name, help text and type of each metric
-exposition         a snapshot as Prometheus's text format
+exposition         a snapshot in the Prometheus text format
 """

@@ -1,7 +1,7 @@
-"""What each of the node's numbers is called as a metric; `docs/metrics.md` lists them.
+"""Name, help text and type of each metric; `docs/metrics.md` lists them.
 
-Whoever adds a field to a `*Counts` or `*Statistics` class adds a line here and one there: a test
-holds all three together.
+A new field of a `*Counts` or `*Statistics` class needs an entry here and a line in the document. A
+test compares all three.
 """
 
 from __future__ import annotations
@@ -13,38 +13,38 @@ from typing import Final
 PREFIX: Final = "bascule"
 
 PARTITION_GAUGES: Final[Mapping[str, str]] = {
-    "start_offset": "First offset still held.",
-    "high_watermark": "First offset not yet committed; consumers read up to it.",
-    "synced_offset": "First offset not known to be on the disk.",
-    "end_offset": "The offset the next record gets.",
+    "start_offset": "First offset in the log.",
+    "high_watermark": "End of the committed records; consumers read up to it.",
+    "synced_offset": "End of the records that are synced to disk.",
+    "end_offset": "Offset of the next record.",
     "leader_epoch": "Leader epoch of the partition.",
-    "bytes": "Bytes of record batches held in segments.",
+    "bytes": "Bytes of record batches in the log.",
 }
 
 
 @dataclass(frozen=True, slots=True)
-class Described:
-    """How one statistic of the node becomes a metric."""
+class MetricFamily:
+    """One metric family, and how its samples are made from a statistic."""
 
     name: str
-    """Without prefix, and without the `_total` that every counter gets."""
+    """Without the prefix, and without the suffix `_total` of counters."""
     about: str
     counter: bool = True
     label: str | tuple[str, ...] = ()
-    """The statistic is a mapping, and this is what its keys are; tuples of keys, or mappings in
-    mappings, have several."""
+    """Label names, if the statistic is a mapping from label values. Several, if its keys are
+    tuples or its values are mappings."""
     scale: float = 1.0
-    """Into the base unit: seconds, bytes."""
+    """Factor from the statistic to the base unit (seconds, bytes)."""
     histogram: bool = False
-    """The statistic is a `metrics.Histogram`; those that counted nothing are left out."""
+    """The statistic is a `metrics.Histogram`; empty histograms are left out."""
 
     @property
     def labels(self) -> tuple[str, ...]:
         return (self.label,) if isinstance(self.label, str) else self.label
 
     @property
-    def exposed(self) -> str:
-        """The metric's name as `/metrics` shows it."""
+    def full_name(self) -> str:
+        """The name in `/metrics`, with prefix and suffix."""
         total = "_total" if self.counter and not self.histogram else ""
         return f"{PREFIX}_{self.name}{total}"
 
@@ -55,222 +55,254 @@ class Described:
 
 def _gauge(
     name: str, about: str, *, label: str | tuple[str, ...] = (), scale: float = 1.0
-) -> Described:
-    return Described(name, about, counter=False, label=label, scale=scale)
+) -> MetricFamily:
+    return MetricFamily(name, about, counter=False, label=label, scale=scale)
 
 
 def _histogram(
     name: str, about: str, *, label: str | tuple[str, ...] = (), scale: float = 1.0
-) -> Described:
-    return Described(name, about, label=label, scale=scale, histogram=True)
+) -> MetricFamily:
+    return MetricFamily(name, about, label=label, scale=scale, histogram=True)
 
 
 NANOSECONDS: Final = 1e-9
 PARTITION: Final = ("stream", "partition")
 
 
-STATISTICS: Final[Mapping[str, Described]] = {
-    "nats.bytes_received": Described("nats_received_bytes", "Bytes read from NATS."),
-    "nats.connects": Described("nats_connects", "Connections made to a NATS server."),
-    "nats.disconnects": Described("nats_disconnects", "Connections to a NATS server lost."),
-    "nats.moves": Described(
-        "nats_moves", "Times the node left a NATS server in lame duck mode for another."
+METRIC_FAMILIES: Final[Mapping[str, MetricFamily]] = {
+    "nats.bytes_received": MetricFamily("nats_received_bytes", "Bytes read from NATS."),
+    "nats.connects": MetricFamily("nats_connects", "Connections made to a NATS server."),
+    "nats.disconnects": MetricFamily("nats_disconnects", "Connections to a NATS server lost."),
+    "nats.moves": MetricFamily(
+        "nats_moves", "Times the node moved from a NATS server in lame duck mode to another server."
     ),
-    "nats.connect_failures": Described(
-        "nats_connect_failures", "Attempts to connect to a NATS server again that failed."
+    "nats.connect_failures": MetricFamily(
+        "nats_connect_failures", "Failed attempts to reconnect to a NATS server."
     ),
-    "nats.refusals": Described(
-        "nats_refusals", "Those of them refused: credentials, limits, unreadable files."
+    "nats.refusals": MetricFamily(
+        "nats_refusals",
+        "Reconnects that failed because of credentials, limits or unreadable files.",
     ),
-    "nats.slow_consumer_disconnects": Described(
+    "nats.slow_consumer_disconnects": MetricFamily(
         "nats_slow_consumer_disconnects",
-        "Times the NATS server dropped the node for reading too slowly: messages were lost.",
+        "Times the NATS server dropped the node as a slow consumer; messages were lost.",
     ),
-    "nats.server_errors": Described(
+    "nats.server_errors": MetricFamily(
         "nats_server_errors", "-ERR lines of the NATS server, by kind.", label="kind"
     ),
-    "nats.acks_bytes_sent": Described("acks_sent_bytes", "Bytes of acks sent to publishers."),
-    "nats.acks_bytes_dropped": Described(
-        "acks_dropped_bytes", "Bytes of acks that could not be sent: no connection took them."
+    "nats.acks_bytes_sent": MetricFamily("acks_sent_bytes", "Bytes of acks sent to publishers."),
+    "nats.acks_bytes_dropped": MetricFamily(
+        "acks_dropped_bytes", "Bytes of acks dropped because no NATS server was connected."
     ),
     "nats.max_payload_bytes": _gauge(
-        "nats_max_payload_bytes", "Largest message the connected NATS server or account takes."
+        "nats_max_payload_bytes",
+        "Largest message that the connected NATS server or account accepts.",
     ),
-    "subscription.refused": Described(
+    "subscription.refused": MetricFamily(
         "stream_subscription_refused",
         "Whether the NATS server refuses to deliver to the stream: 1 or 0.",
         counter=False,
         label="stream",
     ),
     "nats.connected": _gauge("nats_connected", "Whether a NATS server is connected: 1 or 0."),
-    "ingest.messages": Described("ingest_messages", "Messages taken from NATS for a stream."),
-    "ingest.batches": Described("ingest_batches", "Record batches made of them."),
-    "ingest.envelopes": Described("ingest_envelopes", "Messages unpacked from an envelope."),
-    "ingest.header_blocks_malformed": Described(
+    "ingest.messages": MetricFamily("ingest_messages", "Messages received from NATS for a stream."),
+    "ingest.batches": MetricFamily(
+        "ingest_batches", "Record batches built from received messages."
+    ),
+    "ingest.envelopes": MetricFamily("ingest_envelopes", "Messages unpacked from an envelope."),
+    "ingest.header_blocks_malformed": MetricFamily(
         "ingest_malformed_headers", "Messages whose headers could not be parsed."
     ),
-    "ingest.messages_refused": Described(
-        "ingest_refused_messages", "Messages larger than their stream takes."
+    "ingest.messages_refused": MetricFamily(
+        "ingest_refused_messages", "Messages larger than their stream accepts."
     ),
-    "ingest.messages_unrouted": Described(
-        "ingest_unrouted_messages", "Messages of a subscription that was ended meanwhile."
+    "ingest.messages_unrouted": MetricFamily(
+        "ingest_unrouted_messages", "Messages received for a subscription that had ended."
     ),
-    "buffer.stalls": Described(
-        "ingest_stalls", "Times reading NATS waited because the buffer to the disk was full."
+    "buffer.stalls": MetricFamily(
+        "ingest_stalls", "Times reading from NATS paused because the ingest buffer was full."
     ),
-    "buffer.stalled_ns": Described(
-        "ingest_stalled_seconds", "Time reading NATS waited for the disk.", scale=NANOSECONDS
+    "buffer.stalled_ns": MetricFamily(
+        "ingest_stalled_seconds",
+        "Time reading from NATS was paused because the ingest buffer was full.",
+        scale=NANOSECONDS,
     ),
     "buffer.waiting_bytes": _gauge(
-        "ingest_buffer_waiting_bytes", "Bytes read from NATS that wait for the disk."
+        "ingest_buffer_waiting_bytes", "Bytes read from NATS that are not yet written to disk."
     ),
     "buffer.limit_bytes": _gauge(
-        "ingest_buffer_limit_bytes", "Bytes at which reading NATS stops until there is room."
+        "ingest_buffer_limit_bytes", "Size of the ingest buffer at which reading from NATS pauses."
     ),
-    "buffer.allocated_bytes": _gauge("ingest_buffer_bytes", "Memory of the ingest buffer."),
+    "buffer.allocated_bytes": _gauge(
+        "ingest_buffer_bytes", "Memory allocated for the ingest buffer."
+    ),
     "buffer.allocated_bytes_max": _gauge(
-        "ingest_buffer_bytes_max", "Most memory the ingest buffer ever had."
+        "ingest_buffer_bytes_max", "Highest memory allocated for the ingest buffer."
     ),
-    "stream.records": Described("stream_records", "Records appended.", label=PARTITION),
-    "stream.bytes": Described(
+    "stream.records": MetricFamily("stream_records", "Records appended.", label=PARTITION),
+    "stream.bytes": MetricFamily(
         "stream_appended_bytes", "Bytes of record batches appended.", label=PARTITION
     ),
-    "stream.batches": Described("stream_batches", "Batches appended.", label=PARTITION),
-    "stream.batch_bytes": _histogram("stream_batch_bytes", "Size of batches.", label=PARTITION),
-    "stream.batch_records": _histogram("stream_batch_records", "Records a batch.", label=PARTITION),
-    "stream.syncs": Described("stream_syncs", "Times the log was synced.", label=PARTITION),
+    "stream.batches": MetricFamily("stream_batches", "Batches appended.", label=PARTITION),
+    "stream.batch_bytes": _histogram(
+        "stream_batch_bytes", "Size of appended batches.", label=PARTITION
+    ),
+    "stream.batch_records": _histogram(
+        "stream_batch_records", "Records per appended batch.", label=PARTITION
+    ),
+    "stream.syncs": MetricFamily("stream_syncs", "Syncs of the log.", label=PARTITION),
     "stream.sync_ns": _histogram(
-        "stream_sync_seconds", "What a sync of the log took.", label=PARTITION, scale=NANOSECONDS
+        "stream_sync_seconds", "Duration of a sync of the log.", label=PARTITION, scale=NANOSECONDS
     ),
     "stream.sync_lag_ns": _gauge(
         "stream_sync_lag_seconds",
-        "How long the oldest record not known to be on the disk has waited for it.",
+        "Age of the oldest record that is not synced to disk.",
         label=PARTITION,
         scale=NANOSECONDS,
     ),
     "stream.unsynced_bytes": _gauge(
-        "stream_unsynced_bytes", "Bytes appended and not known to be on the disk.", label=PARTITION
+        "stream_unsynced_bytes", "Bytes appended and not synced to disk.", label=PARTITION
     ),
-    "stream.fetches": Described(
-        "stream_fetches", "Answers to readers that carried records.", label=PARTITION
+    "stream.fetches": MetricFamily(
+        "stream_fetches", "Fetch responses that contained records.", label=PARTITION
     ),
-    "stream.fetched_bytes": Described(
-        "stream_fetched_bytes", "Bytes of record batches in them.", label=PARTITION
+    "stream.fetched_bytes": MetricFamily(
+        "stream_fetched_bytes", "Bytes of record batches in fetch responses.", label=PARTITION
     ),
-    "stream.refused": Described(
+    "stream.refused": MetricFamily(
         "stream_refused_messages",
         "Messages not stored, by reason: too_large, closed (paused or read-only), limit (rate, or "
-        "full with discard = new), expectation, headers (a header that asks for what cannot be), "
-        "not_stored (the log could not take them). Who asked for an ack got an error.",
+        "full with discard = new), expectation, headers (a header that cannot be satisfied), "
+        "not_stored (the append failed). Publishers that asked for an ack got an error.",
         label=(*PARTITION, "reason"),
     ),
-    "stream.duplicates": Described(
+    "stream.duplicates": MetricFamily(
         "stream_duplicate_messages",
-        "Messages whose id was stored before: acked again, not stored again.",
+        "Messages with an id that is already stored; they are acked and not stored again.",
         label=PARTITION,
     ),
-    "stream.ids_dropped_early": Described(
+    "stream.ids_dropped_early": MetricFamily(
         "stream_message_ids_dropped_early",
-        "Message ids forgotten before their time because there were too many.",
+        "Message ids dropped before the end of the dedupe window because of dedupe_messages_max.",
         label=PARTITION,
     ),
-    "stream.disk_errors": Described(
-        "stream_disk_errors", "Appends and syncs that the disk refused.", label=PARTITION
+    "stream.disk_errors": MetricFamily(
+        "stream_disk_errors", "Appends and syncs that failed with an I/O error.", label=PARTITION
     ),
-    "disk.free_bytes": _gauge("disk_free_bytes", "Free room where the data directory is."),
-    "disk.total_bytes": _gauge("disk_size_bytes", "Size of that file system."),
+    "disk.free_bytes": _gauge(
+        "disk_free_bytes", "Free bytes of the file system of the data directory."
+    ),
+    "disk.total_bytes": _gauge("disk_size_bytes", "Size of the file system of the data directory."),
     "disk.sync_ns": _histogram(
-        "disk_sync_seconds", "What a sync of any log took.", scale=NANOSECONDS
+        "disk_sync_seconds", "Duration of a sync of any log.", scale=NANOSECONDS
     ),
-    "offsets.commits": Described("offsets_commits", "Commits of consumers read."),
-    "offsets.removals": Described("offsets_removals", "Removals of commits read."),
-    "offsets.malformed": Described(
-        "offsets_malformed_records", "Records of the stream _offsets that are no commits."
+    "offsets.commits": MetricFamily("offsets_commits", "Offset commits read."),
+    "offsets.removals": MetricFamily("offsets_removals", "Removals of offset commits read."),
+    "offsets.malformed": MetricFamily(
+        "offsets_malformed_records", "Records of the stream _offsets that are not valid commits."
     ),
-    "offsets.repairs": Described(
-        "offsets_repairs", "Commits made again because a malformed record took their place."
+    "offsets.repairs": MetricFamily(
+        "offsets_repairs", "Commits published again because a malformed record had replaced them."
     ),
-    "offsets.held": _gauge("offsets_held", "Commits held, one a consumer and partition."),
-    "compaction.runs": Described("compaction_runs", "Compactions of a log that were completed."),
-    "compaction.runs_cut_short": Described(
-        "compaction_cut_short_runs", "Of these, those whose key map was full before the end."
+    "offsets.held": _gauge("offsets_held", "Commits in memory, one per consumer and partition."),
+    "compaction.runs": MetricFamily("compaction_runs", "Completed compactions of a log."),
+    "compaction.runs_cut_short": MetricFamily(
+        "compaction_cut_short_runs", "Compactions that ended early because the key map was full."
     ),
-    "compaction.failures": Described(
-        "compaction_failures", "Compactions of a log that an error broke off."
+    "compaction.failures": MetricFamily("compaction_failures", "Compactions that failed."),
+    "compaction.records": MetricFamily(
+        "compaction_removed_records", "Records removed by compaction."
     ),
-    "compaction.records": Described("compaction_removed_records", "Records compaction removed."),
-    "compaction.bytes_read": Described("compaction_read_bytes", "Bytes compaction read."),
-    "compaction.bytes_written": Described("compaction_written_bytes", "Bytes compaction wrote."),
-    "compaction.bytes_removed": Described(
-        "compaction_removed_bytes", "Bytes by which compaction made logs smaller."
+    "compaction.bytes_read": MetricFamily("compaction_read_bytes", "Bytes read by compaction."),
+    "compaction.bytes_written": MetricFamily(
+        "compaction_written_bytes", "Bytes written by compaction."
     ),
-    "compaction.run_ns": Described("compaction_seconds", "Time spent compacting logs.", scale=1e-9),
-    "retention.records": Described(
-        "retention_removed_records", "Records that retention made unreadable."
+    "compaction.bytes_removed": MetricFamily(
+        "compaction_removed_bytes", "Bytes by which compaction reduced logs."
     ),
-    "retention.segments": Described("retention_removed_segments", "Segments retention removed."),
-    "retention.bytes": Described("retention_removed_bytes", "Bytes of batches in them."),
-    "retention.failures": Described(
-        "retention_failures", "Passes of retention over a log that an error broke off."
+    "compaction.run_ns": MetricFamily(
+        "compaction_seconds", "Time spent compacting logs.", scale=1e-9
+    ),
+    "retention.records": MetricFamily("retention_removed_records", "Records removed by retention."),
+    "retention.segments": MetricFamily(
+        "retention_removed_segments", "Segments removed by retention."
+    ),
+    "retention.bytes": MetricFamily(
+        "retention_removed_bytes", "Bytes of record batches removed by retention."
+    ),
+    "retention.failures": MetricFamily(
+        "retention_failures", "Retention passes over a log that failed."
     ),
     "client_listener.connections": _gauge("client_connections", "Client connections open now."),
-    "client_listener.waiting": _gauge("client_waiting_requests", "Requests waiting for data now."),
-    "client_listener.connections_accepted": Described(
+    "client_listener.waiting": _gauge(
+        "client_waiting_requests", "Fetch requests waiting for data now."
+    ),
+    "client_listener.connections_accepted": MetricFamily(
         "client_connections_accepted", "Client connections accepted."
     ),
-    "client_listener.connections_refused": Described(
-        "client_connections_refused", "Client connections refused: too many."
+    "client_listener.connections_refused": MetricFamily(
+        "client_connections_refused",
+        "Client connections refused because of limits.connections_max.",
     ),
-    "client_listener.connections_expired": Described(
-        "client_connections_expired", "Client connections closed for idling or not reading."
+    "client_listener.connections_expired": MetricFamily(
+        "client_connections_expired", "Client connections closed because of a timeout."
     ),
-    "client_listener.connections_overdrawn": Described(
-        "client_connections_overdrawn", "Client connections closed: no memory for their requests."
+    "client_listener.connections_out_of_memory": MetricFamily(
+        "client_connections_overdrawn",
+        "Client connections closed because of limits.client_memory_bytes_max.",
     ),
     "client_listener.memory_bytes": _gauge(
-        "client_memory_bytes", "Memory of client requests and responses beyond small ones."
+        "client_memory_bytes", "Memory of client requests and responses beyond the base buffers."
     ),
-    "client_listener.memory_bytes_max": _gauge("client_memory_bytes_max", "The most it ever was."),
-    "client_listener.protocol_errors": Described(
-        "client_protocol_errors", "Client connections closed for breaking the protocol."
+    "client_listener.memory_bytes_max": _gauge(
+        "client_memory_bytes_max", "Highest value of client_memory_bytes."
     ),
-    "client_listener.handler_errors": Described(
-        "client_handler_errors", "Requests that failed for an unexpected reason."
+    "client_listener.protocol_errors": MetricFamily(
+        "client_protocol_errors", "Client connections closed because of a protocol error."
     ),
-    "client_listener.requests": Described("client_requests", "Requests answered.", label="api"),
+    "client_listener.handler_errors": MetricFamily(
+        "client_handler_errors", "Requests that failed with an internal error."
+    ),
+    "client_listener.requests": MetricFamily(
+        "client_requests", "Client requests answered.", label="api"
+    ),
     "client_listener.request_ns": _histogram(
         "client_request_seconds",
-        "From a whole request to the last byte of its answer; a fetch waits for data in it.",
+        "Time from the complete request to the last byte of its response, including a fetch's wait "
+        "for data.",
         label="api",
         scale=NANOSECONDS,
     ),
-    "client_listener.bytes_in": Described("client_received_bytes", "Bytes of requests."),
-    "client_listener.bytes_out": Described("client_sent_bytes", "Bytes of responses."),
-    "client_listener.bytes_sendfile": Described(
-        "client_sendfile_bytes", "Bytes of responses that the kernel moved from file to socket."
+    "client_listener.bytes_in": MetricFamily(
+        "client_received_bytes", "Bytes received from clients."
     ),
-    "client_listener.cold_reads": Described(
-        "client_cold_reads", "Ranges a thread had to bring into the page cache first."
+    "client_listener.bytes_out": MetricFamily("client_sent_bytes", "Bytes sent to clients."),
+    "client_listener.bytes_sendfile": MetricFamily(
+        "client_sendfile_bytes", "Bytes sent to clients by sendfile."
+    ),
+    "client_listener.cold_reads": MetricFamily(
+        "client_cold_reads", "File ranges that a thread had to read into the page cache first."
     ),
     "http_listener.connections": _gauge("http_connections", "HTTP connections open now."),
-    "http_listener.connections_accepted": Described(
+    "http_listener.connections_accepted": MetricFamily(
         "http_connections_accepted", "HTTP connections accepted."
     ),
-    "http_listener.connections_refused": Described(
-        "http_connections_refused", "HTTP connections refused: too many."
+    "http_listener.connections_refused": MetricFamily(
+        "http_connections_refused",
+        "HTTP connections refused because of limits.http_connections_max.",
     ),
-    "http_listener.connections_expired": Described(
-        "http_connections_expired", "HTTP connections closed for being too slow."
+    "http_listener.connections_expired": MetricFamily(
+        "http_connections_expired", "HTTP connections closed because of a timeout."
     ),
-    "http_listener.protocol_errors": Described(
-        "http_protocol_errors", "HTTP connections closed for breaking the protocol."
+    "http_listener.protocol_errors": MetricFamily(
+        "http_protocol_errors", "HTTP connections closed because of a protocol error."
     ),
-    "http_listener.requests": Described(
+    "http_listener.requests": MetricFamily(
         "http_requests", "HTTP requests answered.", label=("operation", "status")
     ),
     "http_listener.request_ns": _histogram(
-        "http_request_seconds", "What they took.", label="operation", scale=NANOSECONDS
+        "http_request_seconds", "Duration of HTTP requests.", label="operation", scale=NANOSECONDS
     ),
-    "http_listener.bytes_out": Described("http_sent_bytes", "Bytes of bodies sent."),
+    "http_listener.bytes_out": MetricFamily("http_sent_bytes", "Bytes of response bodies sent."),
 }
-"""Path in `StreamAdmin.statistics()` -> metric. `docs/metrics.md` is held to it by a test."""
+"""Path in `StatusSource.statistics()` -> metric family; a test compares it with the document."""

@@ -1,4 +1,4 @@
-"""How much the HTTP door is used, by operation."""
+"""Statistics of the HTTP listener, and the middleware that counts requests."""
 
 from __future__ import annotations
 
@@ -11,29 +11,29 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from bascule.replica.metrics import SECONDS, Histogram
 
-UNKNOWN = "unknown"
-"""The operation of a request to a path that is not offered."""
+UNKNOWN_OPERATION = "unknown"
+"""The operation label of a request to an unknown path."""
 
 
 @dataclass(slots=True)
 class HttpStatistics:
-    """Counters since the door opened; only the event loop writes them."""
+    """Counters since the listener started; only the event loop writes them."""
 
     requests: Counter[tuple[str, int]] = field(default_factory=Counter)
     """By operation and status."""
     request_ns: dict[str, Histogram] = field(default_factory=dict)
-    """Time until the last byte was handed over, by operation."""
+    """Time until the last byte was passed to the server, by operation."""
     bytes_out: int = 0
-    """Bytes of bodies sent."""
+    """Bytes of response bodies sent."""
     connections: int = 0
     """Open now."""
     connections_accepted: int = 0
     connections_refused: int = 0
-    """Closed at once: too many."""
+    """Closed at once because of `HttpLimits.connections_max`."""
     connections_expired: int = 0
-    """Closed for a request never finished or a response never taken."""
+    """Closed because of an incomplete request or an unread response."""
     protocol_errors: int = 0
-    """Answered with 400 and closed: no HTTP."""
+    """Answered with 400 and closed: not valid HTTP."""
 
     def on_answered(self, operation: str, *, status: int, took_ns: int) -> None:
         self.requests[operation, status] += 1
@@ -43,8 +43,8 @@ class HttpStatistics:
         histogram.observe(took_ns)
 
 
-class Measured:
-    """Counts what passes to the application and back."""
+class StatisticsMiddleware:
+    """Counts requests, their duration and the bytes of their responses."""
 
     def __init__(self, app: ASGIApp, statistics: HttpStatistics) -> None:
         self.app = app
@@ -55,10 +55,10 @@ class Measured:
             await self.app(scope, receive, send)
             return
         loop = asyncio.get_running_loop()
-        began = loop.time()
+        started = loop.time()
         status = 500
 
-        async def counted(message: Message) -> None:
+        async def count_and_send(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
@@ -67,13 +67,13 @@ class Measured:
             await send(message)
 
         try:
-            await self.app(scope, receive, counted)
+            await self.app(scope, receive, count_and_send)
         finally:
-            took_ns = int((loop.time() - began) * 1e9)
+            took_ns = int((loop.time() - started) * 1e9)
             self.statistics.on_answered(_operation(scope), status=status, took_ns=took_ns)
 
 
 def _operation(scope: Scope) -> str:
-    """The name of the handler the router chose, which it leaves in the scope."""
+    """The operation of the handler that the router stored in the scope."""
     endpoint: Any = scope.get("endpoint")
-    return getattr(endpoint, "__name__", UNKNOWN).removeprefix("handle_").strip("<>")
+    return getattr(endpoint, "__name__", UNKNOWN_OPERATION).removeprefix("handle_").strip("<>")

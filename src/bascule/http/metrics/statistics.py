@@ -1,7 +1,7 @@
-"""The counters of a node's parts as nested mappings, shaped as `http.metrics` names them.
+"""The counters of the node's parts as nested mappings, with the paths of `families`.
 
-Made on the event loop, where streams come and go; read on a thread, where a thousand of them may
-take their time.
+The mappings are made on the event loop, where streams are added and removed. Their values are read
+on a thread, because a thousand streams take some time.
 """
 
 from __future__ import annotations
@@ -25,13 +25,14 @@ REFUSALS: Final[Mapping[str, str]] = {
     "preconditions.expectations_failed": "expectation",
     "preconditions.headers_refused": "headers",
 }
-"""Counter of a partition, or of its preconditions -> the reason it stands for."""
+"""Counter of a partition or of its preconditions -> value of the label `reason`."""
 
-MEASURES: Final = ("batch_bytes", "batch_records", "sync_ns", "fetches", "fetched_bytes")
+PARTITION_METRICS: Final = ("batch_bytes", "batch_records", "sync_ns", "fetches", "fetched_bytes")
+"""Attributes of `PartitionMetrics` that are metrics."""
 
 
-class Lazy(Mapping[str, Any]):
-    """Name -> what its reader finds when it is asked for."""
+class LazyMapping(Mapping[str, Any]):
+    """A mapping whose values are computed at each access."""
 
     def __init__(self, readers: Mapping[str, Callable[[], Any]]) -> None:
         self._readers = readers
@@ -46,17 +47,17 @@ class Lazy(Mapping[str, Any]):
         return len(self._readers)
 
 
-def counters(counts: object) -> dict[str, Any]:
-    """The fields of a dataclass of counters; mappings are copied, for they grow meanwhile."""
-    # Not `asdict`: it would rebuild them, and take a counter's pairs for its keys.
+def counter_values(counts: object) -> dict[str, Any]:
+    """The fields of a dataclass of counters. Mappings are copied because they may still grow."""
+    # `asdict` fails on Counter fields: it passes pairs to their constructor.
     values = {item.name: getattr(counts, item.name) for item in fields(counts)}  # type: ignore[arg-type]
     return {
         name: dict(value) if isinstance(value, Mapping) else value for name, value in values.items()
     }
 
 
-def stream_statistics(streams: Streams, *, now_ns: int) -> Lazy:
-    """Every counter of every partition: statistic -> (stream, partition) -> value."""
+def stream_statistics(streams: Streams, *, now_ns: int) -> LazyMapping:
+    """All counters of all partitions: statistic -> (stream, partition) -> value."""
     partitions = [((name, p.index), p) for name, ps in streams.items() for p in ps]
 
     def each(value: Callable[[Partition], Any]) -> Callable[[], dict[tuple[str, int], Any]]:
@@ -71,13 +72,13 @@ def stream_statistics(streams: Streams, *, now_ns: int) -> Lazy:
         readers[item.name] = attrgetter(f"counts.{item.name}")
     for item in fields(PreconditionCounts):
         readers[item.name] = attrgetter(f"preconditions.counts.{item.name}")
-    for name in MEASURES:
+    for name in PARTITION_METRICS:
         readers[name] = attrgetter(f"metrics.{name}")
-    return Lazy({name: each(reader) for name, reader in readers.items()})
+    return LazyMapping({name: each(reader) for name, reader in readers.items()})
 
 
 def _refused(partition: Partition) -> dict[str, int]:
-    """Reason -> messages refused for it."""
+    """Reason -> refused messages."""
     counts, preconditions = partition.counts, partition.preconditions.counts
     return {
         reason: getattr(
@@ -87,20 +88,20 @@ def _refused(partition: Partition) -> dict[str, int]:
     }
 
 
-def disk_statistics(streams: Streams, *, free_bytes: int, total_bytes: int) -> Lazy:
-    """The file system of the data directory, and what all syncs on it took."""
+def disk_statistics(streams: Streams, *, free_bytes: int, total_bytes: int) -> LazyMapping:
+    """Space of the file system of the data directory, and the duration of all syncs."""
     every = [p.metrics.sync_ns for ps in streams.values() for p in ps]
-    return Lazy(
+    return LazyMapping(
         {
             "free_bytes": lambda: free_bytes,
             "total_bytes": lambda: total_bytes,
-            "sync_ns": lambda: summed(every),
+            "sync_ns": lambda: sum_histograms(every),
         }
     )
 
 
-def summed(histograms: Iterable[Histogram]) -> Histogram:
-    """One histogram of what several, of the scale of seconds, have counted."""
+def sum_histograms(histograms: Iterable[Histogram]) -> Histogram:
+    """The sum of histograms with the scale SECONDS."""
     whole = Histogram(SECONDS)
     for histogram in histograms:
         if histogram.total:

@@ -1,8 +1,8 @@
-"""One module per request of the log protocol, and the table of what is served.
+"""One module per request of the Kafka protocol, and the table of supported versions.
 
-A handler takes a decoded request and returns its response; it neither sees bytes nor sockets.
-Errors of one partition become that partition's error code; what a handler raises costs the
-connection.
+A handler takes a decoded request and returns its response. It sees neither bytes nor sockets. An
+error of one partition becomes that partition's error code. An exception that a handler raises
+closes the connection.
 """
 
 from __future__ import annotations
@@ -34,14 +34,16 @@ from bascule.wire.messages.offset_for_leader_epoch import OffsetForLeaderEpochRe
 from bascule.wire.messages.produce import ProduceRequest
 from bascule.wire.schema import Message, Versions
 
-SERVED: Final[dict[int, Versions]] = {key: kind.VERSIONS for key, kind in REQUESTS.items()}
-"""API key -> versions advertised and answered: every version the codec knows."""
+SUPPORTED_VERSIONS: Final[dict[int, Versions]] = {
+    key: kind.VERSIONS for key, kind in REQUESTS.items()
+}
+"""API key -> versions advertised and answered: all versions that the codec supports."""
 
 
 def handle(request: ReceivedRequest, context: Context) -> Message | Awaitable[Message]:
-    """Answer one request; what may have to wait is awaitable.
+    """Answer one request; the result is an awaitable if the handler may have to wait.
 
-    Raises: RemoteProtocolError where closing the connection is the only answer.
+    Raises: RemoteProtocolError if the connection must be closed instead of a response.
     """
     message, version = request.message, request.version
     match message:
@@ -56,7 +58,7 @@ def handle(request: ReceivedRequest, context: Context) -> Message | Awaitable[Me
         case OffsetFetchRequest():
             return handle_offset_fetch(message, version, context)
         case ApiVersionsRequest():
-            return handle_api_versions(version, SERVED)
+            return handle_api_versions(version, SUPPORTED_VERSIONS)
         case OffsetForLeaderEpochRequest():
             return handle_offset_for_leader_epoch(message, version, context)
         case ProduceRequest():

@@ -1,4 +1,4 @@
-"""ApiVersions: what is served. Answered in version 0 with error 35 where the asked one is not."""
+"""ApiVersions: the supported versions; error 35 in version 0 for an unsupported version."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from bascule.wire.schema import Versions
 
 
 def handle_api_versions(version: int, served: Mapping[int, Versions]) -> ApiVersionsResponse:
-    """The table of served versions; a client that sent an unserved version steps down (KIP-511)."""
+    """The table of supported versions, with an error if `version` is not supported.
+
+    A client that gets the error repeats the request in a supported version (KIP-511).
+    """
     known = version in served[ApiVersionsResponse.API_KEY]
     return ApiVersionsResponse(
         error_code=ErrorCode.NONE if known else ErrorCode.UNSUPPORTED_VERSION,

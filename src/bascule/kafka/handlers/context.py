@@ -1,4 +1,4 @@
-"""What a request handler may use, and the little it must know of partitions."""
+"""What request handlers use: the ports to partitions and offsets, and shared look-ups."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 
 class ServedPartition(Protocol):
-    """A partition as the door sees it; everything is read on the event loop."""
+    """A partition as the handlers see it; all properties are read on the event loop."""
 
     @property
     def definition(self) -> StreamDefinition: ...
@@ -50,7 +50,7 @@ class ServedPartition(Protocol):
 
 
 class ServedPartitions(Protocol):
-    """The streams a door serves."""
+    """The streams that the client listener serves."""
 
     def stream(self, name: str) -> tuple[ServedPartition, ...] | None: ...
     def stream_by_id(self, id: bytes) -> tuple[ServedPartition, ...] | None: ...
@@ -58,38 +58,38 @@ class ServedPartitions(Protocol):
 
 
 class ServedOffsets(Protocol):
-    """How far consumers have come."""
+    """The committed offsets of consumers."""
 
     def entries(
         self, *, consumer: str | None = None, stream: str | None = None
     ) -> list[CommittedOffset]: ...
 
-    async def caught_up(self) -> None:
-        """Return once `entries` knows every commit that was answered. Raises: BasculeError."""
+    async def wait_caught_up(self) -> None:
+        """Return once `entries` includes every acknowledged commit. Raises: BasculeError."""
         ...
 
     async def commit(self, commits: Sequence[tuple[OffsetKey, Commit]]) -> None:
-        """Return once all of them are stored. Raises: BasculeError."""
+        """Return once all commits are stored. Raises: BasculeError."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class NodeIdentity:
-    """Who this node is to its clients."""
+    """The node and cluster ids that clients see."""
 
     node_id: int
     cluster_id: str
 
 
-class OnThread(Protocol):
-    """Runs a function that may wait for the disk on one of a bounded number of threads."""
+class RunOnThread(Protocol):
+    """Runs a function that may wait for the disk on a bounded pool of threads."""
 
     def __call__(self, function: Callable[[], T], /) -> Awaitable[T]: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What the handlers of one connection share."""
+    """The ports, limits and addresses that the handlers of one connection share."""
 
     partitions: ServedPartitions
     offsets: ServedOffsets
@@ -98,16 +98,19 @@ class Context:
     """The address under which this connection's client reaches the node."""
     port: int
     fetch_bytes_max: int
-    """Bound of one Fetch response's record bytes."""
+    """Limit of the record bytes in one Fetch response."""
     fetch_wait_ms_max: int
     purgatory: Purgatory
-    on_thread: OnThread
+    run_on_thread: RunOnThread
 
 
 def find_stream(
     context: Context, *, name: str = "", id: bytes = NO_ID
 ) -> tuple[tuple[ServedPartition, ...], ErrorCode]:
-    """The partitions of a stream, by id where there is one; empty with the code if unknown."""
+    """The partitions of a stream, found by id if `id` is given, else by name.
+
+    Returns an empty tuple and the error code if the stream is unknown.
+    """
     if id != NO_ID:
         found, code = context.partitions.stream_by_id(id), ErrorCode.UNKNOWN_TOPIC_ID
     else:
@@ -120,9 +123,9 @@ def find_stream(
 def readable_log(
     stream: tuple[ServedPartition, ...], index: int, leader_epoch: int
 ) -> tuple[ServedPartition, PartitionLog]:
-    """The partition and its log, checked as a read must be.
+    """The partition and its log, if the partition can be read.
 
-    `leader_epoch` is what the client believes, -1 if it does not say (KIP-320).
+    `leader_epoch` is the epoch that the client sent, -1 for none (KIP-320).
     Raises: UnknownPartition, PartitionFailed, FencedEpoch, UnknownEpoch.
     """
     name = stream[0].definition.name
@@ -139,16 +142,16 @@ def readable_log(
     return partition, partition.log
 
 
-def offsets_code(error: BasculeError) -> ErrorCode:
-    """The code for committed offsets that cannot be stored or told.
+def offsets_error_code(error: BasculeError) -> ErrorCode:
+    """The error code for committed offsets that cannot be stored or read.
 
-    A stopped stream stays so until an operator acts, and clients repeat for ever what they are told
-    to repeat: aiokafka's `stop` would never end.
+    A stopped stream stays stopped until an operator acts, so its code must not be retriable.
+    Clients retry a retriable code without limit: aiokafka's `stop` would never return.
     """
     if isinstance(error, PartitionFailed):
         return ErrorCode.UNKNOWN_SERVER_ERROR
     return ErrorCode.COORDINATOR_NOT_AVAILABLE
 
 
-ReadErrors = (BasculeError, OSError)
-"""What reading a partition may raise; every handler turns it into the partition's error code."""
+READ_ERRORS = (BasculeError, OSError)
+"""Exceptions of a read; every handler converts them to the partition's error code."""

@@ -1,7 +1,7 @@
-"""Fetch: committed batches from an offset on, waiting for them where asked to.
+"""Fetch: committed batches from an offset on, with an optional wait for new ones.
 
-The bytes are not touched here: a response carries slices of segment files, which the connection
-moves by sendfile.
+The handler does not read record bytes. A response carries slices of segment files, which the
+connection sends by sendfile.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from functools import partial
 from typing import Final
 
 from bascule.kafka.handlers.context import (
+    READ_ERRORS,
     Context,
-    ReadErrors,
     ServedPartition,
     find_stream,
     readable_log,
@@ -33,28 +33,28 @@ from bascule.wire.messages.fetch import (
 
 log = logging.getLogger(__name__)
 
-TURN_PARTITIONS: Final = 200
-"""Partitions planned without pause, some 4 ms, before other connections get their turn."""
+YIELD_PARTITIONS: Final = 200
+"""Partitions planned, in about 4 ms, before the event loop may run other connections."""
 
 
 @dataclass(slots=True)
-class _Plan:
-    """One attempt at an answer."""
+class _FetchPlan:
+    """One attempt at a response."""
 
     bytes_left: int
-    """Of the whole response."""
+    """Record bytes that the response may still take."""
     topics: list[FetchTopicResponse] = field(default_factory=list)
     bytes_planned: int = 0
-    at_once: bool = False
-    """Waiting would not help: an error, or more than fits is there already."""
+    respond_now: bool = False
+    """Respond without waiting: a partition has an error, or more data than fits is available."""
     partitions_planned: int = 0
     watched: list[tuple[ServedPartition, LogPosition]] = field(default_factory=list)
-    """Partitions in the answer and the high watermark it was made with."""
-    taken: list[tuple[ServedPartition, int]] = field(default_factory=list)
-    """Partitions with records in the answer, and how many bytes of them."""
+    """Partitions of the response, each with the high watermark that was used."""
+    included: list[tuple[ServedPartition, int]] = field(default_factory=list)
+    """Partitions with records in the response, each with its record bytes."""
 
     def is_outdated(self) -> bool:
-        """A partition has moved since."""
+        """Whether a partition has changed since the attempt."""
         return any(
             partition.high_watermark != mark or partition.deleted or partition.failure
             for partition, mark in self.watched
@@ -62,24 +62,24 @@ class _Plan:
 
 
 async def handle_fetch(request: FetchRequest, version: int, context: Context) -> FetchResponse:
-    """Batches of each partition asked for, from the one holding `fetch_offset`.
+    """Batches of each requested partition, starting with the batch that contains `fetch_offset`.
 
-    Answers when `min_bytes` are there, when `max_wait_ms` is over, or at once where a partition
-    has an error. The first partition with data gives at least one whole batch, whatever the
-    limits say (KIP-74); no session is ever granted (KIP-227).
+    Responds when `min_bytes` are available, when `max_wait_ms` has passed, or at once if a
+    partition has an error. The first partition with data returns at least one whole batch, even
+    beyond the limits (KIP-74). No fetch session is ever created (KIP-227).
     """
-    refusal = _refusal(request)
+    refusal = _request_error(request)
     if refusal is not ErrorCode.NONE:
-        return _refused(request, refusal)
+        return _refuse(request, refusal)
     wait_ms = min(max(request.max_wait_ms, 0), context.fetch_wait_ms_max)
     bytes_max = min(max(request.max_bytes, 0), context.fetch_bytes_max)
     bytes_min = min(request.min_bytes, bytes_max)
     deadline = 0.0
     while True:
-        plan = _Plan(bytes_left=bytes_max)
+        plan = _FetchPlan(bytes_left=bytes_max)
         for topic in request.topics:
             plan.topics.append(await _plan_topic(topic, plan, context))
-        if plan.at_once or plan.bytes_planned >= bytes_min or not wait_ms or not plan.watched:
+        if plan.respond_now or plan.bytes_planned >= bytes_min or not wait_ms or not plan.watched:
             break
         deadline = deadline or asyncio.get_running_loop().time() + wait_ms / 1000
         watched = [partition for partition, _ in plan.watched]
@@ -87,114 +87,121 @@ async def handle_fetch(request: FetchRequest, version: int, context: Context) ->
             wait_ms = 0
             if not plan.is_outdated():
                 break
-    for partition, taken_bytes in plan.taken:
-        partition.metrics.on_fetched(taken_bytes)
+    for partition, included_bytes in plan.included:
+        partition.metrics.on_fetched(included_bytes)
     return FetchResponse(responses=plan.topics)
 
 
-def _refusal(request: FetchRequest) -> ErrorCode:
+def _request_error(request: FetchRequest) -> ErrorCode:
     replica = request.replica_state.replica_id if request.replica_state else request.replica_id
     if replica >= 0:
         return ErrorCode.INVALID_REQUEST
     return ErrorCode.FETCH_SESSION_ID_NOT_FOUND if request.session_id else ErrorCode.NONE
 
 
-def _refused(request: FetchRequest, code: ErrorCode) -> FetchResponse:
+def _refuse(request: FetchRequest, code: ErrorCode) -> FetchResponse:
     topics = [
-        FetchTopicResponse(t.topic, t.topic_id, [_failed(p.partition, code) for p in t.partitions])
+        FetchTopicResponse(
+            t.topic, t.topic_id, [_error_response(p.partition, code) for p in t.partitions]
+        )
         for t in request.topics
     ]
     return FetchResponse(error_code=code, responses=topics)
 
 
-def _failed(index: int, code: ErrorCode) -> FetchPartitionResponse:
+def _error_response(index: int, code: ErrorCode) -> FetchPartitionResponse:
     return FetchPartitionResponse(index, code, high_watermark=-1, records=b"")
 
 
-async def _plan_topic(topic: FetchTopic, plan: _Plan, context: Context) -> FetchTopicResponse:
+async def _plan_topic(topic: FetchTopic, plan: _FetchPlan, context: Context) -> FetchTopicResponse:
     stream, code = find_stream(context, name=topic.topic, id=topic.topic_id)
-    answers = []
-    for asked in topic.partitions:
+    responses = []
+    for requested in topic.partitions:
         plan.partitions_planned += 1
-        if plan.partitions_planned % TURN_PARTITIONS == 0:
+        if plan.partitions_planned % YIELD_PARTITIONS == 0:
             await asyncio.sleep(0)
         if stream:
-            answers.append(await _plan_partition(stream, asked, plan, context))
+            responses.append(await _plan_partition(stream, requested, plan, context))
         else:
-            plan.at_once = True
-            answers.append(_failed(asked.partition, code))
-    return FetchTopicResponse(topic.topic, topic.topic_id, answers)
+            plan.respond_now = True
+            responses.append(_error_response(requested.partition, code))
+    return FetchTopicResponse(topic.topic, topic.topic_id, responses)
 
 
 async def _plan_partition(
-    stream: tuple[ServedPartition, ...], asked: FetchPartition, plan: _Plan, context: Context
+    stream: tuple[ServedPartition, ...],
+    requested: FetchPartition,
+    plan: _FetchPlan,
+    context: Context,
 ) -> FetchPartitionResponse:
     start_offset = -1
     try:
-        partition, records = readable_log(stream, asked.partition, asked.current_leader_epoch)
+        partition, records = readable_log(
+            stream, requested.partition, requested.current_leader_epoch
+        )
         start_offset = partition.start_offset
         mark = partition.high_watermark
-        answer = FetchPartitionResponse(
-            asked.partition, 0, mark.offset, mark.offset, start_offset, records=b""
+        response = FetchPartitionResponse(
+            requested.partition, 0, mark.offset, mark.offset, start_offset, records=b""
         )
         plan.watched.append((partition, mark))
-        limit = min(asked.partition_max_bytes, plan.bytes_left)
+        limit = min(requested.partition_max_bytes, plan.bytes_left)
         if limit > 0 or plan.bytes_planned == 0:
-            piece = await _plan_read(records, asked.fetch_offset, limit, mark, context)
-            if taken_bytes := _take(piece, limit, records, mark, answer, plan):
-                plan.taken.append((partition, taken_bytes))
+            piece = await _plan_read(records, requested.fetch_offset, limit, mark, context)
+            if included_bytes := _include(piece, limit, records, mark, response, plan):
+                plan.included.append((partition, included_bytes))
         else:
-            plan.at_once = True
-        return answer
-    except ReadErrors as error:
-        plan.at_once = True
+            plan.respond_now = True
+        return response
+    except READ_ERRORS as error:
+        plan.respond_now = True
         code = code_of(error)
         if code is ErrorCode.KAFKA_STORAGE_ERROR:
             name = stream[0].definition.name
-            extra = {"stream": name, "partition": asked.partition, "error": str(error)}
+            extra = {"stream": name, "partition": requested.partition, "error": str(error)}
             log.warning("read failed", extra=extra)
-        answer = _failed(asked.partition, code)
-        answer.log_start_offset = start_offset
-        return answer
+        response = _error_response(requested.partition, code)
+        response.log_start_offset = start_offset
+        return response
 
 
 async def _plan_read(
     records: PartitionLog, offset: int, limit: int, mark: LogPosition, context: Context
 ) -> FileSlice | None:
-    """The slice to send, None where nothing committed is at `offset` yet."""
+    """The slice to send; None if no committed batch exists at `offset` yet."""
     if mark.offset <= offset <= records.end.offset:
-        # Beyond the high watermark but not beyond the log: it will be served once committed.
+        # Above the high watermark but within the log: served once it is committed.
         return None
     read = partial(records.plan_read, offset, bytes_max=max(limit, 0), end=mark)
     piece = read(nowait=True)
-    return piece if piece is not None else await context.on_thread(read)
+    return piece if piece is not None else await context.run_on_thread(read)
 
 
-def _take(
+def _include(
     piece: FileSlice | None,
     limit: int,
     records: PartitionLog,
     mark: LogPosition,
-    answer: FetchPartitionResponse,
-    plan: _Plan,
+    response: FetchPartitionResponse,
+    plan: _FetchPlan,
 ) -> int:
-    """Put the slice into the answer; returns its bytes, 0 where it is left out."""
+    """Put the slice into the response; returns its bytes, 0 if it is left out."""
     if piece is None or piece.length == 0:
         return 0
     if piece.length > limit and plan.bytes_planned:
-        # One whole batch beyond the limits is for the first partition with data only.
-        plan.at_once = True
+        # Only the first partition with data may exceed the limits by one whole batch.
+        plan.respond_now = True
         return 0
-    answer.records = piece
+    response.records = piece
     plan.bytes_planned += piece.length
     plan.bytes_left -= piece.length
-    if not _reaches(piece, records, mark):
-        plan.at_once = True  # a limit or the end of a segment cut it; more is there already
+    if not _ends_at(piece, records, mark):
+        plan.respond_now = True  # a limit or the segment's end cut it: more data is available
     return piece.length
 
 
-def _reaches(piece: FileSlice, records: PartitionLog, mark: LogPosition) -> bool:
-    """Whether the slice ends at `mark`; another segment may well end at the same position."""
+def _ends_at(piece: FileSlice, records: PartitionLog, mark: LogPosition) -> bool:
+    """Whether the slice ends at `mark`. The position alone is not unique across segments."""
     return piece.position + piece.length == mark.position and piece.file.path == segment_path(
         records.directory, mark.segment_base
     )

@@ -1,10 +1,11 @@
-"""FindCoordinator: this node, which keeps the offsets of every group and the members of none.
+"""FindCoordinator: always this node, which stores committed offsets but runs no consumer groups.
 
-librdkafka reads LZ4 support off it. Clients that have a group id and only assign partitions commit
-and fetch their offsets here. Those that subscribe find that JoinGroup is not advertised, and fail
-at once with an error that names it. Measured against the other possible answer,
-COORDINATOR_NOT_AVAILABLE: with that one, clients keep asking (ten times a second), kafka-python
-never reads a record, and closing takes librdkafka 46 s and aiokafka for ever.
+librdkafka derives LZ4 support from this API. Clients with a group id that assign partitions
+themselves commit and fetch their offsets here. Clients that subscribe find that JoinGroup is not
+advertised, and fail at once with an error that names it.
+
+The alternative, COORDINATOR_NOT_AVAILABLE, was measured: clients retry ten times a second,
+kafka-python never reads a record, closing takes librdkafka 46 s, and aiokafka never closes.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""ListOffsets: the ends of a partition, and offsets by timestamp."""
+"""ListOffsets: the start and end of a partition, and offsets by timestamp."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import logging
 from functools import partial
 
 from bascule.kafka.handlers.context import (
+    READ_ERRORS,
     Context,
-    ReadErrors,
     ServedPartition,
     find_stream,
     readable_log,
@@ -34,38 +34,41 @@ _FIRST_VERSION = {TIMESTAMP_MAX: 7, TIMESTAMP_EARLIEST_LOCAL: 8}
 async def handle_list_offsets(
     request: ListOffsetsRequest, version: int, context: Context
 ) -> ListOffsetsResponse:
-    """One offset per partition asked for; only what is committed can be found."""
+    """One offset per requested partition; only committed records are searched."""
     topics = [
         ListOffsetsTopicResponse(
             topic.name,
-            [await _answer(topic, asked, version, context) for asked in topic.partitions],
+            [
+                await _partition_response(topic, requested, version, context)
+                for requested in topic.partitions
+            ],
         )
         for topic in request.topics
     ]
     return ListOffsetsResponse(topics=topics)
 
 
-async def _answer(
-    topic: ListOffsetsTopic, asked: ListOffsetsPartition, version: int, context: Context
+async def _partition_response(
+    topic: ListOffsetsTopic, requested: ListOffsetsPartition, version: int, context: Context
 ) -> ListOffsetsPartitionResponse:
-    index = asked.partition_index
+    index = requested.partition_index
     stream, code = find_stream(context, name=topic.name)
     if not stream:
         return ListOffsetsPartitionResponse(index, code)
-    if asked.timestamp < 0 and not _is_known(asked.timestamp, version):
+    if requested.timestamp < 0 and not _is_supported(requested.timestamp, version):
         return ListOffsetsPartitionResponse(index, ErrorCode.UNSUPPORTED_VERSION)
     try:
-        partition, records = readable_log(stream, index, asked.current_leader_epoch)
-        return await _look_up(partition, records, asked.timestamp, context)
-    except ReadErrors as error:
+        partition, records = readable_log(stream, index, requested.current_leader_epoch)
+        return await _look_up(partition, records, requested.timestamp, context)
+    except READ_ERRORS as error:
         code = code_of(error)
         if code is ErrorCode.KAFKA_STORAGE_ERROR:
             extra = {"stream": topic.name, "partition": index, "error": str(error)}
-            log.warning("look-up of an offset failed", extra=extra)
+            log.warning("offset lookup failed", extra=extra)
         return ListOffsetsPartitionResponse(index, code)
 
 
-def _is_known(timestamp: int, version: int) -> bool:
+def _is_supported(timestamp: int, version: int) -> bool:
     if timestamp in (TIMESTAMP_LATEST, TIMESTAMP_EARLIEST):
         return True
     return version >= _FIRST_VERSION.get(timestamp, version + 1)
@@ -84,9 +87,11 @@ async def _look_up(
         found.offset = partition.start_offset
         return found
     if timestamp == TIMESTAMP_MAX:
-        place = await context.on_thread(partial(records.find_timestamp_max, end=end))
+        found_record = await context.run_on_thread(partial(records.find_timestamp_max, end=end))
     else:
-        place = await context.on_thread(partial(records.find_timestamp, timestamp, end=end))
-    if place is not None:
-        found.offset, found.timestamp = place
+        found_record = await context.run_on_thread(
+            partial(records.find_timestamp, timestamp, end=end)
+        )
+    if found_record is not None:
+        found.offset, found.timestamp = found_record
     return found

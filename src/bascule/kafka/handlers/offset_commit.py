@@ -1,7 +1,7 @@
-"""OffsetCommit: how far a consumer has come, kept in the stream `_offsets`.
+"""OffsetCommit: stores the committed offsets of a consumer in the stream `_offsets`.
 
-For consumers that assign themselves partitions: they name a group and no member of it. Members of
-a group are refused, as Kafka refuses those of a group it does not know.
+It serves consumers that assign partitions themselves: they send a group id and no member id.
+A request with a member id or a generation is refused, as Kafka does for an unknown group.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 
 from bascule.errors import BasculeError, InvalidName
-from bascule.kafka.handlers.context import Context, find_stream, offsets_code
+from bascule.kafka.handlers.context import Context, find_stream, offsets_error_code
 from bascule.wire.error_codes import ErrorCode
 from bascule.wire.messages.offset_commit import (
     OffsetCommitPartition,
@@ -27,10 +27,10 @@ log = logging.getLogger(__name__)
 async def handle_offset_commit(
     request: OffsetCommitRequest, version: int, context: Context
 ) -> OffsetCommitResponse:
-    """Answered once the commits are as durable as the stream `_offsets` is."""
-    refusal = _refusal(request)
+    """Respond once the commits are stored under the sync policy of the stream `_offsets`."""
+    request_error = _request_error(request)
     commits: dict[OffsetKey, Commit] = {}
-    topics = [_checked(topic, request.group_id, refusal, context, commits)
+    topics = [_validate_topic(topic, request.group_id, request_error, context, commits)
               for topic in request.topics]  # fmt: skip
     if commits:
         try:
@@ -39,13 +39,13 @@ async def handle_offset_commit(
             log.warning(
                 "offsets not committed", extra={"group": request.group_id, "error": str(error)}
             )
-            for answer in (p for t in topics for p in t.partitions if not p.error_code):
-                answer.error_code = offsets_code(error)
+            for partition in (p for t in topics for p in t.partitions if not p.error_code):
+                partition.error_code = offsets_error_code(error)
     return OffsetCommitResponse(topics=topics)
 
 
-def _refusal(request: OffsetCommitRequest) -> ErrorCode:
-    """What is wrong with the request as a whole."""
+def _request_error(request: OffsetCommitRequest) -> ErrorCode:
+    """The error of the request as a whole, or NONE."""
     if request.generation_id_or_member_epoch >= 0:
         return ErrorCode.ILLEGAL_GENERATION
     if request.member_id or request.group_instance_id is not None:
@@ -57,35 +57,35 @@ def _refusal(request: OffsetCommitRequest) -> ErrorCode:
     return ErrorCode.NONE
 
 
-def _checked(
+def _validate_topic(
     topic: OffsetCommitTopic,
     group: str,
-    refusal: ErrorCode,
+    request_error: ErrorCode,
     context: Context,
     commits: dict[OffsetKey, Commit],
 ) -> OffsetCommitTopicResponse:
-    """The topic's answer if storing goes well; what is to be stored goes to `commits`."""
+    """The topic's response if the commits are stored; adds the valid commits to `commits`."""
     stream, unknown = find_stream(context, name=topic.name, id=topic.topic_id)
-    answers = []
-    for asked in topic.partitions:
-        code = refusal or unknown or _wrong(asked, len(stream))
-        answers.append(OffsetCommitPartitionResponse(asked.partition_index, code))
+    responses = []
+    for requested in topic.partitions:
+        code = request_error or unknown or _partition_error(requested, len(stream))
+        responses.append(OffsetCommitPartitionResponse(requested.partition_index, code))
         if not code:
-            key = OffsetKey(group, stream[0].definition.name, asked.partition_index)
-            # Of a partition that is named more than once the last counts, as if one by one.
+            key = OffsetKey(group, stream[0].definition.name, requested.partition_index)
+            # If a request names a partition twice, the last entry counts.
             commits[key] = Commit(
-                offset=asked.committed_offset,
-                leader_epoch=max(asked.committed_leader_epoch, -1),
-                metadata=asked.committed_metadata or "",
+                offset=requested.committed_offset,
+                leader_epoch=max(requested.committed_leader_epoch, -1),
+                metadata=requested.committed_metadata or "",
             )
-    return OffsetCommitTopicResponse(topic.name, topic.topic_id, answers)
+    return OffsetCommitTopicResponse(topic.name, topic.topic_id, responses)
 
 
-def _wrong(asked: OffsetCommitPartition, partition_count: int) -> ErrorCode:
-    if not 0 <= asked.partition_index < partition_count:
+def _partition_error(requested: OffsetCommitPartition, partition_count: int) -> ErrorCode:
+    if not 0 <= requested.partition_index < partition_count:
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    if asked.committed_offset < 0:
+    if requested.committed_offset < 0:
         return ErrorCode.INVALID_REQUEST
-    if len((asked.committed_metadata or "").encode()) > METADATA_BYTES_MAX:
+    if len((requested.committed_metadata or "").encode()) > METADATA_BYTES_MAX:
         return ErrorCode.OFFSET_METADATA_TOO_LARGE
     return ErrorCode.NONE

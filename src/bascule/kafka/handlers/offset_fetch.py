@@ -1,4 +1,4 @@
-"""OffsetFetch: where consumers left off, from the stream `_offsets`."""
+"""OffsetFetch: the committed offsets of consumers, from the stream `_offsets`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import logging
 from collections.abc import Mapping
 
 from bascule.errors import BasculeError
-from bascule.kafka.handlers.context import Context, find_stream, offsets_code
+from bascule.kafka.handlers.context import Context, find_stream, offsets_error_code
 from bascule.model import CommittedOffset
 from bascule.wire.error_codes import ErrorCode
 from bascule.wire.messages.offset_fetch import (
@@ -26,75 +26,77 @@ log = logging.getLogger(__name__)
 async def handle_offset_fetch(
     request: OffsetFetchRequest, version: int, context: Context
 ) -> OffsetFetchResponse:
-    """Every commit that was answered before is seen; -1 stands for none."""
+    """The committed offset per partition, -1 for none; includes every acknowledged commit."""
     code = ErrorCode.NONE
     try:
-        await context.offsets.caught_up()
+        await context.offsets.wait_caught_up()
     except BasculeError as error:
-        log.warning("committed offsets cannot be told", extra={"error": str(error)})
-        code = offsets_code(error)
+        log.warning("committed offsets not available", extra={"error": str(error)})
+        code = offsets_error_code(error)
     if version >= 8:
-        # Once each: a short request that repeats a group must not make a huge answer.
-        asked_once = {group.group_id: group for group in request.groups}.values()
-        groups = [_group(group, code, version, context) for group in asked_once]
+        # Each group once: a short request that repeats a group must not cause a huge response.
+        distinct = {group.group_id: group for group in request.groups}.values()
+        groups = [_group_response(group, code, version, context) for group in distinct]
         return OffsetFetchResponse(groups=groups)
-    asked = None
+    requested = None
     if request.topics is not None:
-        asked = [
+        requested = [
             OffsetFetchGroupTopic(topic.name, partition_indexes=topic.partition_indexes)
             for topic in request.topics
         ]
-    found = _group(OffsetFetchGroup(request.group_id, topics=asked), code, version, context)
+    found = _group_response(
+        OffsetFetchGroup(request.group_id, topics=requested), code, version, context
+    )
     topics = [OffsetFetchTopicResponse(topic.name, topic.partitions) for topic in found.topics]
     return OffsetFetchResponse(topics=topics, error_code=found.error_code)
 
 
-def _group(
+def _group_response(
     group: OffsetFetchGroup, code: ErrorCode, version: int, context: Context
 ) -> OffsetFetchGroupResponse:
     if group.member_id and group.member_epoch >= 0:
         code = code or ErrorCode.UNKNOWN_MEMBER_ID
     if code and version >= 2:
         return OffsetFetchGroupResponse(group.group_id, error_code=code)
-    held: dict[str, dict[int, CommittedOffset]] = {}
+    committed: dict[str, dict[int, CommittedOffset]] = {}
     for entry in context.offsets.entries(consumer=group.group_id):
-        held.setdefault(entry.stream, {})[entry.partition] = entry
+        committed.setdefault(entry.stream, {})[entry.partition] = entry
     if group.topics is None:
-        topics = _all(held, version, context)
+        topics = _all_topics(committed, version, context)
     else:
-        topics = [_topic(topic, held, code, context) for topic in group.topics]
+        topics = [_topic_response(topic, committed, code, context) for topic in group.topics]
     return OffsetFetchGroupResponse(group.group_id, topics)
 
 
-def _topic(
+def _topic_response(
     topic: OffsetFetchGroupTopic,
-    held: Mapping[str, Mapping[int, CommittedOffset]],
+    committed: Mapping[str, Mapping[int, CommittedOffset]],
     code: ErrorCode,
     context: Context,
 ) -> OffsetFetchGroupTopicResponse:
-    """The partitions asked for; version 1 has no other place for an error of the whole."""
+    """The requested partitions. Version 1 has no other field for an error of the whole group."""
     stream, unknown = find_stream(context, name=topic.name, id=topic.topic_id)
     if unknown is ErrorCode.UNKNOWN_TOPIC_ID:
         code = code or unknown
-    here = held.get(stream[0].definition.name if stream else topic.name, {})
-    answers = [
-        _answer(here[index])
-        if index in here and not code
+    by_partition = committed.get(stream[0].definition.name if stream else topic.name, {})
+    responses = [
+        _partition_response(by_partition[index])
+        if index in by_partition and not code
         else OffsetFetchPartitionResponse(index, error_code=code)
         for index in topic.partition_indexes
     ]
-    return OffsetFetchGroupTopicResponse(topic.name, topic.topic_id, answers)
+    return OffsetFetchGroupTopicResponse(topic.name, topic.topic_id, responses)
 
 
-def _all(
-    held: Mapping[str, Mapping[int, CommittedOffset]], version: int, context: Context
+def _all_topics(
+    committed: Mapping[str, Mapping[int, CommittedOffset]], version: int, context: Context
 ) -> list[OffsetFetchGroupTopicResponse]:
-    """Everything the group has; where topics have only ids, those that are still there."""
+    """All commits of the group; in versions that name topics by id, only of existing streams."""
     topics = []
-    for name, entries in held.items():
+    for name, entries in committed.items():
         stream, _ = find_stream(context, name=name)
         if stream or version < 10:
-            partitions = [_answer(entry) for entry in entries.values()]
+            partitions = [_partition_response(entry) for entry in entries.values()]
             topic = OffsetFetchGroupTopicResponse(name, partitions=partitions)
             if stream:
                 topic.topic_id = stream[0].definition.id
@@ -102,7 +104,7 @@ def _all(
     return topics
 
 
-def _answer(entry: CommittedOffset) -> OffsetFetchPartitionResponse:
+def _partition_response(entry: CommittedOffset) -> OffsetFetchPartitionResponse:
     return OffsetFetchPartitionResponse(
         entry.partition, entry.offset, entry.leader_epoch, entry.metadata
     )

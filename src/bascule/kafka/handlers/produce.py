@@ -1,8 +1,8 @@
-"""Produce: refused, with the way that works. Advertised because librdkafka reads features off it.
+"""Produce: always refused; the error names the NATS subject to publish to.
 
-Without Produce 3 or later beside Fetch 4 librdkafka does not fetch v2 batches at all, and
-versions before 2.12 test for Produce 3 and 7; the range starts at 0 for those that take a higher
-start for a broker without compression.
+It is advertised because librdkafka derives features from it. Without Produce 3 or later beside
+Fetch 4, librdkafka does not fetch v2 batches. Versions before 2.12 test for Produce 3 and 7. The
+range starts at 0 because some clients take a higher start for a broker without compression.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from bascule.wire.messages.produce import (
 
 
 def handle_produce(request: ProduceRequest, version: int, context: Context) -> ProduceResponse:
-    """An error for every partition that no client retries, with the subject to publish to.
+    """A non-retriable error for every partition, with the subject to publish to.
 
-    Raises: RemoteProtocolError for acks = 0, where no answer is expected and closing is all
-    that can be said.
+    Raises: RemoteProtocolError for acks = 0. The client expects no response then, so only
+    closing the connection can report the refusal.
     """
     responses = [_refuse(topic, context) for topic in request.topic_data]
     if request.acks == 0:
@@ -34,7 +34,7 @@ def handle_produce(request: ProduceRequest, version: int, context: Context) -> P
 
 def _refuse(topic: ProduceTopic, context: Context) -> ProduceTopicResponse:
     stream, code = find_stream(context, name=topic.name, id=topic.topic_id)
-    message = "no stream of this name is here, and streams are written by publishing to NATS"
+    message = "unknown stream; records are written to streams by publishing to NATS"
     if stream:
         definition = stream[0].definition
         code = ErrorCode.POLICY_VIOLATION
