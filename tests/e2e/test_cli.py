@@ -30,7 +30,7 @@ def bascule(
         capture_output=True,
         timeout=60,
         check=False,
-        env={**os.environ, "BASCULE_SERVER": node.doors["http"], "COLUMNS": "120"},
+        env={**os.environ, "BASCULE_SERVER": node.addresses["http"], "COLUMNS": "120"},
     )
     assert ended.returncode == code, ended.stderr.decode()
     return ended
@@ -143,7 +143,7 @@ def test_follow_sees_what_comes_and_ends_on_ctrl_c(node: Node) -> None:
         [str(BIN / "bascule"), "read", "tail", "--follow", "--values"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        env={**os.environ, "BASCULE_SERVER": node.doors["http"]},
+        env={**os.environ, "BASCULE_SERVER": node.addresses["http"]},
     ) as follower:
         assert follower.stdout is not None
         for text in ("one", "two"):
@@ -164,7 +164,7 @@ def test_a_reader_that_has_seen_enough(node: Node) -> None:
         capture_output=True,
         timeout=60,
         check=True,
-        env={**os.environ, "BASCULE_SERVER": node.doors["http"]},
+        env={**os.environ, "BASCULE_SERVER": node.addresses["http"]},
     )
     assert ended.stdout == b"x" * 1_000 + b"\n"
     assert ended.stderr == b""
@@ -204,7 +204,7 @@ def test_metrics_and_docs_of_a_real_node(node: Node) -> None:
 
 
 def fetch(node: Node, path: str) -> str:
-    with urllib.request.urlopen(node.doors["http"] + path, timeout=30) as response:
+    with urllib.request.urlopen(node.addresses["http"] + path, timeout=30) as response:
         text: str = response.read().decode()
         return text
 
@@ -212,7 +212,7 @@ def fetch(node: Node, path: str) -> str:
 def test_json_logs_and_the_ready_file(tmp_path: Path) -> None:
     with running_node(tmp_path, options=("--log-format", "json")) as node:
         assert node.process is not None
-        assert node.doors["pid"] == node.process.pid
+        assert node.addresses["pid"] == node.process.pid
     lines = [json.loads(line) for line in node.log.read_text().splitlines()]
     assert all({"time", "level", "logger", "event"} <= line.keys() for line in lines)
     assert node.process.returncode == 0

@@ -45,7 +45,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
 
 @pytest.fixture(scope="module")
 def sync_client(node: Node) -> Iterator[SyncClient]:
-    with bascule.connect_sync(node.doors["http"]) as client:
+    with bascule.connect_sync(node.addresses["http"]) as client:
         yield client
 
 
@@ -62,7 +62,7 @@ def stream(sync_client: SyncClient) -> str:
 
 def play(node: Node, scene: Scene, **options: Any) -> None:
     async def run() -> None:
-        async with bascule.connect(node.doors["http"], **options) as client:
+        async with bascule.connect(node.addresses["http"], **options) as client:
             await asyncio.wait_for(scene(client), 60)
 
     asyncio.run(run())
@@ -90,7 +90,7 @@ def test_streams_are_made_found_and_deleted(node: Node) -> None:
                 await asked
         with pytest.raises(InvalidName):
             await client.create_stream("../up", "a")
-        assert (await client.node()).client == node.doors["client"]
+        assert (await client.node()).client == node.addresses["client"]
 
     play(node, scene)
 
@@ -102,7 +102,7 @@ def test_where_no_node_is_the_text_says_what_to_do() -> None:
 
 def test_a_client_that_is_not_open_says_so(node: Node) -> None:
     async def scene() -> None:
-        client = bascule.connect(node.doors["http"])
+        client = bascule.connect(node.addresses["http"])
         with pytest.raises(Closed, match="async with"):
             await client.streams()
         async with client:
@@ -162,7 +162,7 @@ def test_every_content_comes_back_as_it_went(node: Node, stream: str) -> None:
 
 def test_a_js_publish_of_another_client_is_read(node: Node, stream: str) -> None:
     async def scene(client: Client) -> None:
-        other = await nats.connect(node.doors["nats"])
+        other = await nats.connect(node.addresses["nats"])
         ack = await other.jetstream().publish(f"{stream}.js", b"\x00js", headers={"A": "1"})
         assert (ack.stream, ack.seq) == (stream, 1)
         await other.close()
@@ -256,7 +256,7 @@ def test_silence_is_indeterminate(node: Node, stream: str) -> None:
     """A subscriber that answers nobody: the publish may or may not have been stored."""
 
     async def scene(client: Client) -> None:
-        other = await nats.connect(node.doors["nats"])
+        other = await nats.connect(node.addresses["nats"])
         await other.subscribe(f"silent{stream}")
         await other.flush()
         with pytest.raises(Indeterminate, match="may or may not be stored"):
@@ -442,7 +442,7 @@ def test_publishing_survives_a_killed_node(tmp_path: Path) -> None:
         node = Node(tmp_path / "node", server.url)
         node.directory.mkdir()
         node.start()
-        ports = [node.doors[d].rsplit(":", 1)[1] for d in ("client", "http")]
+        ports = [node.addresses[d].rsplit(":", 1)[1] for d in ("client", "http")]
         node.options = ["--client-port", ports[0], "--http-port", ports[1]]
 
         async def scene(client: Client) -> None:
@@ -478,9 +478,9 @@ def test_reading_survives_a_restart_of_the_node(tmp_path: Path) -> None:
         node.directory.mkdir()
         node.start()
         try:
-            ports = [node.doors[d].rsplit(":", 1)[1] for d in ("client", "http")]
+            ports = [node.addresses[d].rsplit(":", 1)[1] for d in ("client", "http")]
             node.options = ["--client-port", ports[0], "--http-port", ports[1]]
-            with bascule.connect_sync(node.doors["http"]) as client:
+            with bascule.connect_sync(node.addresses["http"]) as client:
                 client.create_stream("s", "s.>")
                 filled(client, "s", 1_000)
                 reader = client.read_batches("s", end=2_000, follow=True, fetch_bytes=5_000)
@@ -512,13 +512,13 @@ def test_credentials(tmp_path: Path) -> None:
                 {"nats": server.url.replace("nats://", "nats://u:p%3A%40w@")},
                 {"nats": f"nats://127.0.0.1:9,{server.url}", "user": "u", "password": "p:@w"},
             ):
-                async with bascule.connect(node.doors["http"], **options) as other:
+                async with bascule.connect(node.addresses["http"], **options) as other:
                     assert (await other.publish("s", b"")).stream == "s"
             for options in ({}, {"user": "u", "password": "wrong"}, {"token": "t"}):
-                async with bascule.connect(node.doors["http"], **options) as other:
+                async with bascule.connect(node.addresses["http"], **options) as other:
                     with pytest.raises(NatsRefused, match="Authorization Violation"):
                         await other.publish("s", b"")
-            async with bascule.connect(node.doors["http"], nats="nats://127.0.0.1:9") as other:
+            async with bascule.connect(node.addresses["http"], nats="nats://127.0.0.1:9") as other:
                 with pytest.raises(Broken, match="cannot connect to NATS"):
                     await other.publish("s", b"")
 
@@ -546,7 +546,7 @@ def test_tls(tmp_path: Path) -> None:
                 await client.create_stream("s", "s")
                 acks = await client.publish_many([("s", bytes(10_000))] * 200)
                 assert list(acks.offsets) == list(range(200))
-                async with bascule.connect(node.doors["http"], nats=url) as other:
+                async with bascule.connect(node.addresses["http"], nats=url) as other:
                     with pytest.raises(Broken, match="certificate verify failed"):
                         await other.publish("s", b"")
 

@@ -32,7 +32,7 @@ def publish(node: Node, subject: str) -> None:
     """Every key in every turn; in the last one every tenth is removed; and some without a key."""
 
     async def run() -> None:
-        client = await nats.connect(node.doors["nats"])
+        client = await nats.connect(node.addresses["nats"])
         js = client.jetstream(publish_async_max_pending=4_000)
         for turn in range(TURNS):
             sent = []
@@ -70,7 +70,7 @@ def expected(found: Found) -> None:
 
 
 def by_our_client(node: Node, name: str) -> Found:
-    with bascule.connect_sync(node.doors["http"]) as client:
+    with bascule.connect_sync(node.addresses["http"]) as client:
         return [
             (message.offset, message.key, message.value)
             for message in client.read(name, start="earliest", end="latest")
@@ -79,7 +79,7 @@ def by_our_client(node: Node, name: str) -> Found:
 
 def in_columns(node: Node, name: str) -> Found:
     with (
-        bascule.connect_sync(node.doors["http"]) as client,
+        bascule.connect_sync(node.addresses["http"]) as client,
         client.read_batches(name, start="earliest", end="latest") as batches,
     ):
         rows: list[dict[str, Any]] = [row for batch in batches for row in batch.to_pylist()]
@@ -105,7 +105,7 @@ def test_every_reader_sees_the_last_record_of_each_key(node: Node) -> None:
         for found in (by_our_client(node, name), in_columns(node, name)):
             expected(found)
         for read in READERS.values():
-            seen = read(node.doors["client"], name, KEYS + TURNS + 60)
+            seen = read(node.addresses["client"], name, KEYS + TURNS + 60)
             expected([(one.offset, one.key, one.value) for one in seen])
 
 

@@ -132,7 +132,7 @@ def test_kill_9_under_load_loses_nothing_acked(tmp_path: Path, nats_port: int) -
 def test_the_embedded_server_dies_with_a_killed_node(tmp_path: Path) -> None:
     node = Node(tmp_path)
     node.start()
-    port = int(node.doors["nats"].rsplit(":", 1)[1])
+    port = int(node.addresses["nats"].rsplit(":", 1)[1])
     RawNats(port).close()
     node.stop(signal.SIGKILL)
     deadline = time.monotonic() + 10
@@ -150,7 +150,7 @@ def test_a_stop_drains_what_was_published(tmp_path: Path) -> None:
     node = Node(tmp_path)
     node.start()
     node.create("s", "s")
-    nats = RawNats(int(node.doors["nats"].rsplit(":", 1)[1]))
+    nats = RawNats(int(node.addresses["nats"].rsplit(":", 1)[1]))
     nats.send(b"".join(b"PUB s 6\r\n%06d\r\n" % n for n in range(20_000)))
     nats.flush()
     assert node.stop() == 0
@@ -167,7 +167,7 @@ def test_a_stop_drains_what_was_published(tmp_path: Path) -> None:
 def test_other_sync_policies_ack_what_they_promise(tmp_path: Path, sync: str) -> None:
     with running_node(tmp_path) as node:
         node.create("s", "s", sync=sync, sync_interval_ms=50)
-        nats = RawNats(int(node.doors["nats"].rsplit(":", 1)[1]))
+        nats = RawNats(int(node.addresses["nats"].rsplit(":", 1)[1]))
         nats.send(b"SUB in 1\r\nPUB s in 1\r\nx\r\n")
         ((_, payload),) = nats.messages()
         assert json.loads(payload) == {
@@ -218,7 +218,7 @@ def test_a_second_node_on_the_directory_is_refused(tmp_path: Path) -> None:
         assert second.process is not None
         assert second.process.wait(20) != 0
         text = second.log.read_text()
-        assert str(node.doors["pid"]) in text
+        assert str(node.addresses["pid"]) in text
         assert "in use" in text
 
 
@@ -226,7 +226,7 @@ def test_a_corrupt_stream_stops_alone(tmp_path: Path) -> None:
     with running_node(tmp_path) as node:
         for name in ("bad", "good"):
             node.create(name, name)
-        nats = RawNats(int(node.doors["nats"].rsplit(":", 1)[1]))
+        nats = RawNats(int(node.addresses["nats"].rsplit(":", 1)[1]))
         for _ in range(3):
             nats.send(b"PUB bad 100\r\n%s\r\nPUB good 1\r\nx\r\n" % (b"y" * 100))
             nats.flush()
@@ -244,7 +244,7 @@ def test_a_corrupt_stream_stops_alone(tmp_path: Path) -> None:
         failure = node.partition("bad")["failure"]
         assert path.name in failure
         assert "byte" in failure
-        nats = RawNats(int(node.doors["nats"].rsplit(":", 1)[1]))
+        nats = RawNats(int(node.addresses["nats"].rsplit(":", 1)[1]))
         nats.send(b"SUB in 1\r\nPUB bad in 1\r\nx\r\nPUB good in 1\r\nx\r\n")
         answers = [json.loads(p) for _, p in nats.messages()]
         while len(answers) < 2:

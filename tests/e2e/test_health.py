@@ -19,7 +19,7 @@ PATIENCE_SECONDS = 20.0
 
 def asked(node: Node, path: str) -> tuple[int, dict[str, Any]]:
     try:
-        with urllib.request.urlopen(node.doors["http"] + path, timeout=10) as answer:
+        with urllib.request.urlopen(node.addresses["http"] + path, timeout=10) as answer:
             return answer.status, json.loads(answer.read())
     except urllib.error.HTTPError as error:
         return error.code, json.loads(error.read())
@@ -65,7 +65,7 @@ def test_a_stopped_partition_degrades_the_node(tmp_path: Path) -> None:
     with running_node(tmp_path) as node:
         for name in ("good", "bad"):
             node.call("POST", "/v1/streams", {"name": name, "subject": f"{name}.>"})
-        with bascule.connect_sync(node.doors["http"]) as client:
+        with bascule.connect_sync(node.addresses["http"]) as client:
             for _ in range(3):
                 client.publish("bad.x", b"v" * 1_000)
     segment = next((tmp_path / "data" / "streams" / "bad" / "0").glob("*.log"))
@@ -80,7 +80,7 @@ def test_a_stopped_partition_degrades_the_node(tmp_path: Path) -> None:
         stopped = part(health, "partitions")
         assert stopped["state"] == "degraded"
         assert "stream 'bad' partition 0 has stopped" in stopped["reason"]
-        with urllib.request.urlopen(node.doors["http"] + "/metrics", timeout=10) as answer:
+        with urllib.request.urlopen(node.addresses["http"] + "/metrics", timeout=10) as answer:
             text = answer.read().decode()
         assert 'bascule_partition_failed{stream="bad",partition="0"} 1' in text
         assert 'bascule_partition_failed{stream="good",partition="0"} 0' in text
@@ -93,7 +93,7 @@ def test_what_a_node_tells_is_all_documented(tmp_path: Path) -> None:
     with running_node(tmp_path) as node:
         node.call("POST", "/v1/streams", {"name": "a", "subject": "a.>"})
         node.call("GET", "/v1/streams")
-        with urllib.request.urlopen(node.doors["http"] + "/metrics", timeout=10) as answer:
+        with urllib.request.urlopen(node.addresses["http"] + "/metrics", timeout=10) as answer:
             text = answer.read().decode()
     kinds = dict(re.findall(r"^# TYPE (bascule_\w+) (\w+)$", text, re.MULTILINE))
     kinds = {name: kind for name, kind in kinds.items() if not name.endswith("_created")}

@@ -29,7 +29,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
 
 
 def raw(node: Node) -> RawNats:
-    return RawNats(int(node.doors["nats"].rsplit(":", 1)[1]))
+    return RawNats(int(node.addresses["nats"].rsplit(":", 1)[1]))
 
 
 def records(node: Node, name: str, count: int) -> list[Record]:
@@ -54,7 +54,7 @@ def test_js_publish_of_an_unmodified_client(node: Node) -> None:
     node.create("js", "js.>")
 
     async def publish() -> None:
-        client = await nats.connect(node.doors["nats"])
+        client = await nats.connect(node.addresses["nats"])
         stream = client.jetstream()
         for number in range(20):
             ack = await stream.publish(
@@ -120,7 +120,7 @@ def test_a_message_over_the_limit_gets_an_error_ack(node: Node) -> None:
     assert next(a for a in found if "error" not in a)["offset"] == 0
 
     async def publish() -> None:
-        client = await nats.connect(node.doors["nats"])
+        client = await nats.connect(node.addresses["nats"])
         with pytest.raises(nats.js.errors.APIError) as caught:
             await client.jetstream().publish("small", b"x" * 200)
         assert caught.value.err_code == 10054

@@ -146,7 +146,7 @@ def environment(keys: Mapping[str, str]) -> dict[str, str]:
 
 
 async def publish_and_read(node: Node, client: Mapping[str, Any]) -> tuple[Ack, list[Message]]:
-    async with bascule.connect(node.doors["http"], **client) as connected:
+    async with bascule.connect(node.addresses["http"], **client) as connected:
         ack = await connected.publish("s.x", b"hello", key="k")
         return ack, [message async for message in connected.read("s")]
 
@@ -309,7 +309,7 @@ def test_the_command_line_is_let_in_as_the_node_is(tmp_path: Path, secrets: Secr
     ):
         node.create("s", "s.>")
         command = [str(BIN / "bascule"), "publish", "s.x", "hello", "--json"]
-        told = {**os.environ, "BASCULE_SERVER": node.doors["http"]}
+        told = {**os.environ, "BASCULE_SERVER": node.addresses["http"]}
         flags = [f"--{key.replace('_', '-')}={value}" for key, value in keys.items()]
         for offset, (more, variables) in enumerate([([], environment(keys)), (flags, {})]):
             run = subprocess.run(

@@ -48,7 +48,7 @@ class Publisher(threading.Thread):
 
     def __init__(self, node: Node, nats: str) -> None:
         super().__init__(daemon=True)
-        self.http = node.doors["http"]
+        self.http = node.addresses["http"]
         self.nats = nats
         self.acked = 0
         self.stopping = threading.Event()

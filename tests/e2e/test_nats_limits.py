@@ -102,7 +102,9 @@ def test_acks_that_may_not_be_published(tmp_path: Path) -> None:
             node.create("s", "s")
 
             async def publish() -> None:
-                async with bascule.connect(node.doors["http"], user="v", password="p") as client:
+                async with bascule.connect(
+                    node.addresses["http"], user="v", password="p"
+                ) as client:
                     with pytest.raises(bascule.errors.Indeterminate):
                         await client.publish("s", b"x", timeout=0.5)
 
@@ -207,11 +209,11 @@ def test_an_account_s_limits(tmp_path: Path) -> None:
         assert metric(node, "bascule_nats_max_payload_bytes") == 1000
 
         async def publish() -> None:
-            async with bascule.connect(node.doors["http"], creds=str(creds)) as client:
+            async with bascule.connect(node.addresses["http"], creds=str(creds)) as client:
                 with pytest.raises(LimitExceeded, match="max_payload"):
                     await client.publish("s", b"x" * 1001)
                 assert (await client.publish("s", b"x" * 900)).offset == 0
-                async with bascule.connect(node.doors["http"], creds=str(creds)) as third:
+                async with bascule.connect(node.addresses["http"], creds=str(creds)) as third:
                     with pytest.raises(bascule.errors.Broken, match="active connections exceeded"):
                         await third.publish("s", b"x")
                 assert (await client.publish("s", b"y")).offset == 1

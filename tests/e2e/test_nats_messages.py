@@ -72,7 +72,7 @@ def kafka_read(node: Node, stream: str, count: int) -> list[tuple[bytes | None, 
     """(value, headers) of the first records, by librdkafka."""
     consumer = Consumer(
         {
-            "bootstrap.servers": node.doors["client"], "group.id": "test",
+            "bootstrap.servers": node.addresses["client"], "group.id": "test",
             "enable.auto.commit": False, "fetch.message.max.bytes": 16 << 20,
             "receive.message.max.bytes": 100 << 20,
         }
@@ -92,7 +92,7 @@ def kafka_read(node: Node, stream: str, count: int) -> list[tuple[bytes | None, 
 
 def own_read(node: Node, stream: str) -> list[tuple[bytes | None, Headers, str]]:
     async def scene() -> list[tuple[bytes | None, Headers, str]]:
-        async with bascule.connect(node.doors["http"]) as client:
+        async with bascule.connect(node.addresses["http"]) as client:
             return [(m.value, list(m.headers), m.subject) async for m in client.read(stream)]
 
     return asyncio.run(scene())
@@ -163,7 +163,7 @@ def test_payloads_up_to_8_mib(node: Node, server: NatsServer) -> None:
 
 
 def port_of(node: Node) -> int:
-    return int(node.doors["nats"].rsplit(":", 1)[1])
+    return int(node.addresses["nats"].rsplit(":", 1)[1])
 
 
 def test_the_embedded_server_takes_what_the_streams_take(tmp_path: Path) -> None:
@@ -176,7 +176,7 @@ def test_the_embedded_server_takes_what_the_streams_take(tmp_path: Path) -> None
         assert b'"max_payload":17825792,' in RawNats(port_of(node)).info
 
         async def publish() -> None:
-            async with bascule.connect(node.doors["http"]) as client:
+            async with bascule.connect(node.addresses["http"]) as client:
                 assert (await client.publish("s", b"x" * (9 << 20))).offset == 0
                 assert (await client.publish("large", b"y" * (17 << 20))).offset == 0
                 (message,) = [m async for m in client.read("large")]

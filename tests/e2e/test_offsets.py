@@ -45,7 +45,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
 
 @pytest.fixture(scope="module")
 def client(node: Node) -> Iterator[SyncClient]:
-    with bascule.connect_sync(node.doors["http"]) as client:
+    with bascule.connect_sync(node.addresses["http"]) as client:
         yield client
 
 
@@ -74,7 +74,7 @@ def test_any_nats_client_commits_and_removes(node: Node, client: SyncClient, str
     subject = f"_bascule.offsets.by%2Ehand.{stream}.0"
 
     async def publish(data: bytes, headers: dict[str, str] | None = None) -> dict[str, Any]:
-        connection = await nats.connect(node.doors["nats"])
+        connection = await nats.connect(node.addresses["nats"])
         try:
             answer = await connection.request(subject, data, headers=headers, timeout=10)
             return json.loads(answer.data)  # type: ignore[no-any-return]
@@ -96,7 +96,7 @@ def test_any_nats_client_commits_and_removes(node: Node, client: SyncClient, str
 def malformed(node: Node) -> float:
     import urllib.request
 
-    with urllib.request.urlopen(f"{node.doors['http']}/metrics", timeout=20) as response:
+    with urllib.request.urlopen(f"{node.addresses['http']}/metrics", timeout=20) as response:
         for line in response.read().decode().splitlines():
             if line.startswith("bascule_offsets_malformed_records_total "):
                 return float(line.split()[1])
@@ -107,7 +107,7 @@ def malformed(node: Node) -> float:
 
 
 def test_kafka_clients_share_what_they_commit(node: Node, client: SyncClient, stream: str) -> None:
-    address = node.doors["client"]
+    address = node.addresses["client"]
     place = confluent_kafka.TopicPartition(stream, 0)
     settings = {"bootstrap.servers": address, "group.id": "shared", "enable.auto.commit": False}
     first = confluent_kafka.Consumer({**settings, "auto.offset.reset": "earliest"})
@@ -149,7 +149,7 @@ def test_kafka_clients_share_what_they_commit(node: Node, client: SyncClient, st
 def test_automatic_commits_of_a_kafka_client(node: Node, client: SyncClient, stream: str) -> None:
     consumer = confluent_kafka.Consumer(
         {
-            "bootstrap.servers": node.doors["client"],
+            "bootstrap.servers": node.addresses["client"],
             "group.id": "automatic",
             "auto.offset.reset": "earliest",
         }
@@ -163,7 +163,7 @@ def test_automatic_commits_of_a_kafka_client(node: Node, client: SyncClient, str
 
 def test_members_of_a_group_are_told_that_there_are_none(node: Node, stream: str) -> None:
     consumer = confluent_kafka.Consumer(
-        {"bootstrap.servers": node.doors["client"], "group.id": "members"}
+        {"bootstrap.servers": node.addresses["client"], "group.id": "members"}
     )
     consumer.subscribe([stream])
     while (message := consumer.poll(10)) is None:
@@ -175,7 +175,7 @@ def test_members_of_a_group_are_told_that_there_are_none(node: Node, stream: str
 def test_the_stream_is_there_and_marked_as_the_node_s_own(
     node: Node, client: SyncClient, stream: str, cli: Run
 ) -> None:
-    admin = kafka.KafkaAdminClient(bootstrap_servers=node.doors["client"])
+    admin = kafka.KafkaAdminClient(bootstrap_servers=node.addresses["client"])
     internal = {topic["name"]: topic["is_internal"] for topic in admin.describe_topics()}
     admin.close()
     assert internal["_offsets"]
@@ -218,7 +218,7 @@ def test_a_message_that_failed_comes_again(client: SyncClient, stream: str) -> N
 
 def test_commits_by_hand_and_by_the_clock(node: Node, client: SyncClient, stream: str) -> None:
     async def scene() -> None:
-        async with bascule.connect(node.doors["http"]) as own:
+        async with bascule.connect(node.addresses["http"]) as own:
             async with own.consume(stream, "hand", commit_interval=3_600) as messages:
                 async for message in messages:
                     if message.offset == 11:
@@ -295,7 +295,7 @@ def cli(
     node: Node, monkeypatch: pytest.MonkeyPatch, capsysbinary: pytest.CaptureFixture[bytes]
 ) -> Run:
     """Runs a command in this process; what it wrote to standard output and standard error."""
-    monkeypatch.setenv("BASCULE_SERVER", node.doors["http"])
+    monkeypatch.setenv("BASCULE_SERVER", node.addresses["http"])
     monkeypatch.setenv("COLUMNS", "120")
 
     def run(*arguments: str, code: int = 0) -> tuple[bytes, bytes]:
@@ -356,7 +356,7 @@ def test_nothing_is_lost_when_node_and_consumer_are_killed(tmp_path: Path) -> No
         node.create("flights", "flights.>")
         printed, sent = [], 0
         for life in range(3):
-            with bascule.connect_sync(node.doors["http"]) as client:
+            with bascule.connect_sync(node.addresses["http"]) as client:
                 client.publish_many((f"flights.{n}", b"%d" % n) for n in range(sent, sent + 500))
                 sent += 500
                 resumed = committed(client, "printer", "flights").get(0, 0)
@@ -369,7 +369,7 @@ def test_nothing_is_lost_when_node_and_consumer_are_killed(tmp_path: Path) -> No
                         "--follow", "--values",
                     ],
                     stdout=file,
-                    env={**os.environ, "BASCULE_SERVER": node.doors["http"]},
+                    env={**os.environ, "BASCULE_SERVER": node.addresses["http"]},
                 )  # fmt: skip
             wanted = sent if life % 2 else sent - 200
             reached = partial(has_reached, output, wanted - 1)
@@ -384,14 +384,14 @@ def test_nothing_is_lost_when_node_and_consumer_are_killed(tmp_path: Path) -> No
             node.stop(signal.SIGKILL)
             node.start()
         assert sorted(set(printed)) == list(range(max(printed) + 1))
-        with bascule.connect_sync(node.doors["http"]) as client:
+        with bascule.connect_sync(node.addresses["http"]) as client:
             with client.consume("flights", "printer", follow=False) as messages:
                 printed += [int(message.value or b"") for message in messages]
             assert set(printed) == set(range(sent))
             assert committed(client, "printer", "flights") == {0: sent}
         node.stop(signal.SIGKILL)
         node.start()
-        with bascule.connect_sync(node.doors["http"]) as client:
+        with bascule.connect_sync(node.addresses["http"]) as client:
             assert committed(client, "printer", "flights") == {0: sent}
 
 
@@ -409,16 +409,16 @@ def test_a_consumer_lives_through_the_death_of_its_node(tmp_path: Path) -> None:
     with running_nats(tmp_path / "nats") as server:
         with running_node(tmp_path / "node", nats=server.url) as first:
             first.create("flights", "flights.>")
-            port = first.doors["client"].rpartition(":")[2]
+            port = first.addresses["client"].rpartition(":")[2]
         options = ("--client-port", port)
         with running_node(tmp_path / "node", nats=server.url, options=options) as node:
-            with bascule.connect_sync(node.doors["http"]) as client:
+            with bascule.connect_sync(node.addresses["http"]) as client:
                 client.publish_many(("flights.a", b"%d" % n) for n in range(1_000))
 
             async def scene() -> None:
                 seen = []
                 async with (
-                    bascule.connect(node.doors["http"]) as own,
+                    bascule.connect(node.addresses["http"]) as own,
                     own.consume("flights", "steady", commit_interval=0.05) as messages,
                 ):
                     async for message in messages:
@@ -433,7 +433,7 @@ def test_a_consumer_lives_through_the_death_of_its_node(tmp_path: Path) -> None:
                 assert messages.committed == {0: 1_000}
 
             asyncio.run(asyncio.wait_for(scene(), 60))
-            with bascule.connect_sync(node.doors["http"]) as client:
+            with bascule.connect_sync(node.addresses["http"]) as client:
                 assert committed(client, "steady", "flights") == {0: 1_000}
                 # A failure in the block is not hidden by that of the commit after it.
                 with pytest.raises(ZeroDivisionError), client.consume("flights", "two") as messages:

@@ -35,7 +35,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
 
 @pytest.fixture(scope="module")
 def client(node: Node) -> Iterator[SyncClient]:
-    with bascule.connect_sync(node.doors["http"]) as client:
+    with bascule.connect_sync(node.addresses["http"]) as client:
         yield client
 
 
@@ -103,7 +103,7 @@ def test_the_asynchronous_face(node: Node, client: SyncClient, stream: str) -> N
                 yield batch
 
         told: list[int] = []
-        async with bascule.connect(node.doors["http"]) as client:
+        async with bascule.connect(node.addresses["http"]) as client:
             published = await client.publish_batches(more(), on_progress=told.append)
             assert published.messages == told[-1] == 2_500
             assert (await client.publish_batches([])).messages == 0
@@ -189,7 +189,7 @@ def test_a_refused_row_is_named(client: SyncClient) -> None:
 def test_restarts_of_the_nats_server_lose_and_repeat_nothing(tmp_path: Path) -> None:
     with running_nats(tmp_path / "nats") as server, running_node(tmp_path, nats=server.url) as node:
         node.create("rows", "rows.>")
-        with bascule.connect_sync(node.doors["http"]) as client:
+        with bascule.connect_sync(node.addresses["http"]) as client:
             with client.batch_publisher(message_ids="x.", stream="rows", window=2_000) as out:
                 for number, batch in enumerate(batches("rows", 40_000)):
                     out.send(batch)
@@ -206,7 +206,7 @@ def test_restarts_of_the_nats_server_lose_and_repeat_nothing(tmp_path: Path) -> 
 def test_a_node_that_is_away_is_waited_for(tmp_path: Path) -> None:
     with running_nats(tmp_path / "nats") as server, running_node(tmp_path, nats=server.url) as node:
         node.create("rows", "rows.>")
-        with bascule.connect_sync(node.doors["http"]) as client:
+        with bascule.connect_sync(node.addresses["http"]) as client:
             with client.batch_publisher(message_ids="x.", stream="rows") as out:
                 node.stop(signal.SIGKILL)
                 back = threading.Timer(1.5, node.start)
@@ -219,5 +219,5 @@ def test_a_node_that_is_away_is_waited_for(tmp_path: Path) -> None:
             with pytest.raises((NoResponders, Indeterminate, Broken)):
                 client.publish_batches(batches("rows", 10), timeout=0.5)
             node.start()
-        with bascule.connect_sync(node.doors["http"]) as client:
+        with bascule.connect_sync(node.addresses["http"]) as client:
             check(client, "rows", 3_000, ordered=False)

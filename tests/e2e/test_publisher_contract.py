@@ -29,7 +29,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
 
 def publishing(node: Node, what: Callable[[JetStreamContext], Awaitable[None]]) -> None:
     async def run() -> None:
-        client = await nats.connect(node.doors["nats"])
+        client = await nats.connect(node.addresses["nats"])
         try:
             await what(client.jetstream())
         finally:
@@ -47,7 +47,11 @@ async def refusal(publishing: Awaitable[Any]) -> nats.js.errors.APIError:
 def consumed(node: Node, name: str, partition: int, count: int) -> list[tuple[bytes, bytes, int]]:
     """(key, value, offset) of the first `count` records, by librdkafka."""
     consumer = Consumer(
-        {"bootstrap.servers": node.doors["client"], "group.id": "t", "enable.auto.commit": False}
+        {
+            "bootstrap.servers": node.addresses["client"],
+            "group.id": "t",
+            "enable.auto.commit": False,
+        }
     )
     consumer.assign([TopicPartition(name, partition, 0)])
     found: list[tuple[bytes, bytes, int]] = []
@@ -162,7 +166,7 @@ def test_what_is_not_supported_is_refused(node: Node, header: str, value: str, c
 
 def test_no_ack_for_who_wants_none(node: Node) -> None:
     node.create("quiet", "quiet.>")
-    nats_port = int(node.doors["nats"].rsplit(":", 1)[1])
+    nats_port = int(node.addresses["nats"].rsplit(":", 1)[1])
     raw = RawNats(nats_port)
     raw.send(b"SUB inbox 1\r\n")
     block = b"NATS/1.0\r\nBascule-Ack: none\r\n\r\n"
@@ -175,7 +179,7 @@ def test_no_ack_for_who_wants_none(node: Node) -> None:
 
 def test_an_envelope_is_stored_at_the_offset_it_expects_or_not_at_all(node: Node) -> None:
     node.create("lifted", "lifted")
-    raw = RawNats(int(node.doors["nats"].rsplit(":", 1)[1]))
+    raw = RawNats(int(node.addresses["nats"].rsplit(":", 1)[1]))
     raw.send(b"SUB in.box 1\r\n")
 
     def error_of(offset: int) -> bytes:
@@ -318,7 +322,7 @@ def test_a_deletion_marker_becomes_a_null_value(node: Node) -> None:
 
 def test_the_python_client_asks_the_same(node: Node) -> None:
     node.create("asked", "asked.>")
-    with bascule.connect_sync(node.doors["http"]) as client:
+    with bascule.connect_sync(node.addresses["http"]) as client:
         first = client.publish("asked.a", b"1", message_id="one", expected_last_sequence=0)
         again = client.publish("asked.a", b"1", message_id="one", headers=[("a", "b"), ("a", "c")])
         assert (first.seq, first.duplicate) == (1, False)

@@ -61,7 +61,7 @@ def everything(node: Node) -> dict[str, Any]:
             "config": stream["config"],
             "paused": stream["paused"],
             "partitions": [
-                contents(node.doors["client"], name, partition["partition"])
+                contents(node.addresses["client"], name, partition["partition"])
                 for partition in stream["partitions"]
             ],
         }
@@ -89,7 +89,7 @@ def test_a_data_directory_of_the_release_before_opens(how: str, tmp_path: Path) 
                 "keyed"
             ]
     with running_node(tmp_path) as node:
-        nats = RawNats(int(node.doors["nats"].rsplit(":", 1)[1]))
+        nats = RawNats(int(node.addresses["nats"].rsplit(":", 1)[1]))
         nats.send(b"SUB in 1\r\nPUB packed in 1\r\nx\r\n")
         answers: list[tuple[bytes, bytes]] = []
         while not answers:

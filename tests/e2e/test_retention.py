@@ -39,7 +39,7 @@ def fill(client: SyncClient, name: str, count: int) -> None:
 
 
 def test_readers_begin_where_the_log_does(node: Node) -> None:
-    with bascule.connect_sync(node.doors["http"]) as client:
+    with bascule.connect_sync(node.addresses["http"]) as client:
         client.create_stream("kept", "kept.>", retention_messages_max=400)
         fill(client, "kept", 3_000)
         found = until(node, "kept", lambda p: p["end_offset"] - p["start_offset"] < 600)
@@ -62,7 +62,7 @@ def test_readers_begin_where_the_log_does(node: Node) -> None:
 
 
 def test_what_has_expired_goes_though_nothing_follows_it(node: Node) -> None:
-    with bascule.connect_sync(node.doors["http"]) as client:
+    with bascule.connect_sync(node.addresses["http"]) as client:
         client.create_stream("brief", "brief.>", retention_ms_max=1_000)
         fill(client, "brief", 200)
         found = until(node, "brief", lambda p: p["start_offset"] == 200)
@@ -72,7 +72,7 @@ def test_what_has_expired_goes_though_nothing_follows_it(node: Node) -> None:
 
 
 def test_an_archive_is_waited_for(node: Node) -> None:
-    with bascule.connect_sync(node.doors["http"]) as client:
+    with bascule.connect_sync(node.addresses["http"]) as client:
         for name, archive in (("awaited", "lake"), ("free", "")):
             client.create_stream(
                 name, f"{name}.>", retention_messages_max=100, retention_after=archive

@@ -81,7 +81,7 @@ def test_java_s_codecs_both_ways(jvm: Any, name: str) -> None:
 @pytest.fixture(scope="module")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
     with running_node(tmp_path_factory.mktemp("java")) as node:
-        with bascule.connect_sync(node.doors["http"]) as client:
+        with bascule.connect_sync(node.addresses["http"]) as client:
             for codec in Compression:
                 name = codec.value
                 client.create_stream(name, f"{name}.>", compression=codec)
@@ -93,7 +93,7 @@ def java_consumer(jvm: Any, node: Node, group: str, topic: str) -> tuple[Any, An
     """A consumer of Apache Kafka's Java client, assigned to the topic, and its TopicPartition."""
     settings = jvm.java.util.Properties()
     for key, value in {
-        "bootstrap.servers": node.doors["client"],
+        "bootstrap.servers": node.addresses["client"],
         "group.id": group,
         "auto.offset.reset": "earliest",
         "enable.auto.commit": "false",

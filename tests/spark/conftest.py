@@ -27,15 +27,15 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
     """A node that keeps its ports when it is started again; a test that stops it starts it."""
     node = Node(tmp_path_factory.mktemp("node"))
     node.start()
-    ports = {door: node.doors[door].rsplit(":", 1)[1] for door in ("client", "http", "nats")}
-    node.options = [text for door, port in ports.items() for text in (f"--{door}-port", port)]
+    ports = {name: node.addresses[name].rsplit(":", 1)[1] for name in ("client", "http", "nats")}
+    node.options = [text for name, port in ports.items() for text in (f"--{name}-port", port)]
     yield node
     node.stop()
 
 
 @pytest.fixture(scope="session")
 def client(node: Node) -> Iterator[SyncClient]:
-    with bascule.connect_sync(node.doors["http"]) as client:
+    with bascule.connect_sync(node.addresses["http"]) as client:
         yield client
 
 

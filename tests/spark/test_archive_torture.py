@@ -43,7 +43,7 @@ class Life:
         self.log = world.folder / "spark.log"
         with self.log.open("ab") as output:
             self.process = subprocess.Popen(
-                [sys.executable, __file__, world.node.doors["http"], world.stream,
+                [sys.executable, __file__, world.node.addresses["http"], world.stream,
                  str(world.folder)],
                 stdout=output,
                 stderr=subprocess.STDOUT,

@@ -182,7 +182,7 @@ class Archive:
 
     def start(self) -> subprocess.Popen[bytes]:
         said = {
-            "pipeline.server": self.world.node.doors["http"],
+            "pipeline.server": self.world.node.addresses["http"],
             "source.stream": self.world.stream,
             "source.maxOffsetsPerTrigger": "5000",
             "pipeline.trigger": "500ms",

@@ -60,7 +60,7 @@ class Flights:
         done = subprocess.run(
             [sys.executable, "publish.py", *arguments],
             cwd=self.folder,
-            env={**os.environ, "BASCULE_SERVER": self.node.doors["http"]},
+            env={**os.environ, "BASCULE_SERVER": self.node.addresses["http"]},
             capture_output=True,
             text=True,
             timeout=60,
@@ -72,7 +72,9 @@ class Flights:
     def run(self, kind: str) -> JobResult:
         """Run a declaration in the Spark of all tests."""
         path = self.folder / f"{kind}.toml"
-        server = [] if kind == "compact-lake" else [f"pipeline.server={self.node.doors['http']}"]
+        server = (
+            [] if kind == "compact-lake" else [f"pipeline.server={self.node.addresses['http']}"]
+        )
         declaration = load(path, environment={}, settings=server)
         return dispatch.run(self.spark, declaration, str(path), NO_PROGRESS)
 
@@ -100,7 +102,7 @@ def test_lake_and_log_are_one_table(  # the first: those below move the archive'
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     assert story.rows("flights").num_rows == ARCHIVED
-    monkeypatch.setattr(sys, "argv", ["one_view.py", "--server", story.node.doors["http"]])
+    monkeypatch.setattr(sys, "argv", ["one_view.py", "--server", story.node.addresses["http"]])
     runpy.run_path(str(story.folder / "one_view.py"), run_name="__main__")
     told = capsys.readouterr().out
     miles = pc.sum(flights["distance"]).as_py()

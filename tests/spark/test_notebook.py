@@ -59,7 +59,7 @@ def test_the_notebook_is_kept_without_output() -> None:
 @pytest.mark.timeout(300)
 @pytest.mark.filterwarnings("default")  # of Jupyter's own packages
 def test_every_cell_runs(jupyter: Path, node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("BASCULE_SERVER", node.doors["http"])
+    monkeypatch.setenv("BASCULE_SERVER", node.addresses["http"])
     monkeypatch.setenv("FLIGHTS_LIMIT", str(COUNT))
     monkeypatch.setenv("JDK_JAVA_OPTIONS", SHORT_LIVED["spark.driver.extraJavaOptions"])
     notebook = nbformat.read(jupyter / NOTEBOOK.name, as_version=4)

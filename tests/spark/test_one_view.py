@@ -32,7 +32,10 @@ def read(world: World, **more: str) -> Any:
     return (
         world.spark.read.format("bascule")
         .options(
-            server=world.node.doors["http"], stream=world.stream, archive=table_of(world), **more
+            server=world.node.addresses["http"],
+            stream=world.stream,
+            archive=table_of(world),
+            **more,
         )
         .load()
     )
@@ -56,7 +59,7 @@ def test_rows_are_the_same_from_history_and_log(archived: World) -> None:
     world = archived
     whole = (
         world.spark.read.format("bascule")
-        .options(server=world.node.doors["http"], stream=world.stream, includeHeaders="true")
+        .options(server=world.node.addresses["http"], stream=world.stream, includeHeaders="true")
         .load()
     )
     expected = rows(whole)
@@ -100,7 +103,9 @@ def test_a_query_starts_in_history_and_follows_the_log(archived: World) -> None:
     def run() -> list[int]:
         query = (
             spark.readStream.format("bascule")
-            .options(server=world.node.doors["http"], stream=world.stream, archive=table_of(world))
+            .options(
+                server=world.node.addresses["http"], stream=world.stream, archive=table_of(world)
+            )
             .options(startingOffsets="earliest", maxOffsetsPerTrigger="333")
             .load()
             .writeStream.format("parquet")

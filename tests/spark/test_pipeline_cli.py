@@ -50,7 +50,7 @@ location = "table"
 
 def declared(folder: Path, node: Node, stream: str) -> Path:
     path = folder / "rollup.toml"
-    path.write_text(ROLLUP.format(server=node.doors["http"], stream=stream))
+    path.write_text(ROLLUP.format(server=node.addresses["http"], stream=stream))
     return path
 
 

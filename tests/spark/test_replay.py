@@ -33,7 +33,7 @@ class Copy:
     def replay(self, **more: Any) -> Any:
         wanted = {"subject": f"{self.name}.{{subject}}", "table": self.world.table, **more}
         spec = ReplaySpec(
-            name="replay", to=self.name, server=self.world.node.doors["http"], **wanted
+            name="replay", to=self.name, server=self.world.node.addresses["http"], **wanted
         )
         return replay(self.world.spark, spec)
 
@@ -98,7 +98,7 @@ def test_kill_9_within_a_round(world: World) -> None:
     folder = world.folder / "replay"
     with (world.folder / "spark.log").open("wb") as output:
         process = subprocess.Popen(
-            [sys.executable, __file__, world.node.doors["http"], copy.name, str(world.folder)],
+            [sys.executable, __file__, world.node.addresses["http"], copy.name, str(world.folder)],
             stdout=output,
             stderr=subprocess.STDOUT,
             start_new_session=True,

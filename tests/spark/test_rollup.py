@@ -49,7 +49,7 @@ def spec_of(node: Node, stream: str, folder: Path, **changed: Any) -> RollupSpec
     spec = RollupSpec(
         name=stream.replace("_", "-"),
         source={
-            "server": node.doors["http"], "stream": stream, "startingOffsets": "earliest",
+            "server": node.addresses["http"], "stream": stream, "startingOffsets": "earliest",
             "maxOffsetsPerTrigger": "40",
         },
         checkpoint=str(folder / "checkpoint"),

@@ -66,7 +66,7 @@ def counted(folder: Path) -> dict[int, int]:
 def test_a_rollup_runs_twice(node: Node, client: SyncClient, stream: str, tmp_path: Path) -> None:
     client.publish_many((f"{stream}.x", b"%d" % n) for n in range(600))
     path = tmp_path / "rollup.toml"
-    path.write_text(ROLLUP.format(server=node.doors["http"], stream=stream))
+    path.write_text(ROLLUP.format(server=node.addresses["http"], stream=stream))
     written = bascule("sdp", path.name, "--into", "project", folder=tmp_path)
     assert written.returncode == exit_codes.OK, written.stderr
     done = bascule("sdp-run", "project", "--json", folder=tmp_path)
@@ -84,7 +84,7 @@ def test_a_rollup_runs_twice(node: Node, client: SyncClient, stream: str, tmp_pa
 @pytest.mark.timeout(400)
 def test_a_run_that_failed_is_not_taken_for_the_known_fault(node: Node, tmp_path: Path) -> None:
     path = tmp_path / "rollup.toml"
-    path.write_text(ROLLUP.format(server=node.doors["http"], stream="nowhere"))
+    path.write_text(ROLLUP.format(server=node.addresses["http"], stream="nowhere"))
     assert (
         bascule("sdp", path.name, "--into", "project", folder=tmp_path).returncode == exit_codes.OK
     )

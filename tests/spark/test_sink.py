@@ -38,7 +38,7 @@ def rows(spark: Any, stream: str, count: int, *, tasks: int = 3) -> Any:
 
 
 def write(frame: Any, node: Node, **options: str) -> None:
-    frame.write.format("bascule").options(server=node.doors["http"], **options).mode(
+    frame.write.format("bascule").options(server=node.addresses["http"], **options).mode(
         "append"
     ).save()
 
@@ -118,14 +118,14 @@ def copy(
     """A query from a stream to another, run to the end of what there is."""
     frame = (
         spark.readStream.format("bascule")
-        .options(server=node.doors["http"], stream=source, startingOffsets="earliest")
+        .options(server=node.addresses["http"], stream=source, startingOffsets="earliest")
         .option("maxOffsetsPerTrigger", "1000")
         .load()
         .selectExpr(f"concat('{target}.', partition) AS subject", "key", "value", "offset")
     )
     query = (
         frame.writeStream.format("bascule")
-        .options(server=node.doors["http"], checkpointLocation=str(directory / "checkpoint"))
+        .options(server=node.addresses["http"], checkpointLocation=str(directory / "checkpoint"))
         .options(**more)
         .trigger(availableNow=True)
         .start()
@@ -156,7 +156,7 @@ def test_a_stream_is_written_to_another(
 def test_restarts_of_the_nats_server_during_a_write(spark: Any, tmp_path: Path) -> None:
     with running_nats(tmp_path / "nats") as server, running_node(tmp_path, nats=server.url) as node:
         node.create("rows", "rows.>")
-        with bascule.connect_sync(node.doors["http"]) as client:
+        with bascule.connect_sync(node.addresses["http"]) as client:
             restarts: list[int] = []
 
             def disturb() -> None:
@@ -233,7 +233,9 @@ def test_a_stream_is_not_overwritten(spark: Any, node: Node, stream: str) -> Non
     from pyspark.errors import PySparkException
 
     frame = spark.range(3).selectExpr("cast(id AS string) AS value")
-    writer = frame.write.format("bascule").options(server=node.doors["http"], subject=f"{stream}.a")
+    writer = frame.write.format("bascule").options(
+        server=node.addresses["http"], subject=f"{stream}.a"
+    )
     with pytest.raises(PySparkException, match="only appended to"):
         writer.mode("overwrite").save()
 

@@ -44,7 +44,7 @@ class Query:
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
                 [
-                    sys.executable, __file__, self.node.doors["http"], str(self.directory),
+                    sys.executable, __file__, self.node.addresses["http"], str(self.directory),
                     "end" if to_the_end else "on",
                 ],
                 stdout=log,
@@ -92,8 +92,8 @@ def query(tmp_path: Path) -> Iterator[Query]:
     node = Node(tmp_path / "node")
     node.directory.mkdir()
     node.start()
-    ports = {door: node.doors[door].rsplit(":", 1)[1] for door in ("client", "http", "nats")}
-    node.options = [text for door, port in ports.items() for text in (f"--{door}-port", port)]
+    ports = {name: node.addresses[name].rsplit(":", 1)[1] for name in ("client", "http", "nats")}
+    node.options = [text for name, port in ports.items() for text in (f"--{name}-port", port)]
     query = Query(node, tmp_path)
     yield query
     query.kill()
@@ -112,14 +112,14 @@ def test_each_row_is_stored_once(query: Query, request: pytest.FixtureRequest) -
     query.node.create("out", "out.>", partitions=2, partition_by="key", **window)
     began, sent, met = time.monotonic(), 0, Counter[str]()
     for number in range(1, rounds + 1):
-        with bascule.connect_sync(query.node.doors["http"]) as client:
+        with bascule.connect_sync(query.node.addresses["http"]) as client:
             client.publish_many(message(n) for n in range(sent, sent + ROWS_PER_ROUND))
             sent += ROWS_PER_ROUND
             met += live_and_die(query, client, dice, anywhere=number % 5 == 1 < rounds)
         print(f"round {number}: {dict(met)}, {time.monotonic() - began:.0f} s", flush=True)
     query.start(to_the_end=True)
     query.wait(sent)
-    with bascule.connect_sync(query.node.doors["http"]) as client:
+    with bascule.connect_sync(query.node.addresses["http"]) as client:
         stored = Counter(
             int(m.value or b"-1")
             for partition in range(2)

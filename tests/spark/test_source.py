@@ -32,7 +32,7 @@ def fill(client: SyncClient, stream: str, count: int, *, first: int = 0) -> None
 
 
 def options(node: Node, stream: str, **more: str) -> dict[str, str]:
-    return {"server": node.doors["http"], "stream": stream, **more}
+    return {"server": node.addresses["http"], "stream": stream, **more}
 
 
 def reading(spark: Any, node: Node, stream: str, **more: str) -> Any:
@@ -94,7 +94,7 @@ def test_ranges(spark: Any, node: Node, client: SyncClient, stream: str) -> None
     asked = {"startingOffsets": '{"0": 100}', "endingOffsets": '{"0": 140}', "minPartitions": "9"}
     assert read(**asked) == list(range(100, 140))
     assert read(startingOffsets="latest") == []
-    by_path = spark.read.format("bascule").option("server", node.doors["http"]).load(stream)
+    by_path = spark.read.format("bascule").option("server", node.addresses["http"]).load(stream)
     assert by_path.count() == 500
 
 
@@ -124,7 +124,7 @@ def test_several_streams_at_once(spark: Any, node: Node, client: SyncClient) -> 
             name, f"{name}.>", partitions=partitions, partition_by="subject", sync="interval"
         )
         fill(client, name, 100)
-    http = node.doors["http"]
+    http = node.addresses["http"]
 
     def places(**said: str) -> set[tuple[str, int, int]]:
         frame = spark.read.format("bascule").options(server=http, **said).load()
@@ -339,7 +339,9 @@ def test_streams_and_partitions_that_come_later(
     def run() -> list[tuple[str, int, int]]:
         query = (
             spark.readStream.format("bascule")
-            .options(server=node.doors["http"], streamPattern="late_.*", startingOffsets="earliest")
+            .options(
+                server=node.addresses["http"], streamPattern="late_.*", startingOffsets="earliest"
+            )
             .load()
             .writeStream.format("parquet")
             .option("checkpointLocation", str(tmp_path / "checkpoint"))
@@ -444,7 +446,7 @@ def test_a_killed_query_repeats_and_skips_nothing(
     fill(client, stream, 4_000)
     log = (tmp_path / "spark.log").open("wb")
     process = subprocess.Popen(
-        [sys.executable, __file__, node.doors["http"], stream, str(tmp_path)],
+        [sys.executable, __file__, node.addresses["http"], stream, str(tmp_path)],
         stdout=log,
         stderr=subprocess.STDOUT,
         start_new_session=True,

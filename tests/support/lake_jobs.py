@@ -33,14 +33,14 @@ class World:
 
     def spec(self, **more: Any) -> ArchiveSpec:
         wanted = {"name": f"archive-{self.stream}", "table": self.table, **more}
-        return ArchiveSpec(stream=self.stream, server=self.node.doors["http"], **wanted)
+        return ArchiveSpec(stream=self.stream, server=self.node.addresses["http"], **wanted)
 
     def archive(self, **more: Any) -> Any:
         return archive(self.spark, self.spec(**more))
 
     def audit(self, **more: Any) -> Any:
         wanted = {"name": "audit", "stream": self.stream, "table": self.table, **more}
-        return audit(self.spark, AuditSpec(server=self.node.doors["http"], **wanted))
+        return audit(self.spark, AuditSpec(server=self.node.addresses["http"], **wanted))
 
     def open(self) -> LakeTable:
         return open_table(self.table.address())

@@ -220,7 +220,7 @@ def eventually(look: Callable[[], object], what: str, seconds: float = 20.0) -> 
 
 def metric(node: Node, name: str, **labels: str) -> float:
     """One sample of /metrics; 0 where there is none."""
-    with urllib.request.urlopen(node.doors["http"] + "/metrics", timeout=10) as response:
+    with urllib.request.urlopen(node.addresses["http"] + "/metrics", timeout=10) as response:
         text = response.read().decode()
     wanted = "{" + ",".join(f'{k}="{v}"' for k, v in labels.items()) + "}" if labels else ""
     for line in text.splitlines():

@@ -74,28 +74,28 @@ def _ports(directory: Path) -> str | None:
 
 
 def wait_for(look: Any, process: subprocess.Popen[bytes] | None, log: Path) -> Any:
-    """What `look` finds, once it finds something; fails when the process ends or time is up."""
+    """Poll `look` until it returns a value; fail if the process ends or the time is over."""
     assert process is not None
     deadline = time.monotonic() + START_SECONDS_MAX
     while (found := look()) is None:
         if time.monotonic() > deadline:
-            raise AssertionError(f"nothing within {START_SECONDS_MAX} s: {log.read_text()}")
+            raise AssertionError(f"timed out after {START_SECONDS_MAX} s: {log.read_text()}")
         with contextlib.suppress(subprocess.TimeoutExpired):
             code = process.wait(0.01)
-            raise AssertionError(f"ended with {code}: {log.read_text()}")
+            raise AssertionError(f"the process exited with {code}: {log.read_text()}")
     return found
 
 
 @dataclass
 class Node:
-    """A `bascule serve` process over one data directory; it can be killed and started again."""
+    """A `bascule serve` process over one data directory; it can be killed and restarted."""
 
     directory: Path
     nats: str | None = None
     options: Sequence[str] = ()
     environment: dict[str, str] = field(default_factory=dict)
     process: subprocess.Popen[bytes] | None = None
-    doors: dict[str, Any] = field(default_factory=dict)
+    addresses: dict[str, Any] = field(default_factory=dict)
 
     @property
     def log(self) -> Path:
@@ -105,7 +105,7 @@ class Node:
         ready = self.directory / "ready.json"
         ready.unlink(missing_ok=True)
         self.spawn(ready)
-        self.doors = json.loads(
+        self.addresses = json.loads(
             wait_for(lambda: ready.read_text() if ready.exists() else None, self.process, self.log)
         )
 
@@ -136,7 +136,7 @@ class Node:
     def call(self, method: str, path: str, body: object = None) -> Any:
         """Raises urllib.error.HTTPError for an error status."""
         request = urllib.request.Request(
-            self.doors["http"] + path,
+            self.addresses["http"] + path,
             data=None if body is None else json.dumps(body).encode(),
             method=method,
             headers={"content-type": "application/json"},
@@ -196,7 +196,7 @@ def running_node(
 
 
 class RawNats:
-    """A NATS connection of blocking reads and no protocol help, for publishing at speed."""
+    """A minimal blocking NATS connection, for fast publishing."""
 
     def __init__(self, port: int) -> None:
         self.received = b""
@@ -211,28 +211,28 @@ class RawNats:
         self.socket.sendall(data)
 
     def flush(self) -> None:
-        """Return once the server has seen everything sent."""
+        """Return once the server has processed everything sent."""
         self.socket.sendall(b"PING\r\n")
         while b"PONG\r\n" not in self.received:
             self._receive()
         self.received = self.received.replace(b"PONG\r\n", b"", 1)
 
     def messages(self) -> list[tuple[bytes, bytes]]:
-        """(subject, payload) of each whole message; reads once where there is none."""
-        found = self._take()
+        """(subject, payload) of each complete message; reads once if there is none."""
+        found = self._parse()
         if not found:
             self._receive()
-            found = self._take()
+            found = self._parse()
         return found
 
     def _receive(self) -> None:
-        """Raises: ConnectionResetError at the end of the connection."""
+        """Raises: ConnectionResetError if the server closed the connection."""
         data = self.socket.recv(1 << 16)
         if not data:
             raise ConnectionResetError("the NATS server closed the connection")
         self.received += data
 
-    def _take(self) -> list[tuple[bytes, bytes]]:
+    def _parse(self) -> list[tuple[bytes, bytes]]:
         found = []
         while True:
             line, separator, rest = self.received.partition(b"\r\n")
