@@ -44,7 +44,7 @@ SERVER = "http://127.0.0.1:9080"
 
 
 class ImageAdmin:
-    """The admin side of a node without its logs: what is decided, and empty partitions."""
+    """`StreamAdmin` and `StatusSource` over a metadata image, with empty partitions and no logs."""
 
     def __init__(self) -> None:
         self.image = Image()
@@ -58,21 +58,21 @@ class ImageAdmin:
     async def create_stream(self, name: str, config: StreamConfig) -> tuple[StreamDefinition, bool]:
         id = bytes([len(self.image.streams)]) * 16
         decided = create_stream(self.image, name, config, id=id, now_ms=1_700_000_000_000)
-        self._carry_out(decided)
+        self._apply(decided)
         return self.image.streams[name], not isinstance(decided, Existing)
 
     async def alter_stream(self, name: str, changes: Mapping[str, Any]) -> StreamDefinition:
-        self._carry_out(alter_stream(self.image, name, changes))
+        self._apply(alter_stream(self.image, name, changes))
         return self.image.streams[name]
 
     async def set_paused(self, name: str, paused: bool) -> StreamDefinition:
-        self._carry_out((pause_stream if paused else resume_stream)(self.image, name))
+        self._apply((pause_stream if paused else resume_stream)(self.image, name))
         return self.image.streams[name]
 
     async def purge_stream(
         self, name: str, *, to_offset: int | None, before_ms: int | None, partition: int | None
     ) -> StreamInfo:
-        """Empty partitions have one thing to purge: where they start."""
+        """Purging an empty partition only moves its start offset."""
         check_purge(self.image, name, partition=partition)
         assert before_ms is None or to_offset is None
         target = 40 if to_offset is None else to_offset
@@ -82,7 +82,7 @@ class ImageAdmin:
         self.start_offset = max(self.start_offset, target)
         return self.stream_info(name)
 
-    def _carry_out(self, decided: Command | Existing) -> None:
+    def _apply(self, decided: Command | Existing) -> None:
         if not isinstance(decided, Existing):
             self.image = apply(self.image, decided)
 
@@ -150,7 +150,7 @@ Call = Callable[..., httpx.Response]
 def call(admin: ImageAdmin) -> Call:
     app = create_app(
         admin,
-        None,  # offsets are tried against a real node
+        None,  # tests/e2e/test_offsets.py tests offsets against a real node
         admin,
         defaults=StreamDefaults(sync="interval"),
         body_bytes_max=2_048,
@@ -254,7 +254,7 @@ def test_unknown_paths_and_methods(call: Call) -> None:
     assert traversal.status_code == 404
 
 
-def test_a_stranger_s_host_name_is_refused(call: Call) -> None:
+def test_a_foreign_host_name_is_refused(call: Call) -> None:
     refused = call("GET", "/v1/node", headers={"host": "evil.example:9080"})
     assert (refused.status_code, error_of(refused)["code"]) == (403, "forbidden_host")
     for host in ("localhost:9080", "127.0.0.1", "[::1]:9080"):
@@ -367,7 +367,7 @@ def test_refused_purges(call: Call, body: Any, status: int, code: str, says: str
     assert says in error_of(refused)["message"]
 
 
-def test_failures_of_the_node_have_the_same_shape(call: Call, admin: ImageAdmin) -> None:
+def test_internal_errors_have_the_error_body(call: Call, admin: ImageAdmin) -> None:
     admin.broken = PartitionFailed("a", 0, "disk full")
     assert error_of(call("DELETE", "/v1/streams/a"))["code"] == "partition_failed"
     admin.broken = OSError("secret path")
@@ -406,7 +406,7 @@ def test_metrics(call: Call, admin: ImageAdmin) -> None:
     )
 
 
-def test_the_openapi_document_is_whole(call: Call) -> None:
+def test_the_openapi_document_is_complete(call: Call) -> None:
     document = call("GET", "/v1/openapi.json").json()
     assert document["openapi"].startswith("3.1")
     schemas = document["components"]["schemas"]
@@ -445,8 +445,8 @@ def test_every_error_code_is_documented_with_its_status() -> None:
     assert not unsaid, f"no operation in http/routes.py says that it answers {unsaid}"
 
 
-def test_what_is_described_is_what_is_served(call: Call) -> None:
-    """Every property of an answer is in its schema, and every required one in the answer."""
+def test_responses_match_their_schemas(call: Call) -> None:
+    """Responses have exactly the properties of their schema, and all required ones."""
     call("POST", "/v1/streams", json={"name": "a", "subject": "a.>"})
     document = call("GET", "/v1/openapi.json").json()
     schemas = document["components"]["schemas"]
@@ -461,7 +461,7 @@ def test_what_is_described_is_what_is_served(call: Call) -> None:
         assert set(schemas[name]["required"]) <= body.keys()
 
 
-def test_the_page_needs_nothing_from_elsewhere(call: Call) -> None:
+def test_the_docs_page_is_self_contained(call: Call) -> None:
     page = call("GET", "/docs")
     assert page.headers["content-type"].startswith("text/html")
     assert "curl http://127.0.0.1:9080/v1/streams" in page.text

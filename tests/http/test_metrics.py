@@ -1,4 +1,4 @@
-"""Histograms, statistics, and the list of metrics held to what is counted and documented."""
+"""Histograms and statistics; every counter is a metric and every metric is documented."""
 
 from __future__ import annotations
 
@@ -39,7 +39,9 @@ DOCUMENT = (Path(__file__).parents[2] / "docs" / "metrics.md").read_text()
 
 
 @given(st.sampled_from([SECONDS, BYTES, COUNTS]), st.lists(st.integers(0, 1 << 70), max_size=20))
-def test_values_land_in_the_first_bucket_that_holds_them(scale: Scale, values: list[int]) -> None:
+def test_a_value_counts_in_the_lowest_bucket_that_includes_it(
+    scale: Scale, values: list[int]
+) -> None:
     histogram = Histogram(scale)
     expected = [0] * scale.buckets
     for value in values:
@@ -67,7 +69,7 @@ def test_histograms_add_up() -> None:
     assert (whole.count, whole.total) == (2, 10**9 + 1_000)
 
 
-def test_statistics_are_read_when_they_are_asked_for() -> None:
+def test_statistics_are_read_lazily() -> None:
     asked: list[str] = []
     lazy = LazyMapping({"a": lambda: asked.append("a") or 1, "b": lambda: asked.append("b") or 2})
     assert (set(lazy), len(lazy), asked) == ({"a", "b"}, 2, [])
@@ -78,8 +80,8 @@ def test_statistics_are_read_when_they_are_asked_for() -> None:
     assert copied["requests"] == {}
 
 
-def test_the_text_is_read_by_prometheus_s_own_parser() -> None:
-    """Escapes, units and cumulated buckets, as a foreign decoder sees them."""
+def test_the_prometheus_parser_reads_the_text() -> None:
+    """Escapes, units and cumulative buckets, as the parser of prometheus_client reads them."""
     histogram = Histogram(SECONDS)
     for value in (1, 10**6, 10**12):
         histogram.observe(value)
@@ -106,7 +108,7 @@ def test_the_text_is_read_by_prometheus_s_own_parser() -> None:
     assert samples[f"{seconds}_sum", node] == pytest.approx(1_000.001, abs=1e-6)
 
 
-def test_the_lag_of_syncs_is_that_of_the_oldest_record() -> None:
+def test_the_sync_lag_is_the_age_of_the_oldest_unsynced_record() -> None:
     metrics = PartitionMetrics()
     assert metrics.sync_lag_ns(50) == 0
     metrics.on_appended(records=1, bytes=100, now_ns=60)
@@ -122,7 +124,7 @@ def test_the_lag_of_syncs_is_that_of_the_oldest_record() -> None:
     assert (metrics.sync_ns.count, metrics.sync_ns.total) == (2, 15)
 
 
-def test_a_disk_that_fills_up_degrades_the_node() -> None:
+def test_a_nearly_full_disk_degrades_the_node() -> None:
     assert disk_health(free_bytes=5, total_bytes=100).state == "ok"
     low = disk_health(free_bytes=4, total_bytes=100)
     assert low.state == "degraded"
@@ -141,9 +143,9 @@ SECTIONS = {
     "RetentionCounts": "retention",
     "CompactionCounts": "compaction",
 }
-"""Class of counters -> where `Node.statistics` holds it."""
+"""Class of counters -> its section of `NodeStatus.statistics`."""
 MERGED = {path.rpartition(".")[2] for path in REFUSALS}
-"""Fields that are one metric together, told apart by its label `reason`."""
+"""Fields that form one metric with the label `reason`."""
 
 
 LIBRARIES = {"client", "raft_driver"}
@@ -168,18 +170,18 @@ def counting_classes() -> dict[str, type]:
 def test_every_counter_is_a_metric() -> None:
     classes = counting_classes()
     assert {"PartitionCounts", "ListenerStatistics"} <= classes.keys()
-    assert classes.keys() <= SECTIONS.keys(), "say in SECTIONS where Node.statistics holds it"
+    assert classes.keys() <= SECTIONS.keys(), "add the section of NodeStatus.statistics to SECTIONS"
     missing = [
         f"{SECTIONS[name]}.{item.name}"
         for name, cls in classes.items()
         for item in fields(cls)
         if item.name not in MERGED and f"{SECTIONS[name]}.{item.name}" not in METRIC_FAMILIES
     ]
-    assert not missing, f"http/metrics/families.py names no metric for {missing}"
+    assert not missing, f"http/metrics/families.py has no metric for {missing}"
     assert {f"stream.{name}" for name in PARTITION_METRICS} <= METRIC_FAMILIES.keys()
 
 
-def test_every_metric_is_documented_as_it_is() -> None:
+def test_every_metric_is_documented() -> None:
     rows = [
         f"| `{d.full_name}` | {d.kind} | {', '.join(d.labels)} | {d.about} |"
         for d in METRIC_FAMILIES.values()
@@ -208,14 +210,14 @@ def test_names_follow_prometheus() -> None:
         assert family.about.endswith("."), family.name
 
 
-def test_examples_and_questions_ask_for_metrics_that_exist() -> None:
+def test_examples_and_queries_use_existing_metrics() -> None:
     root = Path(__file__).parents[2]
     known = {f"bascule_partition_{name}" for name in PARTITION_GAUGES}
     known |= {family.full_name for family in METRIC_FAMILIES.values()}
     known |= {f"{d.full_name}_bucket" for d in METRIC_FAMILIES.values() if d.histogram}
     known |= {"bascule_ready", "bascule_partition_failed", "bascule_stream_paused"}
     alerts = (root / "examples" / "prometheus-alerts.yml").read_text()
-    questions = DOCUMENT.partition("```promql")[2].partition("```")[0]
-    asked = set(re.findall(r"bascule_\w+", alerts + questions))
-    assert len(asked) > 10
-    assert asked <= known, f"no such metrics: {asked - known}"
+    queries = DOCUMENT.partition("```promql")[2].partition("```")[0]
+    used = set(re.findall(r"bascule_\w+", alerts + queries))
+    assert len(used) > 10
+    assert used <= known, f"no such metrics: {used - known}"

@@ -1,4 +1,4 @@
-"""What Fetch answers, at once and after waiting: real logs, no socket."""
+"""Fetch responses, at once and after waiting, over real logs without a socket."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_followers_and_sessions_are_refused(harness: HandlerHarness) -> None:
     assert harness.handle(follower, 12).session_id == 0
 
 
-def test_the_first_batch_is_whole_whatever_the_limits(harness: HandlerHarness) -> None:
+def test_the_first_batch_is_whole_regardless_of_the_limits(harness: HandlerHarness) -> None:
     whole = harness.fetch(fetch_offset=0, partition_max_bytes=0)
     first = len(build_batch(make_records(0, 10), base_offset=0))
     assert record_bytes(whole) == first
@@ -139,12 +139,12 @@ def test_every_segment_is_reached(harness: HandlerHarness) -> None:
 # -- Fetch that waits ---------------------------------------------------------------------------
 
 
-def waiting(harness: HandlerHarness, request: FetchRequest) -> asyncio.Future[Any]:
+def start_fetch(harness: HandlerHarness, request: FetchRequest) -> asyncio.Future[Any]:
     return asyncio.ensure_future(harness.handle_async(request, 12))
 
 
-async def until(condition: Any) -> None:
-    """Let the loop turn until `condition` holds."""
+async def wait_until(condition: Any) -> None:
+    """Run the event loop until `condition` holds."""
     while not condition():
         await asyncio.get_running_loop().run_in_executor(None, lambda: None)
 
@@ -152,8 +152,8 @@ async def until(condition: Any) -> None:
 def test_a_fetch_at_the_end_waits_for_a_commit(harness: HandlerHarness) -> None:
     async def scene() -> None:
         request = fetch_request("flights", fetch_offset=200, wait_ms=LONG_WAIT_MS)
-        answer = waiting(harness, request)
-        await until(lambda: harness.flights.watchers)
+        answer = start_fetch(harness, request)
+        await wait_until(lambda: harness.flights.watchers)
         append(harness.flights, make_records(200, 1), commit=False)
         assert harness.purgatory is not None
         assert harness.flights.watchers
@@ -166,31 +166,33 @@ def test_a_fetch_at_the_end_waits_for_a_commit(harness: HandlerHarness) -> None:
     asyncio.run(scene())
 
 
-def test_a_fetch_waits_for_its_least_bytes(harness: HandlerHarness) -> None:
+def test_a_fetch_waits_for_min_bytes(harness: HandlerHarness) -> None:
     async def scene() -> None:
         request = fetch_request("flights", fetch_offset=200, wait_ms=LONG_WAIT_MS, bytes_min=3_000)
-        answer = waiting(harness, request)
+        answer = start_fetch(harness, request)
         for first in (200, 210, 220):  # some 1,400 bytes each: the third is needed
-            await until(lambda: harness.flights.watchers)
+            await wait_until(lambda: harness.flights.watchers)
             assert not answer.done()
             before = set(harness.flights.watchers)
             append(harness.flights, make_records(first, 10))
-            await until(lambda before=before: harness.flights.watchers != before)
+            await wait_until(lambda before=before: harness.flights.watchers != before)
         assert record_bytes((await answer).responses[0].partitions[0]) >= 3_000
 
     asyncio.run(scene())
 
 
-def test_a_wait_ends_empty_when_its_time_is_over(harness: HandlerHarness) -> None:
+def test_a_wait_times_out_with_an_empty_response(harness: HandlerHarness) -> None:
     answer = harness.fetch(fetch_offset=200, wait_ms=5)
     assert (answer.error_code, record_bytes(answer)) == (0, 0)
     assert not harness.flights.watchers
 
 
-def test_a_wait_ends_when_the_stream_goes_or_fails(harness: HandlerHarness) -> None:
+def test_a_wait_ends_when_the_stream_is_deleted_or_fails(harness: HandlerHarness) -> None:
     async def scene(change: Any, code: ErrorCode) -> None:
-        answer = waiting(harness, fetch_request("flights", fetch_offset=200, wait_ms=LONG_WAIT_MS))
-        await until(lambda: harness.flights.watchers)
+        answer = start_fetch(
+            harness, fetch_request("flights", fetch_offset=200, wait_ms=LONG_WAIT_MS)
+        )
+        await wait_until(lambda: harness.flights.watchers)
         change()
         assert (await answer).responses[0].partitions[0].error_code == code
 
@@ -212,7 +214,7 @@ def test_a_cancelled_wait_leaves_no_watcher(harness: HandlerHarness) -> None:
                 fetch_request("flights", fetch_offset=200, wait_ms=LONG_WAIT_MS), 12
             )
         )
-        await until(lambda: harness.flights.watchers)
+        await wait_until(lambda: harness.flights.watchers)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
@@ -221,10 +223,12 @@ def test_a_cancelled_wait_leaves_no_watcher(harness: HandlerHarness) -> None:
     asyncio.run(scene())
 
 
-def test_closed_delays_let_everybody_go(harness: HandlerHarness) -> None:
+def test_a_closed_purgatory_ends_all_waits(harness: HandlerHarness) -> None:
     async def scene() -> None:
-        answer = waiting(harness, fetch_request("flights", fetch_offset=200, wait_ms=LONG_WAIT_MS))
-        await until(lambda: harness.flights.watchers)
+        answer = start_fetch(
+            harness, fetch_request("flights", fetch_offset=200, wait_ms=LONG_WAIT_MS)
+        )
+        await wait_until(lambda: harness.flights.watchers)
         harness.purgatory.close()
         assert (await answer).responses[0].partitions[0].error_code == 0
         late = await harness.handle_async(fetch_request("empty", wait_ms=LONG_WAIT_MS), 12)

@@ -1,4 +1,4 @@
-"""What each request but Fetch is answered, straight from the handlers: real logs, no socket."""
+"""Responses of all handlers but Fetch, over real logs without a socket."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from support.served_stream import NODE, TIMESTAMP, append, make_records
 # -- ApiVersions, FindCoordinator, Produce ------------------------------------------------------
 
 
-def test_api_versions_lists_what_is_served(harness: HandlerHarness) -> None:
+def test_api_versions_lists_the_supported_versions(harness: HandlerHarness) -> None:
     answer = harness.handle(ApiVersionsRequest(), 3)
     assert answer.error_code == 0
     table = {a.api_key: (a.min_version, a.max_version) for a in answer.api_keys}
@@ -48,7 +48,7 @@ def test_an_unknown_api_versions_version_gets_the_table_with_an_error(
 
 
 @pytest.mark.parametrize("version", range(7))
-def test_this_node_is_every_coordinator(harness: HandlerHarness, version: int) -> None:
+def test_this_node_coordinates_every_group(harness: HandlerHarness, version: int) -> None:
     answer = harness.handle(FindCoordinatorRequest("g", coordinator_keys=["g", "h"]), version)
     found = [answer] if version < 4 else answer.coordinators
     assert {(c.error_code, c.node_id, c.host, c.port) for c in found} == {(0, 7, "here", 9092)}
@@ -72,7 +72,7 @@ def test_produce_is_refused_with_the_subject(harness: HandlerHarness) -> None:
 # -- Metadata -----------------------------------------------------------------------------------
 
 
-def test_metadata_of_everything(harness: HandlerHarness) -> None:
+def test_metadata_of_all_streams(harness: HandlerHarness) -> None:
     for version, topics in ((0, ()), (1, None), (13, None)):
         answer = harness.handle(MetadataRequest(topics), version)
         assert [t.name for t in answer.topics] == ["broken", "empty", "flights"]
@@ -123,7 +123,7 @@ def list_offset(
     return answer.error_code, answer.offset, answer.timestamp
 
 
-def test_offsets_of_both_ends(harness: HandlerHarness) -> None:
+def test_earliest_and_latest_offsets(harness: HandlerHarness) -> None:
     append(harness.flights, make_records(200, 5), commit=False)
     assert list_offset(harness, -1) == (0, 200, -1)
     assert list_offset(harness, -2) == (0, 0, -1)
@@ -162,7 +162,7 @@ def test_offsets_that_cannot_be_listed(harness: HandlerHarness) -> None:
 # -- OffsetForLeaderEpoch -----------------------------------------------------------------------
 
 
-def test_where_epochs_end(harness: HandlerHarness) -> None:
+def test_epoch_end_offsets(harness: HandlerHarness) -> None:
     epoch = harness.flights.leader_epoch
     append(harness.flights, make_records(200, 5), commit=False)
 

@@ -35,8 +35,8 @@ def with_offsets(harness: HandlerHarness, tmp_path: Any) -> HandlerHarness:
     return harness
 
 
-def ask(harness: HandlerHarness, *requests: tuple[Request[Any], int]) -> list[Any]:
-    """Answers to requests one after the other, while the offsets are followed."""
+def handle_all(harness: HandlerHarness, *requests: tuple[Request[Any], int]) -> list[Any]:
+    """Handle the requests one after the other while the offset store follows `_offsets`."""
     offsets = harness.context.offsets
     assert isinstance(offsets, CommittedOffsetStore)
 
@@ -69,7 +69,7 @@ def fetch(
     partitions: tuple[int, ...] | None = (0,),
     **fields: Any,
 ) -> tuple[OffsetFetchRequest, int]:
-    """`partitions` None asks for all that the group has."""
+    """`partitions` None requests all offsets of the group."""
     topic_id = FLIGHTS_ID if name == "flights" else UNKNOWN_ID
     group = fields.pop("group_id", "billing")
     if version < 8:
@@ -82,7 +82,7 @@ def fetch(
     return OffsetFetchRequest(groups=[OffsetFetchGroup(group, topics=asked, **fields)]), version
 
 
-def found(answer: Any, version: int) -> list[tuple[str, bytes, int, int, int, str, int]]:
+def fetched(answer: Any, version: int) -> list[tuple[str, bytes, int, int, int, str, int]]:
     if version >= 8:
         assert [group.group_id for group in answer.groups] == ["billing"]
         topics = answer.groups[0].topics
@@ -104,10 +104,10 @@ def code(answer: Any) -> int:
 
 @pytest.mark.parametrize("version", COMMIT_VERSIONS)
 def test_a_commit_is_fetched_back(with_offsets: HandlerHarness, version: int) -> None:
-    done, answer = ask(with_offsets, commit(version=version, metadata="m"), fetch(5))
+    done, answer = handle_all(with_offsets, commit(version=version, metadata="m"), fetch(5))
     assert code(done) == ErrorCode.NONE
     assert done.topics[0].topic_id == (FLIGHTS_ID if version >= 10 else NO_ID)
-    assert found(answer, 5) == [("flights", NO_ID, 0, 7, 3, "m", 0)]
+    assert fetched(answer, 5) == [("flights", NO_ID, 0, 7, 3, "m", 0)]
 
 
 @pytest.mark.parametrize("version", FETCH_VERSIONS)
@@ -115,22 +115,24 @@ def test_fetch_in_every_version(with_offsets: HandlerHarness, version: int) -> N
     requests = [commit(), fetch(version), fetch(version, partitions=(0, 4))]
     if version >= 2:
         requests.append(fetch(version, partitions=None))
-    _, one, two, *rest = ask(with_offsets, *requests)
+    _, one, two, *rest = handle_all(with_offsets, *requests)
     id = FLIGHTS_ID if version >= 10 else NO_ID
     held = ("flights", id, 0, 7, 3, "", 0)
-    assert found(one, version) == [held]
-    assert found(two, version) == [held, ("flights", id, 4, -1, -1, "", 0)]
+    assert fetched(one, version) == [held]
+    assert fetched(two, version) == [held, ("flights", id, 4, -1, -1, "", 0)]
     for everything in rest:
-        assert [row[:1] + row[2:] for row in found(everything, version)] == [held[:1] + held[2:]]
+        assert [row[:1] + row[2:] for row in fetched(everything, version)] == [held[:1] + held[2:]]
         if version >= 10:
             assert everything.groups[0].topics[0].topic_id == FLIGHTS_ID
 
 
 def test_a_group_that_never_committed_has_nothing(with_offsets: HandlerHarness) -> None:
-    (answer,) = ask(with_offsets, fetch(group_id="billing"))
-    assert found(answer, 9) == [("flights", NO_ID, 0, -1, -1, "", 0)]
-    (answer,) = ask(with_offsets, fetch(10, name="nobody"))
-    assert found(answer, 10) == [("nobody", UNKNOWN_ID, 0, -1, -1, "", ErrorCode.UNKNOWN_TOPIC_ID)]
+    (answer,) = handle_all(with_offsets, fetch(group_id="billing"))
+    assert fetched(answer, 9) == [("flights", NO_ID, 0, -1, -1, "", 0)]
+    (answer,) = handle_all(with_offsets, fetch(10, name="nobody"))
+    assert fetched(answer, 10) == [
+        ("nobody", UNKNOWN_ID, 0, -1, -1, "", ErrorCode.UNKNOWN_TOPIC_ID)
+    ]
 
 
 @pytest.mark.parametrize(
@@ -149,52 +151,52 @@ def test_a_group_that_never_committed_has_nothing(with_offsets: HandlerHarness) 
         ({"group_instance_id": "static"}, ErrorCode.UNKNOWN_MEMBER_ID),
     ],
 )
-def test_what_is_refused(
+def test_invalid_commits_are_refused(
     with_offsets: HandlerHarness, fields: dict[str, Any], expected: ErrorCode
 ) -> None:
-    done, answer = ask(with_offsets, commit(**fields), fetch(partitions=None))
+    done, answer = handle_all(with_offsets, commit(**fields), fetch(partitions=None))
     assert code(done) == expected
-    assert found(answer, 9) == []
+    assert fetched(answer, 9) == []
 
 
 def test_a_member_of_a_group_is_refused(with_offsets: HandlerHarness) -> None:
-    (answer,) = ask(with_offsets, fetch(member_id="someone", member_epoch=3))
+    (answer,) = handle_all(with_offsets, fetch(member_id="someone", member_epoch=3))
     assert answer.groups[0].error_code == ErrorCode.UNKNOWN_MEMBER_ID
     assert list(answer.groups[0].topics) == []
 
 
-def test_what_is_named_twice_counts_once(with_offsets: HandlerHarness) -> None:
+def test_the_last_entry_of_a_repeated_partition_counts(with_offsets: HandlerHarness) -> None:
     request, version = commit()
     request.topics[0].partitions = [OffsetCommitPartition(0, n) for n in (4, 9, 6)]
     asked, _ = fetch(partitions=None)
     asked.groups = [*asked.groups, *asked.groups]
-    done, answer = ask(with_offsets, (request, version), (asked, 9))
+    done, answer = handle_all(with_offsets, (request, version), (asked, 9))
     assert [p.error_code for p in done.topics[0].partitions] == [0, 0, 0]
-    assert found(answer, 9)[0][3] == 6
+    assert fetched(answer, 9)[0][3] == 6
     (log,) = with_offsets.partitions.stream(OFFSETS_STREAM) or ()
     assert log.high_watermark.offset == 1
 
 
-def test_good_and_bad_partitions_of_one_request(with_offsets: HandlerHarness) -> None:
+def test_valid_and_invalid_partitions_in_one_request(with_offsets: HandlerHarness) -> None:
     request, version = commit()
     request.topics[0].partitions = [
         OffsetCommitPartition(0, 4), OffsetCommitPartition(9, 4),
     ]  # fmt: skip
-    done, answer = ask(with_offsets, (request, version), fetch())
+    done, answer = handle_all(with_offsets, (request, version), fetch())
     assert [p.error_code for p in done.topics[0].partitions] == [
         0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
     ]  # fmt: skip
-    assert found(answer, 9)[0][3] == 4
+    assert fetched(answer, 9)[0][3] == 4
 
 
 @pytest.mark.parametrize("version", FETCH_VERSIONS)
 def test_without_the_stream_clients_get_an_error_they_do_not_retry(
     harness: HandlerHarness, version: int
 ) -> None:
-    done, answer = ask(harness, commit(), fetch(version))
+    done, answer = handle_all(harness, commit(), fetch(version))
     assert code(done) == ErrorCode.UNKNOWN_SERVER_ERROR
     if version == 1:
-        assert found(answer, 1)[0][-1] == ErrorCode.UNKNOWN_SERVER_ERROR
+        assert fetched(answer, 1)[0][-1] == ErrorCode.UNKNOWN_SERVER_ERROR
     else:
         where = answer.groups[0] if version >= 8 else answer
         assert where.error_code == ErrorCode.UNKNOWN_SERVER_ERROR
