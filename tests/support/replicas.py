@@ -1,10 +1,18 @@
-"""What stands for a replica where only its name matters, as in routing and sequencing."""
+"""Replicas for tests: one that is only a name, and a real one on a simulated disk."""
 
 from __future__ import annotations
 
+import json
+import struct
 from dataclasses import dataclass
 
 from bascule.model import StreamConfig, StreamDefinition
+from bascule.publish.headers import HashKey
+from bascule.publish.unstamped_batch import UnstampedBatch
+from bascule.replica.partition import Partition
+from bascule.sim.disk import SimClock, SimFiles
+from bascule.storage.partition_log import LogConfig, PartitionLog
+from support.stored_batches import DIRECTORY, make_batch
 
 _DEFINITION = StreamDefinition("s", b"i" * 16, 0, StreamConfig(subject="s"))
 
@@ -15,3 +23,35 @@ class NamedReplica:
 
     index: int
     definition: StreamDefinition = _DEFINITION
+
+
+def awaited_batch(inbox: bytes) -> UnstampedBatch:
+    """One message whose publisher waits for its ack on `inbox`."""
+    ack_entries = struct.pack("<BIH", 0, 0, len(inbox)) + inbox
+    return UnstampedBatch(
+        data=memoryview(bytearray(make_batch(0, 1))), record_count=1, ack_entries=ack_entries
+    )
+
+
+def open_partition(files: SimFiles) -> Partition:
+    clock = SimClock(1_000)
+    return Partition(
+        StreamDefinition("s", b"i" * 16, 0, StreamConfig(subject="s")),
+        0,
+        log=PartitionLog.open(files, DIRECTORY, LogConfig(), clock),
+        failure=None,
+        clock=clock,
+        on_moved=lambda _: None,
+        hash_key=HashKey(bytes(16)),
+    )
+
+
+def decode_acks(operations: bytes) -> dict[str, dict[str, object]]:
+    """Inbox -> the JSON published there."""
+    found = {}
+    while operations:
+        line, _, rest = operations.partition(b"\r\n")
+        _, inbox, size = line.split()
+        found[inbox.decode()] = json.loads(rest[: int(size)])
+        operations = rest[int(size) + 2 :]
+    return found

@@ -70,6 +70,15 @@ class LogSyncer:
             with self._hurried:
                 self._hurried.notify_all()
 
+    def stop_partition(self, partition: Partition, cause: str) -> None:
+        """Stop the partition for good, soon and on a sync thread, with error acks for all."""
+        partition.stop_cause = cause
+        self.request(partition)
+
+    def _send_some(self, operations: bytes) -> None:
+        if operations:
+            self._send(operations)
+
     def _pace(self, partition: Partition) -> None:
         """Let more be appended before a sync that neither publisher nor reader waits for.
 
@@ -100,15 +109,14 @@ class LogSyncer:
                     partition.sync_wanted_again = False
                     checkpoint = partition.checkpoint_wanted
                     partition.checkpoint_wanted = False
+                    cause = partition.stop_cause
                 try:
-                    answers = partition.sync()
-                    if answers:
-                        self._send(answers)
+                    self._send_some(partition.sync() if cause is None else partition.fail(cause))
                     if checkpoint:
                         partition.checkpoint()
-                except Exception as error:  # door: a bug stops one partition, not the thread
+                except Exception as error:  # boundary: a bug stops one partition, not the thread
                     log.exception("sync thread failed")
-                    partition.fail(f"internal error while syncing: {error!r}")
+                    self._send_some(partition.fail(f"internal error while syncing: {error!r}"))
                 with partition.sync_lock:
                     again = partition.sync_wanted_again
                     partition.sync_queued = again

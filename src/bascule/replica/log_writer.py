@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from queue import SimpleQueue
+from typing import Final
 
 from bascule.errors import BasculeError
 from bascule.publish.unstamped_batch import Replica, UnstampedBatch
@@ -18,6 +19,9 @@ from bascule.replica.log_syncer import LogSyncer
 from bascule.replica.partition import Partition
 
 log = logging.getLogger("bascule.replica")
+
+STOPPED_POLL_SECONDS: Final = 1.0
+"""How often `wait_written` checks that the thread still runs."""
 
 
 @dataclass(slots=True)
@@ -61,10 +65,14 @@ class LogWriter:
         self._queue.put(_Roll(replica))
 
     def wait_written(self) -> None:
-        """Return once everything queued before the call is written or refused."""
+        """Return once everything queued before the call is written or refused.
+
+        Returns as well once the thread has stopped, which nothing is queued for any more.
+        """
         done = threading.Event()
         self._queue.put(done)
-        done.wait()
+        while not done.wait(STOPPED_POLL_SECONDS) and self._thread.is_alive():
+            pass
 
     def stop(self) -> None:
         """Return once everything queued before the call is written or refused; idempotent."""
@@ -91,7 +99,7 @@ class LogWriter:
                 self._send_some(replica.append(batch))
                 if replica.wants_sync:
                     self._syncer.request(replica)
-            except Exception:  # door: a bug stops one partition, not the thread
+            except Exception:  # boundary: a bug stops one partition, not the thread
                 log.exception("log writer failed")
                 self._send_some(replica.fail("internal error while appending; see the node's log"))
         if request.on_done is not None:

@@ -84,6 +84,8 @@ class Partition:
         self.sync_queued = False
         self.sync_wanted_again = False
         self.checkpoint_wanted = False
+        self.stop_cause: str | None = None
+        """Why a sync thread is to stop the partition."""
         self.synced_at_ns = 0
         """When the last sync ended, on the monotonic clock."""
         self.checkpointed_bytes = 0
@@ -163,6 +165,7 @@ class Partition:
         if self.log is None or self.failure is not None or self.deleted:
             return replies + self._not_stored(batch, str(self.failure or "the stream is deleted"))
         now_ms = max(self._clock.now_ms(), self.log.timestamp_max)
+        next_offset = self.log.end.offset
         try:
             # First of all, so that what a failure takes back is this batch and none before it.
             replies += self._admit(self.log, batch, now_ms)
@@ -178,6 +181,13 @@ class Partition:
                 return replies + self._not_stored(batch, str(error)) + self.fail(str(error))
             self._log_failed_append(error)
             return replies + self._not_stored(batch, str(error))
+        except Exception as error:  # boundary: a bug stops one partition, not the log writer
+            log.exception("log writer failed")
+            cause = f"internal error while appending: {error!r}"
+            if self.log.end.offset == next_offset:
+                replies += self._pending.take_back(next_offset, store_failed(cause))
+                replies += self._not_stored(batch, cause)
+            return replies + self.fail(cause)
         stopped = self._stopped_by()
         if stopped is not None:
             # A sync failed while this was appended, and may have answered everybody before us.

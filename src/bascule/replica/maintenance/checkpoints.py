@@ -37,7 +37,7 @@ async def keep_checkpoints(partitions: Partitions, syncer: LogSyncer) -> None:
                 syncer.request(partition, checkpoint=True)
 
 
-async def verify_all(partitions: Partitions) -> None:
+async def verify_all(partitions: Partitions, syncer: LogSyncer) -> None:
     """Check the CRC of every synced batch once; a partition with a wrong one is stopped."""
     eager = VERIFY_EAGER_BYTES
     for partition in _all(partitions):
@@ -46,7 +46,8 @@ async def verify_all(partitions: Partitions) -> None:
             try:
                 at = await asyncio.to_thread(partition.log.verify, at)
             except CorruptData as error:
-                partition.fail(str(error))
+                syncer.stop_partition(partition, str(error))
+                break
             except (OSError, BasculeError) as error:
                 log.warning(
                     "check of a log broken off",

@@ -1,0 +1,109 @@
+"""The log writer and the sync threads: every batch is answered, also after a bug."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from array import array
+
+import pytest
+
+from bascule.errors import CorruptData
+from bascule.host.real import RealRandom
+from bascule.publish.acks import AckError
+from bascule.publish.headers import PublishHeaders
+from bascule.publish.unstamped_batch import UnstampedBatch
+from bascule.replica.log_syncer import LogSyncer
+from bascule.replica.log_writer import LogWriter
+from bascule.replica.maintenance.checkpoints import verify_all
+from bascule.replica.partitions import Partitions
+from bascule.sim.disk import SimClock, SimFiles
+from support.replicas import awaited_batch, decode_acks, open_partition
+
+
+class LogThreads:
+    """A log writer and its sync threads, and the acks that they send."""
+
+    def __init__(self) -> None:
+        self.sent = b""
+        self.syncer = LogSyncer(clock=SimClock(1_000), threads=1)
+        self.writer = LogWriter(self.syncer)
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> LogThreads:
+        self.syncer.start(self._send)
+        self.writer.start(self._send)
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.writer.stop()
+        self.syncer.stop()
+
+    def _send(self, operations: bytes) -> None:
+        with self._lock:
+            self.sent += operations
+
+
+def test_a_batch_that_cannot_be_evaluated_gets_error_acks() -> None:
+    partition = open_partition(SimFiles(RealRandom(1)))
+    outcomes: list[tuple[int, AckError | None]] = []
+    done = threading.Event()
+    bad = awaited_batch(b"in.1")
+    bad.data = memoryview(bytearray(b"\xff" * 80))
+    bad.headers = PublishHeaders(array("q", bytes(8 * 16)), 1)
+    internal = UnstampedBatch(
+        data=awaited_batch(b"").data,
+        record_count=1,
+        on_committed=lambda offset, error: outcomes.append((offset, error)),
+    )
+    with LogThreads() as threads:
+        threads.writer.append(partition, [awaited_batch(b"in.0"), bad, internal], done.set)
+        threads.writer.wait_written()
+        assert done.is_set()
+    found = decode_acks(threads.sent)
+    assert found.keys() == {"in.0", "in.1"}
+    assert "error" in found["in.1"]
+    ((offset, error),) = outcomes
+    assert offset == -1
+    assert error is not None
+    assert partition.failure is not None
+
+
+def test_a_bug_in_a_sync_is_answered_with_error_acks(monkeypatch: pytest.MonkeyPatch) -> None:
+    partition = open_partition(SimFiles(RealRandom(1)))
+
+    def sync() -> bytes:
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(partition, "sync", sync)
+    with LogThreads() as threads:
+        threads.writer.append(partition, [awaited_batch(b"in.0")])
+    assert "error" in decode_acks(threads.sent)["in.0"]
+
+
+def test_publishers_who_wait_when_a_log_is_found_damaged_get_error_acks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    partition = open_partition(SimFiles(RealRandom(1)))
+    assert partition.append(awaited_batch(b"in.0")) == b""
+    assert partition.log is not None
+    partitions = Partitions()
+    partitions.add((partition,))
+
+    def verify(at: object) -> None:
+        raise CorruptData("0.log", 0, "a CRC", "another")
+
+    monkeypatch.setattr(partition.log, "verify", verify)
+    with LogThreads() as threads:
+        asyncio.run(verify_all(partitions, threads.syncer))
+    assert "error" in decode_acks(threads.sent)["in.0"]
+    assert partition.failure is not None
+
+
+def test_nobody_waits_for_a_log_writer_that_has_stopped() -> None:
+    with LogThreads() as threads:
+        pass
+    waiting = threading.Thread(target=threads.writer.wait_written, daemon=True)
+    waiting.start()
+    waiting.join(20)
+    assert not waiting.is_alive()
