@@ -9,7 +9,7 @@ from typing import Any, Final, Protocol
 
 from bascule.controller.directories import StreamDirectories
 from bascule.controller.image_store import ImageStore
-from bascule.controller.reconciler import AcceptPayloads, Reconciler, Subscriber
+from bascule.controller.reconciler import RaiseMaxPayload, Reconciler, Subscriber
 from bascule.errors import BasculeError, Broken, PartitionFailed, UnknownStream
 from bascule.host.api import Clock, Random
 from bascule.metadata import controller
@@ -76,17 +76,19 @@ class Controller:
         async with self._deciding:
             await self._reconcile()
 
-    async def attach(self, subscriber: Subscriber, accept_payloads: AcceptPayloads | None) -> None:
+    async def attach(
+        self, subscriber: Subscriber, raise_max_payload: RaiseMaxPayload | None
+    ) -> None:
         """Subscribe for every stream; what the server refuses stops only the stream concerned.
 
         Raises: Broken where the server does not answer.
         """
         self._subscriber = subscriber
-        self._reconciler.attach(subscriber, accept_payloads)
+        self._reconciler.attach(subscriber, raise_max_payload)
         async with self._deciding:
             failures = await self._reconcile()
         for error in failures.values():
-            if isinstance(error, Broken):
+            if isinstance(error, Broken) and not isinstance(error, NatsRefused):
                 raise error
 
     def attach_offsets(self, offsets: CommittedOffsets) -> None:
@@ -102,7 +104,7 @@ class Controller:
             async with self._deciding:
                 try:
                     await self._reconcile()
-                except Exception:  # door: the next try is made all the same
+                except Exception:  # boundary: the next try is made all the same
                     log.exception("reconciliation failed; it is tried again")
             if self._retry_soon.is_set():
                 pause = min(2 * pause, RETRY_SECONDS_MAX)
@@ -278,7 +280,11 @@ class Controller:
     async def _reconcile(self) -> dict[bytes, Exception]:
         if not self._is_stored:
             await self._store_again()
-        failures = await self._reconciler.reconcile(self._image)
+        try:
+            failures = await self._reconciler.reconcile(self._image)
+        except BaseException:
+            self._retry_soon.set()
+            raise
         if not self._is_stored or self._reconciler.pending(self._image):
             self._retry_soon.set()
         else:

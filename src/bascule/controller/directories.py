@@ -56,7 +56,13 @@ class StreamDirectories:
         deleted = set(image.deletions.values())
         for name in files.list_dir(self._streams):
             if name not in image.streams and name not in deleted:
-                self._put_aside(name)
+                try:
+                    self._put_aside(name)
+                except OSError as error:
+                    log.error(
+                        "a directory of no known stream cannot be put aside",
+                        extra={"directory": f"{self._streams}/{name}", "error": str(error)},
+                    )
 
     def has_identities(self) -> bool:
         """Whether every log has an identity file, so that a missing one is damage.
@@ -132,14 +138,7 @@ class StreamDirectories:
         while f"{name}.{number}" in taken:
             number += 1
         source, target = f"{self._streams}/{name}", f"{self._aside}/{name}.{number}"
-        try:
-            files.rename(source, target)
-        except OSError as error:
-            log.error(
-                "a directory of no known stream cannot be put aside",
-                extra={"directory": source, "error": str(error)},
-            )
-            return
+        files.rename(source, target)
         files.sync_dir(self._streams)
         files.sync_dir(self._aside)
         log.warning(

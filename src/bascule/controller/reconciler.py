@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final, Protocol, TypeVar
 
@@ -30,7 +30,6 @@ from bascule.replica.maintenance.interval_sync import IntervalSyncs
 from bascule.replica.opening import PartitionOpener, close_partition
 from bascule.replica.partition import Partition
 from bascule.replica.partitions import Partitions
-from bascule.wire.nats import NatsRefused
 
 log = logging.getLogger("bascule.controller")
 
@@ -43,15 +42,16 @@ StepT = TypeVar("StepT", bound=Step)
 class Subscriber(Protocol):
     """NATS ingest, as far as reconciliation needs it; see `ingest.nats_ingest`."""
 
-    async def subscribe(self, replicas: Sequence[Replica]) -> None: ...
-    async def subscribe_all(self, streams: Sequence[Sequence[Replica]]) -> None: ...
+    async def subscribe(
+        self, streams: Sequence[Sequence[Replica]]
+    ) -> Mapping[bytes, Exception]: ...
     def configure(self, replicas: Sequence[Replica]) -> None: ...
     async def unsubscribe(self, definition: StreamDefinition) -> None: ...
     def refusals(self) -> dict[str, str]: ...
 
 
-AcceptPayloads = Callable[[int], Awaitable[None]]
-"""Has the NATS server take messages of so many bytes. Raises: Broken."""
+RaiseMaxPayload = Callable[[int], Awaitable[None]]
+"""Raises `max_payload` of the NATS server to at least so many bytes. Raises: Broken."""
 
 
 class Reconciler:
@@ -73,7 +73,7 @@ class Reconciler:
         self._syncer = syncer
         self._interval_syncs = IntervalSyncs(syncer)
         self._subscriber: Subscriber | None = None
-        self._accept_payloads: AcceptPayloads | None = None
+        self._set_max_payload: RaiseMaxPayload | None = None
         self._adopt = False
         self.state = NodeState()
 
@@ -85,10 +85,10 @@ class Reconciler:
         await asyncio.to_thread(self._directories.prepare, image)
         self._adopt = not await asyncio.to_thread(self._directories.has_identities)
 
-    def attach(self, subscriber: Subscriber, accept_payloads: AcceptPayloads | None) -> None:
+    def attach(self, subscriber: Subscriber, raise_max_payload: RaiseMaxPayload | None) -> None:
         """From now on streams are subscribed; before, their logs are opened only."""
         self._subscriber = subscriber
-        self._accept_payloads = accept_payloads
+        self._set_max_payload = raise_max_payload
         self.state.can_subscribe = True
 
     def pending(self, image: Image) -> tuple[Step, ...]:
@@ -163,7 +163,7 @@ class Reconciler:
         if self._subscriber is not None and partitions:
             self._subscriber.configure(partitions)
         try:
-            await self._take_payloads(definition)
+            await self._raise_max_payload(definition)
         except Broken as error:
             failures[definition.id] = error
             return
@@ -235,27 +235,30 @@ class Reconciler:
     ) -> None:
         if self._subscriber is None:
             return
-        streams = [
-            (step.definition, partitions)
-            for step in steps
-            if (partitions := self._partitions.stream_by_id(step.definition.id))
-        ]
-        for definition, partitions in streams:
-            held = self.state.streams[definition.id]
-            self.state.streams[definition.id] = replace(held, subscribed=len(partitions))
+        streams: dict[bytes, Sequence[Partition]] = {}
+        for step in steps:
+            stream_id = step.definition.id
+            partitions = self._partitions.stream_by_id(stream_id)
+            if not partitions:
+                continue
+            try:
+                await self._raise_max_payload(step.definition)
+            except Broken as error:
+                failures[stream_id] = error
+                continue
+            streams[stream_id] = partitions
+        for stream_id, replicas in streams.items():
+            # Ingest keeps a subscription that fails from here on, and repeats it by itself.
+            held = self.state.streams[stream_id]
+            self.state.streams[stream_id] = replace(held, subscribed=len(replicas))
         try:
-            for definition, _ in streams:
-                await self._take_payloads(definition)
-            if len(streams) == 1:
-                await self._subscriber.subscribe(streams[0][1])
-            else:
-                await self._subscriber.subscribe_all([partitions for _, partitions in streams])
-        except (Broken, NatsRefused) as error:
-            failures.update({definition.id: error for definition, _ in streams})
+            failures.update(await self._subscriber.subscribe(list(streams.values())))
+        except Broken as error:
+            failures.update(dict.fromkeys(streams, error))
 
-    async def _take_payloads(self, definition: StreamDefinition) -> None:
-        if self._accept_payloads is not None:
-            await self._accept_payloads(definition.config.message_bytes_max)
+    async def _raise_max_payload(self, definition: StreamDefinition) -> None:
+        if self._set_max_payload is not None:
+            await self._set_max_payload(definition.config.message_bytes_max)
 
 
 def _only(kind: type[StepT], steps: Sequence[Step]) -> list[StepT]:

@@ -15,7 +15,7 @@ from typing import Final
 
 import msgspec
 
-from bascule.errors import Broken, ConfigError
+from bascule.errors import Broken, ConfigError, RemoteProtocolError
 from bascule.wire.nats import decode_info, parse_server_url
 
 log = logging.getLogger("bascule.nats")
@@ -69,7 +69,7 @@ class EmbeddedNats:
         self._directory.mkdir(parents=True, exist_ok=True)
         for stale in self._directory.glob("*.ports"):
             stale.unlink()
-        config = self._write_config()
+        config = self._write_config(self._payload_bytes_max)
         output = (self._directory / "nats-server.log").open("wb")
         with output:
             return subprocess.Popen(
@@ -85,38 +85,44 @@ class EmbeddedNats:
                 preexec_fn=_die_with_parent,
             )  # fmt: skip
 
-    async def take_payloads(self, size: int) -> None:
-        """Let publishers send messages of `size` bytes; who is connected learns of it later.
+    async def raise_max_payload(self, size: int) -> None:
+        """Raise the server's `max_payload` to at least `size` bytes.
 
-        Raises: Broken where the server does not follow.
+        Clients that are connected already learn of it some seconds later.
+
+        Raises: Broken where the server does not announce the new value, or its configuration file
+        cannot be written. The next call tries again.
         """
         if size <= self._payload_bytes_max or self._process is None:
             return
-        self._payload_bytes_max = size
-        await asyncio.to_thread(self._write_config)
+        try:
+            await asyncio.to_thread(self._write_config, size)
+        except OSError as error:
+            raise Broken(f"the embedded nats-server's configuration: {error}") from error
         self._process.send_signal(signal.SIGHUP)
         deadline = asyncio.get_running_loop().time() + START_SECONDS_MAX
         while await self._announced_payload() < size:
             if asyncio.get_running_loop().time() > deadline:
                 raise Broken(f"the embedded nats-server does not take {size} bytes of payload")
             await asyncio.sleep(0.01)
+        self._payload_bytes_max = size
         log.info("nats-server takes larger messages", extra={"max_payload": size})
 
     async def _announced_payload(self) -> int:
-        """The largest payload that a new connection is told."""
+        """`max_payload` of the INFO that a new connection receives."""
         address = parse_server_url(self._url)
         try:
             reader, writer = await asyncio.open_connection(*address.place)
             line = await reader.readline()
             writer.close()
             await writer.wait_closed()
-        except OSError as error:
+            return decode_info(line).max_payload
+        except (OSError, RemoteProtocolError) as error:
             raise Broken(f"the embedded nats-server cannot be reached: {error}") from error
-        return decode_info(line).max_payload
 
-    def _write_config(self) -> Path:
+    def _write_config(self, payload_bytes_max: int) -> Path:
         config = self._directory / "nats-server.conf"
-        config.write_text(_CONFIG.format(payload_bytes_max=self._payload_bytes_max))
+        config.write_text(_CONFIG.format(payload_bytes_max=payload_bytes_max))
         return config
 
     async def stop(self) -> None:

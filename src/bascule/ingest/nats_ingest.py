@@ -101,32 +101,34 @@ class NatsIngest:
         await asyncio.to_thread(self._source.start)
         self._retrying = asyncio.create_task(self._retry_refused())
 
-    async def subscribe(self, replicas: Sequence[Replica]) -> None:
-        """Subscribe for a stream with these replicas, one a partition, in order.
+    async def subscribe(self, streams: Sequence[Sequence[Replica]]) -> dict[bytes, NatsRefused]:
+        """Subscribe for streams, each given as its replicas, one a partition, in order.
 
-        Idempotent: what is subscribed already stays, replicas that were added or opened again take
-        their slots. Returns once the server delivers to all partitions. After an error the
-        subscription is kept, and made by the next connection or the next retry.
-
-        Raises: NatsRefused where the server does not permit the subject; Broken after a time-out.
-        """
-        stream = self._subscribed.setdefault(replicas[0].definition.id, _Subscribed())
-        alone = None
-        if _changes_group(replicas, stream):
-            alone = stream.sids.pop()
-        ending = [] if alone is None else [self._source.unsubscribe(alone)]
-        await _confirmed([*ending, *self._subscribe(replicas)])
-        if alone is not None:
-            self._release_sid(alone)
-
-    async def subscribe_all(self, streams: Sequence[Sequence[Replica]]) -> None:
-        """As `subscribe`, but a refusal concerns its own stream only: see `refusals`.
+        Idempotent: existing subscriptions stay, and replicas that were added or opened again are
+        put into their slots. Returns, once the server delivers to all partitions, stream id -> why
+        the server refuses a subscription. A refused or unconfirmed subscription is kept: the next
+        connection or the next retry sends it again.
 
         Raises: Broken after a time-out.
         """
-        confirmations = [done for replicas in streams for done in self._subscribe(replicas)]
-        if confirmations:
-            await _confirmed(confirmations, allow_refusals=True)
+        confirmations: list[tuple[bytes, Future[None]]] = []
+        replaced: list[int] = []
+        for replicas in streams:
+            stream_id = replicas[0].definition.id
+            stream = self._subscribed.setdefault(stream_id, _Subscribed())
+            if _needs_queue_group(replicas, stream):
+                replaced.append(stream.sids.pop())
+                confirmations.append((stream_id, self._source.unsubscribe(replaced[-1])))
+            confirmations += [(stream_id, future) for future in self._subscribe(replicas)]
+        refusals = await _confirmed([future for _, future in confirmations])
+        for sid in replaced:
+            self._sequencer.routes.set_route(sid, ())
+            self._source.release_sid(sid)
+        return {
+            stream_id: refusal
+            for (stream_id, _), refusal in zip(confirmations, refusals, strict=True)
+            if refusal is not None
+        }
 
     def configure(self, replicas: Sequence[Replica]) -> None:
         """Take over the altered definition of a stream; nothing for one without subscription."""
@@ -163,12 +165,17 @@ class NatsIngest:
                 self._source.release_sid(sid)
 
     async def drain(self) -> None:
-        """End all subscriptions; return once all that was delivered is with the log writer."""
+        """End all subscriptions; return once all that was delivered is with the log writer.
+
+        Without a connection it returns at once: the next connection does not subscribe again.
+        """
         if self._retrying is not None:
             self._retrying.cancel()
-        if self._source.connected:
+        connected = self._source.connected
+        ended = self._source.drain()
+        if connected:
             try:
-                await _confirmed([self._source.drain()])
+                await _confirmed([ended])
             except Broken as error:
                 log.warning("drain without the nats server", extra={"error": str(error)})
 
@@ -191,10 +198,6 @@ class NatsIngest:
             "ingest": asdict(self._sequencer.counts),
             "buffer": {**asdict(self._buffer.counts), **self._buffer.fill()},
         }
-
-    def _release_sid(self, sid: int) -> None:
-        self._sequencer.routes.set_route(sid, ())
-        self._source.release_sid(sid)
 
     def _subscribe(self, replicas: Sequence[Replica]) -> list[Future[None]]:
         """Partition slots for all replicas, and the subscriptions that lead to them."""
@@ -232,8 +235,8 @@ class NatsIngest:
             self._source.retry_refused()
 
 
-def _changes_group(replicas: Sequence[Replica], stream: _Subscribed) -> bool:
-    """Whether the only subscription has no queue group, in which there are to be more."""
+def _needs_queue_group(replicas: Sequence[Replica], stream: _Subscribed) -> bool:
+    """Whether the stream's one subscription has no queue group, and more partitions need one."""
     config = replicas[0].definition.config
     in_group = config.partition_by is PartitionBy.GROUP and config.group is None
     return in_group and len(stream.sids) == 1 and len(replicas) > 1
@@ -248,14 +251,13 @@ def _slot(replica: Replica) -> PartitionSlot:
     )
 
 
-async def _confirmed(confirmations: list[Future[None]], *, allow_refusals: bool = False) -> None:
-    """Wait for the server's confirmations.
+async def _confirmed(confirmations: list[Future[None]]) -> list[NatsRefused | None]:
+    """Wait for the server's confirmations; for each the refusal, or None.
 
-    Raises: Broken after a time-out; NatsRefused for the first refusal, unless they are allowed.
+    Raises: Broken after a time-out.
     """
     waiting = asyncio.gather(
-        *(asyncio.wrap_future(future) for future in confirmations),
-        return_exceptions=allow_refusals,
+        *(asyncio.wrap_future(future) for future in confirmations), return_exceptions=True
     )
     try:
         outcomes = await asyncio.wait_for(waiting, CONFIRM_SECONDS_MAX)
@@ -264,6 +266,7 @@ async def _confirmed(confirmations: list[Future[None]], *, allow_refusals: bool 
     for outcome in outcomes:
         if isinstance(outcome, BaseException) and not isinstance(outcome, NatsRefused):
             raise outcome
+    return [outcome if isinstance(outcome, NatsRefused) else None for outcome in outcomes]
 
 
 def _connect_options(config: Config) -> ConnectOptions:

@@ -180,6 +180,8 @@ class NatsSource:
     def _send_and_confirm(self, operations: bytes, sid: int | None = None) -> Future[None]:
         """Send with a PING behind; the future is done at its PONG. The lock is held."""
         confirmed: Future[None] = Future()
+        # A caller that stops waiting must not cancel what the reading thread completes.
+        confirmed.set_running_or_notify_cancel()
         transport = self._transport
         if transport is None:
             # The reconnect subscribes to everything and confirms then.
@@ -249,6 +251,9 @@ class NatsSource:
                 # Acks on their way leave by the old connection.
                 ended.wait_sent(ACKS_SENT_SECONDS_MAX)
                 ended.close()
+            if self._stopping.is_set():
+                # `close` may have looked for a connection before this one was adopted.
+                dialled.transport.close()
             rest = dialled.rest
 
     def _on_lost(self, transport: Transport, reason: str, *, by_server: bool) -> None:

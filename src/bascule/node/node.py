@@ -119,8 +119,8 @@ class Node:
         if self._config.nats.embedded:
             self._nats = await self._start_nats()
         self._ingest = await self._start_ingest()
-        accept_payloads = None if self._nats is None else self._nats.take_payloads
-        await self._controller.attach(self._ingest, accept_payloads)
+        raise_max_payload = None if self._nats is None else self._nats.raise_max_payload
+        await self._controller.attach(self._ingest, raise_max_payload)
         self._offsets = self.status.offsets = await self._open_offsets()
         self._controller.attach_offsets(self._offsets)
         await self._open_listeners(self._offsets)
@@ -278,7 +278,7 @@ class Node:
             asyncio.create_task(keep_checkpoints(self._partitions, self._syncer)),
             asyncio.create_task(retention.run()),
             asyncio.create_task(self._cleaner.run()),
-            asyncio.create_task(verify_all(self._partitions)),
+            asyncio.create_task(verify_all(self._partitions, self._syncer)),
         ]
 
     def _load_cluster_id(self) -> str:

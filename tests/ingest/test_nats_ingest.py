@@ -1,0 +1,190 @@
+"""NATS ingest without a server: what its callers wait for, and what ends."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+from pathlib import Path
+
+import pytest
+
+from bascule.config import Config
+from bascule.errors import Broken, Closed
+from bascule.host.real import RealClock, RealRandom
+from bascule.ingest import embedded_nats, nats_ingest
+from bascule.ingest.embedded_nats import EmbeddedNats
+from bascule.ingest.nats_dialer import Dialer, Dialled
+from bascule.ingest.nats_ingest import NatsIngest
+from bascule.ingest.nats_source import NatsSource
+from bascule.ingest.nats_transport import Transport
+from bascule.ingest.sequencer import Sequencer
+from bascule.model import PartitionBy, StreamConfig, StreamDefinition
+from bascule.publish.headers import HashKey
+from bascule.wire.nats import ConnectOptions, ServerAddress, ServerInfo, parse_server_url
+from support.replicas import NamedReplica
+
+ADDRESS = parse_server_url("nats://127.0.0.1:1")
+
+
+class NoSink:
+    """Takes no batch: no message is delivered here."""
+
+    reserve = submit = None
+
+
+def make_source() -> NatsSource:
+    return NatsSource(
+        [ADDRESS],
+        ConnectOptions(name="test"),
+        sink=NoSink(),  # type: ignore[arg-type]
+        sequencer=Sequencer(batch_bytes_max=1 << 20, hash_key=HashKey(bytes(16))),
+        clock=RealClock(),
+        random=RealRandom(1),
+        version="0",
+    )
+
+
+def test_who_stops_waiting_does_not_cancel_a_confirmation() -> None:
+    source = make_source()
+    confirmed = source.flush()
+    assert not confirmed.cancel(), "the reading thread completes it, and may be about to"
+    source.close()
+    with pytest.raises(Closed):
+        confirmed.result(0)
+
+
+class ServerPair:
+    """Both ends of a connection, as a dialer returns it."""
+
+    def __init__(self) -> None:
+        ours, self.server = socket.socketpair()
+        transport = Transport(ours, None, clock=RealClock(), outgoing_bytes_max=1 << 20)
+        info = ServerInfo(max_payload=1 << 20)
+        self.dialled = Dialled(ADDRESS, transport, info, b"")
+
+
+class ScriptedDialer(Dialer):
+    """Returns two connections; the second one only after `close` has looked for it."""
+
+    def __init__(self, first: ServerPair, second: ServerPair, joining: threading.Event) -> None:
+        self._first, self._second, self._joining = first, second, joining
+
+    def __len__(self) -> int:
+        return 1
+
+    def on_info(self, address: ServerAddress, info: ServerInfo) -> None:
+        pass
+
+    def first(self) -> Dialled:
+        return self._first.dialled
+
+    def again(self, last: ServerAddress | None, stopping: threading.Event) -> Dialled | None:
+        assert self._joining.wait(10)
+        return self._second.dialled
+
+
+def test_a_connection_made_while_the_source_closes_is_closed() -> None:
+    source = make_source()
+    first, second = ServerPair(), ServerPair()
+    joining = threading.Event()
+    source._dialer = ScriptedDialer(first, second, joining)
+    source.start()
+    thread = source._thread
+    assert thread is not None
+    join = thread.join
+
+    def join_and_tell(timeout: float | None = None) -> None:
+        joining.set()
+        join(10)
+
+    thread.join = join_and_tell  # type: ignore[method-assign]
+    first.server.close()
+    while source.connected:
+        threading.Event().wait(0.001)
+    source.close()
+    is_stopped = not thread.is_alive()
+    second.server.close()
+    join(10)
+    assert is_stopped
+
+
+def make_ingest() -> NatsIngest:
+    return NatsIngest(
+        Config(),
+        ["nats://127.0.0.1:1"],
+        append=lambda replica, batches, on_done=None: None,
+        clock=RealClock(),
+        random=RealRandom(1),
+        hash_key=HashKey(bytes(16)),
+        version="0",
+    )
+
+
+def test_a_drain_without_a_connection_ends_the_subscriptions(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(nats_ingest, "CONFIRM_SECONDS_MAX", 0.01)
+
+    async def scenario() -> None:
+        ingest = make_ingest()
+        with pytest.raises(Broken):
+            await ingest.subscribe([[NamedReplica(0)]])
+        assert ingest.statistics()["subscription"]["refused"] == {"s": 0}
+        await ingest.drain()
+        assert ingest.statistics()["subscription"]["refused"] == {}
+        await ingest.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_second_partition_puts_the_first_into_the_queue_group_beside_other_streams(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A subscription without the group would deliver every message a second time."""
+    monkeypatch.setattr(nats_ingest, "CONFIRM_SECONDS_MAX", 0.01)
+    config = StreamConfig(subject="g", partition_by=PartitionBy.GROUP)
+    grouped = StreamDefinition("g", b"g" * 16, 0, config)
+
+    async def scenario() -> None:
+        ingest = make_ingest()
+        for count in (1, 2):
+            replicas = [NamedReplica(index, grouped) for index in range(count)]
+            with pytest.raises(Broken):
+                await ingest.subscribe([[NamedReplica(0)], replicas])
+        found = ingest._source._subscriptions._by_sid.values()
+        assert [(each.subject, each.group) for each in found] == [
+            ("s", None), ("g", "bascule.g"), ("g", "bascule.g"),
+        ]  # fmt: skip
+        await ingest.close()
+
+    asyncio.run(scenario())
+
+
+def test_max_payload_is_raised_by_the_next_call_where_the_first_one_failed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(embedded_nats, "START_SECONDS_MAX", 0.0)
+
+    class Process:
+        """A `nats-server` that does not follow its configuration file."""
+
+        def send_signal(self, number: int) -> None:
+            pass
+
+    async def scenario() -> None:
+        nats = EmbeddedNats(tmp_path, host="127.0.0.1", port=0, payload_bytes_max=0)
+        nats._process = Process()  # type: ignore[assignment]
+        announced = 8 << 20
+
+        async def read_announced() -> int:
+            return announced
+
+        monkeypatch.setattr(nats, "_announced_payload", read_announced)
+        for _ in range(2):
+            with pytest.raises(Broken):
+                await nats.raise_max_payload(9 << 20)
+        announced = 9 << 20
+        await nats.raise_max_payload(9 << 20)
+
+    asyncio.run(scenario())
