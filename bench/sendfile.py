@@ -70,7 +70,7 @@ async def serve(log: PartitionLog, ready: Callable[[int], None], stop: asyncio.E
         log=log,
         failure=None,
         clock=RealClock(),
-        on_moved=partitions.notify,
+        on_changed=partitions.notify_watchers,
         hash_key=HashKey(bytes(16)),
     )
     partitions.add((partition,))

@@ -14,7 +14,7 @@ from bascule.errors import Broken, Closed
 from bascule.host.real import RealClock, RealRandom
 from bascule.ingest import embedded_nats, nats_ingest
 from bascule.ingest.embedded_nats import EmbeddedNats
-from bascule.ingest.nats_dialer import Dialer, Dialled
+from bascule.ingest.nats_dialer import Connection, Dialer
 from bascule.ingest.nats_ingest import NatsIngest
 from bascule.ingest.nats_source import NatsSource
 from bascule.ingest.nats_transport import Transport
@@ -61,7 +61,7 @@ class ServerPair:
         ours, self.server = socket.socketpair()
         transport = Transport(ours, None, clock=RealClock(), outgoing_bytes_max=1 << 20)
         info = ServerInfo(max_payload=1 << 20)
-        self.dialled = Dialled(ADDRESS, transport, info, b"")
+        self.connection = Connection(ADDRESS, transport, info, b"")
 
 
 class ScriptedDialer(Dialer):
@@ -76,12 +76,12 @@ class ScriptedDialer(Dialer):
     def on_info(self, address: ServerAddress, info: ServerInfo) -> None:
         pass
 
-    def first(self) -> Dialled:
-        return self._first.dialled
+    def connect_first(self) -> Connection:
+        return self._first.connection
 
-    def again(self, last: ServerAddress | None, stopping: threading.Event) -> Dialled | None:
+    def reconnect(self, last: ServerAddress | None, stopping: threading.Event) -> Connection | None:
         assert self._joining.wait(10)
-        return self._second.dialled
+        return self._second.connection
 
 
 def test_a_connection_made_while_the_source_closes_is_closed() -> None:

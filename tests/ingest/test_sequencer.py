@@ -25,7 +25,7 @@ from support.replicas import NamedReplica
 Load = Callable[[str], ModuleType]
 
 
-SEED = HashKey(bytes(range(16)))
+HASH_KEY = HashKey(bytes(range(16)))
 
 
 class Room:
@@ -46,7 +46,7 @@ def route(
     batch_max: int = 1 << 20,
     by_subject: bool = False,
 ) -> tuple[Sequencer, list[tuple[Replica, list[UnstampedBatch]]]]:
-    sequencer = Sequencer(batch_bytes_max=batch_max, hash_key=SEED)
+    sequencer = Sequencer(batch_bytes_max=batch_max, hash_key=HASH_KEY)
     for sid in sids:
         sequencer.routes.set_slot(
             sid + 3,
@@ -57,7 +57,7 @@ def route(
     buf = bytearray(data)
     count = wire_hot.parse_messages(buf, 0, len(buf), 1 << 24, 4096, messages, state)
     assert state[0] == len(buf)
-    room = Room(sequencer.room_bytes(len(buf), count) + 50)
+    room = Room(sequencer.bytes_needed(len(buf), count) + 50)
     routed, end = sequencer.sequence(buf, messages, count, wire_bytes=len(buf), slab=room, start=50)
     assert end <= len(room.view)
     return sequencer, routed
@@ -152,7 +152,7 @@ def test_subscriptions_get_batches_of_their_own_in_order() -> None:
 
 
 def test_a_route_that_ended_takes_nothing() -> None:
-    sequencer = Sequencer(batch_bytes_max=1 << 20, hash_key=SEED)
+    sequencer = Sequencer(batch_bytes_max=1 << 20, hash_key=HASH_KEY)
     sequencer.routes.set_slot(0, PartitionSlot(NamedReplica(0), 10))
     sequencer.routes.set_route(1, (0,))
     sequencer.routes.set_route(1, ())

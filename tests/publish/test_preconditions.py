@@ -16,18 +16,18 @@ from bascule.publish import headers as headers_module
 from bascule.publish import preconditions as preconditions_module
 from bascule.publish.acks import AckFormat
 from bascule.publish.headers import HashKey, PublishHeaders, read_publish_headers
-from bascule.publish.preconditions import Allowance, Preconditions
+from bascule.publish.preconditions import BatchLimits, Preconditions
 from bascule.publish.preconditions import dedupe_window as window_module
 from bascule.publish.unstamped_batch import UnstampedBatch
 from bascule.record.batch import Record, RecordBatch
 from bascule.record.builder import build_batch
 from bascule.record.header import HEADER_BYTES, seal
-from bascule.replica.dedupe_loading import load
+from bascule.replica.dedupe_loading import load_dedupe_window
 from bascule.sim.disk import SimClock, SimFiles
 from bascule.storage.partition_log import LogConfig, PartitionLog
 from support.twins import Twin, load_twin
 
-SEED = HashKey(bytes(range(100, 116)))
+HASH_KEY = HashKey(bytes(range(100, 116)))
 FORM = AckFormat(stream="s", subject="s.>", partition=0, replicas=1, synced=True)
 
 
@@ -88,7 +88,7 @@ def batch(headers: list[dict[str, str]], *, ack_entries: bytes = b"") -> Unstamp
     ]
     batch = memoryview(build_batch(records, base_offset=0, log_append_time=True))
     made = UnstampedBatch(batch, len(records), ack_entries)
-    made.headers = read_publish_headers(batch, len(records), SEED)
+    made.headers = read_publish_headers(batch, len(records), HASH_KEY)
     return made
 
 
@@ -106,7 +106,7 @@ def values(found: UnstampedBatch) -> list[bytes | None]:
 
 
 def preconditions(**config: int) -> Preconditions:
-    return Preconditions("s", StreamConfig("s.>", **config), FORM, SEED)  # type: ignore[arg-type]
+    return Preconditions("s", StreamConfig("s.>", **config), FORM, HASH_KEY)  # type: ignore[arg-type]
 
 
 class Model:
@@ -167,21 +167,21 @@ def test_batches_are_judged_as_their_messages_would_be(
         if made.headers is not None and made.headers.count:
             evaluation.evaluate(made, next_offset=model.end, now_ms=now_ms)
         else:
-            evaluation.nothing_asked()
+            evaluation.accept_without_headers()
         expected = [b"%d" % row for row, each in enumerate(headers) if model.takes(each, now_ms)]
         assert values(made) == expected
         if not is_taken:
             # The disk was full: as if the batch had never been.
-            evaluation.take_back(before)
+            evaluation.rollback(before)
             model.end, model.last, model.ids = before, last, ids
 
 
 def test_a_batch_taken_back_brings_back_no_older_last_id() -> None:
     evaluation = preconditions()
     evaluation.evaluate(batch([{"Nats-Msg-Id": "a"}]), next_offset=0, now_ms=1)
-    evaluation.nothing_asked()
-    evaluation.nothing_asked()
-    evaluation.take_back(2)
+    evaluation.accept_without_headers()
+    evaluation.accept_without_headers()
+    evaluation.rollback(2)
     late = batch([{"Nats-Expected-Last-Msg-Id": "a"}])
     evaluation.evaluate(late, next_offset=2, now_ms=1)
     assert values(late) == []
@@ -190,8 +190,8 @@ def test_a_batch_taken_back_brings_back_no_older_last_id() -> None:
 def test_a_batch_without_terms_taken_back_leaves_the_last_id() -> None:
     evaluation = preconditions()
     evaluation.evaluate(batch([{"Nats-Msg-Id": "a"}]), next_offset=0, now_ms=1)
-    evaluation.nothing_asked()
-    evaluation.take_back(1)
+    evaluation.accept_without_headers()
+    evaluation.rollback(1)
     next_one = batch([{"Nats-Expected-Last-Msg-Id": "a"}])
     evaluation.evaluate(next_one, next_offset=1, now_ms=1)
     assert values(next_one) == [b"0"]
@@ -204,7 +204,7 @@ def test_limits_cut_a_batch_where_they_are_reached(
     made = batch([{"Nats-Msg-Id": f"{n}"} if has else {} for n, has in enumerate(with_id)])
     sizes = [len(each) for each in _records(bytes(made.data[HEADER_BYTES:]))]
     preconditions().evaluate(
-        made, next_offset=7, now_ms=1, allowance=Allowance(records=records_max, bytes=bytes_max)
+        made, next_offset=7, now_ms=1, limits=BatchLimits(records=records_max, bytes=bytes_max)
     )
     expected: list[bytes] = []
     room = bytes_max
@@ -243,7 +243,7 @@ def test_a_window_grows_and_forgets_the_oldest_beyond_its_number() -> None:
 
 def test_an_id_that_comes_after_a_large_window_ran_empty_is_forgotten_in_time() -> None:
     evaluation = preconditions(dedupe_window_ms=1_000)
-    many = batch([{"Nats-Msg-Id": f"{n}"} for n in range(2 * window_module.PLACES_MIN)])
+    many = batch([{"Nats-Msg-Id": f"{n}"} for n in range(2 * window_module.CAPACITY_MIN)])
     evaluation.evaluate(many, next_offset=0, now_ms=1)
     end = many.record_count
     for now_ms, expected in ((5_000, [b"0"]), (6_000, []), (6_001, [b"0"])):
@@ -257,7 +257,7 @@ def test_ids_stored_after_a_full_disk_are_remembered_for_the_whole_window() -> N
     evaluation.evaluate(
         batch([{"Nats-Msg-Id": f"{n}"} for n in range(10)]), next_offset=0, now_ms=1
     )
-    evaluation.take_back(0)
+    evaluation.rollback(0)
     evaluation.evaluate(batch([{"Nats-Msg-Id": "a"}]), next_offset=0, now_ms=900)
     again = batch([{"Nats-Msg-Id": "a"}])
     evaluation.evaluate(again, next_offset=1, now_ms=1_900)
@@ -283,15 +283,15 @@ def test_everybody_is_told_what_became_of_their_message() -> None:
     ]
     answers = b"".join(entry(row, b"inbox%d" % row) for row in range(5))
     made = batch(headers, ack_entries=answers)
-    told = evaluation.evaluate(made, next_offset=41, now_ms=6)
-    assert told is not None
-    assert (told.duplicates, told.duplicates_base, told.duplicate_count) == (
+    replies = evaluation.evaluate(made, next_offset=41, now_ms=6)
+    assert replies is not None
+    assert (replies.duplicates, replies.duplicates_base, replies.duplicate_count) == (
         entry(0, b"inbox0"), 40, 1,
     )  # fmt: skip
     assert made.ack_entries == entry(0, b"inbox1") + entry(1, b"inbox4")
-    assert b"PUB inbox2 " in told.refusals
-    assert b'"description":"wrong last sequence: 42"' in told.refusals
-    assert b'"description":"expected stream does not match: this is s"' in told.refusals
+    assert b"PUB inbox2 " in replies.refusals
+    assert b'"description":"wrong last sequence: 42"' in replies.refusals
+    assert b'"description":"expected stream does not match: this is s"' in replies.refusals
     counts = evaluation.counts
     assert (counts.duplicates, counts.expectations_failed) == (1, 2)
 
@@ -306,7 +306,7 @@ def test_terms_of_records_that_lie_about_their_length_are_refused(
         for value in (0, 1, 0x7F, 0x80, 0xFF):
             bad = bytearray(good.data)
             bad[at] = value
-            assert read(bad, HEADER_BYTES, 2, SEED.numbers, array("q"), rows) in (-1, 0, 1, 2)
+            assert read(bad, HEADER_BYTES, 2, HASH_KEY.numbers, array("q"), rows) in (-1, 0, 1, 2)
 
 
 @pytest.mark.parametrize("last_id", [None, "id-9"])
@@ -330,7 +330,7 @@ def test_a_log_gives_back_what_was_known(last_id: str | None) -> None:
         log.append(made.data)
     loaded = preconditions(dedupe_window_ms=5_000)
     now_ms = 1_000_000 + 300 * 39
-    load(loaded, log, since_ms=now_ms - 5_000)
+    load_dedupe_window(loaded, log, since_ms=now_ms - 5_000)
     probe = [{"Nats-Msg-Id": f"{turn}-{n}"} for turn in range(40) for n in (1, 3)]
     probe += [{"Nats-Expected-Last-Msg-Id": "id-9"}]
     for one in probe:
@@ -339,8 +339,8 @@ def test_a_log_gives_back_what_was_known(last_id: str | None) -> None:
         loaded.evaluate(left[1], next_offset=200, now_ms=now_ms)
         assert left[0].record_count == left[1].record_count, one
         if left[0].record_count:
-            live.take_back(200)
-            loaded.take_back(200)
+            live.rollback(200)
+            loaded.rollback(200)
 
 
 def test_terms_say_whether_there_are_ids() -> None:

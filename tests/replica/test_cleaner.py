@@ -25,7 +25,7 @@ CONFIG = StreamConfig(
 )
 
 
-class World:
+class CleanerUnderTest:
     """Some partitions, and a cleaner that is asked to look at them."""
 
     def __init__(
@@ -58,7 +58,7 @@ class World:
             log=log,
             failure=None,
             clock=self.clock,
-            on_moved=lambda _: None,
+            on_changed=lambda _: None,
             hash_key=HashKey(bytes(16)),
         )
         self.partitions.add((partition,))
@@ -90,20 +90,20 @@ class World:
 
 
 def test_the_dirtiest_log_comes_first_and_others_are_left_alone() -> None:
-    world = World(CONFIG, CONFIG, replace(CONFIG, cleanup=(Cleanup.DELETE,)))
-    world.write(0, 40)
-    assert world.tick()
-    world.write(0, 60)
+    under_test = CleanerUnderTest(CONFIG, CONFIG, replace(CONFIG, cleanup=(Cleanup.DELETE,)))
+    under_test.write(0, 40)
+    assert under_test.tick()
+    under_test.write(0, 60)
     for number in (1, 2):
-        world.write(number, 100)
-    before = world.held(0)
-    assert world.tick()
-    assert (world.held(0), world.held(2)) == (before, 300)
-    assert world.held(1) < 100, "all of this one was dirty"
-    assert world.tick()
-    assert world.held(0) < before
-    assert not world.tick()
-    counts = world.cleaner.counts
+        under_test.write(number, 100)
+    before = under_test.held(0)
+    assert under_test.tick()
+    assert (under_test.held(0), under_test.held(2)) == (before, 300)
+    assert under_test.held(1) < 100, "all of this one was dirty"
+    assert under_test.tick()
+    assert under_test.held(0) < before
+    assert not under_test.tick()
+    counts = under_test.cleaner.counts
     assert (counts.runs, counts.failures, counts.runs_cut_short) == (3, 0, 0)
     assert counts.records > 0
     assert counts.bytes_read > counts.bytes_written > 0
@@ -111,97 +111,99 @@ def test_the_dirtiest_log_comes_first_and_others_are_left_alone() -> None:
 
 
 def test_a_log_is_left_alone_until_enough_of_it_is_dirty() -> None:
-    world = World(replace(CONFIG, dirty_percent_min=60))
-    world.write(0, 100, keys=1_000)
-    assert world.tick()
-    world.write(0, 80, keys=1_000)
-    assert not world.tick()
-    world.write(0, 80, keys=1_000)
-    assert world.tick()
+    under_test = CleanerUnderTest(replace(CONFIG, dirty_percent_min=60))
+    under_test.write(0, 100, keys=1_000)
+    assert under_test.tick()
+    under_test.write(0, 80, keys=1_000)
+    assert not under_test.tick()
+    under_test.write(0, 80, keys=1_000)
+    assert under_test.tick()
 
 
 @pytest.mark.parametrize("lag", [{"min_compaction_lag_ms": 500}, {"dedupe_window_ms": 500}])
 def test_young_records_wait(lag: dict[str, int]) -> None:
-    world = World(replace(CONFIG, **lag))
-    world.write(0, 100)
-    world.clock.ms += 499
-    assert not world.tick()
-    world.clock.ms += 1
-    assert world.tick()
-    assert world.held(0) < 100
+    under_test = CleanerUnderTest(replace(CONFIG, **lag))
+    under_test.write(0, 100)
+    under_test.clock.ms += 499
+    assert not under_test.tick()
+    under_test.clock.ms += 1
+    assert under_test.tick()
+    assert under_test.held(0) < 100
 
 
 def test_old_records_do_not_wait_not_even_in_the_active_segment() -> None:
-    world = World(replace(CONFIG, dirty_percent_min=100, max_compaction_lag_ms=1_000))
-    world.write(0, 100, keys=7)
-    assert world.tick()
-    world.write(0, 2, keys=7)
-    end = world.store(world.every[0]).end.offset
-    assert not world.tick()
-    world.clock.ms += 1_000
-    assert not world.tick(), "this look ends the segment"
-    assert world.tick()
-    assert world.held(0) == 7
-    assert world.store(world.every[0]).end.offset == end
+    under_test = CleanerUnderTest(
+        replace(CONFIG, dirty_percent_min=100, max_compaction_lag_ms=1_000)
+    )
+    under_test.write(0, 100, keys=7)
+    assert under_test.tick()
+    under_test.write(0, 2, keys=7)
+    end = under_test.store(under_test.every[0]).end.offset
+    assert not under_test.tick()
+    under_test.clock.ms += 1_000
+    assert not under_test.tick(), "this look ends the segment"
+    assert under_test.tick()
+    assert under_test.held(0) == 7
+    assert under_test.store(under_test.every[0]).end.offset == end
 
 
 def test_tombstones_go_when_their_time_has_come() -> None:
-    world = World(replace(CONFIG, tombstone_retention_ms=700, dirty_percent_min=90))
-    world.write(0, 60)
-    log = world.store(world.every[0])
-    append_keyed(log, world.models[0], [(b"%d" % n, None) for n in range(5)])
-    append_keyed(log, world.models[0], [(None, b"what comes after")])
+    under_test = CleanerUnderTest(replace(CONFIG, tombstone_retention_ms=700, dirty_percent_min=90))
+    under_test.write(0, 60)
+    log = under_test.store(under_test.every[0])
+    append_keyed(log, under_test.models[0], [(b"%d" % n, None) for n in range(5)])
+    append_keyed(log, under_test.models[0], [(None, b"what comes after")])
     log.roll()
-    world.checkpoint(world.every[0])
-    assert world.tick()
-    assert world.held(0) == 6
-    world.clock.ms += 699
-    assert not world.tick()
-    world.clock.ms += 1
-    assert world.tick()
-    assert world.held(0) == 1
-    assert not world.tick()
+    under_test.checkpoint(under_test.every[0])
+    assert under_test.tick()
+    assert under_test.held(0) == 6
+    under_test.clock.ms += 699
+    assert not under_test.tick()
+    under_test.clock.ms += 1
+    assert under_test.tick()
+    assert under_test.held(0) == 1
+    assert not under_test.tick()
 
 
 def test_a_failure_is_logged_once_and_leaves_the_log_as_it_was(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    world = World(CONFIG)
-    world.write(0, 100)
-    world.files.fail(40, errno.ENOSPC)
+    under_test = CleanerUnderTest(CONFIG)
+    under_test.write(0, 100)
+    under_test.files.fail(40, errno.ENOSPC)
     with caplog.at_level(logging.ERROR):
-        assert world.tick()
-        assert not world.tick()
+        assert under_test.tick()
+        assert not under_test.tick()
     assert [record.getMessage() for record in caplog.records] == [
         "compaction failed; the log stays as it is"
     ]
-    assert world.held(0) == 300
-    assert world.cleaner.counts.failures == 1
-    world.clock.ms += RETRY_NS // 1_000_000
-    assert world.tick()
-    assert world.held(0) < 100
+    assert under_test.held(0) == 300
+    assert under_test.cleaner.counts.failures == 1
+    under_test.clock.ms += RETRY_NS // 1_000_000
+    assert under_test.tick()
+    assert under_test.held(0) < 100
 
 
 def test_a_map_that_is_too_small_takes_several_runs() -> None:
-    world = World(replace(CONFIG, dirty_percent_min=0), map_bytes_max=1)
-    world.write(0, 200, keys=150)
+    under_test = CleanerUnderTest(replace(CONFIG, dirty_percent_min=0), map_bytes_max=1)
+    under_test.write(0, 200, keys=150)
     runs = 0
-    while world.tick():
+    while under_test.tick():
         runs += 1
     assert runs > 1
-    assert world.cleaner.counts.runs_cut_short == runs - 1
-    log = world.store(world.every[0])
+    assert under_test.cleaner.counts.runs_cut_short == runs - 1
+    log = under_test.store(under_test.every[0])
     closed = [r.key for r in held(log) if r.offset < log.swaps.closed_segments()[-1][1]]
     assert len(closed) == len(set(closed)) == 150
 
 
 def test_closing_ends_a_run_that_takes_its_time() -> None:
-    world = World(CONFIG, bytes_per_second_max=1)
-    world.write(0, 100)
+    under_test = CleanerUnderTest(CONFIG, bytes_per_second_max=1)
+    under_test.write(0, 100)
 
     async def close_in_the_middle() -> None:
         loop, running = asyncio.get_running_loop(), asyncio.Event()
-        monotonic_ns = world.clock.monotonic_ns
+        monotonic_ns = under_test.clock.monotonic_ns
         calls: list[None] = []
 
         def tell() -> int:
@@ -210,13 +212,13 @@ def test_closing_ends_a_run_that_takes_its_time() -> None:
                 loop.call_soon_threadsafe(running.set)
             return monotonic_ns()
 
-        world.clock.monotonic_ns = tell  # type: ignore[method-assign]
-        ticking = asyncio.create_task(world.cleaner.tick())
+        under_test.clock.monotonic_ns = tell  # type: ignore[method-assign]
+        ticking = asyncio.create_task(under_test.cleaner.tick())
         await running.wait()
-        await world.cleaner.close()
+        await under_test.cleaner.close()
         await ticking
-        assert not await world.cleaner.tick(), "no run begins after that"
+        assert not await under_test.cleaner.tick(), "no run begins after that"
 
     asyncio.run(close_in_the_middle())
-    assert world.cleaner.counts.runs == 0
-    assert world.held(0) == 300
+    assert under_test.cleaner.counts.runs == 0
+    assert under_test.held(0) == 300

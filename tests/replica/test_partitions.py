@@ -18,7 +18,7 @@ from bascule.sim.disk import SimClock, SimFiles
 from bascule.storage.partition_log import LogConfig, PartitionLog
 from support.stored_batches import DIRECTORY, read_records
 
-SEED = HashKey(bytes(16))
+HASH_KEY = HashKey(bytes(16))
 
 
 class Room:
@@ -34,11 +34,11 @@ def batch(count: int = 1, **headers: str) -> UnstampedBatch:
     records = [Record(n, 1_000, None, b"value", encoded) for n in range(count)]
     room = Room(bytes(build_batch(records, base_offset=0, log_append_time=True)))
     made = UnstampedBatch(data=room.view, record_count=count)
-    made.headers = read_publish_headers(made.data, count, SEED) if headers else None
+    made.headers = read_publish_headers(made.data, count, HASH_KEY) if headers else None
     return made
 
 
-class World:
+class PartitionFactory:
     """A disk and a clock; partitions opened on them one after the other."""
 
     def __init__(self) -> None:
@@ -61,18 +61,18 @@ class World:
             log=log,
             failure=None,
             clock=self.clock,
-            on_moved=self.on_moved,
-            hash_key=SEED,
+            on_changed=self.on_changed,
+            hash_key=HASH_KEY,
             persist_id_marker=persist_id_marker,
         )
 
-    def on_moved(self, partition: Partition) -> None:
+    def on_changed(self, partition: Partition) -> None:
         self.moves += 1
 
 
 @pytest.fixture
-def world() -> World:
-    return World()
+def factory() -> PartitionFactory:
+    return PartitionFactory()
 
 
 def timestamps(partition: Partition) -> list[int]:
@@ -80,46 +80,48 @@ def timestamps(partition: Partition) -> list[int]:
     return [record.timestamp for record in read_records(partition.log)]
 
 
-def test_time_does_not_run_backwards(world: World) -> None:
-    partition = world.open()
+def test_time_does_not_run_backwards(factory: PartitionFactory) -> None:
+    partition = factory.open()
     for now in (1_000, 5_000, 2_000, 4_999, 5_001, 0):
-        world.clock.ms = now
+        factory.clock.ms = now
         partition.append(batch(2))
     expected = [1_000, 5_000, 5_000, 5_000, 5_001, 5_001]
     assert timestamps(partition) == [moment for moment in expected for _ in range(2)]
 
 
-def test_time_does_not_run_backwards_across_a_restart(world: World) -> None:
-    partition = world.open()
-    world.clock.ms = 9_000
+def test_time_does_not_run_backwards_across_a_restart(factory: PartitionFactory) -> None:
+    partition = factory.open()
+    factory.clock.ms = 9_000
     partition.append(batch())
     partition.sync()
     assert partition.log is not None
     partition.log.close()
-    world.clock.ms = 3_000
-    again = world.open()
+    factory.clock.ms = 3_000
+    again = factory.open()
     again.append(batch())
     assert timestamps(again) == [9_000, 9_000]
 
 
-def test_only_what_is_synced_is_committed(world: World) -> None:
-    partition = world.open()
+def test_only_what_is_synced_is_committed(factory: PartitionFactory) -> None:
+    partition = factory.open()
     partition.append(batch(3))
-    assert (partition.high_watermark.offset, world.moves) == (0, 0)
+    assert (partition.high_watermark.offset, factory.moves) == (0, 0)
     partition.sync()
-    assert (partition.high_watermark.offset, world.moves) == (3, 1)
+    assert (partition.high_watermark.offset, factory.moves) == (3, 1)
 
 
 @pytest.mark.parametrize("sync", [SyncPolicy.INTERVAL, SyncPolicy.NEVER])
-def test_who_asks_for_less_is_committed_at_once(world: World, sync: SyncPolicy) -> None:
-    partition = world.open(sync)
+def test_who_asks_for_less_is_committed_at_once(
+    factory: PartitionFactory, sync: SyncPolicy
+) -> None:
+    partition = factory.open(sync)
     partition.append(batch(3))
     assert partition.high_watermark.offset == 3
     assert partition.is_dirty
 
 
-def test_the_high_watermark_leaves_a_segment_that_ended(world: World) -> None:
-    partition = world.open()
+def test_the_high_watermark_leaves_a_segment_that_ended(factory: PartitionFactory) -> None:
+    partition = factory.open()
     partition.append(batch(3))
     partition.sync()
     assert partition.log is not None
@@ -130,15 +132,17 @@ def test_the_high_watermark_leaves_a_segment_that_ended(world: World) -> None:
     assert partition.high_watermark.segment_base == 3
 
 
-def test_each_run_of_a_node_has_an_epoch_of_its_own(world: World) -> None:
-    first = world.open()
+def test_each_run_of_a_node_has_an_epoch_of_its_own(factory: PartitionFactory) -> None:
+    first = factory.open()
     first.append(batch())
     assert first.log is not None
     first.log.close()
-    assert world.open().leader_epoch == first.leader_epoch + 1
+    assert factory.open().leader_epoch == first.leader_epoch + 1
 
 
-def test_what_cannot_be_noted_on_the_disk_is_taken_when_sent_again(world: World) -> None:
+def test_what_cannot_be_noted_on_the_disk_is_taken_when_sent_again(
+    factory: PartitionFactory,
+) -> None:
     refusals = [OSError(errno.ENOSPC, "no space left on device")]
     noted: list[int] = []
 
@@ -148,7 +152,7 @@ def test_what_cannot_be_noted_on_the_disk_is_taken_when_sent_again(world: World)
         assert partition.log is not None
         noted.append(partition.log.end.offset)
 
-    partition = world.open(persist_id_marker=note)
+    partition = factory.open(persist_id_marker=note)
     assert partition.log is not None
     for _ in range(2):
         partition.append(batch(Nats_Msg_Id="a"))
@@ -163,9 +167,9 @@ def test_what_cannot_be_noted_on_the_disk_is_taken_when_sent_again(world: World)
     assert partition.log.end.offset == 2
 
 
-def test_ids_of_which_none_is_stored_are_not_noted(world: World) -> None:
+def test_ids_of_which_none_is_stored_are_not_noted(factory: PartitionFactory) -> None:
     noted: list[None] = []
-    partition = world.open(read_only=True, persist_id_marker=lambda: noted.append(None))
+    partition = factory.open(read_only=True, persist_id_marker=lambda: noted.append(None))
     partition.append(batch(Nats_Msg_Id="a"))
     assert partition.preconditions.counts.closed_refused == 1
     assert not noted

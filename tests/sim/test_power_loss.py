@@ -108,7 +108,7 @@ class World:
             log=log,
             failure=None,
             clock=self.clock,
-            on_moved=lambda _: None,
+            on_changed=lambda _: None,
             hash_key=HashKey(bytes(16)),
         )
 

@@ -41,7 +41,7 @@ def open_partition(files: SimFiles) -> Partition:
         log=PartitionLog.open(files, DIRECTORY, LogConfig(), clock),
         failure=None,
         clock=clock,
-        on_moved=lambda _: None,
+        on_changed=lambda _: None,
         hash_key=HashKey(bytes(16)),
     )
 

@@ -74,7 +74,7 @@ def open_stream(
         log=log,
         failure=None if failure is None else PartitionFailed(name, 0, failure),
         clock=clock,
-        on_moved=partitions.notify,
+        on_changed=partitions.notify_watchers,
         hash_key=HashKey(bytes(16)),
     )
     partitions.add((partition,))

@@ -18,7 +18,7 @@ from support.raw_client import RawClient
 STREAMS: dict[str, dict[str, object]] = {
     "always": {},
     "interval": {"sync": "interval", "sync_interval_ms": 20},
-    "lanes": {"partitions": 3, "partition_by": "subject"},
+    "partitioned": {"partitions": 3, "partition_by": "subject"},
     "ids": {},
     "small": {"segment_bytes_max": 20_000},
     "short": {"segment_bytes_max": 20_000, "retention_messages_max": 2_000},

@@ -1,15 +1,25 @@
-"""Proposals in, reconcile out: requests become commands, and the node follows the image.
+"""Applies requests to the metadata image, and brings this node to the state of the image.
 
 ::
 
-    request -> controller    metadata.controller decides; the command is applied
-            -> image_store   the new image on the disk: from here on the decision is true
-            -> plan          what this node has to do to be as the image says; pure
-            -> reconciler    does it: opens, configures, subscribes, closes, removes
+    request -> controller    metadata.controller decides; the command gives a new image
+            -> image_store   persists the image: the decision is committed now
+            -> plan          derives the steps from the node's state to the image; pure
+            -> reconciler    carries them out: open, configure, subscribe, close, remove
 
-The image is written first. Whatever fails after that is tried again, after the next command and by
-a timer, until the node is as the image says; nothing is undone. Steps are idempotent.
+Promises: a request has no effect before its image is on the disk. A step that fails after that is
+tried again, with the next command and by a timer, until the node's state matches the image. Steps
+are idempotent and are not undone. The one exception: a creation whose subscription NATS refuses is
+followed by a deletion.
 
-What it never does: remove data of a stream whose deletion the image does not record. A directory
-that belongs to no known stream is put aside.
+It never removes the data of a stream whose deletion the image does not record. A directory that
+belongs to no known stream is moved to `aside/`.
+
+Files below the data directory::
+
+    metadata.json                 the image; its format is in `metadata.codec`
+    layout.json                   the version of the directory layout
+    streams/<name>/<partition>/   one log
+    removed/<stream id>/          data of a deleted stream until it is removed
+    aside/<name>.<n>/             a directory of no known stream
 """

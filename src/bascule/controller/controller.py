@@ -26,7 +26,7 @@ log = logging.getLogger("bascule.controller")
 
 RETRY_SECONDS_MIN: Final = 1.0
 RETRY_SECONDS_MAX: Final = 30.0
-"""Pause between two tries to bring the node to its image; it doubles from the least to the most."""
+"""Pause before reconciliation is repeated; it doubles from the minimum to the maximum."""
 
 
 class CommittedOffsets(Protocol):
@@ -38,7 +38,7 @@ class CommittedOffsets(Protocol):
 
 
 class Controller:
-    """Belongs to the event loop. One decision at a time; readers see whole images."""
+    """Belongs to the event loop. One decision at a time; readers see complete images."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class Controller:
         self._random = random
         self._image = Image()
         self._is_stored = True
-        """False after a failed commit: the file may be that of the decision that failed."""
+        """False after a failed commit: the file may hold the image of the failed decision."""
         self._deciding = asyncio.Lock()
         self._retry_soon = asyncio.Event()
         self._subscriber: Subscriber | None = None
@@ -67,7 +67,7 @@ class Controller:
     async def open(self) -> None:
         """Load the image and open the partitions of all streams.
 
-        A log that is corrupt stops its partition, not the node.
+        A corrupt log stops its partition and not the node.
 
         Raises: CorruptData for the image, UnsupportedFormat, OSError.
         """
@@ -79,7 +79,7 @@ class Controller:
     async def attach(
         self, subscriber: Subscriber, raise_max_payload: RaiseMaxPayload | None
     ) -> None:
-        """Subscribe for every stream; what the server refuses stops only the stream concerned.
+        """Subscribe for every stream. A refusal concerns its own stream only.
 
         Raises: Broken where the server does not answer.
         """
@@ -92,11 +92,11 @@ class Controller:
                 raise error
 
     def attach_offsets(self, offsets: CommittedOffsets) -> None:
-        """From now on the commits of a deleted stream are removed with it."""
+        """Remove the committed offsets of a stream with it from now on."""
         self._offsets = offsets
 
     async def run(self) -> None:
-        """Bring the node to its image again after failures. Runs until cancelled."""
+        """Repeat the reconciliation after failures. Runs until cancelled."""
         pause = RETRY_SECONDS_MIN
         while True:
             await self._retry_soon.wait()
@@ -104,31 +104,32 @@ class Controller:
             async with self._deciding:
                 try:
                     await self._reconcile()
-                except Exception:  # boundary: the next try is made all the same
+                except Exception:  # boundary: the timer tries again
                     log.exception("reconciliation failed; it is tried again")
             if self._retry_soon.is_set():
                 pause = min(2 * pause, RETRY_SECONDS_MAX)
             else:
                 pause = RETRY_SECONDS_MIN
-                log.info("the node is as the image says again")
+                log.info("node reconciled with the metadata image again")
 
     def pending_steps(self) -> tuple[str, ...]:
-        """What is left to do until the node is as the image says, for people."""
+        """The steps that are left to do, as text for logs and tests."""
         return tuple(str(step) for step in self._reconciler.pending(self._image))
 
     @property
     def message_bytes_max(self) -> int:
-        """The largest message that a stream takes, 0 without streams."""
+        """The largest message_bytes_max of all streams, 0 without streams."""
         sizes = (each.config.message_bytes_max for each in self._image.streams.values())
         return max(sizes, default=0)
 
     async def create_stream(
         self, name: str, config: StreamConfig, *, internal: bool = False
     ) -> tuple[StreamDefinition, bool]:
-        """Create a stream; whether this call did. What is published from then on is stored.
+        """Create a stream; the second value says whether this call created it.
 
-        `internal` is for the node's own streams, whose names an underscore leads. A subject that
-        the NATS server does not permit takes the creation back.
+        Messages published after the return are stored. `internal` is for the node's own streams,
+        whose names start with an underscore. The stream is deleted again where the NATS server
+        refuses the subscription or does not confirm it.
 
         Raises: InvalidName, ConfigError, StreamConflict, NatsRefused, Broken, OSError.
         """
@@ -145,7 +146,7 @@ class Controller:
                 return decision.definition, False
             definition = decision.definition
             deletions = self._image.deletions
-            await asyncio.to_thread(self._directories.claim, name, deletions)
+            await asyncio.to_thread(self._directories.free_name, name, deletions)
             await self._commit(decision)
             error = (await self._reconcile()).get(definition.id)
             if isinstance(error, (NatsRefused, Broken)):
@@ -156,9 +157,9 @@ class Controller:
         return definition, True
 
     async def delete_stream(self, name: str) -> None:
-        """Delete a stream and its data; once this returns it is gone, also after a restart.
+        """Delete a stream and its data. The deletion is durable once this returns.
 
-        Data that cannot be removed at once is removed later. Raises: UnknownStream, InternalStream,
+        Data that cannot be removed now is removed later. Raises: UnknownStream, InternalStream,
         OSError where the decision could not be stored.
         """
         async with self._deciding:
@@ -175,10 +176,10 @@ class Controller:
                 )
 
     async def alter_stream(self, name: str, changes: Mapping[str, Any]) -> StreamDefinition:
-        """Give a stream other settings; more partitions take messages once this returns.
+        """Change the settings of a stream; added partitions get messages once this returns.
 
         Raises: UnknownStream, InternalStream, CannotAlter, ConfigError, OSError; NatsRefused and
-        Broken where the alteration is stored and the NATS server does not follow it yet.
+        Broken where the alteration is stored but NATS has not confirmed the subscriptions.
         """
         async with self._deciding:
             decision = controller.alter_stream(self._image, name, changes)
@@ -198,7 +199,7 @@ class Controller:
         return definition
 
     async def set_paused(self, name: str, paused: bool) -> StreamDefinition:
-        """Take no messages, or take them again. Raises: UnknownStream, InternalStream, OSError."""
+        """Refuse messages, or accept them again. Raises: UnknownStream, InternalStream, OSError."""
         async with self._deciding:
             decide = controller.pause_stream if paused else controller.resume_stream
             decision = decide(self._image, name)
@@ -213,10 +214,10 @@ class Controller:
     async def purge_stream(
         self, name: str, *, to_offset: int | None, before_ms: int | None, partition: int | None
     ) -> StreamInfo:
-        """Let the logs of a stream, or of one `partition`, begin later.
+        """Move the start of a stream's logs, or of one `partition`, forward.
 
-        At `to_offset`, at the first record of `before_ms` (Unix milliseconds) or later, or, without
-        either, behind everything committed.
+        The new start is `to_offset`, or the first record at `before_ms` (Unix milliseconds) or
+        later, or, without either, the high watermark.
 
         Raises: UnknownStream, InternalStream, UnknownPartition, OffsetOutOfRange, PartitionFailed,
         OSError, CorruptData.
@@ -229,7 +230,7 @@ class Controller:
             chosen = partitions if partition is None else (partitions[partition],)
             for each in chosen:
                 await asyncio.to_thread(each.purge, to_offset=to_offset, before_ms=before_ms)
-                self._partitions.notify(each)
+                self._partitions.notify_watchers(each)
         info = self.stream_info(name)
         log.info(
             "stream purged",
@@ -252,7 +253,7 @@ class Controller:
         return {} if self._subscriber is None else self._subscriber.refusals()
 
     async def _commit(self, command: Command) -> None:
-        """Make a decision true: on the disk first, then here. Raises: OSError, nothing changed."""
+        """Persist the image after `command`, then use it. Raises: OSError; the old one stays."""
         image = self._image
         removed = tuple(id for id in self._reconciler.state.removed if id in image.deletions)
         if removed:
@@ -261,7 +262,7 @@ class Controller:
         try:
             await asyncio.to_thread(self._store.save, image)
         except OSError:
-            # The file may be the new one all the same: see `replace_file`.
+            # The new file may be in place nevertheless: see `replace_file`.
             self._is_stored = False
             self._retry_soon.set()
             raise
@@ -269,7 +270,7 @@ class Controller:
         self._reconciler.forget_deletions(removed)
 
     async def _store_again(self) -> None:
-        """After a failed commit, store the image that holds."""
+        """Store the current image again after a failed commit."""
         try:
             await asyncio.to_thread(self._store.save, self._image)
         except OSError as error:

@@ -1,11 +1,11 @@
-"""The directories of streams, their removal, and those that nobody knows.
+"""The directories of streams, their removal, and directories of no known stream.
 
 ::
 
     <data>/layout.json            the version of this layout
     <data>/streams/<name>/<n>/    partition n of a stream; its identity file says of which stream
     <data>/removed/<stream id>/   data of a deleted stream, about to be removed
-    <data>/aside/<name>.<n>/      a directory found in streams/ that belongs to no known stream
+    <data>/aside/<name>.<n>/      a directory found in streams/ that belonged to no known stream
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ LAYOUT_VERSION: Final = 2
 
 
 class StreamDirectories:
-    """Everything below one data directory that has to do with streams. Blocks on the disk."""
+    """The stream directories below one data directory. Blocks on the disk."""
 
     def __init__(self, files: Files, data_directory: str) -> None:
         self._files = files
@@ -50,7 +50,7 @@ class StreamDirectories:
         files = self._files
         files.make_dirs(self._streams)
         files.make_dirs(self._removed)
-        # Only recorded deletions put anything there.
+        # Everything in there belongs to a recorded deletion.
         for leftover in files.list_dir(self._removed):
             files.remove_tree(f"{self._removed}/{leftover}")
         deleted = set(image.deletions.values())
@@ -64,8 +64,8 @@ class StreamDirectories:
                         extra={"directory": f"{self._streams}/{name}", "error": str(error)},
                     )
 
-    def has_identities(self) -> bool:
-        """Whether every log has an identity file, so that a missing one is damage.
+    def identities_required(self) -> bool:
+        """Whether every log has an identity file, so that a missing one means damage.
 
         Raises: CorruptData, UnsupportedFormat, OSError.
         """
@@ -83,15 +83,15 @@ class StreamDirectories:
             raise UnsupportedFormat(self._layout, version, LAYOUT_VERSION)
         return version == LAYOUT_VERSION
 
-    def note_identities(self) -> None:
+    def require_identities(self) -> None:
         """Persist that every log has an identity file. Raises: OSError."""
         content = {"format": LAYOUT_FORMAT, "version": LAYOUT_VERSION}
         replace_file(self._files, self._layout, json.dumps(content).encode() + b"\n")
 
-    def claim(self, name: str, deletions: Mapping[bytes, str]) -> None:
-        """Make the directory of a stream to be created free.
+    def free_name(self, name: str, deletions: Mapping[bytes, str]) -> None:
+        """Move away whatever is in the directory of a stream that is to be created.
 
-        What a recorded deletion left there is moved to `removed`, anything else is put aside.
+        Data of a recorded deletion is moved to `removed`, anything else to `aside`.
         Raises: OSError.
         """
         if not self._files.exists(f"{self._streams}/{name}"):
@@ -110,7 +110,7 @@ class StreamDirectories:
             self._files.remove_tree(target)
 
     def _move_removed(self, stream_id: bytes, name: str) -> None:
-        """Move a stream's directory out of the way in one step, if it is that stream's."""
+        """Move a stream's directory to `removed` with one rename, if it belongs to that stream."""
         source, target = f"{self._streams}/{name}", f"{self._removed}/{stream_id.hex()}"
         if not self._files.exists(source) or not self._belongs(source, stream_id):
             return
@@ -120,7 +120,7 @@ class StreamDirectories:
         self._files.sync_dir(self._streams)
 
     def _belongs(self, directory: str, stream_id: bytes) -> bool:
-        """Whether no partition in `directory` says that it belongs to another stream."""
+        """Whether no identity file in `directory` names another stream."""
         for index in self._files.list_dir(directory):
             try:
                 found = read_identity(self._files, f"{directory}/{index}")

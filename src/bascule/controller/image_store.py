@@ -1,4 +1,4 @@
-"""The metadata image of a node alone, as one file; see `metadata` for its format."""
+"""The metadata image of a single node in one file; see `metadata.codec` for its format."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class ImageStore:
         self._path = f"{data_directory}/{FILE_NAME}"
 
     def load(self) -> Image:
-        """The image of the last `save`, an empty one at the first start.
+        """The image of the last `save`; an empty one at the first start.
 
         Raises: CorruptData, UnsupportedFormat, OSError.
         """

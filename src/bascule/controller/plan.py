@@ -1,4 +1,4 @@
-"""What a node has to do to be as the image says. Pure: node state and image in, steps out."""
+"""The steps that bring a node to the state of the image. Pure: state and image in, steps out."""
 
 from __future__ import annotations
 
@@ -11,31 +11,31 @@ from bascule.model import StreamDefinition
 
 @dataclass(frozen=True, slots=True)
 class StreamState:
-    """How far one stream of the image has been carried out on this node."""
+    """Which steps have been done for one stream of the image."""
 
     definition: StreamDefinition
-    """As its partitions are configured now."""
+    """The definition that its partitions are configured with."""
     opened: frozenset[int] = frozenset()
-    """Partitions in use; one whose data is damaged counts, another try would not help."""
+    """Open partitions, including those with damaged data: a retry would not help."""
     subscribed: int = 0
-    """Partitions that the subscription leads to."""
+    """Partitions that the subscription is routed to."""
 
 
 @dataclass(slots=True)
 class NodeState:
-    """What has been carried out of the image. The reconciler alone changes it, step by step."""
+    """Which steps have been done. Only the reconciler changes it, after each step."""
 
     streams: dict[bytes, StreamState] = field(default_factory=dict)
     """By stream id."""
     removed: set[bytes] = field(default_factory=set)
-    """Deletions of the image whose data is gone."""
+    """Deletions recorded in the image whose data is removed."""
     can_subscribe: bool = False
     """False until NATS is connected for the first time."""
 
 
 @dataclass(frozen=True, slots=True)
 class CloseStream:
-    """Serve the stream no longer, end its subscriptions, close its logs."""
+    """Stop serving the stream, end its subscriptions, close its logs."""
 
     definition: StreamDefinition
 
@@ -58,14 +58,14 @@ class OpenPartitions:
 
 @dataclass(frozen=True, slots=True)
 class ConfigureStream:
-    """Give open partitions and the subscription the settings of `definition`."""
+    """Apply `definition` to the open partitions and the subscription."""
 
     definition: StreamDefinition
 
 
 @dataclass(frozen=True, slots=True)
 class SubscribeStream:
-    """Subscribe, and lead the subscription to all partitions."""
+    """Subscribe, and route the subscription to all partitions."""
 
     definition: StreamDefinition
 
@@ -77,7 +77,7 @@ def plan(state: NodeState, image: Image) -> tuple[Step, ...]:
     """The steps from `state` to `image`, in an order in which they can be carried out.
 
     Streams are compared by id, so one that was deleted and created again under its name is closed
-    and removed before it is opened. No steps: the node is as the image says.
+    and removed before it is opened. No steps: the node matches the image.
     """
     wanted = {definition.id: definition for definition in image.streams.values()}
     steps: list[Step] = [

@@ -1,4 +1,4 @@
-"""Carries out what `plan` derives: opens, configures, subscribes, closes and removes."""
+"""Carries out the steps of `plan`: opens, configures, subscribes, closes and removes."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ from bascule.replica.partitions import Partitions
 log = logging.getLogger("bascule.controller")
 
 OPENING_AT_A_TIME: Final = 8
-"""Logs opened beside each other: enough to keep a disk busy."""
+"""Streams opened in parallel: enough to keep a disk busy."""
 
 StepT = TypeVar("StepT", bound=Step)
 
 
 class Subscriber(Protocol):
-    """NATS ingest, as far as reconciliation needs it; see `ingest.nats_ingest`."""
+    """NATS ingest, as far as the reconciler needs it; see `ingest.nats_ingest`."""
 
     async def subscribe(
         self, streams: Sequence[Sequence[Replica]]
@@ -55,7 +55,7 @@ RaiseMaxPayload = Callable[[int], Awaitable[None]]
 
 
 class Reconciler:
-    """Keeps the state of this node. One call of `reconcile` at a time, on the event loop."""
+    """Owns the node's state. One call of `reconcile` at a time, on the event loop."""
 
     def __init__(
         self,
@@ -78,28 +78,28 @@ class Reconciler:
         self.state = NodeState()
 
     async def prepare(self, image: Image) -> None:
-        """Before the first `reconcile`: bring the directories in order.
+        """Prepare the directories before the first `reconcile`.
 
         Raises: CorruptData, UnsupportedFormat, OSError.
         """
         await asyncio.to_thread(self._directories.prepare, image)
-        self._adopt = not await asyncio.to_thread(self._directories.has_identities)
+        self._adopt = not await asyncio.to_thread(self._directories.identities_required)
 
     def attach(self, subscriber: Subscriber, raise_max_payload: RaiseMaxPayload | None) -> None:
-        """From now on streams are subscribed; before, their logs are opened only."""
+        """Subscribe for streams from now on; before, only their logs are opened."""
         self._subscriber = subscriber
         self._set_max_payload = raise_max_payload
         self.state.can_subscribe = True
 
     def pending(self, image: Image) -> tuple[Step, ...]:
-        """What is left to do; empty where the node is as the image says."""
+        """The steps left to do; empty where the node matches the image."""
         return plan(self.state, image)
 
     async def reconcile(self, image: Image) -> dict[bytes, Exception]:
-        """Take every step from the present state to `image`; stream id -> what failed.
+        """Carry out every step from the node's state to `image`; return stream id -> error.
 
-        A step that fails leaves the others alone, and is in the next plan again. Steps that are
-        done are not undone. A refused subscription is reported once and kept: ingest repeats it.
+        A failed step does not affect the others and is in the next plan again. Steps are not
+        undone. A refused subscription is reported once; ingest keeps and repeats it.
         """
         failures: dict[bytes, Exception] = {}
         steps = plan(self.state, image)
@@ -114,17 +114,17 @@ class Reconciler:
         return failures
 
     def forget_deletions(self, ids: Iterable[bytes]) -> None:
-        """The image has these deletions no longer."""
+        """The image no longer records these deletions."""
         self.state.removed.difference_update(ids)
 
     def close(self) -> None:
-        """End the timers and close every log with a clean checkpoint. Blocks on the disk."""
+        """Close every log with a clean checkpoint. Blocks on the disk."""
         for partitions in self._partitions.streams().values():
             for partition in partitions:
                 close_partition(partition)
 
     def end_timers(self) -> None:
-        """End the syncs on timers; on the event loop."""
+        """End the timers of interval syncs. Called on the event loop."""
         self._interval_syncs.close()
 
     async def _close(self, definition: StreamDefinition) -> None:
@@ -179,13 +179,13 @@ class Reconciler:
         async def open_one(step: OpenPartitions) -> None:
             async with gate:
                 opened = await asyncio.to_thread(self._open, step)
-            self._serve(step.definition, opened, failures)
+            self._register(step.definition, opened, failures)
 
         await asyncio.gather(*map(open_one, steps))
         if self._adopt and steps and not failures:
             self._adopt = False
             try:
-                await asyncio.to_thread(self._directories.note_identities)
+                await asyncio.to_thread(self._directories.require_identities)
             except OSError as error:
                 self._adopt = True
                 log.warning("layout of the data directory not noted", extra={"error": str(error)})
@@ -195,7 +195,7 @@ class Reconciler:
         present = self._partitions.stream_by_id(definition.id) or ()
         for partition in present:
             if partition.index in step.indexes:
-                # An earlier try may have opened the log and failed after that.
+                # An earlier attempt may have failed after it opened the log.
                 close_partition(partition)
         return [
             self._opener.open(
@@ -207,13 +207,13 @@ class Reconciler:
             for index in step.indexes
         ]
 
-    def _serve(
+    def _register(
         self,
         definition: StreamDefinition,
         opened: Sequence[tuple[Partition, bool]],
         failures: dict[bytes, Exception],
     ) -> None:
-        """Take opened partitions into the registry, before a message can be in them."""
+        """Add opened partitions to the registry, before messages are routed to them."""
         present = self._partitions.stream_by_id(definition.id) or ()
         by_index = {partition.index: partition for partition in present}
         for partition, _ in opened:

@@ -1,8 +1,8 @@
-"""Turn parsed NATS messages into the records of a batch, and note whom to answer.
+"""Turn parsed NATS messages into the records of a batch, and collect their ack entries.
 
-The bytes of messages come from strangers: what they say of lengths is checked before it is used.
-ack entries are laid out in `bascule.wire._hot`; that of a refused message has the message's size
-in place of the record index.
+Messages are untrusted input: every length is checked before it is used. The layout of ack entries
+is in `bascule.wire._hot`. The entry of a refused message has the message's size in place of the
+record index.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def _put(
     out: cython.uchar[::1],
     to: cython.Py_ssize_t,
 ):
-    """Copy `length` bytes and return the position behind them; the caller checked both ranges."""
+    """Copy `length` bytes; return the position after them. The caller checked both ranges."""
     if length > 0:
         if cython.compiled:
             memcpy(cython.address(out[to]), cython.address(source[at]), length)
@@ -48,7 +48,7 @@ def _put(
 @cython.exceptval(check=False)
 @cython.returns(cython.Py_ssize_t)
 def _put_varint(out: cython.uchar[::1], to: cython.Py_ssize_t, value: cython.longlong):
-    """Write a zigzag varint of a number from -1 up; the caller made room."""
+    """Write a number of at least -1 as a zigzag varint. The caller checked the space."""
     raw: cython.ulonglong
     if value < 0:
         raw = 1
@@ -68,7 +68,7 @@ def _put_varint(out: cython.uchar[::1], to: cython.Py_ssize_t, value: cython.lon
 @cython.exceptval(check=False)
 @cython.returns(cython.Py_ssize_t)
 def _varint_bytes(value: cython.longlong):
-    """How many bytes `_put_varint` takes for a number from -1 up."""
+    """How many bytes `_put_varint` writes for a number of at least -1."""
     size: cython.Py_ssize_t = 1
     while value >= 64:
         value >>= 7
@@ -89,9 +89,9 @@ def _is(
     length: cython.int,
     fold: cython.int,
 ):
-    """Whether `word` stands at `at`, in any case with `fold` 32 and exactly with 0.
+    """Whether `word` is at `at`; `fold` 32 ignores case, 0 compares exactly.
 
-    The word is in lower case where case is folded; the caller checked the range.
+    With `fold` 32 `word` is in lower case. The caller checked the range.
     """
     place: cython.int
     for place in range(length):
@@ -116,9 +116,9 @@ def _walk_headers(
     """Walk a NATS header block; with `to` >= 0 also write it as record headers from there.
 
     `found` becomes: 0 header count, 1 their encoded bytes, 2 and 3 position and length of the key
-    (-1 if none), 4 whether the first header left is called `reply`, 5 whether the message removes
-    its key, 6 the ack policy asked for (2 none, 1 any other), 7 whether a header speaks to the
-    server (`Nats-...`, or an ack policy nobody knows). False: the block is malformed.
+    (-1 if none), 4 whether the first header left is named `reply`, 5 whether the message removes
+    its key, 6 the requested ack policy (2 none, 1 any other), 7 whether a publish header is set
+    (`Nats-...`, or an unknown ack policy). False: the block is malformed.
     """
     end: cython.Py_ssize_t = at + length
     name_at: cython.Py_ssize_t
@@ -135,7 +135,7 @@ def _walk_headers(
     found[5] = 0
     found[6] = 1
     found[7] = 0
-    # "NATS/1.0" CR LF, nothing between: a status line is no header block of a publisher.
+    # "NATS/1.0" CR LF: a version line with a status code does not come from a publisher.
     if (
         length < 12
         or buf[at] != 78
@@ -166,7 +166,7 @@ def _walk_headers(
                 break
             if byte == 58 and name_end < 0:
                 name_end = at
-            # Names are ASCII without control characters, as Kafka clients want strings for them.
+            # Names are ASCII without control characters: Kafka clients decode them as strings.
             if name_end < 0 and (byte < 33 or byte > 126):
                 return False
             at += 1
@@ -228,7 +228,7 @@ def _put_raw_block(
     out: cython.uchar[::1],
     to: cython.Py_ssize_t,
 ):
-    """Write a malformed header block whole, as the record header `Nats-Header-Block`."""
+    """Write a malformed header block unchanged, as the record header `Nats-Header-Block`."""
     name: cython.p_char = b"Nats-Header-Block"
     position: cython.int
     out[to] = 34
@@ -268,7 +268,7 @@ def _put_entry(
     out: cython.uchar[::1],
     to: cython.Py_ssize_t,
 ):
-    """Write one ack entry (see the module); kind -1 writes none."""
+    """Write one ack entry (layout: see the module); kind -1 writes none."""
     if kind < 0:
         return to
     out[to] = kind
@@ -309,18 +309,19 @@ def build_records(
 ) -> int:
     """Write the chain of messages that begins at `first` as records to `out` from `start` on.
 
-    Stops before a record that would take the records beyond `batch_bytes_max` (the first is always
-    taken). `out`, `answers` and `refused` need room for the bytes of the messages' operations and
-    64 a message more (see `bascule.record` for what a record holds of a message). A message without
-    a key has its subject for one with `key_from_subject`.
+    Stops before a record that would take the records beyond `batch_bytes_max`; the first record is
+    always written. `out`, `answers` and `refused` need as many bytes as the messages' operations
+    have, and 64 more for each message (see `bascule.record` for what a record holds of a message).
+    With `key_from_subject` the key of a message without a key is its subject.
 
-    `state` becomes: 0 where the records end, 1 where the ack entries end, 2 where the refused
-    entries end, 3 the message to go on with or -1; and is added to: 4 envelopes, 5 header blocks
-    kept whole because they are malformed, 6 messages refused for their size, 7 records with headers
-    that speak to the server. It becomes 8 how many records expect an offset: `expected` has the
-    record's index and the offset for each, two numbers a message. `found` is scratch for 8
-    numbers. `envelopes` and `envelope_headers` are what `wire.parse_envelopes` found, or
-    empty. Returns the number of records.
+    Set in `state`: 0 the end of the records, 1 the end of the ack entries, 2 the end of the refused
+    entries, 3 the next message to continue with or -1, 8 how many records expect an offset. Added
+    to in `state`: 4 envelopes, 5 malformed header blocks, stored unchanged, 6 messages refused for
+    their size, 7 records with publish headers. `expected` gets two numbers for each record that
+    expects an offset: its index and that offset. `found` is scratch for 8 numbers. `envelopes` and
+    `envelope_headers` are the output of `wire.parse_envelopes`, or empty.
+
+    Returns the number of records.
     """
     index: cython.Py_ssize_t = first
     slot: cython.Py_ssize_t
@@ -356,7 +357,7 @@ def build_records(
     kind: cython.int
     no_room: cython.bint = False
     if start < 0 or len(state) < 9 or len(found) < 8:
-        raise IndexError("nowhere to write to")
+        raise IndexError("start is negative, or an array is too short")
     with cython.nogil:
         while index >= 0:
             slot = 8 * index
@@ -482,7 +483,7 @@ def build_records(
             at = _put_varint(out, at, value_bytes)
             at = _put(buf, value_at, value_bytes, out, at)
             at = _put_varint(out, at, header_count)
-            # The header name `subject`, its length before it.
+            # The header name `subject` with its length.
             out[at] = 14
             out[at + 1] = 115
             out[at + 2] = 117
@@ -494,7 +495,7 @@ def build_records(
             at = _put_varint(out, at + 8, subject_bytes)
             at = _put(buf, subject_at, subject_bytes, out, at)
             if reply_bytes > 0 or is_marked:
-                # The header name `reply`, its length before it.
+                # The header name `reply` with its length.
                 out[at] = 10
                 out[at + 1] = 114
                 out[at + 2] = 101
@@ -520,7 +521,7 @@ def build_records(
             count += 1
             index = nexts[index]
     if no_room:
-        raise IndexError("a message lies outside the buffer, or there is no room for its record")
+        raise IndexError("a message is outside the buffer, or its record does not fit")
     state[0] = at
     state[1] = answer_at
     state[2] = refused_at

@@ -1,4 +1,4 @@
-"""The reusable buffer of a NATS connection: receive, parse, hand on; the rest stays for later."""
+"""Receive into the reusable buffer of a NATS connection, parse it, and deliver the messages."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from bascule.wire import _hot
 from bascule.wire.nats import LINE_BYTES_MAX
 
 RECEIVE_BYTES: Final = 256 << 10
-"""Asked of the socket at a time: several of the server's writes, yet within a core's cache."""
+"""Size of one receive: several of the server's writes, and small enough for a core's cache."""
 BURST_BYTES_MIN: Final = 32 << 10
 """A receive of this much is part of a burst."""
 BURST_PAUSE_SECONDS: Final = 0.0005
-"""Pause in a burst nobody awaits answers to: the kernel's buffer goes on filling, the reader wakes
+"""Pause in a burst without ack requests: meanwhile the kernel's buffer fills, the reader wakes
 hundreds of times a second instead of thousands, and the NATS server gets the processor."""
 ANSWERED_BURST_BYTES_MIN: Final = 64 << 10
 ANSWERED_BURST_PAUSE_SECONDS: Final = 0.0002
-"""The same where publishers wait: several hundred messages at a time say that a window of thousands
-is open, and that fewer, larger batches and syncs answer it sooner."""
+"""The same where publishers wait for acks. Several hundred messages in one receive mean that
+publishers have thousands in flight, and that fewer and larger batches and syncs ack them sooner."""
 
 
-class ChunkOwner(Protocol):
-    """Who takes what a chunk holds."""
+class ChunkHandler(Protocol):
+    """Receives the messages and control lines of a chunk."""
 
     @property
     def body_bytes_max(self) -> int:
-        """A message beyond this is no message of this server's."""
+        """A larger message is a protocol error."""
         ...
 
     def on_received(self, count: int) -> None:
@@ -38,39 +38,39 @@ class ChunkOwner(Protocol):
         ...
 
     def on_idle(self) -> None:
-        """Nothing came for a while. Raises: Broken where that is taken for the end."""
+        """Nothing came for a ping interval. Raises: Broken to end the connection."""
         ...
 
     def on_control_line(self, line: bytes) -> None:
-        """Raises: RemoteProtocolError for what is no operation, Broken for the end."""
+        """Raises: RemoteProtocolError for an unknown operation, Broken to end the connection."""
         ...
 
     def deliver(self, buf: bytearray, messages: array[int], count: int, wire_bytes: int) -> bool:
-        """Take parsed messages; whether a publisher waits for an answer to one of them."""
+        """Take parsed messages; whether a publisher waits for an ack of one of them."""
         ...
 
     def pause(self, seconds: float) -> None: ...
 
 
 class BatchSink(Protocol):
-    """Where batches go: bounded room to write them into, and a queue behind it."""
+    """Bounded memory for batches, and the queue that takes them."""
 
     def reserve(self, size: int) -> tuple[Slab, int]:
-        """Wait for `size` bytes of room: a slab and where its free part starts."""
+        """Wait for `size` free bytes; return a slab and the start of its free part."""
         ...
 
     def submit(
         self, slab: Slab, end: int, routed: list[tuple[Replica, list[UnstampedBatch]]]
     ) -> None:
-        """Take each replica's batches, in order; the slab is used up to `end`."""
+        """Take each replica's batches, in order. The slab is in use up to `end`."""
         ...
 
 
 class ChunkReader:
     """The reusable buffer of one connection and the parse position in it."""
 
-    def __init__(self, owner: ChunkOwner, transport: Transport, rest: bytes) -> None:
-        self._owner = owner
+    def __init__(self, handler: ChunkHandler, transport: Transport, rest: bytes) -> None:
+        self._handler = handler
         self._transport = transport
         self._buffer = bytearray(max(2 * RECEIVE_BYTES, len(rest)))
         self._buffer[: len(rest)] = rest
@@ -82,7 +82,7 @@ class ChunkReader:
         self._consume()
 
     def read_once(self) -> bool:
-        """Receive once and deliver what is whole; False at the end of the connection."""
+        """Receive once and deliver the complete messages; False at the end of the connection."""
         free = len(self._buffer) - self._end
         view = memoryview(self._buffer)
         try:
@@ -90,39 +90,39 @@ class ChunkReader:
                 view[self._end : self._end + min(free, RECEIVE_BYTES)]
             )
         except BlockingIOError:
-            self._owner.on_idle()
+            self._handler.on_idle()
             return True
         finally:
             view.release()
         if count == 0:
             return False
-        self._owner.on_received(count)
+        self._handler.on_received(count)
         self._end += count
         self._answers_wanted = False
         self._consume()
         if BURST_BYTES_MIN <= count < RECEIVE_BYTES:
             if not self._answers_wanted:
-                self._owner.pause(BURST_PAUSE_SECONDS)
+                self._handler.pause(BURST_PAUSE_SECONDS)
             elif count >= ANSWERED_BURST_BYTES_MIN:
-                self._owner.pause(ANSWERED_BURST_PAUSE_SECONDS)
+                self._handler.pause(ANSWERED_BURST_PAUSE_SECONDS)
         return True
 
     def _consume(self) -> None:
-        owner, state = self._owner, self._state
+        handler, state = self._handler, self._state
         while True:
             begin = self._start
             count = _hot.parse_messages(
-                self._buffer, begin, self._end, owner.body_bytes_max, LINE_BYTES_MAX,
+                self._buffer, begin, self._end, handler.body_bytes_max, LINE_BYTES_MAX,
                 self._messages, state,
             )  # fmt: skip
             consumed, reason, needed, _ = state
             self._start = consumed
             if count:
-                self._answers_wanted |= owner.deliver(
+                self._answers_wanted |= handler.deliver(
                     self._buffer, self._messages, count, consumed - begin
                 )
             if reason == _hot.CONTROL_LINE:
-                owner.on_control_line(bytes(self._buffer[consumed:needed]))
+                handler.on_control_line(bytes(self._buffer[consumed:needed]))
                 self._start = needed + 2
             elif reason == _hot.MALFORMED:
                 shown = bytes(self._buffer[consumed : consumed + 60])
@@ -132,7 +132,7 @@ class ChunkReader:
                 return
 
     def _make_room(self, needed: int) -> None:
-        """Move the operation that is cut short to the front; grow where it is larger."""
+        """Move the incomplete operation to the front; grow the buffer where it does not fit."""
         left = self._end - self._start
         if left == 0:
             self._start = self._end = 0

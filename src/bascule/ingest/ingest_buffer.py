@@ -1,8 +1,7 @@
 """The bounded buffer between the reader of a NATS connection and the log writer.
 
-Batches are written back to back into slabs. A slab is free again once the log writer is done with
-every batch in it. While many small chunks wait for a slow disk they share slabs, so the bound is
-one of bytes, not of chunks.
+Batches are written back to back into slabs. A slab is reused once the log writer is done with
+every batch in it. Chunks share slabs, so the limit counts bytes and not chunks.
 """
 
 from __future__ import annotations
@@ -21,22 +20,22 @@ from bascule.publish.unstamped_batch import Append, Replica, UnstampedBatch
 log = logging.getLogger("bascule.ingest")
 
 SLAB_BYTES: Final = 2 << 20
-"""Holds what a few receives of 256 KiB become, and is soon reused while it is in a cache."""
+"""The batches of a few receives of 256 KiB; small enough to be reused while it is cached."""
 FREE_SLABS_MAX: Final = 32
-"""Kept for the next burst: fresh memory costs as much as the copy into it."""
+"""Slabs kept for the next burst: new memory costs as much as the copy into it."""
 STALL_LOG_NS: Final = 10_000_000_000
-"""A disk that stays slow is logged this often; the counters have every stall."""
+"""Least time between two log lines about stalls; the counters have every stall."""
 
 
 class BufferSlab:
-    """One slab and how much of it waits for the disk."""
+    """One slab and how much of it waits for the log writer."""
 
     __slots__ = ("outstanding", "used", "view")
 
     def __init__(self, size: int) -> None:
         self.view = memoryview(bytearray(size))
         self.used = 0
-        """Bytes from the start that hold batches, written or not."""
+        """Bytes from the start that hold batches, including those already written."""
         self.outstanding = 0
         """Appends that the log writer is not done with."""
 
@@ -46,17 +45,17 @@ class BufferCounts:
     """For metrics; the first two only grow."""
 
     stalls: int = 0
-    """Times the reader had to wait for room."""
+    """Times the reader waited for free memory."""
     stalled_ns: int = 0
     allocated_bytes: int = 0
     allocated_bytes_max: int = 0
 
 
 class IngestBuffer:
-    """One reader reserves and submits; the log writer's `on_done` gives slabs back."""
+    """One reading thread calls `reserve` and `submit`; `on_done` of the log writer frees slabs."""
 
     def __init__(self, append: Append, *, bytes_max: int, clock: Clock) -> None:
-        """`bytes_max` bounds the slabs that wait for the log writer, together."""
+        """`bytes_max` bounds the sum of all slabs."""
         self._append = append
         self._bytes_max = bytes_max
         self._clock = clock
@@ -67,22 +66,23 @@ class IngestBuffer:
         self.counts = BufferCounts(allocated_bytes=SLAB_BYTES, allocated_bytes_max=SLAB_BYTES)
 
     def reserve(self, size: int) -> tuple[Slab, int]:
-        """Wait for `size` bytes of room: a slab and where its free part starts.
+        """Wait for `size` free bytes; return a slab and the start of its free part.
 
-        A message larger than a slab gets one of its own, as soon as the rest leaves it room.
+        A message larger than a slab gets a slab of its own, even where it exceeds the limit: then
+        it waits until no other slab is in use.
         """
         with self._freed:
             current = self._current
             if current.outstanding == 0:
                 current.used = 0
             if len(current.view) - current.used < size:
-                current = self._next(size)
+                current = self._next_slab(size)
             return current, current.used
 
     def submit(
         self, slab: Slab, end: int, routed: list[tuple[Replica, list[UnstampedBatch]]]
     ) -> None:
-        """Hand each replica's batches to the log writer; the slab is used up to `end`."""
+        """Hand each replica's batches to the log writer; the slab is in use up to `end`."""
         if not routed:
             return
         assert slab is self._current
@@ -101,8 +101,8 @@ class IngestBuffer:
                 self._retire(slab)
                 self._freed.notify()
 
-    def fill(self) -> dict[str, int]:
-        """Bytes that wait for the disk, whole slabs, and how many may."""
+    def usage(self) -> dict[str, int]:
+        """Bytes that wait for the log writer, in whole slabs, and the limit."""
         with self._freed:
             idle = sum(len(slab.view) for slab in self._free)
             if self._current.outstanding == 0:
@@ -119,8 +119,8 @@ class IngestBuffer:
         else:
             self.counts.allocated_bytes -= len(slab.view)
 
-    def _next(self, size: int) -> BufferSlab:
-        """Make another slab current, waiting for room where there is none. The lock is held."""
+    def _next_slab(self, size: int) -> BufferSlab:
+        """Make another slab current; wait while the limit is reached. The lock is held."""
         previous = self._current
         self._current = BufferSlab(0)
         if previous.outstanding == 0:

@@ -1,4 +1,4 @@
-"""Finds a NATS server that takes us: at the start, after a loss, and before one goes."""
+"""Connects to one of the known NATS servers: at the start, after a loss, in lame duck mode."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Final
 
 from bascule.errors import BasculeError, Broken, RemoteProtocolError
 from bascule.host.api import Clock, Random
-from bascule.ingest.nats_health import Complaints
+from bascule.ingest.nats_health import NatsHealth
 from bascule.ingest.nats_transport import Transport, connect
 from bascule.wire.nats import ConnectOptions, NatsRefused, ServerAddress, ServerInfo, ServerPool
 
@@ -22,25 +22,25 @@ LAME_DUCK_RETRY_SECONDS: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Dialled:
-    """A connection that is accepted and has no subscriptions yet."""
+class Connection:
+    """A connection that passed the handshake and has no subscriptions yet."""
 
     address: ServerAddress
     transport: Transport
     info: ServerInfo
     rest: bytes
-    """What came behind the handshake."""
+    """Bytes received after the handshake."""
 
 
 class Dialer:
-    """The servers known, and how to connect to one. Any thread may use it."""
+    """The known servers, and how to connect to one. Any thread may use it."""
 
     def __init__(
         self,
         servers: Sequence[ServerAddress],
         options: ConnectOptions,
         *,
-        complaints: Complaints,
+        health: NatsHealth,
         clock: Clock,
         random: Random,
         version: str,
@@ -52,18 +52,18 @@ class Dialer:
         self._lock = threading.Lock()
         """Guards the pool."""
         self._options = options
-        self._complaints = complaints
+        self._health = health
         self._clock = clock
         self._version = version
         self._tls_context = tls_context
         self._outgoing_bytes_max = outgoing_bytes_max
 
     def __len__(self) -> int:
-        """How many servers are known."""
+        """The number of known servers."""
         return len(self._pool)
 
     def on_info(self, address: ServerAddress, info: ServerInfo) -> None:
-        """Take from `address` what it says of its cluster, and whether it is about to go."""
+        """Learn the cluster's servers from an INFO, and whether `address` is in lame duck mode."""
         with self._lock:
             self._pool.learn(address, info.connect_urls)
             if info.ldm:
@@ -71,17 +71,17 @@ class Dialer:
             else:
                 self._pool.stay(address)
 
-    def first(self) -> Dialled:
-        """Connect to the first server, in the order given, that takes us.
+    def connect_first(self) -> Connection:
+        """Connect to the first server, in the configured order, that accepts.
 
-        Raises: NatsRefused where one refuses and none takes us, else Broken; each names every
-        server tried. ConfigError for credentials that cannot be read.
+        Raises: NatsRefused where none accepts and at least one refuses, else Broken; the text names
+        every server. ConfigError for credentials that cannot be read.
         """
         failures: list[str] = []
         refused: NatsRefused | None = None
         for address in self._pool.in_order():
             try:
-                return self._dial(address)
+                return self._connect(address)
             except NatsRefused as error:
                 refused = error
                 failures.append(str(error))
@@ -91,47 +91,47 @@ class Dialer:
             raise NatsRefused("; ".join(failures), refused.kind)
         raise Broken(f"no NATS server could be reached: {'; '.join(failures)}")
 
-    def again(self, last: ServerAddress | None, stopping: threading.Event) -> Dialled | None:
-        """Try every server, round after round, until one takes us; None once `stopping` is set."""
+    def reconnect(self, last: ServerAddress | None, stopping: threading.Event) -> Connection | None:
+        """Try all servers repeatedly until one accepts; None once `stopping` is set."""
         began = self._clock.monotonic_ns()
         for pause in self._pool.pauses():
             with self._lock:
                 candidates = self._pool.candidates(last)
-            dialled = self._any_of(candidates, stopping)
-            if dialled is not None:
+            connection = self._try_each(candidates, stopping)
+            if connection is not None:
                 after_ms = (self._clock.monotonic_ns() - began) // 1_000_000
                 log.info("nats back", extra={"after_ms": after_ms})
-                return dialled
+                return connection
             if stopping.wait(pause):
                 break
         return None
 
-    def elsewhere(
+    def connect_elsewhere(
         self, leaving: ServerAddress, stopping: threading.Event, *, wanted: Callable[[], bool]
-    ) -> Dialled | None:
-        """Connect to a server that stays, for as long as that is `wanted`."""
+    ) -> Connection | None:
+        """Connect to a server that is not in lame duck mode; try while `wanted` returns True."""
         while wanted() and not stopping.is_set():
             with self._lock:
                 others = self._pool.others(leaving)
-            dialled = self._any_of(others, stopping)
-            if dialled is not None:
-                return dialled
+            connection = self._try_each(others, stopping)
+            if connection is not None:
+                return connection
             stopping.wait(LAME_DUCK_RETRY_SECONDS)
         return None
 
-    def _any_of(
+    def _try_each(
         self, candidates: Sequence[ServerAddress], stopping: threading.Event
-    ) -> Dialled | None:
+    ) -> Connection | None:
         for address in candidates:
             if stopping.is_set():
                 return None
             try:
-                return self._dial(address)
+                return self._connect(address)
             except (OSError, BasculeError) as error:
-                self._complaints.on_connect_failed(str(address), error)
+                self._health.on_connect_failed(str(address), error)
         return None
 
-    def _dial(self, address: ServerAddress) -> Dialled:
+    def _connect(self, address: ServerAddress) -> Connection:
         transport, info, rest = connect(
             address,
             self._options,
@@ -141,4 +141,4 @@ class Dialer:
             timeout=CONNECT_TIMEOUT_SECONDS,
             outgoing_bytes_max=self._outgoing_bytes_max,
         )
-        return Dialled(address, transport, info, rest)
+        return Connection(address, transport, info, rest)

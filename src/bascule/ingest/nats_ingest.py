@@ -1,4 +1,4 @@
-"""What a NATS server delivers for this node's streams, handed to the log writer."""
+"""NATS ingest: subscribes for this node's streams and hands what arrives to the log writer."""
 
 from __future__ import annotations
 
@@ -26,24 +26,24 @@ from bascule.wire.nats import ConnectOptions, NatsRefused, parse_server_url
 log = logging.getLogger("bascule.ingest")
 
 BATCH_BYTES_MAX: Final = 1 << 20
-"""Records of one batch; what Kafka clients fetch of one partition at a time by default."""
+"""Largest records of one batch; the default of Kafka's `max.partition.fetch.bytes`."""
 CONFIRM_SECONDS_MAX: Final = 10.0
 RETRY_SECONDS: Final = 10.0
-"""How often a refused subscription is requested again: permissions and limits change."""
+"""How often a refused subscription is sent again: permissions and limits change."""
 
 
 @dataclass(slots=True)
-class _Subscribed:
-    """What one stream has here."""
+class _StreamSubscriptions:
+    """The partition slots and subscription ids of one stream."""
 
     slots: list[int] = field(default_factory=list)
     """By partition."""
     sids: list[int] = field(default_factory=list)
-    """One subscription, or one a partition where a NATS queue group spreads the messages."""
+    """One, or one for each partition where a NATS queue group distributes the messages."""
 
 
 class NatsIngest:
-    """The subscriptions of a node. Its methods belong to the event loop, but for `publish`."""
+    """The subscriptions of a node. All methods but `publish` belong to the event loop."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class NatsIngest:
         hash_key: HashKey,
         version: str,
     ) -> None:
-        """`hash_key` is the one that the partitions' dedupe windows are loaded with."""
+        """`hash_key` is also the key that the partitions' dedupe windows are loaded with."""
         nats = config.nats
         self._buffer = IngestBuffer(
             append, bytes_max=config.limits.ingest_buffer_bytes_max, clock=clock
@@ -73,7 +73,7 @@ class NatsIngest:
             tls_context=_tls_context(config),
             discover=nats.discover,
         )
-        self._subscribed: dict[bytes, _Subscribed] = {}
+        self._subscribed: dict[bytes, _StreamSubscriptions] = {}
         """By stream id."""
         self._slots_made = 0
         self._free_slots: list[int] = []
@@ -85,7 +85,7 @@ class NatsIngest:
 
     @property
     def server(self) -> str:
-        """The NATS server connected now, without credentials; empty: none."""
+        """The connected NATS server, without credentials; empty without a connection."""
         return str(self._source.address) if self._source.connected else ""
 
     def refusals(self) -> dict[str, str]:
@@ -115,7 +115,7 @@ class NatsIngest:
         replaced: list[int] = []
         for replicas in streams:
             stream_id = replicas[0].definition.id
-            stream = self._subscribed.setdefault(stream_id, _Subscribed())
+            stream = self._subscribed.setdefault(stream_id, _StreamSubscriptions())
             if _needs_queue_group(replicas, stream):
                 replaced.append(stream.sids.pop())
                 confirmations.append((stream_id, self._source.unsubscribe(replaced[-1])))
@@ -131,7 +131,7 @@ class NatsIngest:
         }
 
     def configure(self, replicas: Sequence[Replica]) -> None:
-        """Take over the altered definition of a stream; nothing for one without subscription."""
+        """Apply a stream's altered definition; does nothing for a stream without subscription."""
         stream = self._subscribed.get(replicas[0].definition.id)
         for replica, slot in zip(replicas, stream.slots if stream else (), strict=False):
             self._sequencer.routes.set_slot(slot, _slot(replica))
@@ -140,7 +140,7 @@ class NatsIngest:
         """End a stream's subscriptions; idempotent.
 
         Returns once nothing more is handed to the log writer for the stream. Without a connection
-        the subscription ends here alone: the next connection does not make it again.
+        it returns at once: the next connection does not subscribe again.
         """
         stream = self._subscribed.pop(definition.id, None)
         if stream is None:
@@ -161,7 +161,7 @@ class NatsIngest:
         for sid in stream.sids:
             self._sequencer.routes.set_route(sid, ())
             if ended:
-                # Otherwise messages may still come under this id: it serves no other stream.
+                # Otherwise messages with this id may still arrive, so it is not reused.
                 self._source.release_sid(sid)
 
     async def drain(self) -> None:
@@ -180,7 +180,7 @@ class NatsIngest:
                 log.warning("drain without the nats server", extra={"error": str(error)})
 
     async def flush(self) -> None:
-        """Return once the server has everything that was published."""
+        """Return once the server has received everything that was published."""
         if self._source.connected:
             try:
                 await _confirmed([self._source.flush()])
@@ -196,14 +196,14 @@ class NatsIngest:
             "subscription": {"refused": {s: int(s in refused) for s in self._source.streams()}},
             "nats": {**asdict(self._source.counts), "connected": self._source.connected},
             "ingest": asdict(self._sequencer.counts),
-            "buffer": {**asdict(self._buffer.counts), **self._buffer.fill()},
+            "buffer": {**asdict(self._buffer.counts), **self._buffer.usage()},
         }
 
     def _subscribe(self, replicas: Sequence[Replica]) -> list[Future[None]]:
-        """Partition slots for all replicas, and the subscriptions that lead to them."""
+        """Assign partition slots to all replicas; subscribe for those that have no route yet."""
         definition = replicas[0].definition
         config = definition.config
-        stream = self._subscribed.setdefault(definition.id, _Subscribed())
+        stream = self._subscribed.setdefault(definition.id, _StreamSubscriptions())
         while len(stream.slots) < len(replicas):
             stream.slots.append(self._free_slots.pop() if self._free_slots else self._slots_made)
             self._slots_made = max(self._slots_made, stream.slots[-1] + 1)
@@ -235,7 +235,7 @@ class NatsIngest:
             self._source.retry_refused()
 
 
-def _needs_queue_group(replicas: Sequence[Replica], stream: _Subscribed) -> bool:
+def _needs_queue_group(replicas: Sequence[Replica], stream: _StreamSubscriptions) -> bool:
     """Whether the stream's one subscription has no queue group, and more partitions need one."""
     config = replicas[0].definition.config
     in_group = config.partition_by is PartitionBy.GROUP and config.group is None
@@ -279,7 +279,7 @@ def _connect_options(config: Config) -> ConnectOptions:
         nkey_seed=nats.nkey_seed or None,
         nkey=nats.nkey or None,
         creds=nats.creds or None,
-        # Trusting an authority or showing a certificate makes no sense in the clear.
+        # A CA or a client certificate implies TLS.
         tls=nats.tls or nats.tls_first or bool(nats.tls_ca or nats.tls_cert),
         tls_first=nats.tls_first,
         ping_interval_ms=nats.ping_interval_ms,

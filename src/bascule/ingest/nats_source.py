@@ -1,4 +1,4 @@
-"""One NATS connection that feeds streams: reads at wire speed, moves, subscribes again."""
+"""The NATS connection of a node: its reading thread, reconnects and lame duck mode."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from typing import Final
 from bascule.errors import BasculeError, Broken, Closed, RemoteProtocolError
 from bascule.host.api import Clock, Random
 from bascule.ingest.chunk_reader import BatchSink, ChunkReader
-from bascule.ingest.nats_dialer import Dialer, Dialled
-from bascule.ingest.nats_health import Complaints, SourceCounts
+from bascule.ingest.nats_dialer import Connection, Dialer
+from bascule.ingest.nats_health import NatsHealth, SourceCounts
 from bascule.ingest.nats_transport import Transport
 from bascule.ingest.sequencer import Sequencer
-from bascule.ingest.subscriptions import PING, Subscription, Subscriptions, refuse
+from bascule.ingest.subscriptions import PING, Subscription, Subscriptions, fail_refused
 from bascule.wire.nats import (
     ConnectOptions,
     ServerAddress,
@@ -29,15 +29,15 @@ from bascule.wire.nats import (
 log = logging.getLogger("bascule.ingest")
 
 BODY_BYTES_MAX: Final = 64 << 20
-"""NATS's own largest max_payload, which a message with its headers does not exceed."""
+"""The largest max_payload of NATS; it includes the headers of a message."""
 ACKS_SENT_SECONDS_MAX: Final = 2.0
-"""How long the end of a connection waits for acks that the server is slow to take."""
+"""How long closing a connection waits for queued acks."""
 IDLE_PINGS_MAX: Final = 2
-"""A server that leaves so many PINGs unanswered is taken for gone."""
+"""Unanswered PINGs after which the connection is closed."""
 
 
 class NatsSource:
-    """Owns the connection and its reading thread. Other methods may be called from any thread."""
+    """Owns the connection and its reading thread. Any thread may call the public methods."""
 
     def __init__(
         self,
@@ -54,11 +54,11 @@ class NatsSource:
         outgoing_bytes_max: int = 64 << 20,
     ) -> None:
         self.counts = SourceCounts()
-        self._complaints = Complaints(self.counts, clock)
+        self._health = NatsHealth(self.counts, clock)
         self._dialer = Dialer(
             servers,
             options,
-            complaints=self._complaints,
+            health=self._health,
             clock=clock,
             random=random,
             version=version,
@@ -73,9 +73,9 @@ class NatsSource:
         self._subscriptions = Subscriptions()
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
-        self._next: Dialled | None = None
-        """A connection to another server, to go on with once this one has nothing left."""
-        self._mover: threading.Thread | None = None
+        self._next_connection: Connection | None = None
+        """A connection to another server, used once this one has delivered everything."""
+        self._lame_duck_thread: threading.Thread | None = None
         self._idle_pings = 0
         self.address: ServerAddress | None = None
 
@@ -84,34 +84,34 @@ class NatsSource:
         return self._transport is not None
 
     def refusals(self) -> dict[str, str]:
-        """Stream -> why the server does not deliver its messages."""
+        """Stream -> why the server refused its subscription."""
         with self._lock:
             return self._subscriptions.refusals()
 
     def streams(self) -> list[str]:
-        """The streams that are fed."""
+        """The streams with a subscription."""
         with self._lock:
             return self._subscriptions.streams()
 
     def start(self) -> None:
-        """Connect to the first server that takes us and begin to read.
+        """Connect to the first server that accepts and begin to read.
 
         Raises: NatsRefused, Broken, ConfigError (credentials that cannot be read).
         """
-        dialled = self._dialer.first()
-        self._adopt(dialled)
+        connection = self._dialer.connect_first()
+        self._adopt(connection)
         self._thread = threading.Thread(
-            target=self._run, args=(dialled.rest,), name="nats-reader", daemon=True
+            target=self._run, args=(connection.rest,), name="nats-reader", daemon=True
         )
         self._thread.start()
 
     def reserve_sid(self) -> int:
-        """A subscription id for `subscribe`, so that its route can be laid first."""
+        """A subscription id for `subscribe`, so that its route can be set first."""
         with self._lock:
             return self._subscriptions.reserve_sid()
 
     def release_sid(self, sid: int) -> None:
-        """After `unsubscribe` is done: the id may serve another subscription."""
+        """Allow the reuse of an id, once the future of `unsubscribe` is done."""
         with self._lock:
             self._subscriptions.release_sid(sid)
 
@@ -119,38 +119,38 @@ class NatsSource:
         """Subscribe for `stream`; the future is done once the server has the subscription.
 
         The future fails with NatsRefused where the server does not permit it. The subscription is
-        kept all the same, and asked for again by `retry_refused` and by every new connection.
+        kept; `retry_refused` and every new connection send it again.
         """
         with self._lock:
             operation = self._subscriptions.add(sid, Subscription(subject, group, stream))
             return self._send_and_confirm(operation, sid)
 
     def unsubscribe(self, sid: int) -> Future[None]:
-        """End a subscription; once the future is done nothing more is delivered for it."""
+        """End a subscription; nothing more is delivered for it once the future is done."""
         with self._lock:
             return self._send_and_confirm(self._subscriptions.remove(sid))
 
     def retry_refused(self) -> None:
-        """Ask once more for the subscriptions that the server refused."""
+        """Send the refused subscriptions again."""
         with self._lock:
-            for sid in self._subscriptions.refused():
+            for sid in self._subscriptions.refused_sids():
                 found = self._subscriptions.get(sid)
                 if found is not None and self._transport is not None:
                     self._send_and_confirm(self._subscriptions.add(sid, found), sid)
 
     def drain(self) -> Future[None]:
-        """End all subscriptions; once done, all that was delivered has been submitted."""
+        """End all subscriptions; once the future is done, everything delivered is submitted."""
         with self._lock:
             return self._send_and_confirm(self._subscriptions.clear())
 
     def flush(self) -> Future[None]:
-        """Done once the server has seen everything sent so far."""
+        """A future that is done once the server has received everything sent so far."""
         with self._lock:
             return self._send_and_confirm(b"")
 
     def publish(self, operations: bytes) -> None:
-        """Send ready PUB operations (acks). Dropped, counted and logged where that is impossible:
-        a publisher that gets no ack asks again."""
+        """Send PUB operations (acks). Acks that cannot be sent are dropped, counted and logged: a
+        publisher without an ack publishes again."""
         transport = self._transport
         try:
             if transport is not None and transport.send(operations):
@@ -158,61 +158,61 @@ class NatsSource:
                 return
         except OSError:
             pass
-        self._complaints.on_acks_dropped(len(operations), connected=transport is not None)
+        self._health.on_acks_dropped(len(operations), connected=transport is not None)
 
     def close(self) -> None:
-        """Send what is queued (bounded), end the connection and the thread."""
+        """Send what is queued, within a time limit, then end the connection and the threads."""
         self._stopping.set()
         transport = self._transport
         if transport is not None:
             transport.wait_sent(ACKS_SENT_SECONDS_MAX)
             transport.close()
-        for thread in (self._mover, self._thread):
+        for thread in (self._lame_duck_thread, self._thread):
             if thread is not None:
                 thread.join()
-        if self._next is not None:
-            self._next.transport.close()
+        if self._next_connection is not None:
+            self._next_connection.transport.close()
         with self._lock:
             self._subscriptions.fail_all(Closed("the NATS connection was closed"))
 
     # Connecting
 
     def _send_and_confirm(self, operations: bytes, sid: int | None = None) -> Future[None]:
-        """Send with a PING behind; the future is done at its PONG. The lock is held."""
+        """Send `operations` and a PING; its PONG completes the future. The lock is held."""
         confirmed: Future[None] = Future()
         # A caller that stops waiting must not cancel what the reading thread completes.
         confirmed.set_running_or_notify_cancel()
         transport = self._transport
         if transport is None:
-            # The reconnect subscribes to everything and confirms then.
-            self._subscriptions.keep_waiting(confirmed, sid)
+            # The next connection subscribes to everything and confirms it.
+            self._subscriptions.confirm_on_next_connection(confirmed, sid)
             return confirmed
         self._subscriptions.await_pong(confirmed, sid)
         self._send_or_close(transport, operations + PING)
         return confirmed
 
     def _send_or_close(self, transport: Transport, operations: bytes) -> None:
-        """Where nothing can be sent the connection ends, and the next one sends everything."""
+        """Send, or close the connection: the next one makes all subscriptions again."""
         try:
             if not transport.send(operations):
                 raise BrokenPipeError("the NATS server takes no data")
         except OSError:
             transport.close()
 
-    def _adopt(self, dialled: Dialled) -> None:
-        """Make it the connection of this source and subscribe to everything on it."""
-        info = dialled.info
+    def _adopt(self, connection: Connection) -> None:
+        """Use `connection` from now on, and make all subscriptions on it."""
+        info = connection.info
         self._idle_pings = 0
         with self._lock:
-            self.address = dialled.address
-            self._transport = dialled.transport
+            self.address = connection.address
+            self._transport = connection.transport
             self.counts.connects += 1
-            self._send_or_close(dialled.transport, self._subscriptions.all_again())
+            self._send_or_close(connection.transport, self._subscriptions.resubscribe_all())
         self._on_info(info)
         log.info(
             "nats connected",
             extra={
-                "server": str(dialled.address),
+                "server": str(connection.address),
                 "version": info.version,
                 "server_name": info.server_name,
                 "cluster": info.cluster,
@@ -226,42 +226,42 @@ class NatsSource:
         while True:
             reason, by_server = self._read_until_end(rest)
             with self._lock:
-                ended, dialled = self._transport, self._next
-                self._next = None
-                # Their operations may have been lost: the next connection confirms them.
-                self._subscriptions.lost()
-                if dialled is None or self._stopping.is_set():
+                ended, connection = self._transport, self._next_connection
+                self._next_connection = None
+                # Unconfirmed operations may be lost: the next connection confirms them.
+                self._subscriptions.on_disconnected()
+                if connection is None or self._stopping.is_set():
                     self._transport = None
             assert ended is not None
             if self._stopping.is_set():
                 ended.close()
-                if dialled is not None:
-                    dialled.transport.close()
+                if connection is not None:
+                    connection.transport.close()
                 return
-            if dialled is None:
+            if connection is None:
                 ended.close()
-                self._on_lost(ended, reason, by_server=by_server)
-                dialled = self._dialer.again(self.address, self._stopping)
-                if dialled is None:
+                self._on_disconnected(ended, reason, by_server=by_server)
+                connection = self._dialer.reconnect(self.address, self._stopping)
+                if connection is None:
                     return
-                self._adopt(dialled)
+                self._adopt(connection)
             else:
-                self._adopt(dialled)
+                self._adopt(connection)
                 self.counts.moves += 1
-                # Acks on their way leave by the old connection.
+                # Queued acks are still sent on the old connection.
                 ended.wait_sent(ACKS_SENT_SECONDS_MAX)
                 ended.close()
             if self._stopping.is_set():
                 # `close` may have looked for a connection before this one was adopted.
-                dialled.transport.close()
-            rest = dialled.rest
+                connection.transport.close()
+            rest = connection.rest
 
-    def _on_lost(self, transport: Transport, reason: str, *, by_server: bool) -> None:
+    def _on_disconnected(self, transport: Transport, reason: str, *, by_server: bool) -> None:
         server = str(self.address)
-        self._complaints.on_lost(server, reason)
+        self._health.on_disconnected(server, reason)
         is_behind = by_server and (transport.backlog_bytes or transport.away_ns)
         if is_behind or "slow consumer" in reason.lower():
-            self._complaints.on_slow_consumer(
+            self._health.on_slow_consumer(
                 server,
                 self.streams(),
                 backlog_bytes=transport.backlog_bytes,
@@ -269,7 +269,7 @@ class NatsSource:
             )
 
     def _read_until_end(self, rest: bytes) -> tuple[str, bool]:
-        """Why the connection ended, and whether the server ended it without a word."""
+        """Why the connection ended, and whether the server closed it without an -ERR."""
         transport = self._transport
         assert transport is not None
         try:
@@ -282,12 +282,12 @@ class NatsSource:
         except BasculeError as error:
             return str(error), False
 
-    # What the server says
+    # Control lines
 
     def on_control_line(self, line: bytes) -> None:
-        """PING, PONG, INFO, +OK, -ERR.
+        """Handle PING, PONG, INFO, +OK or -ERR.
 
-        Raises: RemoteProtocolError for anything else, Broken where the connection is to end.
+        Raises: RemoteProtocolError for anything else, Broken to end the connection.
         """
         word = line[:4].upper()
         if word == b"PING":
@@ -304,7 +304,7 @@ class NatsSource:
             raise RemoteProtocolError(f"the NATS server sent {line[:40]!r}, expected an operation")
 
     def on_idle(self) -> None:
-        """Nothing came for an interval. Raises: Broken where a server answers no PING."""
+        """Nothing came for a ping interval. Raises: Broken after IDLE_PINGS_MAX of them."""
         if self._idle_pings >= IDLE_PINGS_MAX:
             raise Broken(f"the NATS server left {IDLE_PINGS_MAX} PINGs without a PONG")
         self._idle_pings += 1
@@ -330,59 +330,62 @@ class NatsSource:
             self._on_lame_duck(self.address)
 
     def _on_server_error(self, error: ServerError) -> None:
-        """Raises: Broken where the connection ends by it."""
+        """Raises: Broken for a fatal error."""
         with self._lock:
             about, refused = self._subscriptions.on_refused(error)
-        self._complaints.on_error(error, [found.stream for found in about])
-        # The PONG behind it is still to come and finds its future already done.
-        refuse(refused, error)
+        self._health.on_server_error(error, [found.stream for found in about])
+        # The PONG comes later and finds the future done.
+        fail_refused(refused, error)
         if error.is_fatal:
             raise Broken(error.text)
 
     # Lame duck mode
 
     def _on_lame_duck(self, leaving: ServerAddress) -> None:
-        """Look for another server while this one still serves."""
+        """Connect to another server while this one still delivers."""
         log.warning(
             "nats server is in lame duck mode; moving to another", extra={"server": str(leaving)}
         )
-        if self._mover is None or not self._mover.is_alive():
-            self._mover = threading.Thread(
-                target=self._move, args=(leaving,), name="nats-mover", daemon=True
+        if self._lame_duck_thread is None or not self._lame_duck_thread.is_alive():
+            self._lame_duck_thread = threading.Thread(
+                target=self._move_to_another_server,
+                args=(leaving,),
+                name="nats-lame-duck",
+                daemon=True,
             )
-            self._mover.start()
+            self._lame_duck_thread.start()
 
-    def _move(self, leaving: ServerAddress) -> None:
-        """Connect elsewhere, then end what is subscribed here: its PONG is the end of reading.
+    def _move_to_another_server(self, leaving: ServerAddress) -> None:
+        """Connect to another server, then unsubscribe here; the PONG ends the reading.
 
-        In this order nothing is delivered twice, and what is published between the end here and the
-        beginning there is what a publisher without acks may lose: one round trip.
+        In this order nothing is delivered twice. Messages without ack that are published between
+        the UNSUB here and the SUB there, one round trip, may be lost.
         """
-        dialled = self._dialer.elsewhere(
+        connection = self._dialer.connect_elsewhere(
             leaving, self._stopping, wanted=lambda: self.connected and self.address == leaving
         )
-        if dialled is None:
+        if connection is None:
             return
         with self._lock:
             transport = self._transport
             if transport is not None and self.address == leaving:
-                self._next = dialled
-                self._send_and_confirm(self._subscriptions.end_all()).add_done_callback(
-                    # In the reading thread, once all that was delivered has been submitted.
+                self._next_connection = connection
+                self._send_and_confirm(self._subscriptions.unsubscribe_all()).add_done_callback(
+                    # In the reading thread, after everything delivered has been submitted.
                     lambda _: transport.end_reading()
                 )
                 return
-        # It was cut off meanwhile, and the reading thread finds its own way.
-        dialled.transport.close()
+        # The connection ended meanwhile, and the reading thread reconnects by itself.
+        connection.transport.close()
 
-    # What the reader hands on
+    # ChunkHandler
 
     def deliver(self, buf: bytearray, messages: array[int], count: int, wire_bytes: int) -> bool:
-        """Sequence parsed messages into the sink; waits where its room is used up.
+        """Turn parsed messages into batches in the sink; waits while the sink is full.
 
-        Whether a publisher waits for an answer to one of them.
+        Returns whether a publisher waits for an ack of one of them.
         """
-        slab, start = self._sink.reserve(self._sequencer.room_bytes(wire_bytes, count))
+        slab, start = self._sink.reserve(self._sequencer.bytes_needed(wire_bytes, count))
         routed, end = self._sequencer.sequence(
             buf, messages, count, wire_bytes=wire_bytes, slab=slab, start=start
         )
@@ -401,5 +404,5 @@ class NatsSource:
 
     @property
     def body_bytes_max(self) -> int:
-        # Not what INFO said: a server may be told to take more while the connection lasts.
+        # Not the max_payload of INFO: it may be raised while the connection is open.
         return BODY_BYTES_MAX

@@ -1,4 +1,4 @@
-"""The socket of a NATS connection: blocking reads by one thread, writes by any, TLS underneath."""
+"""The socket of a NATS connection: blocking reads by one thread, writes by any thread, TLS."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from bascule.host.credential_files import explain_tls, read_secret
 from bascule.wire.nats import ConnectOptions, NatsHandshake, ServerAddress, ServerInfo, Step
 
 _TLS_CHUNK_BYTES: Final = 256 << 10
-_KERNEL_BYTES: Final = 4 << 20
-"""Receive buffer asked of the kernel: some 20 ms at the speed of a NATS server."""
+_RECEIVE_BUFFER_BYTES: Final = 4 << 20
+"""Requested size of the kernel's receive buffer: some 20 ms at the speed of a NATS server."""
 _SO_RCVBUFFORCE: Final = 33
 """From asm-generic/socket.h; Python's socket module has no name for it."""
 BACKLOG_BYTES_MIN: Final = 1 << 20
-"""So much waited in the kernel: the server had to hold messages back, which is when it drops a slow
-consumer. A reader that keeps up leaves some 100 KiB there."""
-AWAY_NS: Final = 1_000_000_000
-"""So long the reader was busy elsewhere, most likely with a disk: the same happens."""
-CALM_NS: Final = 1_000_000_000
-"""After having waited this long for the server, being behind is history."""
+"""With so much unread in the kernel the server has to buffer messages, and may drop this node as a
+slow consumer. A reader that keeps up leaves some 100 KiB unread."""
+AWAY_NS_MIN: Final = 1_000_000_000
+"""After so long without a read, most likely because of a disk, the same may happen."""
+CAUGHT_UP_NS: Final = 1_000_000_000
+"""A reader that has waited so long for the server has caught up."""
 _IOV_MAX: Final = 512
 """Buffers per sendmsg; the kernel takes 1024."""
 
@@ -34,8 +34,8 @@ _IOV_MAX: Final = 512
 class Transport:
     """One connected, accepted NATS connection.
 
-    `receive_into` belongs to one thread. `send` never blocks: what the kernel does not take stays
-    in a bounded queue that a thread of the transport's own empties.
+    `receive_into` belongs to one thread. `send` never blocks: what the kernel does not take is
+    queued, up to a limit, and sent by a thread of the transport.
     """
 
     def __init__(
@@ -57,14 +57,14 @@ class Transport:
         self._closed = False
         self._writer: threading.Thread | None = None
         self._backlog_bytes = 0
-        """Received without the kernel's buffer found empty in between."""
+        """Bytes received since the kernel's buffer was last found empty."""
         self._returned_ns = clock.monotonic_ns()
-        self._calm_ns = 0
+        self._waited_ns = 0
         """Time spent waiting for the server since the reader was last behind."""
         self.backlog_bytes = 0
-        """The last backlog of BACKLOG_BYTES_MIN or more, until CALM_NS of waiting; else 0."""
+        """The last backlog of BACKLOG_BYTES_MIN or more, until CAUGHT_UP_NS of waiting; else 0."""
         self.away_ns = 0
-        """The last absence of AWAY_NS or more, until CALM_NS of waiting; else 0."""
+        """The last AWAY_NS_MIN or more without a read, until CAUGHT_UP_NS of waiting; else 0."""
         self._reading_ended = False
 
     def receive_into(self, view: memoryview) -> int:
@@ -82,25 +82,25 @@ class Transport:
             raise
 
     def end_reading(self) -> None:
-        """Let `receive_into` say that this is the end, though the connection is open."""
+        """Make `receive_into` return 0 from now on, while the connection stays open for writes."""
         self._reading_ended = True
 
     def _note_backlog(self, count: int, room: int, began_ns: int) -> None:
-        """`count` bytes came into `room`, waited for since `began_ns`."""
+        """`count` of at most `room` bytes were received, after waiting since `began_ns`."""
         away_ns, self._returned_ns = began_ns - self._returned_ns, self._clock.monotonic_ns()
-        self._calm_ns += self._returned_ns - began_ns
-        if self._calm_ns >= CALM_NS:
+        self._waited_ns += self._returned_ns - began_ns
+        if self._waited_ns >= CAUGHT_UP_NS:
             self.backlog_bytes = self.away_ns = 0
-        if away_ns >= AWAY_NS:
-            self.away_ns, self._calm_ns = away_ns, 0
+        if away_ns >= AWAY_NS_MIN:
+            self.away_ns, self._waited_ns = away_ns, 0
         self._backlog_bytes += count
         if self._backlog_bytes >= BACKLOG_BYTES_MIN:
-            self.backlog_bytes, self._calm_ns = self._backlog_bytes, 0
+            self.backlog_bytes, self._waited_ns = self._backlog_bytes, 0
         if count < room:
             self._backlog_bytes = 0
 
     def send(self, data: bytes) -> bool:
-        """Send or queue; False where the queue is full and nothing was taken. Raises: OSError."""
+        """Send or queue; False where the queue is full, and nothing is sent. Raises: OSError."""
         with self._lock:
             if self._closed:
                 raise BrokenPipeError("the NATS connection is closed")
@@ -114,7 +114,7 @@ class Transport:
         return True
 
     def wait_sent(self, timeout: float) -> bool:
-        """Wait until the queue is empty; whether it is."""
+        """Wait until the queue is empty; False after `timeout` seconds."""
         with self._queued:
             return self._queued.wait_for(lambda: not self._queue or self._closed, timeout)
 
@@ -159,7 +159,7 @@ class Transport:
                 try:
                     self._drain_once()
                 except OSError:
-                    return  # The reader sees the same end and reconnects.
+                    return  # The reading thread gets the same error and reconnects.
 
     def _drain_once(self) -> None:
         buffers = [self._queue[n] for n in range(min(len(self._queue), _IOV_MAX))]
@@ -202,7 +202,7 @@ class Transport:
 
 
 class _TlsLayer:
-    """TLS over memory buffers, so that a blocked read never holds what a write needs."""
+    """TLS over memory buffers, so that a blocked read holds no lock that a write needs."""
 
     def __init__(self, context: ssl.SSLContext, host: str) -> None:
         self._incoming = ssl.MemoryBIO()
@@ -230,7 +230,7 @@ class _TlsLayer:
         return self._outgoing.read()
 
     def decrypt_into(self, view: memoryview) -> tuple[int | None, bytes]:
-        """Bytes read, or None where more must be received first; and what must be sent."""
+        """(Bytes read, or None where more must be received first; bytes that must be sent)."""
         try:
             # SSLObject.read takes the buffer second; typeshed knows bytearray only.
             read = self._object.read(len(view), view)
@@ -251,9 +251,9 @@ def connect(
     timeout: float,
     outgoing_bytes_max: int,
 ) -> tuple[Transport, ServerInfo, bytes]:
-    """Connect, upgrade to TLS where asked, present the credentials, wait for the first PONG.
+    """Connect, upgrade to TLS where configured, authenticate, wait for the first PONG.
 
-    Returns the transport, what the server said of itself, and bytes that came behind the PONG.
+    Returns the transport, the server's INFO, and the bytes received after the PONG.
 
     Raises: OSError (network), NatsRefused (credentials, limits), ConfigError (files with
     credentials), RemoteProtocolError, Broken.
@@ -263,7 +263,9 @@ def connect(
     )
     sock = _connected_socket(address, timeout)
     try:
-        transport = _shaken(sock, handshake, address, tls_context, clock, outgoing_bytes_max)
+        transport = _perform_handshake(
+            sock, handshake, address, tls_context, clock, outgoing_bytes_max
+        )
         sock.settimeout(None)
         # The kernel's own time-out costs no call per receive, as Python's would.
         seconds, milliseconds = divmod(options.ping_interval_ms, 1000)
@@ -279,7 +281,7 @@ def connect(
     return transport, handshake.info, handshake.rest
 
 
-def _shaken(
+def _perform_handshake(
     sock: socket.socket,
     handshake: NatsHandshake,
     address: ServerAddress,
@@ -287,7 +289,7 @@ def _shaken(
     clock: Clock,
     outgoing_bytes_max: int,
 ) -> Transport:
-    """Carry out the handshake; the transport it ends with."""
+    """Perform the handshake; return the transport."""
     chunk = memoryview(bytearray(_TLS_CHUNK_BYTES))
     transport = Transport(sock, None, clock=clock, outgoing_bytes_max=outgoing_bytes_max)
     step, data = Step.NEED_DATA, b""
@@ -305,7 +307,7 @@ def _shaken(
             try:
                 transport.send(outgoing)
             except OSError:
-                # It has closed already, and what it said before is still to be read.
+                # The server has closed; its last -ERR may still be readable.
                 pass
         if step is Step.NEED_DATA:
             count = transport.receive_into(chunk)
@@ -322,8 +324,8 @@ def _connected_socket(address: ServerAddress, timeout: float) -> socket.socket:
     for family, kind, protocol, _, target in found:
         sock = socket.socket(family, kind, protocol)
         try:
-            # The window is agreed on with the connection, so the buffer comes first.
-            _tune(sock)
+            # The window is negotiated by connect, so the buffer must be set before.
+            _set_socket_options(sock)
             sock.settimeout(timeout)
             sock.connect(target)
         except OSError as error:
@@ -334,11 +336,11 @@ def _connected_socket(address: ServerAddress, timeout: float) -> socket.socket:
     raise refused or OSError(f"{address.host} has no address")
 
 
-def _tune(sock: socket.socket) -> None:
-    """No Nagle; room in the kernel; notice a dead peer in about 20 s even while nothing is sent."""
+def _set_socket_options(sock: socket.socket) -> None:
+    """No Nagle, a large receive buffer, and a dead peer is noticed in about 20 s."""
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    _widen(sock)
+    _enlarge_receive_buffer(sock)
     for name, value in (("TCP_KEEPIDLE", 10), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 2)):
         option = getattr(socket, name, None)
         if option is not None:
@@ -347,19 +349,19 @@ def _tune(sock: socket.socket) -> None:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 20_000)
 
 
-def _widen(sock: socket.socket) -> None:
-    """Let the server go on sending while a chunk is worked on.
+def _enlarge_receive_buffer(sock: socket.socket) -> None:
+    """Let the server go on sending while a chunk is processed.
 
-    Left to itself the kernel's window stays near 64 KiB on fast networks: it grows by what is read
-    in a round trip, and a round trip is short there. A buffer that is asked for no longer grows, so
-    it is asked for only where it is given: by privilege, or within net.core.rmem_max.
+    By default the kernel's window stays near 64 KiB on fast networks: it grows by what is read in a
+    round trip, and a round trip is short there. A buffer whose size is set no longer grows, so the
+    size is set only where the kernel grants it: with privilege, or within net.core.rmem_max.
     """
     try:
-        sock.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, _KERNEL_BYTES)
+        sock.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, _RECEIVE_BUFFER_BYTES)
     except OSError:
-        # What is given is seen on another socket first.
+        # Another socket shows which size the kernel grants.
         with socket.socket(sock.family, socket.SOCK_STREAM) as trial:
-            trial.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _KERNEL_BYTES)
+            trial.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _RECEIVE_BUFFER_BYTES)
             given = trial.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF)
-        if given >= _KERNEL_BYTES // 2:
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _KERNEL_BYTES)
+        if given >= _RECEIVE_BUFFER_BYTES // 2:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _RECEIVE_BUFFER_BYTES)

@@ -1,4 +1,4 @@
-"""Messages of a NATS connection to batches without offsets: one per partition and chunk."""
+"""Turn the messages of a chunk into unstamped batches, one for each partition."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from bascule.wire.liftbridge import CRC32C_TABLE
 from bascule.wire.liftbridge import _hot as envelope_hot
 
 MESSAGES_MAX: Final = 8192
-"""Messages parsed at a time; the arrays for them stay in the processor's cache."""
+"""Messages parsed at a time; their arrays fit the processor's cache."""
 
 MESSAGE_OVERHEAD_BYTES: Final = 64
-"""A record takes at most this more than the operation that carried its message."""
+"""A record is at most this much larger than the NATS operation of its message."""
 
 
 class Slab(Protocol):
-    """Room for batches; returned to where it came from once all of them are written."""
+    """Memory for batches, reused once all of them are written."""
 
     view: memoryview
 
 
 @dataclass(slots=True)
 class SequencerCounts:
-    """What went through, for metrics. Counts only grow."""
+    """For metrics. Counts only grow."""
 
     messages: int = 0
     batches: int = 0
@@ -38,7 +38,7 @@ class SequencerCounts:
     header_blocks_malformed: int = 0
     messages_refused: int = 0
     messages_unrouted: int = 0
-    """Delivered for a subscription that was ended meanwhile."""
+    """Delivered for a subscription that has ended meanwhile."""
 
 
 @dataclass(slots=True)
@@ -64,12 +64,12 @@ class _Scratch:
 
 
 class Sequencer:
-    """Sorts parsed messages by partition and writes each one's records; one thread uses it."""
+    """Sorts parsed messages by partition and writes their records. One thread uses it."""
 
     def __init__(self, *, batch_bytes_max: int, hash_key: HashKey) -> None:
-        """`batch_bytes_max` bounds the records of a batch; a larger message is a batch alone.
+        """`batch_bytes_max` bounds the records of a batch; a larger message is a batch of its own.
 
-        `seed` is what message ids are hashed with.
+        `hash_key` keys the hashes of message ids.
         """
         self._batch_bytes_max = batch_bytes_max
         self._hash_key = hash_key
@@ -79,9 +79,8 @@ class Sequencer:
         self.counts = SequencerCounts()
 
     @staticmethod
-    def room_bytes(wire_bytes: int, count: int) -> int:
-        """Room that `count` messages in `wire_bytes` bytes of operations need, batches' headers
-        included."""
+    def bytes_needed(wire_bytes: int, count: int) -> int:
+        """Slab bytes that `count` messages in `wire_bytes` bytes of operations need at most."""
         return wire_bytes + count * (MESSAGE_OVERHEAD_BYTES + HEADER_BYTES)
 
     def sequence(
@@ -94,10 +93,10 @@ class Sequencer:
         slab: Slab,
         start: int,
     ) -> tuple[list[tuple[Replica, list[UnstampedBatch]]], int]:
-        """Write the batches of `count` parsed messages to `slab` from `start`.
+        """Write the batches of `count` parsed messages to `slab` from `start` on.
 
         Returns each replica with its batches, in the order in which the replicas first appear, and
-        where the batches end. The slab has at least `room_bytes` from `start` on.
+        the end of the batches. The slab has at least `bytes_needed` from `start` on.
         """
         scratch = self._scratch
         scratch.grow(wire_bytes + count * MESSAGE_OVERHEAD_BYTES)

@@ -1,7 +1,7 @@
-"""The subscriptions of a NATS connection, and what the server has yet to confirm of them.
+"""The subscriptions of a NATS connection, and which of them the server has confirmed.
 
-A SUB is confirmed by the PONG of a PING sent behind it: a server answers in order, and a refusal
-(-ERR) comes before the PONG. All of it outlives connections. The owner's lock guards every call.
+The PONG of a PING sent after a SUB confirms the SUB: a server answers in order, and a refusal
+(-ERR) comes before the PONG. This state outlives connections. The caller's lock guards every call.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ PING = b"PING\r\n"
 
 @dataclass(slots=True)
 class Subscription:
-    """One subscription, and why the server does not serve it, if so."""
+    """One subscription; `refusal` says why the server refused it."""
 
     subject: str
     group: str | None
@@ -26,8 +26,8 @@ class Subscription:
 
 
 @dataclass(slots=True)
-class _Awaited:
-    """A PING under way: who waits for its PONG, and the subscription sent before it."""
+class _AwaitedPong:
+    """A PING whose PONG is still to come, and the subscription that was sent before it."""
 
     done: Future[None]
     sid: int | None
@@ -35,15 +35,15 @@ class _Awaited:
 
 
 class Subscriptions:
-    """What is subscribed, what was refused, and the futures of what is not confirmed yet."""
+    """All subscriptions, their refusals, and the futures of unconfirmed operations."""
 
     def __init__(self) -> None:
         self._by_sid: dict[int, Subscription] = {}
         self._free_sids: list[int] = []
         self._sid_last = 0
-        self._awaited: deque[_Awaited] = deque()
+        self._awaited: deque[_AwaitedPong] = deque()
         self._waiting: list[tuple[Future[None], int | None]] = []
-        """Not sent, or sent on a connection that ended: what comes next confirms them."""
+        """Futures of operations that the next connection confirms, with their sids."""
 
     def reserve_sid(self) -> int:
         if self._free_sids:
@@ -55,7 +55,7 @@ class Subscriptions:
         self._free_sids.append(sid)
 
     def add(self, sid: int, subscription: Subscription) -> bytes:
-        """Note the subscription; the operation that makes it."""
+        """Remember the subscription; return its SUB operation."""
         self._by_sid[sid] = subscription
         return encode_sub(subscription.subject, sid, group=subscription.group)
 
@@ -64,30 +64,30 @@ class Subscriptions:
         return encode_unsub(sid)
 
     def clear(self) -> bytes:
-        """Forget all; the operations that end them."""
-        operations = self.end_all()
+        """Forget all subscriptions; return the operations that end them."""
+        operations = self.unsubscribe_all()
         self._by_sid.clear()
         return operations
 
-    def end_all(self) -> bytes:
-        """The operations that end all subscriptions on one connection, which are kept here."""
+    def unsubscribe_all(self) -> bytes:
+        """The operations that end all subscriptions on one connection; they are kept here."""
         return b"".join(encode_unsub(sid) for sid in self._by_sid)
 
     def await_pong(self, done: Future[None], sid: int | None = None) -> None:
-        """A PING was sent, for `sid` if given; its PONG completes `done`."""
-        self._awaited.append(_Awaited(done, sid))
+        """A PING was sent, after the SUB of `sid` if given. Its PONG completes `done`."""
+        self._awaited.append(_AwaitedPong(done, sid))
 
-    def keep_waiting(self, done: Future[None], sid: int | None = None) -> None:
-        """There is no connection to send on: the next one confirms `done`."""
+    def confirm_on_next_connection(self, done: Future[None], sid: int | None = None) -> None:
+        """There is no connection; the next one completes `done`."""
         self._waiting.append((done, sid))
 
-    def lost(self) -> None:
-        """The connection ended: whatever was under way may not have arrived."""
+    def on_disconnected(self) -> None:
+        """The connection ended: the server may not have received what is unconfirmed."""
         self._waiting.extend((awaited.done, awaited.sid) for awaited in self._awaited)
         self._awaited.clear()
 
-    def all_again(self) -> bytes:
-        """The operations that subscribe to everything on a new connection, each with its PING."""
+    def resubscribe_all(self) -> bytes:
+        """The operations that make all subscriptions on a new connection, each with a PING."""
         waiting, self._waiting = self._waiting, []
         by_sid: dict[int | None, list[Future[None]]] = {}
         for done, sid in waiting:
@@ -95,17 +95,17 @@ class Subscriptions:
         operations = []
         for sid, subscription in self._by_sid.items():
             operations += [self.add(sid, subscription), PING]
-            self._awaited.append(_Awaited(_shared(by_sid.pop(sid, [])), sid))
+            self._awaited.append(_AwaitedPong(_combined(by_sid.pop(sid, [])), sid))
         operations.append(PING)
-        self._awaited.append(_Awaited(_shared(by_sid.pop(None, [])), None))
+        self._awaited.append(_AwaitedPong(_combined(by_sid.pop(None, [])), None))
         return b"".join(operations)
 
-    def refused(self) -> list[int]:
-        """The subscriptions that the server does not serve."""
+    def refused_sids(self) -> list[int]:
+        """The ids of the subscriptions that the server refused."""
         return [sid for sid, found in self._by_sid.items() if found.refusal is not None]
 
     def refusals(self) -> dict[str, str]:
-        """Stream -> why the server does not deliver to it."""
+        """Stream -> why the server refused its subscription."""
         return {s.stream: s.refusal for s in self._by_sid.values() if s.refusal is not None}
 
     def get(self, sid: int) -> Subscription | None:
@@ -115,7 +115,7 @@ class Subscriptions:
         return sorted({found.stream for found in self._by_sid.values()})
 
     def on_pong(self) -> tuple[Future[None] | None, Subscription | None]:
-        """The future to complete, and a subscription that was refused before and works now."""
+        """The future to complete, and the subscription if it was refused before and works now."""
         if not self._awaited:
             return None, None
         awaited = self._awaited.popleft()
@@ -126,9 +126,9 @@ class Subscriptions:
         return awaited.done, found
 
     def on_refused(self, error: ServerError) -> tuple[list[Subscription], Future[None] | None]:
-        """Which subscriptions an error is about, and the future to fail; none for other errors.
+        """The subscriptions that an error refuses, and the future to fail; none for other errors.
 
-        By its subject where it names one, else the one whose PONG is next.
+        An error that names a subject is about that subject, others about the next PONG.
         """
         if error.kind not in (ErrorKind.SUBSCRIBE_PERMISSION, ErrorKind.SUBSCRIPTIONS):
             return [], None
@@ -138,7 +138,7 @@ class Subscriptions:
             assert awaited.sid is not None
             about = [self._by_sid[awaited.sid]]
         elif error.subject:
-            # Permissions that changed while the connection lasts.
+            # The permissions changed while the connection was open.
             about = [s for s in self._by_sid.values() if s.subject == error.subject]
         else:
             about = []
@@ -147,7 +147,7 @@ class Subscriptions:
         return about, None if awaited is None else awaited.done
 
     def fail_all(self, error: Exception) -> None:
-        """There is no next connection: tell everybody who still waits."""
+        """Fail all futures: there will be no other connection."""
         found = [a.done for a in self._awaited] + [done for done, _ in self._waiting]
         self._awaited.clear()
         self._waiting.clear()
@@ -155,7 +155,7 @@ class Subscriptions:
             if not done.done():
                 done.set_exception(error)
 
-    def _is_about(self, awaited: _Awaited, error: ServerError) -> bool:
+    def _is_about(self, awaited: _AwaitedPong, error: ServerError) -> bool:
         if awaited.sid is None or awaited.is_refused:
             return False
         found = self._by_sid.get(awaited.sid)
@@ -164,8 +164,8 @@ class Subscriptions:
         return not error.subject or found.subject == error.subject
 
 
-def _shared(futures: list[Future[None]]) -> Future[None]:
-    """One future whose outcome becomes that of all of them."""
+def _combined(futures: list[Future[None]]) -> Future[None]:
+    """One future that passes its outcome on to all `futures`."""
     if len(futures) == 1:
         return futures[0]
     one: Future[None] = Future()
@@ -180,7 +180,7 @@ def _shared(futures: list[Future[None]]) -> Future[None]:
     return one
 
 
-def refuse(done: Future[None] | None, error: ServerError) -> None:
-    """Tell who waits for a subscription that it is refused."""
+def fail_refused(done: Future[None] | None, error: ServerError) -> None:
+    """Fail the future of a refused subscription, if it is still open."""
     if done is not None and not done.done():
         done.set_exception(NatsRefused(str(error), error.kind))

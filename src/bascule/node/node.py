@@ -30,7 +30,7 @@ from bascule.publish.headers import HashKey
 from bascule.replica.internal_publisher import InternalPublisher
 from bascule.replica.log_syncer import LogSyncer
 from bascule.replica.log_writer import LogWriter
-from bascule.replica.maintenance.checkpoints import keep_checkpoints, verify_all
+from bascule.replica.maintenance.checkpoints import checkpoint_periodically, verify_all
 from bascule.replica.maintenance.cleaner import Cleaner, CleanerLimits
 from bascule.replica.maintenance.retention import Retention
 from bascule.replica.opening import PartitionOpener
@@ -275,7 +275,7 @@ class Node:
         self.status.retention, self.status.compaction = retention.counts, self._cleaner.counts
         self._tasks = [
             asyncio.create_task(self._controller.run()),
-            asyncio.create_task(keep_checkpoints(self._partitions, self._syncer)),
+            asyncio.create_task(checkpoint_periodically(self._partitions, self._syncer)),
             asyncio.create_task(retention.run()),
             asyncio.create_task(self._cleaner.run()),
             asyncio.create_task(verify_all(self._partitions, self._syncer)),

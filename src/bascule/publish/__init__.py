@@ -1,13 +1,15 @@
-"""What a publisher may ask, and what it is answered. Pure: batches and headers in, decisions out.
+"""What publishers may request, and the acks they get. Pure: batches in, decisions and acks out.
 
 ::
 
     headers            publish headers of a batch: Nats-Msg-Id, Nats-Expected-*, Bascule-Ack
-    admission          paused, read-only, rates and sizes: what of a batch the stream accepts
-    preconditions      dedupe window and expectations, decided where offsets are given
-    acks               acks and error acks, and those that wait for the high watermark
-    unstamped_batch    a batch that has everything but offset, time and CRC
+    admission          paused, read-only, rates and sizes: which records a stream accepts
+    preconditions      dedupe window and expectations, evaluated where offsets are assigned
+    acks               acks and error acks, and the batches that wait for the high watermark
+    unstamped_batch    a batch without offset, time and CRC, and the port that appends it
 
-The names and codes are JetStream's where it has one for the case. A request that the server cannot
-fulfil is refused, never ignored.
+Names and error codes are those of JetStream where it has one. A request that the server does not
+support gets an error ack; it is never ignored. Every message with a reply subject gets an ack or an
+error ack, unless its publisher asked for none. Nothing here does I/O or keeps files: the dedupe
+window is derived from the log.
 """

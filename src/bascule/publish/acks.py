@@ -1,7 +1,7 @@
-"""Answers to publishers: what they say, and when they may leave.
+"""Acks and error acks for publishers, and the batches that wait for the high watermark.
 
-A message with a reply subject gets JSON in the shape of a JetStream PubAck, so that `js.publish()`
-of any NATS client is satisfied; a message in a Liftbridge envelope gets that system's Ack.
+A message with a reply subject gets JSON in the format of a JetStream PubAck, which `js.publish()`
+of every NATS client accepts. A message in a Liftbridge envelope gets a Liftbridge Ack.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class AckFormat:
     def __init__(
         self, *, stream: str, subject: str, partition: int, replicas: int, synced: bool
     ) -> None:
-        """`synced` is what the ack promises: on the disk, or with the kernel."""
+        """`synced`: acked records are on the disk; else they may only be in the page cache."""
         name = msgspec.json.encode(stream)
         self._head = b'{"stream":' + name + b',"seq":'
         self._middle = b',"partition":%d,"offset":' % partition
@@ -82,7 +82,7 @@ class AckFormat:
         self._stream_name = stream
 
     def configure(self, *, synced: bool) -> None:
-        """Promise something else from the next ack on."""
+        """Change `synced` from the next ack on."""
         promise = b"true" if synced else b"false"
         self._tail = b',"replicas":%d,"synced":%s}' % (self._replicas, promise)
         self._duplicate_tail = self._tail[:-1] + b',"duplicate":true}'
@@ -97,7 +97,7 @@ class AckFormat:
         )  # fmt: skip
 
     def duplicates(self, entries: bytes, *, base: int, count: int) -> bytes:
-        """NATS PUB operations for messages stored before: entry i says offset base + i."""
+        """NATS PUB operations for messages stored before; entry i has offset base + i."""
         return self._format(
             entries, self._head, self._middle, self._duplicate_tail, count, base, 0, 0, 0
         )
@@ -105,7 +105,7 @@ class AckFormat:
     def wrong_sequence(self, entries: bytes, *, base: int, count: int) -> bytes:
         """NATS PUB operations for messages that expected another last sequence.
 
-        Entry i says that the last offset is base + i; -1 is that of an empty log.
+        Entry i reports base + i as the last offset; it is -1 for an empty log.
         """
         return self._format(
             entries, _WRONG_SEQUENCE, self._wrong_tail, b"", count, base, 0, 0,
@@ -113,7 +113,7 @@ class AckFormat:
         )  # fmt: skip
 
     def errors(self, entries: bytes, error: AckError, *, count: int) -> bytes:
-        """NATS PUB operations that tell at most `count` publishers why nothing was stored."""
+        """NATS PUB operations with `error` for at most `count` ack entries."""
         body = msgspec.json.encode(
             {
                 "error": {
@@ -149,7 +149,7 @@ class AckFormat:
 
 
 OnCommitted: TypeAlias = Callable[[int, AckError | None], None]
-"""Told the base offset of a batch once it is committed, or why it never will be."""
+"""Called with the base offset of a batch once it is committed, or with the error."""
 
 
 @dataclass(slots=True)
@@ -164,10 +164,10 @@ class _Waiting:
 
 
 class PendingAcks:
-    """Answers of one partition that wait for the high watermark.
+    """The acks of one partition that wait for the high watermark.
 
-    `add` is called by the thread that appends, in offset order; `release` and `fail` by whoever
-    moves the high watermark, one at a time.
+    The log writer thread calls `add`, in offset order. `release` and `fail` are called by the
+    thread that moves the high watermark.
     """
 
     def __init__(self, ack_format: AckFormat) -> None:
@@ -175,7 +175,7 @@ class PendingAcks:
         self._waiting: deque[_Waiting] = deque()
 
     def __len__(self) -> int:
-        """Batches with unanswered publishers."""
+        """The number of batches that wait."""
         return len(self._waiting)
 
     def add(
@@ -201,24 +201,24 @@ class PendingAcks:
             )
 
     def add_duplicates(self, ack_entries: bytes, *, base: int, count: int, end_offset: int) -> None:
-        """Entries of messages stored before, entry i at offset base + i, all below `end_offset`."""
+        """Add entries of messages stored before, entry i at offset base + i below `end_offset`."""
         if ack_entries:
             self._waiting.append(_Waiting(end_offset, base, ack_entries, count, 0, None, True))
 
-    def take_back(self, base_offset: int, error: AckError) -> bytes:
-        """Forget the batch added last at `base_offset`, which the log did not take after all.
+    def rollback(self, base_offset: int, error: AckError) -> bytes:
+        """Remove the batch added last, at `base_offset`, after its append failed.
 
-        Returns NATS operations for the duplicates that waited with it.
+        Returns NATS operations with `error` for the duplicates that waited with it.
         """
-        told = b""
+        replies = b""
         while self._waiting and self._waiting[-1].end_offset > base_offset:
             batch = self._waiting.pop()
             if batch.is_duplicate:
-                told += self._ack_format.errors(batch.ack_entries, error, count=batch.count)
-        return told
+                replies += self._ack_format.errors(batch.ack_entries, error, count=batch.count)
+        return replies
 
     def release(self, high_watermark: int, *, committed_ms: int) -> bytes:
-        """NATS operations for every batch that lies wholly below the high watermark."""
+        """NATS operations with the acks of every batch below the high watermark."""
         waiting = self._waiting
         ready: list[bytes] = []
         while waiting and waiting[0].end_offset <= high_watermark:
@@ -246,7 +246,7 @@ class PendingAcks:
         return ready[0] if len(ready) == 1 else b"".join(ready)
 
     def fail(self, error: AckError) -> bytes:
-        """NATS operations that tell everybody still waiting why there will be no ack."""
+        """NATS operations with `error` for every batch that waits."""
         failed: list[bytes] = []
         while self._waiting:
             batch = self._waiting.popleft()

@@ -1,4 +1,4 @@
-"""What of a batch a stream takes: by its state, its limits and publish headers."""
+"""Which records of a batch a stream accepts: by its state, its limits and publish headers."""
 
 from __future__ import annotations
 
@@ -18,15 +18,21 @@ from bascule.publish.acks import (
     AckFormat,
 )
 from bascule.publish.headers import HashKey
-from bascule.publish.preconditions import NO_LIMIT, UNLIMITED, Allowance, Evaluation, Preconditions
+from bascule.publish.preconditions import (
+    NO_LIMITS,
+    UNLIMITED,
+    BatchLimits,
+    Evaluation,
+    Preconditions,
+)
 from bascule.publish.unstamped_batch import UnstampedBatch
 from bascule.record.header import HEADER_BYTES
 
 _NS_PER_SECOND: Final = 1_000_000_000
 
 
-class Bucket:
-    """A token bucket that holds one second's worth and may run into debt."""
+class TokenBucket:
+    """A token bucket that holds the tokens of one second and may become negative."""
 
     __slots__ = ("_at_ns", "_left", "rate")
 
@@ -36,8 +42,8 @@ class Bucket:
         self._left = float(rate)
         self._at_ns = 0
 
-    def left(self, now_ns: int) -> float:
-        """Tokens at `now_ns` of a clock that never goes back."""
+    def available(self, now_ns: int) -> float:
+        """Tokens available at `now_ns` of a monotonic clock."""
         if self._at_ns:
             grown = self._left + (now_ns - self._at_ns) * self.rate / _NS_PER_SECOND
             self._left = min(grown, float(self.rate))
@@ -50,7 +56,7 @@ class Bucket:
 
 @dataclass(frozen=True, slots=True)
 class LogState:
-    """What the limits of a stream are compared with."""
+    """The values that the limits of a stream are compared with."""
 
     next_offset: int
     start_offset: int
@@ -58,29 +64,29 @@ class LogState:
 
 
 class Admission:
-    """Those of one partition; the log writer thread alone uses it, except for `configure`."""
+    """Admission to one partition. Only the log writer thread uses it, except for `configure`."""
 
     def __init__(
         self, definition: StreamDefinition, ack_format: AckFormat, hash_key: HashKey
     ) -> None:
         self._ack_format = ack_format
         self.preconditions = Preconditions(definition.name, definition.config, ack_format, hash_key)
-        self._records = self._bytes = Bucket(0)
+        self._records = self._bytes = TokenBucket(0)
         self.configure(definition)
 
     def configure(self, definition: StreamDefinition) -> None:
-        """Take over an altered definition, from the next batch on."""
+        """Apply an altered definition from the next batch on."""
         config = definition.config
-        self.closed: AckError | None = None
-        """Why nothing is taken now."""
+        self.refusal: AckError | None = None
+        """Why every batch is refused; None: batches are accepted."""
         if definition.paused:
-            self.closed = PAUSED
+            self.refusal = PAUSED
         elif config.read_only:
-            self.closed = READ_ONLY
+            self.refusal = READ_ONLY
         if self._records.rate != config.rate_messages_max:
-            self._records = Bucket(config.rate_messages_max)
+            self._records = TokenBucket(config.rate_messages_max)
         if self._bytes.rate != config.rate_bytes_max:
-            self._bytes = Bucket(config.rate_bytes_max)
+            self._bytes = TokenBucket(config.rate_bytes_max)
         refuses_new = config.discard is Discard.NEW
         self._messages_max = config.retention_messages_max if refuses_new else 0
         self._bytes_max = config.retention_bytes_max if refuses_new else 0
@@ -93,22 +99,22 @@ class Admission:
     def admit(
         self, batch: UnstampedBatch, state: LogState, *, now_ms: int, now_ns: int
     ) -> Evaluation | None:
-        """Take out of the batch what must not be stored; None where all of it may be.
+        """Remove refused and duplicate records from the batch; None where all are accepted.
 
-        After a failed append of what is left, `preconditions.take_back` makes it undone.
+        After a failed append of the rest, `preconditions.rollback` must be called.
         """
         if batch.on_committed is not None:
-            self.preconditions.nothing_asked()
+            self.preconditions.accept_without_headers()
             return None
-        if self.closed is not None:
-            return self._refuse(batch, self.closed)
+        if self.refusal is not None:
+            return self._refuse(batch, self.refusal)
         if batch.headers is None and not self._is_limited:
-            self.preconditions.nothing_asked()
+            self.preconditions.accept_without_headers()
             return None
-        allowance = self._allowance(state, now_ns) if self._is_limited else NO_LIMIT
+        limits = self._batch_limits(state, now_ns) if self._is_limited else NO_LIMITS
         size = len(batch.data)
         evaluation = self.preconditions.evaluate(
-            batch, next_offset=state.next_offset, now_ms=now_ms, allowance=allowance
+            batch, next_offset=state.next_offset, now_ms=now_ms, limits=limits
         )
         if self._is_limited:
             self._records.take(batch.record_count)
@@ -123,26 +129,26 @@ class Admission:
         batch.data, batch.record_count, batch.ack_entries = batch.data[:0], 0, b""
         return Evaluation(refusals, b"", 0, 0)
 
-    def _allowance(self, state: LogState, now_ns: int) -> Allowance:
-        """The tightest of the limits on messages, and of those on bytes."""
+    def _batch_limits(self, state: LogState, now_ns: int) -> BatchLimits:
+        """The lowest of the limits on records, and the lowest of the limits on bytes."""
         records = [(UNLIMITED, DISCARDED_MESSAGES)]
         sizes = [(UNLIMITED, DISCARDED_BYTES)]
         if self._records.rate:
-            records.append((int(self._records.left(now_ns)), RATE_MESSAGES))
+            records.append((int(self._records.available(now_ns)), RATE_MESSAGES))
         if self._messages_max:
             left = self._messages_max - (state.next_offset - state.start_offset)
             records.append((left, DISCARDED_MESSAGES))
         if self._bytes.rate:
-            tokens = int(self._bytes.left(now_ns))
+            tokens = int(self._bytes.available(now_ns))
             if tokens >= self._bytes.rate:
-                # A message larger than a second's worth goes when nothing else went.
+                # A message larger than the rate is accepted when the bucket is full.
                 tokens = max(tokens, self._message_bytes_max + HEADER_BYTES)
             sizes.append((tokens, RATE_BYTES))
         if self._bytes_max:
             sizes.append((self._bytes_max - state.bytes - HEADER_BYTES, DISCARDED_BYTES))
         records_left, records_error = min(records, key=itemgetter(0))
         bytes_left, bytes_error = min(sizes, key=itemgetter(0))
-        return Allowance(
+        return BatchLimits(
             records=max(records_left, 0),
             bytes=max(bytes_left, 0),
             records_error=records_error,

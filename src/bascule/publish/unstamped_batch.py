@@ -1,4 +1,4 @@
-"""A record batch that is complete but for its offset, time and CRC, and the port that takes it."""
+"""A record batch without offset, time and CRC, and the port that appends it."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from bascule.publish.headers import PublishHeaders
 class UnstampedBatch:
     """One v2 batch without base offset, timestamps, leader epoch and CRC.
 
-    Admission may take records out of it before it is stamped.
+    Admission may remove records from it before it is stamped.
     """
 
     data: memoryview
-    """The batch; its first 61 bytes, the header, are still to be written."""
+    """The batch; its header, the first 61 bytes, is not written yet."""
     record_count: int
     ack_entries: bytes = b""
     """Ack entries (see `wire._hot`) of the records whose publishers wait for an ack."""
     refused_entries: bytes = b""
-    """Ack entries of messages over the stream's size limit; they have no record."""
+    """Ack entries of messages larger than the stream's limit; they have no record."""
     refused_count: int = 0
     headers: PublishHeaders | None = None
-    """What publishers asked for in headers; None where no record asks for anything."""
+    """The publish headers; None where no record has any."""
     on_committed: OnCommitted | None = None
 
 
 class Replica(Protocol):
-    """A partition's replica on this node, as a caller of `Append` names it."""
+    """The replica of a partition on this node, as far as callers of `Append` need it."""
 
     @property
     def definition(self) -> StreamDefinition: ...
@@ -41,9 +41,9 @@ class Replica(Protocol):
 
 
 class Append(Protocol):
-    """The one way to the end of a log: `replica.log_writer` implements it.
+    """The only way to append to a log. `replica.log_writer` implements it.
 
-    NATS ingest and internal publishing call it; so will every other source of batches.
+    NATS ingest and internal publishing call it; every other source of batches will, too.
     """
 
     def __call__(
@@ -58,11 +58,11 @@ class Append(Protocol):
         once for the call, after the last of them is written or refused. The memory may be reused
         then. `on_done` runs on the log writer thread, must not block and must not raise.
 
-        Back pressure: the call never waits and nothing is bounded here. The caller bounds the
-        memory it hands over, and `on_done` tells it that this memory is free again.
+        Back pressure: the call never waits, and its queue has no limit. The caller limits the
+        memory that it hands over; `on_done` says that this memory is free again.
 
-        Result: acks and error acks leave by NATS for `ack_entries`; `on_committed` of each batch
-        hears its base offset once it is committed, or why it never will be. A replica that has
-        failed or is deleted refuses every batch in these ways. Nothing is raised.
+        Result: acks and error acks for `ack_entries` are sent by NATS. `on_committed` of each batch
+        is called with its base offset once it is committed, or with the error. A replica that
+        has failed or is deleted refuses every batch in these ways. Nothing is raised.
         """
         ...

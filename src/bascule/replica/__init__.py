@@ -2,17 +2,29 @@
 
 ::
 
-    batches -> log_writer    append(replica, batches, on_done): the only way to the end of a log
-            -> partition     publish headers decided, offset, time and CRC stamped, one write
+    batches -> log_writer    append(replica, batches, on_done): the only way to append to a log
+            -> partition     evaluates publish headers, stamps offset, time and CRC, writes once
             -> log_syncer    one fdatasync for everything appended before it
-            -> partition     the high watermark moves; acks that waited are handed over
-            -> partitions    watchers of the partition run on the event loop
+            -> partition     advances the high watermark and returns the acks to send
+            -> partitions    calls the watchers of the partition on the event loop
 
-    maintenance    retention, compaction, checkpoints and the check of every byte, in the background
-    purgatory      requests that wait until a partition moves
+    opening             compares the identity, opens the log, loads the dedupe window
+    log_identity        the file that says which partition a log belongs to
+    dedupe_loading      reads the recent message ids of a log
+    internal_publisher  appends records of the node itself
+    purgatory           requests that wait for a change of a partition
+    maintenance         retention, compaction, checkpoints and the check of all CRCs, in background
+    metrics             histograms and per-partition metrics
 
-Promises: one thread appends to all logs, so batches of one caller stay in order. An ack under
-`sync = always` leaves after the fdatasync that covers its batch. A partition whose disk fails stops
-alone, and everybody who waits for it gets an error. What it never does: read NATS, or know who
-published.
+Promises: one thread appends to all logs, so the batches of one caller stay in order. With
+`sync = always` an ack is sent after the fdatasync that covers its batch. A partition whose disk
+fails, or in which a bug shows, stops alone; every waiting publisher gets an error ack.
+
+It never reads NATS, never decides which partitions exist, and never serves a record above the high
+watermark.
+
+Files, in the directory of each partition, beside those of `storage.partition_log`::
+
+    identity       stream id and partition of the log, see `log_identity`
+    message-ids    empty; exists once a record with a message id may be in the log
 """

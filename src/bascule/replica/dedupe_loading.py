@@ -1,4 +1,4 @@
-"""Derive the dedupe window of a partition from its log, after a start."""
+"""Load the dedupe window of a partition from its log when it is opened."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from bascule.storage.partition_log import PartitionLog
 READ_BYTES: Final = 4 << 20
 
 
-def load(preconditions: Preconditions, log: PartitionLog, *, since_ms: int) -> int:
-    """Read the records from `since_ms` (Unix milliseconds) on, and the last one in any case.
+def load_dedupe_window(preconditions: Preconditions, log: PartitionLog, *, since_ms: int) -> int:
+    """Read the records since `since_ms` (Unix milliseconds), and at least the last one.
 
     Returns the bytes read. Raises: CorruptData, LogFailed, Closed, OSError.
     """
@@ -28,7 +28,7 @@ def load(preconditions: Preconditions, log: PartitionLog, *, since_ms: int) -> i
     read = 0
     while offset < end.offset:
         part = log.plan_read(offset, bytes_max=READ_BYTES, end=end)
-        assert part is not None, "asking the disk is allowed"
+        assert part is not None, "reads from the disk are allowed here"
         if part.length == 0:
             break
         data = memoryview(part.file.read_at(part.position, part.length))

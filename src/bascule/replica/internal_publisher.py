@@ -1,4 +1,4 @@
-"""Publishing from within the node: through the log writer like any other batch."""
+"""Publishes records of the node itself, through the log writer like any other batch."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from bascule.replica.partitions import Partitions
 
 
 class InternalRecord(NamedTuple):
-    """One record to publish; `subject` is what a NATS publisher would have used."""
+    """One record to publish; `subject` is stored as that of a NATS message would be."""
 
     subject: str
     key: bytes | None
@@ -24,14 +24,14 @@ class InternalRecord(NamedTuple):
 
 
 class InternalPublisher:
-    """Belongs to the event loop. For small internal streams: a record costs some microseconds."""
+    """For small internal streams: a record costs some microseconds. Belongs to the event loop."""
 
     def __init__(self, partitions: Partitions, append: Append) -> None:
         self._partitions = partitions
         self._append = append
 
     async def publish(self, stream: str, partition: int, records: Sequence[InternalRecord]) -> int:
-        """Append `records` as one batch; its base offset once it is committed.
+        """Append `records` as one batch; return its base offset once it is committed.
 
         Raises: UnknownStream, UnknownPartition, PublishRejected where it is not stored.
         """
@@ -83,6 +83,6 @@ def _resolver(
         try:
             loop.call_soon_threadsafe(resolve, base_offset, error)
         except RuntimeError:
-            pass  # The loop is closed: nobody waits any more.
+            pass  # The loop is closed, so no caller waits.
 
     return on_committed

@@ -1,6 +1,7 @@
-"""Whose log a partition's directory holds: a small file beside the log, compared at each open.
+"""The identity of a log: a file in its directory that names the partition it belongs to.
 
-The file is two equal records, big-endian, since nothing else says to whom a log belongs::
+The file is compared each time the log is opened. It holds two equal records, so that one damaged
+sector does not destroy the identity. Integers are big-endian::
 
     | 8 magic "BscIdnt1" | 4 CRC-32C of what follows | 16 stream id | 4 partition |
 """

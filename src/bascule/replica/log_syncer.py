@@ -1,8 +1,8 @@
 """The sync threads: one fdatasync for everything that was appended before it.
 
-Grouped syncs come by themselves: while a partition's sync runs, batches go on being appended to it,
-and the next sync covers all of them. A partition is synced by one thread at a time; partitions
-sync beside each other, so the file system can commit them together.
+While a sync of a partition runs, more batches are appended to it, and the next sync covers all of
+them: group commit. One thread at a time syncs a partition. Several partitions are synced in
+parallel, so the file system can commit them together.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from bascule.replica.partition import Partition
 log = logging.getLogger("bascule.replica")
 
 SYNC_THREADS: Final = 4
-"""Syncs in flight at a time; one journal commit of the file system serves them all."""
-PACE_NS: Final = 5_000_000
-"""Time between two syncs of a partition whose records nobody waits for."""
+"""Parallel syncs; one journal commit of the file system can cover all of them."""
+UNAWAITED_SYNC_INTERVAL_NS: Final = 5_000_000
+"""Least time between two syncs of a partition that no publisher or reader waits for."""
 
 
 class LogSyncer:
-    """A few threads that sync the partitions that ask for it."""
+    """The threads that sync partitions on request."""
 
     def __init__(self, *, clock: Clock, threads: int = SYNC_THREADS) -> None:
         self._send: Callable[[bytes], None] = _send_nothing
         self._queue: SimpleQueue[Partition | None] = SimpleQueue()
         self._idle = threading.Condition()
-        self._hurried = threading.Condition()
+        self._urgent = threading.Condition()
         self._stopping = False
         self._clock = clock
         self._threads = [
@@ -40,13 +40,13 @@ class LogSyncer:
         ]
 
     def start(self, send: Callable[[bytes], None]) -> None:
-        """`send` takes NATS operations with acks, from any of the threads."""
+        """`send` takes NATS operations with acks; any of the threads calls it."""
         self._send = send
         for thread in self._threads:
             thread.start()
 
     def stop(self) -> None:
-        """Return once everything asked for is synced."""
+        """Return once everything requested before is synced."""
         self._stopping = True
         for _ in self._threads:
             self._queue.put(None)
@@ -54,43 +54,43 @@ class LogSyncer:
             thread.join()
 
     def request(self, partition: Partition, *, checkpoint: bool = False) -> None:
-        """Sync what is appended by now, soon; a request while a sync runs starts another.
+        """Sync what is appended by now, soon. A request while a sync runs causes another one.
 
-        With `checkpoint` the log's checkpoint follows, on the same thread.
+        With `checkpoint` the same thread writes the log's checkpoint afterwards.
         """
         with partition.sync_lock:
-            partition.checkpoint_wanted |= checkpoint
+            partition.checkpoint_requested |= checkpoint
             queued = partition.sync_queued
             if queued:
-                partition.sync_wanted_again = True
+                partition.sync_requested_again = True
             partition.sync_queued = True
         if not queued:
             self._queue.put(partition)
         elif partition.is_awaited:
-            with self._hurried:
-                self._hurried.notify_all()
+            with self._urgent:
+                self._urgent.notify_all()
 
     def stop_partition(self, partition: Partition, cause: str) -> None:
-        """Stop the partition for good, soon and on a sync thread, with error acks for all."""
+        """Stop the partition soon, on a sync thread; waiting publishers get error acks."""
         partition.stop_cause = cause
         self.request(partition)
 
-    def _send_some(self, operations: bytes) -> None:
+    def _send_acks(self, operations: bytes) -> None:
         if operations:
             self._send(operations)
 
-    def _pace(self, partition: Partition) -> None:
-        """Let more be appended before a sync that neither publisher nor reader waits for.
+    def _delay_unawaited(self, partition: Partition) -> None:
+        """Delay a sync that no publisher or reader waits for, so that it covers more batches.
 
-        A batch that somebody waits for ends the pause, and so does another partition that asks.
+        The delay ends when someone waits, and when another partition requests a sync.
         """
         while self._queue.empty() and not partition.is_awaited:
-            pause = partition.synced_at_ns + PACE_NS - self._clock.monotonic_ns()
+            pause = partition.synced_at_ns + UNAWAITED_SYNC_INTERVAL_NS - self._clock.monotonic_ns()
             if pause <= 0 or self._stopping:
                 return
-            with self._hurried:
+            with self._urgent:
                 if not partition.is_awaited:
-                    self._hurried.wait(pause / 1e9)
+                    self._urgent.wait(pause / 1e9)
 
     def wait_idle(self, partition: Partition) -> None:
         """Return once no sync of the partition runs or is queued."""
@@ -104,21 +104,21 @@ class LogSyncer:
                 return
             again = True
             while again:
-                self._pace(partition)
+                self._delay_unawaited(partition)
                 with partition.sync_lock:
-                    partition.sync_wanted_again = False
-                    checkpoint = partition.checkpoint_wanted
-                    partition.checkpoint_wanted = False
+                    partition.sync_requested_again = False
+                    checkpoint = partition.checkpoint_requested
+                    partition.checkpoint_requested = False
                     cause = partition.stop_cause
                 try:
-                    self._send_some(partition.sync() if cause is None else partition.fail(cause))
+                    self._send_acks(partition.sync() if cause is None else partition.fail(cause))
                     if checkpoint:
                         partition.checkpoint()
                 except Exception as error:  # boundary: a bug stops one partition, not the thread
                     log.exception("sync thread failed")
-                    self._send_some(partition.fail(f"internal error while syncing: {error!r}"))
+                    self._send_acks(partition.fail(f"internal error while syncing: {error!r}"))
                 with partition.sync_lock:
-                    again = partition.sync_wanted_again
+                    again = partition.sync_requested_again
                     partition.sync_queued = again
             with self._idle:
                 self._idle.notify_all()

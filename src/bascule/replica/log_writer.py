@@ -1,7 +1,7 @@
-"""The log writer: the one thread that appends, for whoever has batches.
+"""The log writer: the one thread that appends to the logs of this node.
 
-Its `append` is the port of `publish.unstamped_batch.Append`. Batches are written in the order of
-the calls, so one caller's batches stay in order; each replica's syncs follow on the sync threads.
+`LogWriter.append` implements `publish.unstamped_batch.Append`. Batches are written in the order of
+the calls, so one caller's batches stay in order. The sync threads sync them afterwards.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class LogWriter:
         self._thread = threading.Thread(target=self._run, name="log-writer", daemon=True)
 
     def start(self, send: Callable[[bytes], None]) -> None:
-        """`send` takes NATS operations with acks, from the log writer thread."""
+        """`send` takes NATS operations with acks; the log writer thread calls it."""
         self._send = send
         self._thread.start()
 
@@ -61,13 +61,13 @@ class LogWriter:
         self._queue.put(_Append(replica, batches, on_done))
 
     def roll(self, replica: Partition) -> None:
-        """End the replica's active segment, behind everything queued before the call."""
+        """End the replica's active segment after everything queued before the call."""
         self._queue.put(_Roll(replica))
 
     def wait_written(self) -> None:
         """Return once everything queued before the call is written or refused.
 
-        Returns as well once the thread has stopped, which nothing is queued for any more.
+        Also returns once the thread has stopped: it will write nothing more.
         """
         done = threading.Event()
         self._queue.put(done)
@@ -96,16 +96,16 @@ class LogWriter:
         replica = request.replica
         for batch in request.batches:
             try:
-                self._send_some(replica.append(batch))
-                if replica.wants_sync:
+                self._send_acks(replica.append(batch))
+                if replica.needs_sync:
                     self._syncer.request(replica)
             except Exception:  # boundary: a bug stops one partition, not the thread
                 log.exception("log writer failed")
-                self._send_some(replica.fail("internal error while appending; see the node's log"))
+                self._send_acks(replica.fail("internal error while appending; see the node's log"))
         if request.on_done is not None:
             request.on_done()
 
-    def _send_some(self, operations: bytes) -> None:
+    def _send_acks(self, operations: bytes) -> None:
         if operations:
             assert self._send is not None
             self._send(operations)

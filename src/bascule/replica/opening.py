@@ -11,7 +11,7 @@ from bascule.errors import BasculeError, CorruptData, PartitionFailed
 from bascule.host.api import Clock, Files
 from bascule.model import StreamDefinition
 from bascule.publish.headers import HashKey
-from bascule.replica.dedupe_loading import load
+from bascule.replica.dedupe_loading import load_dedupe_window
 from bascule.replica.log_identity import FILE_NAME as IDENTITY_FILE
 from bascule.replica.log_identity import LogIdentity, read_identity, write_identity
 from bascule.replica.partition import Partition
@@ -23,28 +23,27 @@ from bascule.storage.retention import log_config
 log = logging.getLogger("bascule.replica")
 
 MESSAGE_IDS_FILE: Final = "message-ids"
-"""Marks, in a partition's directory, that a record has had a message id: only then does a start
-look for ids."""
+"""A marker in a partition's directory: the log may contain message ids, and they must be loaded."""
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionOpener:
-    """Opens partitions. May be used by several threads, for different partitions."""
+    """Opens partitions. Several threads may use it for different partitions."""
 
     files: Files
     clock: Clock
     hash_key: HashKey
     partitions: Partitions
-    """Hears when an opened partition moves; the caller adds the partition itself."""
+    """Notified when an opened partition changes; the caller adds the partition to it."""
 
     def open(
         self, definition: StreamDefinition, index: int, directory: str, *, adopt: bool
     ) -> tuple[Partition, bool]:
         """Open the log in `directory`, creating it where there is none.
 
-        `adopt` takes a log without an identity file for the partition's own, as a release before
-        that file left it. What cannot be opened becomes a failed partition; the second value says
-        whether another try may succeed, because the disk and not the data was the cause.
+        `adopt` accepts a log without an identity file, as an older release left it, and writes
+        the file. A log that cannot be opened gives a failed partition. The second value says
+        whether a retry may succeed: the cause was the disk and not the data.
         """
         store: PartitionLog | None = None
         failure: OSError | BasculeError | None = None
@@ -69,14 +68,14 @@ class PartitionOpener:
             log=store,
             failure=None,
             clock=self.clock,
-            on_moved=self.partitions.notify,
+            on_changed=self.partitions.notify_watchers,
             hash_key=self.hash_key,
             persist_id_marker=(None if has_ids else lambda: replace_file(self.files, marker, b"")),
         )
         if store is not None and has_ids:
             since_ms = self.clock.now_ms() - definition.config.dedupe_window_ms
             try:
-                load(partition.preconditions, store, since_ms=since_ms)
+                load_dedupe_window(partition.preconditions, store, since_ms=since_ms)
             except (OSError, BasculeError) as error:
                 failure = error
         if failure is not None:
@@ -84,7 +83,7 @@ class PartitionOpener:
         return partition, isinstance(failure, OSError)
 
     def _check_identity(self, directory: str, expected: LogIdentity, *, adopt: bool) -> None:
-        """Compare the identity file, or write it for a new log. Raises: CorruptData, OSError."""
+        """Compare the identity file; write it for a new log. Raises: CorruptData, OSError."""
         files = self.files
         path = f"{directory}/{IDENTITY_FILE}"
         found = read_identity(files, directory)

@@ -1,4 +1,4 @@
-"""One partition of a stream on this node: its log, what of it is committed, and whom to answer."""
+"""One partition of a stream on this node: its log, its high watermark and its pending acks."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from bascule.storage.segment import LogPosition
 
 log = logging.getLogger("bascule.replica")
 
-_NOWHERE = LogPosition(0, 0, 0)
+_EMPTY_LOG = LogPosition(0, 0, 0)
 
 
 @dataclass(slots=True)
@@ -38,16 +38,16 @@ class PartitionCounts:
     syncs: int = 0
     messages_refused: int = 0
     records_not_stored: int = 0
-    """Messages the log could not take; whoever asked for an ack got an error ack."""
+    """Messages the log could not store; those that asked for an ack got an error ack."""
     disk_errors: int = 0
-    """Appends and syncs that the disk refused."""
+    """Appends and syncs that failed with an OSError."""
 
 
 class Partition:
     """One partition of a stream on this node.
 
-    `append` belongs to the appender thread, `sync` to one syncer thread at a time; everything else
-    is read by any thread. `watchers` belongs to the event loop.
+    The log writer thread calls `append`, one sync thread at a time `sync`. Any thread may read the
+    rest. `watchers` belongs to the event loop.
     """
 
     def __init__(
@@ -58,14 +58,14 @@ class Partition:
         log: PartitionLog | None,
         failure: PartitionFailed | None,
         clock: Clock,
-        on_moved: Callable[[Partition], None],
+        on_changed: Callable[[Partition], None],
         hash_key: HashKey,
         persist_id_marker: Callable[[], None] | None = None,
     ) -> None:
-        """`on_moved` is called, from any thread, after the high watermark moved or the log failed.
+        """Any thread calls `on_changed` after the high watermark moved or the log failed.
 
         `hash_key` keys the hashes of message ids. `persist_id_marker` persists a marker that the
-        log contains message ids; it may raise OSError. None: the marker exists.
+        log contains message ids; it may raise OSError. None: the marker exists already.
         """
         config = definition.config
         self.definition = definition
@@ -78,22 +78,22 @@ class Partition:
         self.counts = PartitionCounts()
         self.metrics = PartitionMetrics()
         self.maintenance_lock = threading.Lock()
-        """Held by whoever changes files beside the appender: checkpoint, retention, swap."""
+        """Held while files other than the end of the log change: checkpoint, retention, swap."""
         self.sync_lock = threading.Lock()
-        """Guards the next three; see `replica.log_writer`."""
+        """Guards the next three; see `replica.log_syncer`."""
         self.sync_queued = False
-        self.sync_wanted_again = False
-        self.checkpoint_wanted = False
+        self.sync_requested_again = False
+        self.checkpoint_requested = False
         self.stop_cause: str | None = None
-        """Why a sync thread is to stop the partition."""
+        """The reason for which a sync thread must stop the partition; None: none."""
         self.synced_at_ns = 0
         """When the last sync ended, on the monotonic clock."""
         self.checkpointed_bytes = 0
-        """`counts.bytes` at the last checkpoint: what a recovery would have to scan."""
+        """`counts.bytes` at the last checkpoint; a recovery scans what was appended since."""
         self._clock = clock
-        self._on_moved = on_moved
+        self._on_changed = on_changed
         self._persist_id_marker = persist_id_marker
-        self._watermark = HighWatermark(config.sync, _NOWHERE if log is None else log.end)
+        self._watermark = HighWatermark(config.sync, _EMPTY_LOG if log is None else log.end)
         self._ack_format = AckFormat(
             stream=definition.name,
             subject=config.subject,
@@ -106,13 +106,13 @@ class Partition:
 
     @property
     def preconditions(self) -> Preconditions:
-        """What publishers may ask of this partition."""
+        """The preconditions and the dedupe window of this partition."""
         return self._admission.preconditions
 
     def configure(self, definition: StreamDefinition) -> None:
-        """Take over the altered definition of the same stream; on the event loop.
+        """Apply the altered definition of the stream. Called on the event loop.
 
-        The sync policy goes with the next batch, the rest with what is done next.
+        The sync policy applies from the next batch on, all else from the next operation on.
         """
         self.definition = definition
         config = definition.config
@@ -124,7 +124,7 @@ class Partition:
 
     @property
     def high_watermark(self) -> LogPosition:
-        """Only what is below may be served."""
+        """Only records below it may be served."""
         return self._watermark.position
 
     @property
@@ -133,25 +133,25 @@ class Partition:
 
     @property
     def is_dirty(self) -> bool:
-        """Whether something is appended and not synced."""
+        """Whether appended records are not synced yet."""
         return self.log is not None and self.log.synced != self.log.end
 
     @property
-    def wants_sync(self) -> bool:
-        """Whether records, or acks of duplicates, wait for a sync under the stream's policy."""
+    def needs_sync(self) -> bool:
+        """Whether the sync policy requires a sync for records, or for acks of duplicates."""
         if self.definition.config.sync is not SyncPolicy.ALWAYS:
             return False
         return self.is_dirty or len(self._pending) > 0
 
     @property
     def is_awaited(self) -> bool:
-        """Whether a publisher or a reader waits for what is not synced yet."""
+        """Whether a publisher or a reader waits for the next sync."""
         return len(self._pending) > 0 or bool(self.watchers)
 
     def append(self, batch: UnstampedBatch) -> bytes:
-        """Give the batch its offset and time and append it; acks and error acks to send now.
+        """Stamp the batch and append it; return the acks and error acks to send now.
 
-        Never raises: what cannot be stored is answered with an error ack and counted.
+        Never raises: records that cannot be stored get error acks and are counted.
         """
         replies = b""
         if batch.refused_count:
@@ -167,16 +167,16 @@ class Partition:
         now_ms = max(self._clock.now_ms(), self.log.timestamp_max)
         next_offset = self.log.end.offset
         try:
-            # First of all, so that what a failure takes back is this batch and none before it.
+            # Must come first: the rollback after an error undoes the last evaluation.
             replies += self._admit(self.log, batch, now_ms)
             if not batch.record_count:
                 return replies
-            self._mark_ids(batch)
+            self._persist_marker_before_first_id(batch)
             self._append(self.log, batch, now_ms)
         except (OSError, BasculeError) as error:
             self.counts.disk_errors += isinstance(error, OSError)
-            replies += self._pending.take_back(self.log.end.offset, store_failed(str(error)))
-            self.preconditions.take_back(self.log.end.offset)
+            replies += self._pending.rollback(self.log.end.offset, store_failed(str(error)))
+            self.preconditions.rollback(self.log.end.offset)
             if self.log.failure is not None:
                 return replies + self._not_stored(batch, str(error)) + self.fail(str(error))
             self._log_failed_append(error)
@@ -185,19 +185,19 @@ class Partition:
             log.exception("log writer failed")
             cause = f"internal error while appending: {error!r}"
             if self.log.end.offset == next_offset:
-                replies += self._pending.take_back(next_offset, store_failed(cause))
+                replies += self._pending.rollback(next_offset, store_failed(cause))
                 replies += self._not_stored(batch, cause)
             return replies + self.fail(cause)
-        stopped = self._stopped_by()
+        stopped = self._failure_cause()
         if stopped is not None:
-            # A sync failed while this was appended, and may have answered everybody before us.
+            # A sync failed meanwhile; it may have failed the pending acks before this append.
             return replies + self._pending.fail(store_failed(stopped))
         if self._watermark.on_appended(self.log.end):
             replies += self._release()
         return replies
 
     def sync(self) -> bytes:
-        """Put what is appended on the disk; acks, or error acks, to send now. Never raises."""
+        """Sync what is appended; return the acks or error acks to send now. Never raises."""
         assert self.log is not None
         if self.failure is not None or self.deleted:
             return b""
@@ -221,7 +221,7 @@ class Partition:
         return b""
 
     def checkpoint(self) -> None:
-        """Shorten the next recovery. A failure is logged: the older checkpoint stays good."""
+        """Write a checkpoint. A failure is logged; the older checkpoint stays valid."""
         if self.log is None or self.failure is not None or self.deleted:
             return
         written = self.counts.bytes
@@ -241,7 +241,7 @@ class Partition:
         self.checkpointed_bytes = written
 
     def purge(self, *, to_offset: int | None, before_ms: int | None) -> None:
-        """Let the log begin later: see `Streams.purge`. Not on the event loop.
+        """Move the start of the log forward: see `Controller.purge_stream`. Blocks on the disk.
 
         Raises: OffsetOutOfRange, PartitionFailed, CorruptData, LogFailed, Closed, OSError.
         """
@@ -258,7 +258,7 @@ class Partition:
             self.log.advance_start(offset, high_watermark=committed.offset)
 
     def fail(self, cause: str) -> bytes:
-        """Stop for good; error acks for everybody who waits."""
+        """Stop the partition; return error acks for every waiting publisher."""
         name = self.definition.name
         if self.failure is None:
             self.failure = PartitionFailed(name, self.index, cause)
@@ -267,7 +267,7 @@ class Partition:
                 extra={"stream": name, "partition": self.index, "cause": cause},
             )
         replies = self._pending.fail(store_failed(cause))
-        self._on_moved(self)
+        self._on_changed(self)
         return replies
 
     def _log_failed_append(self, error: OSError | BasculeError) -> None:
@@ -276,8 +276,8 @@ class Partition:
             extra={"stream": self.definition.name, "partition": self.index, "error": str(error)},
         )
 
-    def _stopped_by(self) -> str | None:
-        """The cause of failure as it is now: another thread may just have set it."""
+    def _failure_cause(self) -> str | None:
+        """The cause of the failure, read again: another thread may have set it."""
         return None if self.failure is None else self.failure.cause
 
     def info(self) -> PartitionInfo:
@@ -294,7 +294,7 @@ class Partition:
         )
 
     def _admit(self, store: PartitionLog, batch: UnstampedBatch, now_ms: int) -> bytes:
-        """Leave of the batch what the stream takes; replies to send now for the rest."""
+        """Remove from the batch what the stream refuses; return the replies to send now."""
         next_offset = store.end.offset
         evaluation = self._admission.admit(
             batch,
@@ -321,8 +321,8 @@ class Partition:
         )
         return evaluation.refusals
 
-    def _mark_ids(self, batch: UnstampedBatch) -> None:
-        """Persist, before the first message id is appended, that the log contains ids."""
+    def _persist_marker_before_first_id(self, batch: UnstampedBatch) -> None:
+        """Persist the marker before the first message id is appended."""
         if self._persist_id_marker is None or batch.headers is None or not batch.headers.has_ids():
             return
         self._persist_id_marker()
@@ -340,7 +340,7 @@ class Partition:
             leader_epoch=self.leader_epoch,
             keep_codec=True,
         )
-        # Before the append: a sync that runs beside it may already cover the batch.
+        # Before the append: a concurrent sync may already cover the batch.
         self._pending.add(
             base_offset=base_offset,
             count=batch.record_count,
@@ -360,7 +360,7 @@ class Partition:
         replies = self._pending.release(
             self.high_watermark.offset, committed_ms=self._clock.now_ms()
         )
-        self._on_moved(self)
+        self._on_changed(self)
         return replies
 
     def _not_stored(self, batch: UnstampedBatch, cause: str) -> bytes:

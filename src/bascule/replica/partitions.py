@@ -1,4 +1,4 @@
-"""All partitions of this node, and who waits for more of them."""
+"""All partitions of this node, and the notification of their watchers."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from bascule.replica.partition import Partition
 
 
 class Partitions:
-    """All partitions by stream. Changed on the event loop only; readers see whole states."""
+    """All partitions by stream. Only the event loop changes it; readers see complete states."""
 
     def __init__(self) -> None:
         self._by_name: dict[str, tuple[Partition, ...]] = {}
         self._by_id: dict[bytes, tuple[Partition, ...]] = {}
-        self._moved: deque[Partition] = deque()
+        self._changed: deque[Partition] = deque()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._scheduled = False
 
@@ -26,19 +26,19 @@ class Partitions:
         self._loop = loop
 
     def add(self, partitions: tuple[Partition, ...]) -> None:
-        """Take a stream's partitions in, in the place of those it had, which are among them."""
+        """Add a stream's partitions, or replace them by all of its partitions."""
         definition = partitions[0].definition
         self._by_name[definition.name] = partitions
         self._by_id[definition.id] = partitions
 
     def remove(self, definition: StreamDefinition) -> tuple[Partition, ...]:
-        """Take a stream out, if it is here, and wake its waiting readers."""
+        """Remove a stream, if it is present, and notify its watchers."""
         partitions = self._by_id.pop(definition.id, ())
         if partitions:
             del self._by_name[definition.name]
         for partition in partitions:
             partition.deleted = True
-            self.notify(partition)
+            self.notify_watchers(partition)
         return partitions
 
     def stream(self, name: str) -> tuple[Partition, ...] | None:
@@ -50,26 +50,26 @@ class Partitions:
     def streams(self) -> Mapping[str, tuple[Partition, ...]]:
         return MappingProxyType(self._by_name)
 
-    def notify(self, partition: Partition) -> None:
-        """Call the partition's watchers soon, on the loop. From any thread.
+    def notify_watchers(self, partition: Partition) -> None:
+        """Call the partition's watchers soon, on the event loop. Any thread may call it.
 
-        Costs nothing while nobody watches: a watcher registers first and looks second.
+        Cheap without watchers. A watcher must register before it checks the state.
         """
         if not partition.watchers or self._loop is None:
             return
-        self._moved.append(partition)
+        self._changed.append(partition)
         if not self._scheduled:
             self._scheduled = True
             try:
                 self._loop.call_soon_threadsafe(self._call_watchers)
             except RuntimeError:
-                pass  # The loop is closed: nobody waits any more.
+                pass  # The loop is closed, so no watcher waits.
 
     def _call_watchers(self) -> None:
         self._scheduled = False
         seen: set[int] = set()
-        while self._moved:
-            partition = self._moved.popleft()
+        while self._changed:
+            partition = self._changed.popleft()
             if id(partition) not in seen:
                 seen.add(id(partition))
                 for watcher in list(partition.watchers):

@@ -1,4 +1,4 @@
-"""Requests that wait for partitions to move, without polling."""
+"""Requests that wait for a change of a partition, without polling."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Watched(Protocol):
 
 
 class Purgatory:
-    """All requests that wait at one door, so that closing it can let them go."""
+    """All waiting requests of one listener, so that closing it wakes them."""
 
     def __init__(self) -> None:
         self._waiting: set[asyncio.Future[None]] = set()
@@ -25,7 +25,7 @@ class Purgatory:
         return len(self._waiting)
 
     def close(self) -> None:
-        """Wake everybody; whoever comes later does not wait."""
+        """Wake all waiting requests; later ones do not wait."""
         self._closed = True
         for waiting in tuple(self._waiting):
             _wake(waiting)
@@ -37,10 +37,10 @@ class Purgatory:
         unless: Callable[[], bool],
         deadline: float,
     ) -> bool:
-        """Wait until one of `watched` moves; False when the loop's clock has reached `deadline`.
+        """Wait until one of `watched` changes; False once the loop's clock reached `deadline`.
 
-        Watchers are registered only meanwhile. `unless` is asked after they are: True means that
-        something had moved already, so that no move is missed.
+        `unless` is called after the watchers are registered, so that no change is missed; it
+        returns True where there is no reason to wait.
         """
         loop = asyncio.get_running_loop()
         if self._is_over(loop.time(), deadline):

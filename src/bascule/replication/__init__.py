@@ -1,4 +1,5 @@
-"""One partition's role: what is committed. Pure: positions in, decisions out.
+"""Which records of a partition are committed. Pure: positions in, decisions out.
 
-On one node a partition has one replica, and the high watermark follows that replica's own log.
+A partition has one replica on a single node, and the high watermark follows the log of that
+replica. It never goes back.
 """

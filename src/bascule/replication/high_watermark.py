@@ -7,18 +7,18 @@ from bascule.storage.segment import LogPosition
 
 
 class HighWatermark:
-    """Follows the only replica: what it has synced, or has appended, as the stream asks."""
+    """Follows the only replica: its synced end, or its appended end, as the sync policy says."""
 
     def __init__(self, policy: SyncPolicy, position: LogPosition) -> None:
         self._on_sync = policy is SyncPolicy.ALWAYS
         self.position = position
 
     def on_appended(self, end: LogPosition) -> bool:
-        """The log ends at `end` now. Whether the high watermark moved."""
+        """The log ends at `end` now. Returns whether the high watermark moved."""
         return not self._on_sync and self._advance(end)
 
     def on_synced(self, end: LogPosition) -> bool:
-        """Everything before `end` is on the disk. Whether the high watermark moved."""
+        """Everything before `end` is synced. Returns whether the high watermark moved."""
         return self._advance(end)
 
     def configure(self, policy: SyncPolicy) -> None:
@@ -26,8 +26,8 @@ class HighWatermark:
         self._on_sync = policy is SyncPolicy.ALWAYS
 
     def _advance(self, end: LogPosition) -> bool:
-        # Not offsets alone: a roll moves the same offset to the next segment, and where it was
-        # before is compaction's to rewrite.
+        # Positions and not offsets: a roll moves the same offset to the next segment, and
+        # compaction may rewrite the segment before.
         if end <= self.position:
             return False
         self.position = end

@@ -1,9 +1,9 @@
 """Which partition a message belongs to.
 
-A subscription (its sid) leads to one or more *partition slots*. A slot is a small number that
-stands for a partition in compiled code. With several slots, a hash of the message's subject or key
-picks one. The hash is Kafka's murmur2, so that a Kafka producer's and a NATS publisher's records of
-one key are in one partition.
+A route maps a subscription id (sid) to one or more *partition slots*. A slot is a small number that
+identifies a partition in compiled code. Where a route has several slots, a hash of the message's
+subject or key selects one. The hash is Kafka's murmur2, so the records that Kafka producers and
+NATS publishers write with one key are in one partition.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ BY_KEY: Final = _hot.BY_KEY
 
 @dataclass(frozen=True, slots=True)
 class PartitionSlot:
-    """What the sequencer has to know of a partition."""
+    """What the sequencer needs to know of a partition."""
 
     replica: Replica
     message_bytes_max: int
@@ -29,15 +29,15 @@ class PartitionSlot:
 
 
 class Routes:
-    """Sid -> slots, as arrays for compiled code. Written by one thread at a time, read by another.
+    """Sid -> slots, as arrays for compiled code. One thread at a time writes, another one reads.
 
-    Every change makes new arrays: a chunk being routed goes on with those it began with.
+    Every change makes new arrays, so a chunk is routed with the arrays it started with.
     """
 
     def __init__(self) -> None:
         self._slots: tuple[PartitionSlot | None, ...] = ()
         self.arrays: tuple[array[int], array[int]] = (array("i"), array("i"))
-        """Per sid three numbers: where its slots start, how many, by what; and the slots."""
+        """Three numbers for each sid (start of its slots, their count, BY_...), and the slots."""
 
     @property
     def slots(self) -> tuple[PartitionSlot | None, ...]:
@@ -51,12 +51,12 @@ class Routes:
         self._slots = tuple(slots)
 
     def set_route(self, sid: int, slots: tuple[int, ...], *, by: int = BY_SUBJECT) -> None:
-        """Messages of subscription `sid` go to one of `slots` from now on; none: nowhere."""
+        """Route messages of `sid` to one of `slots` from now on; without slots they are dropped."""
         numbers, table = self.arrays
         numbers = numbers[:]
         if len(numbers) < 3 * (sid + 1):
             numbers.frombytes(bytes(4 * (3 * (sid + 1) - len(numbers))))
-        # What an older route had stays behind in the table: routes seldom change.
+        # The slots of the older route stay in the table: routes seldom change.
         numbers[3 * sid : 3 * sid + 3] = array("i", (len(table), len(slots), by))
         self.arrays = numbers, table + array("i", slots)
 

@@ -1,6 +1,6 @@
 """Find the slot of every parsed NATS message, and sort messages by slot.
 
-The bytes of messages come from strangers: what they say of lengths is checked before it is used.
+Messages are untrusted input: every length is checked before it is used.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ BY_KEY = 1
 def _murmur2(
     data: cython.const[cython.uchar][::1], at: cython.Py_ssize_t, length: cython.Py_ssize_t
 ):
-    """MurmurHash2 of 32 bits with Kafka's seed; the caller checked the range."""
+    """MurmurHash2 of 32 bits with Kafka's seed. The caller checked the range."""
     mask: cython.ulonglong = 0xFFFFFFFF
     factor: cython.ulonglong = 0x5BD1E995
     seed: cython.ulonglong = 0x9747B28C
@@ -72,9 +72,9 @@ def murmur2(data: cython.const[cython.uchar][::1]) -> int:
 def _find_key(
     buf: cython.const[cython.uchar][::1], at: cython.Py_ssize_t, length: cython.Py_ssize_t
 ):
-    """Where the value of the first `Bascule-Key` of a header block starts, and how long it is.
+    """Position and length of the value of the first `Bascule-Key` in a header block.
 
-    As start << 32 | length, or -1 where there is none; the caller checked the range.
+    Returns start << 32 | length, or -1 where there is none. The caller checked the range.
     """
     end: cython.Py_ssize_t = at + length - 2
     stop: cython.Py_ssize_t
@@ -82,7 +82,7 @@ def _find_key(
     place: cython.int
     found: cython.longlong
     while at < end:
-        # Behind a line's end.
+        # Skip to the end of a line.
         if buf[at] != 13 or buf[at + 1] != 10:
             at += 1
             continue
@@ -115,10 +115,10 @@ def assign_slots(
     sids: cython.const[cython.int][::1],
     table: cython.const[cython.int][::1],
 ) -> None:
-    """Put each message's slot in the place of its sid, -1 where the sid leads nowhere.
+    """Replace each message's sid by its slot, or by -1 where the sid has no route.
 
-    `sids` has three numbers a sid: where its slots start in `table`, how many there are, and
-    whether subject (0) or key (1) picks one; a message without a key goes by its subject.
+    `sids` has three numbers for each sid: the start of its slots in `table`, their count, and
+    whether subject (0) or key (1) selects one. A message without a key is routed by its subject.
     """
     index: cython.Py_ssize_t
     slot: cython.Py_ssize_t
@@ -173,7 +173,7 @@ def assign_slots(
             chosen = (_murmur2(buf, at, size) & 0x7FFFFFFF) % slots
             messages[slot] = table[first + chosen]
     if bad:
-        raise IndexError("a message lies outside the buffer")
+        raise IndexError("a message is outside the buffer")
 
 
 def group_by_slot(
@@ -183,11 +183,11 @@ def group_by_slot(
     nexts: cython.int[::1],
     touched: cython.int[::1],
 ) -> int:
-    """Chain the messages of each slot in order; how many slots there are.
+    """Chain the messages of each slot in order; return the number of slots.
 
     `heads[slot]` is -1 on entry and becomes the slot's first message, `nexts[i]` the one after
-    message i or -1, `touched` the slots found. Messages whose slot is no place in `heads` are left
-    out.
+    message i or -1, `touched` the slots found. Messages whose slot is not an index of `heads` are
+    skipped.
     """
     index: cython.Py_ssize_t = count
     found: cython.Py_ssize_t = 0

@@ -1,8 +1,8 @@
-"""What publishers ask of the server in headers: message ids, expectations, ack policies.
+"""Publish headers: message ids, expectations and ack policies in the headers of messages.
 
-The names are JetStream's, and their letters' case does not matter. What JetStream can do and this
-server cannot (`Nats-Expected-Last-Subject-Sequence`, `Nats-Rollup`, `Nats-TTL`) is refused rather
-than ignored: a publisher who asks for it relies on it.
+The names are JetStream's; their case does not matter. JetStream headers that this server does not
+support (`Nats-Expected-Last-Subject-Sequence`, `Nats-Rollup`, `Nats-TTL`) are refused and not
+ignored: a publisher that sets one relies on it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class PublishHeaders:
     """The headers of one batch's records, in the order of the records."""
 
     rows: array[int]
-    """`HEADER_FIELDS` numbers each, and one row to spare."""
+    """`HEADER_FIELDS` numbers for each row, and one spare row."""
     count: int
 
     def has_ids(self) -> bool:
@@ -35,13 +35,13 @@ class PublishHeaders:
 
 
 class HashKey:
-    """16 bytes of dice as compiled code takes them."""
+    """The random 16-byte key of the hashes of message ids, in the form compiled code needs."""
 
     __slots__ = ("numbers",)
 
-    def __init__(self, dice: bytes) -> None:
-        assert len(dice) == 16
-        self.numbers = array("Q", dice)
+    def __init__(self, key: bytes) -> None:
+        assert len(key) == 16
+        self.numbers = array("Q", key)
 
     def hash(self, text: bytes) -> tuple[int, int]:
         """The 128-bit hash of a message id or a name, as two signed numbers."""
@@ -61,5 +61,5 @@ def read_publish_headers(
     count = _hot.read_publish_headers(
         batch, HEADER_BYTES, record_count, hash_key.numbers, expected, rows
     )
-    assert count >= 0, "the records are whole"
+    assert count >= 0, "the records are complete"
     return PublishHeaders(rows, count)

@@ -1,10 +1,9 @@
-"""What publishers ask of the server in the headers of their messages, read from built records.
+"""Read the publish headers from the records of a batch.
 
-Message ids are known by a keyed hash of 128 bits (SipHash-1-3), so that no stranger can make two
-of them look alike. Records come from strangers or a disk: every length is checked before it is
-used.
+A message id is represented by a keyed hash of 128 bits (SipHash-1-3), so that no publisher can
+construct a collision. Records are untrusted input: every length is checked before it is used.
 
-A *term* is a row of 8 numbers: 0 offset delta of the record in its batch, 1 flags (`HAS_ID` and so
+A row is 8 numbers: 0 offset delta of the record in its batch, 1 flags (`HAS_ID` and so
 on), 2 and 3 hash of the message id, 4 expected last sequence, 5 and 6 hash of the expected last
 message id, 7 half of the hash of the expected stream's name.
 """
@@ -67,7 +66,7 @@ def _hash(
     out: cython.longlong[::1],
     to: cython.Py_ssize_t,
 ):
-    """SipHash-1-3 of 128 bits into `out[to:to + 2]`; the caller checked the ranges."""
+    """SipHash-1-3 of 128 bits into `out[to:to + 2]`. The caller checked the ranges."""
     mask: cython.ulonglong = 0xFFFFFFFFFFFFFFFF
     c0: cython.ulonglong = 0x736F6D6570736575
     c1: cython.ulonglong = 0x646F72616E646F6D
@@ -128,7 +127,7 @@ def hash_text(
     hash_key: cython.const[cython.ulonglong][::1],
     out: cython.longlong[::1],
 ) -> None:
-    """SipHash-1-3 of 128 bits of `text` into `out[:2]`; the hash_key is two numbers."""
+    """SipHash-1-3 of 128 bits of `text` into `out[:2]`. The hash key is two numbers."""
     if len(hash_key) < 2 or len(out) < 2:
         raise IndexError("a key and a hash are two numbers each")
     _hash(text, 0, len(text), hash_key, out, 0)
@@ -146,7 +145,7 @@ def _is(
     word: cython.p_char,
     length: cython.int,
 ):
-    """Whether `word`, which is in lower case, stands at `at` in any case; the range is checked."""
+    """Whether `word`, in lower case, is at `at` in any case. The caller checked the range."""
     place: cython.int
     for place in range(length):
         if (buf[at + place] | 32) != word[place]:
@@ -170,7 +169,7 @@ def _read_header(
     rows: cython.longlong[::1],
     row: cython.Py_ssize_t,
 ):
-    """Take one header into the term at `row`; the flags with what it adds."""
+    """Add one header to the row at `row`; return the new flags."""
     value: cython.longlong = 0
     place: cython.Py_ssize_t
     first: cython.uchar = buf[name_at] | 32
@@ -208,7 +207,7 @@ def _read_header(
             flags |= 4
     elif name == 20 and _is(buf, name_at, b"nats-expected-stream", 20):
         if length > 0:
-            # The second half lands where it is not looked at: the next row's, or the spare one.
+            # The second half is overwritten by the next row, or is in the spare one.
             _hash(buf, at, length, hash_key, rows, row + 7)
             flags |= 8
     elif name >= 35 and _is(buf, name_at, b"nats-expected-last-subject-sequence", 35):
@@ -227,7 +226,7 @@ def read_publish_headers(
     """Read the publish headers of a batch's records from byte `start` on; return how many rows.
 
     `expected` has pairs of a record's index and the offset its envelope expects. `rows` has room
-    for a row a record and one more. -1: the records are not what the batch says.
+    for a row a record and one more. -1: the records do not match the batch.
     """
     end: cython.Py_ssize_t = len(batch)
     at: cython.Py_ssize_t = start
@@ -244,7 +243,7 @@ def read_publish_headers(
     flags: cython.int
     bad: cython.bint = False
     if len(rows) < 8 * (record_count + 1) or len(hash_key) < 2 or start < 0:
-        raise IndexError("there is no room for the rows")
+        raise IndexError("the array is too short for the rows")
     with cython.nogil:
         for index in range(record_count):
             size, stop = read_varint(batch, at, end)

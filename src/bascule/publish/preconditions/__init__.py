@@ -1,8 +1,8 @@
 """The preconditions and the dedupe window of one partition.
 
-The log writer evaluates every batch that has publish headers, and every batch while a limit is
-near. The state is derived from the log: the batches that were loaded at the start and those that
-were accepted since. A batch that the log did not store is taken back.
+The log writer evaluates every batch that has publish headers, and every batch of a stream with
+limits. The state is derived from the log: the batches loaded at the start, and those accepted since
+then. A batch that the log did not store is rolled back.
 """
 
 from __future__ import annotations
@@ -49,12 +49,12 @@ class PreconditionCounts:
     limit_refused: int = 0
     """Messages beyond the stream's rate, or beyond its size with `discard = new`."""
     ids_dropped_early: int = 0
-    """Message ids forgotten before their time because there were too many."""
+    """Message ids dropped before the end of the window because there were too many."""
 
 
 @dataclass(frozen=True, slots=True)
-class Allowance:
-    """How much of a batch the stream's limits let in, and what is said beyond that."""
+class BatchLimits:
+    """How much of a batch the stream's limits allow, and the errors for the rest."""
 
     records: int = UNLIMITED
     bytes: int = UNLIMITED
@@ -62,7 +62,7 @@ class Allowance:
     bytes_error: AckError = DISCARDED_BYTES
 
 
-NO_LIMIT: Final = Allowance()
+NO_LIMITS: Final = BatchLimits()
 
 
 @dataclass(slots=True)
@@ -72,13 +72,13 @@ class Evaluation:
     refusals: bytes
     """NATS operations to send now."""
     duplicates: bytes
-    """ack entries of messages stored before: number i says offset `duplicates_base` + i."""
+    """Ack entries of messages stored before; record index i is offset `duplicates_base` + i."""
     duplicates_base: int
     duplicate_count: int
 
 
 class Preconditions:
-    """Those of one partition; the log writer thread alone uses it."""
+    """The preconditions of one partition. Only the log writer thread uses it."""
 
     def __init__(
         self, stream: str, config: StreamConfig, ack_format: AckFormat, hash_key: HashKey
@@ -91,23 +91,23 @@ class Preconditions:
         self._window = DedupeWindow(
             ms_max=config.dedupe_window_ms, messages_max=config.dedupe_messages_max
         )
-        self._last_before = self._window.state[2:5]
-        """The last record's id, as it was before the batch evaluation last."""
+        self._previous_last_id = self._window.state[2:5]
+        """The id of the log's last record before the last evaluation."""
 
     def configure(self, config: StreamConfig) -> None:
-        """Take over an altered window."""
+        """Apply the altered limits of the window."""
         self._window.ms_max = config.dedupe_window_ms
         self._window.messages_max = config.dedupe_messages_max
 
     @property
     def ids(self) -> int:
-        """Message ids remembered now."""
+        """The number of message ids in the window."""
         return len(self._window)
 
     def load_batch(
         self, headers: PublishHeaders, *, base_offset: int, end_offset: int, timestamp: int
     ) -> None:
-        """Take a batch that the log holds, in the order of the log."""
+        """Add a batch of the log; called in the order of the log."""
         window = self._window
         if window.ms_max and headers.count:
             window.add(headers, base_offset=base_offset, end_offset=end_offset, timestamp=timestamp)
@@ -124,15 +124,15 @@ class Preconditions:
         *,
         next_offset: int,
         now_ms: int,
-        allowance: Allowance = NO_LIMIT,
+        limits: BatchLimits = NO_LIMITS,
     ) -> Evaluation | None:
-        """Take out of the batch what must not be stored; None where all of it may be.
+        """Remove refused and duplicate records from the batch; None where all are accepted.
 
-        Its ack entries are then those of the accepted records. `take_back` must follow if the
-        log does not store them.
+        The batch keeps the ack entries of the accepted records. `rollback` must follow if the log
+        does not store them.
         """
         window = self._window
-        self._last_before = window.state[2:5]
+        self._previous_last_id = window.state[2:5]
         headers = batch.headers or _NO_HEADERS
         rows, count = headers.rows, headers.count
         remembers = window.ms_max > 0 and count > 0
@@ -144,7 +144,7 @@ class Preconditions:
         numbers = array("q", bytes(8 * batch.record_count))
         accepted = _hot.evaluate(
             batch.data, HEADER_BYTES, batch.record_count, rows, count, next_offset,
-            self._stream_hash, allowance.records, allowance.bytes,
+            self._stream_hash, limits.records, limits.bytes,
             window.ring, window.table if remembers else _NO_TABLE, window.state, verdicts, numbers,
         )  # fmt: skip
         if remembers and window.state[1] > next_id:
@@ -152,7 +152,7 @@ class Preconditions:
         self.counts.ids_dropped_early = window.dropped_early
         if accepted == batch.record_count:
             return None
-        evaluation = self._answer(batch, verdicts, numbers, next_offset, allowance)
+        evaluation = self._answer(batch, verdicts, numbers, next_offset, limits)
         end = HEADER_BYTES
         if accepted:
             end = _hot.drop_records(batch.data, HEADER_BYTES, batch.record_count, verdicts)
@@ -160,16 +160,16 @@ class Preconditions:
         batch.record_count = accepted
         return evaluation
 
-    def nothing_asked(self) -> None:
-        """A batch without headers is accepted: the log's last record has no id."""
+    def accept_without_headers(self) -> None:
+        """Accept a batch without headers: the log's last record then has no id."""
         state = self._window.state
-        self._last_before = state[2:5]
+        self._previous_last_id = state[2:5]
         state[4] = 0
 
-    def take_back(self, offset: int) -> None:
-        """The log did not take the batch evaluation last, which would have started at `offset`."""
-        self._window.take_back(offset)
-        self._window.state[2:5] = self._last_before
+    def rollback(self, offset: int) -> None:
+        """Undo the last evaluation: the log did not store its batch at `offset`."""
+        self._window.rollback(offset)
+        self._window.state[2:5] = self._previous_last_id
 
     def _answer(
         self,
@@ -177,7 +177,7 @@ class Preconditions:
         verdicts: bytearray,
         numbers: array[int],
         next_offset: int,
-        allowance: Allowance,
+        limits: BatchLimits,
     ) -> Evaluation:
         counts = self.counts
         tally = [verdicts.count(verdict) for verdict in range(_hot.VERDICTS)]
@@ -194,8 +194,8 @@ class Preconditions:
             _hot.NOT_A_NUMBER: MALFORMED_SEQUENCE,
             _hot.NOT_SUPPORTED: UNSUPPORTED_HEADER,
             _hot.NO_POLICY: UNKNOWN_ACK_POLICY,
-            _hot.OVER_RECORDS: allowance.records_error,
-            _hot.OVER_BYTES: allowance.bytes_error,
+            _hot.OVER_RECORDS: limits.records_error,
+            _hot.OVER_BYTES: limits.bytes_error,
         }
 
         def entries(verdict: int, base: int) -> bytes:

@@ -1,11 +1,11 @@
-"""Judge what publishers ask of the server, remember their message ids, drop what is refused.
+"""Evaluate publish headers, maintain the window of message ids, drop refused records.
 
-The rows of a batch are laid out in `bascule.publish.headers`.
+The layout of the rows is in `bascule.publish.headers._hot`.
 
-The ids of a window lie in `ring`, three numbers each (hash, hash, offset), in the order of their
-offsets; `table` finds them: place in the ring plus one, 0 for nothing, by open addressing. Both
-have a power of two of places. `state` is 0 the oldest id's number, 1 that of the next one; an id's
-place is its number modulo the ring's size.
+`ring` holds the ids of a window in the order of their offsets, three numbers each (hash, hash,
+offset). `table` is a hash table with open addressing: index in the ring plus one, or 0 for a free
+entry. The sizes of both are powers of two. `state` is 0 the number of the oldest id, 1 that of the
+next one; an id's index in the ring is its number modulo the ring's size.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def _find(
     first: cython.longlong,
     second: cython.longlong,
 ):
-    """The table's place of an id, or the free one where it would go; at least one is free."""
+    """The table index of an id, or the free index for it; at least one must be free."""
     mask: cython.Py_ssize_t = len(table) - 1
     slot: cython.Py_ssize_t = first & mask
     place: cython.Py_ssize_t
@@ -66,7 +66,7 @@ def _find(
 @cython.exceptval(check=False)
 @cython.returns(cython.void)
 def _remove(ring: cython.longlong[::1], table: cython.int[::1], number: cython.longlong):
-    """Take id `number` out of the table, closing the gap it leaves."""
+    """Remove id `number` from the table and close the gap."""
     mask: cython.Py_ssize_t = len(table) - 1
     ring_mask: cython.longlong = len(ring) // 3 - 1
     place: cython.Py_ssize_t = number & ring_mask
@@ -80,7 +80,7 @@ def _remove(ring: cython.longlong[::1], table: cython.int[::1], number: cython.l
         if table[slot] == 0:
             break
         home = ring[3 * (table[slot] - 1)] & mask
-        # Whoever would still be found in the gap moves there.
+        # Move an entry whose probe sequence passes the gap.
         if ((slot - home) & mask) >= ((slot - gap) & mask):
             table[gap] = table[slot]
             gap = slot
@@ -95,9 +95,9 @@ def window_add(
     count: cython.Py_ssize_t,
     base_offset: cython.longlong,
 ) -> None:
-    """Remember the ids among `count` rows of a batch at `base_offset`; an id known stays.
+    """Add the ids in `count` rows of a batch at `base_offset`; known ids stay as they are.
 
-    There must be room for all of them.
+    There must be space for all of them.
     """
     row: cython.Py_ssize_t
     slot: cython.Py_ssize_t
@@ -109,7 +109,7 @@ def window_add(
         or len(table) <= places
         or state[1] - state[0] + count > places
     ):
-        raise IndexError("there is no room for the ids")
+        raise IndexError("the window has no space for the ids")
     with cython.nogil:
         for row in range(0, 8 * count, 8):
             if not rows[row + 1] & 1:
@@ -131,7 +131,7 @@ def window_drop(
     below: cython.longlong,
     from_: cython.longlong,
 ) -> None:
-    """Forget the ids with offsets below `below`, and those from `from_` on."""
+    """Drop the ids with offsets below `below`, and those from `from_` on."""
     ring_mask: cython.longlong = len(ring) // 3 - 1
     if len(state) < 2 or len(table) <= ring_mask + 1:
         raise IndexError("the window is damaged")
@@ -150,7 +150,7 @@ def window_copy(
     ring: cython.longlong[::1],
     table: cython.int[::1],
 ) -> None:
-    """Enter the ids of `old` into an empty window of another size; `state` stays true."""
+    """Copy the ids of `old` into an empty window of another size; `state` stays valid."""
     number: cython.longlong
     source: cython.Py_ssize_t
     place: cython.Py_ssize_t
@@ -158,7 +158,7 @@ def window_copy(
     old_mask: cython.longlong = len(old) // 3 - 1
     mask: cython.longlong = len(ring) // 3 - 1
     if len(state) < 2 or state[1] - state[0] > mask + 1 or len(table) <= mask + 1:
-        raise IndexError("there is no room for the ids")
+        raise IndexError("the window has no space for the ids")
     with cython.nogil:
         number = state[0]
         while number < state[1]:
@@ -188,13 +188,14 @@ def evaluate(
     verdicts: cython.uchar[::1],
     numbers: cython.longlong[::1],
 ) -> int:
-    """Judge each record of a batch that would start at `next_offset`; how many are accepted.
+    """Evaluate each record of a batch at `next_offset`; return how many are accepted.
 
     `stream` is the half of the stream name's hash that rows carry. At most `records_max` records
     and `bytes_max` bytes of records are accepted. `state[2:5]` is the id of the log's last
-    record and whether it has one; it and the window (where `table` is not empty) take what is
-    accepted. `verdicts[i]` becomes `ACCEPTED` or why not, `numbers[i]` the record's index among the
-    accepted ones; for a duplicate the offset of the first; for others the log's last offset then.
+    record and whether it has one. Accepted records update it and the window (where `table` is not
+    empty). `verdicts[i]` becomes `ACCEPTED` or the reason of the refusal. `numbers[i]` becomes the
+    record's index among the accepted ones; for a duplicate the offset of the original; for others
+    the last offset of the log at that point.
     """
     index: cython.Py_ssize_t
     at: cython.Py_ssize_t = start
@@ -217,7 +218,7 @@ def evaluate(
         or len(state) < 5
         or (remembers and (len(table) <= places or state[1] - state[0] + count > places))
     ):
-        raise IndexError("there is no room for the verdicts")
+        raise IndexError("an array is too short for the verdicts or the ids")
     with cython.nogil:
         for index in range(record_count):
             size, stop = read_varint(batch, at, len(batch))
@@ -278,7 +279,7 @@ def evaluate(
                 accepted += 1
                 taken += size
     if bad:
-        raise IndexError("the records are not what the batch says")
+        raise IndexError("the records do not match the batch")
     return accepted
 
 
@@ -288,9 +289,9 @@ def drop_records(
     record_count: cython.Py_ssize_t,
     verdicts: cython.const[cython.uchar][::1],
 ) -> int:
-    """Move the accepted records together and number them anew; where they end.
+    """Move the accepted records together and renumber them; return their end.
 
-    The records were evaluated, so they are whole.
+    The records were evaluated, so they are complete.
     """
     index: cython.Py_ssize_t
     at: cython.Py_ssize_t = start
@@ -368,7 +369,7 @@ def drop_records(
             at = record_end
             accepted += 1
     if bad:
-        raise IndexError("the records are not what the batch says")
+        raise IndexError("the records do not match the batch")
     return to
 
 
@@ -380,8 +381,10 @@ def split_ack_entries(
     base: cython.longlong,
     out: cython.uchar[::1],
 ) -> int:
-    """Copy the ack entries of records with `verdict`, their record index being the record's
-    number less `base`; the bytes written. `out` is at least as long as `ack_entries`."""
+    """Copy the ack entries of records with `verdict`; return the bytes written.
+
+    Their record index becomes the record's number less `base`. `out` is at least as long as
+    `ack_entries`."""
     at: cython.Py_ssize_t = 0
     to: cython.Py_ssize_t = 0
     place: cython.Py_ssize_t
@@ -391,7 +394,7 @@ def split_ack_entries(
     high: cython.longlong
     bad: cython.bint = False
     if len(out) < len(ack_entries):
-        raise IndexError("there is no room for the ack_entries")
+        raise IndexError("the output is too short for the ack entries")
     with cython.nogil:
         while at < len(ack_entries):
             if len(ack_entries) - at < 7:

@@ -1,4 +1,4 @@
-"""Which message ids were seen of late, so that a publisher may send a message again."""
+"""The dedupe window: recent message ids, so that publishers can safely retry."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from typing import Final
 from bascule.publish.headers import PublishHeaders
 from bascule.publish.preconditions import _hot
 
-PLACES_MIN: Final = 1 << 10
-"""Room for the first ids: 32 KiB. Each doubling costs 32 bytes an id."""
+CAPACITY_MIN: Final = 1 << 10
+"""Ids in the first allocation of 32 KiB. Each doubling costs 32 bytes for each id."""
 _NOTHING_BELOW: Final = -1
 _NOTHING_FROM: Final = (1 << 63) - 1
 RING_FIELDS: Final = 3
 
 
 class DedupeWindow:
-    """The ids of one partition, by time and number. Takes no memory before the first id.
+    """The ids of one partition, limited by time and number. Allocates nothing before the first id.
 
-    One thread at a time uses it. An id costs 32 bytes: 24 for hash and offset, 8 for finding it.
+    One thread at a time uses it. An id takes 32 bytes: 24 for hash and offset, 8 in the hash table.
     """
 
     def __init__(self, *, ms_max: int, messages_max: int) -> None:
@@ -29,23 +29,23 @@ class DedupeWindow:
         self.ring = array("q")
         self.table = array("i")
         self.state = array("q", bytes(8 * 5))
-        """See `_hot`: numbers of the oldest and the next id; the last record's id, if it has."""
+        """See `_hot`: numbers of the oldest and the next id; the id of the log's last record."""
         self._batches: deque[tuple[int, int]] = deque()
         """(end offset, timestamp) of batches with ids, oldest first."""
         self.dropped_early = 0
-        """Ids that made room for others before their time was over."""
+        """Ids dropped before the end of the window to make space for others."""
 
     def __len__(self) -> int:
         return self.state[1] - self.state[0]
 
     @property
     def oldest(self) -> int:
-        """The offset of the oldest id; there is one."""
+        """The offset of the oldest id; the window must not be empty."""
         places = len(self.ring) // RING_FIELDS
         return self.ring[RING_FIELDS * (self.state[0] & (places - 1)) + 2]
 
     def reserve(self, count: int) -> None:
-        """Make room for `count` more ids, growing or forgetting the oldest."""
+        """Make space for `count` more ids: grow, or drop the oldest ids."""
         wanted = len(self) + count
         if wanted > self.messages_max:
             keep = max(self.messages_max - count, 0)
@@ -54,7 +54,7 @@ class DedupeWindow:
         places = len(self.ring) // RING_FIELDS
         if wanted <= places:
             return
-        places = max(PLACES_MIN, 1 << (wanted - 1).bit_length())
+        places = max(CAPACITY_MIN, 1 << (wanted - 1).bit_length())
         ring, table = array("q", bytes(8 * RING_FIELDS * places)), array("i", bytes(8 * places))
         if len(self):
             _hot.window_copy(self.ring, self.state, ring, table)
@@ -65,28 +65,28 @@ class DedupeWindow:
     def add(
         self, headers: PublishHeaders, *, base_offset: int, end_offset: int, timestamp: int
     ) -> None:
-        """Remember the ids of a batch that is in the log."""
+        """Add the ids of a batch that is in the log."""
         self.reserve(headers.count)
         _hot.window_add(self.ring, self.table, self.state, headers.rows, headers.count, base_offset)
         self.note_batch(end_offset, timestamp)
 
     def note_batch(self, end_offset: int, timestamp: int) -> None:
-        """Ids below `end_offset` that came last are of this time, Unix milliseconds."""
+        """Set the time of the ids added last, below `end_offset`, in Unix milliseconds."""
         self._batches.append((end_offset, timestamp))
 
     def expire(self, now_ms: int) -> None:
-        """Forget the ids whose time is over."""
+        """Drop the ids older than the window."""
         batches, below = self._batches, _NOTHING_BELOW
         while batches and batches[0][1] < now_ms - self.ms_max:
             below = batches.popleft()[0]
         if below > _NOTHING_BELOW and len(self):
             _hot.window_drop(self.ring, self.table, self.state, below, _NOTHING_FROM)
-        if not len(self) and len(self.ring) > RING_FIELDS * PLACES_MIN and not batches:
+        if not len(self) and len(self.ring) > RING_FIELDS * CAPACITY_MIN and not batches:
             self.ring, self.table = array("q"), array("i")
 
-    def take_back(self, offset: int) -> None:
-        """Forget the ids from `offset` on: the log did not take them."""
-        # Their time would be taken for that of the ids which get these offsets next.
+    def rollback(self, offset: int) -> None:
+        """Drop the ids from `offset` on: the log did not store them."""
+        # Otherwise the next ids at these offsets would get their time.
         while self._batches and self._batches[-1][0] > offset:
             self._batches.pop()
         if len(self):

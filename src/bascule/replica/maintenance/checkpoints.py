@@ -1,4 +1,4 @@
-"""What a node does to its logs in the background: checkpoints, and a slow check of every byte."""
+"""Periodic checkpoints, and one check of every CRC after the start."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ log = logging.getLogger("bascule.replica")
 
 TICK_SECONDS: Final = 5.0
 CHECKPOINT_TICKS: Final = 12
-"""A changed partition has a checkpoint every minute ..."""
+"""A changed partition gets a checkpoint every minute ..."""
 CHECKPOINT_BYTES: Final = 128 << 20
 """... or after so many bytes: about 0.1 s of scanning at the next start."""
 VERIFY_EAGER_BYTES: Final = 512 << 20
-"""Checked at full speed after start, so that small logs are vouched for within a second or two."""
+"""Checked at full speed after the start, so that small logs are checked within two seconds."""
 VERIFY_BYTES_PER_SECOND: Final = 32 << 20
-"""Beyond that, leave the disk and the page cache to those who read."""
+"""Beyond that, leave most of the disk and of the page cache to readers."""
 
 
-async def keep_checkpoints(partitions: Partitions, syncer: LogSyncer) -> None:
-    """Ask for checkpoints where much has changed, or some time ago. Runs until cancelled."""
+async def checkpoint_periodically(partitions: Partitions, syncer: LogSyncer) -> None:
+    """Request checkpoints after CHECKPOINT_BYTES or CHECKPOINT_TICKS. Runs until cancelled."""
     tick = 0
     while True:
         await asyncio.sleep(TICK_SECONDS)
@@ -38,7 +38,7 @@ async def keep_checkpoints(partitions: Partitions, syncer: LogSyncer) -> None:
 
 
 async def verify_all(partitions: Partitions, syncer: LogSyncer) -> None:
-    """Check the CRC of every synced batch once; a partition with a wrong one is stopped."""
+    """Check the CRC of every synced batch once; stop a partition with a wrong one."""
     eager = VERIFY_EAGER_BYTES
     for partition in _all(partitions):
         at = None

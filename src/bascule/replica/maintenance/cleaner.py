@@ -1,9 +1,8 @@
-"""Compacts the logs of streams that ask for it: the dirtiest first, one at a time, on one thread.
+"""Compacts the logs of streams with `cleanup = compact`, the dirtiest first, on one thread.
 
-Choosing costs a look at the segments of each such log. A run reads the log twice in compiled code
-that lets the other threads go on, and takes the partition's upkeep lock only where files get other
-names. It may be told to take its time (`bytes_per_second_max`), and stops within a MiB of work when
-the node does.
+Choosing a log reads only the list of its segments. A run reads the log twice in compiled code that
+releases the GIL, and holds the partition's maintenance lock only while files are renamed. Its rate
+may be limited (`bytes_per_second_max`). When the node stops, a run ends within a MiB of work.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ log = logging.getLogger("bascule.replica")
 
 TICK_SECONDS: Final = 5.0
 RETRY_NS: Final = 600 * 1_000_000_000
-"""A log whose compaction failed is left alone for ten minutes."""
+"""Pause after a failed compaction of a log."""
 
 
 @dataclass(slots=True)
@@ -43,23 +42,23 @@ class CompactionCounts:
     runs_cut_short: int = 0
     """Runs that cleaned a part only, because the key map was full."""
     failures: int = 0
-    """Runs that an error broke off."""
+    """Runs that an error ended."""
     records: int = 0
     """Records removed."""
     bytes_read: int = 0
     bytes_written: int = 0
     bytes_removed: int = 0
-    """By which logs became smaller."""
+    """Bytes by which logs became smaller."""
     run_ns: int = 0
     """Time spent in runs."""
 
 
 class CleanerLimits(NamedTuple):
-    """What compaction may take of the machine."""
+    """The memory and the rate that compaction may use."""
 
     map_bytes_max: int
     bytes_per_second_max: int
-    """Read and written; 0 is no limit."""
+    """Bytes read and written; 0: no limit."""
 
 
 class _Chosen(NamedTuple):
@@ -82,8 +81,8 @@ class Cleaner:
         roll: Callable[[Partition], None],
         checkpoint: Callable[[Partition], None],
     ) -> None:
-        """`roll` has the appender end the partition's active segment, `checkpoint` has a syncer
-        sync the log and write its checkpoint: both soon."""
+        """`roll` requests that the log writer ends the partition's active segment, `checkpoint`
+        that a sync thread syncs the log and writes its checkpoint."""
         self._partitions = partitions
         self._files = files
         self._clock = clock
@@ -97,7 +96,7 @@ class Cleaner:
         self.counts = CompactionCounts()
 
     async def run(self) -> None:
-        """Run until cancelled; `close` comes after that."""
+        """Run until cancelled; `close` must follow."""
         while True:
             await asyncio.sleep(TICK_SECONDS)
             while await self.tick():
@@ -109,7 +108,7 @@ class Cleaner:
         await asyncio.to_thread(self._thread.shutdown)
 
     async def tick(self) -> bool:
-        """Compact the log that needs it most; whether there was one."""
+        """Compact the dirtiest log; return whether there was one."""
         known = [p for ps in self._partitions.streams().values() for p in ps]
         self._retry_ns = {p: at for p, at in self._retry_ns.items() if p in known}
         due = [p for p in known if Cleanup.COMPACT in p.definition.config.cleanup]
@@ -124,7 +123,7 @@ class Cleaner:
             plan = self._plan(partition)
             if plan is None or plan.reason is None:
                 continue
-            assert partition.log is not None, "only what is open is planned"
+            assert partition.log is not None, "only open logs have a plan"
             if chosen is None or plan.dirty_share > chosen.plan.dirty_share:
                 chosen = _Chosen(partition, partition.log, plan)
         if chosen is None or self._stopping.is_set():
@@ -133,7 +132,7 @@ class Cleaner:
         return True
 
     def _plan(self, partition: Partition) -> Plan | None:
-        """What there is to do in one log; None where it cannot be looked at now."""
+        """The plan for one log; None where it cannot be planned now."""
         store = partition.log
         if store is None or partition.failure is not None or partition.deleted:
             return None
@@ -190,7 +189,7 @@ class Cleaner:
             self._count(compaction.done, started_ns)
 
     def _pace(self, spent: int, started_ns: int) -> None:
-        """Wait until so many bytes since the start are within the limit, or the node stops."""
+        """Wait until `spent` bytes since the start are within the rate, or the node stops."""
         if rate := self._limits.bytes_per_second_max:
             elapsed = (self._clock.monotonic_ns() - started_ns) / 1e9
             if (ahead := spent / rate - elapsed) > 0:

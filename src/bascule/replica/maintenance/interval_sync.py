@@ -11,14 +11,14 @@ from bascule.replica.partition import Partition
 
 
 class IntervalSyncs:
-    """One timer per partition that asks for one. Belongs to the event loop."""
+    """One timer for each partition with `sync = interval`. Belongs to the event loop."""
 
     def __init__(self, syncer: LogSyncer) -> None:
         self._syncer = syncer
         self._timers: dict[Partition, asyncio.Task[None]] = {}
 
     def configure(self, partitions: Iterable[Partition]) -> None:
-        """Start, change or end the timers of these partitions, as their definitions ask."""
+        """Start, change or end the timers of these partitions as their definitions say."""
         for partition in partitions:
             self.end([partition])
             config = partition.definition.config

@@ -1,7 +1,7 @@
-"""Keeps every log within its stream's limits: asks `storage.retention`, ends and removes segments.
+"""Keeps every log within its stream's limits: plans with `storage.retention`, removes segments.
 
-A log that is within its limits costs a few comparisons a tick. What has to go is planned and
-removed by a thread; an active segment that has to be ended first is ended by the appender.
+A log within its limits costs a few comparisons for each tick. A thread plans and removes segments.
+The log writer ends an active segment that must be removed.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from bascule.storage.retention import Limits, is_over, limits_of, plan_start
 log = logging.getLogger("bascule.replica")
 
 TICK_SECONDS: Final = 2.0
-LOOKED_AT_ONCE: Final = 256
-"""Partitions, in less than a millisecond; then the loop's other work has its turn."""
+PARTITIONS_PER_SLICE: Final = 256
+"""Partitions checked, in less than a millisecond, before the event loop runs other tasks."""
 Archived = Callable[[str, str, int], int | None]
-"""(archive, stream, partition) -> the first offset it has not stored; None: nothing is known."""
+"""(archive, stream, partition) -> the first offset not archived yet; None: unknown."""
 
 
 @dataclass(slots=True)
@@ -33,12 +33,12 @@ class RetentionCounts:
     """For metrics. Counts only grow."""
 
     records: int = 0
-    """Records that were readable before."""
+    """Records removed."""
     segments: int = 0
     bytes: int = 0
-    """Bytes of batches in those segments."""
+    """Bytes of batches in the removed segments."""
     failures: int = 0
-    """Passes over a log that an error broke off."""
+    """Passes over a log that an error ended."""
 
 
 class Retention:
@@ -52,15 +52,15 @@ class Retention:
         archived: Archived,
         roll: Callable[[Partition], None],
     ) -> None:
-        """`roll` has the appender end the partition's active segment, soon."""
+        """`roll` requests that the log writer ends the partition's active segment."""
         self._partitions = partitions
         self._clock = clock
         self._archived = archived
         self._roll = roll
         self._due: dict[Partition, tuple[Limits, int]] = {}
-        """When a log under these limits, one of age among them, is to be looked at again."""
+        """The limits, with one on age, and when a log with them must be checked again."""
         self._failing: dict[Partition, str] = {}
-        """What broke off the last pass; logged when it changes."""
+        """The error that ended the last pass; logged when it changes."""
         self.counts = RetentionCounts()
 
     async def run(self) -> None:
@@ -70,10 +70,10 @@ class Retention:
             await self.tick()
 
     async def tick(self) -> None:
-        """Look at every partition once."""
+        """Check every partition once."""
         due = []
         for number, partition in enumerate(self._known()):
-            if number % LOOKED_AT_ONCE == LOOKED_AT_ONCE - 1:
+            if number % PARTITIONS_PER_SLICE == PARTITIONS_PER_SLICE - 1:
                 await asyncio.sleep(0)
             if self._is_due(partition):
                 due.append(partition)
@@ -81,7 +81,7 @@ class Retention:
             await asyncio.to_thread(self._enforce_all, due)
 
     def _known(self) -> set[Partition]:
-        """Every partition; what is remembered of others is forgotten."""
+        """All partitions; the state of removed ones is dropped."""
         known = {p for ps in self._partitions.streams().values() for p in ps}
         self._due = {p: due for p, due in self._due.items() if p in known}
         self._failing = {p: error for p, error in self._failing.items() if p in known}
@@ -118,7 +118,7 @@ class Retention:
             log.warning("retention failed", extra=extra)
 
     def _enforce(self, partition: Partition, store: PartitionLog) -> None:
-        """Remove what is to go from one log. Raises: CorruptData, LogFailed, Closed, OSError."""
+        """Apply the limits to one log. Raises: CorruptData, LogFailed, Closed, OSError."""
         limits = limits_of(partition.definition.config)
         now_ms = self._clock.now_ms()
         with partition.maintenance_lock:
@@ -142,10 +142,10 @@ class Retention:
         if plan.roll:
             self._roll(partition)
         if limits.age_ms_max:
-            self._due[partition] = limits, _next_look(store, limits, now_ms)
+            self._due[partition] = limits, _next_check_ms(store, limits, now_ms)
 
     def _end(self, partition: Partition, store: PartitionLog) -> int:
-        """Nothing from here on goes: not synced, not committed, or not archived."""
+        """The first offset that must stay: not synced, not committed, or not archived."""
         end = min(store.synced.offset, partition.high_watermark.offset)
         definition = partition.definition
         if archive := definition.config.retention_after:
@@ -170,8 +170,8 @@ class Retention:
         )
 
 
-def _next_look(store: PartitionLog, limits: Limits, now_ms: int) -> int:
-    """When the oldest segment will have expired, as far as is known now."""
+def _next_check_ms(store: PartitionLog, limits: Limits, now_ms: int) -> int:
+    """When the oldest segment expires, in Unix milliseconds, as far as is known."""
     oldest = store.segments_info()[0]
     if oldest.timestamp_max is None or oldest.bytes == 0:
         return now_ms + limits.age_ms_max // 8

@@ -1,11 +1,10 @@
-"""What a node tells of itself: histograms, its statistics for metrics, and its health.
+"""Metrics of a partition.
 
-    histogram    counts in buckets that grow by four: an addition per batch, sync or request
-    partition    what one partition's batches, syncs and reads were like
-    statistics   every counter of the node as one nested mapping, for `http.metrics`
-    health       which part lives and which serves, with the reason where not
+    histogram           counts in buckets whose bounds grow by four
+    partition_metrics   batches, syncs and reads of one partition
 
-Nothing here works per message, and nothing is computed until somebody asks.
+The cost is an addition for each batch, sync or fetch, and none for each message. Sums and lags are
+computed when they are read.
 """
 
 from bascule.replica.metrics.histogram import SECONDS, Histogram

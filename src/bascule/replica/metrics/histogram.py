@@ -1,4 +1,4 @@
-"""Counts of how large or how long, in buckets whose bounds grow by four."""
+"""Histograms of sizes and durations, in buckets whose bounds grow by four."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ GROWTH_BITS: Final = 2
 class Scale(NamedTuple):
     """The bounds of a histogram: `first`, 4 * `first`, 16 * `first` and so on, then infinity.
 
-    `first` is a power of two, so that the bucket of a value is found from its number of bits.
+    `first` is a power of two, so that the number of bits of a value gives its bucket.
     """
 
     first: int
     buckets: int
 
     def bounds(self) -> list[int]:
-        """Inclusive upper bounds of all buckets but the last, which has none."""
+        """Inclusive upper bounds of all buckets except the last, which has none."""
         return [self.first << (GROWTH_BITS * index) for index in range(self.buckets - 1)]
 
 
@@ -31,9 +31,9 @@ COUNTS: Final = Scale(first=1, buckets=10)
 
 
 class Histogram:
-    """Values in buckets, and their sum. One thread at a time observes; anybody may look.
+    """Values in buckets, and their sum. One thread at a time observes; any thread may read.
 
-    A look beside an observation may miss it in part: the sum one value ahead of the buckets.
+    A concurrent read may see the new bucket count without the new sum.
     """
 
     __slots__ = ("_shift", "counts", "scale", "total")

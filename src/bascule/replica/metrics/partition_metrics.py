@@ -1,4 +1,4 @@
-"""What one partition's batches, syncs and reads were like."""
+"""Metrics of one partition's batches, syncs and reads."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from bascule.replica.metrics.histogram import BYTES, COUNTS, SECONDS, Histogram
 
 
 class PartitionMetrics:
-    """Written per batch by the appender, per sync by a syncer, per fetch by the event loop."""
+    """Updated by the log writer per batch, a sync thread per sync, the event loop per fetch."""
 
     __slots__ = (
         "batch_bytes",
@@ -23,10 +23,10 @@ class PartitionMetrics:
         self.batch_records = Histogram(COUNTS)
         self.sync_ns = Histogram(SECONDS)
         self.fetches = 0
-        """Answers to readers that carried records of it."""
+        """Fetch responses with records of the partition."""
         self.fetched_bytes = 0
         self.synced_bytes = 0
-        """Of the bytes appended since start, those that are known to be on the disk."""
+        """Bytes appended since the start that a finished sync covers."""
         self.unsynced_since_ns = 0
         """Monotonic time of the first append that no finished sync covers; 0 while all is synced.
         """
@@ -38,11 +38,11 @@ class PartitionMetrics:
             self.unsynced_since_ns = now_ns
 
     def on_synced(self, *, synced_bytes: int, began_ns: int, now_ns: int, is_dirty: bool) -> None:
-        """A sync that ran from `began_ns` is done; `is_dirty` says that more came meanwhile.
+        """A sync that began at `began_ns` is done; `is_dirty`: more was appended meanwhile.
 
         `synced_bytes` is what had been appended since start when the sync began.
         """
-        if synced_bytes > self.synced_bytes:  # one that found nothing to do says nothing
+        if synced_bytes > self.synced_bytes:  # skip a sync that had nothing to do
             self.sync_ns.observe(now_ns - began_ns)
             self.synced_bytes = synced_bytes
         self.unsynced_since_ns = began_ns if is_dirty else 0
@@ -52,6 +52,6 @@ class PartitionMetrics:
         self.fetched_bytes += bytes
 
     def sync_lag_ns(self, now_ns: int) -> int:
-        """How long the oldest record that is not known to be on the disk has waited for it."""
+        """How long the oldest record without a finished sync has waited for one."""
         since = self.unsynced_since_ns
         return max(now_ns - since, 0) if since else 0
