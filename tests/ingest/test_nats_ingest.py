@@ -45,7 +45,7 @@ def make_source() -> NatsSource:
     )
 
 
-def test_who_stops_waiting_does_not_cancel_a_confirmation() -> None:
+def test_a_confirmation_cannot_be_cancelled_by_its_caller() -> None:
     source = make_source()
     confirmed = source.flush()
     assert not confirmed.cancel(), "the reading thread completes it, and may be about to"

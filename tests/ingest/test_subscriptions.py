@@ -119,7 +119,7 @@ def test_what_was_under_way_is_confirmed_by_the_next_connection() -> None:
     assert later.done()
 
 
-def test_one_that_works_again_is_told() -> None:
+def test_a_refused_subscription_that_works_again_is_reported() -> None:
     server = FakeConnection()
     server.subscribe("a")
     server.error(denied("a"))
@@ -131,7 +131,7 @@ def test_one_that_works_again_is_told() -> None:
     assert server.subscriptions.refusals() == {}
 
 
-def test_who_waits_is_told_of_the_end() -> None:
+def test_unconfirmed_futures_fail_at_the_end() -> None:
     server = FakeConnection()
     a = server.subscribe("a")
     kept: Future[None] = Future()

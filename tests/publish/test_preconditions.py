@@ -156,7 +156,7 @@ HEADERS = st.fixed_dictionaries(
         max_size=12,
     )
 )
-def test_batches_are_judged_as_their_messages_would_be(
+def test_a_batch_is_evaluated_like_its_messages_one_by_one(
     batches: list[tuple[list[dict[str, str]], int, bool]],
 ) -> None:
     evaluation, model, now_ms = preconditions(dedupe_window_ms=1_000), Model(), 10_000
@@ -187,7 +187,7 @@ def test_a_batch_taken_back_brings_back_no_older_last_id() -> None:
     assert values(late) == []
 
 
-def test_a_batch_without_terms_taken_back_leaves_the_last_id() -> None:
+def test_rollback_of_a_batch_without_headers_restores_the_last_id() -> None:
     evaluation = preconditions()
     evaluation.evaluate(batch([{"Nats-Msg-Id": "a"}]), next_offset=0, now_ms=1)
     evaluation.accept_without_headers()
@@ -270,7 +270,7 @@ def entry(index: int, inbox: bytes) -> bytes:
     return b"\0" + index.to_bytes(4, "little") + len(inbox).to_bytes(2, "little") + inbox
 
 
-def test_everybody_is_told_what_became_of_their_message() -> None:
+def test_every_publisher_gets_an_ack_or_an_error_ack() -> None:
     evaluation = preconditions()
     first = batch([{"Nats-Msg-Id": "a"}])
     assert evaluation.evaluate(first, next_offset=40, now_ms=5) is None
@@ -296,7 +296,7 @@ def test_everybody_is_told_what_became_of_their_message() -> None:
     assert (counts.duplicates, counts.expectations_failed) == (1, 2)
 
 
-def test_terms_of_records_that_lie_about_their_length_are_refused(
+def test_records_with_wrong_lengths_are_refused(
     hot: Callable[[str], ModuleType],
 ) -> None:
     good = batch([{"Nats-Msg-Id": "abc"}, {"Nats-Expected-Stream": "s"}])
@@ -343,7 +343,7 @@ def test_a_log_gives_back_what_was_known(last_id: str | None) -> None:
             loaded.rollback(200)
 
 
-def test_terms_say_whether_there_are_ids() -> None:
+def test_publish_headers_say_whether_there_are_ids() -> None:
     found = batch([{}, {"Nats-Expected-Stream": "s"}]).headers
     assert isinstance(found, PublishHeaders)
     assert not found.has_ids()

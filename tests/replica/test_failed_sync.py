@@ -1,4 +1,4 @@
-"""fdatasync that fails: who waits is told, nothing is confirmed, nothing is tried again."""
+"""A failed fdatasync: waiting publishers get error acks, and the sync is not repeated."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One partition between the appender, the syncer and its readers, on a disk in memory."""
+"""One partition between the log writer, the sync threads and its readers, on a simulated disk."""
 
 from __future__ import annotations
 
@@ -111,9 +111,7 @@ def test_only_what_is_synced_is_committed(factory: PartitionFactory) -> None:
 
 
 @pytest.mark.parametrize("sync", [SyncPolicy.INTERVAL, SyncPolicy.NEVER])
-def test_who_asks_for_less_is_committed_at_once(
-    factory: PartitionFactory, sync: SyncPolicy
-) -> None:
+def test_other_sync_policies_commit_at_once(factory: PartitionFactory, sync: SyncPolicy) -> None:
     partition = factory.open(sync)
     partition.append(batch(3))
     assert partition.high_watermark.offset == 3
@@ -140,7 +138,7 @@ def test_each_run_of_a_node_has_an_epoch_of_its_own(factory: PartitionFactory) -
     assert factory.open().leader_epoch == first.leader_epoch + 1
 
 
-def test_what_cannot_be_noted_on_the_disk_is_taken_when_sent_again(
+def test_a_batch_whose_id_marker_failed_is_stored_when_published_again(
     factory: PartitionFactory,
 ) -> None:
     refusals = [OSError(errno.ENOSPC, "no space left on device")]
@@ -167,7 +165,7 @@ def test_what_cannot_be_noted_on_the_disk_is_taken_when_sent_again(
     assert partition.log.end.offset == 2
 
 
-def test_ids_of_which_none_is_stored_are_not_noted(factory: PartitionFactory) -> None:
+def test_refused_ids_write_no_marker(factory: PartitionFactory) -> None:
     noted: list[None] = []
     partition = factory.open(read_only=True, persist_id_marker=lambda: noted.append(None))
     partition.append(batch(Nats_Msg_Id="a"))
