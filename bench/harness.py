@@ -56,7 +56,7 @@ class Node(Running):
     def call(self, method: str, path: str, body: object = None) -> Any:
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(
-            self.doors["http"] + path,
+            self.addresses["http"] + path,
             data=data,
             method=method,
             headers={"content-type": "application/json"},
@@ -130,8 +130,8 @@ def node(directory: Path, *, nats: str | None = None) -> Iterator[Node]:
         while not ready.exists():
             assert process.poll() is None, (directory / "node.log").read_text()
             time.sleep(0.02)
-        running.doors = json.loads(ready.read_text())
-        running.url = running.doors["nats"]
+        running.addresses = json.loads(ready.read_text())
+        running.url = running.addresses["nats"]
         yield running
     finally:
         running.stop()

@@ -32,7 +32,7 @@ PULL = 50_000
 
 
 def our_rate(running: Node, records: int) -> float:
-    with bascule.connect_sync(running.doors["http"]) as client:
+    with bascule.connect_sync(running.addresses["http"]) as client:
         client.node()
         began = time.perf_counter()
         count = sum(batch.num_rows for batch in client.read_batches("read"))
@@ -44,7 +44,7 @@ def our_rate(running: Node, records: int) -> float:
 def confluent_rate(running: Node, records: int) -> float:
     consumer = Consumer(
         {
-            "bootstrap.servers": running.doors["client"],
+            "bootstrap.servers": running.addresses["client"],
             "group.id": "bench",
             "enable.auto.commit": False,
             # librdkafka's defaults starve on small records; these are what helps it most.

@@ -26,7 +26,7 @@ def spec(running: Node, table: Path) -> ArchiveSpec:
     return ArchiveSpec(
         name="bench",
         stream="read",
-        server=running.doors["http"],
+        server=running.addresses["http"],
         table=TableSpec(location=str(table)),
     )
 
@@ -70,7 +70,7 @@ def views(
     publish(running.port, 128, tail)
     running.wait_stored("read", records + tail)
     total = records + tail
-    server = running.doors["http"]
+    server = running.addresses["http"]
 
     def frame(**more: str) -> Any:
         options = {"server": server, "stream": "read", **more}

@@ -163,7 +163,7 @@ def measure(spark: SparkSession, running: Node, directory: Path, seconds: float)
         synthetic = latencies_ms(spark, made, directory, "synthetic", seconds)
         child = in_child(publishing)
         frame = spark.readStream.format("bascule").options(
-            server=running.doors["http"], stream="latency", columns="value"
+            server=running.addresses["http"], stream="latency", columns="value"
         )
         ours = latencies_ms(spark, frame.load(), directory, "ours", seconds)
         os.kill(child, 9)

@@ -29,7 +29,7 @@ def sources(spark: SparkSession, running: Node, file: Path, records: int) -> dic
     """A frame to read in batch of each source."""
     return {
         "ours": spark.read.format("bascule")
-        .options(server=running.doors["http"], stream="read", minPartitions="2"),
+        .options(server=running.addresses["http"], stream="read", minPartitions="2"),
         "prebuilt": spark.read.format("prebuilt").options(file=str(file), rows=str(records)),
         "kafka": spark.read.format("kafka").options(**kafka_options(running)),
     }  # fmt: skip
@@ -37,7 +37,7 @@ def sources(spark: SparkSession, running: Node, file: Path, records: int) -> dic
 
 def kafka_options(running: Node) -> dict[str, str]:
     return {
-        "kafka.bootstrap.servers": running.doors["client"],
+        "kafka.bootstrap.servers": running.addresses["client"],
         "subscribe": "read",
         "startingOffsets": "earliest",
         # One partition is one task otherwise, and half of the machine waits.
@@ -48,7 +48,7 @@ def kafka_options(running: Node) -> dict[str, str]:
 def streams(spark: SparkSession, running: Node, file: Path, records: int) -> dict[str, Any]:
     return {
         "ours": spark.readStream.format("bascule")
-        .options(server=running.doors["http"], stream="read", startingOffsets="earliest")
+        .options(server=running.addresses["http"], stream="read", startingOffsets="earliest")
         .option("minPartitions", "2"),
         "prebuilt": spark.readStream.format("prebuilt").options(file=str(file), rows=str(records)),
         "kafka": spark.readStream.format("kafka").options(**kafka_options(running)),
@@ -60,7 +60,7 @@ def write_batch_like(running: Node, file: Path) -> None:
     from bascule.pipeline.source.columns import RowProjector
     from bascule.pipeline.source.options import SourceOptions
 
-    with bascule.connect_sync(running.doors["http"]) as client:
+    with bascule.connect_sync(running.addresses["http"]) as client:
         fetched = next(client.read_batches("read", batch_bytes=16 << 20))
     projector = RowProjector(SourceOptions.parse({"stream": "read"}), "read")
     file.write_bytes(like(projector.project(fetched.slice(0, BATCH_ROWS))))
@@ -92,7 +92,7 @@ def pushed_down(spark: SparkSession, running: Node, records: int) -> list[dict[s
     """Seconds of a whole read, of one percent of it, and of a job that reads nothing."""
     spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
     first = records * 6 // 10
-    options = {"server": running.doors["http"], "stream": "read", "pushdown": "true"}
+    options = {"server": running.addresses["http"], "stream": "read", "pushdown": "true"}
     wheres = {
         "all": "offset >= 0",
         "percent": f"offset >= {first} and offset < {first + records // 100}",

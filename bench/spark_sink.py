@@ -55,7 +55,7 @@ def by_write(spark: Any, running: Node, count: int) -> float:
     (
         frame(spark, "rows", count)
         .write.format("bascule")
-        .options(server=running.doors["http"], stream="rows", dedupe="require")
+        .options(server=running.addresses["http"], stream="rows", dedupe="require")
         .mode("append")
         .save()
     )
@@ -70,14 +70,14 @@ def by_stream(spark: Any, running: Node, directory: Path, count: int) -> float:
     running.create("copy", "copy.>")
     source = (
         spark.readStream.format("bascule")
-        .options(server=running.doors["http"], stream="source", startingOffsets="earliest")
+        .options(server=running.addresses["http"], stream="source", startingOffsets="earliest")
         .option("minPartitions", "2")
         .load()
     )
     shaped = source.selectExpr("concat('copy.', substr(subject, 8)) AS subject", "key", "value")
     query = (
         shaped.writeStream.format("bascule")
-        .options(server=running.doors["http"], stream="copy", dedupe="require")
+        .options(server=running.addresses["http"], stream="copy", dedupe="require")
         .option("checkpointLocation", str(directory / f"checkpoint-{time.time_ns()}"))
         .trigger(availableNow=True)
         .start()
@@ -97,7 +97,7 @@ def run(*, quick: bool = False) -> None:
         spark = local_session(directory, master="local[2]", settings=SETTINGS)
         spark.sparkContext.setLogLevel("ERROR")
         try:
-            with bascule.connect_sync(running.doors["http"]) as client:
+            with bascule.connect_sync(running.addresses["http"]) as client:
                 running.create("source", "source.>")
                 client.publish_many(messages("source", count))
                 for round_number in range(-1, rounds):

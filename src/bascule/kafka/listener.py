@@ -52,7 +52,7 @@ class ClientListener:
         self._advertised = advertised
         self._statistics = ListenerStatistics()
         self._purgatory = Purgatory()
-        self._disk_threads = ThreadPoolExecutor(self._limits.disk_threads, "client-door-disk")
+        self._disk_threads = ThreadPoolExecutor(self._limits.disk_threads, "client-disk")
         self._listeners: list[socket.socket] = []
         self._accepting: list[asyncio.Task[None]] = []
         self._connections: dict[asyncio.Task[None], KafkaConnection] = {}
