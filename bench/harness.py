@@ -51,7 +51,7 @@ class Running:
 class Node(Running):
     """A `bascule serve` process."""
 
-    doors: dict[str, Any] = None  # type: ignore[assignment]
+    addresses: dict[str, Any] = None  # type: ignore[assignment]
 
     def call(self, method: str, path: str, body: object = None) -> Any:
         data = None if body is None else json.dumps(body).encode()

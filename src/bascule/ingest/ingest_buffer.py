@@ -9,8 +9,8 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Final
 
 from bascule.host.api import Clock
@@ -30,14 +30,19 @@ STALL_LOG_NS: Final = 10_000_000_000
 class BufferSlab:
     """One slab and how much of it waits for the log writer."""
 
-    __slots__ = ("outstanding", "used", "view")
+    __slots__ = ("_release", "outstanding", "used", "view")
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, release: Callable[[BufferSlab], None]) -> None:
+        self._release = release
         self.view = memoryview(bytearray(size))
         self.used = 0
         """Bytes from the start that hold batches, including those already written."""
         self.outstanding = 0
         """Appends that the log writer is not done with."""
+
+    def __call__(self) -> None:
+        """The log writer is done with the batches of one append: its `on_done`."""
+        self._release(self)
 
 
 @dataclass(slots=True)
@@ -60,7 +65,7 @@ class IngestBuffer:
         self._bytes_max = bytes_max
         self._clock = clock
         self._freed = threading.Condition()
-        self._current = BufferSlab(SLAB_BYTES)
+        self._current = BufferSlab(SLAB_BYTES, self._release)
         self._stall_logged_ns = -STALL_LOG_NS
         self._free: deque[BufferSlab] = deque()
         self.counts = BufferCounts(allocated_bytes=SLAB_BYTES, allocated_bytes_max=SLAB_BYTES)
@@ -89,9 +94,8 @@ class IngestBuffer:
         with self._freed:
             self._current.used = end
             self._current.outstanding += len(routed)
-        on_done = partial(self._release, self._current)
         for replica, batches in routed:
-            self._append(replica, batches, on_done)
+            self._append(replica, batches, self._current)
 
     def _release(self, slab: BufferSlab) -> None:
         """The log writer is done with the batches of one append."""
@@ -122,7 +126,7 @@ class IngestBuffer:
     def _next_slab(self, size: int) -> BufferSlab:
         """Make another slab current; wait while the limit is reached. The lock is held."""
         previous = self._current
-        self._current = BufferSlab(0)
+        self._current = BufferSlab(0, self._release)
         if previous.outstanding == 0:
             self._retire(previous)
         if size <= SLAB_BYTES and self._free:
@@ -138,7 +142,7 @@ class IngestBuffer:
         self.counts.allocated_bytes_max = max(
             self.counts.allocated_bytes_max, self.counts.allocated_bytes
         )
-        self._current = BufferSlab(wanted)
+        self._current = BufferSlab(wanted, self._release)
         return self._current
 
     def _fits(self, wanted: int) -> bool:

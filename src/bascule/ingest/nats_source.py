@@ -390,7 +390,10 @@ class NatsSource:
             buf, messages, count, wire_bytes=wire_bytes, slab=slab, start=start
         )
         # Before the submit: the log writer takes entries out of the batches.
-        is_awaited = any(batch.ack_entries for _, batches in routed for batch in batches)
+        is_awaited = False
+        for _, batches in routed:
+            for batch in batches:
+                is_awaited = is_awaited or bool(batch.ack_entries)
         self._sink.submit(slab, end, routed)
         return is_awaited
 

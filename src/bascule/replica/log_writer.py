@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from queue import SimpleQueue
-from typing import Final
+from typing import Final, TypeAlias
 
 from bascule.errors import BasculeError
 from bascule.publish.unstamped_batch import Replica, UnstampedBatch
@@ -24,11 +24,8 @@ STOPPED_POLL_SECONDS: Final = 1.0
 """How often `wait_written` checks that the thread still runs."""
 
 
-@dataclass(slots=True)
-class _Append:
-    replica: Partition
-    batches: Sequence[UnstampedBatch]
-    on_done: Callable[[], None] | None
+_Append: TypeAlias = tuple[Partition, Sequence[UnstampedBatch], Callable[[], None] | None]
+"""Replica, batches, `on_done`; a tuple, since there is one for every batch."""
 
 
 @dataclass(slots=True)
@@ -58,7 +55,7 @@ class LogWriter:
     ) -> None:
         """See `publish.unstamped_batch.Append`."""
         assert isinstance(replica, Partition)
-        self._queue.put(_Append(replica, batches, on_done))
+        self._queue.put((replica, batches, on_done))
 
     def roll(self, replica: Partition) -> None:
         """End the replica's active segment after everything queued before the call."""
@@ -85,25 +82,30 @@ class LogWriter:
             request = self._queue.get()
             if request is None:
                 return
-            if isinstance(request, threading.Event):
+            if isinstance(request, tuple):
+                self._write(*request)
+            elif isinstance(request, threading.Event):
                 request.set()
-            elif isinstance(request, _Roll):
-                self._roll_segment(request.replica)
             else:
-                self._write(request)
+                self._roll_segment(request.replica)
 
-    def _write(self, request: _Append) -> None:
-        replica = request.replica
-        for batch in request.batches:
+    def _write(
+        self,
+        replica: Partition,
+        batches: Sequence[UnstampedBatch],
+        on_done: Callable[[], None] | None,
+    ) -> None:
+        for batch in batches:
             try:
-                self._send_acks(replica.append(batch))
+                if operations := replica.append(batch):
+                    self._send_acks(operations)
                 if replica.needs_sync:
                     self._syncer.request(replica)
             except Exception:  # boundary: a bug stops one partition, not the thread
                 log.exception("log writer failed")
                 self._send_acks(replica.fail("internal error while appending; see the node's log"))
-        if request.on_done is not None:
-            request.on_done()
+        if on_done is not None:
+            on_done()
 
     def _send_acks(self, operations: bytes) -> None:
         if operations:

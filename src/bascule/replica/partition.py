@@ -12,7 +12,7 @@ from bascule.host.api import Clock
 from bascule.model import PartitionInfo, StreamDefinition, SyncPolicy
 from bascule.publish.acks import AckFormat, PendingAcks, store_failed, too_large
 from bascule.publish.admission import Admission, LogState
-from bascule.publish.headers import HashKey
+from bascule.publish.headers import HashKey, PublishHeaders
 from bascule.publish.preconditions import Preconditions
 from bascule.publish.unstamped_batch import UnstampedBatch
 from bascule.record import header as batch_header
@@ -171,7 +171,8 @@ class Partition:
             replies += self._admit(self.log, batch, now_ms)
             if not batch.record_count:
                 return replies
-            self._persist_marker_before_first_id(batch)
+            if self._persist_id_marker is not None and batch.headers is not None:
+                self._persist_marker_before_first_id(batch.headers)
             self._append(self.log, batch, now_ms)
         except (OSError, BasculeError) as error:
             self.counts.disk_errors += isinstance(error, OSError)
@@ -321,12 +322,11 @@ class Partition:
         )
         return evaluation.refusals
 
-    def _persist_marker_before_first_id(self, batch: UnstampedBatch) -> None:
-        """Persist the marker before the first message id is appended."""
-        if self._persist_id_marker is None or batch.headers is None or not batch.headers.has_ids():
-            return
-        self._persist_id_marker()
-        self._persist_id_marker = None
+    def _persist_marker_before_first_id(self, headers: PublishHeaders) -> None:
+        """Persist, before the first message id is appended, that the log contains ids."""
+        if self._persist_id_marker is not None and headers.has_ids():
+            self._persist_id_marker()
+            self._persist_id_marker = None
 
     def _append(self, store: PartitionLog, batch: UnstampedBatch, now: int) -> None:
         base_offset = store.end.offset
