@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import threading
 from collections.abc import Awaitable, Callable
 from typing import Final, TypeAlias
 
 import pytest
 
 from bascule.host.real import RealRandom
+from bascule.metadata.image import Image
 from bascule.model import StreamConfig
 from bascule.sim.disk import SHORT, SimFiles
 from support.controlled_node import DATA, ControlledNode
@@ -225,3 +227,31 @@ def test_a_release_without_identities_is_adopted_once() -> None:
         assert "identity" in failure
 
     run_on(files, refuse)
+
+
+def test_a_request_that_is_cancelled_in_its_commit_leaves_no_gap() -> None:
+    """The thread that writes the image cannot be cancelled: its decision holds."""
+    files = SimFiles(RealRandom(1))
+
+    async def scene(node: ControlledNode) -> None:
+        began, go_on = threading.Event(), threading.Event()
+        save = node.store.save
+
+        def save_late(image: Image) -> None:
+            began.set()
+            go_on.wait()
+            save(image)
+
+        node.store.save = save_late  # type: ignore[method-assign]
+        creating = asyncio.create_task(node.controller.create_stream("s", CONFIG))
+        await asyncio.to_thread(began.wait)
+        creating.cancel()
+        go_on.set()
+        with pytest.raises(asyncio.CancelledError):
+            await creating
+        node.store.save = save  # type: ignore[method-assign]
+        await node.settle()
+        assert node.end("s") == 0
+        node.check_agreement()
+
+    run_on(files, scene)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+import sys
+import threading
 from collections.abc import Callable
 
 import pytest
@@ -171,3 +173,36 @@ def test_refused_ids_write_no_marker(factory: PartitionFactory) -> None:
     partition.append(batch(Nats_Msg_Id="a"))
     assert partition.preconditions.counts.closed_refused == 1
     assert not noted
+
+
+def test_a_log_writer_and_a_sync_thread_commit_beside_each_other(
+    factory: PartitionFactory,
+) -> None:
+    """Without `sync = always` both advance the high watermark and release acks."""
+    partition = factory.open(SyncPolicy.INTERVAL)
+    count = 3_000
+    committed: list[int] = []
+    done = threading.Event()
+
+    def sync_on() -> None:
+        while not done.is_set():
+            partition.sync()
+
+    syncing = threading.Thread(target=sync_on)
+    switch_interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        syncing.start()
+        last = 0
+        for _ in range(count):
+            unstamped = batch(1)
+            unstamped.on_committed = lambda offset, error: committed.append(offset)
+            partition.append(unstamped)
+            assert partition.high_watermark.offset >= last
+            last = partition.high_watermark.offset
+    finally:
+        done.set()
+        syncing.join()
+        sys.setswitchinterval(switch_interval)
+    assert partition.failure is None
+    assert committed == list(range(count))

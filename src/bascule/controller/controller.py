@@ -259,15 +259,26 @@ class Controller:
         if removed:
             image = apply(image, ForgetDeletions(removed))
         image = apply(image, command)
+        saving = asyncio.ensure_future(asyncio.to_thread(self._store.save, image))
         try:
-            await asyncio.to_thread(self._store.save, image)
+            await asyncio.shield(saving)
+        except asyncio.CancelledError:
+            # The thread cannot be cancelled, and no other decision may be saved beside it.
+            await asyncio.wait([saving])
+            if saving.exception() is None:
+                self._use(image, removed)
+            self._retry_soon.set()
+            raise
         except OSError:
             # The new file may be in place nevertheless: see `replace_file`.
             self._is_stored = False
             self._retry_soon.set()
             raise
+        self._use(image, removed)
+
+    def _use(self, image: Image, forgotten: tuple[bytes, ...]) -> None:
         self._image, self._is_stored = image, True
-        self._reconciler.forget_deletions(removed)
+        self._reconciler.forget_deletions(forgotten)
 
     async def _store_again(self) -> None:
         """Store the current image again after a failed commit."""

@@ -102,6 +102,9 @@ class Partition:
             synced=config.sync is SyncPolicy.ALWAYS,
         )
         self._pending = PendingAcks(self._ack_format)
+        self._commit_lock = threading.Lock()
+        """Guards the high watermark and the removal of pending acks: where acks do not wait for a
+        sync, the log writer and a sync thread both advance the one and take from the other."""
         self._admission = Admission(definition, self._ack_format, hash_key)
 
     @property
@@ -176,7 +179,7 @@ class Partition:
             self._append(self.log, batch, now_ms)
         except (OSError, BasculeError) as error:
             self.counts.disk_errors += isinstance(error, OSError)
-            replies += self._pending.rollback(self.log.end.offset, store_failed(str(error)))
+            replies += self._roll_back_acks(self.log.end.offset, str(error))
             self.preconditions.rollback(self.log.end.offset)
             if self.log.failure is not None:
                 return replies + self._not_stored(batch, str(error)) + self.fail(str(error))
@@ -186,16 +189,14 @@ class Partition:
             log.exception("log writer failed")
             cause = f"internal error while appending: {error!r}"
             if self.log.end.offset == next_offset:
-                replies += self._pending.rollback(next_offset, store_failed(cause))
+                replies += self._roll_back_acks(next_offset, cause)
                 replies += self._not_stored(batch, cause)
             return replies + self.fail(cause)
         stopped = self._failure_cause()
         if stopped is not None:
             # A sync failed meanwhile; it may have failed the pending acks before this append.
-            return replies + self._pending.fail(store_failed(stopped))
-        if self._watermark.on_appended(self.log.end):
-            replies += self._release()
-        return replies
+            return replies + self._fail_acks(stopped)
+        return replies + self._commit_appended(self.log.end)
 
     def sync(self) -> bytes:
         """Sync what is appended; return the acks or error acks to send now. Never raises."""
@@ -217,9 +218,12 @@ class Partition:
             now_ns=self.synced_at_ns,
             is_dirty=self.is_dirty,
         )
-        if self._watermark.on_synced(synced) or len(self._pending):
-            return self._release()
-        return b""
+        with self._commit_lock:
+            if not self._watermark.on_synced(synced) and not len(self._pending):
+                return b""
+            replies = self._release()
+        self._on_changed(self)
+        return replies
 
     def checkpoint(self) -> None:
         """Write a checkpoint. A failure is logged; the older checkpoint stays valid."""
@@ -267,7 +271,7 @@ class Partition:
                 "partition stopped",
                 extra={"stream": name, "partition": self.index, "cause": cause},
             )
-        replies = self._pending.fail(store_failed(cause))
+        replies = self._fail_acks(cause)
         self._on_changed(self)
         return replies
 
@@ -356,12 +360,26 @@ class Partition:
             records=batch.record_count, bytes=len(data), now_ns=self._clock.monotonic_ns()
         )
 
-    def _release(self) -> bytes:
-        replies = self._pending.release(
-            self.high_watermark.offset, committed_ms=self._clock.now_ms()
-        )
+    def _commit_appended(self, end: LogPosition) -> bytes:
+        """Commit what is appended, unless the stream's policy waits for the sync; the acks."""
+        with self._commit_lock:
+            if not self._watermark.on_appended(end):
+                return b""
+            replies = self._release()
         self._on_changed(self)
         return replies
+
+    def _release(self) -> bytes:
+        """Acks of everything below the high watermark; the lock is held."""
+        return self._pending.release(self.high_watermark.offset, committed_ms=self._clock.now_ms())
+
+    def _roll_back_acks(self, offset: int, cause: str) -> bytes:
+        with self._commit_lock:
+            return self._pending.rollback(offset, store_failed(cause))
+
+    def _fail_acks(self, cause: str) -> bytes:
+        with self._commit_lock:
+            return self._pending.fail(store_failed(cause))
 
     def _not_stored(self, batch: UnstampedBatch, cause: str) -> bytes:
         self.counts.records_not_stored += batch.record_count
