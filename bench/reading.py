@@ -136,7 +136,7 @@ def run(*, quick: bool = False) -> None:
         [
             row("our columnar read over a JetStream pull without acks",
                 {**median_ratio(figures["ours"], figures["jetstream"]), **measured}, at_least=10),
-            row("our columnar read over confluent-kafka at our door",
+            row("our columnar read over confluent-kafka at our listener",
                 {**median_ratio(figures["ours"], figures["confluent"]), **measured}, at_least=5),
         ],
     )  # fmt: skip

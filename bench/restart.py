@@ -5,7 +5,7 @@ files that leave holes where a batch holds zeros: each batch of 1 MiB costs the 
 sizes, indexes, checkpoints and CRCs are what they would be. A real node starts on that, every
 stream gets messages that no checkpoint covers, and it is killed while more of them come. What is
 measured is the next start: from the command to the ready file, which is written once every log is
-open, every stream is subscribed and both doors are open.
+open, every stream is subscribed and both listeners are open.
 """
 
 from __future__ import annotations

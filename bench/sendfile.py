@@ -35,7 +35,7 @@ FETCH_BYTES = 1 << 20
 
 
 class ReadingSender(sending.Sender):
-    """What the door would do without sendfile: read a stretch, send it."""
+    """What the listener would do without sendfile: read a stretch, send it."""
 
     __slots__ = ()
 
@@ -74,17 +74,17 @@ async def serve(log: PartitionLog, ready: Callable[[int], None], stop: asyncio.E
         hash_key=HashKey(bytes(16)),
     )
     partitions.add((partition,))
-    door = ClientListener(
+    listener = ClientListener(
         partitions=partitions,
         offsets=CommittedOffsetStore(
             partitions, publisher=None, clock=RealClock()
         ),  # nobody commits here
         node=NodeIdentity(node_id=1, cluster_id="bench"),
     )
-    _, port = await door.start("127.0.0.1", 0)
+    _, port = await listener.start("127.0.0.1", 0)
     ready(port)
     await stop.wait()
-    await door.close()
+    await listener.close()
 
 
 def receive_awake(sock: socket.socket, buffer: memoryview) -> int:

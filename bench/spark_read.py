@@ -1,5 +1,5 @@
 """Spark reads a stream of 128 B records, in batch and with AvailableNow: over a source of prebuilt
-Arrow batches, and over Spark's Kafka connector at our client door. One percent, pushed down."""
+Arrow batches, and over Spark's Kafka connector at our client listener. One percent, pushed down."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def run(*, quick: bool = False) -> None:
         ours = [records / s for s in seconds[kind]["ours"]]
         for name, over, bar in (
             ("prebuilt", "a source of prebuilt Arrow batches", 0.85),
-            ("kafka", "Spark's Kafka connector at our door", 1.2),
+            ("kafka", "Spark's Kafka connector at our listener", 1.2),
         ):
             others = [records / s for s in seconds[kind][name]]
             rows.append(row(f"{what}, rows/s over {over}",

@@ -1,4 +1,4 @@
-"""The Kafka side: what a client may send to the door, and a server to our client."""
+"""The Kafka side: what a client may send to the listener, and a server to our client."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def frame(kind: type[Request[Any]], version: int, body: bytes, correlation_id: i
     return struct.pack(">i", len(data)) + data
 
 
-class Door:
+class ListenerUnderTest:
     """The handlers of a node with real logs, asked from one event loop."""
 
     def __init__(self) -> None:
@@ -120,8 +120,8 @@ async def _awaited(response: Any) -> Message:
 
 
 @cache
-def door() -> Door:
-    return Door()
+def listener() -> ListenerUnderTest:
+    return ListenerUnderTest()
 
 
 def _events(data: bytes, chunk_seed: int) -> tuple[list[Any], bool]:
@@ -138,7 +138,7 @@ def _events(data: bytes, chunk_seed: int) -> tuple[list[Any], bool]:
     return found, False
 
 
-def run_door(data: bytes) -> None:
+def run_listener(data: bytes) -> None:
     """Whatever arrives is answered, or ends its connection; nothing else comes out."""
     seed, data = (data[0], data[1:]) if data else (0, b"")
     requests, broken = _events(data, 0)
@@ -146,13 +146,13 @@ def run_door(data: bytes) -> None:
     connection = ServerConnection(served=SUPPORTED_VERSIONS, frame_bytes_max=FRAME_BYTES_MAX)
     for request in requests:
         try:
-            response = door().answer(request)
+            response = listener().answer(request)
         except RemoteProtocolError:
             return
         connection.send(request, response)
 
 
-def _door_seeds() -> list[bytes]:
+def _listener_seeds() -> list[bytes]:
     frames = [
         frame(REQUEST_KINDS[kind.__name__], version, body.replace(b"sample", b"flight"), n)
         for n, (kind, version, body) in enumerate(vectors())
@@ -269,7 +269,7 @@ def run_acks(data: bytes) -> None:
 
 TARGETS = [
     Target("kafka-codec", _codec_seeds, run_codec),
-    Target("kafka-door", _door_seeds, run_door),
+    Target("kafka-listener", _listener_seeds, run_listener),
     Target("kafka-client", _client_seeds, run_client),
     Target("fetch-head", _fetch_head_seeds, run_fetch_head),
     Target("acks", lambda: [ACK, ACK[:-1] + b',"domain":"x","duplicate":false}'], run_acks),

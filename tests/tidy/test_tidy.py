@@ -44,7 +44,7 @@ PURE = tuple(
     f"src/bascule/{package}/"
     for package in ("record", "wire", "storage", "raft", "replication", "metadata")
 )
-DOORS = tuple(
+BOUNDARIES = tuple(
     f"src/bascule/{room}/"
     for room in ("cli", "http", "ingest", "kafka", "node", "replica", "controller")
 )
@@ -80,8 +80,7 @@ BANS = (
         but=("tests/tidy/",)),
 )  # fmt: skip
 
-BOUNDARY_MARKS = ("# boundary:", "# door:")
-"""The second one until the last package has changed."""
+BOUNDARY_MARK = "# boundary:"
 ALLOWED_PRIVATE = re.compile(r"_hot(_\w+)?|_cython_stub|__version__")
 
 
@@ -161,7 +160,7 @@ def test_banned_spelling(rule: Ban) -> None:
 
 
 def is_boundary(line: str) -> bool:
-    return any(mark in line for mark in BOUNDARY_MARKS)
+    return BOUNDARY_MARK in line
 
 
 def catches_all(handler: ast.ExceptHandler) -> bool:
@@ -181,7 +180,7 @@ def test_only_boundaries_catch_everything() -> None:
             assert raises_again or is_boundary(lines[node.lineno - 1]), (
                 f"{relative(path)}:{node.lineno}: catch the errors you expect; only the request "
                 f"handler, the task supervisor and the CLI catch everything, marked "
-                f"{BOUNDARY_MARKS[0]}"
+                f"{BOUNDARY_MARK}"
             )
 
 
@@ -192,7 +191,7 @@ def test_boundaries_that_catch_everything_are_few() -> None:
         for line in path.read_text().splitlines()
         if is_boundary(line)
     ]
-    outside = [path for path in marked if not path.startswith((*DOORS, "src/bascule/client/"))]
+    outside = [path for path in marked if not path.startswith((*BOUNDARIES, "src/bascule/client/"))]
     assert not outside, f"only the shells may catch everything: {outside}"
 
 

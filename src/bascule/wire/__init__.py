@@ -1,4 +1,4 @@
-"""Bytes of the protocols spoken at the doors, without any input or output.
+"""Bytes of the protocols spoken at the listeners, without any input or output.
 
 Promises: whatever a stranger sends, the only error that comes out is `RemoteProtocolError`, with
 the field and the byte; memory grows with bytes received, never with numbers claimed in them.

@@ -2,7 +2,7 @@
 
 Bytes come from strangers, so every position is checked against the end before it is read.
 
-An *answer entry* remembers whom to ack; `bascule.ingest` writes them, `format_acks` reads them::
+An *ack entry* remembers whom to ack; `bascule.ingest` writes them, `format_acks` reads them::
 
     kind 0: 0 | record index u32 | length u16, reply subject
     kind 1: 1 | record index u32 | length u16, ack inbox | length u16, correlation id
@@ -359,7 +359,7 @@ def format_acks(
     error: cython.int,
     out: cython.uchar[::1],
 ) -> int:
-    """Write a PUB for every answer entry and return how many bytes they take.
+    """Write a PUB for every ack entry and return how many bytes they take.
 
     JSON is `head`, sequence (offset + 1), `middle`, offset, `tail`; without a middle there is no
     sequence, without a tail no offset. With `error` > 0 a Liftbridge Ack carries that and no
@@ -484,5 +484,5 @@ def format_acks(
             out[to + 1] = 10
             to += 2
     if bad:
-        raise IndexError("an answer entry is cut short, or there is no room for its ack")
+        raise IndexError("an ack entry is cut short, or there is no room for its ack")
     return to

@@ -273,7 +273,7 @@ def _walk_envelope(
             at = _skip_field(buf, at, end, tag & 7)
             if at < 0:
                 return -1
-    # An ack inbox is a subject to publish to: blanks in it would break the protocol. Answer entries
+    # An ack inbox is a subject to publish to: blanks in it would break the protocol. Ack entries
     # keep lengths in 16 bits; NATS's own control line is shorter.
     if found[base + 7] > 4096 or found[base + 9] > 65535:
         return -1
