@@ -8,7 +8,12 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from bascule.ingest.nats_transport import AWAY_NS, BACKLOG_BYTES_MIN, CALM_NS, Transport
+from bascule.ingest.nats_transport import (
+    AWAY_NS_MIN,
+    BACKLOG_BYTES_MIN,
+    CAUGHT_UP_NS,
+    Transport,
+)
 from support.nats_servers import configured_nats, eventually, metric
 from support.processes import RawNats, running_nats, running_node
 
@@ -110,18 +115,18 @@ def test_being_behind_is_remembered_until_a_calm_second() -> None:
                 pass
             received += transport.receive_into(room)
         assert transport.backlog_bytes >= BACKLOG_BYTES_MIN
-        mine.wait_ns = CALM_NS // 2
+        mine.wait_ns = CAUGHT_UP_NS // 2
         read(1)
         assert transport.backlog_bytes
         read(1)
         assert transport.backlog_bytes == 0
         mine.wait_ns = 0
-        clock.now_ns += AWAY_NS
+        clock.now_ns += AWAY_NS_MIN
         read(1)
-        assert transport.away_ns == AWAY_NS
+        assert transport.away_ns == AWAY_NS_MIN
         read(1)
-        assert transport.away_ns == AWAY_NS
-        mine.wait_ns = CALM_NS
+        assert transport.away_ns == AWAY_NS_MIN
+        mine.wait_ns = CAUGHT_UP_NS
         read(1)
         assert transport.away_ns == 0
         transport.close()
