@@ -29,11 +29,13 @@ CUTS = {
 }  # fmt: skip
 
 
-def prepare(files: SimFiles) -> tuple[PartitionLog, list[bytes]]:
-    """Twenty batches in segments of a few, five leaders; checkpointed to 30, synced to 57."""
+def prepare(files: SimFiles, *, batches_per_leader: int = 4) -> tuple[PartitionLog, list[bytes]]:
+    """Twenty batches, four a segment, of several leaders; checkpointed to 30, synced to 57."""
     log, batches = open_log(files, CONFIG), []
     for n in range(20):
-        batches.append(append(log, 3, size=50, timestamp=1_000 + n, leader_epoch=n // 4))
+        batches.append(
+            append(log, 3, size=50, timestamp=1_000 + n, leader_epoch=n // batches_per_leader)
+        )
         if n < 19:
             log.sync()
         if n == 9:
@@ -189,12 +191,11 @@ def test_a_follower_s_append_may_fail_anywhere(error: int, rolls: bool) -> None:
 
 @pytest.mark.parametrize("seed", range(25))
 def test_what_has_returned_survives_a_power_loss(seed: int) -> None:
-    bases = [info.base_offset for info in prepare(SimFiles(RealRandom(1)))[0].segments_info()]
-    # Where a leader epoch begins the epochs alone would tell what is to go.
-    within_an_epoch = next(base for base in bases if base % 12)
-    for offset in (54, 44, 36, within_an_epoch, 0):
+    # With four batches a leader each segment begins a leader epoch, and the epochs alone would tell
+    # what is to go. With five, offset 36 begins a segment within an epoch.
+    for offset, batches_per_leader in ((54, 4), (44, 4), (36, 4), (36, 5), (0, 4)):
         files = SimFiles(RealRandom(seed))
-        log, batches = prepare(files)
+        log, batches = prepare(files, batches_per_leader=batches_per_leader)
         log.truncate_to(offset, LATER, high_watermark=0)
         files.crash()
         log = open_log(files, CONFIG)

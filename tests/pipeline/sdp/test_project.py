@@ -53,7 +53,7 @@ def test_secrets_stay_in_the_environment(tmp_path: Path) -> None:
 
 def test_what_is_no_flow_is_refused(tmp_path: Path) -> None:
     declaration, path = declared(tmp_path, "audit")
-    with pytest.raises(ConfigError, match="kind audit is no streaming flow"):
+    with pytest.raises(ConfigError, match="kind audit is not a streaming flow"):
         write_project(declaration, path, tmp_path / "project")
     declaration, path = declared(tmp_path, "rollup", "rollup.mode=update")
     with pytest.raises(ConfigError, match="flows of Spark Declarative Pipelines append"):
