@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from support.children import child_pids, kill_trees
-from support.processes import reap
+from support.processes import FIRST_PIDS, reap
 from support.twins import Twin, TwinMissing, load_twin
 
 TESTS = Path(__file__).parent
@@ -85,7 +85,9 @@ def no_process_stays(request: pytest.FixtureRequest) -> Iterator[None]:
         return
     before = child_pids()
     yield
-    left = kill_trees(child_pids() - before)
+    # A server of a fixture that outlives the test may have been started again by the test.
+    new = {pid for pid in child_pids() - before if FIRST_PIDS.get(pid) not in before}
+    left = kill_trees(new)
     reap(left)
     assert not left, f"the test left processes running: {left}"
 

@@ -160,7 +160,7 @@ def check_values(world: World, *, raw: bool) -> None:
         assert [v if v == b"no json" else json.loads(v) for v in got] == [
             v if v == b"no json" else json.loads(v) for v in values
         ]
-        with pytest.raises(ConfigError, match="how they become bytes"):
+        with pytest.raises(ConfigError, match="to encode them"):
             copy.replay()
 
 

@@ -190,7 +190,7 @@ def test_credentials_for_nats(spark: Any, tmp_path: Path) -> None:
         write(rows(spark, "rows", 100), node, stream="rows", **login)
         assert node.partition("rows")["high_watermark"] == 100
         for wrong in ({}, {**login, "password": "no"}):
-            with pytest.raises(PySparkException, match="mend the credentials"):
+            with pytest.raises(PySparkException, match="correct the credentials"):
                 write(rows(spark, "rows", 100), node, stream="rows", **wrong)
 
 
@@ -205,7 +205,7 @@ def test_credentials_for_nats(spark: Any, tmp_path: Path) -> None:
         (["value"], {"subject": "a", "stream": "nowhere"}, "no stream is named 'nowhere'"),
         (["value"], {"subject": "a", "stream": "plain"}, "does not match the stream's subject"),
         (["value"], {"subject": "b.a", "stream": "blank", "dedupe": "require"},
-         "remembers no message ids"),
+         "has no dedupe window"),
         (["value", "CASE WHEN id = 7 THEN 'plain.*' ELSE 'plain.a' END AS subject"], {},
          "partition 0, row 7 (subject 'plain.*'): "),
         (["value", "CASE WHEN id = 7 THEN 'b' ELSE 'plain.a' END AS subject"],

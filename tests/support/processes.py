@@ -21,6 +21,8 @@ START_SECONDS_MAX = 30.0
 STARTED: list[subprocess.Popen[bytes]] = []
 """Every process started here, for `reap`."""
 BIN = Path(sys.executable).parent
+FIRST_PIDS: dict[int, int] = {}
+"""Process of a server that was started again -> its first process, which a fixture started."""
 
 
 @dataclass
@@ -39,6 +41,7 @@ class NatsServer:
     def start(self) -> None:
         for stale in self.directory.glob("*.ports"):
             stale.unlink()
+        before = self.process
         with (self.directory / "nats.log").open("ab") as output:
             self.process = subprocess.Popen(
                 [
@@ -48,7 +51,7 @@ class NatsServer:
                 stdout=output,
                 stderr=subprocess.STDOUT,
             )  # fmt: skip
-        STARTED.append(self.process)
+        note_started(self.process, before)
         text = wait_for(lambda: _ports(self.directory), self.process, self.directory / "nats.log")
         self.port = int(json.loads(text)["nats"][0].rsplit(":", 1)[1])
 
@@ -56,6 +59,13 @@ class NatsServer:
         if self.process is not None and self.process.poll() is None:
             self.process.send_signal(number)
             self.process.wait(20)
+
+
+def note_started(process: subprocess.Popen[bytes], before: subprocess.Popen[bytes] | None) -> None:
+    """Remember a process; `before` is the one of the same server that it takes the place of."""
+    STARTED.append(process)
+    if before is not None:
+        FIRST_PIDS[process.pid] = FIRST_PIDS.get(before.pid, before.pid)
 
 
 def reap(pids: Collection[int]) -> None:
@@ -118,6 +128,7 @@ class Node:
         ]  # fmt: skip
 
     def spawn(self, ready: Path) -> None:
+        before = self.process
         with self.log.open("ab") as output:
             self.process = subprocess.Popen(
                 self.command(ready),
@@ -125,7 +136,7 @@ class Node:
                 stderr=subprocess.STDOUT,
                 env={**os.environ, **self.environment},
             )
-        STARTED.append(self.process)
+        note_started(self.process, before)
 
     def stop(self, number: int = signal.SIGTERM) -> int:
         assert self.process is not None

@@ -205,10 +205,10 @@ class Admin:
         try:
             return await self._http.request(method, path, json=body)
         except httpx.TimeoutException as error:
-            raise Broken(f"the node at {self.server} did not response {method} {path}") from error
+            raise Broken(f"the node at {self.server} did not answer {method} {path}") from error
         except httpx.HTTPError as error:
             raise Broken(
-                f"no Bascule node responses at {self.server} ({error}): start one with "
+                f"no Bascule node answers at {self.server} ({error}): start one with "
                 f"`bascule serve`, or name another with {SERVER_VARIABLE}"
             ) from error
 
