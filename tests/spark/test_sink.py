@@ -209,7 +209,7 @@ def test_credentials_for_nats(spark: Any, tmp_path: Path) -> None:
         (["value", "CASE WHEN id = 7 THEN 'plain.*' ELSE 'plain.a' END AS subject"], {},
          "partition 0, row 7 (subject 'plain.*'): "),
         (["value", "CASE WHEN id = 7 THEN 'b' ELSE 'plain.a' END AS subject"],
-         {"stream": "plain"}, "the stream takes subjects 'plain.>' only; mend such rows"),
+         {"stream": "plain"}, "the stream takes subjects 'plain.>' only; correct such rows"),
         (["repeat('x', 5000) AS value"], {"subject": "plain.small", "stream": "plain"},
          "partition 0, row 0 (subject 'plain.small'): publish rejected"),
         (["value", "'a\\nb' AS key"], {"subject": "plain.a"}, "key holds a line break"),
