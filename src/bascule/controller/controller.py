@@ -267,6 +267,8 @@ class Controller:
             await asyncio.wait([saving])
             if saving.exception() is None:
                 self._use(image, removed)
+            else:
+                self._is_stored = False
             self._retry_soon.set()
             raise
         except OSError:
