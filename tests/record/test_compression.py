@@ -1,4 +1,4 @@
-"""Codecs against the encoders and decoders of Kafka's clients, and against hostile bytes."""
+"""Codecs against the encoders and decoders of Kafka's clients, and with hostile bytes."""
 
 from __future__ import annotations
 
@@ -48,10 +48,10 @@ RECORDS = [
 
 
 def packed_batch(records: list[Record], codec: Compression, base_offset: int = 7) -> memoryview:
-    """A sealed batch as ingest makes it: compressed before its header is written."""
+    """A sealed batch as in ingest: compressed before its header is written."""
     plain = build_batch(records, base_offset=base_offset, log_append_time=True)
     header = read_header(plain)
-    # Ingest's slabs hold anything where the header will be.
+    # Ingest's buffers have arbitrary bytes in place of the header.
     plain[:HEADER_BYTES] = b"\xff" * HEADER_BYTES
     batch = compress_batch(memoryview(plain), codec)
     seal(
@@ -67,7 +67,7 @@ def packed_batch(records: list[Record], codec: Compression, base_offset: int = 7
 
 
 @pytest.mark.parametrize("codec", PACKED)
-def test_a_compressed_batch_is_smaller_and_whole(codec: Compression) -> None:
+def test_a_compressed_batch_is_smaller_and_decompresses(codec: Compression) -> None:
     plain = build_batch(RECORDS, base_offset=7, log_append_time=True)
     batch = packed_batch(RECORDS, codec)
     assert len(batch) < len(plain)
@@ -81,7 +81,7 @@ def test_a_compressed_batch_is_smaller_and_whole(codec: Compression) -> None:
 
 
 @pytest.mark.parametrize("codec", Compression)
-def test_what_does_not_shrink_stays_plain(codec: Compression) -> None:
+def test_incompressible_batches_stay_uncompressed(codec: Compression) -> None:
     records = [Record(7, STAMP, b"k", b"v")]
     batch = packed_batch(records, codec)
     assert read_header(batch).codec == 0
@@ -113,7 +113,7 @@ def test_foreign_encoders_are_read(module: ModuleType, codec: Compression) -> No
 
 
 @pytest.mark.parametrize("codec", PACKED)
-def test_another_library_reads_the_section(codec: Compression) -> None:
+def test_another_library_decompresses_the_section(codec: Compression) -> None:
     plain = bytearray(HEADER_BYTES) + TEXT
     packed = bytes(compress_batch(memoryview(plain), codec)[HEADER_BYTES:])
     if codec is Compression.SNAPPY:
@@ -132,7 +132,7 @@ def test_another_library_reads_the_section(codec: Compression) -> None:
     assert found == TEXT
 
 
-def test_lz4_blocks_are_what_java_takes() -> None:
+def test_lz4_blocks_are_independent_as_java_requires() -> None:
     packed = compress_batch(memoryview(bytearray(HEADER_BYTES) + TEXT), Compression.LZ4)
     info = lz4.frame.get_frame_info(bytes(packed[HEADER_BYTES:]))
     assert not info["block_linked"]
@@ -167,7 +167,7 @@ def test_columns_of_mixed_batches(hot: Load, monkeypatch: pytest.MonkeyPatch) ->
     assert (cut.num_rows, following) == (1500, 1507)
 
 
-def test_decoding_stops_before_it_grows_huge(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_decoding_stops_at_the_limit_of_decoded_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(columns_module, "DECODED_BYTES_MAX", 1)
     data = b"".join(
         packed_batch([r._replace(offset=r.offset + 300 * i) for r in RECORDS], codec, 7 + 300 * i)
@@ -183,7 +183,7 @@ def test_decoding_stops_before_it_grows_huge(monkeypatch: pytest.MonkeyPatch) ->
     assert found == list(range(7, 1207))
 
 
-def test_a_malformed_record_is_named_in_its_batch() -> None:
+def test_the_error_of_a_malformed_record_names_its_batch() -> None:
     good = packed_batch(RECORDS, Compression.LZ4, 0)
     plain = build_batch(RECORDS, base_offset=0, log_append_time=True)
     plain[HEADER_BYTES] = 0x01
@@ -219,7 +219,7 @@ BOMBS = {
 
 
 @pytest.mark.parametrize("name", BOMBS)
-def test_a_bomb_does_not_go_off(name: str) -> None:
+def test_a_decompression_bomb_is_refused(name: str) -> None:
     codec, data = BOMBS[name]
     tracemalloc.start()
     try:
@@ -244,7 +244,7 @@ def test_hostile_bytes_are_refused_or_read(codec: int) -> None:
 
 
 @pytest.mark.parametrize("codec", PACKED)
-def test_a_cut_or_lengthened_section_is_refused(codec: Compression) -> None:
+def test_a_truncated_or_extended_section_is_refused(codec: Compression) -> None:
     number = CODECS[codec]
     section = bytes(packed_batch(RECORDS, codec)[HEADER_BYTES:])
     plain = decompress_records(number, section)

@@ -1,4 +1,4 @@
-"""Both twins of the record walker against a dumb model, foreign batches and hostile bytes."""
+"""Both twins of the record parser against a simple model, foreign batches and hostile bytes."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def on_twin(hot: Load, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return module
 
 
-def test_a_batch_read_back_is_what_was_built(hot: Load, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_built_batch_is_read_back(hot: Load, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("bascule.record.batch._hot", hot("record"))
 
     @given(RECORDS, st.integers(0, 1 << 40), st.booleans())
@@ -74,17 +74,23 @@ def test_a_batch_read_back_is_what_was_built(hot: Load, monkeypatch: pytest.Monk
     check()
 
 
-def test_columns_hold_what_records_hold(hot: Load, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_columns_agree_with_records(hot: Load, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(columns_module, "_hot", hot("record"))
 
-    @given(RECORDS, RECORDS, st.integers(0, 25), st.integers(0, 45))
+    @given(RECORDS, RECORDS, st.integers(0, 25), st.integers(0, 45), st.none() | st.just("s.é"))
     def check(
-        first: list[tuple[object, ...]], second: list[tuple[object, ...]], low: int, high: int
+        first: list[tuple[object, ...]],
+        second: list[tuple[object, ...]],
+        low: int,
+        high: int,
+        implied: str | None,
     ) -> None:
         one = made(first)
         two = made(second, len(one))
         data = build_batch(one, base_offset=0) + build_batch(two, base_offset=len(one))
-        batch, following = decode_batches(data, partition=3, offset_min=low, offset_end=high)
+        batch, following = decode_batches(
+            data, partition=3, offset_min=low, offset_end=high, subject=implied
+        )
         batch.validate(full=True)
         assert batch.schema == SCHEMA
         wanted = [r for r in [*one, *two] if low <= r.offset < high]
@@ -96,7 +102,7 @@ def test_columns_hold_what_records_hold(hot: Load, monkeypatch: pytest.MonkeyPat
             assert row["value"] == record.value
             assert row["timestamp"].timestamp() * 1000 == pytest.approx(record.timestamp)
             headers = list(record.headers)
-            subject = None
+            subject = implied
             if headers and headers[0][0] == "subject" and headers[0][1] is not None:
                 subject = headers.pop(0)[1].decode("utf-8", "replace")  # type: ignore[union-attr]
             assert row["subject"] == subject
@@ -112,6 +118,21 @@ def test_columns_grow_for_many_headers(on_twin: ModuleType) -> None:
     batch, following = decode_batches(build_batch(records, base_offset=0))
     assert following == 30
     assert batch.column("headers")[29].as_py()[299] == {"key": "n299", "value": b"v"}
+
+
+def test_records_without_subject_have_that_of_their_stream(on_twin: ModuleType) -> None:
+    own = (("subject", b"s.own"), ("reply", b"r"))
+    for headers in ([()] * 3, [(), own, ()], [own] * 3, [(("reply", b"r"), ("subject", b"x"))]):
+        records = [Record(i, 5, None, b"", each) for i, each in enumerate(headers)]
+        batch, _ = decode_batches(build_batch(records, base_offset=0), subject="s.one")
+        batch.validate(full=True)
+        wanted = ["s.own" if each is own else "s.one" for each in headers]
+        assert batch.column("subject").to_pylist() == wanted
+        others = [[h for h in each if each is not own or h[0] == "reply"] for each in headers]
+        found = batch.column("headers").to_pylist()
+        assert [[(h["key"], h["value"]) for h in row] for row in found] == others
+    with_none, _ = decode_batches(build_batch(records, base_offset=0))
+    assert with_none.column("subject").null_count == 1
 
 
 def test_an_aiokafka_batch_is_read(on_twin: ModuleType) -> None:
@@ -142,7 +163,7 @@ def test_aiokafka_reads_our_batch() -> None:
     assert read_header(batch).leader_epoch == 7
 
 
-def test_bytes_of_strangers_end_in_corrupt_data(hot: Load, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hostile_bytes_raise_corrupt_data(hot: Load, monkeypatch: pytest.MonkeyPatch) -> None:
     module = hot("record")
     monkeypatch.setattr(columns_module, "_hot", module)
     monkeypatch.setattr("bascule.record.batch._hot", module)
@@ -183,7 +204,7 @@ def test_bytes_of_strangers_end_in_corrupt_data(hot: Load, monkeypatch: pytest.M
         (lambda b: b.__setitem__(22, 1), 17, "CRC"),
     ],
 )
-def test_a_damaged_header_is_named(
+def test_the_error_of_a_damaged_header_names_the_field(
     change: Callable[[bytearray], None], at: int, expected: str
 ) -> None:
     batch = build_batch([Record(0, 1, None, b"x" * 60)], base_offset=0)
@@ -195,7 +216,7 @@ def test_a_damaged_header_is_named(
     assert "a.log" in str(caught.value)
 
 
-def test_control_batches_and_a_cut_tail_are_passed_over() -> None:
+def test_control_batches_and_an_incomplete_last_batch_are_skipped() -> None:
     control = build_batch([Record(0, 1, b"\0\0\0\1", b"")], base_offset=0)
     control[22] = 0x20
     crc = crc32c(memoryview(control)[21:])

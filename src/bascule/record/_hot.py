@@ -1,8 +1,8 @@
-"""Walk the records of a batch: into positions, or into Arrow buffers.
+"""Parse the records of batches to field positions, or decode them to Arrow buffers.
 
-Both functions are given where the records of a batch are. They return a number of records, or -1
-where the bytes are no well-formed records; then `state[0]` is the byte position of the record that
-is wrong. Everything is range-checked before it is read: the bytes come from strangers.
+Both functions return a number of records. If a record is malformed, they return -1, and `state[0]`
+is that record's byte position. The bytes are untrusted, so every range is checked before it is
+read.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ else:
 IS_COMPILED: bool = cython.compiled
 
 TIMESTAMP_DELTA_MAX = 1 << 50
-"""About 35,000 years in milliseconds: wide for every clock, and far from overflow."""
+"""About 35,000 years in milliseconds: enough for every clock, and too small to overflow."""
 OFFSET_DELTA_MAX = (1 << 31) - 1
 """The header's last offset delta is an int32."""
 
@@ -46,7 +46,7 @@ def _copy(
     target: cython.uchar[::1],
     to: cython.Py_ssize_t,
 ):
-    """Copy `length` bytes; the caller checked both ranges."""
+    """Copy `length` bytes. The caller has checked both ranges."""
     if length > 0:
         if cython.compiled:
             memcpy(cython.address(target[to]), cython.address(source[at]), length)
@@ -63,7 +63,7 @@ def _copy(
 def _is_subject(
     buf: cython.const[cython.uchar][::1], at: cython.Py_ssize_t, length: cython.Py_ssize_t
 ):
-    """Whether the bytes spell `subject`; the caller checked the range."""
+    """Whether the bytes are `subject`. The caller has checked the range."""
     return (
         length == 7
         and buf[at] == 115
@@ -83,7 +83,8 @@ def _is_subject(
 @cython.exceptval(check=False)
 @cython.returns(cython.int)
 def _high_bits(buf: cython.uchar[::1], at: cython.Py_ssize_t, length: cython.Py_ssize_t):
-    """At least 128 where one of the bytes is not ASCII; the caller checked the range."""
+    """The bitwise or of the bytes: at least 128 if one is not ASCII. The caller has checked the
+    range."""
     seen: cython.int = 0
     position: cython.Py_ssize_t
     for position in range(at, at + length):
@@ -99,9 +100,9 @@ def index_records(
     positions: cython.longlong[::1],
     state: cython.longlong[::1],
 ) -> int:
-    """Find every field of `count` records in `buf[start:end]`, which they must fill exactly.
+    """Find every field of `count` records, which must fill `buf[start:end]` exactly.
 
-    `positions` takes 8 numbers a record (`POSITION_FIELDS`), absolute positions in `buf`.
+    Writes 8 numbers per record to `positions` (`POSITION_FIELDS`). Positions are absolute in `buf`.
     """
     at: cython.Py_ssize_t = start
     row: cython.Py_ssize_t
@@ -114,7 +115,7 @@ def index_records(
     header_count: cython.longlong
     good: cython.bint = True
     if start < 0 or end > len(buf) or len(positions) < 8 * count:
-        raise IndexError("buffers are too small for the records asked for")
+        raise IndexError("buf or positions is too small for the records")
     with cython.nogil:
         for row in range(count):
             record_at = at
@@ -175,7 +176,7 @@ def index_records(
     return count
 
 
-# Reads go through helpers that check them; every capacity is checked before the loop.
+# All reads are range-checked, and every capacity is checked before the loop.
 @cython.boundscheck(False)
 def decode_columns(
     buf: cython.const[cython.uchar][::1],
@@ -204,15 +205,16 @@ def decode_columns(
 ) -> int:
     """Decode the records of some batches with offsets in [offset_min, offset_end) to columns.
 
-    `batches` has 6 numbers a batch (`BATCH_FIELDS`): where its records start and end in `buf`, how
-    many there are, base offset, base timestamp, and the timestamp of all records or -1 where each
-    has its own. `*_ends[i + 1]` is where row i's bytes end (`*_ends[0]` is 0, as in Arrow);
-    `*_valid` are bitmaps, zeroed by the caller. Timestamps are milliseconds times 1000. Every data
-    buffer has room for the bytes of all batches, the row buffers for all their records.
+    `batches` has 6 numbers per batch (`BATCH_FIELDS`): start and end of its records in `buf`, their
+    number, base offset, base timestamp, and the timestamp of all records or -1 if each has its own.
+    `*_ends[i + 1]` is the end of row i's bytes (`*_ends[0]` is 0, as in Arrow). `*_valid` are
+    bitmaps, which the caller has zeroed. Timestamps are milliseconds times 1000. Every data buffer
+    has room for the bytes of all batches, and the row buffers for all records.
 
-    Returns the number of rows; -1 (see the module); or -2 where the header entries do not fit:
-    give more room and repeat. `state` becomes 1 the rows, 2 the header entries, 3 at least 128
-    where a subject or header name is not ASCII, so that whoever needs UTF-8 checks only then.
+    Returns the number of rows; -1 (see the module); or -2 if the header entries do not fit: repeat
+    with larger buffers. On return `state[1]` is the number of rows and `state[2]` of header
+    entries. `state[3]` is at least 128 if a subject or header name is not ASCII: only then must the
+    caller check for UTF-8.
     """
     at: cython.Py_ssize_t = 0
     end: cython.Py_ssize_t
@@ -247,13 +249,13 @@ def decode_columns(
         len(header_value_ends) - 1,
         len(header_value_valid) * 8,
     )
-    later_max: cython.longlong = TIMESTAMP_DELTA_MAX
+    timestamp_delta_max: cython.longlong = TIMESTAMP_DELTA_MAX
     delta_max: cython.longlong = OFFSET_DELTA_MAX
     full: cython.bint = False
     text: cython.int = 0
     good: cython.bint = True
     if len(batches) < 6 * batch_count:
-        raise IndexError("fewer batches than said")
+        raise IndexError("batches is too small for batch_count")
     for batch in range(batch_count):
         at = batches[6 * batch]
         end = batches[6 * batch + 1]
@@ -279,7 +281,7 @@ def decode_columns(
         or len(subject_valid) * 8 < rows
         or room < 0
     ):
-        raise IndexError("columns are too small for the records asked for")
+        raise IndexError("columns are too small for the records")
     key_ends[0] = 0
     value_ends[0] = 0
     subject_ends[0] = 0
@@ -303,7 +305,7 @@ def decode_columns(
                 record_end = at + number
                 at += 1
                 number, at = read_varint(buf, at, record_end)
-                if at < 0 or number > later_max or number < -later_max:
+                if at < 0 or number > timestamp_delta_max or number < -timestamp_delta_max:
                     break
                 timestamp = base_timestamp + number
                 number, at = read_varint(buf, at, record_end)

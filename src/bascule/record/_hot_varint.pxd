@@ -33,3 +33,19 @@ cdef inline (long long, Py_ssize_t) read_varint(
         if negative:
             value = -1 - value
         return value, at
+
+
+cdef inline Py_ssize_t write_varint(
+    unsigned char[::1] out, Py_ssize_t to, long long value
+) noexcept nogil:
+    cdef unsigned long long raw = value
+    raw <<= 1
+    if value < 0:
+        raw = ~raw
+    with cython.boundscheck(False):
+        while raw >= 0x80:
+            out[to] = (raw & 0x7F) | 0x80
+            raw >>= 7
+            to += 1
+        out[to] = raw
+    return to + 1

@@ -1,4 +1,4 @@
-"""Batches out of bytes, records out of batches: checked, and lazy until asked."""
+"""Find the batches in a buffer, and decode the records of a batch lazily."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Record(NamedTuple):
 
 
 class LocatedBatch(NamedTuple):
-    """A complete batch inside a buffer: its header and where it starts and ends there."""
+    """A complete batch in a buffer: its header, start and end."""
 
     header: BatchHeader
     start: int
@@ -34,12 +34,12 @@ class LocatedBatch(NamedTuple):
 def scan_batches(
     data: bytes | bytearray | memoryview, *, origin: str = "buffer", origin_position: int = 0
 ) -> Iterator[LocatedBatch]:
-    """Yield every complete batch of `data`, CRC checked; a cut-off batch at the end is left out.
+    """Yield every complete batch of `data` after checking its CRC; ignore an incomplete last one.
 
-    `origin` and `origin_position` say where the bytes came from, for the error.
+    `origin` and `origin_position` are the source of the bytes, for the error.
 
-    Raises: CorruptData where a batch has another magic, a length or offset delta that cannot be, or
-    a wrong CRC.
+    Raises: CorruptData if a batch has another magic, an invalid length or offset delta, or a wrong
+    CRC.
     """
     view = memoryview(data)
     at = 0
@@ -70,10 +70,11 @@ def scan_batches(
 
 
 class RecordBatch:
-    """One complete batch; iterating yields its records, decompressed where they are compressed.
+    """One complete batch. Iterating yields its records, and decompresses them if necessary.
 
-    The caller has checked the CRC (`scan_batches` does). Raises CorruptData on iteration where the
-    records do not fill the batch exactly; its byte counts from the plain batch's beginning.
+    The caller has checked the CRC, as `scan_batches` does. Iterating raises CorruptData if the
+    records do not fill the batch exactly. The byte in that error counts from the beginning of the
+    decompressed batch.
     """
 
     def __init__(self, data: bytes | bytearray | memoryview, *, origin: str = "buffer") -> None:
@@ -89,7 +90,7 @@ class RecordBatch:
         self._view = view = memoryview(decompress_batch(self._view, origin=self._origin))
         header = self.header
         count = header.record_count
-        # A record takes at least 7 bytes, so a count beyond that is a lie: allocate nothing for it.
+        # A record takes at least 7 bytes. Check the count before allocating memory for it.
         if count < 0 or count * 7 > len(view):
             raise CorruptData(self._origin, 57, "a record count that fits the batch", str(count))
         positions = array("q", bytes(8 * _hot.POSITION_FIELDS * count))
@@ -100,12 +101,19 @@ class RecordBatch:
         append_time = header.max_timestamp if header.is_log_append_time else None
         fields = _hot.POSITION_FIELDS
         for row in range(count):
-            delta, later, key_at, key_len, value_at, value_len, headers_at, header_count = (
-                positions[row * fields : (row + 1) * fields]
-            )
+            (
+                delta,
+                timestamp_delta,
+                key_at,
+                key_len,
+                value_at,
+                value_len,
+                headers_at,
+                header_count,
+            ) = positions[row * fields : (row + 1) * fields]
             yield Record(
                 header.base_offset + delta,
-                header.base_timestamp + later if append_time is None else append_time,
+                header.base_timestamp + timestamp_delta if append_time is None else append_time,
                 None if key_len < 0 else bytes(view[key_at : key_at + key_len]),
                 None if value_len < 0 else bytes(view[value_at : value_at + value_len]),
                 tuple(self._headers(headers_at, header_count)),
@@ -113,12 +121,12 @@ class RecordBatch:
 
     def _headers(self, at: int, count: int) -> Iterator[tuple[str, bytes | None]]:
         for _ in range(count):
-            name, at = self._sized(at)
-            content, at = self._sized(at)
+            name, at = self._read_sized(at)
+            content, at = self._read_sized(at)
             yield (name or b"").decode("utf-8", "replace"), content
 
-    def _sized(self, at: int) -> tuple[bytes | None, int]:
-        """Read a varint length and that many bytes; `index_records` has checked the ranges."""
+    def _read_sized(self, at: int) -> tuple[bytes | None, int]:
+        """Read a varint length and that many bytes. `index_records` has checked the ranges."""
         length, at = read_varint(self._view, at, len(self._view))
         if length < 0:
             return None, at

@@ -1,6 +1,6 @@
-"""Build a batch from records one by one: for tools, tests and small internal streams.
+"""Build a batch from single records: for tools, tests and small internal streams.
 
-Ingest does not come this way: its batches are built by compiled code from what the socket held.
+Ingest does not use this module: compiled code builds its batches from the received bytes.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def encode_record(
     offset_delta: int,
     timestamp_delta: int = 0,
 ) -> bytes:
-    """Encode one record with its length prefix (record batch, version 2)."""
+    """Encode one record with its length prefix (Kafka's record batch, version 2)."""
     parts = [b"\0", encode_varint(timestamp_delta), encode_varint(offset_delta)]
     parts += [_sized(key), _sized(value), encode_varint(len(headers))]
     for name, content in headers:
@@ -50,9 +50,9 @@ def build_batch(
     leader_epoch: int = 0,
     log_append_time: bool = False,
 ) -> bytearray:
-    """Build one batch of at least one record; offsets are the records' own, from `base_offset`.
+    """Build one batch of at least one record. The records' offsets are at least `base_offset`.
 
-    With `log_append_time` all records carry the last one's timestamp, as a broker's clock gives it.
+    With `log_append_time` all records get the largest timestamp, as a broker sets it.
     """
     items = list(records)
     assert items, "a batch holds at least one record"

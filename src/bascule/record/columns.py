@@ -1,4 +1,4 @@
-"""Fetched bytes to Arrow: the columnar way out, decoded by compiled code."""
+"""Decode fetched bytes to Arrow columns with compiled code."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ SCHEMA: Final = pa.schema(
 """`headers` holds every record header but the subject, in order (`reply` first where present)."""
 
 DECODED_BYTES_MAX: Final = 256 << 20
-"""Decompressed records decoded at a time, short of the last batch. Arrow counts a column's bytes in
-32 bits, and a few fetched bytes may stand for very many."""
+"""Decompressed bytes after which no further compressed batch is decoded in one call. Arrow's
+offsets within a column have 32 bits, and few fetched bytes may decompress to very many."""
 
 _TIMESTAMP_MS_MAX: Final = 1 << 52
-"""Milliseconds beyond this overflow Arrow's microseconds when multiplied."""
+"""A larger number of milliseconds overflows when it is converted to Arrow's microseconds."""
 
 
 class _Columns:
-    """Growable room for one record batch, laid out as Arrow lays out its buffers."""
+    """Buffers for one Arrow record batch, in Arrow's layout."""
 
     def __init__(self, *, rows: int, data_bytes: int, entries: int) -> None:
         self.offsets = pa.allocate_buffer(8 * rows)
@@ -66,7 +66,7 @@ class _Columns:
     def fill(
         self, view: memoryview, batches: array[int], *, offset_min: int, offset_end: int
     ) -> int:
-        """Decode the batches; see `_hot.decode_columns` for them and for what is returned."""
+        """Decode the batches. See `_hot.decode_columns` for `batches` and the result."""
         return int(
             _hot.decode_columns(
                 view, batches, len(batches) // _hot.BATCH_FIELDS, offset_min, offset_end,
@@ -81,8 +81,11 @@ class _Columns:
             )
         )  # fmt: skip
 
-    def finish(self, partition: int) -> pa.RecordBatch:
-        """The columns as an Arrow record batch, without copying."""
+    def finish(self, partition: int, subject: str | None) -> pa.RecordBatch:
+        """The columns as an Arrow record batch, without copying.
+
+        `subject` is that of the records without header; None: they have none.
+        """
         rows, entries = self.state[1], self.state[2]
         text = pa.string() if self.state[3] < 128 else pa.binary()
         names = _variable(text, entries, None, self.header_key_ends, self.header_key_data)
@@ -93,6 +96,8 @@ class _Columns:
         subjects = _variable(text, rows, self.subject_valid, self.subject_ends, self.subject_data)
         if text != pa.string():
             names, subjects = _to_utf8(names), _to_utf8(subjects)
+        if subject is not None and subjects.null_count:
+            subjects = _filled(subjects, subject)
         pairs = pa.StructArray.from_arrays([names, contents], fields=list(HEADERS_TYPE.value_type))
         headers = pa.Array.from_buffers(
             HEADERS_TYPE, rows, [None, self.header_ends], null_count=0, children=[pairs]
@@ -120,14 +125,16 @@ def decode_batches(
     partition: int = 0,
     offset_min: int = 0,
     offset_end: int = (1 << 63) - 1,
+    subject: str | None = None,
     origin: str = "fetched bytes",
 ) -> tuple[pa.RecordBatch, int]:
-    """Decode all complete batches of `data` whose offsets lie in [offset_min, offset_end).
+    """Decode the records of all complete batches of `data` that lie in [offset_min, offset_end).
 
     Returns the Arrow batch (`SCHEMA`; possibly empty) and the offset to fetch next: the end of the
-    last batch looked at, or `offset_min` where there was none. Control batches are passed over; a
-    batch cut off at the end is left for the next fetch. Compressed batches are decompressed until
-    they make `DECODED_BYTES_MAX`; what follows then is left: decode again from that offset.
+    last batch read, or `offset_min` if there was none. Records without header `subject` get
+    `subject`, that of their stream. Skips control batches. Leaves an incomplete
+    last batch for the next fetch. Stops decompressing when the records reach `DECODED_BYTES_MAX`:
+    decode the rest with another call from the returned offset.
 
     Raises: CorruptData for a wrong CRC, magic, codec, length or record; it names `origin` and byte.
     """
@@ -148,17 +155,17 @@ def decode_batches(
         columns = _Columns(rows=plain.rows, data_bytes=plain.bytes, entries=entries)
         found = columns.fill(view, plain.batches, offset_min=offset_min, offset_end=offset_end)
         if found >= 0:
-            return columns.finish(partition), min(next_offset, max(offset_end, offset_min))
+            return columns.finish(partition, subject), min(next_offset, max(offset_end, offset_min))
         if found == -1:
             raise plain.malformed(columns.state[0])
         entries = max(4 * entries, 2 * plain.rows)
 
 
 class _PlainRecords:
-    """Where the records of some batches are: in the fetched bytes, or decompressed beside them.
+    """The uncompressed records of some batches, in one buffer.
 
-    Where a batch is compressed, the records of all are copied into one buffer: the compiled decoder
-    takes one.
+    Without compressed batches the buffer is the fetched bytes. Otherwise the records of all batches
+    are copied into a new buffer, because the compiled decoder takes one buffer.
     """
 
     def __init__(self, view: memoryview, origin: str) -> None:
@@ -166,10 +173,10 @@ class _PlainRecords:
         self._origin = origin
         self._decompressed: dict[int, bytes] = {}
         """Index of a compressed batch -> its records."""
-        self._places: list[tuple[int, int, bool]] = []
-        """Of each batch: where its records are in `joined`, in the fetched bytes, if compressed."""
+        self._locations: list[tuple[int, int, bool]] = []
+        """(position in `joined`, position in the fetched bytes, whether compressed) per batch."""
         self.batches = array("q")
-        """`BATCH_FIELDS` numbers a batch; positions in what `joined` returns."""
+        """`BATCH_FIELDS` numbers per batch, with positions in the result of `joined`."""
         self.rows = 0
         self.bytes = 0
 
@@ -178,7 +185,7 @@ class _PlainRecords:
         return bool(self._decompressed) and self.bytes >= DECODED_BYTES_MAX
 
     def add(self, header: BatchHeader, start: int, end: int) -> None:
-        """Take the batch in [start, end). Raises: CorruptData."""
+        """Add the batch in [start, end). Raises: CorruptData."""
         at = start + HEADER_BYTES
         size = end - at
         if header.codec:
@@ -199,7 +206,7 @@ class _PlainRecords:
         self.bytes += size
 
     def joined(self) -> memoryview:
-        """The buffer that the positions of `batches` are in; nothing is added after this."""
+        """The buffer with the records of all batches. No batch may be added afterwards."""
         if not self._decompressed:
             return self._view
         batches, at = self.batches, 0
@@ -208,18 +215,18 @@ class _PlainRecords:
             slot = _hot.BATCH_FIELDS * index
             start, end = batches[slot : slot + 2]
             records = self._decompressed.get(index)
-            self._places.append((at, start, records is not None))
+            self._locations.append((at, start, records is not None))
             pieces.append(self._view[start:end] if records is None else records)
             batches[slot], batches[slot + 1] = at, at + len(pieces[-1])
             at += len(pieces[-1])
         return memoryview(b"".join(pieces))
 
     def malformed(self, at: int) -> CorruptData:
-        """The error for the record at `at` of `joined`; a compressed one is named by its batch."""
+        """The error for the record at `at` of `joined`. If compressed, it names its batch."""
         expected = "a well-formed record"
-        if self._places:
-            index = bisect_right(self._places, at, key=itemgetter(0)) - 1
-            joined_at, fetched_at, compressed = self._places[index]
+        if self._locations:
+            index = bisect_right(self._locations, at, key=itemgetter(0)) - 1
+            joined_at, fetched_at, compressed = self._locations[index]
             if compressed:
                 expected += f" at byte {at - joined_at} of the decompressed records"
                 at = fetched_at
@@ -229,13 +236,23 @@ class _PlainRecords:
 
 
 def _check_header(header: BatchHeader, start: int, records_bytes: int, origin: str) -> None:
-    """Raises: CorruptData for a count or time that cannot be decoded."""
-    # A record takes at least 7 bytes, so a count beyond that is a lie: allocate nothing for it.
+    """Raises: CorruptData for an invalid record count or timestamp."""
+    # A record takes at least 7 bytes. Check the count before allocating memory for it.
     if not 0 <= header.record_count * 7 <= records_bytes:
         raise CorruptData(origin, start + 57, "a record count that fits", str(header.record_count))
     for stamp in (header.base_timestamp, header.max_timestamp):
         if abs(stamp) > _TIMESTAMP_MS_MAX:
             raise CorruptData(origin, start + 27, "a timestamp in milliseconds", str(stamp))
+
+
+def _filled(subjects: pa.Array, subject: str) -> pa.Array:
+    """`subjects` with `subject` in place of nulls."""
+    if subjects.null_count == len(subjects):
+        return pa.repeat(pa.scalar(subject, pa.string()), len(subjects))
+    # Imported here: most reads do not need it.
+    import pyarrow.compute as pc
+
+    return pc.fill_null(subjects, subject)
 
 
 def _view(buffer: pa.Buffer, kind: Literal["B", "i", "q"] = "B") -> memoryview:
@@ -255,7 +272,7 @@ def _variable(
 
 
 def _to_utf8(column: pa.Array) -> pa.Array:
-    """Bytes as text, what is not UTF-8 replaced, as Kafka's Java client does."""
+    """Decode bytes as UTF-8 and replace invalid bytes, as Kafka's Java client does."""
     return pa.array(
         [None if item is None else item.decode("utf-8", "replace") for item in column.to_pylist()],
         pa.string(),

@@ -1,18 +1,18 @@
-"""Compress and decompress the records of a batch: gzip, snappy, lz4 and zstd, as Kafka has them.
+"""Compress and decompress the records of a batch: gzip, snappy, lz4 and zstd, as in Kafka.
 
-The 61 bytes of header stay plain; what follows them is one compressed section, and the low three
-bits of the attributes say how. What is written here is what every Kafka client reads:
+The header of 61 bytes is not compressed. The bytes after it are one compressed section. The low
+three bits of the attributes are its codec. Every Kafka client can read what this module writes:
 
 * gzip: one member (RFC 1952), without a time;
 * snappy: raw blocks of 32 KiB in the framing of Java's `SnappyOutputStream` (`\\x82SNAPPY\\0`,
-  version 1, compatible 1; a 32-bit length before each block). Read is that framing and a bare raw
-  block, which librdkafka writes;
+  version 1, compatible 1; a 32-bit length before each block). The decoder also accepts one raw
+  block without framing, which librdkafka writes;
 * lz4: one frame of independent blocks of at most 64 KiB. Java's client refuses linked blocks;
-* zstd: one frame that names its content's size.
+* zstd: one frame with the size of its content.
 
-What comes back is bounded: no input makes more than `bytes_max` bytes of it, and none more memory
-than a small multiple of that. Every codec lets other threads run while it works. The libraries are
-loaded when first needed, so that a node without compressed streams stays small.
+Decompression is bounded: the result has at most `bytes_max` bytes, and memory use is a small
+multiple of that for any input. All codecs release the interpreter lock. The libraries are loaded at
+first use, so that a node without compressed streams uses less memory.
 """
 
 from __future__ import annotations
@@ -44,32 +44,32 @@ CODECS: Final = {
 """The number of each codec in a batch's attributes (Kafka's record batch, version 2)."""
 
 RECORDS_BYTES_MAX: Final = 128 << 20
-"""Records of one batch, decompressed. NATS carries at most 64 MiB in a message, and a batch holds
-1 MiB of records or one larger message."""
+"""Limit for the decompressed records of one batch. A NATS message has at most 64 MiB, and a batch
+has 1 MiB of records or one larger message."""
 
 XERIAL_MAGIC: Final = b"\x82SNAPPY\x00"
 _XERIAL_HEADER: Final = XERIAL_MAGIC + (1).to_bytes(4, "big") + (1).to_bytes(4, "big")
 _XERIAL_BLOCK_BYTES: Final = 32 << 10
-"""What Java's writer uses; its reader takes any size."""
+"""The block size of Java's writer. Its reader accepts any size."""
 _PIECE_BYTES: Final = 1 << 20
-"""Output asked for at a time where a frame does not say how much there is."""
+"""Bytes decompressed at a time if the frame does not contain its size."""
 _ZSTD_LEVEL: Final = 3
 _GZIP_WINDOW: Final = 31
-"""zlib's way to say: 32 KiB window, gzip header and trailer."""
+"""zlib's `wbits` for a window of 32 KiB with gzip header and trailer."""
 _LENGTH: Final = Struct(">i")
 _ATTRIBUTES_LOW: Final = 22
 
 
 class _Malformed(Exception):
-    """The text says what is wrong."""
+    """The compressed bytes are malformed; the text says how."""
 
 
 def compress_batch(batch: memoryview, codec: Compression) -> bytearray | memoryview:
-    """Compress the records of a complete batch whose header is still to be sealed.
+    """Compress the records of a complete batch, before its header is sealed.
 
-    Returns a new batch: the header copied, its codec bits and length set; or `batch` itself, its
-    codec bits cleared, where there is no codec or compressing makes it no smaller. Seal either with
-    `keep_codec`, so that the codec bits stay.
+    Returns a new batch with the codec bits and length set in its header. If there is no codec, or
+    if compression does not make the batch smaller, returns `batch` with its codec bits cleared.
+    Seal the result with `keep_codec`, which keeps the codec bits.
     """
     number = CODECS[codec]
     if number:
@@ -91,14 +91,15 @@ def decompress_records(
     origin: str = "compressed records",
     position: int = 0,
 ) -> bytes:
-    """Decompress what follows a batch's header; `codec` is the header's number, not 0.
+    """Decompress the bytes after a batch's header; `codec` is the number in the header, not 0.
 
-    `origin` and `position` say where `data` came from, for the error. Raises: CorruptData where the
-    codec is unknown, the bytes are not its, end early or late, or hold more than `bytes_max`.
+    `origin` and `position` are the source of `data`, for the error. Raises: CorruptData if the
+    codec is unknown, or the bytes are malformed, incomplete, followed by other bytes, or decompress
+    to more than `bytes_max`.
     """
     decompress = _DECOMPRESS.get(codec)
     if decompress is None:
-        raise CorruptData(origin, position, "a known codec (0 to 4)", f"codec {codec}")
+        raise CorruptData(origin, position, "a codec from 0 to 4", f"codec {codec}")
     try:
         return decompress(memoryview(data), bytes_max)
     except _Malformed as error:
@@ -111,10 +112,9 @@ def decompress_records(
 def decompress_batch(
     batch: Bytes, *, bytes_max: int = RECORDS_BYTES_MAX, origin: str = "batch"
 ) -> Bytes:
-    """A complete batch with its records in plain, as if it had never been compressed.
+    """Decompress a complete batch, with the length, codec bits and CRC of an uncompressed batch.
 
-    Length, codec bits and CRC are those of the plain batch; an uncompressed one is returned as it
-    is. Raises: CorruptData, as `decompress_records`.
+    Returns an uncompressed batch unchanged. Raises: CorruptData, as `decompress_records`.
     """
     codec = batch[_ATTRIBUTES_LOW] & COMPRESSION_MASK
     if not codec:
@@ -144,7 +144,9 @@ def _decompress_gzip(data: memoryview, bytes_max: int) -> bytes:
         out = decompressor.decompress(data, bytes_max + 1)
     except zlib.error as error:
         raise _Malformed(str(error)) from error
-    return _whole(out, bytes_max, ended=decompressor.eof, left=len(decompressor.unused_data))
+    return _check_complete(
+        out, bytes_max, ended=decompressor.eof, left=len(decompressor.unused_data)
+    )
 
 
 def _compress_snappy(data: memoryview) -> Bytes:
@@ -164,21 +166,21 @@ def _decompress_snappy(data: memoryview, bytes_max: int) -> bytes:
     out = bytearray()
     at, end = len(_XERIAL_HEADER), len(data)
     if at > end:
-        raise _Malformed(f"{end} bytes of a header of {at}")
+        raise _Malformed(f"a header of {end} bytes, expected {at}")
     while at < end:
         if end - at < _LENGTH.size:
-            raise _Malformed(f"{end - at} bytes where a block's length should be")
+            raise _Malformed(f"a block length of {end - at} bytes, expected {_LENGTH.size}")
         (length,) = _LENGTH.unpack_from(data, at)
         at += _LENGTH.size
         if not 0 <= length <= end - at:
-            raise _Malformed(f"a block of {length} bytes with {end - at} left")
+            raise _Malformed(f"a block of {length} bytes, but {end - at} bytes are left")
         out += _snappy_block(data[at : at + length], bytes_max - len(out))
         at += length
     return bytes(out)
 
 
 def _snappy_block(data: memoryview, bytes_max: int) -> bytes:
-    """A raw block; it begins with a varint that says how long its content is."""
+    """Decompress a raw block. It begins with its decompressed size, a varint."""
     from cramjam import DecompressionError, snappy
 
     size = shift = 0
@@ -188,7 +190,7 @@ def _snappy_block(data: memoryview, bytes_max: int) -> bytes:
         if byte < 0x80:
             break
     if size > bytes_max:
-        raise _Malformed(f"a block that holds {size} bytes")
+        raise _Malformed(f"a block of {size} bytes")
     try:
         return bytes(snappy.decompress_raw(data))
     except DecompressionError as error:
@@ -220,7 +222,7 @@ def _decompress_lz4(data: memoryview, bytes_max: int) -> bytes:
     except RuntimeError as error:
         raise _Malformed(str(error)) from error
     left = len(decompressor.unused_data or b"")
-    return _whole(bytes(out), bytes_max, ended=decompressor.eof, left=left)
+    return _check_complete(bytes(out), bytes_max, ended=decompressor.eof, left=left)
 
 
 def _compress_zstd(data: memoryview) -> Bytes:
@@ -235,8 +237,8 @@ def _decompress_zstd(data: memoryview, bytes_max: int) -> bytes:
     try:
         size = zstandard.get_frame_parameters(data).content_size
         if size != zstandard.CONTENTSIZE_UNKNOWN and size > bytes_max:
-            raise _Malformed(f"a frame that holds {size} bytes")
-        # Where the frame does not say, room for the most is only set aside, not touched.
+            raise _Malformed(f"a frame of {size} bytes")
+        # If the size is unknown, the maximum is allocated, but unused pages take no memory.
         return zstandard.ZstdDecompressor().decompress(
             data, max_output_size=bytes_max, allow_extra_data=False
         )
@@ -244,13 +246,13 @@ def _decompress_zstd(data: memoryview, bytes_max: int) -> bytes:
         raise _Malformed(str(error)) from error
 
 
-def _whole(out: bytes, bytes_max: int, *, ended: bool, left: int) -> bytes:
+def _check_complete(out: bytes, bytes_max: int, *, ended: bool, left: int) -> bytes:
     if len(out) > bytes_max:
         raise _Malformed("more")
     if not ended:
-        raise _Malformed(f"an end after {len(out)}")
+        raise _Malformed(f"an incomplete section after {len(out)} bytes")
     if left:
-        raise _Malformed(f"{left} bytes behind their end")
+        raise _Malformed(f"{left} bytes after the end")
     return out
 
 

@@ -1,4 +1,4 @@
-"""The 61-byte header of a record batch: read it, stamp offset and epoch into it, check its CRC."""
+"""The header of a record batch, 61 bytes: read it, stamp offset and epoch, check the CRC."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from crc32c import crc32c
 HEADER: Final = Struct(">qiibIhiqqqhii")
 HEADER_BYTES: Final = 61
 LENGTH_PREFIX_BYTES: Final = 12
-"""`batch_length` counts what follows the base offset and itself."""
+"""Base offset and `batch_length` itself. `batch_length` counts the bytes after them."""
 CRC_START: Final = 21
 MAGIC: Final = 2
 
@@ -23,7 +23,7 @@ _STAMP_EPOCH: Final = Struct(">i")
 
 
 class BatchHeader(NamedTuple):
-    """The header's fields in their order on disk (Kafka's record batch, version 2)."""
+    """The fields of the header in their order on disk (Kafka's record batch, version 2)."""
 
     base_offset: int
     batch_length: int
@@ -63,12 +63,12 @@ class BatchHeader(NamedTuple):
 
 
 def read_header(buffer: bytes | bytearray | memoryview, position: int = 0) -> BatchHeader:
-    """Read the header at `position`; the caller made sure that 61 bytes are there."""
+    """Read the header at `position`. The caller has checked that 61 bytes are there."""
     return BatchHeader._make(HEADER.unpack_from(buffer, position))
 
 
 def stamp(buffer: bytearray | memoryview, *, base_offset: int, leader_epoch: int) -> None:
-    """Write the offset and epoch the log gave the batch; the CRC does not cover them."""
+    """Write the base offset and leader epoch of a batch. The CRC does not cover them."""
     _STAMP_OFFSET.pack_into(buffer, 0, base_offset)
     _STAMP_EPOCH.pack_into(buffer, 12, leader_epoch)
 
@@ -81,7 +81,7 @@ def check_crc(batch: bytes | bytearray | memoryview) -> bool:
 
 
 def batch_crc(batch: bytes | bytearray | memoryview) -> int:
-    """The CRC-32C that belongs into a whole batch's header."""
+    """Compute the CRC-32C of a whole batch."""
     return int(crc32c(memoryview(batch)[CRC_START:]))
 
 
@@ -97,10 +97,10 @@ def seal(
     last_offset_delta: int | None = None,
     keep_codec: bool = False,
 ) -> None:
-    """Write header and CRC over the first 61 bytes of `buffer`, which is exactly one batch.
+    """Write header and CRC to the first 61 bytes of `buffer`, which is exactly one batch.
 
-    With `keep_codec` the codec that `compression.compress_batch` wrote there stays; other batches
-    have bytes of anything before they are sealed.
+    With `keep_codec` the codec bits that `compression.compress_batch` wrote are kept. Otherwise the
+    former content of the header is ignored.
     """
     last = record_count - 1 if last_offset_delta is None else last_offset_delta
     if keep_codec:
