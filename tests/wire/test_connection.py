@@ -1,4 +1,4 @@
-"""What the two ends make of each other's bytes."""
+"""The two ends of a connection exchange bytes."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ SERVED = {key: kind.VERSIONS for key, kind in REQUESTS.items()}
 
 
 @dataclass(frozen=True)
-class Elsewhere:
-    """Stands for a slice of a file."""
+class FileSlicePiece:
+    """A stand-in for a slice of a file."""
 
     length: int
 
@@ -81,15 +81,15 @@ def test_negotiation_takes_the_highest_common_versions() -> None:
     client.negotiate(response.message)
     assert client.version_of(FetchRequest) == 11
     for unserved in (MetadataRequest, ListOffsetsRequest):
-        with pytest.raises(LocalProtocolError, match="serves no version"):
+        with pytest.raises(LocalProtocolError, match="serves no known version"):
             client.version_of(unserved)
 
 
-def test_an_unserved_api_versions_version_is_answered_in_version_0() -> None:
+def test_an_unserved_version_of_api_versions_gets_a_response_of_version_0() -> None:
     _, server = ends()
     head = struct.pack(">hhi", 18, 9, 42) + b"whatever a later version holds"
     request = request_of(server, struct.pack(">i", len(head)) + head)
-    assert (request.version, request.answer_version) == (9, 0)
+    assert (request.version, request.response_version) == (9, 0)
     (data,) = server.send(request, ApiVersionsResponse(35, [ApiVersion(18, 0, 4)]))
     assert data == bytes.fromhex("000000100000002a002300000001001200000004")
     client = ClientConnection(client_id="me", frame_bytes_max=1 << 20)
@@ -101,10 +101,10 @@ def test_an_unserved_api_versions_version_is_answered_in_version_0() -> None:
 
 
 @pytest.mark.parametrize("version", [4, 11, 12, 17])
-def test_record_bytes_elsewhere_are_counted_and_never_copied(version: int) -> None:
+def test_sized_pieces_are_counted_and_never_copied(version: int) -> None:
     client, server = ends()
     request = request_of(server, client.send(FetchRequest(), version=version))
-    records = Elsewhere(5_000_000)
+    records = FileSlicePiece(5_000_000)
     partitions = [FetchPartitionResponse(0, records=records), FetchPartitionResponse(1)]
     response = FetchResponse(responses=[FetchTopicResponse("t", b"i" * 16, partitions)])
     pieces = server.send(request, response)
@@ -131,10 +131,10 @@ def test_responses_come_in_the_order_of_requests() -> None:
         client.next_event()
 
 
-def test_a_response_to_nothing() -> None:
+def test_a_response_without_a_request_is_refused() -> None:
     client, _ = ends()
     client.feed(struct.pack(">ii", 4, 5))
-    with pytest.raises(RemoteProtocolError, match="nothing was asked"):
+    with pytest.raises(RemoteProtocolError, match="no request is in flight"):
         client.next_event()
 
 
@@ -143,18 +143,18 @@ def test_a_response_to_nothing() -> None:
     [
         (11, 0, "api key 11 is not served"),
         (-1, 0, "api key -1 is not served"),
-        (1, 3, "FetchRequest version 3 is not served, versions 4-17 are"),
+        (1, 3, "FetchRequest version 3 is not served, expected 4-17"),
         (1, 18, "FetchRequest version 18 is not served"),
     ],
 )
-def test_what_is_not_served_ends_the_connection(key: int, version: int, text: str) -> None:
+def test_an_unserved_request_ends_the_connection(key: int, version: int, text: str) -> None:
     _, server = ends()
     server.feed(struct.pack(">ihhih", 10, key, version, 1, -1))
     with pytest.raises(RemoteProtocolError, match=text):
         server.next_event()
 
 
-def test_values_that_do_not_fit_are_our_error() -> None:
+def test_values_that_do_not_fit_raise_a_local_error() -> None:
     client, _ = ends()
     for request, version in (
         (FetchRequest(max_wait_ms=2**31), 4),
@@ -167,7 +167,7 @@ def test_values_that_do_not_fit_are_our_error() -> None:
     assert client.in_flight == 0
 
 
-def test_frames_stay_valid_after_later_ones() -> None:
+def test_frames_stay_valid_after_later_frames() -> None:
     reader = FrameReader(frame_bytes_max=1 << 20)
     frames = [bytes([n % 251]) * (n * 7 % (CHUNK_BYTES // 8)) for n in range(200)]
     taken = []
@@ -180,7 +180,7 @@ def test_frames_stay_valid_after_later_ones() -> None:
     assert reader.buffered_bytes == 0
 
 
-def test_a_frame_larger_than_a_chunk_comes_in_one_piece() -> None:
+def test_a_frame_larger_than_a_chunk_is_contiguous() -> None:
     for eager in (1, 64 << 10, 1 << 22):
         reader = FrameReader(frame_bytes_max=1 << 22, eager_bytes=eager)
         content = bytes(range(256)) * 12_000

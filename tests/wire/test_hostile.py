@@ -1,4 +1,4 @@
-"""Whatever a stranger sends: only RemoteProtocolError comes out, and memory follows the bytes."""
+"""Hostile bytes raise only RemoteProtocolError, and memory use depends on bytes received."""
 
 from __future__ import annotations
 
@@ -14,11 +14,16 @@ from hypothesis import strategies as st
 
 from bascule.errors import RemoteProtocolError
 from bascule.wire.codec import decode
-from bascule.wire.connection import NEED_DATA, ClientConnection, ServerConnection
+from bascule.wire.connection import (
+    NEED_DATA,
+    ClientConnection,
+    ReceivedRequest,
+    ServerConnection,
+)
 from bascule.wire.messages import REQUESTS
 from bascule.wire.messages.api_versions import ApiVersionsRequest
 from bascule.wire.messages.fetch import FetchRequest, FetchResponse
-from bascule.wire.messages.metadata import MetadataRequest
+from bascule.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
 from bascule.wire.schema import Message
 
 SERVED = {key: kind.VERSIONS for key, kind in REQUESTS.items()}
@@ -40,7 +45,7 @@ def server() -> ServerConnection:
 
 
 def drain(connection: ServerConnection | ClientConnection, data: bytes) -> int:
-    """Feed `data`, take every event; the number of events before the protocol was broken."""
+    """Feed `data` and read every event; returns the number of events before an error."""
     events = 0
     connection.feed(data)
     try:
@@ -62,7 +67,7 @@ def test_garbage_to_a_server(data: bytes) -> None:
     st.integers(-2, 20),
     st.binary(max_size=300),
 )
-def test_garbage_behind_a_good_header(key: int, version: int, body: bytes) -> None:
+def test_garbage_after_a_valid_header(key: int, version: int, body: bytes) -> None:
     frame = struct.pack(">hhih", key, version, 7, -1) + body
     drain(server(), struct.pack(">i", len(frame)) + frame)
 
@@ -81,7 +86,7 @@ def test_damaged_messages(vector: tuple[type[Message], int, bytes], data: st.Dat
 
 
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
-def test_every_cut_is_noticed(kind: type[Message]) -> None:
+def test_every_truncated_message_is_refused(kind: type[Message]) -> None:
     for vector_kind, version, good in VECTORS:
         if vector_kind is kind:
             for cut in range(len(good)):
@@ -118,14 +123,14 @@ def test_any_chunking_gives_the_same_requests(cuts: list[int]) -> None:
 
 
 @pytest.mark.parametrize("size", [-1, -(2**31), FRAME_BYTES_MAX + 1, 2**31 - 1, 0x47455420])
-def test_a_bad_size_is_refused_from_its_four_bytes(size: int) -> None:
+def test_an_invalid_size_is_refused_at_once(size: int) -> None:
     connection = server()
     connection.feed(struct.pack(">i", size))
     with pytest.raises(RemoteProtocolError, match=rf"frame size is {size} bytes"):
         connection.next_event()
 
 
-def test_a_large_size_alone_costs_little_memory() -> None:
+def test_a_large_claimed_size_allocates_little_memory() -> None:
     tracemalloc.start()
     connections = [ServerConnection(served=SERVED, frame_bytes_max=1 << 30) for _ in range(20)]
     for connection in connections:
@@ -159,15 +164,69 @@ def test_a_huge_count_allocates_nothing(version: int, body: bytes) -> None:
     assert peak < 1 << 20
 
 
-def test_tags_that_lie() -> None:
+def test_invalid_tagged_fields_are_refused() -> None:
     head = struct.pack(">ihi", 0, 0, 0)
-    for tags in (b"\xff\xff\xff\xff\x0f", b"\1\0\xff\xff\xff\xff\x0f", b"\2\5\0\5\0", b"\1\0\2\1"):
+    for tags in (b"\xff\xff\xff\xff\x0f", b"\1\0\xff\xff\xff\xff\x0f", b"\2\5\0\5", b"\1\0\2\1"):
         with pytest.raises(RemoteProtocolError):
             decode(FetchResponse, 16, memoryview(head + b"\1" + tags))
-    unknown = decode(FetchResponse, 16, memoryview(head + b"\1" + b"\1\x63\3abc"))
-    assert unknown == FetchResponse(responses=[])
+    # Any order, and a tag twice: Kafka reads both.
+    for tags in (b"\1\x63\3abc", b"\2\x63\3abc\5\0", b"\2\5\0\5\0"):
+        unknown = decode(FetchResponse, 16, memoryview(head + b"\1" + tags))
+        assert unknown == FetchResponse(responses=[])
 
 
-def test_leftover_bytes_are_an_error() -> None:
+def test_trailing_bytes_are_refused() -> None:
     with pytest.raises(RemoteProtocolError, match="ends at byte 4, 3 bytes early"):
         decode(MetadataRequest, 1, memoryview(b"\0\0\0\0abc"))
+
+
+def frame_of(request: bytes) -> bytes:
+    return struct.pack(">i", len(request)) + request
+
+
+ALL_TOPICS_OF_LIBRDKAFKA = bytes.fromhex(
+    "0003 000d 00000002 0007 72646b61666b61 00"  # Metadata 13, correlation id 2, "rdkafka", no tags
+    "00 000000 01 00 00"  # null topics and three bytes of the count that stay, the other fields
+)
+"""What librdkafka 2.1 to 2.16 sends for `list_topics()`: three bytes too many."""
+
+
+@pytest.mark.parametrize("kind", REQUESTS.values(), ids=lambda kind: kind.__name__)
+def test_a_server_ignores_bytes_behind_a_request(kind: type[Message]) -> None:
+    for vector_kind, version, good in VECTORS:
+        if vector_kind is not kind:
+            continue
+        tags = b"\0" if version in kind.FLEXIBLE else b""
+        head = struct.pack(">hhih", kind.API_KEY, version, 5, -1) + tags
+        connection = server()
+        connection.feed(frame_of(head + good))
+        connection.feed(frame_of(head + good + b"abc"))
+        plain, longer = connection.next_event(), connection.next_event()
+        assert isinstance(plain, ReceivedRequest)
+        assert isinstance(longer, ReceivedRequest)
+        assert longer.message == plain.message
+        assert (plain.trailing_bytes, longer.trailing_bytes) == (0, 3)
+
+
+def test_the_metadata_request_of_librdkafka_for_all_topics() -> None:
+    connection = server()
+    connection.feed(frame_of(ALL_TOPICS_OF_LIBRDKAFKA))
+    event = connection.next_event()
+    assert isinstance(event, ReceivedRequest)
+    assert isinstance(event.message, MetadataRequest)
+    assert event.message.topics is None
+    assert event.trailing_bytes == 3
+
+
+def test_text_that_is_not_utf_8_is_replaced_as_in_kafka() -> None:
+    head = struct.pack(">hhih", 3, 1, 5, 4) + b"caf\xe9"
+    connection = server()
+    connection.feed(frame_of(head + struct.pack(">ih", 1, 2) + b"a\xff"))
+    event = connection.next_event()
+    assert isinstance(event, ReceivedRequest)
+    assert event.client_id == "caf\ufffd"
+    assert event.message == MetadataRequest([MetadataRequestTopic(name="a\ufffd")])
+    # Three times as long, it must still fit a response.
+    connection.feed(frame_of(struct.pack(">hhih", 3, 1, 5, 11_000) + b"\xff" * 11_000))
+    with pytest.raises(RemoteProtocolError, match="client id at byte 10 is not UTF-8"):
+        connection.next_event()

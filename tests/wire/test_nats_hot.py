@@ -61,7 +61,7 @@ def encode(message: tuple[int, str, str, bytes | None, bytes, str]) -> bytes:
     return line + b"\r\n" + (headers or b"") + payload + b"\r\n"
 
 
-def test_messages_come_out_as_they_went_in_wherever_the_bytes_are_cut(hot: Load) -> None:
+def test_messages_are_parsed_from_any_chunks(hot: Load) -> None:
     module = hot("wire")
 
     @given(MESSAGES, st.data())
@@ -86,7 +86,7 @@ def test_messages_come_out_as_they_went_in_wherever_the_bytes_are_cut(hot: Load)
     check()
 
 
-def test_control_lines_are_handed_back(hot: Load) -> None:
+def test_control_lines_are_returned(hot: Load) -> None:
     module = hot("wire")
     data = b"MSG a 1 0\r\n\r\nPING\r\n-ERR 'x'\r\n"
     found, (at, reason, end) = parse(module, data)
@@ -124,7 +124,7 @@ def test_a_full_array_stops_the_parser(hot: Load) -> None:
         b"MIG a 1 0\r\n",
     ],
 )
-def test_what_is_no_operation_is_malformed(hot: Load, line: bytes) -> None:
+def test_an_unknown_operation_is_malformed(hot: Load, line: bytes) -> None:
     module = hot("wire")
     found, (at, reason, _) = parse(module, b"MSG a 1 0\r\n\r\n" + line)
     assert len(found) == 1
@@ -139,7 +139,7 @@ def test_a_line_without_end_is_malformed(hot: Load) -> None:
         assert reason == module.MALFORMED
 
 
-def test_no_bytes_break_the_parser(hot: Load) -> None:
+def test_the_parser_accepts_arbitrary_bytes(hot: Load) -> None:
     module = hot("wire")
 
     @given(st.binary(max_size=60) | st.text("MSGHmsg \t\r\n0123a", max_size=60).map(str.encode))
@@ -171,7 +171,7 @@ def acks(
     return bytes(out[:size])
 
 
-def test_acks_are_publications_with_the_record_s_numbers(hot: Load) -> None:
+def test_acks_contain_the_numbers_of_the_records(hot: Load) -> None:
     written = acks(hot("wire"), entry(0, 0, b"_INBOX.a") + entry(0, 70_000, b"r"), base=999_999)
     first = b'{"stream":"s","seq":1000000,"offset":999999}'
     second = b'{"stream":"s","seq":1070000,"offset":1069999}'
@@ -181,19 +181,19 @@ def test_acks_are_publications_with_the_record_s_numbers(hot: Load) -> None:
     assert json.loads(first)["seq"] == 1_000_000
 
 
-def test_an_error_ack_says_the_same_to_everybody(hot: Load) -> None:
+def test_error_acks_have_the_same_text(hot: Load) -> None:
     entries = entry(0, 5, b"a") + entry(0, 6, b"b")
     written = acks(hot("wire"), entries, error=1, parts=(b'{"error":1}', b"", b""))
     assert written == b'PUB a 11\r\n{"error":1}\r\nPUB b 11\r\n{"error":1}\r\n'
 
 
-def test_an_error_ack_may_name_the_last_sequence_and_that_of_an_empty_log(hot: Load) -> None:
+def test_an_error_ack_may_contain_the_last_sequence(hot: Load) -> None:
     entries = entry(0, 0, b"a") + entry(0, 9, b"b")
     written = acks(hot("wire"), entries, error=2, base=-1, parts=(b"last: ", b".", b""))
     assert written == b"PUB a 8\r\nlast: 0.\r\nPUB b 8\r\nlast: 9.\r\n"
 
 
 @pytest.mark.parametrize("cut", range(1, 8))
-def test_a_cut_answer_entry_is_an_error(hot: Load, cut: int) -> None:
+def test_a_truncated_ack_entry_is_an_error(hot: Load, cut: int) -> None:
     with pytest.raises(IndexError):
         acks(hot("wire"), entry(0, 5, b"a")[:-cut])

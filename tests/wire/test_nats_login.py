@@ -30,7 +30,7 @@ from support.nats_servers import Identity, Operator
 
 SEED = "SUACSSL3UAHUDXKFSNVUZRF5UHPMWZ6BFDTJ7M6USDXIEDNPPQYYYCU3VY"
 PUBLIC = "UDXU4RCSJNZOIQHZNWXHXORDPRTGNJAHAHFRGZNEEJCPQTT2M7NLCNF4"
-"""A pair from the documentation of NATS."""
+"""A key pair from the documentation of NATS."""
 
 ADDRESS = ServerAddress("h", 4222)
 
@@ -57,23 +57,23 @@ def test_a_seed_gives_its_public_key_and_signatures_that_verify() -> None:
 @pytest.mark.parametrize(
     ("seed", "expected"),
     [
-        ("", "holds no NKey seed"),
+        ("", "contains other text, expected an NKey seed"),
         ("not base32!", "not base32 text"),
         ("ü", "not base32 text"),
-        (PUBLIC, "a public key; give the seed"),
-        (SEED[:-1], "holds no NKey seed"),
+        (PUBLIC, "contains a public key, expected an NKey seed"),
+        (SEED[:-1], "expected an NKey seed|not base32"),
         (SEED[:-2] + "AA", "wrong checksum"),
         (SEED.replace("HUDX", "HUDY"), "wrong checksum"),
         (Identity("account").seed, "kind account, expected user"),
         (Identity("operator").seed, "kind operator, expected user"),
     ],
-    # Seeds are drawn anew in each process; the names of the cases are the same in all of them.
+    # Each process draws new seeds, so the cases need fixed names.
     ids=[
         "empty", "ascii", "not ascii", "public key", "cut short", "other checksum", "one letter",
         "account", "operator",
     ],
 )  # fmt: skip
-def test_what_is_no_user_s_seed(seed: str, expected: str) -> None:
+def test_text_that_is_not_a_user_seed_is_refused(seed: str, expected: str) -> None:
     with pytest.raises(ConfigError, match=expected) as caught:
         decode_seed(seed, origin="the file")
     assert str(caught.value).startswith("the file")
@@ -94,7 +94,7 @@ def test_a_seed_is_found_in_its_file(text: str) -> None:
 # Credentials files
 
 
-def test_a_credentials_file_is_taken_apart() -> None:
+def test_a_credentials_file_is_parsed() -> None:
     text = Operator().credentials(name="me", exp=77)
     for written in (text, text.replace("\n", "\r\n"), "notes before\n" + text + "and after\n"):
         found = parse_credentials(written, origin="f")
@@ -115,15 +115,15 @@ def test_a_bearer_token_needs_no_seed() -> None:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("", "holds no user JWT"),
-        (SEED, "holds no user JWT"),
+        ("", "contains no user JWT"),
+        (SEED, "contains no user JWT"),
         ("-----BEGIN NATS USER JWT-----\na.b\n------END NATS USER JWT------", "2 parts"),
-        ("-----BEGIN NATS USER JWT-----\na.!.c\n------END NATS USER JWT------", "cannot be read"),
-        ("-----BEGIN NATS USER JWT-----\na.bm8.c\n------END NATS USER JWT------", "cannot be"),
+        ("-----BEGIN NATS USER JWT-----\na.!.c\n------END NATS USER JWT------", "malformed JWT"),
+        ("-----BEGIN NATS USER JWT-----\na.bm8.c\n------END NATS USER JWT------", "malformed JWT"),
         (Identity("account").sign(Identity("user"), {}), "without its NKey seed"),
     ],
 )
-def test_what_is_no_credentials_file(text: str, expected: str) -> None:
+def test_text_that_is_not_a_credentials_file_is_refused(text: str, expected: str) -> None:
     with pytest.raises(ConfigError, match=expected):
         parse_credentials(text, origin="f")
 
@@ -131,7 +131,7 @@ def test_what_is_no_credentials_file(text: str, expected: str) -> None:
 # Logins
 
 
-def test_the_url_s_credentials_win() -> None:
+def test_credentials_of_the_url_take_precedence() -> None:
     address = parse_server_url("nats://u:p@h")
     assert load_login(ConnectOptions("n", token="t"), address, no_file).fields("") == {
         "user": "u", "pass": "p",
@@ -151,7 +151,7 @@ def test_files_are_read_for_every_login() -> None:
         load_login(options, ADDRESS, reader(f="nothing here"))
 
 
-def test_secrets_are_in_no_repr() -> None:
+def test_no_repr_contains_a_secret() -> None:
     options = ConnectOptions("n", "u", "secret1", "secret2", SEED)
     login = load_login(options, ADDRESS, no_file)
     shown = repr(options) + repr(login) + repr(parse_server_url("nats://u:secret3@h"))
@@ -159,7 +159,7 @@ def test_secrets_are_in_no_repr() -> None:
         assert secret not in shown
 
 
-def test_a_key_needs_something_to_sign() -> None:
+def test_an_nkey_needs_a_nonce() -> None:
     login = load_login(ConnectOptions("n", nkey_seed=SEED), ADDRESS, no_file)
     with pytest.raises(ConfigError, match="asks for no NKey"):
         login.fields("")
@@ -168,7 +168,7 @@ def test_a_key_needs_something_to_sign() -> None:
 REFUSED = ServerError.decode(b"-ERR 'Authorization Violation'")
 
 
-def test_refusals_say_what_is_known() -> None:
+def test_refusals_explain_the_likely_reason() -> None:
     operator = Operator()
 
     def said(options: ConnectOptions, now_s: int = 100, **files: str) -> str:
@@ -226,7 +226,7 @@ def test_refusals_say_what_is_known() -> None:
         ("something new", ErrorKind.OTHER, False, ""),
     ],
 )  # fmt: skip
-def test_errors_are_understood(line: str, kind: ErrorKind, is_fatal: bool, subject: str) -> None:
+def test_errors_are_decoded(line: str, kind: ErrorKind, is_fatal: bool, subject: str) -> None:
     error = ServerError.decode(f"-ERR '{line}'".encode())
     assert error == ServerError(line, kind, is_fatal, subject)
     assert str(error).startswith(line)
@@ -251,7 +251,7 @@ def test_urls(url: str, expected: ServerAddress) -> None:
 
 
 @pytest.mark.parametrize("url", ["ws://h", "nats://", "nats://u:secret@h:x", "nats://u:secret@"])
-def test_what_is_no_url_shows_no_credentials(url: str) -> None:
+def test_the_error_of_an_invalid_url_has_no_credentials(url: str) -> None:
     with pytest.raises(ConfigError) as caught:
         parse_server_url(url)
     assert "secret" not in str(caught.value)
@@ -261,41 +261,43 @@ def pool(*urls: str, discover: bool = True) -> ServerPool:
     return ServerPool([parse_server_url(u) for u in urls], RealRandom(1), discover=discover)
 
 
-def test_a_cluster_s_servers_are_learned_and_forgotten() -> None:
+def test_servers_of_a_cluster_are_discovered_and_replaced() -> None:
     known = pool("tls://u:p@a.example:1")
-    (first,) = known.in_order()
-    known.learn(first, ["10.0.0.1:1", "b.example:2", "a.example:1", "not a url:x", "[::1]:3"])
-    learned = known.in_order()[1:]
-    assert [a.place for a in learned] == [("10.0.0.1", 1), ("b.example", 2), ("::1", 3)]
+    (first,) = known.all_servers()
+    known.update_discovered(
+        first, ["10.0.0.1:1", "b.example:2", "a.example:1", "not a url:x", "[::1]:3"]
+    )
+    learned = known.all_servers()[1:]
+    assert [a.endpoint for a in learned] == [("10.0.0.1", 1), ("b.example", 2), ("::1", 3)]
     assert all((a.tls, a.user, a.password) == (True, "u", "p") for a in learned)
-    # A server announced by number shows the certificate of the name that we know.
+    # A server that is announced by IP address must present a certificate for the known name.
     assert [a.tls_name for a in learned] == ["a.example", None, "a.example"]
-    known.learn(learned[0], ["10.0.0.9:1"])
-    assert [a.place for a in known.in_order()] == [("a.example", 1), ("10.0.0.9", 1)]
-    assert known.in_order()[1].tls_name == "a.example"
+    known.update_discovered(learned[0], ["10.0.0.9:1"])
+    assert [a.endpoint for a in known.all_servers()] == [("a.example", 1), ("10.0.0.9", 1)]
+    assert known.all_servers()[1].tls_name == "a.example"
 
 
-def test_nothing_is_learned_where_nothing_may_be() -> None:
+def test_discovery_can_be_disabled() -> None:
     known = pool("a", discover=False)
-    known.learn(known.in_order()[0], ["b:1"])
+    known.update_discovered(known.all_servers()[0], ["b:1"])
     assert len(known) == 1
 
 
-def test_the_lost_server_comes_last_and_leaving_ones_behind_it() -> None:
+def test_the_lost_server_and_lame_ducks_come_last() -> None:
     known = pool("a", "b", "c", "d")
-    a, b, c, d = known.in_order()
+    a, b, c, d = known.all_servers()
     orders = {tuple(known.candidates(a)) for _ in range(100)}
     assert {order[-1] for order in orders} == {a}
     assert {order[0] for order in orders} == {b, c, d}
-    known.leave(b)
+    known.mark_lame_duck(b)
     assert known.candidates(a)[-2:] == [a, b]
-    assert b not in known.others(a)
-    known.stay(b)
-    assert b in known.others(a)
+    assert b not in known.migration_candidates(a)
+    known.clear_lame_duck(b)
+    assert b in known.migration_candidates(a)
 
 
-def test_pauses_grow_to_a_bound() -> None:
-    pauses = pool("a").pauses()
+def test_the_backoff_grows_to_a_bound() -> None:
+    pauses = pool("a").backoff_seconds()
     found = [next(pauses) for _ in range(30)]
     assert 0.01 <= found[0] <= 0.02
     assert all(1.0 <= pause <= 2.0 for pause in found[10:])
@@ -305,7 +307,7 @@ def test_pauses_grow_to_a_bound() -> None:
 # INFO and the handshake
 
 
-def test_info_of_a_newer_server_is_understood() -> None:
+def test_unknown_fields_of_info_are_ignored() -> None:
     info = decode_info(
         b'INFO {"max_payload":5,"connect_urls":["a:1"],"ldm":true,"nonce":"n","xkey":"new"} '
     )
@@ -339,7 +341,7 @@ def test_a_nonce_is_signed() -> None:
     assert told["tls_required"] is False
     assert shaking.receive(b"PO") is Step.NEED_DATA
     assert shaking.receive(b"NG\r\nMSG rest") is Step.READY
-    assert shaking.rest == b"MSG rest"
+    assert shaking.trailing_bytes == b"MSG rest"
 
 
 def test_tls_first_comes_before_info() -> None:
@@ -360,13 +362,13 @@ def test_nothing_secret_is_sent_before_tls() -> None:
             handshake(options, url).receive(b"INFO {}\r\n")
 
 
-def test_a_refusal_behind_info_in_one_packet_is_heard() -> None:
+def test_a_refusal_in_the_packet_of_info_is_handled() -> None:
     with pytest.raises(NatsRefused, match="maximum connections") as caught:
         handshake().receive(b"INFO {}\r\n-ERR 'maximum connections exceeded'\r\n")
     assert caught.value.kind is ErrorKind.CONNECTIONS
 
 
-def test_what_is_no_nats_server() -> None:
+def test_a_server_that_does_not_speak_nats_is_refused() -> None:
     with pytest.raises(RemoteProtocolError, match="is it a NATS"):
         handshake().receive(b"HTTP/1.1 400 Bad Request\r\n")
     with pytest.raises(RemoteProtocolError, match="no line end"):

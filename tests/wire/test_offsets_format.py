@@ -1,4 +1,4 @@
-"""The subject and value of a commit: one meaning each, and nothing else is taken."""
+"""The subject and value of a commit are unambiguous, and other text is refused."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_a_subject_is_read_back(consumer: str, stream: str, partition: int) -> N
     assert parse_commit_subject(subject) == key
 
 
-def test_subjects_look_as_documented() -> None:
+def test_subjects_are_as_documented() -> None:
     assert (
         commit_subject(OffsetKey("billing", "flights", 0)) == "_bascule.offsets.billing.flights.0"
     )
@@ -66,7 +66,7 @@ def test_subjects_look_as_documented() -> None:
         "",
     ],
 )
-def test_another_subject_is_refused(subject: str) -> None:
+def test_an_invalid_subject_is_refused(subject: str) -> None:
     with pytest.raises(ValueError, match=r"expected|not valid|decode"):
         parse_commit_subject(subject)
 
@@ -89,7 +89,7 @@ def test_a_value_is_read_back(offset: int, epoch: int, metadata: str, committed_
     }
 
 
-def test_an_offset_is_enough_and_more_is_passed_over() -> None:
+def test_only_the_offset_is_required_and_unknown_fields_are_ignored() -> None:
     assert decode_commit(b'{"offset": 7}') == Commit(offset=7)
     assert decode_commit(b' {"host": "a", "offset": 7} ') == Commit(offset=7)
 
@@ -113,13 +113,13 @@ def test_an_offset_is_enough_and_more_is_passed_over() -> None:
         b'{"offset": 7, "metadata": "%b"}' % (b"m" * (METADATA_BYTES_MAX + 1)),
     ],
 )
-def test_another_value_is_refused(value: bytes) -> None:
+def test_an_invalid_value_is_refused(value: bytes) -> None:
     with pytest.raises(ValueError, match=r"\w"):
         decode_commit(value)
 
 
 @given(st.binary(max_size=80))
-def test_any_bytes_are_read_or_refused(data: bytes) -> None:
+def test_arbitrary_bytes_are_decoded_or_refused(data: bytes) -> None:
     for read in (decode_commit, lambda raw: parse_commit_subject(raw.decode())):
         try:
             read(data)  # type: ignore[operator]
@@ -128,6 +128,6 @@ def test_any_bytes_are_read_or_refused(data: bytes) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "a\nb", "a\x00", "x" * 201, "é" * 101])
-def test_names_that_consumers_cannot_have(name: str) -> None:
+def test_invalid_names_of_consumers_are_refused(name: str) -> None:
     with pytest.raises(InvalidName, match="consumer"):
         check_consumer(name)

@@ -1,4 +1,4 @@
-"""Golden vectors: bytes that foreign encoders made, both ways. See tests/vectors/README.md."""
+"""Golden vectors: decode and encode the bytes of foreign encoders. See tests/vectors/README.md."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _field(spec: FieldSpec, value: Any) -> Any:
 
 
 def comparable(value: Any) -> Any:
-    """Content only: a list equals a tuple, a view equals its bytes."""
+    """Compare content only: a list equals a tuple, a view equals its bytes."""
     if isinstance(value, Structure):
         return {s.name: comparable(getattr(value, s.name)) for s in field_specs(type(value))}
     if isinstance(value, memoryview):

@@ -1,20 +1,20 @@
-"""Bytes of the protocols spoken at the listeners, without any input or output.
+"""The protocols of the listeners as pure code: bytes in, messages out, no input or output.
 
-Promises: whatever a stranger sends, the only error that comes out is `RemoteProtocolError`, with
-the field and the byte; memory grows with bytes received, never with numbers claimed in them.
-Never: opens a socket, reads a clock, looks inside record batches.
+Promises: for any bytes received the only error raised is `RemoteProtocolError`, with field and
+byte. Memory use depends on the bytes received, never on sizes and counts that they claim.
+Never: opens a socket, reads a clock, reads the content of record batches.
 
-The log protocol (Kafka's), from the bottom up:
+Kafka's protocol, from the bottom up:
 
-    primitives   varints, strings, counts; every bound checked
+    primitives   varints, strings, counts; every bound is checked
     schema       messages as annotated dataclasses: one class, all versions
     messages/    the messages, one module per API
-    codec        description -> straight-line decoder or encoder per version, compiled on first use
+    codec        description -> decoder and encoder of each version, generated at first use
     frame        size-prefixed frames
     connection   ServerConnection and ClientConnection
     error_codes  error class <-> code
 
-Asking, whatever moves the bytes:
+A client, independent of the transport:
 
     connection = ClientConnection(client_id="me", frame_bytes_max=64 << 20)
     sock.sendall(connection.send(ApiVersionsRequest()))
@@ -23,9 +23,9 @@ Asking, whatever moves the bytes:
     connection.negotiate(event.message)
     sock.sendall(connection.send(FetchRequest(topics=[...])))          # highest common version
 
-Fields that a version lacks are left out when encoding and get their defaults when decoding, so
-a request may carry both `topic` and `topic_id`. `FetchPartitionResponse.records` is a memoryview
-of the received frame, valid as long as it is held.
+Fields that a version does not have are omitted when encoding and get their defaults when decoding.
+So a request may have both `topic` and `topic_id`. `FetchPartitionResponse.records` is a memoryview
+of the received frame. It stays valid as long as it is referenced.
 
-The NATS client protocol lives in `nats` and `subjects`.
+The NATS client protocol is in `nats` and `subjects`.
 """

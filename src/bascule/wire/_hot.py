@@ -1,14 +1,14 @@
-"""The NATS protocol per message: what a server sends, and acks going back.
+"""The per-message work of the NATS protocol: parse messages from a server, format acks.
 
-Bytes come from strangers, so every position is checked against the end before it is read.
+The bytes are untrusted, so every position is checked against the end before it is read.
 
-An *ack entry* remembers whom to ack; `bascule.ingest` writes them, `format_acks` reads them::
+An *ack entry* holds what an ack needs. `bascule.ingest` writes entries, `format_acks` reads them::
 
     kind 0: 0 | record index u32 | length u16, reply subject
     kind 1: 1 | record index u32 | length u16, ack inbox | length u16, correlation id
               | ack policy u8 | length u16, message subject
 
-Numbers are little-endian. Kind 0 is answered with JSON, kind 1 with a Liftbridge Ack envelope.
+Numbers are little-endian. The ack for kind 0 is JSON, for kind 1 a Liftbridge Ack envelope.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ MALFORMED = 3
 @cython.exceptval(check=False)
 @cython.returns(cython.longlong)
 def _number(buf: cython.const[cython.uchar][::1], at: cython.Py_ssize_t, end: cython.Py_ssize_t):
-    """The decimal number that fills `buf[at:end]`, or -1; the caller checked the range."""
+    """The decimal number in `buf[at:end]`, or -1. The caller has checked the range."""
     value: cython.longlong = 0
     digit: cython.int
     position: cython.Py_ssize_t
@@ -61,7 +61,7 @@ def _number(buf: cython.const[cython.uchar][::1], at: cython.Py_ssize_t, end: cy
 @cython.exceptval(check=False)
 @cython.returns(cython.Py_ssize_t)
 def _line_end(buf: cython.const[cython.uchar][::1], at: cython.Py_ssize_t, end: cython.Py_ssize_t):
-    """The position of the CR of the next CR LF, or -1; the caller checked the range."""
+    """The position of the CR of the next CR LF, or -1. The caller has checked the range."""
     position: cython.Py_ssize_t = at
     while position < end - 1:
         if buf[position] == 13 and buf[position + 1] == 10:
@@ -79,17 +79,18 @@ def parse_messages(
     messages: cython.int[::1],
     state: cython.longlong[::1],
 ) -> int:
-    """Parse MSG and HMSG operations from `buf[start:end]` and return how many were found.
+    """Parse MSG and HMSG operations from `buf[start:end]`; returns how many were found.
 
-    `messages` takes 8 numbers each (`MESSAGE_FIELDS`), positions absolute in `buf`. Parsing stops
-    at what is not a complete message; then `state` holds
+    Writes 8 numbers per message to `messages` (`MESSAGE_FIELDS`). Positions are absolute in `buf`.
+    Parsing stops at the first operation that is not a complete message. `state` is then
 
-    0. the position up to which everything is consumed;
-    1. why: NEED_DATA, MESSAGES_FULL, CONTROL_LINE (PING, INFO, -ERR ...: the line is
-       `buf[state[0]:state[2]]` without CR LF, the next operation at `state[2] + 2`) or MALFORMED;
-    2. see CONTROL_LINE; with NEED_DATA how many bytes the operation at `state[0]` takes at least.
+    0. the position of that operation: everything before it is consumed;
+    1. the reason: NEED_DATA, MESSAGES_FULL, CONTROL_LINE (PING, INFO, -ERR ...: the line is
+       `buf[state[0]:state[2]]` without CR LF, and the next operation is at `state[2] + 2`) or
+       MALFORMED;
+    2. for CONTROL_LINE see there; for NEED_DATA the minimum size of the operation in bytes.
 
-    Longer bodies than `body_bytes_max` and longer lines than `line_bytes_max` are MALFORMED.
+    A body longer than `body_bytes_max` or a line longer than `line_bytes_max` is MALFORMED.
     """
     at: cython.Py_ssize_t = start
     op: cython.Py_ssize_t = start
@@ -142,7 +143,7 @@ def parse_messages(
                 break
             if has_headers:
                 at += 1
-            # "MSG" and one blank, however it is spelled.
+            # "MSG" in upper or lower case, and a space or tab.
             if end - at < 4:
                 needed = end - op + 1
                 break
@@ -264,7 +265,7 @@ def _put(
     out: cython.uchar[::1],
     to: cython.Py_ssize_t,
 ):
-    """Copy `length` bytes and return the position behind them; the caller checked both ranges."""
+    """Copy `length` bytes; returns the position after them. The caller has checked both ranges."""
     if length > 0:
         if cython.compiled:
             memcpy(cython.address(out[to]), cython.address(source[at]), length)
@@ -281,7 +282,7 @@ def _put(
 @cython.exceptval(check=False)
 @cython.returns(cython.Py_ssize_t)
 def _put_number(out: cython.uchar[::1], to: cython.Py_ssize_t, value: cython.longlong):
-    """Write a number from 0 up in decimal; the caller made room."""
+    """Write a non-negative number in decimal. The caller has checked that there is room."""
     digits: cython.Py_ssize_t = 1
     left: cython.longlong = value
     position: cython.Py_ssize_t
@@ -338,7 +339,7 @@ def _put_field(
     at: cython.Py_ssize_t,
     length: cython.Py_ssize_t,
 ):
-    """Write a length-delimited protobuf field; an empty one is left out, as proto3 does."""
+    """Write a length-delimited protobuf field. An empty field is omitted, as in proto3."""
     if length <= 0:
         return to
     out[to] = tag
@@ -359,13 +360,14 @@ def format_acks(
     error: cython.int,
     out: cython.uchar[::1],
 ) -> int:
-    """Write a PUB for every ack entry and return how many bytes they take.
+    """Write a PUB for every ack entry; returns the number of bytes written.
 
-    JSON is `head`, sequence (offset + 1), `middle`, offset, `tail`; without a middle there is no
-    sequence, without a tail no offset. With `error` > 0 a Liftbridge Ack carries that and no
-    offset. Record i has offset base_offset + i.
-    `out` needs 200 bytes, twice the entry's own, and the lengths of head, middle, tail, stream and
-    stream subject per entry.
+    The JSON text is `head`, sequence (offset + 1), `middle`, offset, `tail`. If `middle` is empty,
+    there is no sequence; if `tail` is empty, there is no offset. If `error` > 0, a Liftbridge Ack
+    has that error and no offset. Record i has offset base_offset + i.
+
+    For each entry `out` needs 200 bytes, twice the size of the entry, and the lengths of `head`,
+    `middle`, `tail`, `stream` and `stream_subject`.
     """
     at: cython.Py_ssize_t = 0
     end: cython.Py_ssize_t = len(entries)
@@ -442,7 +444,7 @@ def format_acks(
                     to = _put_number(out, to, offset)
                     to = _put(tail, 0, len(tail), out, to)
             else:
-                # The size stands before the body and is known after it: five digits are kept.
+                # The size precedes the body but is known after it, so five digits are reserved.
                 body = to + 7
                 out[body] = 0xB9
                 out[body + 1] = 0x0E
@@ -484,5 +486,5 @@ def format_acks(
             out[to + 1] = 10
             to += 2
     if bad:
-        raise IndexError("an ack entry is cut short, or there is no room for its ack")
+        raise IndexError("an ack entry is incomplete, or `out` is too small for its ack")
     return to

@@ -1,11 +1,11 @@
-"""Both ends of a connection as pure objects: bytes in, requests or responses out.
+"""Both ends of a Kafka connection as pure objects: bytes in, requests or responses out.
 
     request   int16 api key, int16 version, int32 correlation id, nullable string client id,
               tagged fields (header v2, where the request is flexible), body
     response  int32 correlation id, tagged fields (header v1, where flexible; never for
               ApiVersions), body
 
-The client id is never compact, not even in header v2 (KIP-482).
+The client id is never a compact string, not even in header v2 (KIP-482).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from struct import Struct
 from typing import Any, Final, Literal, TypeVar
 
 from bascule.errors import LocalProtocolError, RemoteProtocolError
-from bascule.wire.codec import decode, encode
+from bascule.wire.codec import decode, decode_prefix, encode
 from bascule.wire.error_codes import ErrorCode
 from bascule.wire.frame import FrameReader, frame_bytes, frame_pieces
 from bascule.wire.messages import REQUESTS
@@ -40,7 +40,7 @@ ResponseT = TypeVar("ResponseT", bound=Message)
 
 
 class Need(Enum):
-    """What a connection needs before it can go on."""
+    """What a connection needs to continue."""
 
     DATA = "data"
 
@@ -54,17 +54,19 @@ class ReceivedRequest:
 
     api_key: int
     version: int
-    """As sent. For ApiVersions it may be one that is not served."""
+    """As sent. For ApiVersions it may be a version that is not served."""
     correlation_id: int
     client_id: str | None
     message: Request[Any]
-    answer_version: int
+    response_version: int
     """The version to encode the response in."""
+    trailing_bytes: int = 0
+    """Bytes of the frame after the request. They are ignored, as in Kafka."""
 
 
 @dataclass(slots=True)
 class ReceivedResponse:
-    """One response, decoded, with the request it answers."""
+    """One response, decoded, and its request."""
 
     correlation_id: int
     request: Request[Any]
@@ -72,31 +74,39 @@ class ReceivedResponse:
 
 
 class ServerConnection:
-    """The serving end: requests out of bytes, frames out of responses.
+    """The server's end: decodes requests and encodes responses.
 
-    `served` maps API keys to the versions that are answered; anything else is a protocol error,
-    but for ApiVersions, which arrives with `answer_version` 0 (KIP-511).
+    `served` maps API keys to served versions. Any other key or version is a protocol error, except
+    an unknown version of ApiVersions. That request is returned with `response_version` 0 (KIP-511).
     """
 
-    __slots__ = ("_failure", "_frames", "_served")
+    __slots__ = ("_failure", "_frames", "_requests", "_served")
 
-    def __init__(self, *, served: Mapping[int, Versions], frame_bytes_max: int) -> None:
+    def __init__(
+        self,
+        *,
+        served: Mapping[int, Versions],
+        frame_bytes_max: int,
+        requests: Mapping[int, type[Request[Any]]] = REQUESTS,
+    ) -> None:
+        """`requests` has the class of each api key."""
         self._served = served
+        self._requests = requests
         self._frames = FrameReader(frame_bytes_max=frame_bytes_max)
         self._failure: RemoteProtocolError | None = None
 
     @property
     def buffered_bytes(self) -> int:
-        """Bytes received that no request was made of yet."""
+        """Bytes received that are not yet decoded to requests."""
         return self._frames.buffered_bytes
 
     @property
     def allocated_bytes(self) -> int:
-        """Memory that bytes received take, and room for those to come."""
+        """Memory of the receive buffer."""
         return self._frames.allocated_bytes
 
     def get_buffer(self) -> memoryview:
-        """Room for the bytes that come next."""
+        """A buffer to receive the next bytes into."""
         return self._frames.get_buffer()
 
     def received(self, count: int) -> None:
@@ -110,8 +120,8 @@ class ServerConnection:
     def next_event(self) -> ReceivedRequest | Literal[Need.DATA]:
         """The next request, or NEED_DATA.
 
-        Raises: RemoteProtocolError saying what is wrong where; the connection is then over, and
-        every later call raises the same.
+        Raises: RemoteProtocolError. The connection has then failed, and every later call raises
+        the same error.
         """
         if self._failure is not None:
             raise self._failure
@@ -127,16 +137,16 @@ class ServerConnection:
         if end < _REQUEST_HEAD.size:
             raise cut_short("request header", 0, _REQUEST_HEAD.size, end)
         api_key, version, correlation_id = _REQUEST_HEAD.unpack_from(frame)
-        kind = REQUESTS.get(api_key)
+        kind = self._requests.get(api_key)
         versions = self._served.get(api_key)
         if kind is None or versions is None:
             raise RemoteProtocolError(f"request header at byte 0: api key {api_key} is not served")
-        answer_version = version
+        response_version = version
         if version not in versions:
             if api_key != ApiVersionsRequest.API_KEY:
                 raise RemoteProtocolError(
                     f"request header at byte 2: {kind.__name__} version {version} is not served, "
-                    f"versions {versions} are"
+                    f"expected {versions}"
                 )
             return ReceivedRequest(api_key, version, correlation_id, None, ApiVersionsRequest(), 0)
         client_id, position = read_nullable_string(
@@ -144,13 +154,22 @@ class ServerConnection:
         )
         if version in kind.FLEXIBLE:
             _, position = read_tags(frame, position, end, "request header")
-        message = decode(kind, version, frame, position)
-        return ReceivedRequest(api_key, version, correlation_id, client_id, message, answer_version)
+        # librdkafka sends three extra bytes with a Metadata request for all topics.
+        message, position = decode_prefix(kind, version, frame, position)
+        return ReceivedRequest(
+            api_key,
+            version,
+            correlation_id,
+            client_id,
+            message,
+            response_version,
+            trailing_bytes=end - position,
+        )
 
     def send(self, request: ReceivedRequest, response: Message) -> list[Piece]:
-        """The frame that answers `request`: bytes, with each `SizedPiece` in its place."""
+        """The frame of the response to `request`: bytes, and each `SizedPiece` in its position."""
         assert type(response) is request.message.RESPONSE
-        version = request.answer_version
+        version = request.response_version
         parts: list[Piece] = [_CORRELATION.pack(request.correlation_id)]
         if _has_response_tags(type(response), version):
             parts.append(b"\0")
@@ -159,10 +178,10 @@ class ServerConnection:
 
 
 class ClientConnection:
-    """The asking end: frames out of requests, responses out of bytes, in the order asked.
+    """The client's end: encodes requests and decodes responses, in the order of the requests.
 
-    Versions are the highest both sides know once `negotiate` has been told; before that only
-    ApiVersions, or a request with its version given, can be sent.
+    After `negotiate` a request has the highest version that both sides know. Before it only
+    ApiVersions, or a request with an explicit version, can be sent.
     """
 
     __slots__ = ("_client_id", "_correlation_id", "_failure", "_frames", "_pending", "_versions")
@@ -177,11 +196,11 @@ class ClientConnection:
 
     @property
     def in_flight(self) -> int:
-        """Requests sent and not yet answered."""
+        """Requests without a response so far."""
         return len(self._pending)
 
     def negotiate(self, response: ApiVersionsResponse) -> None:
-        """Take the versions the other side serves."""
+        """Store the versions that the server serves."""
         for api in response.api_keys:
             known = REQUESTS.get(api.api_key)
             if known is None:
@@ -193,20 +212,20 @@ class ClientConnection:
     def version_of(self, request: type[Request[Any]]) -> int:
         """The version that `send` uses.
 
-        Raises: LocalProtocolError where the other side serves none that we know.
+        Raises: LocalProtocolError if the server serves no version that is known here.
         """
         if request is ApiVersionsRequest:
             return self._versions.get(request.API_KEY, ApiVersionsRequest.VERSIONS.last)
         version = self._versions.get(request.API_KEY)
         if version is None:
             raise LocalProtocolError(
-                f"the other side serves no version of {request.__name__} that is known here "
-                f"({request.VERSIONS})"
+                f"the server serves no known version of {request.__name__}, "
+                f"expected one of {request.VERSIONS}"
             )
         return version
 
     def send(self, request: Request[Any], *, version: int | None = None) -> bytes:
-        """The frame that asks `request`; its response comes out of `next_event` in turn."""
+        """The frame of `request`. `next_event` returns responses in the order of the requests."""
         if version is None:
             version = self.version_of(type(request))
         correlation_id = self._correlation_id
@@ -221,7 +240,7 @@ class ClientConnection:
         return data
 
     def get_buffer(self) -> memoryview:
-        """Room for the bytes that come next: the rest of a large response once it has begun."""
+        """A buffer to receive the next bytes into: the rest of a large response if one began."""
         return self._frames.get_buffer()
 
     def received(self, count: int) -> None:
@@ -233,9 +252,9 @@ class ClientConnection:
         self._frames.feed(data)
 
     def next_event(self) -> ReceivedResponse | Literal[Need.DATA]:
-        """The next response, or NEED_DATA; record batches in it are views that stay valid.
+        """The next response, or NEED_DATA. Record batches in it are views that stay valid.
 
-        Raises: RemoteProtocolError, and the same again on every later call.
+        Raises: RemoteProtocolError; every later call raises the same error.
         """
         if self._failure is not None:
             raise self._failure
@@ -253,7 +272,8 @@ class ClientConnection:
         (correlation_id,) = _CORRELATION.unpack_from(frame)
         if not self._pending:
             raise RemoteProtocolError(
-                f"response header at byte 0: correlation id {correlation_id}, nothing was asked"
+                f"response header at byte 0: correlation id {correlation_id}, but no request is "
+                "in flight"
             )
         expected, request, version = self._pending.popleft()
         if correlation_id != expected:

@@ -1,4 +1,4 @@
-"""The one table between our errors and the protocol's error codes."""
+"""The table of our errors and the protocol's error codes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from bascule import errors
 
 
 class ErrorCode(IntEnum):
-    """Codes we send or act upon. Source: `org.apache.kafka.common.protocol.Errors`."""
+    """Codes that we send or handle. Source: `org.apache.kafka.common.protocol.Errors`."""
 
     UNKNOWN_SERVER_ERROR = -1
     NONE = 0
@@ -21,6 +21,7 @@ class ErrorCode(IntEnum):
     REQUEST_TIMED_OUT = 7
     OFFSET_METADATA_TOO_LARGE = 12
     COORDINATOR_NOT_AVAILABLE = 15
+    NOT_COORDINATOR = 16
     INVALID_TOPIC = 17
     ILLEGAL_GENERATION = 22
     INVALID_GROUP_ID = 24
@@ -32,6 +33,7 @@ class ErrorCode(IntEnum):
     FETCH_SESSION_ID_NOT_FOUND = 70
     FENCED_LEADER_EPOCH = 74
     UNKNOWN_LEADER_EPOCH = 75
+    STALE_BROKER_EPOCH = 77
     OFFSET_NOT_AVAILABLE = 78
     UNKNOWN_TOPIC_ID = 100
 
@@ -52,7 +54,7 @@ _CODES: Final[tuple[tuple[type[errors.BasculeError], ErrorCode], ...]] = (
     (errors.LocalProtocolError, ErrorCode.UNSUPPORTED_VERSION),
     (errors.RemoteProtocolError, ErrorCode.INVALID_REQUEST),
 )
-"""First row that fits wins, both ways."""
+"""In both directions the first matching row is used."""
 
 _CLASSES: Final[dict[int, type[errors.BasculeError]]] = {
     int(code): kind for kind, code in reversed(_CODES)
@@ -64,7 +66,7 @@ _CLASSES[ErrorCode.OFFSET_NOT_AVAILABLE] = errors.CannotReplicate
 
 
 def code_of(error: BaseException) -> ErrorCode:
-    """The code that tells a client about `error`; an OSError is the disk's."""
+    """The code for `error`. An OSError is an error of the disk."""
     for kind, code in _CODES:
         if isinstance(error, kind):
             return code
@@ -74,12 +76,12 @@ def code_of(error: BaseException) -> ErrorCode:
 
 
 def error_class_of(code: int) -> type[errors.BasculeError]:
-    """The class for a code that a server sent; `BasculeError` itself for one not in the table."""
+    """The error class for a code; `BasculeError` for a code that is not in the table."""
     return _CLASSES.get(code, errors.BasculeError)
 
 
 def code_name(code: int) -> str:
-    """`OFFSET_OUT_OF_RANGE (1)`; `error (9999)` for one not in the table."""
+    """For example `OFFSET_OUT_OF_RANGE (1)`; `error (9999)` for an unknown code."""
     try:
         return f"{ErrorCode(code).name} ({code})"
     except ValueError:

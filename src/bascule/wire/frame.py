@@ -1,11 +1,11 @@
 """Frames: an int32 size, then that many bytes.
 
     +--------------+----------------------+
-    | int32 size   | size bytes of frame  |   and so on, back to back
+    | int32 size   | size bytes of frame  |   repeated, back to back
     +--------------+----------------------+
 
-No input or output here: the owner receives into `get_buffer()` and says how much came. What was
-handed out stays valid for ever: a buffer is filled once, and never moved or written again.
+There is no input or output here. The owner receives into `get_buffer()` and reports the number of
+bytes. Frames that were returned stay valid: received bytes are never moved or overwritten.
 """
 
 from __future__ import annotations
@@ -19,16 +19,17 @@ from bascule.wire.primitives import INT32_MAX, Piece, size_of
 
 SIZE_BYTES: Final = 4
 CHUNK_BYTES: Final = 16 << 10
-"""Room for frames of unknown size: some hundred ordinary requests, cheap for an idle connection."""
+"""Buffer size while no frame size is known. Holds some hundred usual requests, and costs little
+memory for an idle connection."""
 _SIZE = Struct(">i")
 
 
 class FrameReader:
-    """Cuts a stream of bytes into frames.
+    """Splits a stream of bytes into frames.
 
-    `frame_bytes_max` bounds a frame and is checked as soon as its size has arrived. Frames up to
-    `eager_bytes` get their whole buffer at once; a larger one gets room as its bytes come, so a
-    size alone never costs memory.
+    `frame_bytes_max` bounds a frame. It is checked as soon as the size has arrived. A frame of up
+    to `eager_bytes` gets its whole buffer at once. The buffer of a larger frame grows with the
+    bytes received, so a claimed size alone takes no memory.
     """
 
     __slots__ = ("_buffer", "_eager_bytes", "_frame_bytes_max", "_size", "_start", "_stop")
@@ -38,15 +39,15 @@ class FrameReader:
         self._eager_bytes = eager_bytes
         self._buffer = bytearray()
         self._start = 0
-        """Where the first frame not yet taken begins."""
+        """Start of the first frame that is not yet returned."""
         self._stop = 0
-        """Where the bytes received end."""
+        """End of the received bytes."""
         self._size = -1
-        """Size of the frame at `_start`, -1 while it is not known."""
+        """Size of the frame at `_start`, -1 if it is not yet known."""
 
     @property
     def buffered_bytes(self) -> int:
-        """Bytes received and not yet taken as frames."""
+        """Bytes received and not yet returned as frames."""
         return self._stop - self._start
 
     @property
@@ -55,18 +56,18 @@ class FrameReader:
         return len(self._buffer)
 
     def get_buffer(self) -> memoryview:
-        """Room for what comes next, at least one byte; `received` says how much of it was used."""
+        """A buffer of at least one byte to receive into. Then call `received`."""
         if self._stop == len(self._buffer):
             self._make_room()
         return memoryview(self._buffer)[self._stop :]
 
     def received(self, count: int) -> None:
-        """The first `count` bytes of the room from `get_buffer` were filled."""
+        """The first `count` bytes of `get_buffer()` were received."""
         assert 0 <= count <= len(self._buffer) - self._stop
         self._stop += count
 
     def feed(self, data: bytes | bytearray | memoryview) -> None:
-        """Take bytes that were received elsewhere; copies them."""
+        """Add bytes that were received into another buffer; copies them."""
         view = memoryview(data)
         while len(view):
             room = self.get_buffer()
@@ -76,9 +77,9 @@ class FrameReader:
             view = view[taken:]
 
     def next_frame(self) -> memoryview | None:
-        """The next whole frame without its size, or None where more bytes are needed.
+        """The next whole frame without its size, or None if more bytes are needed.
 
-        Raises: RemoteProtocolError where the size is negative or above the bound.
+        Raises: RemoteProtocolError if the size is negative or above the bound.
         """
         if self._size < 0:
             if self._stop - self._start < SIZE_BYTES:
@@ -114,10 +115,10 @@ class FrameReader:
 
 
 def frame_pieces(parts: Sequence[Piece]) -> list[Piece]:
-    """One frame around `parts`: neighbouring bytes joined, each `SizedPiece` kept as it is."""
+    """One frame of `parts`: adjacent bytes are joined, each `SizedPiece` is kept."""
     total = sum(map(size_of, parts))
     if total > INT32_MAX:
-        raise LocalProtocolError(f"a frame of {total} bytes, at most {INT32_MAX} are allowed")
+        raise LocalProtocolError(f"frame has {total} bytes, at most {INT32_MAX} are allowed")
     pieces: list[Piece] = []
     run: list[bytes | bytearray | memoryview] = [_SIZE.pack(total)]
     for part in parts:
@@ -133,7 +134,7 @@ def frame_pieces(parts: Sequence[Piece]) -> list[Piece]:
 
 
 def frame_bytes(parts: Sequence[Piece]) -> bytes:
-    """One frame around `parts`, none of which may be a `SizedPiece`."""
+    """One frame of `parts`, none of which may be a `SizedPiece`."""
     (piece,) = frame_pieces(parts)
     assert isinstance(piece, bytes)
     return piece

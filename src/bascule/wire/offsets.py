@@ -1,17 +1,17 @@
-"""The records of `_offsets`, the stream in which consumers keep how far they have come.
+"""The records of `_offsets`, the stream with the committed offsets of consumers.
 
 A commit is a NATS message on `_bascule.offsets.CONSUMER.STREAM.PARTITION`. That subject is the
-record's key, and the stream is compacted by key, so the last commit of each stays. Its value is
-JSON::
+record's key, and the stream is compacted by key, so the last commit of each subject remains. The
+value is JSON::
 
     {"offset": 42, "leader_epoch": 3, "metadata": "", "committed_ms": 1764000000000}
 
-Only `offset` has to be there: the first offset the consumer has not yet done. A message with header
-`KV-Operation: DEL` (a null value in the log) removes the commit.
+Only `offset` is required: the first offset that the consumer has not processed. A message with the
+header `KV-Operation: DEL` (a null value in the log) removes the commit.
 
-Consumer and stream are one token each: letters, digits, `_` and `-` stand for themselves,
-every other byte of the name's UTF-8 is written `%XX`. So a stream `eu.flights` is `eu%2Eflights`,
-and a subject has one meaning.
+Consumer and stream are one token each. Letters, digits, `_` and `-` are written unchanged. Every
+other byte of the name's UTF-8 is written as `%XX`. So the stream `eu.flights` is `eu%2Eflights`,
+and each subject has exactly one meaning.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from bascule.errors import InvalidName
 OFFSETS_STREAM: Final = "_offsets"
 SUBJECT_PREFIX: Final = "_bascule.offsets."
 OFFSETS_SUBJECT: Final = "_bascule.offsets.*.*.*"
-"""What the stream subscribes to: messages with another number of tokens are no commits."""
+"""The subject of the stream. Messages with another number of tokens are not commits."""
 
 CONSUMER_BYTES_MAX: Final = 200
-"""As long as a stream's name; escaped, both fit a NATS subject."""
+"""A consumer name and a stream name fit a NATS subject when escaped."""
 METADATA_BYTES_MAX: Final = 4_096
 """From Kafka's offset.metadata.max.bytes."""
 
@@ -40,11 +40,11 @@ _OFFSET_MAX: Final = (1 << 63) - 1
 _PLAIN_SUBJECT: Final = re.compile(
     r"_bascule\.offsets\.([A-Za-z0-9_-]{1,200})\.([A-Za-z0-9_-]+)\.(0|[1-9][0-9]{0,8})"
 )
-"""Nothing is escaped: almost every subject, and read ten times as fast."""
+"""A subject without escapes. Almost all subjects match, and parsing is ten times as fast."""
 
 
 class OffsetKey(NamedTuple):
-    """Whose offset, and of which log."""
+    """The consumer, stream and partition of a commit."""
 
     consumer: str
     stream: str
@@ -52,24 +52,24 @@ class OffsetKey(NamedTuple):
 
 
 class Commit(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
-    """The value of a commit; what is left out has its default."""
+    """The value of a commit. Omitted fields have their defaults."""
 
     offset: Annotated[int, Meta(ge=0, le=_OFFSET_MAX)]
-    """The first offset the consumer has not yet done."""
+    """The first offset that the consumer has not processed."""
     leader_epoch: Annotated[int, Meta(ge=-1, le=(1 << 31) - 1)] = -1
-    """Of the record before `offset`; -1 where the consumer does not say."""
+    """The leader epoch of the record before `offset`; -1 if unknown."""
     metadata: str = ""
     committed_ms: Annotated[int, Meta(ge=0, le=_OFFSET_MAX)] = 0
-    """Unix time; 0 where the committer does not say, and then the record's own time counts."""
+    """Unix time; 0 if unknown. The record's timestamp is then used."""
 
 
 _DECODER: Final = msgspec.json.Decoder(Commit)
 
 
 def check_consumer(name: str) -> None:
-    """Return if `name` can name a consumer: 1 to 200 bytes of printable text.
+    """Check the name of a consumer: 1 to 200 bytes of printable text.
 
-    Raises: InvalidName saying which rule is broken.
+    Raises: InvalidName naming the violated rule.
     """
     if not name:
         raise InvalidName("consumer", name, "it is empty")
@@ -81,13 +81,13 @@ def check_consumer(name: str) -> None:
 
 
 def commit_subject(key: OffsetKey) -> str:
-    """The subject on which `key` commits: its record's key. Raises: InvalidName."""
+    """The subject of the commits of `key`, which is the record's key. Raises: InvalidName."""
     check_consumer(key.consumer)
     return f"{SUBJECT_PREFIX}{_token(key.consumer)}.{_token(key.stream)}.{key.partition}"
 
 
 def parse_commit_subject(subject: str) -> OffsetKey:
-    """The key that `commit_subject` writes so. Raises: ValueError for every other text."""
+    """The inverse of `commit_subject`. Raises: ValueError for every other text."""
     if plain := _PLAIN_SUBJECT.fullmatch(subject):
         return OffsetKey(plain[1], plain[2], int(plain[3]))
     tokens = subject.removeprefix(SUBJECT_PREFIX).split(".")
@@ -110,7 +110,7 @@ def encode_commit(commit: Commit) -> bytes:
 
 
 def decode_commit(value: bytes) -> Commit:
-    """Raises: ValueError saying what is wrong; fields it does not know are passed over."""
+    """Decode the value of a commit's record; ignores unknown fields. Raises: ValueError."""
     try:
         commit = _DECODER.decode(value)
     except (msgspec.DecodeError, RecursionError) as error:

@@ -1,9 +1,9 @@
-"""The protocol's variable-length values: read with every bound checked, written as parts.
+"""The variable-length values of Kafka's protocol: readers with bounds checks, and writers.
 
-Readers take `(view, position, end, what)` and return `(value, next position)`; nothing at or
-beyond `end` is looked at, and a length is compared with the bytes that are there before anything
-of that length is made. `what` names the field in errors. Source: the "Protocol Primitive Types"
-of the Kafka protocol guide and KIP-482 (flexible versions).
+Readers take `(view, position, end, what)` and return `(value, next position)`. They read nothing at
+or beyond `end`. They compare a length with the bytes that are left before they allocate memory for
+it. `what` names the field in errors. Source: the "Protocol Primitive Types" of the Kafka protocol
+guide and KIP-482 (flexible versions).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from bascule.host.api import Buffer
 
 @runtime_checkable
 class SizedPiece(Protocol):
-    """Bytes that are somewhere else, `length` of them: a slice of a file to be sent from there."""
+    """`length` bytes that are not in memory: a slice of a file, which the sender sends."""
 
     @property
     def length(self) -> int: ...
@@ -31,7 +31,7 @@ _INT16 = Struct(">h")
 _INT32 = Struct(">i")
 _SHORT_UVARINTS = tuple(bytes([n]) for n in range(128))
 STRING_BYTES_MAX = 32_767
-"""Longest string: its length is an int16, and KIP-482 keeps the bound for compact strings."""
+"""The longest string: its length is an int16. KIP-482 has the same bound for compact strings."""
 INT32_MAX = 2**31 - 1
 
 
@@ -44,7 +44,7 @@ def cut_short(what: str, position: int, needed: int, end: int) -> RemoteProtocol
 
 
 def read_uvarint(view: memoryview, position: int, end: int, what: str) -> tuple[int, int]:
-    """Unsigned base-128 number of at most 32 bits."""
+    """Read an unsigned base-128 number of at most 32 bits."""
     value = shift = 0
     start = position
     while position < end:
@@ -76,7 +76,7 @@ def _length32(view: memoryview, position: int, end: int, what: str) -> tuple[int
 
 
 def _compact_length(view: memoryview, position: int, end: int, what: str) -> tuple[int, int]:
-    """Length of a compact value, -1 for null."""
+    """The length of a compact value, -1 for null."""
     if position < end and (byte := view[position]) < 0x80:
         return byte - 1, position + 1
     value, position = read_uvarint(view, position, end, what)
@@ -100,9 +100,13 @@ def _text(
     try:
         return str(view[position:stop], "utf-8"), stop
     except UnicodeDecodeError as bad:
-        raise RemoteProtocolError(
-            f"{what} at byte {position + bad.start} is not UTF-8: {bad.reason}"
-        ) from None
+        # As in Kafka: U+FFFD for what is not UTF-8. It takes three bytes for one where the text
+        # goes back into a response, so a text that would not fit there is refused.
+        if 3 * length > STRING_BYTES_MAX:
+            raise RemoteProtocolError(
+                f"{what} at byte {position + bad.start} is not UTF-8: {bad.reason}"
+            ) from None
+        return str(view[position:stop], "utf-8", "replace"), stop
 
 
 def read_nullable_string(
@@ -149,7 +153,7 @@ def _bytes(
 def read_bytes(
     view: memoryview, position: int, end: int, what: str
 ) -> tuple[memoryview | None, int]:
-    """Opaque bytes as a view of the frame, None for null; nothing is copied."""
+    """Read opaque bytes as a view of the frame, None for null; copies nothing."""
     length, position = _length32(view, position, end, what)
     return _bytes(view, position, length, end, what)
 
@@ -159,6 +163,13 @@ def read_compact_bytes(
 ) -> tuple[memoryview | None, int]:
     length, position = _compact_length(view, position, end, what)
     return _bytes(view, position, length, end, what)
+
+
+def read_presence(view: memoryview, position: int, end: int, what: str) -> tuple[bool, int]:
+    """Whether a nullable structure follows: a negative int8 says that it does not."""
+    if position >= end:
+        raise cut_short(what, position, 1, end)
+    return view[position] < 0x80, position + 1
 
 
 def _count(position: int, count: int, end: int, item_bytes_min: int, what: str) -> int:
@@ -175,7 +186,7 @@ def _count(position: int, count: int, end: int, item_bytes_min: int, what: str) 
 def read_count(
     view: memoryview, position: int, end: int, item_bytes_min: int, what: str
 ) -> tuple[int, int]:
-    """Item count of an array, -1 for null; never more than the bytes left can hold."""
+    """Read the item count of an array, -1 for null. The remaining bytes can hold that many."""
     count, position = _length32(view, position, end, what)
     return _count(position, count, end, item_bytes_min, what), position
 
@@ -188,14 +199,17 @@ def read_compact_count(
 
 
 def read_fixed_items(view: memoryview, position: int, code: str, count: int) -> list[int]:
-    """`count` integers of struct code `code`; the caller has checked that they are there."""
+    """Read `count` integers of struct code `code`. The caller has checked that they are there."""
     return list(unpack_from(f">{count}{code}", view, position))
 
 
 def read_tags(
     view: memoryview, position: int, end: int, what: str
 ) -> tuple[Sequence[tuple[int, int, int]], int]:
-    """The tagged fields at `position` as (tag, start, end), in rising order of tag."""
+    """Read the tagged fields at `position` as (tag, start, end), in the order of the bytes.
+
+    KIP-482 demands ascending tags. Kafka accepts any order, and so does this function.
+    """
     count, position = read_uvarint(view, position, end, what)
     if count == 0:
         return (), position
@@ -204,22 +218,18 @@ def read_tags(
             f"{what} at byte {position} of {end} claims {count} tagged fields"
         )
     tags: list[tuple[int, int, int]] = []
-    last = -1
     for _ in range(count):
         tag, position = read_uvarint(view, position, end, what)
         size, position = read_uvarint(view, position, end, what)
-        if tag <= last:
-            raise RemoteProtocolError(f"{what} at byte {position}: tag {tag} follows tag {last}")
         if position + size > end:
             raise cut_short(f"{what} tag {tag}", position, size, end)
         tags.append((tag, position, position + size))
         position += size
-        last = tag
     return tags, position
 
 
 def uvarint(value: int) -> bytes:
-    """`value` as an unsigned base-128 number; 0 <= value < 2**32."""
+    """Encode an unsigned base-128 number; 0 <= value < 2**32."""
     if value < 128:
         return _SHORT_UVARINTS[value]
     out = bytearray()
@@ -270,14 +280,14 @@ def write_compact_nullable_string(append: Append, value: str | None, what: str) 
 
 
 def size_of(piece: Piece) -> int:
-    """Bytes that `piece` puts on the wire."""
+    """The number of bytes of `piece` on the wire."""
     if isinstance(piece, (bytes, bytearray)):
         return len(piece)
     return piece.nbytes if isinstance(piece, memoryview) else piece.length
 
 
 def write_bytes(append: Append, value: Piece | None, what: str) -> None:
-    """Opaque bytes, or a `SizedPiece` that the sender resolves; None for null."""
+    """Write opaque bytes, or a `SizedPiece` that the sender sends; None for null."""
     if value is None:
         append(b"\xff\xff\xff\xff")
         return

@@ -1,12 +1,12 @@
-"""Messages described as data: annotated dataclasses, one class for all versions of a message.
+"""Descriptions of messages: annotated dataclasses, one class for all versions of a message.
 
-A field's annotation says how it looks on the wire and in which versions it exists, in the
-notation of the protocol's own schema files ("9+", "7-12", "0"):
+A field's annotation gives its type on the wire and the versions that have it, in the notation of
+Kafka's message schemas ("9+", "7-12", "0"):
 
     current_leader_epoch: Annotated[Int32, Versions("9+")] = -1
     topics: NullableArray[MetadataRequestTopic] = ()
 
-A field that a version does not have decodes to its default and is left out when encoding.
+A field that a version does not have is decoded to its default and omitted when encoding.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ VERSION_MAX = 32_767
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def once(function: F) -> F:
-    """Keep every result for good: the arguments are classes and versions, so there are few."""
+def memoize(function: F) -> F:
+    """Cache every result. The arguments are classes and versions, so there are few."""
     return cast("F", cache(function))
 
 
@@ -52,18 +52,18 @@ NEVER = Versions("1-0")
 
 
 class Nullable(Versions):
-    """The versions in which null may be sent; without it, wherever the annotation has None."""
+    """The versions in which null is allowed. Default: all versions if the annotation has None."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tagged:
-    """The field is a tagged field (KIP-482) and is sent only where it differs from its default."""
+    """A tagged field (KIP-482). It is sent only if it differs from its default."""
 
     tag: int
 
 
 class Kind(Enum):
-    """Wire types; the value is the struct code of those with a fixed size."""
+    """Types on the wire. For a type of fixed size the value is its struct code."""
 
     INT8 = "b"
     INT16 = "h"
@@ -97,12 +97,12 @@ Uuid = Annotated[bytes, Kind.UUID]
 String = Annotated[str, Kind.STRING]
 NullableString = Annotated[str | None, Kind.STRING]
 Records = Annotated[Piece | None, Kind.BYTES]
-"""Record batches: decoded to a view of the frame; encoded from bytes or a `SizedPiece`."""
+"""Record batches. Decoded to a view of the frame, encoded from bytes or a `SizedPiece`."""
 Array = Annotated[Sequence[T], Kind.ARRAY]
 NullableArray = Annotated[Sequence[T] | None, Kind.ARRAY]
 
 NO_ID = bytes(16)
-"""The topic id that stands for "none"."""
+"""The topic id for "no topic"."""
 
 
 class Structure:
@@ -126,7 +126,7 @@ ResponseT = TypeVar("ResponseT", bound=Message, covariant=True)
 
 
 class Request(Message, Generic[ResponseT]):
-    """A request; its type parameter and `RESPONSE` say what answers it."""
+    """A request. Its type parameter and `RESPONSE` are the class of its response."""
 
     __slots__ = ()
     RESPONSE: ClassVar[type[Message]]
@@ -143,21 +143,21 @@ class FieldSpec:
     tag: int | None
     default: object
     item: ItemSpec | None
-    """What an array holds."""
+    """The items of an ARRAY field."""
     structure: type[Structure] | None
     """The class of a STRUCT field."""
 
 
 @dataclass(frozen=True, slots=True)
 class ItemSpec:
-    """What an array holds."""
+    """The items of an array."""
 
     kind: Kind
     structure: type[Structure] | None
 
 
 def _without_none(hint: Any) -> tuple[Any, bool]:
-    """The hint without `| None`, and whether it had it."""
+    """The hint without `| None`, and whether it had `| None`."""
     if get_origin(hint) in (Union, UnionType):
         rest = tuple(a for a in get_args(hint) if a is not NoneType)
         if len(rest) < len(get_args(hint)):
@@ -165,48 +165,50 @@ def _without_none(hint: Any) -> tuple[Any, bool]:
     return hint, False
 
 
-def _peel(hint: Any) -> tuple[Any, tuple[Any, ...], bool]:
-    """(bare type, annotations from the inside out, may be None)."""
+def _unwrap(hint: Any) -> tuple[Any, tuple[Any, ...], bool]:
+    """(bare type, annotations from inside to outside, whether it may be None)."""
     hint, nullable = _without_none(hint)
-    marks: tuple[Any, ...] = ()
+    annotations: tuple[Any, ...] = ()
     while get_origin(hint) is Annotated:
         hint, *more = get_args(hint)
-        marks += tuple(more)
+        annotations += tuple(more)
         hint, inner = _without_none(hint)
         nullable = nullable or inner
-    return hint, marks, nullable
+    return hint, annotations, nullable
 
 
-def _kind(bare: Any, marks: tuple[Any, ...], where: str) -> tuple[Kind, type[Structure] | None]:
-    for mark in marks:
-        if isinstance(mark, Kind):
-            return mark, None
+def _kind(
+    bare: Any, annotations: tuple[Any, ...], where: str
+) -> tuple[Kind, type[Structure] | None]:
+    for annotation in annotations:
+        if isinstance(annotation, Kind):
+            return annotation, None
     assert isinstance(bare, type), f"{where} has no wire type"
     assert issubclass(bare, Structure), f"{where} has no wire type"
     return Kind.STRUCT, bare
 
 
 def _field_spec(where: str, name: str, hint: Any, default: object) -> FieldSpec:
-    bare, marks, may_be_none = _peel(hint)
-    kind, structure = _kind(bare, marks, where)
+    bare, annotations, may_be_none = _unwrap(hint)
+    kind, structure = _kind(bare, annotations, where)
     item = None
     if kind is Kind.ARRAY:
-        item_bare, item_marks, _ = _peel(get_args(bare)[0])
-        item = ItemSpec(*_kind(item_bare, item_marks, where))
+        item_bare, item_annotations, _ = _unwrap(get_args(bare)[0])
+        item = ItemSpec(*_kind(item_bare, item_annotations, where))
     versions, nullable, tag = ALWAYS, ALWAYS if may_be_none else NEVER, None
-    for mark in marks:
-        if isinstance(mark, Nullable):
-            nullable = mark
-        elif isinstance(mark, Versions):
-            versions = mark
-        elif isinstance(mark, Tagged):
-            tag = mark.tag
+    for annotation in annotations:
+        if isinstance(annotation, Nullable):
+            nullable = annotation
+        elif isinstance(annotation, Versions):
+            versions = annotation
+        elif isinstance(annotation, Tagged):
+            tag = annotation.tag
     return FieldSpec(name, kind, versions, nullable, tag, default, item, structure)
 
 
-@once
+@memoize
 def field_specs(structure: type[Structure]) -> tuple[FieldSpec, ...]:
-    """The fields of `structure` in wire order, which is the order of its constructor."""
+    """The fields of `structure` in the order on the wire, which is the order of its constructor."""
     hints = type_hints(structure, include_extras=True)
     specs = []
     for field in fields(structure):  # type: ignore[arg-type]
@@ -216,13 +218,16 @@ def field_specs(structure: type[Structure]) -> tuple[FieldSpec, ...]:
     return tuple(specs)
 
 
-@once
+@memoize
 def bytes_min(structure: type[Structure], version: int, flexible: bool) -> int:
-    """The fewest bytes that `structure` can take in `version`."""
+    """The minimum size of `structure` in `version`."""
     total = 1 if flexible else 0
     for spec in field_specs(structure):
         if spec.tag is None and version in spec.versions:
-            total += _kind_bytes_min(spec.kind, spec.structure, version, flexible)
+            if spec.structure is not None and version in spec.nullable:
+                total += 1
+            else:
+                total += _kind_bytes_min(spec.kind, spec.structure, version, flexible)
     return total
 
 
@@ -237,5 +242,5 @@ def _kind_bytes_min(
 
 
 def item_bytes_min(item: ItemSpec, version: int, flexible: bool) -> int:
-    """The fewest bytes one item of an array can take."""
+    """The minimum size of one item of an array."""
     return _kind_bytes_min(item.kind, item.structure, version, flexible)

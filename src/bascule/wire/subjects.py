@@ -1,4 +1,4 @@
-"""The grammar of NATS subjects, as far as streams and publishers need it."""
+"""Checks of NATS subjects and queue groups."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import Final
 from bascule.errors import InvalidName
 
 SUBJECT_BYTES_MAX: Final = 512
-"""NATS's own limit is its control line, 4096 bytes for subject, reply subject and sizes."""
+"""NATS limits the control line to 4096 bytes, for subject, reply subject and sizes together."""
 TOKENS_MAX: Final = 64
 
 
 def check_subject(subject: str, *, wildcards: bool) -> None:
-    """Return if `subject` is a NATS subject; wildcards `*` and `>` only where they are allowed.
+    """Check a NATS subject. `wildcards` says whether it may contain the wildcards `*` and `>`.
 
-    Raises: InvalidName saying which rule is broken.
+    Raises: InvalidName naming the violated rule.
     """
     size = len(subject.encode("utf-8", "surrogatepass"))
     if not subject:
@@ -46,8 +46,20 @@ def _check_part(subject: str, part: str, *, wildcards: bool, last: bool) -> None
         raise InvalidName("subject", subject, "'>' may only be the last token")
 
 
+def subjects_overlap(one: str, other: str) -> bool:
+    """Whether a message can have a subject that both match; both may have wildcards."""
+    ours, theirs = one.split("."), other.split(".")
+    for mine, its in zip(ours, theirs, strict=False):
+        if ">" in (mine, its):
+            return True
+        if mine != its and "*" not in (mine, its):
+            return False
+    # `a.>` does not match `a`: it needs one more token.
+    return len(ours) == len(theirs)
+
+
 def check_queue_group(group: str) -> None:
-    """Return if `group` can be a NATS queue group. Raises: InvalidName."""
+    """Check the name of a NATS queue group. Raises: InvalidName."""
     if not group or len(group.encode("utf-8", "surrogatepass")) > SUBJECT_BYTES_MAX:
         raise InvalidName("queue group", group, f"it must have 1 to {SUBJECT_BYTES_MAX} bytes")
     if any(c.isspace() or not c.isprintable() for c in group):

@@ -1,4 +1,4 @@
-"""Liftbridge's envelope, as publishers of that system put it around their messages.
+"""Liftbridge's envelope, in which Liftbridge publishers send their messages.
 
 ::
 
@@ -7,8 +7,8 @@
     |           | 0      | bytes 8|12 |       | type     | if flags & 1| message
 
 Message type 0 is a publish (protobuf `Message`), 1 an ack (`Ack`). Numbers are big-endian; the CRC
-covers the protobuf bytes. What does not parse as a publish is no envelope and stays a plain
-message: nothing is refused here. Source: Liftbridge's envelope protocol and api.proto.
+covers the protobuf bytes. A payload that does not parse as a publish is not an envelope; it is
+treated as a plain message and never refused. Source: Liftbridge's envelope protocol and api.proto.
 """
 
 from __future__ import annotations
@@ -33,4 +33,4 @@ def _crc32c_table() -> array[int]:
 
 
 CRC32C_TABLE: Final = _crc32c_table()
-"""For `_hot.parse_envelopes`, which checks CRCs without leaving compiled code."""
+"""For `_hot.parse_envelopes`, which computes CRCs in compiled code."""

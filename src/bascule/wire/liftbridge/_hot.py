@@ -1,6 +1,6 @@
-"""Find Liftbridge's envelopes among parsed NATS messages.
+"""Parse Liftbridge envelopes in NATS messages.
 
-Bytes come from strangers, so every position is checked against the end before it is read.
+The bytes are untrusted, so every position is checked against the end before it is read.
 """
 
 from __future__ import annotations
@@ -11,7 +11,10 @@ except ModuleNotFoundError:
     from bascule import _cython_stub as cython  # type: ignore[no-redef]
 
 if cython.compiled:
+    from cython.cimports.bascule.record._hot_varint import write_varint
     from cython.cimports.libc.string import memcpy
+else:
+    from bascule.record._hot_varint import write_varint
 
 IS_COMPILED: bool = cython.compiled
 
@@ -32,7 +35,7 @@ def _put(
     out: cython.uchar[::1],
     to: cython.Py_ssize_t,
 ):
-    """Copy `length` bytes and return the position behind them; the caller checked both ranges."""
+    """Copy `length` bytes; returns the position after them. The caller has checked both ranges."""
     if length > 0:
         if cython.compiled:
             memcpy(cython.address(out[to]), cython.address(source[at]), length)
@@ -47,30 +50,9 @@ def _put(
 @cython.nogil
 @cython.boundscheck(False)
 @cython.exceptval(check=False)
-@cython.returns(cython.Py_ssize_t)
-def _put_varint(out: cython.uchar[::1], to: cython.Py_ssize_t, value: cython.longlong):
-    """Write a zigzag varint of a number from -1 up; the caller made room."""
-    raw: cython.ulonglong
-    if value < 0:
-        raw = 1
-    else:
-        raw = 2 * value
-    while raw >= 128:
-        out[to] = (raw & 127) | 128
-        raw >>= 7
-        to += 1
-    out[to] = raw
-    return to + 1
-
-
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.boundscheck(False)
-@cython.exceptval(check=False)
 @cython.returns((cython.ulonglong, cython.Py_ssize_t))
 def _base128(buf: cython.const[cython.uchar][::1], at: cython.Py_ssize_t, end: cython.Py_ssize_t):
-    """Read a protobuf varint: its value and the position behind it, or -1."""
+    """Read a protobuf varint: its value and the position after it, or (0, -1)."""
     byte: cython.ulonglong
     value: cython.ulonglong = 0
     shift: cython.int = 0
@@ -97,7 +79,7 @@ def _skip_field(
     end: cython.Py_ssize_t,
     wire_type: cython.int,
 ):
-    """The position behind a protobuf field that is neither length-delimited nor known, or -1."""
+    """The position after an unknown protobuf field that is not length-delimited, or -1."""
     value: cython.ulonglong
     if wire_type == 0:
         value, at = _base128(buf, at, end)
@@ -121,7 +103,7 @@ def _map_entry(
     out: cython.uchar[::1],
     to: cython.Py_ssize_t,
 ):
-    """Write one entry of the envelope's header map as a record header: its bytes, or -1."""
+    """Write one entry of the envelope's header map as a record header; returns its size, or -1."""
     tag: cython.ulonglong
     size: cython.ulonglong
     name_at: cython.Py_ssize_t = at
@@ -157,9 +139,9 @@ def _map_entry(
         if buf[position] < 33 or buf[position] > 126:
             return -1
     start = to
-    to = _put_varint(out, to, name_bytes)
+    to = write_varint(out, to, name_bytes)
     to = _put(buf, name_at, name_bytes, out, to)
-    to = _put_varint(out, to, value_bytes)
+    to = write_varint(out, to, value_bytes)
     to = _put(buf, value_at, value_bytes, out, to)
     return to - start
 
@@ -179,10 +161,10 @@ def _walk_envelope(
     found: cython.longlong[::1],
     base: cython.Py_ssize_t,
 ):
-    """Parse a payload as a Liftbridge Publish envelope and write its headers to `out` from `to`.
+    """Parse a payload as a Liftbridge Publish envelope and write its headers to `out` from `to` on.
 
-    `found[base + base:]` becomes as `parse_envelopes` says. Returns the position behind the written
-    headers, or -1 where the payload is no such envelope.
+    Writes the 13 numbers of `parse_envelopes` to `found` from `base` on. Returns the position after
+    the written headers, or -1 if the payload is not such an envelope.
     """
     end: cython.Py_ssize_t = at + length
     position: cython.Py_ssize_t
@@ -259,7 +241,7 @@ def _walk_envelope(
                 to += entry
             at += size
         elif tag == 8:
-            # Zero is what encoders leave out, so it says nothing; -1 says so itself.
+            # Encoders omit zero, so zero means no expected offset. So does -1.
             size, at = _base128(buf, at, end)
             if at < 0:
                 return -1
@@ -273,8 +255,8 @@ def _walk_envelope(
             at = _skip_field(buf, at, end, tag & 7)
             if at < 0:
                 return -1
-    # An ack inbox is a subject to publish to: blanks in it would break the protocol. Ack entries
-    # keep lengths in 16 bits; NATS's own control line is shorter.
+    # An ack inbox is a subject to publish to, so blanks in it would break the protocol. Ack entries
+    # store lengths in 16 bits, and the control line of NATS is limited to 4096 bytes.
     if found[base + 7] > 4096 or found[base + 9] > 65535:
         return -1
     if found[base + 7] > 0:
@@ -293,13 +275,13 @@ def parse_envelopes(
     rows: cython.longlong[::1],
     headers: cython.uchar[::1],
 ) -> int:
-    """Find the Liftbridge Publish envelopes among `count` parsed messages; how many there are.
+    """Parse the Liftbridge Publish envelopes among `count` parsed messages; returns their number.
 
-    Each message has 13 numbers in `rows`: 0 its header count, or -1 where it is no envelope; 1
-    where its headers, encoded as record headers, start in `headers`; 2-3 key, 4-5 value, 6-7 ack
-    inbox, 8-9 correlation id (position in `buf` and length, -1 if absent); 10 ack policy; 11 bytes
-    of headers; 12 expected offset, -1 if absent. `headers` needs room for twice the bytes of the
-    bodies. Where the result is 0, `rows` is not to be read. Source: Liftbridge envelope
+    Writes 13 numbers per message to `rows`: 0 the header count, or -1 if the message is not an
+    envelope; 1 the position in `headers` of its headers, which are encoded as record headers; 2-3
+    key, 4-5 value, 6-7 ack inbox, 8-9 correlation id (position in `buf` and length, -1 if absent);
+    10 ack policy; 11 size of the headers; 12 expected offset, -1 if absent. `headers` needs twice
+    the size of the bodies. If the result is 0, `rows` is undefined. Source: Liftbridge envelope
     protocol; api.proto, message Message.
     """
     index: cython.Py_ssize_t
@@ -314,7 +296,7 @@ def parse_envelopes(
     if len(messages) < 8 * count or len(rows) < 13 * count or len(crc_table) < 256:
         raise IndexError("arrays are too small for the messages")
     with cython.nogil:
-        # Nearly always there is none, and then nothing is written.
+        # Usually there is no envelope, and then nothing is written.
         for index in range(count):
             slot = 8 * index
             at = messages[slot + 6] + messages[slot + 5]
@@ -338,5 +320,5 @@ def parse_envelopes(
                     continue
             rows[13 * index] = -1
     if bad:
-        raise IndexError("a message lies outside the buffer, or there is no room for its headers")
+        raise IndexError("a message is outside the buffer, or `headers` is too small")
     return envelopes

@@ -1,6 +1,6 @@
-"""The messages we speak, one module per API, each class good for all versions of its message.
+"""The supported messages, one module per API. Each class describes all versions of its message.
 
-Field order is wire order. The facts are those of Apache Kafka's message schemas (4.3).
+Fields are in their order on the wire. Source: the message schemas of Apache Kafka 4.3.
 """
 
 from __future__ import annotations
@@ -8,6 +8,8 @@ from __future__ import annotations
 from typing import Any, Final
 
 from bascule.wire.messages.api_versions import ApiVersionsRequest
+from bascule.wire.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
+from bascule.wire.messages.describe_configs import DescribeConfigsRequest
 from bascule.wire.messages.fetch import FetchRequest
 from bascule.wire.messages.find_coordinator import FindCoordinatorRequest
 from bascule.wire.messages.list_offsets import ListOffsetsRequest
@@ -15,6 +17,8 @@ from bascule.wire.messages.metadata import MetadataRequest
 from bascule.wire.messages.offset_commit import OffsetCommitRequest
 from bascule.wire.messages.offset_fetch import OffsetFetchRequest
 from bascule.wire.messages.offset_for_leader_epoch import OffsetForLeaderEpochRequest
+from bascule.wire.messages.peer.control import ControlRequest, PeerHelloRequest
+from bascule.wire.messages.peer.replica_fetch import ReplicaFetchRequest
 from bascule.wire.messages.produce import ProduceRequest
 from bascule.wire.schema import Request
 
@@ -30,8 +34,15 @@ REQUESTS: Final[dict[int, type[Request[Any]]]] = {
         FindCoordinatorRequest,
         ApiVersionsRequest,
         OffsetForLeaderEpochRequest,
+        DescribeConfigsRequest,
+        ConsumerGroupHeartbeatRequest,
     )
 }
 """API key -> request class."""
 
-__all__ = ["REQUESTS"]
+PEER_REQUESTS: Final[dict[int, type[Request[Any]]]] = {
+    request.API_KEY: request for request in (PeerHelloRequest, ReplicaFetchRequest, ControlRequest)
+}
+"""API key -> class of the requests between nodes; only the peer listener serves them."""
+
+__all__ = ["PEER_REQUESTS", "REQUESTS"]

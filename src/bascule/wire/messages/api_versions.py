@@ -43,7 +43,7 @@ class FinalizedFeature(Structure):
 
 @dataclass(slots=True)
 class ApiVersionsResponse(Message):
-    """Its response header is version 0 always: a client cannot know better yet."""
+    """Its response header always has version 0, because the client does not know the versions."""
 
     API_KEY: ClassVar[int] = 18
     VERSIONS: ClassVar[Versions] = Versions("0-4")

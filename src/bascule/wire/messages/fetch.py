@@ -113,7 +113,7 @@ class FetchNodeEndpoint(Structure):
 
 @dataclass(slots=True)
 class FetchResponse(Message):
-    """A `session_id` of 0 declines a fetch session."""
+    """A `session_id` of 0 means that there is no fetch session."""
 
     API_KEY: ClassVar[int] = 1
     VERSIONS: ClassVar[Versions] = Versions("4-17")

@@ -1,4 +1,4 @@
-"""FindCoordinator (key 10): the node that keeps a consumer group. KIP-699 (several keys)."""
+"""FindCoordinator (key 10): the coordinator of a consumer group. KIP-699 (several keys)."""
 
 from __future__ import annotations
 

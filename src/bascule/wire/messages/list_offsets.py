@@ -1,4 +1,4 @@
-"""ListOffsets (key 2): offsets by timestamp, and the two ends of a partition."""
+"""ListOffsets (key 2): offsets by timestamp, and the first and last offset of a partition."""
 
 from __future__ import annotations
 
@@ -23,7 +23,11 @@ TIMESTAMP_EARLIEST: Final = -2
 TIMESTAMP_MAX: Final = -3
 """The record with the largest timestamp. Version 7 and later, KIP-734."""
 TIMESTAMP_EARLIEST_LOCAL: Final = -4
-"""The first offset kept on the node's own disk. Version 8 and later, KIP-405."""
+"""The first offset on the node's local disk. Version 8 and later, KIP-405."""
+TIMESTAMP_LATEST_TIERED: Final = -5
+"""The last offset in remote storage. Version 9 and later, KIP-1005."""
+TIMESTAMP_EARLIEST_PENDING_UPLOAD: Final = -6
+"""The first offset that is not in remote storage yet. Version 11 and later, KIP-1023."""
 
 
 @dataclass(slots=True)

@@ -23,7 +23,7 @@ from bascule.wire.schema import (
 )
 
 OPERATIONS_UNKNOWN: Final = -(2**31)
-"""An authorized-operations field that was not asked for."""
+"""The value of an authorized-operations field that was not requested."""
 
 
 @dataclass(slots=True)
@@ -77,7 +77,7 @@ class MetadataRequestTopic(Structure):
 
 @dataclass(slots=True)
 class MetadataRequest(Request[MetadataResponse]):
-    """`topics` None asks for all of them; in version 0 an empty list does."""
+    """`topics` None requests all topics; in version 0 an empty list does."""
 
     API_KEY: ClassVar[int] = 3
     VERSIONS: ClassVar[Versions] = Versions("0-13")

@@ -1,4 +1,4 @@
-"""OffsetCommit (key 8): how far a consumer has come. KIP-848 (member epoch, topic ids)."""
+"""OffsetCommit (key 8): commit the offsets of a consumer. KIP-848 (member epoch, topic ids)."""
 
 from __future__ import annotations
 

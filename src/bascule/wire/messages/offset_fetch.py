@@ -1,4 +1,4 @@
-"""OffsetFetch (key 9): where consumers left off. KIP-447, KIP-709 (several groups), KIP-848."""
+"""OffsetFetch (key 9): read committed offsets. KIP-447, KIP-709 (several groups), KIP-848."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from bascule.wire.schema import (
 
 @dataclass(slots=True)
 class OffsetFetchPartitionResponse(Structure):
-    """One partition up to version 7; `committed_offset` is -1 where nothing is committed."""
+    """One partition; `committed_offset` is -1 if no offset is committed."""
 
     partition_index: Int32 = 0
     committed_offset: Int64 = -1
@@ -81,7 +81,7 @@ class OffsetFetchGroupTopic(Structure):
 
 @dataclass(slots=True)
 class OffsetFetchGroup(Structure):
-    """`topics` null asks for everything that the group has committed."""
+    """`topics` null requests all committed offsets of the group."""
 
     group_id: String = ""
     member_id: Annotated[NullableString, Versions("9+")] = None

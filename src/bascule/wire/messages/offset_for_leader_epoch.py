@@ -1,4 +1,4 @@
-"""OffsetForLeaderEpoch (key 23): where an epoch ended, to find a common prefix. KIP-101."""
+"""OffsetForLeaderEpoch (key 23): the end offset of a leader epoch. KIP-101."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from bascule.wire.schema import (
 
 @dataclass(slots=True)
 class EpochPartitionResponse(Structure):
-    """The largest epoch not above the asked one, and the offset after its last record."""
+    """The largest epoch up to the requested one, and the offset after its last record."""
 
     error_code: Int16 = 0
     partition: Int32 = 0

@@ -1,6 +1,7 @@
-"""Produce (key 0): decoded only as far as it takes to refuse it well.
+"""Produce (key 0): decoded so that it can be refused with the right response.
 
-Versions 0 to 2 carry old message sets; the bytes are opaque here, so they differ by one field.
+Versions 0 to 2 contain old message sets. Record bytes are opaque here, so these versions differ
+only by one field.
 """
 
 from __future__ import annotations

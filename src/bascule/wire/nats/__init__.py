@@ -1,14 +1,14 @@
-"""The NATS client protocol without sockets: addresses, credentials, the handshake, what is sent.
+"""The NATS client protocol without sockets: addresses, credentials, handshake, commands.
 
-    addresses   server URLs, and the pool of servers a connection may move between
-    nkeys       Ed25519 seeds, credentials files, what a user JWT says of itself
-    login       what one CONNECT proves itself with
-    errors      what a -ERR means: its kind, whether the connection ends, what to do
+    addresses   server URLs, and the pool of servers that a connection may use
+    nkeys       Ed25519 seeds, credentials files, claims of a user JWT
+    login       the credentials of one CONNECT
+    errors      -ERR: its kind, whether the connection ends, advice
     handshake   INFO, TLS, CONNECT, PONG; bytes in, bytes out
 
 Source: the NATS client protocol (INFO, CONNECT, PUB, HPUB, SUB, UNSUB, MSG, HMSG, PING, PONG,
--ERR). What the server sends as messages is parsed by `wire._hot.parse_messages`. A seed, password
-or token is in no text that this package makes, neither a `repr` nor an error.
+-ERR). `wire._hot.parse_messages` parses messages from the server. This package never writes a seed,
+password or token to a `repr` or an error text.
 """
 
 from __future__ import annotations

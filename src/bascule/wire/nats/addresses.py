@@ -1,4 +1,4 @@
-"""Server URLs, and the pool of servers that one connection may move between."""
+"""Server URLs, and the pool of servers that one connection may use."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from bascule.errors import ConfigError
 from bascule.host.api import Random
 
 DEFAULT_PORT: Final = 4222
-LEARNED_MAX: Final = 256
-"""Servers taken from INFO; far beyond any real cluster."""
+DISCOVERED_MAX: Final = 256
+"""Limit for servers from one INFO, far above the size of a real cluster."""
 BACKOFF_SECONDS_MIN: Final = 0.02
 BACKOFF_SECONDS_MAX: Final = 2.0
 
 
 @dataclass(frozen=True, slots=True)
 class ServerAddress:
-    """Where a NATS server is and what its URL said of credentials."""
+    """The address of a NATS server, and the credentials in its URL."""
 
     host: str
     port: int
@@ -29,22 +29,22 @@ class ServerAddress:
     password: str | None = field(default=None, repr=False)
     token: str | None = field(default=None, repr=False)
     tls_name: str | None = None
-    """The name its certificate has to hold, where that is not `host`."""
+    """The name that its certificate must contain, if that is not `host`."""
 
     def __str__(self) -> str:
-        """Without the credentials, so that it can be shown and logged."""
+        """The URL without credentials, for output and logs."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{'tls' if self.tls else 'nats'}://{host}:{self.port}"
 
     @property
-    def place(self) -> tuple[str, int]:
+    def endpoint(self) -> tuple[str, int]:
         return self.host, self.port
 
 
 def parse_server_url(url: str) -> ServerAddress:
     """Parse `nats://[user:password@|token@]host[:port]` (or `tls://`, or `host[:port]`).
 
-    Raises: ConfigError naming the part that is wrong, never the credentials.
+    Raises: ConfigError naming the invalid part, never the credentials.
     """
     text = url if "://" in url else f"nats://{url}"
     shown = without_credentials(url)
@@ -55,10 +55,10 @@ def parse_server_url(url: str) -> ServerAddress:
         raise ConfigError(f"NATS server {shown!r} is not a URL: {error}") from None
     if parts.scheme not in ("nats", "tls"):
         raise ConfigError(
-            f"NATS server {shown!r} begins with {parts.scheme}://, expected nats:// or tls://"
+            f"NATS server {shown!r} has scheme {parts.scheme}://, expected nats:// or tls://"
         )
     if not parts.hostname:
-        raise ConfigError(f"NATS server {shown!r} names no host")
+        raise ConfigError(f"NATS server {shown!r} has no host")
     user = None if parts.username is None else unquote(parts.username)
     password = None if parts.password is None else unquote(parts.password)
     token = user if user is not None and password is None else None
@@ -73,86 +73,88 @@ def parse_server_url(url: str) -> ServerAddress:
 
 
 def without_credentials(url: str) -> str:
-    """A server URL as it may be shown."""
+    """A server URL without user, password and token."""
     scheme, separator, rest = url.rpartition("://")
     return f"{scheme}{separator}{rest.rpartition('@')[2]}"
 
 
 class ServerPool:
-    """The servers that were given, and those that the connected one announced of its cluster.
+    """The configured servers, and the servers that the connected server announced.
 
-    One owner uses it at a time.
+    Not thread-safe: one owner at a time.
     """
 
     def __init__(
         self, configured: Sequence[ServerAddress], random: Random, *, discover: bool = True
     ) -> None:
-        """Without `discover` nothing is learned from the servers."""
+        """With `discover` false, announced servers are ignored."""
         self._configured = list(configured)
-        self._learned: list[ServerAddress] = []
-        self._leaving: set[tuple[str, int]] = set()
+        self._discovered: list[ServerAddress] = []
+        self._lame_ducks: set[tuple[str, int]] = set()
         self._random = random
         self._discover = discover
 
     def __len__(self) -> int:
-        return len(self._configured) + len(self._learned)
+        return len(self._configured) + len(self._discovered)
 
-    def learn(self, current: ServerAddress, announced: Sequence[str]) -> None:
-        """Take the `connect_urls` of an INFO in place of those announced before.
+    def update_discovered(self, current: ServerAddress, announced: Sequence[str]) -> None:
+        """Replace the discovered servers by the `connect_urls` of an INFO.
 
-        A server of the cluster is spoken to as `current` is: the same credentials, TLS where it
-        has TLS, and the name of its certificate where it is announced by number only.
+        A discovered server gets the credentials and TLS settings of `current`. If it is announced
+        by IP address only, its certificate must contain the name of `current`.
         """
         if not self._discover:
             return
-        known = {address.place for address in self._configured}
-        learned = []
-        for text in announced[:LEARNED_MAX]:
+        known = {address.endpoint for address in self._configured}
+        discovered = []
+        for text in announced[:DISCOVERED_MAX]:
             try:
                 found = parse_server_url(text)
             except ConfigError:
                 continue
-            if found.place in known:
+            if found.endpoint in known:
                 continue
-            known.add(found.place)
+            known.add(found.endpoint)
             name = current.tls_name or current.host
             named = _is_number(found.host) and not _is_number(name)
-            learned.append(
+            discovered.append(
                 replace(current, host=found.host, port=found.port, tls_name=name if named else None)
             )
-        self._learned = learned
+        self._discovered = discovered
 
-    def leave(self, address: ServerAddress) -> None:
-        """The server is about to go (lame duck): it is asked last until it serves again."""
-        self._leaving.add(address.place)
+    def mark_lame_duck(self, address: ServerAddress) -> None:
+        """The server is in lame duck mode: try it last until `clear_lame_duck`."""
+        self._lame_ducks.add(address.endpoint)
 
-    def stay(self, address: ServerAddress) -> None:
-        """It serves, and says nothing of going."""
-        self._leaving.discard(address.place)
+    def clear_lame_duck(self, address: ServerAddress) -> None:
+        """The server has accepted a connection and is not in lame duck mode."""
+        self._lame_ducks.discard(address.endpoint)
 
-    def in_order(self) -> list[ServerAddress]:
-        """As configured, then what was learned: the order of a first connection."""
-        return [*self._configured, *self._learned]
+    def all_servers(self) -> list[ServerAddress]:
+        """The configured servers, then the discovered ones: the order of a first connection."""
+        return [*self._configured, *self._discovered]
 
     def candidates(self, last: ServerAddress | None) -> list[ServerAddress]:
         """Every server in the order of one round of reconnecting.
 
-        Dice decide, so that the clients of a dead server spread over the others; `last`, which was
-        just lost, and servers about to leave come at the end.
+        The order is random, so that the clients of a failed server distribute over the others.
+        `last`, whose connection was just lost, and then lame ducks come at the end.
         """
-        order = [(self._random.uniform(0.0, 1.0), address) for address in self.in_order()]
+        order = [(self._random.uniform(0.0, 1.0), address) for address in self.all_servers()]
         order.sort(key=lambda item: item[0])
         shuffled = [address for _, address in order]
-        place = None if last is None else last.place
-        return sorted(shuffled, key=lambda a: (a.place in self._leaving, a.place == place))
+        place = None if last is None else last.endpoint
+        return sorted(shuffled, key=lambda a: (a.endpoint in self._lame_ducks, a.endpoint == place))
 
-    def others(self, than: ServerAddress) -> list[ServerAddress]:
-        """The candidates to move to from a server that is about to go."""
-        return [a for a in self.candidates(than) if a.place not in self._leaving]
+    def migration_candidates(self, than: ServerAddress) -> list[ServerAddress]:
+        """The candidates to migrate to from the lame duck `than`."""
+        return [a for a in self.candidates(than) if a.endpoint not in self._lame_ducks]
 
-    def pauses(self) -> Iterator[float]:
-        """Seconds to wait between rounds: doubling up to a bound, with jitter so that a fleet does
-        not come back in one instant."""
+    def backoff_seconds(self) -> Iterator[float]:
+        """Seconds to wait between rounds: exponential backoff with jitter, up to a bound.
+
+        The jitter distributes the reconnections of many clients.
+        """
         pause = BACKOFF_SECONDS_MIN
         while True:
             yield pause * self._random.uniform(0.5, 1.0)

@@ -1,4 +1,4 @@
-"""What a NATS server means by -ERR: its kind, whether the connection ends, and what to do."""
+"""The errors (-ERR) of a NATS server: their kind, whether the connection ends, and advice."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from bascule.errors import Broken
 
 
 class ErrorKind(StrEnum):
-    """Why a server complains; the values are labels of a metric."""
+    """Kinds of server errors. The values are labels of a metric."""
 
     AUTHENTICATION = "authentication"
     CONNECTIONS = "connections"
@@ -45,7 +45,7 @@ _ADVICE: Final = {
 }
 
 _KINDS: Final[tuple[tuple[str, ErrorKind, bool], ...]] = (
-    # What the text begins with, its kind, whether the server ends the connection.
+    # Prefix of the text, kind, whether the server ends the connection.
     ("permissions violation for subscription", ErrorKind.SUBSCRIBE_PERMISSION, False),
     ("permissions violation for publish", ErrorKind.PUBLISH_PERMISSION, False),
     ("maximum subscriptions exceeded", ErrorKind.SUBSCRIPTIONS, False),
@@ -73,7 +73,7 @@ _QUOTED: Final = re.compile(r'"([^"]*)"(?: using queue "([^"]*)")?')
 
 
 class NatsRefused(Broken):
-    """The server said -ERR and means it: credentials, permissions, limits."""
+    """The server refused with -ERR: credentials, permissions or limits."""
 
     retriable = False
 
@@ -84,14 +84,14 @@ class NatsRefused(Broken):
 
 @dataclass(frozen=True, slots=True)
 class ServerError:
-    """One -ERR, understood. An unknown text is of kind OTHER and ends nothing by itself."""
+    """One decoded -ERR. An unknown text has the kind OTHER and is not fatal."""
 
     text: str
     kind: ErrorKind
     is_fatal: bool
-    """The server ends the connection after it."""
+    """Whether the server ends the connection after it."""
     subject: str = ""
-    """The subject a permission is missing for."""
+    """The subject for which a permission is missing."""
 
     @classmethod
     def decode(cls, line: bytes) -> ServerError:
@@ -106,7 +106,7 @@ class ServerError:
 
     @property
     def advice(self) -> str:
-        """What to do about it; empty where there is nothing to say."""
+        """Advice for the operator; empty if there is none."""
         return _ADVICE.get(self.kind, "")
 
     def __str__(self) -> str:

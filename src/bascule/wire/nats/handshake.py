@@ -1,4 +1,4 @@
-"""From the first byte of a server to its first PONG, and what a client sends."""
+"""The handshake of a NATS connection up to the first PONG, and the commands of a client."""
 
 from __future__ import annotations
 
@@ -14,25 +14,26 @@ from bascule.wire.nats.errors import NatsRefused, ServerError
 from bascule.wire.nats.login import ConnectOptions, Login, load_login
 
 LINE_BYTES_MAX: Final = 1 << 20
-"""An INFO line lists the servers of a cluster; this is far beyond any real one."""
+"""An INFO line lists the servers of a cluster. The limit is far above a real one."""
 
 HEADER_VERSION: Final = b"NATS/1.0\r\n"
 
 
 class ServerInfo(msgspec.Struct, frozen=True):
-    """What INFO tells; unknown fields are passed over."""
+    """The fields of INFO. Unknown fields are ignored."""
 
     server_name: str = ""
     cluster: str = ""
     version: str = ""
     max_payload: int = 1 << 20
+    auth_required: bool = False
     tls_required: bool = False
     tls_available: bool = False
     connect_urls: list[str] = []
     ldm: bool = False
-    """Lame duck mode: the server is about to go; reconnect elsewhere."""
+    """Lame duck mode: the server will shut down, so connect to another one."""
     nonce: str = ""
-    """What an NKey has to sign."""
+    """The text that an NKey must sign."""
 
 
 def encode_connect(
@@ -40,7 +41,7 @@ def encode_connect(
 ) -> bytes:
     """CONNECT with credentials, headers and no-responders support, without verbose +OK.
 
-    Raises: ConfigError for credentials that the server's INFO has no use for.
+    Raises: ConfigError if an NKey is configured and the server sent no nonce.
     """
     fields: dict[str, object] = {
         "verbose": False, "pedantic": False, "lang": "python", "version": version,
@@ -65,7 +66,7 @@ def decode_info(line: bytes) -> ServerInfo:
     try:
         return msgspec.json.decode(line[len(b"INFO ") :], type=ServerInfo)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise RemoteProtocolError(f"INFO of the NATS server is not understood: {error}") from None
+        raise RemoteProtocolError(f"INFO of the NATS server is malformed: {error}") from None
 
 
 class Step(Enum):
@@ -79,9 +80,10 @@ class Step(Enum):
 class NatsHandshake:
     """The handshake of one connection; bytes in, bytes out, no socket.
 
-    Call `receive` with nothing first, then with what arrives, and send what `to_send` returns after
-    every step. At START_TLS the caller wraps the connection, then calls `tls_started`. At READY
-    `info` is known, the credentials are accepted and `rest` holds what came behind the PONG.
+    Call `receive` with empty bytes first, then with the received bytes. After each call send the
+    result of `to_send`. At START_TLS the caller starts TLS on the connection and then calls
+    `tls_started`. At READY `info` is set, the server has accepted the credentials, and
+    `trailing_bytes` are the bytes received after the PONG.
     """
 
     def __init__(
@@ -93,7 +95,7 @@ class NatsHandshake:
         read: Callable[[str], str],
         now_s: Callable[[], int],
     ) -> None:
-        """`read` gives the text of a credentials file, `now_s` the Unix time for error texts.
+        """`read` returns the text of a credentials file, `now_s` the Unix time for error texts.
 
         Raises: ConfigError for credentials that cannot be read.
         """
@@ -106,10 +108,10 @@ class NatsHandshake:
         self._outgoing = bytearray()
         self._tls = False
         self.info: ServerInfo | None = None
-        self.rest = b""
+        self.trailing_bytes = b""
 
     def to_send(self) -> bytes:
-        """Take what is to be sent now."""
+        """The bytes to send now. They are returned once."""
         data = bytes(self._outgoing)
         self._outgoing.clear()
         return data
@@ -120,7 +122,10 @@ class NatsHandshake:
             self._connect(self.info)
 
     def receive(self, data: bytes) -> Step:
-        """Raises: NatsRefused (credentials, limits, no TLS), RemoteProtocolError, ConfigError."""
+        """Process received bytes; returns what the handshake needs next.
+
+        Raises: NatsRefused (credentials, limits, no TLS), RemoteProtocolError, ConfigError.
+        """
         if self._options.tls_first and not self._tls:
             return Step.START_TLS
         self._received += data
@@ -155,7 +160,7 @@ class NatsHandshake:
                 return Step.START_TLS
             self._connect(self.info)
         elif word.startswith(b"PONG"):
-            self.rest = bytes(self._received)
+            self.trailing_bytes = bytes(self._received)
             return Step.READY
         elif word.startswith(b"PING"):
             self._outgoing += b"PONG\r\n"
@@ -164,7 +169,7 @@ class NatsHandshake:
         return None
 
     def _wants_tls(self, info: ServerInfo) -> bool:
-        """Raises: NatsRefused where TLS is required here and not offered there."""
+        """Whether to start TLS. Raises: NatsRefused if TLS is required and not offered."""
         required = self._address.tls or self._options.tls
         if required and not (info.tls_required or info.tls_available):
             raise NatsRefused(

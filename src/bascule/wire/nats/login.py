@@ -1,4 +1,4 @@
-"""What one CONNECT proves itself with; read afresh for each connection, as files may change."""
+"""The credentials of one CONNECT. They are read for each connection, because files may change."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from bascule.wire.nats.nkeys import NKey, decode_claims, decode_seed, find_seed,
 
 @dataclass(frozen=True, slots=True)
 class ConnectOptions:
-    """What a client says of itself in CONNECT. Credentials of a server's URL win over these."""
+    """The options of CONNECT. Credentials in a server's URL take precedence over these."""
 
     name: str
     user: str | None = None
@@ -26,18 +26,18 @@ class ConnectOptions:
     creds: str | None = None
     """Path of a credentials file: user JWT and seed."""
     tls: bool = False
-    """Refuse to go on without TLS."""
+    """Whether TLS is required."""
     tls_first: bool = False
-    """Begin with TLS, before the server's INFO; the server has to be set up for it."""
+    """Whether to start TLS before the server's INFO. The server must be configured for it."""
     ping_interval_ms: int = 10_000
-    """A server that says nothing for so long is sent a PING."""
+    """Time without data from the server after which the client sends a PING."""
     echo: bool = True
     """Whether the server sends our own messages back to our own subscriptions."""
 
 
 @dataclass(frozen=True, slots=True)
 class Login:
-    """Credentials ready for use."""
+    """Loaded credentials."""
 
     user: str | None = None
     password: str | None = field(default=None, repr=False)
@@ -45,12 +45,12 @@ class Login:
     key: NKey | None = field(default=None, repr=False)
     jwt: str | None = field(default=None, repr=False)
     origin: str = ""
-    """Where they came from, for error texts."""
+    """The source of the credentials, for error texts."""
 
     def fields(self, nonce: str) -> dict[str, str]:
-        """What CONNECT says; `nonce` is the INFO's.
+        """The credential fields of CONNECT; `nonce` is that of INFO.
 
-        Raises: ConfigError where a signature is needed and the server gave nothing to sign.
+        Raises: ConfigError if there is an NKey and `nonce` is empty.
         """
         plain = {"user": self.user, "pass": self.password, "auth_token": self.token}
         fields = {name: value for name, value in plain.items() if value is not None}
@@ -68,7 +68,7 @@ class Login:
         return fields
 
     def explain(self, error: ServerError, *, now_s: int) -> str:
-        """A refusal of these credentials, with what is known about them."""
+        """The text for a refusal, with the likely reason."""
         if error.kind is not ErrorKind.AUTHENTICATION:
             return str(error)
         if self.jwt is not None:
@@ -107,9 +107,9 @@ class Login:
 def load_login(
     options: ConnectOptions, address: ServerAddress, read: Callable[[str], str]
 ) -> Login:
-    """The credentials for `address`; `read` gives the text of a file or raises ConfigError.
+    """Load the credentials for `address`; `read` returns the text of a file.
 
-    Raises: ConfigError for a file that cannot be read or holds something else.
+    Raises: ConfigError if a file cannot be read or does not contain credentials.
     """
     if address.user is not None or address.token is not None:
         return Login(address.user, address.password, address.token, origin="the URL")
@@ -125,6 +125,6 @@ def load_login(
             origin = f"NKey file {options.nkey}"
             seed = find_seed(read(options.nkey))
             if not seed:
-                raise ConfigError(f"{origin} holds no NKey seed: expected a line SU...")
+                raise ConfigError(f"{origin} contains no NKey seed, expected a line SU...")
         return Login(user, password, token, decode_seed(seed, origin=origin), None, origin)
     return Login(user, password, token, origin="the configuration")

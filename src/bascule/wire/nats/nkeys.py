@@ -1,8 +1,8 @@
-"""NKeys: Ed25519 seeds and signatures, credentials files, and what a user JWT says of itself.
+"""NKeys: Ed25519 seeds and signatures, credentials files, and the claims of a user JWT.
 
-A seed is base32 text without padding of: two prefix bytes that hold `S` and the kind of key, 32
-bytes of seed, CRC-16/XMODEM of the 34 bytes before it, little-endian. A public key has one prefix
-byte. Source: github.com/nats-io/nkeys, README and `strkey.go`.
+The text of a seed is base32 without padding. The bytes are two prefix bytes with `S` and the kind
+of key, 32 bytes of seed, and the CRC-16/XMODEM of these 34 bytes, little-endian. A public key has
+one prefix byte. Source: github.com/nats-io/nkeys, README and `strkey.go`.
 """
 
 from __future__ import annotations
@@ -30,41 +30,41 @@ _ARMOUR: Final = re.compile(
 
 
 class NKey:
-    """A user's key: its public half, and signatures."""
+    """A user's key: its public key and signatures."""
 
     def __init__(self, seed: bytes) -> None:
         """`seed` is 32 bytes."""
-        # Asked for only where a key is used: a node without one stays smaller by its megabytes.
+        # Imported only if a key is used, because the library takes megabytes of memory.
         from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
         self._private = Ed25519PrivateKey.from_private_bytes(seed)
         self.public = _encode(bytes([_PREFIX_USER]), self._private.public_key().public_bytes_raw())
-        """As a server's configuration names the user: `U...`."""
+        """The name of the user in a server's configuration: `U...`."""
 
     def sign(self, nonce: str) -> str:
-        """The signature of an INFO's nonce as CONNECT carries it: base64url without padding."""
+        """The signature of INFO's nonce for CONNECT: base64url without padding."""
         signature = self._private.sign(nonce.encode())
         return base64.urlsafe_b64encode(signature).rstrip(b"=").decode()
 
 
 def decode_seed(text: str, *, origin: str) -> NKey:
-    """The key of a user's seed, `SU...`; `origin` is where it came from, for error texts.
+    """Decode a user's seed, `SU...`; `origin` is its source, for error texts.
 
-    Raises: ConfigError, which never holds the seed.
+    Raises: ConfigError, which never contains the seed.
     """
     try:
         raw = base64.b32decode(text + "=" * (-len(text) % 8))
     except ValueError:
-        raise ConfigError(f"{origin} holds no NKey seed: it is not base32 text") from None
+        raise ConfigError(f"{origin} contains no NKey seed: it is not base32 text") from None
     if len(raw) != 2 + SEED_BYTES + 2 or raw[0] & 0xF8 != _PREFIX_SEED:
-        hint = "a public key; give the seed (SU...)" if text[:1] in "UAO" else "something else"
-        raise ConfigError(f"{origin} holds no NKey seed but {hint}")
+        found = "a public key" if text[:1] in {"U", "A", "O"} else "other text"
+        raise ConfigError(f"{origin} contains {found}, expected an NKey seed (SU...)")
     if binascii.crc_hqx(raw[:-2], 0) != int.from_bytes(raw[-2:], "little"):
-        raise ConfigError(f"{origin} holds an NKey seed with a wrong checksum: is it whole?")
+        raise ConfigError(f"{origin} contains an NKey seed with a wrong checksum: is it complete?")
     kind = (raw[0] & 7) << 5 | (raw[1] & 0xF8) >> 3
     if kind != _PREFIX_USER:
         found = _KINDS.get(kind, "unknown")
-        raise ConfigError(f"{origin} holds the seed of a key of kind {found}, expected user (SU)")
+        raise ConfigError(f"{origin} contains a seed of kind {found}, expected user (SU)")
     return NKey(raw[2:-2])
 
 
@@ -75,7 +75,7 @@ def _encode(prefix: bytes, key: bytes) -> str:
 
 
 def find_seed(text: str) -> str:
-    """The seed in a seed file: alone on a line, comments and armour around it passed over."""
+    """The seed in a seed file, on a line of its own; ignores comments and armour lines."""
     armoured = _armoured(text)
     for what, inner in armoured.items():
         if "SEED" in what:
@@ -86,7 +86,7 @@ def find_seed(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """What a credentials file holds."""
+    """The content of a credentials file."""
 
     jwt: str = field(repr=False)
     seed: str = field(repr=False)
@@ -96,7 +96,7 @@ class Credentials:
 def parse_credentials(text: str, *, origin: str) -> Credentials:
     """Parse a decorated credentials file (`nsc generate creds`): a user JWT and its NKey seed.
 
-    Raises: ConfigError saying what is missing in `origin`.
+    Raises: ConfigError naming the missing part.
     """
     armoured = _armoured(text)
     jwt = next((inner for what, inner in armoured.items() if "JWT" in what), "")
@@ -104,14 +104,14 @@ def parse_credentials(text: str, *, origin: str) -> Credentials:
         jwt = text.strip()
     if not jwt:
         raise ConfigError(
-            f"{origin} holds no user JWT: expected -----BEGIN NATS USER JWT-----, "
+            f"{origin} contains no user JWT, expected -----BEGIN NATS USER JWT-----, "
             "as `nsc generate creds` writes it"
         )
     seed = next((inner for what, inner in armoured.items() if "SEED" in what), "")
     claims = decode_claims(jwt, origin=origin)
     if not seed and not claims.nats.bearer_token:
         raise ConfigError(
-            f"{origin} holds a user JWT without its NKey seed: expected "
+            f"{origin} contains a user JWT without its NKey seed, expected "
             "-----BEGIN USER NKEY SEED-----, as `nsc generate creds` writes it"
         )
     return Credentials(jwt, seed)
@@ -122,21 +122,21 @@ class _NatsClaims(msgspec.Struct, frozen=True):
 
 
 class Claims(msgspec.Struct, frozen=True):
-    """What a user JWT says of itself; whether it is true is the server's business."""
+    """The claims of a user JWT. Only the server verifies them."""
 
     name: str = ""
     sub: str = ""
     """The user's public key."""
     iss: str = ""
     exp: int = 0
-    """Unix time in seconds from which it is no longer valid; 0: never."""
+    """Unix time in seconds at which it expires; 0: never."""
     nbf: int = 0
-    """Unix time in seconds before which it is not valid yet."""
+    """Unix time in seconds from which it is valid."""
     nats: _NatsClaims = _NatsClaims()
 
 
 def decode_claims(jwt: str, *, origin: str) -> Claims:
-    """Raises: ConfigError where this is no JWT."""
+    """Decode the claims of a JWT. Raises: ConfigError."""
     parts = jwt.split(".")
     try:
         if len(parts) != 3:
@@ -144,7 +144,7 @@ def decode_claims(jwt: str, *, origin: str) -> Claims:
         body = base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4))
         return msgspec.json.decode(body, type=Claims)
     except (ValueError, msgspec.DecodeError, RecursionError) as error:
-        raise ConfigError(f"{origin} holds a JWT that cannot be read: {error}") from None
+        raise ConfigError(f"{origin} contains a malformed JWT: {error}") from None
 
 
 def _armoured(text: str) -> dict[str, str]:

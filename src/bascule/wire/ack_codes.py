@@ -1,0 +1,33 @@
+"""`err_code`s of error acks; docs/publishing.md lists them for users.
+
+Numbers from 10000 on are JetStream's, those from 20000 on Bascule's own.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from bascule.errors import BasculeError, Indeterminate, PublishRejected
+
+TOO_LARGE: Final = 10054
+WRONG_STREAM: Final = 10060
+WRONG_LAST_ID: Final = 10070
+WRONG_LAST_SEQUENCE: Final = 10071
+NOT_STORED: Final = 10077
+PAUSED: Final = 20001
+READ_ONLY: Final = 20002
+RATE_EXCEEDED: Final = 20003
+UNSUPPORTED_HEADER: Final = 20004
+UNKNOWN_ACK_POLICY: Final = 20005
+MALFORMED_SEQUENCE: Final = 20006
+INDETERMINATE: Final = 20007
+"""The message may or may not be stored: the log failed after the message was appended."""
+NOT_ENOUGH_REPLICAS: Final = 20008
+"""Fewer replicas are in sync than the stream requires; the message is not stored."""
+
+
+def publish_error(code: int, err_code: int, description: str, stream: str = "") -> BasculeError:
+    """The exception for an error ack: whether the message is stored is unknown, or it is not."""
+    if err_code == INDETERMINATE:
+        return Indeterminate(description)
+    return PublishRejected(code, err_code, description, stream)

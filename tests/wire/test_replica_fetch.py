@@ -1,0 +1,74 @@
+"""ReplicaFetch on the wire: its bytes, and what is made of damaged ones."""
+
+from __future__ import annotations
+
+import pytest
+
+from bascule.errors import RemoteProtocolError
+from bascule.wire.codec import decode, encode
+from bascule.wire.messages import PEER_REQUESTS, REQUESTS
+from bascule.wire.messages.peer.replica_fetch import (
+    ForgottenPartition,
+    ReplicaFetchPartition,
+    ReplicaFetchPartitionResponse,
+    ReplicaFetchRequest,
+    ReplicaFetchResponse,
+)
+from bascule.wire.primitives import Piece
+from bascule.wire.schema import Message
+
+STREAM = bytes(range(16))
+REQUEST = ReplicaFetchRequest(
+    500, 4096, [ReplicaFetchPartition(STREAM, 7, 3, 5, 4, 100, 90, 80)],
+    [ForgottenPartition(STREAM, 8)],
+)  # fmt: skip
+RESPONSE = ReplicaFetchResponse(
+    [ReplicaFetchPartitionResponse(STREAM, 7, 3, 0, -1, -1, 80, 10, True, b"batches")]
+)
+
+
+def encoded(message: Message) -> bytes:
+    parts: list[Piece] = []
+    encode(message, 0, parts)
+    return b"".join(part for part in parts if isinstance(part, bytes))
+
+
+def test_the_bytes_are_those_of_the_document() -> None:
+    assert encoded(REQUEST).hex(" ", 4) == (
+        "000001f4 00001000 00000001 "
+        f"{STREAM.hex(' ', 4)} 00000007 00000003 00000005 00000004 "
+        "00000000 00000064 00000000 0000005a 00000000 00000050 "
+        f"00000001 {STREAM.hex(' ', 4)} 00000008"
+    )
+    assert encoded(RESPONSE) == (
+        bytes.fromhex("00000001")
+        + STREAM
+        + bytes.fromhex("00000007 00000003 0000 ffffffff ffffffffffffffff 0000000000000050")
+        + bytes.fromhex("000000000000000a 01 00000007")
+        + b"batches"
+    )
+
+
+@pytest.mark.parametrize("message", [REQUEST, RESPONSE])
+def test_messages_are_read_again(message: Message) -> None:
+    data = encoded(message)
+    found = decode(type(message), 0, memoryview(data))
+    if isinstance(found, ReplicaFetchResponse):
+        records = found.partitions[0].records
+        assert isinstance(records, memoryview)
+        assert bytes(records) == b"batches"
+        found.partitions[0].records = b"batches"
+    assert encoded(found) == data
+
+
+@pytest.mark.parametrize("message", [REQUEST, RESPONSE])
+def test_bytes_that_are_cut_short_are_refused(message: Message) -> None:
+    data = encoded(message)
+    for size in range(len(data)):
+        with pytest.raises(RemoteProtocolError):
+            decode(type(message), 0, memoryview(data)[:size])
+
+
+def test_clients_cannot_send_requests_of_nodes() -> None:
+    assert not REQUESTS.keys() & PEER_REQUESTS.keys()
+    assert ReplicaFetchRequest.API_KEY in PEER_REQUESTS
