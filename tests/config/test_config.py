@@ -1,4 +1,4 @@
-"""Layers of configuration: precedence, origins, and errors that say what would be right."""
+"""Layers of configuration: precedence, origins, and errors with advice."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ def error_of(text: str = "", environment: dict[str, str] | None = None) -> str:
     return str(caught.value)
 
 
-def test_defaults_alone() -> None:
+def test_defaults() -> None:
     config = merge()
     assert config == Config()
     assert config.nats.embedded
     assert config.origins == {}
 
 
-def test_flags_win_over_environment_over_file() -> None:
+def test_flags_override_the_environment_and_the_environment_the_file() -> None:
     file = layer_from_toml("[client]\nport = 1\nhost = '::1'\n[http]\nport = 1\n", "b.toml")
     environment = layer_from_environment({"BASCULE_CLIENT_PORT": "2", "BASCULE_HTTP_PORT": "2"})
     flags = layer_from_flags({"client.port": ("--client-port", 3), "data": ("--data", None)})
@@ -46,7 +46,7 @@ def test_flags_win_over_environment_over_file() -> None:
     }
 
 
-def test_environment_is_read_as_the_type_of_its_key() -> None:
+def test_environment_values_are_converted_to_the_type_of_their_key() -> None:
     layer = layer_from_environment(
         {
             "BASCULE_NATS_URLS": "nats://a:4222, nats://b:4222",
@@ -106,7 +106,7 @@ def test_errors_of_the_environment(environment: dict[str, str], expected: str) -
     assert error_of(environment=environment) == expected
 
 
-def test_credentials_must_agree() -> None:
+def test_contradictory_credentials_are_refused() -> None:
     urls = "[nats]\nurls = ['nats://a']\n"
     assert "both set" in error_of(urls + "token = 't'\nuser = 'u'")
     assert "nats.user is not" in error_of(urls + "password = 'p'")
@@ -134,11 +134,11 @@ def test_every_key_is_documented() -> None:
         assert f"`{key.variable}`" in text, f"docs/configuration.md lacks {key.variable}"
 
 
-def test_stream_defaults_that_every_stream_would_be_refused_for() -> None:
+def test_contradictory_stream_defaults_are_refused() -> None:
     text = "[streams]\ncleanup = ['compact']\n"
     assert error_of(text, {"BASCULE_STREAMS_RETENTION_MS_MAX": "5"}) == (
-        "[streams] cannot hold together: retention_ms_max is 5, but cleanup is compact alone, "
-        "which removes by key only: add delete to cleanup, or set it to 0 (set by "
+        "[streams] has contradictory settings: retention_ms_max is 5, but cleanup is compact only, "
+        "so nothing enforces it: add delete to cleanup, or set it to 0 (set by "
         "BASCULE_STREAMS_RETENTION_MS_MAX, streams.cleanup in b.toml)"
     )
     both = error_of(

@@ -1,10 +1,18 @@
-"""What an operator may set, and how its sources are merged: defaults < file < environment < flags.
+"""The configuration of a node, merged from: defaults < file < environment < flags.
 
-No I/O: callers read the file and hand in its text, the environment and the flags. Every value
-knows where it came from, so that an error names the file's key, the variable or the flag.
-`docs/configuration.md` lists every key; a test holds the two together.
+No I/O: callers read the file and pass its text, the environment and the flags. Every value has its
+origin, so an error names the key in the file, the variable or the flag.
+
+    sections           the keys by section, with defaults, limits and descriptions
+    keys               the table of all keys
+    layers             reads each source into a layer, and merges the layers
+    validation         checks values by key, and the rules that concern several keys
+    stream_validation  checks the settings of a stream
+
+`docs/configuration.md` lists every key; a test compares the two.
 """
 
+from bascule.config.advice import listen_advice
 from bascule.config.keys import KEYS, Key
 from bascule.config.layers import (
     Layer,
@@ -24,7 +32,7 @@ from bascule.config.sections import (
     StreamDefaults,
     stream_config,
 )
-from bascule.config.stream_rules import check_stream_config, check_stream_values
+from bascule.config.stream_validation import check_stream_config, check_stream_values
 
 __all__ = [
     "KEYS",
@@ -43,6 +51,7 @@ __all__ = [
     "layer_from_environment",
     "layer_from_flags",
     "layer_from_toml",
+    "listen_advice",
     "merge",
     "stream_config",
 ]

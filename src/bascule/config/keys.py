@@ -1,4 +1,4 @@
-"""The table of everything that can be set."""
+"""The table of all configuration keys, made from the sections."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ from typing import Any, Final
 
 from bascule.config.sections import (
     ClientConfig,
+    ClusterConfig,
     Config,
     HttpConfig,
     LimitsConfig,
     LoggingConfig,
     NatsConfig,
+    PeerConfig,
     StreamDefaults,
 )
 
@@ -21,6 +23,8 @@ SECTIONS: Final[Mapping[str, type]] = {
     "nats": NatsConfig,
     "client": ClientConfig,
     "http": HttpConfig,
+    "peer": PeerConfig,
+    "cluster": ClusterConfig,
     "log": LoggingConfig,
     "limits": LimitsConfig,
     "streams": StreamDefaults,
@@ -29,7 +33,7 @@ SECTIONS: Final[Mapping[str, type]] = {
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """One thing that can be set: its dotted name and what is allowed."""
+    """One configuration key: its dotted name, its type and its limits."""
 
     name: str
     type: type

@@ -1,4 +1,4 @@
-"""The sections of the configuration: every key with its default, its limits and a sentence."""
+"""The sections of the configuration: each key with its default, limits and description."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from bascule.model import (
     Discard,
     KeyFrom,
     PartitionBy,
+    RecordHeader,
     StreamConfig,
     SyncPolicy,
 )
@@ -21,6 +22,7 @@ from bascule.model import (
 _T = TypeVar("_T")
 
 PORT_MAX: Final = 65_535
+REPLICAS_MAX: Final = 15
 
 
 def setting(
@@ -32,7 +34,7 @@ def setting(
     choices: Sequence[str] = (),
     secret: bool = False,
 ) -> _T:
-    """A configuration field: its default, one sentence for the reference, and its limits."""
+    """A field that is a configuration key, with its default, description and limits."""
     metadata = {
         "about": about,
         "minimum": minimum,
@@ -81,6 +83,18 @@ class NatsConfig:
     discover: bool = setting(
         True, about="Also use the servers of the cluster that the connected one announces."
     )
+    announce: bool = setting(
+        True,
+        about="Exchange announcements with other nodes on the same NATS, which find streams that "
+        "two clusters have.",
+    )
+    announce_interval_ms: int = setting(
+        10_000,
+        about="Time between announcements. A node that is not heard of for three of its intervals "
+        "counts as gone.",
+        minimum=100,
+        maximum=3_600_000,
+    )
 
     @property
     def embedded(self) -> bool:
@@ -111,6 +125,33 @@ class HttpConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class PeerConfig:
+    """The peer listener, which the other nodes of the cluster connect to."""
+
+    host: str = setting("127.0.0.1", about="Address to listen on.")
+    port: int = setting(
+        9093, about="Port to listen on; 0 picks a free one.", minimum=0, maximum=PORT_MAX
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterConfig:
+    """The cluster that the node belongs to."""
+
+    name: str = setting("bascule", about="Name of the cluster; nodes of another one are refused.")
+    peers: tuple[str, ...] = setting(
+        (), about="Founding nodes as N@host:port, this one too; none means: a node alone."
+    )
+    replica_lag_ms_max: int = setting(
+        10_000,
+        about="A replica that has not been at the end of its leader's log for so long is no longer "
+        "in sync.",
+        minimum=100,
+    )
+    rack: str = setting("", about="Where the node is; replicas are placed in different racks.")
+
+
+@dataclass(frozen=True, slots=True)
 class LoggingConfig:
     """The node's log, written to standard error."""
 
@@ -125,7 +166,7 @@ class LoggingConfig:
 
 @dataclass(frozen=True, slots=True)
 class LimitsConfig:
-    """Bounds on what clients and load may cost a node."""
+    """Limits of the resources that clients may use."""
 
     connections_max: int = setting(
         4_096, about="Connections to the client listener at a time.", minimum=1
@@ -163,7 +204,13 @@ class LimitsConfig:
         minimum=1 << 20,
     )
     http_connections_max: int = setting(
-        256, about="Connections to the HTTP listener at a time.", minimum=1
+        256,
+        about="Connections to the HTTP listener at a time; an eighth of them is kept for health "
+        "and metrics.",
+        minimum=1,
+    )
+    http_head_ms_max: int = setting(
+        5_000, about="Time for the head of an HTTP request to arrive.", minimum=100
     )
     ingest_buffer_bytes_max: int = setting(
         256 << 20,
@@ -172,6 +219,12 @@ class LimitsConfig:
     )
     http_body_bytes_max: int = setting(
         1 << 20, about="Largest body of an HTTP request.", minimum=1_024
+    )
+    disk_reserve_bytes: int = setting(
+        8 << 20,
+        about="Size of a file that is given back on a full disk, so that streams can be purged, "
+        "altered and deleted there; 0: none.",
+        minimum=0,
     )
     compaction_map_bytes_max: int = setting(
         512 << 20,
@@ -189,7 +242,7 @@ class LimitsConfig:
 
 @dataclass(frozen=True, slots=True)
 class StreamDefaults:
-    """Defaults of the settings that a stream's creation leaves out."""
+    """Default values of stream settings that a creation request omits."""
 
     sync: str = setting(
         SyncPolicy.ALWAYS.value,
@@ -283,9 +336,30 @@ class StreamDefaults:
         0, about="Bytes of messages stored per second in each partition; 0: no limit.", minimum=0
     )
     read_only: bool = setting(False, about="Refuse messages.")
+    replicas: int = setting(
+        1, about="Copies of each partition, on different nodes.", minimum=1, maximum=REPLICAS_MAX
+    )
+    min_isr: int = setting(
+        0,
+        about="Replicas in sync without which messages are refused; 0: more than half of them.",
+        minimum=0,
+        maximum=REPLICAS_MAX,
+    )
+    acks: bool = setting(
+        True, about="Answer publishers; off: store what arrives without acks and errors."
+    )
+    shared: bool = setting(
+        False, about="Expect the same stream in other clusters on the same NATS."
+    )
+    record_headers: tuple[str, ...] = setting(
+        (),
+        about="Headers of every record: the message's subject, which streams without wildcards "
+        "leave out otherwise, and its reply subject.",
+        choices=tuple(header.value for header in RecordHeader),
+    )
 
     def config(self, subject: str, *, group: str | None = None) -> StreamConfig:
-        """A stream configuration of these defaults on `subject`."""
+        """A stream configuration with these defaults, on `subject`."""
         return stream_config(
             {item.name: getattr(self, item.name) for item in fields(self)},
             subject=subject,
@@ -300,22 +374,24 @@ _ENUMS: Final[Mapping[str, Callable[[str], StrEnum]]] = {
     "compression": Compression,
     "discard": Discard,
 }
+_WORDS: Final[Mapping[str, type[StrEnum]]] = {"cleanup": Cleanup, "record_headers": RecordHeader}
 
 
 def stream_config(plain: Mapping[str, Any], *, subject: str, group: str | None) -> StreamConfig:
-    """A stream configuration from the plain values of TOML or JSON, not yet checked.
+    """A stream configuration from plain values, as in TOML or JSON. It is not checked.
 
-    Raises: ValueError for a value that is not one of a field's choices, TypeError for an unknown
+    Raises: ValueError for a value that is not among a field's choices; TypeError for an unknown
     field.
     """
     values = dict(plain)
     for name, kind in _ENUMS.items():
         if name in values:
             values[name] = kind(values[name])
-    if "cleanup" in values:
-        # In a fixed order, so that the same choices in another order are equal.
-        values["cleanup"] = tuple(sorted((Cleanup(word) for word in values["cleanup"]),
-                                         key=list(Cleanup).index))  # fmt: skip
+    for name, words in _WORDS.items():
+        if name in values:
+            # In a fixed order, so that the order in the request does not matter.
+            found = [words(word) for word in values[name]]
+            values[name] = tuple(sorted(found, key=list(words).index))
     return StreamConfig(subject=subject, group=group, **values)
 
 
@@ -332,8 +408,10 @@ class Config:
     nats: NatsConfig = NatsConfig()
     client: ClientConfig = ClientConfig()
     http: HttpConfig = HttpConfig()
+    peer: PeerConfig = PeerConfig()
+    cluster: ClusterConfig = ClusterConfig()
     log: LoggingConfig = LoggingConfig()
     limits: LimitsConfig = LimitsConfig()
     streams: StreamDefaults = StreamDefaults()
     origins: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
-    """Key -> where its value came from; keys that hold their default are absent."""
+    """Key -> the source of its value; keys with default values are absent."""

@@ -1,7 +1,8 @@
-"""The one exception tree.
+"""The exceptions of Bascule, in one tree.
 
-Every error carries fields, not only text; `retriable` says whether the same request may succeed
-later unchanged. Text is lower case and says what, where, found against expected, with units.
+Every error has fields in addition to its text. `retriable` says whether the same request may
+succeed later. Texts are lower case and state what failed, where, and the expected and found values
+with units.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from bascule.errors.pipeline import (
     DataLoss,
     DedupeTooSmall,
     ForeignTable,
+    InvalidDeclaration,
     LakeBusy,
     LakeConflict,
     MalformedValue,
@@ -19,6 +21,7 @@ from bascule.errors.pipeline import (
     TableExists,
     UnknownSnapshot,
     UnknownTable,
+    UnsupportedSpark,
 )
 from bascule.errors.system import (
     BasculeError,
@@ -27,8 +30,10 @@ from bascule.errors.system import (
     CannotReplicate,
     Closed,
     ConfigError,
+    ConnectionGone,
     CorruptData,
     DataDirectoryInUse,
+    DiskFull,
     FencedEpoch,
     Indeterminate,
     InternalStream,
@@ -39,8 +44,11 @@ from bascule.errors.system import (
     LogFailed,
     MembersChanged,
     MissingExtra,
+    MissingLog,
     NoResponders,
+    NotEnoughNodes,
     NotLeader,
+    NotSupported,
     OffsetOutOfRange,
     PartitionFailed,
     ProtocolError,
@@ -54,6 +62,7 @@ from bascule.errors.system import (
     UnknownPartition,
     UnknownStream,
     UnsupportedFormat,
+    reason_without_paths,
 )
 
 __all__ = [
@@ -64,14 +73,17 @@ __all__ = [
     "Closed",
     "ColumnMismatch",
     "ConfigError",
+    "ConnectionGone",
     "CorruptData",
     "DataDirectoryInUse",
     "DataLoss",
     "DedupeTooSmall",
+    "DiskFull",
     "FencedEpoch",
     "ForeignTable",
     "Indeterminate",
     "InternalStream",
+    "InvalidDeclaration",
     "InvalidName",
     "LaggingIndex",
     "LakeBusy",
@@ -82,8 +94,11 @@ __all__ = [
     "MalformedValue",
     "MembersChanged",
     "MissingExtra",
+    "MissingLog",
     "NoResponders",
+    "NotEnoughNodes",
     "NotLeader",
+    "NotSupported",
     "OffsetOutOfRange",
     "PartitionFailed",
     "ProtocolError",
@@ -102,4 +117,6 @@ __all__ = [
     "UnknownStream",
     "UnknownTable",
     "UnsupportedFormat",
+    "UnsupportedSpark",
+    "reason_without_paths",
 ]

@@ -1,12 +1,36 @@
-"""What goes wrong between streams, Spark and lake tables."""
+"""Errors of Spark jobs, Arrow batches and lake tables."""
 
 from __future__ import annotations
 
-from bascule.errors.system import BasculeError
+from collections.abc import Sequence
+
+from bascule.errors.system import BasculeError, ConfigError
+
+
+class InvalidDeclaration(ConfigError):
+    """A declaration or the spec of a job is wrong; `faults` has a text for each fault."""
+
+    def __init__(self, faults: Sequence[str]) -> None:
+        super().__init__("\n".join(faults))
+        self.faults = tuple(faults)
+
+
+class UnsupportedSpark(ConfigError):
+    """The installed Spark is too old for this package."""
+
+    def __init__(self, found: str, needed: str) -> None:
+        super().__init__(
+            f"bascule needs Spark {needed} (pip install 'bascule[spark]'), found pyspark {found}; "
+            "an older Spark reads streams over its Kafka connector: "
+            "docs/pipelines/kafka-connector.md"
+        )
+        self.found = found
+        self.needed = needed
 
 
 class RowRefused(BasculeError):
-    """A row of an Arrow batch cannot be a message; `row` counts from the first batch's first."""
+    """A row of an Arrow batch cannot be published; `row` counts from the first row of the first
+    batch."""
 
     def __init__(self, row: int, subject: str | None, why: str) -> None:
         where = "" if subject is None else f" (subject {subject!r})"
@@ -17,7 +41,7 @@ class RowRefused(BasculeError):
 
 
 class ColumnMismatch(BasculeError):
-    """A column is missing, unknown or of a type that cannot be published."""
+    """A column is missing, unknown, or has a type that cannot be published."""
 
     def __init__(self, column: str, found: str, expected: str) -> None:
         super().__init__(f"column {column!r}: found {found}, expected {expected}")
@@ -27,13 +51,13 @@ class ColumnMismatch(BasculeError):
 
 
 class DataLoss(BasculeError):
-    """Records that a query has yet to read are gone; `partition` is None for the whole stream."""
+    """Records that a query has not read yet are gone; `partition` is None for the whole stream."""
 
     def __init__(self, stream: str, partition: int | None, why: str) -> None:
         where = f"stream {stream!r}" + ("" if partition is None else f" partition {partition}")
         super().__init__(
             f"records of {where} are lost to this query: {why}; "
-            "with option failOnDataLoss=false it goes on with what is held"
+            "with option failOnDataLoss=false the query continues with the remaining records"
         )
         self.stream = stream
         self.partition = partition
@@ -41,27 +65,27 @@ class DataLoss(BasculeError):
 
 
 class LakeConflict(BasculeError):
-    """A commit does not continue what the lake table holds; nothing of it was added."""
+    """A commit does not continue the offsets of the lake table; nothing was added."""
 
     def __init__(self, table: str, why: str) -> None:
-        super().__init__(f"{table} does not take this commit: {why}")
+        super().__init__(f"{table} refuses this commit: {why}")
         self.table = table
         self.why = why
 
 
 class LakeBusy(BasculeError):
-    """Other committers were faster at every attempt; nothing was added."""
+    """Another writer committed first at every attempt; nothing was added."""
 
     retriable = True
 
     def __init__(self, table: str, attempts: int) -> None:
-        super().__init__(f"{table} was changed by others during each of {attempts} attempts")
+        super().__init__(f"{table} was changed by other writers during each of {attempts} attempts")
         self.table = table
         self.attempts = attempts
 
 
 class UnknownTable(BasculeError):
-    """There is no lake table at this address."""
+    """There is no lake table at the address."""
 
     def __init__(self, table: str) -> None:
         super().__init__(f"there is no table {table}")
@@ -69,7 +93,7 @@ class UnknownTable(BasculeError):
 
 
 class TableExists(BasculeError):
-    """A lake table is at this address already."""
+    """There is a lake table at the address already."""
 
     def __init__(self, table: str) -> None:
         super().__init__(f"{table} exists already")
@@ -77,7 +101,7 @@ class TableExists(BasculeError):
 
 
 class ForeignTable(BasculeError):
-    """What is at the address is no table that Bascule wrote; `why` says what is amiss."""
+    """Bascule did not write the table at the address, or cannot use it; `why` says why."""
 
     def __init__(self, table: str, why: str) -> None:
         super().__init__(f"{table} is not a table that Bascule can use: {why}")
@@ -86,7 +110,7 @@ class ForeignTable(BasculeError):
 
 
 class UnknownSnapshot(BasculeError):
-    """The lake table holds no snapshot of this id: it expired, or never was."""
+    """The lake table has no snapshot of this id: it expired, or never existed."""
 
     def __init__(self, table: str, snapshot: str) -> None:
         super().__init__(f"{table} holds no snapshot {snapshot!r}")
@@ -95,7 +119,7 @@ class UnknownSnapshot(BasculeError):
 
 
 class MalformedValue(BasculeError):
-    """The value of a record does not parse as it was declared, and was not to be passed over."""
+    """The value of a record cannot be parsed as declared, and the mode does not allow that."""
 
     def __init__(self, stream: str, partition: int, offset: int, reason: str) -> None:
         super().__init__(
@@ -109,9 +133,11 @@ class MalformedValue(BasculeError):
 
 
 class RowNotPublished(BasculeError):
-    """A row of a frame was not published; `write` is the batch or query, `why` says what to do.
+    """A row of a data frame was not published; `write` is the batch or query, `why` says what to
+    do.
 
-    `row` counts within the task's partition; it and `subject` are None where no row is at fault.
+    `row` counts within the task's partition. `row` and `subject` are None if no row caused the
+    error.
     """
 
     def __init__(
@@ -131,7 +157,7 @@ class RowNotPublished(BasculeError):
 
 
 class DedupeTooSmall(BasculeError):
-    """A stream does not remember message ids for as long as a repeated batch needs."""
+    """A stream's dedupe window is too short or too small for batches that are published again."""
 
     def __init__(self, stream: str, why: str) -> None:
         super().__init__(why)

@@ -1,4 +1,4 @@
-"""What goes wrong in a node, in its protocols and on the way to it."""
+"""Errors of a node, its protocols and its clients."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from typing import ClassVar, Final
 
 
 class BasculeError(Exception):
-    """Base of everything Bascule raises on purpose."""
+    """Base class of all errors that Bascule raises intentionally."""
 
     retriable: ClassVar[bool] = False
 
 
 class ConfigError(BasculeError):
-    """A configuration value or key is wrong; the text says which and what would be right.
+    """A configuration key or value is wrong; the text names it and what is allowed.
 
-    `field` is the setting of a stream that it is about, where it is about one.
+    `field` is the setting of the stream, if the error concerns one.
     """
 
     def __init__(self, message: str, *, field: str | None = None) -> None:
@@ -23,7 +23,7 @@ class ConfigError(BasculeError):
 
 
 class InvalidName(BasculeError):
-    """A stream name or subject breaks a rule: `what` it is, the `value`, and `why` not."""
+    """A stream name or subject (`what`) is not valid: its `value`, and `why`."""
 
     def __init__(self, what: str, value: str, why: str) -> None:
         shown = value if len(value) <= 80 else value[:77] + "..."
@@ -34,9 +34,10 @@ class InvalidName(BasculeError):
 
 
 class CorruptData(BasculeError):
-    """Bytes on disk are not what was written: file, byte position, expected and found.
+    """Bytes on disk differ from what was written: file, byte position, expected and found.
 
-    Where a byte says nothing, as in a database, `place` says it in words and `at` is its number.
+    Where a byte position has no meaning, as in a database, `place` describes the position and `at`
+    is its number.
     """
 
     def __init__(
@@ -55,36 +56,54 @@ class CorruptData(BasculeError):
 
 
 _ADVICE: Final = {
-    ".log": "records before that batch are whole, and other partitions are not concerned; put back "
-    "a copy of the file, or give up what is behind as docs/formats.md says",
-    "checkpoint": "the records are not concerned; put back a copy, or remove the file to have the "
-    "whole log read, with records that were purged from its first segment",
-    ".sqlite": "no other node's copy is concerned; take this node out of its Raft groups and let "
-    "it join again under another id, with a new file",
-    "metadata.json": "the streams' data is not concerned; put back a copy of the file",
-    "node.json": "no stream is concerned; put back a copy, or remove the file for a new cluster id",
+    ".log": "records before that batch are intact, and other partitions are not affected; restore "
+    "the file from a copy, or discard the records after it with `bascule stream repair` and "
+    "--accept-loss",
+    "checkpoint": "the records are not affected; restore the file from a copy, or run `bascule "
+    "stream repair` with --accept-loss: purged records of the first segment are readable then",
+    ".sqlite": "other nodes are not affected; remove this node from its Raft groups and let "
+    "it join again with another id and a new file",
+    "metadata.json": "the data of streams is not affected; restore the file from a copy, or move "
+    "the data directory away to start without its streams",
+    "node.json": "streams are not affected; restore the file from a copy, or start once with "
+    "--new-cluster-id",
 }
-"""By the end of a file's name: what is safe, and what to do."""
+"""By the end of the file's name: which data is not affected, and what to do."""
 
 
 def _advice(file: str) -> str:
     return next((text for end, text in _ADVICE.items() if file.endswith(end)), "")
 
 
+class MissingLog(BasculeError):
+    """This node has held the log of a partition, and its directory has no segment now."""
+
+    def __init__(self, stream: str, partition: int, directory: str) -> None:
+        super().__init__(
+            f"the log of partition {partition} of stream {stream!r} is missing: {directory} has no "
+            "segment, though this node has stored the partition there; mount or restore the "
+            f"directory and run `bascule stream repair {stream}`, or give its records up with "
+            "--accept-loss"
+        )
+        self.stream = stream
+        self.partition = partition
+        self.directory = directory
+
+
 class ProtocolError(BasculeError):
-    """A peer or we broke a wire protocol."""
+    """A wire protocol was violated, by the peer or by this process."""
 
 
 class LocalProtocolError(ProtocolError):
-    """We were about to send, or were asked for, something the protocol does not allow."""
+    """This process was about to send something that the protocol does not allow."""
 
 
 class RemoteProtocolError(ProtocolError):
-    """The other side sent something the protocol does not allow; its connection ends."""
+    """The peer sent something that the protocol does not allow; its connection is closed."""
 
 
 class OffsetOutOfRange(BasculeError):
-    """`requested` lies outside the offsets held, [start, end)."""
+    """`requested` is outside the offsets of the log, [start, end)."""
 
     def __init__(self, requested: int, start: int, end: int) -> None:
         super().__init__(f"offset {requested} is outside [{start}, {end})")
@@ -94,7 +113,7 @@ class OffsetOutOfRange(BasculeError):
 
 
 class UnknownStream(BasculeError):
-    """No stream of this name here."""
+    """There is no stream of this name."""
 
     def __init__(self, name: str) -> None:
         super().__init__(f"no stream is named {name!r}")
@@ -102,7 +121,7 @@ class UnknownStream(BasculeError):
 
 
 class UnknownPartition(BasculeError):
-    """The stream exists, the partition does not."""
+    """The stream has no partition of this number."""
 
     def __init__(self, stream: str, partition: int, partition_count: int) -> None:
         super().__init__(
@@ -124,7 +143,8 @@ class StreamConflict(BasculeError):
 
 
 class CannotAlter(BasculeError):
-    """A stream has `present` for `field` and cannot get `asked`; the text says what to do."""
+    """`field` of a stream is `present` and cannot be changed to `asked`; the text says what to do
+    instead."""
 
     def __init__(
         self, name: str, field: str, *, present: object, asked: object, instead: str
@@ -139,17 +159,17 @@ class CannotAlter(BasculeError):
 
 
 class InternalStream(BasculeError):
-    """The stream belongs to the node itself, which alone may change it."""
+    """The stream is internal: only the node itself may change it."""
 
     def __init__(self, name: str, what: str) -> None:
-        super().__init__(f"stream {name!r} is kept by the node itself and cannot be {what}")
+        super().__init__(f"stream {name!r} is internal to the node and cannot be {what}")
         self.name = name
 
 
 class NotLeader(BasculeError):
     """Another node leads: a partition in `epoch`, or a Raft group in `term`; the other is None.
 
-    `leader` is its id or None while there is none. What was asked took no effect here.
+    `leader` is its id, or None if no leader is known. The request had no effect.
     """
 
     retriable = True
@@ -166,7 +186,7 @@ class NotLeader(BasculeError):
 
 
 class FencedEpoch(BasculeError):
-    """The asker's leader epoch is older than the partition's."""
+    """The leader epoch in the request is older than that of the partition."""
 
     retriable = True
 
@@ -177,7 +197,7 @@ class FencedEpoch(BasculeError):
 
 
 class UnknownEpoch(BasculeError):
-    """The asker's leader epoch is newer than this node knows."""
+    """The leader epoch in the request is newer than the one that this node knows."""
 
     retriable = True
 
@@ -188,7 +208,7 @@ class UnknownEpoch(BasculeError):
 
 
 class UnexpectedOffset(BasculeError):
-    """A batch begins at offset `found`; the log that it is for goes on at `expected`."""
+    """A batch begins at offset `found`; the log continues at `expected`."""
 
     def __init__(self, expected: int, found: int) -> None:
         super().__init__(f"the batch begins at offset {found}, the log ends at offset {expected}")
@@ -197,7 +217,7 @@ class UnexpectedOffset(BasculeError):
 
 
 class UnexpectedEpoch(BasculeError):
-    """A batch has leader epoch `found`; the batch before it has the later epoch `latest`."""
+    """A batch has leader epoch `found`, and the batch before it the later epoch `latest`."""
 
     def __init__(self, latest: int, found: int) -> None:
         super().__init__(f"the batch has leader epoch {found}, the batch before it {latest}")
@@ -206,13 +226,22 @@ class UnexpectedEpoch(BasculeError):
 
 
 class Indeterminate(BasculeError):
-    """The request may or may not have taken effect; repeat it only if that is harmless."""
+    """The request may or may not have taken effect; repeat it only if a duplicate is harmless.
+
+    `index` and `term` are those of the Raft entry that was appended for it, where that is known,
+    else 0. The request has taken effect if and only if that entry is committed.
+    """
 
     retriable = True
 
+    def __init__(self, text: str = "", *, index: int = 0, term: int = 0) -> None:
+        super().__init__(text)
+        self.index = index
+        self.term = term
+
 
 class CannotReplicate(BasculeError):
-    """Never appended; retry later. `why` says what stands in the way."""
+    """The request was not appended; retry later. `why` says what prevents it."""
 
     retriable = True
 
@@ -222,9 +251,9 @@ class CannotReplicate(BasculeError):
 
 
 class MembersChanged(BasculeError):
-    """A change of members was decided on members that are no longer in force.
+    """A change of members was requested for members that are no longer in force.
 
-    `expected` and `found` are the log indices from which the members hold.
+    `expected` and `found` are the log indices from which members are in force.
     """
 
     def __init__(self, expected: int, found: int) -> None:
@@ -236,7 +265,7 @@ class MembersChanged(BasculeError):
 
 
 class LaggingIndex(BasculeError):
-    """A local read or a barrier asked for index `asked` and its deadline found only `applied`."""
+    """A local read or a barrier needs index `asked`; at its deadline only `applied` was applied."""
 
     retriable = True
 
@@ -247,27 +276,35 @@ class LaggingIndex(BasculeError):
 
 
 class PartitionFailed(BasculeError):
-    """The partition stopped after a disk error or corruption; `cause` says which."""
+    """The partition stopped after a disk error or corruption, described by `cause`.
 
-    def __init__(self, stream: str, partition: int, cause: str) -> None:
+    `reason` is the cause without paths of the server: publishers get it.
+    """
+
+    def __init__(
+        self, stream: str, partition: int, cause: str, *, reason: str = "internal error"
+    ) -> None:
         super().__init__(f"stream {stream!r} partition {partition} has stopped: {cause}")
         self.stream = stream
         self.partition = partition
         self.cause = cause
+        self.reason = reason
 
 
 class PublishRejected(BasculeError):
-    """A publish got an error ack: JetStream's `code`, `err_code` and `description`."""
+    """A message got an error ack with JetStream's `code`, `err_code` and `description`, from
+    `stream` (empty: not known)."""
 
-    def __init__(self, code: int, err_code: int, description: str) -> None:
+    def __init__(self, code: int, err_code: int, description: str, stream: str = "") -> None:
         super().__init__(f"publish rejected: {description} (code {code}, err_code {err_code})")
         self.code = code
         self.err_code = err_code
         self.description = description
+        self.stream = stream
 
 
 class NoResponders(BasculeError):
-    """Nobody subscribes to the subject: no stream takes it, or its node is not connected."""
+    """The subject has no subscriber: no stream has it, or the node is not connected."""
 
     retriable = True
 
@@ -279,7 +316,7 @@ class NoResponders(BasculeError):
 
 
 class RequestFailed(BasculeError):
-    """A node refused a request for a reason that has no class of its own here."""
+    """A node refused a request, for a reason without an error class of its own."""
 
     def __init__(self, what: str, code: str, message: str) -> None:
         super().__init__(f"{what} failed: {message} ({code})")
@@ -288,7 +325,7 @@ class RequestFailed(BasculeError):
 
 
 class LimitExceeded(BasculeError):
-    """`asked` is more than the limit `name` allows."""
+    """`asked` exceeds the limit `name`."""
 
     def __init__(self, name: str, limit: int, asked: int) -> None:
         super().__init__(f"{name} is {limit}, asked for {asked}")
@@ -297,8 +334,22 @@ class LimitExceeded(BasculeError):
         self.asked = asked
 
 
+class DiskFull(BasculeError):
+    """A file could not be written: the disk of the data directory `path` is full."""
+
+    retriable = True
+
+    def __init__(self, path: str, free_bytes: int) -> None:
+        super().__init__(
+            f"no space left on the disk of {path}: {free_bytes} bytes are free; purge or delete a "
+            "stream, lower its retention, or free space"
+        )
+        self.path = path
+        self.free_bytes = free_bytes
+
+
 class DataDirectoryInUse(BasculeError):
-    """Another node holds the data directory's lock; `pid` is None where the lock does not say."""
+    """Another process has locked the data directory; `pid` is None if it is not known."""
 
     def __init__(self, path: str, pid: int | None) -> None:
         holder = "another process" if pid is None else f"process {pid}"
@@ -307,11 +358,26 @@ class DataDirectoryInUse(BasculeError):
         self.pid = pid
 
 
-class LogFailed(BasculeError):
-    """A log stopped after a disk error; nothing but opening it again makes it go on.
+def reason_without_paths(error: BaseException) -> str:
+    """Why something failed, in words that may be told to clients: no paths of the server."""
+    if isinstance(error, OSError):
+        return error.strerror or type(error).__name__
+    if isinstance(error, MissingLog):
+        return "its log is missing"
+    if isinstance(error, CorruptData):
+        return "damaged data"
+    if isinstance(error, PartitionFailed):
+        return error.reason
+    if error.__cause__ is not None:
+        return reason_without_paths(error.__cause__)
+    return "internal error"
 
-    After a failed sync the kernel may have dropped what it could not write, so a second sync that
-    succeeds says nothing about the first one's bytes.
+
+class LogFailed(BasculeError):
+    """A log stopped after a disk error; it must be opened again.
+
+    After a failed sync the kernel may have dropped the pages that it could not write, so a later
+    successful sync does not mean that those bytes are on the disk.
     """
 
     def __init__(self, directory: str, cause: str) -> None:
@@ -320,18 +386,43 @@ class LogFailed(BasculeError):
         self.cause = cause
 
 
+class NotEnoughNodes(BasculeError):
+    """More replicas are asked for than there are nodes alive."""
+
+    retriable = True
+
+    def __init__(self, replicas: int, nodes: list[int]) -> None:
+        super().__init__(
+            f"{replicas} replicas are asked for, and {len(nodes)} nodes are alive: {nodes}; "
+            "start more nodes, or ask for fewer replicas"
+        )
+        self.replicas = replicas
+        self.nodes = nodes
+
+
+class NotSupported(BasculeError):
+    """This release cannot do what is asked for."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(f"not supported by this release: {what}")
+
+
 class Closed(BasculeError):
-    """We closed it."""
+    """This process closed the object."""
 
 
 class Broken(BasculeError):
-    """The world broke it; the cause is chained."""
+    """An external failure broke the object; the cause is chained."""
 
     retriable = True
 
 
+class ConnectionGone(Broken):
+    """The connection to a process ended, and the kernel refuses a new one: the process is gone."""
+
+
 class UnsupportedFormat(BasculeError):
-    """`file` was written in a format this version does not read, most likely by a newer one."""
+    """This version cannot read the format of `file`; a newer version probably wrote it."""
 
     def __init__(self, file: str, found: int, newest: int) -> None:
         super().__init__(f"{file} has format version {found}, this Bascule reads up to {newest}")
@@ -341,7 +432,7 @@ class UnsupportedFormat(BasculeError):
 
 
 class MissingExtra(BasculeError):
-    """Something needs a package that this installation was made without."""
+    """A feature needs a package that is not installed."""
 
     def __init__(self, what: str, package: str, extra: str) -> None:
         super().__init__(

@@ -1,5 +1,5 @@
-"""What the machine offers, as ports: files, clock, randomness.
+"""The operating system as ports: files, clock, randomness.
 
-`api` says what may be asked; `real` is the only module that touches `os`, `time` and `random`.
-Everything above receives these, so the simulator can hand in its own.
+`api` defines the protocols. `real` implements them and is the only module that uses `os`, `time`
+and `random`. All other packages receive these objects, so the simulator can pass its own.
 """

@@ -1,4 +1,4 @@
-"""Protocols for the machine: Files, File, Clock, Random."""
+"""Protocols of the operating system: Files, File, Clock, Random."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ Buffer: TypeAlias = bytes | bytearray | memoryview
 class File(Protocol):
     """One open file, appended at its end and read anywhere.
 
-    One thread appends at a time; reads and `sync` may run beside it. Dropping the last reference
-    closes the descriptor, so a file that was deleted stays readable for whoever still holds it.
+    One thread appends at a time; other threads may read and call `sync` at the same time. The
+    descriptor is closed when the last reference is gone, so a deleted file stays readable for those
+    that still have it open.
     """
 
     @property
@@ -22,22 +23,30 @@ class File(Protocol):
         ...
 
     def append(self, *data: Buffer) -> None:
-        """Write all of `data` at the end, in one call to the kernel where it takes it whole.
+        """Write all of `data` at the end, with one system call unless the kernel writes only a
+        part.
 
-        Raises: OSError; some of the bytes may then have been written.
+        Raises: OSError; some of the bytes may have been written.
         """
         ...
 
     def read_at(self, position: int, length: int) -> bytes:
-        """Read up to `length` bytes; shorter only at the end of the file."""
+        """Read `length` bytes, or fewer at the end of the file."""
         ...
 
     def read_at_nowait(self, position: int, length: int) -> bytes | None:
-        """As `read_at`, from the page cache only: None where the disk would have to be asked."""
+        """Like `read_at`, from the page cache only; None if the read would wait for the disk."""
         ...
 
     def is_cached(self, start: int, end: int) -> bool:
-        """Whether [start, end) can be read without waiting for the disk; does not wait itself."""
+        """Whether [start, end) can be read without waiting for the disk. Never waits for it."""
+        ...
+
+    def load(self, start: int, end: int) -> None:
+        """Read [start, end), as far as the file goes, into the page cache. Waits for the disk.
+
+        Raises: OSError.
+        """
         ...
 
     def size(self) -> int: ...
@@ -49,17 +58,17 @@ class File(Protocol):
         ...
 
     def write_at(self, position: int, data: Buffer) -> None:
-        """Write over what is at `position`, or append where the file ends there or before.
+        """Overwrite the bytes at `position`; bytes beyond the end of the file are appended.
 
-        Not for a file that is also appended to. Raises: OSError; some bytes may have been written.
+        Not for files that `append` is used on. Raises: OSError; some bytes may have been written.
         """
         ...
 
     def write_again(self, position: int, length: int) -> None:
-        """Write the bytes held there once more, so that the next sync is about them.
+        """Read these bytes and write them again, so that the next sync writes them to the disk.
 
-        After a failed sync the kernel takes what it could not write for written, and a later sync,
-        also by another process, would confirm bytes that are in memory alone.
+        After a failed sync the kernel marks the pages that it could not write as clean. A later
+        sync then succeeds, also in another process, although the bytes are only in memory.
         """
         ...
 
@@ -70,7 +79,7 @@ class Files(Protocol):
     """A file system. Paths are absolute strings."""
 
     def open(self, path: str, *, create: bool = False, write: bool = True) -> File:
-        """Open a regular file; `create` makes a missing one, without `write` it is read only.
+        """Open a regular file. `create` creates a missing one. Without `write` it is read-only.
 
         Raises: FileNotFoundError, OSError.
         """
@@ -82,10 +91,14 @@ class Files(Protocol):
 
     def exists(self, path: str) -> bool: ...
 
+    def room(self, path: str) -> tuple[int, int]:
+        """Free bytes (for this process) and all bytes of the file system that holds `path`."""
+        ...
+
     def list_dir(self, path: str) -> list[str]: ...
 
     def make_dirs(self, path: str) -> None:
-        """Create `path` and its missing parents, each synced into its parent."""
+        """Create `path` and its missing parents; each new entry is synced to the disk."""
         ...
 
     def remove(self, path: str) -> None: ...

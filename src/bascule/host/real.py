@@ -1,6 +1,6 @@
-"""The machine itself: the only module that touches `os`, `time` and `random`.
+"""The real operating system: the only module that uses `os`, `time` and `random`.
 
-Calls that a signal interrupts are repeated by Python itself (PEP 475).
+Python itself repeats system calls that a signal interrupts (PEP 475).
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from bascule.host import page_cache
 from bascule.host.api import Buffer
 
 IOV_MAX: Final = 1024
-"""Buffers one `pwritev` takes on Linux (UIO_MAXIOV)."""
+"""Most buffers of one `pwritev` on Linux (UIO_MAXIOV)."""
 READ_BYTES_MAX: Final = 0x7FFF_F000
-"""Bytes one read returns at most on Linux (MAX_RW_COUNT)."""
+"""Most bytes that one read returns on Linux (MAX_RW_COUNT)."""
 COPY_BYTES: Final = 1 << 20
 LOCK_NAME: Final = "lock"
 NOT_CACHED: Final = frozenset({errno.EAGAIN})
@@ -29,10 +29,10 @@ NO_NOWAIT: Final = frozenset({errno.EOPNOTSUPP, errno.ENOTSUP, errno.EINVAL, err
 
 
 class RealFile:
-    """A descriptor with its end kept at hand, so that an append is one `pwrite`.
+    """A descriptor and the size of its file, so that an append is one `pwrite`.
 
-    The descriptor is closed when the last reference goes, never earlier: whoever still sends from
-    it must not find its number given to another file.
+    The descriptor is closed when the last reference is gone, never earlier. Otherwise its number
+    could be given to another file while a response is still sent from it.
     """
 
     __slots__ = ("_fd", "_path", "_size")
@@ -76,7 +76,7 @@ class RealFile:
                 written = 0
 
     def _append_rest(self, view: memoryview) -> None:
-        """Write what a short write left over; the kernel says why with the next error."""
+        """Write the rest after a short write. The next write reports the error, if any."""
         while view:
             written = os.pwrite(self._fd, view, self._size)
             if written == 0:
@@ -105,16 +105,19 @@ class RealFile:
         try:
             got = os.preadv(self._fd, [buffer], position, os.RWF_NOWAIT)
         except OSError as error:
-            # Where the file system cannot say, the answer is that the disk might be asked.
+            # A file system without RWF_NOWAIT: the read might wait for the disk.
             if error.errno in NOT_CACHED or error.errno in NO_NOWAIT:
                 return None
             raise
         if got < length and position + got < os.fstat(self._fd).st_size:
-            return None  # the cache held only the beginning
+            return None  # only the beginning is in the cache
         return bytes(memoryview(buffer)[:got])
 
     def is_cached(self, start: int, end: int) -> bool:
         return page_cache.is_cached(self._fd, start, end)
+
+    def load(self, start: int, end: int) -> None:
+        page_cache.load(self._fd, start, end)
 
     def size(self) -> int:
         return os.fstat(self._fd).st_size
@@ -153,7 +156,7 @@ class RealFile:
             os.close(fd)
 
     def __del__(self) -> None:
-        # Absent when the constructor failed: the opener closes the descriptor then.
+        # Missing if the constructor failed; the caller closes the descriptor then.
         fd = getattr(self, "_fd", -1)
         if fd >= 0:
             self._fd = -1
@@ -212,7 +215,6 @@ class RealFiles:
         os.rename(source, target)
 
     def room(self, path: str) -> tuple[int, int]:
-        """Free bytes (for this process) and all bytes of the file system that holds `path`."""
         found = os.statvfs(path)
         return found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize
 
@@ -225,12 +227,12 @@ class RealFiles:
 
 
 class DirectoryLock:
-    """Holds a data directory for this process; `release` or the end of the process frees it."""
+    """The lock of a data directory, held until `release` or until the process ends."""
 
     def __init__(self, path: str) -> None:
-        """Take the lock of the directory `path`, which exists.
+        """Lock the existing directory `path`.
 
-        Raises: DataDirectoryInUse naming the holder's process; OSError.
+        Raises: DataDirectoryInUse naming the process that holds the lock; OSError.
         """
         self._path = path
         fd = os.open(os.path.join(path, LOCK_NAME), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
@@ -247,7 +249,7 @@ class DirectoryLock:
         self._fd = fd
 
     def release(self) -> None:
-        """Free the lock; the file stays, since removing it could free another process's lock."""
+        """Release the lock. The file stays: removing it could release another process's lock."""
         fd, self._fd = self._fd, -1
         if fd >= 0:
             os.close(fd)
@@ -275,7 +277,7 @@ class RealClock:
 
 
 class RealRandom:
-    """Randomness of the host, or repeatable where a seed is given."""
+    """Randomness of the host, or reproducible if a seed is given."""
 
     def __init__(self, seed: int | None = None) -> None:
         self._source = random.SystemRandom() if seed is None else random.Random(seed)

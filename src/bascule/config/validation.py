@@ -1,0 +1,129 @@
+"""Checks of configuration values: each by its key, then all of them together."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from bascule.config.keys import Key
+from bascule.config.sections import Config
+from bascule.config.stream_validation import check_stream_values, contradictions
+from bascule.errors import ConfigError
+
+_TYPE_NAMES: Final = {
+    bool: "true or false", int: "a whole number", str: "a string", tuple: "a list of strings",
+}  # fmt: skip
+
+_CREDENTIALS: Final = (("user", "password"), ("token",), ("nkey",), ("nkey_seed",), ("creds",))
+"""The ways to authenticate to NATS, each with its keys."""
+
+_NEEDS_URLS: Final = (
+    "user", "password", "token", "nkey", "nkey_seed", "creds",
+    "tls", "tls_first", "tls_ca", "tls_cert", "tls_key",
+)  # fmt: skip
+"""Keys of [nats] that apply to the servers of `nats.urls` only."""
+
+
+def parse_value(key: Key, text: str, origin: str) -> object:
+    """The value of an environment variable, converted to the type of its key.
+
+    Raises: ConfigError naming `origin`, the variable.
+    """
+    if key.type is bool:
+        lowered = text.strip().lower()
+        if lowered in {"1", "true", "yes", "on"}:
+            return True
+        if lowered in {"0", "false", "no", "off"}:
+            return False
+        raise ConfigError(f"{origin} must be true or false, got {text!r}")
+    if key.type is int:
+        try:
+            return int(text.strip().replace("_", ""))
+        except ValueError:
+            raise ConfigError(f"{origin} must be a whole number, got {text!r}") from None
+    if key.type is tuple:
+        return [part.strip() for part in text.split(",") if part.strip()]
+    return text
+
+
+def check_value(key: Key, raw: object, origin: str) -> object:
+    """The value with the type of its key, checked against the limits of the key.
+
+    Raises: ConfigError naming `origin`, the place where the value was set.
+    """
+    shown = "(hidden)" if key.secret else repr(raw)
+    if key.type is tuple:
+        parts = [raw] if isinstance(raw, str) else raw
+        if not isinstance(parts, list | tuple) or not all(isinstance(p, str) for p in parts):
+            raise ConfigError(f"{origin} must be {_TYPE_NAMES[tuple]}, got {shown}")
+        if wrong := [part for part in parts if key.choices and part not in key.choices]:
+            raise ConfigError(f"{origin} may contain {', '.join(key.choices)}, got {wrong[0]!r}")
+        return tuple(parts)
+    if type(raw) is not key.type:
+        raise ConfigError(f"{origin} must be {_TYPE_NAMES[key.type]}, got {shown}")
+    if isinstance(raw, int) and not isinstance(raw, bool):
+        _check_range(key, raw, origin)
+    if key.choices and raw not in key.choices:
+        raise ConfigError(f"{origin} must be one of {', '.join(key.choices)}, got {shown}")
+    return raw
+
+
+def check_config(config: Config) -> None:
+    """Check the rules that concern several keys.
+
+    Raises: ConfigError naming the keys and where they were set.
+    """
+    _check_stream_defaults(config)
+    _check_credentials(config)
+    if config.nats.embedded:
+        for key in _NEEDS_URLS:
+            if getattr(config.nats, key):
+                raise ConfigError(
+                    f"{_origin(config, f'nats.{key}')} is set, but nats.urls is not: the embedded "
+                    "server accepts connections of this machine without it"
+                )
+
+
+def _check_credentials(config: Config) -> None:
+    nats = config.nats
+    methods = [keys for keys in _CREDENTIALS if any(getattr(nats, key) for key in keys)]
+    if len(methods) > 1:
+        one, two = (_origin(config, *(f"nats.{key}" for key in keys)) for keys in methods[:2])
+        raise ConfigError(
+            f"{one} and {two} are both set: authenticate in one way, with user and password, a "
+            "token, an NKey or a credentials file"
+        )
+    if nats.password and not nats.user:
+        raise ConfigError(f"{_origin(config, 'nats.password')} is set, but nats.user is not")
+    if bool(nats.tls_cert) != bool(nats.tls_key):
+        given, missing = ("tls_cert", "tls_key") if nats.tls_cert else ("tls_key", "tls_cert")
+        raise ConfigError(f"{_origin(config, f'nats.{given}')} is set, but nats.{missing} is not")
+
+
+def _check_stream_defaults(config: Config) -> None:
+    """Refuse defaults with which no stream could be created."""
+    defaults = config.streams.config(subject=">")
+    try:
+        check_stream_values(defaults)
+    except ConfigError as error:
+        raise ConfigError(f"{_origin(config, f'streams.{error.field}')}: {error}") from None
+    for names, message in contradictions(defaults):
+        keys = [f"streams.{name}" for name in names]
+        set_by = [config.origins[key] for key in keys if key in config.origins]
+        raise ConfigError(
+            f"[streams] has contradictory settings: {message} (set by {', '.join(set_by)})"
+        )
+
+
+def _origin(config: Config, *keys: str) -> str:
+    """Where the first of `keys` that is set was set; without one, the first key itself."""
+    return next((config.origins[key] for key in keys if key in config.origins), keys[0])
+
+
+def _check_range(key: Key, number: int, origin: str) -> None:
+    if key.minimum is not None and key.maximum is not None:
+        if not key.minimum <= number <= key.maximum:
+            raise ConfigError(
+                f"{origin} must be between {key.minimum} and {key.maximum}, got {number}"
+            )
+    elif key.minimum is not None and number < key.minimum:
+        raise ConfigError(f"{origin} must be at least {key.minimum}, got {number}")
