@@ -1,7 +1,7 @@
-"""Any byte of any file of a log flipped, the file cut there, or a range of it zeroed.
+"""Flip any byte of any file of a log, truncate the file there, or zero a range of it.
 
-The usual run takes samples, `--torture` (see `make torture`) every byte; while segments are being
-swapped, every eleventh.
+The default run takes samples. `--torture` (see `make torture`) takes every byte, and every eleventh
+during a segment replacement.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ import pytest
 from bascule.errors import BasculeError, CorruptData
 from bascule.host.real import RealRandom
 from bascule.sim.disk import SimFiles
-from bascule.storage.compaction.swap import FILE_NAME as SWAP
+from bascule.storage.compaction.replacement_manifest import FILE_NAME as SWAP
 from fuzz.storage_targets import Scene, check_all, check_damaged, content_of, load, scenes
 from support.keyed_logs import Model, append_keyed, close_segment, compact, held, open_keyed
 from support.stored_batches import DIRECTORY
 
 SAMPLE_STEP = 7
-"""In the usual run every seventh byte is damaged, another seventh in each file."""
+"""The default run damages every seventh byte, from another start in each file."""
 FLIPS = (0x01, 0x80, 0xFF)
 
 
@@ -36,7 +36,9 @@ def damages(data: bytes, at: int) -> Iterator[bytes]:
 
 
 @pytest.mark.parametrize("scene", scenes(), ids=lambda scene: scene.name.replace(" ", "-"))
-def test_damage_anywhere_is_harmless_or_named(scene: Scene, request: pytest.FixtureRequest) -> None:
+def test_damage_anywhere_is_harmless_or_refused(
+    scene: Scene, request: pytest.FixtureRequest
+) -> None:
     step = 1 if request.config.getoption("--torture") else SAMPLE_STEP
     outcomes: dict[str, Counter[str]] = {}
     for row, name in enumerate(scene.files):
@@ -60,16 +62,16 @@ def test_damage_anywhere_is_harmless_or_named(scene: Scene, request: pytest.Fixt
 
 
 @pytest.mark.parametrize("scene", scenes(), ids=lambda scene: scene.name.replace(" ", "-"))
-def test_only_a_tail_that_was_not_synced_is_ever_cut(scene: Scene) -> None:
-    """A segment emptied outright: below what was synced that is named."""
+def test_an_emptied_synced_segment_is_refused(scene: Scene) -> None:
+    """An emptied segment is refused, because its bytes were synced."""
     for name in scene.files:
         if name.endswith(".log") and scene.content[name]:
             found = check_damaged(scene, name, b"")
             assert found == "refused", f"{name} of {scene.name}: {found}"
 
 
-def interrupted_swaps() -> list[dict[str, bytes]]:
-    """A log's directory at each operation of a compaction at which a swap is under way."""
+def interrupted_replacements() -> list[dict[str, bytes]]:
+    """A log's directory at each operation of a compaction during a segment replacement."""
     found = []
     for operation in range(1, 1_000):
         files, model = SimFiles(RealRandom(1)), Model()
@@ -90,11 +92,11 @@ def interrupted_swaps() -> list[dict[str, bytes]]:
     raise AssertionError("the compaction never ends")
 
 
-def test_damage_in_the_middle_of_a_swap(request: pytest.FixtureRequest) -> None:
-    """The log holds what it holds without the damage, or refuses."""
+def test_damage_during_a_segment_replacement(request: pytest.FixtureRequest) -> None:
+    """The log has the same records as without the damage, or it is refused."""
     everything = request.config.getoption("--torture")
-    step, directories = 11, interrupted_swaps()
-    assert directories, "no swap was interrupted"
+    step, directories = 11, interrupted_replacements()
+    assert directories, "no segment replacement was interrupted"
     if not everything:
         step, directories = 89, directories[::4]
     outcomes: Counter[str] = Counter()

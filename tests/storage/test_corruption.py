@@ -1,4 +1,4 @@
-"""Flip any byte of any file: the log opens with all data right, or names file and byte."""
+"""Flip any byte of any file: the log opens with all data, or the error names file and byte."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def every_file(files: SimFiles) -> list[tuple[str, Inode]]:
     ("clean", "recovery_at", "flip"),
     [(True, 0, 0x01), (False, 6, 0x80), (False, 3, 0x01), (False, 0, 0xFF)],
 )
-def test_a_flipped_byte_is_harmless_or_named(clean: bool, recovery_at: int, flip: int) -> None:
+def test_a_flipped_byte_is_harmless_or_refused(clean: bool, recovery_at: int, flip: int) -> None:
     files, batches = written(clean=clean, recovery_at=recovery_at)
     for name, inode in every_file(files):
         original = {n: bytes(i.data) for n, i in every_file(files)}
@@ -63,11 +63,11 @@ def test_a_flipped_byte_is_harmless_or_named(clean: bool, recovery_at: int, flip
             else:
                 assert held == batches, (name, at)
                 assert offsets == [(n * 3, n) for n in range(len(held))]
-            self_repair(files, original)
+            restore(files, original)
 
 
-def self_repair(files: SimFiles, original: dict[str, bytes]) -> None:
-    """Put every file back, whatever opening did to it."""
+def restore(files: SimFiles, original: dict[str, bytes]) -> None:
+    """Restore the former content of every file."""
     for name, data in original.items():
         files.open(f"{DIRECTORY}/{name}", create=True)
         files._inode(f"{DIRECTORY}/{name}").data[:] = data
@@ -86,7 +86,7 @@ def self_repair(files: SimFiles, original: dict[str, bytes]) -> None:
         *product(["checkpoint"], ["missing", "half", "longer"]),
     ],
 )
-def test_files_that_only_help_are_rebuilt(name: str, how: str) -> None:
+def test_missing_or_damaged_auxiliary_files_are_rebuilt(name: str, how: str) -> None:
     files, batches = written(clean=True, recovery_at=0)
     for found, inode in every_file(files):
         if found.endswith(name):
@@ -114,7 +114,7 @@ def test_files_that_only_help_are_rebuilt(name: str, how: str) -> None:
 
 
 @pytest.mark.parametrize("left", [0, 71, 143])
-def test_a_checkpoint_of_which_nothing_is_left_is_named(left: int) -> None:
+def test_a_checkpoint_with_both_records_damaged_is_refused(left: int) -> None:
     files, batches = written(clean=True, recovery_at=0)
     inode = files._inode(f"{DIRECTORY}/checkpoint")
     whole = len(inode.data) // 2 <= left
@@ -122,14 +122,14 @@ def test_a_checkpoint_of_which_nothing_is_left_is_named(left: int) -> None:
     if whole:
         assert read_batches(open_log(files, CONFIG)) == batches
         return
-    with pytest.raises(CorruptData, match="remove the file to have the whole log read") as caught:
+    with pytest.raises(CorruptData, match="run `bascule stream repair`") as caught:
         open_log(files, CONFIG)
     assert caught.value.file == f"{DIRECTORY}/checkpoint"
     files.remove(f"{DIRECTORY}/checkpoint")
     assert read_batches(open_log(files, CONFIG)) == batches
 
 
-def test_a_missing_segment_is_named() -> None:
+def test_a_missing_segment_is_refused() -> None:
     for name in LOGS:
         files, _ = written(clean=True, recovery_at=0)
         files.remove(f"{DIRECTORY}/{name}")
@@ -139,7 +139,7 @@ def test_a_missing_segment_is_named() -> None:
 
 
 @pytest.mark.parametrize("name", LOGS)
-def test_a_shortened_segment_is_named(name: str) -> None:
+def test_a_shortened_segment_is_refused(name: str) -> None:
     files, _ = written(clean=True, recovery_at=0)
     inode = files._inode(f"{DIRECTORY}/{name}")
     del inode.data[-100:]
@@ -149,7 +149,7 @@ def test_a_shortened_segment_is_named(name: str) -> None:
 
 
 def torn(tail: bytes) -> PartitionLog:
-    """A log of six synced batches, its process killed, with `tail` behind them."""
+    """A log of six synced batches after a kill, with `tail` after them."""
     files, _ = written(clean=False, recovery_at=0)
     files.open(f"{DIRECTORY}/{LOGS[-1]}").append(tail)
     return open_log(files, CONFIG)
@@ -163,7 +163,7 @@ BATCH = make_batch(18, 3, size=200, leader_epoch=1)
     [b"\0", bytes(61), bytes(10_000), BATCH[:1], BATCH[:60], BATCH[:61], BATCH[:-1], b"\2" * 5_000,
      BATCH[:300] + bytes(4_096), BATCH[:-1] + b"!", bytes(200) + BATCH[200:]],
 )  # fmt: skip
-def test_a_torn_tail_is_cut(tail: bytes) -> None:
+def test_a_torn_tail_is_truncated(tail: bytes) -> None:
     log = torn(tail)
     assert log.end.offset == 18
     assert len(read_batches(log)) == 6
@@ -172,24 +172,24 @@ def test_a_torn_tail_is_cut(tail: bytes) -> None:
 
 
 @pytest.mark.parametrize("gap", [b"\0", bytes(61), bytes(4_096), BATCH[:100], BATCH[:-2]])
-def test_what_was_never_synced_is_cut_with_valid_batches_behind(gap: bytes) -> None:
-    """As a power loss leaves it: a page is missing, a later one is there."""
+def test_an_unsynced_hole_is_truncated_with_valid_batches_after_it(gap: bytes) -> None:
+    """As after a power loss: a page is missing, and a later one is there."""
     tail = gap + make_batch(21, 2, leader_epoch=1)
     log = torn(tail)
     assert log.end.offset == 18
-    assert log.cut_bytes == len(tail)
+    assert log.truncated_bytes == len(tail)
     assert len(read_batches(log)) == 6
 
 
 @pytest.mark.parametrize("batch", [make_batch(19, 1, leader_epoch=1), make_batch(18, 1)])
-def test_a_whole_batch_that_does_not_belong_there_ends_an_unsynced_tail(batch: bytes) -> None:
-    """Its first bytes, with offset and epoch, may have been on a page that was lost."""
+def test_a_complete_batch_with_a_wrong_offset_or_epoch_ends_an_unsynced_tail(batch: bytes) -> None:
+    """Its first bytes, with offset and epoch, may have been on a lost page."""
     log = torn(batch)
     assert log.end.offset == 18
-    assert log.cut_bytes == len(batch)
+    assert log.truncated_bytes == len(batch)
 
 
-def test_damage_to_what_was_synced_is_refused_without_a_checkpoint() -> None:
+def test_damage_to_synced_batches_is_refused_without_a_checkpoint() -> None:
     for row, name in enumerate(LOGS):
         for damage in (lambda data: data.__setitem__(-1, data[-1] ^ 1), lambda data: data.pop()):
             files, batches = written(clean=False, recovery_at=0)
@@ -210,8 +210,8 @@ def test_a_synced_segment_that_is_missing_is_refused() -> None:
 
 
 @pytest.mark.parametrize("kept", [0, 1, 31, 32, 40, 63, 64])
-def test_half_a_mark_is_no_obstacle(kept: int) -> None:
-    """What a power loss leaves of the mark: nothing, or some of it."""
+def test_a_torn_synced_mark_is_ignored(kept: int) -> None:
+    """After a power loss the mark may be missing or incomplete."""
     files, batches = written(clean=False, recovery_at=0)
     del files._inode(f"{DIRECTORY}/synced").data[kept:]
     log = open_log(files, CONFIG)
@@ -224,7 +224,7 @@ def test_half_a_mark_is_no_obstacle(kept: int) -> None:
         open_log(files, CONFIG)
 
 
-def test_a_mark_is_taken_at_its_word_in_the_slot_that_is_whole() -> None:
+def test_the_valid_slot_of_the_synced_mark_is_used() -> None:
     for flipped in range(64):
         files, _ = written(clean=False, recovery_at=0)
         files._inode(f"{DIRECTORY}/synced").data[flipped] ^= 1
@@ -234,7 +234,7 @@ def test_a_mark_is_taken_at_its_word_in_the_slot_that_is_whole() -> None:
             open_log(files, CONFIG)
 
 
-def test_segments_behind_a_torn_one_go() -> None:
+def test_segments_after_a_torn_one_are_removed() -> None:
     files, batches = written(clean=False, recovery_at=0)
     log = open_log(files, CONFIG)
     for n in range(4):
@@ -244,7 +244,7 @@ def test_segments_behind_a_torn_one_go() -> None:
     log = open_log(files, CONFIG)
     assert read_batches(log)[:-1] == batches
     assert log.end.offset == 21
-    assert log.cut_bytes > len(batches[0])
+    assert log.truncated_bytes > len(batches[0])
     assert f"{24:020d}.log" not in files.list_dir(DIRECTORY)
 
 

@@ -1,4 +1,4 @@
-"""Seeded rounds: work, lose power anywhere, open; what sync confirmed is there, byte for byte.
+"""Seeded rounds: work, power loss at any operation, open; confirmed batches are unchanged.
 
 `BASCULE_CRASH_ROUNDS=20000` runs more of them; `BASCULE_CRASH_SEED=n` starts at another seed.
 """
@@ -41,7 +41,7 @@ class Round:
                 self.witness.confirmed = log.end.offset
             self.files.crash()
             open_log(self.files, self.config)
-            # Once more, for a crash in the middle of the cut itself.
+            # Once more, for a crash during the truncation of the tail.
             self.files.crash()
 
     def act(self, log: PartitionLog) -> None:

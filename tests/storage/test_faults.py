@@ -42,8 +42,8 @@ def write(log: PartitionLog, witness: Witness, *, leader_epoch: int) -> None:
     witness.append(log, batch)
 
 
-def go_on(files: SimFiles, witness: Witness) -> None:
-    """After a fault: everything confirmed is there, and the log can be written again."""
+def continue_log(files: SimFiles, witness: Witness) -> None:
+    """After a fault: all confirmed batches are there, and appends work again."""
     log = open_log(files, CONFIG)
     witness.check(log)
     write(log, witness, leader_epoch=log.epochs.latest + 1)
@@ -70,13 +70,13 @@ def test_every_operation_may_fail(error: int, crash: bool) -> None:
         files.forget_faults()
         if crash:
             files.crash()
-        go_on(files, witness)
-    assert n > 100, "the run has become too short to mean anything"
+        continue_log(files, witness)
+    assert n > 100, "the run has too few operations for this test"
 
 
 @pytest.mark.parametrize("error", [errno.EIO, errno.ENOSPC, SHORT], ids=["EIO", "ENOSPC", "short"])
-def test_a_log_goes_on_after_a_failure_that_did_not_stop_it(error: int) -> None:
-    """As above, but the process stays: it repeats what failed, as a broker would."""
+def test_a_log_continues_after_a_failure_that_did_not_stop_it(error: int) -> None:
+    """As above, but the process continues and repeats the failed call, as a broker does."""
     for n in count(1):
         files = SimFiles(RealRandom(n))
         witness = Witness(files, CONFIG)
@@ -86,9 +86,9 @@ def test_a_log_goes_on_after_a_failure_that_did_not_stop_it(error: int) -> None:
         stopped = False
         for step in range(12):
             try:
-                insist(lambda: write(log, witness, leader_epoch=step // 5))  # noqa: B023
-                insist(lambda: witness.sync(log))  # noqa: B023
-                insist(lambda: log.checkpoint(high_watermark=witness.confirmed))  # noqa: B023
+                retry_once(lambda: write(log, witness, leader_epoch=step // 5))  # noqa: B023
+                retry_once(lambda: witness.sync(log))  # noqa: B023
+                retry_once(lambda: log.checkpoint(high_watermark=witness.confirmed))  # noqa: B023
             except LogFailed:
                 stopped = True
                 break
@@ -97,11 +97,11 @@ def test_a_log_goes_on_after_a_failure_that_did_not_stop_it(error: int) -> None:
             break
         assert len(files.operations) > done
         files.crash()
-        go_on(files, witness)
+        continue_log(files, witness)
 
 
-def insist(call: object) -> None:
-    """Call, and once more if the disk refused."""
+def retry_once(call: object) -> None:
+    """Call, and call again after an OSError."""
     assert callable(call)
     try:
         call()
@@ -110,7 +110,7 @@ def insist(call: object) -> None:
 
 
 def test_opening_may_fail_anywhere() -> None:
-    """Faults while a torn log is opened: the next opening finds everything."""
+    """Faults while a log with a torn tail is opened: the next opening finds all batches."""
     for n in count(1):
         files = SimFiles(RealRandom(n))
         witness = Witness(files, CONFIG)
@@ -134,5 +134,5 @@ def test_opening_may_fail_anywhere() -> None:
             if files.fault_pending():
                 break
         files.forget_faults()
-        go_on(files, witness)
+        continue_log(files, witness)
     assert n > 10

@@ -1,4 +1,4 @@
-"""What a follower does to its log: append as the leader has it, truncate, begin elsewhere."""
+"""A follower's log: append the leader's batches, truncate, reset to another offset."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def damaged(batch: bytes, at: int) -> bytes:
     return batch[:at] + bytes([batch[at] ^ 1]) + batch[at + 1 :]
 
 
-def test_batches_are_appended_as_they_come(files: SimFiles) -> None:
+def test_a_follower_appends_batches_unchanged(files: SimFiles) -> None:
     log = open_log(files)
     batches = [
         make_batch(0, 3, timestamp=500, leader_epoch=1),
@@ -69,7 +69,7 @@ def test_batches_are_appended_as_they_come(files: SimFiles) -> None:
 
 
 def test_gaps_of_a_compacted_leader_are_kept(files: SimFiles) -> None:
-    """Before the first batch, between batches and between calls; a kill loses none of them."""
+    """Before the first batch, between batches and between calls. A kill loses no batch."""
     log = open_log(files, SMALL)
     batches = [make_batch(offset, 2, leader_epoch=offset // 20) for offset in (7, 9, 30, 47)]
     log.append_as_follower(b"".join(batches[:3]))
@@ -83,7 +83,7 @@ def test_gaps_of_a_compacted_leader_are_kept(files: SimFiles) -> None:
         verify_all(again)
 
 
-def test_a_log_without_gaps_stays_one_that_refuses_them(files: SimFiles) -> None:
+def test_the_gaps_file_is_created_at_the_first_gap(files: SimFiles) -> None:
     log = open_log(files)
     log.append_as_follower(make_batch(0, 3) + make_batch(3, 1))
     assert not files.exists(f"{DIRECTORY}/gaps")
@@ -92,8 +92,8 @@ def test_a_log_without_gaps_stays_one_that_refuses_them(files: SimFiles) -> None
 
 
 @pytest.mark.parametrize("gap", [0, 4])
-def test_a_base_offset_that_has_grown_is_seen_at_the_next_start(files: SimFiles, gap: int) -> None:
-    """No CRC covers it, and with gaps a later one is plausible: the synced mark tells."""
+def test_an_increased_base_offset_is_refused_at_the_next_start(files: SimFiles, gap: int) -> None:
+    """No CRC covers it, and with gaps a larger one is valid. The synced mark detects it."""
     log = open_log(files)
     log.append_as_follower(make_batch(0, 3) + make_batch(3 + gap, 1))
     log.sync()
@@ -103,7 +103,7 @@ def test_a_base_offset_that_has_grown_is_seen_at_the_next_start(files: SimFiles,
         open_log(files)
 
 
-def test_what_does_not_continue_the_log_is_refused_as_a_whole(files: SimFiles) -> None:
+def test_a_follower_refuses_all_batches_if_one_does_not_continue_the_log(files: SimFiles) -> None:
     log = open_log(files)
     append(log, 3, leader_epoch=2)
     good, following = make_batch(3, 2, leader_epoch=2), make_batch(5, 2, leader_epoch=3)
@@ -130,7 +130,7 @@ def test_what_does_not_continue_the_log_is_refused_as_a_whole(files: SimFiles) -
     assert log.end.offset == 7
 
 
-def test_an_epoch_of_a_failed_append_is_taken_back(files: SimFiles) -> None:
+def test_the_epoch_of_a_failed_append_is_reverted(files: SimFiles) -> None:
     log = open_log(files)
     append(log, 3, leader_epoch=2)
     operations = len(files.operations)
@@ -147,8 +147,8 @@ def test_an_epoch_of_a_failed_append_is_taken_back(files: SimFiles) -> None:
     assert again.end.offset == 6
 
 
-def test_an_epoch_file_in_doubt_is_written_again(files: SimFiles) -> None:
-    """The new epoch is in the file, though the append failed; the log goes on without it."""
+def test_an_epoch_file_of_unknown_content_is_written_again(files: SimFiles) -> None:
+    """The append failed, but its epoch is in the file. The log continues without that epoch."""
     log = open_log(files)
     append(log, 3, leader_epoch=2)
     files.fail(6, errno.EIO)
@@ -162,7 +162,7 @@ def test_an_epoch_file_in_doubt_is_written_again(files: SimFiles) -> None:
     assert again.epochs.entries == (Epoch(2, 0),)
 
 
-def test_truncation_goes_to_batch_boundaries(files: SimFiles) -> None:
+def test_truncation_ends_at_batch_boundaries(files: SimFiles) -> None:
     log = open_log(files, SMALL)
     batches = [append(log, 5, size=30, leader_epoch=n) for n in range(8)]
     assert log.truncate_to(1_000, 7, high_watermark=0).offset == 40, "nothing to cut"
@@ -177,7 +177,7 @@ def test_truncation_goes_to_batch_boundaries(files: SimFiles) -> None:
     assert read_batches(again) == batches[:6]
 
 
-def test_an_epoch_that_begins_at_the_end_goes(files: SimFiles) -> None:
+def test_truncation_removes_an_epoch_that_begins_at_the_end(files: SimFiles) -> None:
     log = open_log(files)
     append(log, 3, leader_epoch=1)
     operations = len(files.operations)
@@ -194,7 +194,7 @@ def test_an_epoch_that_begins_at_the_end_goes(files: SimFiles) -> None:
     assert open_log(files).epochs.latest == 1
 
 
-def test_what_is_committed_or_below_the_start_is_not_cut(files: SimFiles) -> None:
+def test_truncation_below_the_high_watermark_or_the_log_start_is_refused(files: SimFiles) -> None:
     log = open_log(files, SMALL)
     batches = [append(log, 5, size=30) for _ in range(8)]
     log.sync()
@@ -229,8 +229,8 @@ def test_a_fence_stops_leaders_of_lower_epochs(files: SimFiles) -> None:
     assert log.epochs.entries == (Epoch(3, 0), Epoch(6, 6))
 
 
-def test_readers_of_what_was_cut_get_the_old_bytes_or_none(files: SimFiles) -> None:
-    """The files they hold are cut or removed; nothing is ever written over what they may read."""
+def test_readers_of_truncated_batches_get_the_old_bytes_or_none(files: SimFiles) -> None:
+    """The files they hold are truncated or removed. No byte that they may read is overwritten."""
     log = open_log(files, SMALL)
     for _ in range(8):
         append(log, 5, size=30)
@@ -250,8 +250,8 @@ def test_readers_of_what_was_cut_get_the_old_bytes_or_none(files: SimFiles) -> N
         assert piece.length > 0
 
 
-def test_a_cut_in_a_gap_ends_there(files: SimFiles) -> None:
-    """Offsets below may be committed, though compaction took their records."""
+def test_a_truncation_to_an_offset_in_a_gap_ends_there(files: SimFiles) -> None:
+    """Offsets below may be committed, though compaction removed their records."""
     for offset in range(11, 29):
         log = open_log(files, SMALL)
         log.start_at(0, 1)
@@ -273,7 +273,7 @@ def test_a_cut_in_a_gap_ends_there(files: SimFiles) -> None:
         assert held_batches(log)[:2] == batches[:2]
 
 
-def test_the_clean_offset_goes_back_with_the_log(files: SimFiles) -> None:
+def test_truncation_lowers_the_clean_offset(files: SimFiles) -> None:
     log = open_log(files, SMALL)
     for _ in range(8):
         append(log, 5, size=30)
@@ -285,7 +285,7 @@ def test_the_clean_offset_goes_back_with_the_log(files: SimFiles) -> None:
 
 
 CUT = 14
-"""In the second of the closed segments that are compacted."""
+"""An offset in the second of the compacted segments."""
 
 
 def dirty_log(files: SimFiles, model: Model) -> PartitionLog:
@@ -297,8 +297,10 @@ def dirty_log(files: SimFiles, model: Model) -> PartitionLog:
 
 
 @pytest.mark.parametrize("reset", [False, True], ids=["truncated", "reset"])
-def test_a_compaction_beside_a_truncation_removes_nothing_for_what_was_cut(reset: bool) -> None:
-    """Its map knows newer records of keys; they are gone, and the older ones are the newest."""
+def test_a_compaction_with_a_concurrent_truncation_keeps_the_latest_remaining_records(
+    reset: bool,
+) -> None:
+    """Its key map has later records that were truncated, so the earlier ones must be kept."""
     for steps in range(1, 40):
         files, model = SimFiles(RealRandom(1)), Model()
         log = dirty_log(files, model)
@@ -323,7 +325,7 @@ def test_a_compaction_beside_a_truncation_removes_nothing_for_what_was_cut(reset
 
 
 def test_a_truncation_after_a_compaction_that_failed() -> None:
-    """What the failed replacement of segments left behind must not be completed afterwards."""
+    """A failed segment replacement must not be completed after the truncation."""
     for operation in count(1):
         files = SimFiles(RealRandom(1))
         log = dirty_log(files, Model())
@@ -344,7 +346,7 @@ def test_a_truncation_after_a_compaction_that_failed() -> None:
     assert operation > 50
 
 
-def test_a_replica_begins_at_its_leader_s_start(files: SimFiles) -> None:
+def test_start_at_resets_the_log_to_the_leaders_start(files: SimFiles) -> None:
     log = open_log(files, SMALL)
     for n in range(8):
         append(log, 5, size=30, leader_epoch=n)

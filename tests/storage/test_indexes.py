@@ -1,4 +1,4 @@
-"""Sparse indexes and their files; leader epochs; the checkpoint; walking over batches."""
+"""Sparse indexes and their files, leader epochs, the checkpoint, and scans of batches."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_a_reader_keeps_its_view_while_the_index_grows() -> None:
 
 
 def test_epochs_follow_kip_101() -> None:
-    epochs = LeaderEpochs().started(2, 0).started(5, 10).started(6, 30)
+    epochs = LeaderEpochs().with_epoch(2, 0).with_epoch(5, 10).with_epoch(6, 30)
     ends = {n: epochs.end_of(n, end_offset=40) for n in (1, 2, 4, 5, 6, 99)}
     assert ends == {1: (-1, -1), 2: (2, 10), 4: (2, 10), 5: (5, 30), 6: (6, 40), 99: (6, 40)}
     assert epochs.end_of(5, end_offset=20) == (5, 20)
@@ -121,8 +121,8 @@ def test_epochs_follow_kip_101() -> None:
     assert epochs.latest == 6
 
 
-def test_an_epoch_that_wrote_nothing_makes_room() -> None:
-    epochs = LeaderEpochs().started(1, 0).started(2, 10).started(3, 10)
+def test_an_epoch_without_batches_is_dropped() -> None:
+    epochs = LeaderEpochs().with_epoch(1, 0).with_epoch(2, 10).with_epoch(3, 10)
     assert epochs.entries == (Epoch(1, 0), Epoch(3, 10))
     assert epochs.up_to(9).entries == (Epoch(1, 0),)
     assert epochs.up_to(10) == epochs
@@ -130,7 +130,7 @@ def test_an_epoch_that_wrote_nothing_makes_room() -> None:
 
 
 def test_epoch_files_read_back_or_say_what_is_wrong() -> None:
-    epochs = LeaderEpochs().started(1, 0).started(2, 10)
+    epochs = LeaderEpochs().with_epoch(1, 0).with_epoch(2, 10)
     data = encode_epochs(epochs)
     assert decode_epochs(data, path="f") == epochs
     assert decode_epochs(encode_epochs(LeaderEpochs()), path="f") == LeaderEpochs()
@@ -150,7 +150,7 @@ def test_checkpoint_files_read_back_or_say_what_is_wrong() -> None:
     assert decode_checkpoint(data, path="f") == checkpoint
     for at in range(len(data)):
         flipped = data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
-        assert decode_checkpoint(flipped, path="f") == checkpoint, "it is there twice"
+        assert decode_checkpoint(flipped, path="f") == checkpoint, "the record is there twice"
         if at < len(data) // 2:
             with pytest.raises(CorruptData):
                 decode_checkpoint(data[:at], path="f")

@@ -1,4 +1,4 @@
-"""A log whose start moves on: what is readable, what goes, and what a crash leaves of it."""
+"""Advance of the log start: readable records, removed files, and the state after a crash."""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ import pytest
 from bascule.errors import OffsetOutOfRange
 from bascule.host.real import RealRandom
 from bascule.sim.disk import SimClock, SimFile, SimFiles
-from bascule.storage.partition_log import LogConfig, PartitionLog, Removed
+from bascule.storage.maintenance import RemovedSegments
+from bascule.storage.partition_log import LogConfig, PartitionLog
 from support.stored_batches import DIRECTORY, append, open_log, read_batches, read_records
 
 CONFIG = LogConfig(segment_bytes_max=600, index_interval_bytes=100)
-"""Three batches of `filled` to a segment."""
+"""A segment holds three batches of `filled`."""
 
 
 def filled(files: SimFiles, batches: int = 10, *, config: LogConfig = CONFIG) -> PartitionLog:
-    """Batches of two records each, timestamps rising by one a batch, all of it synced."""
+    """A synced log of batches of two records; each batch has the next timestamp."""
     log = open_log(files, config)
     for n in range(batches):
         append(log, 2, timestamp=1_000 + n, size=60)
@@ -36,7 +37,7 @@ def files() -> SimFiles:
     return SimFiles(RealRandom(1))
 
 
-def test_whole_segments_below_the_start_go(files: SimFiles) -> None:
+def test_whole_segments_below_the_start_are_removed(files: SimFiles) -> None:
     log = filled(files)
     log.checkpoint(high_watermark=20)
     assert logs(files) == [0, 6, 12, 18]
@@ -44,13 +45,13 @@ def test_whole_segments_below_the_start_go(files: SimFiles) -> None:
     removed = log.advance_start(13, high_watermark=20)
     assert log.start_offset == 13
     assert logs(files) == [12, 18]
-    assert removed == Removed(13, 2, bytes_before - log.size_bytes())
+    assert removed == RemovedSegments(13, 2, bytes_before - log.size_bytes())
     indexes = [name for name in files.list_dir(DIRECTORY) if name.endswith("index")]
     assert min(int(name[:20]) for name in indexes) == 12
     with pytest.raises(OffsetOutOfRange) as caught:
         log.plan_read(12, bytes_max=100, end=log.end)
     assert (caught.value.start, caught.value.end) == (13, 20)
-    # The slice begins with the batch that holds the start: consumers pass over what is below.
+    # The slice begins with the batch that contains the start. Consumers skip records below it.
     assert [record.offset for record in read_records(log)] == list(range(12, 20))
     again = open_log(files, CONFIG)
     assert again.start_offset == 13
@@ -65,7 +66,7 @@ def test_the_start_stays_within_what_is_synced_and_committed(files: SimFiles) ->
     assert log.start_offset == 8
     log.advance_start(100, high_watermark=22)
     assert log.start_offset == log.synced.offset == 20
-    assert log.advance_start(3, high_watermark=22) == Removed(0, 0, 0)
+    assert log.advance_start(3, high_watermark=22) == RemovedSegments(0, 0, 0)
     assert log.start_offset == 20
 
 
@@ -87,10 +88,10 @@ def test_times_below_the_start_are_not_found(files: SimFiles) -> None:
     assert log.find_timestamp(0, end=log.end) is None
 
 
-def test_everything_goes_where_the_active_segment_is_ended(files: SimFiles) -> None:
+def test_all_records_are_removed_after_the_active_segment_is_rolled(files: SimFiles) -> None:
     log = filled(files)
     assert log.roll().offset == 20
-    assert log.roll() == log.end, "an empty segment is not ended again"
+    assert log.roll() == log.end, "an empty segment is not rolled"
     log.sync()
     log.advance_start(20, high_watermark=20)
     assert logs(files) == [20]
@@ -102,8 +103,8 @@ def test_everything_goes_where_the_active_segment_is_ended(files: SimFiles) -> N
     assert [record.offset for record in read_records(log)] == [20]
 
 
-def test_a_segment_ended_but_not_synced_keeps_the_one_before(files: SimFiles) -> None:
-    """Recovery begins in the segment that was synced last, so that one stays."""
+def test_a_rolled_but_unsynced_segment_keeps_the_segment_before_it(files: SimFiles) -> None:
+    """Recovery begins in the segment that was synced last, so that segment is kept."""
     log = filled(files, 3)
     log.roll()
     log.advance_start(6, high_watermark=6)
@@ -144,17 +145,17 @@ def test_sizes_and_infos_follow_every_change(files: SimFiles) -> None:
         assert [i.end_offset for i in infos[:-1]] == [i.base_offset for i in infos[1:]]
 
 
-def test_times_of_segments_put_away_are_looked_up_as_far_as_asked(files: SimFiles) -> None:
+def test_timestamps_of_unloaded_segments_are_loaded_on_request(files: SimFiles) -> None:
     filled(files).close()
     log = open_log(files, CONFIG)
     assert [info.timestamp_max for info in log.segments_info()] == [None, None, None, 1_009]
-    log.learn_times(1_004)
+    log.load_timestamps(1_004)
     assert [info.timestamp_max for info in log.segments_info()] == [1_002, 1_005, None, 1_009]
-    log.learn_times(9_999)
+    log.load_timestamps(9_999)
     assert [info.timestamp_max for info in log.segments_info()] == [1_002, 1_005, 1_008, 1_009]
 
 
-def test_a_live_log_takes_another_configuration(files: SimFiles) -> None:
+def test_an_open_log_can_be_reconfigured(files: SimFiles) -> None:
     log = filled(files, 2)
     log.configure(LogConfig(segment_bytes_max=1 << 20, segment_age_ms_max=10))
     for n in range(8):
@@ -164,8 +165,8 @@ def test_a_live_log_takes_another_configuration(files: SimFiles) -> None:
     assert [info.base_offset for info in log.segments_info()] == [0, 20]
 
 
-def test_a_full_disk_gives_way(files: SimFiles) -> None:
-    """Where there is no room for the new checkpoint, indexes of what goes make some."""
+def test_the_start_advances_on_a_full_disk(files: SimFiles) -> None:
+    """If there is no space for the new checkpoint, the indexes of removed segments go first."""
     log = filled(files)
     log.checkpoint(high_watermark=20)
     files.fail(2, errno.ENOSPC)
@@ -174,7 +175,7 @@ def test_a_full_disk_gives_way(files: SimFiles) -> None:
     assert open_log(files, CONFIG).start_offset == 12
 
 
-def test_a_failed_removal_is_made_up_for(files: SimFiles) -> None:
+def test_a_failed_removal_is_repeated_by_the_next_call(files: SimFiles) -> None:
     log = filled(files)
     log.checkpoint(high_watermark=20)
     before = len(files.operations)
@@ -187,13 +188,13 @@ def test_a_failed_removal_is_made_up_for(files: SimFiles) -> None:
         log.advance_start(12, high_watermark=20)
     assert log.start_offset == 12
     assert logs(files) == [6, 12, 18]
-    assert log.advance_start(12, high_watermark=20) == Removed(0, 0, 0)
+    assert log.advance_start(12, high_watermark=20) == RemovedSegments(0, 0, 0)
     assert logs(files) == [12, 18]
 
 
 @pytest.mark.parametrize("seed", range(25))
 def test_a_crash_leaves_the_old_start_or_the_new_one(seed: int) -> None:
-    """Power is lost after each file operation of the removal; dice say what reached the disk."""
+    """Power loss after each file operation of the removal; random writes reach the disk."""
     operation = 1
     while True:
         files = SimFiles(RealRandom(seed))
@@ -221,40 +222,40 @@ def _failed(files: SimFiles) -> bool:
 
 
 class PassingFiles(SimFiles):
-    """Something happens between a reader's look at the segments and its opening of a file."""
+    """Calls `on_next_open` between a reader's lookup of a segment and the opening of its file."""
 
-    meanwhile: Callable[[], object] | None = None
+    on_next_open: Callable[[], object] | None = None
 
     def open(self, path: str, *, create: bool = False, write: bool = True) -> SimFile:
-        if self.meanwhile is not None:
-            meanwhile, self.meanwhile = self.meanwhile, None
-            meanwhile()
+        if self.on_next_open is not None:
+            on_next_open, self.on_next_open = self.on_next_open, None
+            on_next_open()
         return super().open(path, create=create, write=write)
 
 
-def test_a_reader_passed_by_the_start_is_told_so() -> None:
+def test_a_reader_below_an_advanced_start_gets_offset_out_of_range() -> None:
     files = PassingFiles(RealRandom(1))
     filled(files).close()
     log = open_log(files, CONFIG)
-    files.meanwhile = lambda: log.advance_start(13, high_watermark=20)
+    files.on_next_open = lambda: log.advance_start(13, high_watermark=20)
     with pytest.raises(OffsetOutOfRange):
         log.plan_read(1, bytes_max=100, end=log.end)
-    assert files.meanwhile is None
+    assert files.on_next_open is None
 
 
-def test_whoever_looks_for_times_looks_again() -> None:
+def test_timestamp_lookups_are_repeated_after_an_advance_of_the_start() -> None:
     files = PassingFiles(RealRandom(1))
     filled(files).close()
     log = open_log(files, CONFIG)
-    files.meanwhile = lambda: log.advance_start(13, high_watermark=20)
+    files.on_next_open = lambda: log.advance_start(13, high_watermark=20)
     assert log.find_timestamp(0, end=log.end) == (13, 1_006)
     log = open_log(files, CONFIG)
-    files.meanwhile = lambda: log.advance_start(18, high_watermark=20)
+    files.on_next_open = lambda: log.advance_start(18, high_watermark=20)
     assert log.verify() is None
-    assert files.meanwhile is None
+    assert files.on_next_open is None
 
 
-def test_a_lock_keeps_rolling_and_removal_apart() -> None:
+def test_concurrent_rolls_and_removals_with_a_lock() -> None:
     files = SimFiles(RealRandom(1))
     log = PartitionLog.open(files, DIRECTORY, CONFIG, SimClock(1), guard=threading.Lock())
     for n in range(3_000):

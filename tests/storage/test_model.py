@@ -1,4 +1,4 @@
-"""A log under random work against a list that cannot be wrong."""
+"""A log under random operations against a model, a plain list."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ GAP = st.sampled_from((0, 0, 0, 1, 7))
 
 
 class LogMachine(RuleBasedStateMachine):
-    """A leader's log, a follower's, or both in turn, as replicas are."""
+    """The log of a replica, which is leader and follower in turn."""
 
     files: SimFiles
     config: LogConfig
@@ -34,7 +34,7 @@ class LogMachine(RuleBasedStateMachine):
         super().__init__()
         self.batches: list[bytes] = []
         self.ends: list[LogPosition] = []
-        """Ends that a reader may still hold."""
+        """Former ends of the log that a reader may still use."""
         self.epochs: list[tuple[int, int]] = []
         """(epoch, first offset) of each epoch that the log knows."""
         self.start = 0
@@ -78,7 +78,7 @@ class LogMachine(RuleBasedStateMachine):
         self.timestamp = read_header(batch).max_timestamp
         return batch
 
-    def took(self, batch: bytes) -> None:
+    def on_appended(self, batch: bytes) -> None:
         header = read_header(batch)
         self.batches.append(batch)
         if not self.epochs or header.leader_epoch > self.latest:
@@ -93,7 +93,7 @@ class LogMachine(RuleBasedStateMachine):
             self.end, epoch, count=count, size=size, later=later, append_time=append_time
         )
         self.log.append(batch)
-        self.took(batch)
+        self.on_appended(batch)
         self.ends.append(self.log.end)
 
     @rule(
@@ -114,12 +114,12 @@ class LogMachine(RuleBasedStateMachine):
             offset = read_header(made[-1]).end_offset
         self.log.append_as_follower(b"".join(made))
         for batch in made:
-            self.took(batch)
+            self.on_appended(batch)
         self.ends.append(self.log.end)
 
     @rule(data=st.data(), newer=st.integers(0, 2))
     def truncate(self, data: st.DataObject, newer: int) -> None:
-        """To a boundary, into a batch, into a gap, or beyond the end, where nothing goes."""
+        """To a boundary, into a batch, into a gap, or beyond the end, which changes nothing."""
         offset = data.draw(st.integers(max(self.high_watermark, self.start), self.end + 2))
         epoch = max(self.latest, self.fence) + newer
         inside = next((h for h in self.headers if h.base_offset < offset < h.end_offset), None)
@@ -185,7 +185,7 @@ class LogMachine(RuleBasedStateMachine):
 
     @rule()
     def kill(self) -> None:
-        """The process dies, the machine does not: what the kernel was given is there."""
+        """The process dies and the machine does not, so all written bytes are there."""
         self.open_again()
 
     def open_again(self) -> None:

@@ -1,4 +1,4 @@
-"""PartitionLog, call by call, on the simulated disk."""
+"""The calls of PartitionLog on the simulated disk."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_append_returns_the_new_end(files: SimFiles) -> None:
     assert put(log, batch) == log.end == LogPosition(3, 0, len(batch))
 
 
-def test_append_refuses_what_does_not_continue_the_log(files: SimFiles) -> None:
+def test_append_refuses_batches_that_do_not_continue_the_log(files: SimFiles) -> None:
     log = open_log(files)
     append(log, 3, leader_epoch=2)
     before, operations = log.end, len(files.operations)
@@ -86,7 +86,7 @@ def test_append_refuses_what_does_not_continue_the_log(files: SimFiles) -> None:
     assert put(log, batch).offset == 5
 
 
-def test_sync_confirms_what_was_appended_before(files: SimFiles) -> None:
+def test_sync_returns_the_end_of_earlier_appends(files: SimFiles) -> None:
     log = open_log(files)
     append(log)
     assert log.synced.offset == 0
@@ -106,14 +106,14 @@ def test_a_full_segment_is_rolled(files: SimFiles) -> None:
     assert log.sync() == log.end
 
 
-def test_a_batch_larger_than_a_segment_has_one_to_itself(files: SimFiles) -> None:
+def test_a_batch_larger_than_a_segment_has_its_own_segment(files: SimFiles) -> None:
     log = open_log(files, SMALL)
     batches = [append(log, 1, size=size) for size in (50, 5_000, 5_000, 50)]
     assert read_batches(log, bytes_max=10) == batches
     assert sum(n.endswith(".log") for n in files.list_dir(DIRECTORY)) == 4
 
 
-def test_an_old_segment_is_rolled_by_the_clock_of_its_records(files: SimFiles) -> None:
+def test_an_old_segment_is_rolled_by_the_timestamps_of_its_records(files: SimFiles) -> None:
     config = LogConfig(segment_age_ms_max=100)
     log = open_log(files, config)
     for timestamp in (1_000, 1_050, 1_099):
@@ -135,7 +135,7 @@ def test_reads_begin_at_the_batch_that_holds_the_offset(files: SimFiles) -> None
     assert (piece.position, piece.length) == (len(first), len(second))
 
 
-def test_a_read_holds_its_first_batch_whole(files: SimFiles) -> None:
+def test_a_read_contains_its_first_batch_as_a_whole(files: SimFiles) -> None:
     log = open_log(files)
     first = append(log, 10)
     append(log, 10)
@@ -146,6 +146,30 @@ def test_a_read_holds_its_first_batch_whole(files: SimFiles) -> None:
     piece = log.plan_read(0, bytes_max=len(first) + 7, end=log.end)
     assert piece is not None
     assert piece.length == len(first) + 7
+
+
+def test_a_read_ends_with_a_batch_that_the_index_knows(files: SimFiles) -> None:
+    log = open_log(files)
+    sizes = [len(append(log, 10, size=1_000)) for _ in range(5)]
+    assert sizes[0] > LogConfig(1).index_interval_bytes
+    for batches in (1, 2, 4):
+        for bytes_max in (sum(sizes[:batches]), sum(sizes[: batches + 1]) - 1):
+            piece = log.plan_read(0, bytes_max=bytes_max, end=log.end)
+            assert piece is not None
+            assert piece.length == sum(sizes[:batches])
+    rest = log.plan_read(25, bytes_max=sum(sizes[2:4]) + 5, end=log.end)
+    assert rest is not None
+    assert (rest.position, rest.length) == (sum(sizes[:2]), sum(sizes[2:4]))
+
+
+def test_a_read_of_small_batches_ends_at_most_an_index_interval_early(files: SimFiles) -> None:
+    log = open_log(files)
+    for _ in range(500):
+        append(log, 3)
+    for bytes_max in range(10_000, 20_000, 333):
+        piece = log.plan_read(0, bytes_max=bytes_max, end=log.end)
+        assert piece is not None
+        assert bytes_max - 2 * LogConfig(1).index_interval_bytes < piece.length <= bytes_max
 
 
 def test_reads_stop_at_the_end_they_are_given(files: SimFiles) -> None:
@@ -190,7 +214,7 @@ def test_one_small_read_finds_an_offset(files: SimFiles) -> None:
         assert piece.file.read_at(piece.position, 8) == (offset - offset % 3).to_bytes(8, "big")
 
 
-def test_nowait_gives_up_where_the_disk_would_be_asked(files: SimFiles) -> None:
+def test_nowait_returns_none_instead_of_waiting_for_the_disk(files: SimFiles) -> None:
     log = open_log(files)
     for _ in range(100):
         append(log, 3)
@@ -225,7 +249,7 @@ def test_timestamps_are_found(files: SimFiles) -> None:
     assert log.find_timestamp_max(end=log.end) == (498 * 3, 1_249)
 
 
-def test_a_known_segment_is_not_opened_for_its_timestamps(files: SimFiles) -> None:
+def test_a_segment_with_known_timestamps_is_not_opened(files: SimFiles) -> None:
     log = open_log(files, SMALL)
     for n in range(30):
         append(log, 1, size=700, timestamp=1_000 + n)
@@ -309,7 +333,7 @@ def test_an_idle_log_opens_with_few_calls(files: SimFiles) -> None:
     assert len(files.operations) - before <= 10
 
 
-def test_a_checkpoint_that_says_nothing_new_is_not_written(files: SimFiles) -> None:
+def test_an_unchanged_checkpoint_is_not_written(files: SimFiles) -> None:
     log = open_log(files)
     append(log)
     log.sync()
@@ -336,7 +360,7 @@ def test_few_segments_stay_open(files: SimFiles) -> None:
     assert len(read_batches(log)) == 40
 
 
-def test_a_failed_append_leaves_the_log_as_it_was(files: SimFiles) -> None:
+def test_a_failed_append_leaves_the_log_unchanged(files: SimFiles) -> None:
     log = open_log(files)
     first = append(log)
     for error in (errno.EIO, errno.ENOSPC, SHORT):
@@ -350,13 +374,13 @@ def test_a_failed_append_leaves_the_log_as_it_was(files: SimFiles) -> None:
     assert read_batches(log) == [first, second]
 
 
-def test_an_append_that_cannot_be_taken_back_stops_the_log(files: SimFiles) -> None:
+def test_an_append_that_cannot_be_undone_stops_the_log(files: SimFiles) -> None:
     log = open_log(files)
     first = append(log)
     log.sync()
     files.fail(1, SHORT)
     files.fail(2, errno.EIO)
-    with pytest.raises(LogFailed, match="could not be taken back"):
+    with pytest.raises(LogFailed, match="undoing it failed"):
         append(log, 3, size=10_000)
     assert log.failure is not None
     with pytest.raises(LogFailed):
@@ -388,8 +412,8 @@ def test_a_failed_sync_stops_the_log_for_good(files: SimFiles) -> None:
     assert len(files.operations) == before, "a stopped log is let go of as it is"
 
 
-def test_a_sync_after_reopening_is_about_the_same_bytes() -> None:
-    """After a failed sync the kernel counts lost pages as written; opening must not believe it."""
+def test_reopening_after_a_failed_sync_writes_the_bytes_again() -> None:
+    """After a failed sync the kernel treats lost pages as written, so opening writes them again."""
     for seed in range(50):
         files = SimFiles(RealRandom(seed))
         log = open_log(files)
@@ -417,7 +441,7 @@ def test_a_closed_log_refuses(files: SimFiles) -> None:
     assert log.failure is None
 
 
-def test_rolling_does_not_write_over_a_file_that_is_there(files: SimFiles) -> None:
+def test_a_roll_does_not_overwrite_an_existing_file(files: SimFiles) -> None:
     log = open_log(files, SMALL)
     append(log, 1, size=900)
     stranger = files.open(f"{DIRECTORY}/{1:020d}.log", create=True)
@@ -436,7 +460,7 @@ def test_verify_walks_the_whole_log(files: SimFiles) -> None:
     steps, at = 0, log.verify()
     while at is not None:
         at, steps = log.verify(at), steps + 1
-    assert steps == 4, "a step a segment; the sixth holds nothing synced"
+    assert steps == 4, "a step for each segment; the sixth has no synced batch"
 
 
 def test_verify_names_the_bad_byte(files: SimFiles) -> None:

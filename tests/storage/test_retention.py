@@ -1,4 +1,4 @@
-"""Where a log should begin, planned from its segments alone."""
+"""Retention plans, computed from the state of segments."""
 
 from __future__ import annotations
 
@@ -10,13 +10,19 @@ from hypothesis import strategies as st
 
 from bascule.model import Cleanup, Discard, StreamConfig
 from bascule.storage.partition_log import LogConfig, SegmentInfo
-from bascule.storage.retention import Limits, Plan, limits_of, log_config, plan_start
+from bascule.storage.retention import (
+    RetentionLimits,
+    RetentionPlan,
+    limits_of,
+    log_config,
+    plan_retention,
+)
 
 NOW = 1_000_000
 
 
 def segments(*parts: tuple[int, int, int | None], base: int = 0) -> tuple[SegmentInfo, ...]:
-    """Of (messages, bytes, largest timestamp), the last one active."""
+    """Segments of (messages, bytes, largest timestamp). The last one is active."""
     infos = []
     for row, (messages, size, timestamp) in enumerate(parts):
         infos.append(SegmentInfo(base, base + messages, size, timestamp, row == len(parts) - 1))
@@ -30,60 +36,66 @@ FOUR = segments((10, 100, NOW - 400), (10, 100, NOW - 300), (10, 100, NOW - 200)
 @pytest.mark.parametrize(
     ("limits", "start", "roll"),
     [
-        (Limits(), 0, False),
-        (Limits(age_ms_max=500), 0, False),
-        (Limits(age_ms_max=400), 0, False),
-        (Limits(age_ms_max=399), 10, False),
-        (Limits(age_ms_max=1), 30, False),
-        (Limits(bytes_max=350), 0, False),
-        (Limits(bytes_max=251), 0, False),
-        (Limits(bytes_max=250), 10, False),
-        (Limits(bytes_max=150), 20, False),
-        (Limits(bytes_max=51), 20, False),
-        (Limits(bytes_max=50), 30, False),
-        (Limits(bytes_max=1), 30, True),
-        (Limits(messages_max=35), 0, True),
-        (Limits(messages_max=26), 0, True),
-        (Limits(messages_max=25), 10, True),
-        (Limits(messages_max=3), 30, True),
-        (Limits(age_ms_max=300, bytes_max=250, messages_max=15), 20, True),
-        (Limits(age_ms_max=200, bytes_max=1_000, messages_max=1_000), 20, False),
+        (RetentionLimits(), 0, False),
+        (RetentionLimits(age_ms_max=500), 0, False),
+        (RetentionLimits(age_ms_max=400), 0, False),
+        (RetentionLimits(age_ms_max=399), 10, False),
+        (RetentionLimits(age_ms_max=1), 30, False),
+        (RetentionLimits(bytes_max=350), 0, False),
+        (RetentionLimits(bytes_max=251), 0, False),
+        (RetentionLimits(bytes_max=250), 10, False),
+        (RetentionLimits(bytes_max=150), 20, False),
+        (RetentionLimits(bytes_max=51), 20, False),
+        (RetentionLimits(bytes_max=50), 30, False),
+        (RetentionLimits(bytes_max=1), 30, True),
+        (RetentionLimits(messages_max=35), 0, True),
+        (RetentionLimits(messages_max=26), 0, True),
+        (RetentionLimits(messages_max=25), 10, True),
+        (RetentionLimits(messages_max=3), 30, True),
+        (RetentionLimits(age_ms_max=300, bytes_max=250, messages_max=15), 20, True),
+        (RetentionLimits(age_ms_max=200, bytes_max=1_000, messages_max=1_000), 20, False),
     ],
 )
-def test_each_limit_alone_and_together(limits: Limits, start: int, roll: bool) -> None:
-    plan = plan_start(FOUR, limits, start_offset=0, now_ms=NOW, end_offset=35)
-    assert plan == Plan(start, roll, leftover=False)
+def test_each_limit_alone_and_together(limits: RetentionLimits, start: int, roll: bool) -> None:
+    plan = plan_retention(FOUR, limits, start_offset=0, now_ms=NOW, end_offset=35)
+    assert plan == RetentionPlan(start, roll, has_obsolete_segment=False)
 
 
-def test_an_expired_active_segment_is_to_be_ended() -> None:
-    plan = plan_start(FOUR, Limits(age_ms_max=5), start_offset=0, now_ms=NOW + 6, end_offset=35)
-    assert plan == Plan(30, True, leftover=False)
+def test_an_expired_active_segment_is_rolled() -> None:
+    plan = plan_retention(
+        FOUR, RetentionLimits(age_ms_max=5), start_offset=0, now_ms=NOW + 6, end_offset=35
+    )
+    assert plan == RetentionPlan(30, True, has_obsolete_segment=False)
     ended = (*FOUR[:-1], FOUR[-1]._replace(is_active=False), SegmentInfo(35, 35, 0, -1, True))
-    plan = plan_start(ended, Limits(age_ms_max=5), start_offset=30, now_ms=NOW + 6, end_offset=35)
-    assert plan == Plan(35, False, leftover=True)
+    plan = plan_retention(
+        ended, RetentionLimits(age_ms_max=5), start_offset=30, now_ms=NOW + 6, end_offset=35
+    )
+    assert plan == RetentionPlan(35, False, has_obsolete_segment=True)
 
 
-def test_what_is_not_synced_committed_or_archived_stays() -> None:
-    everything = Limits(age_ms_max=1, bytes_max=1, messages_max=1)
+def test_records_that_are_not_synced_committed_or_archived_are_kept() -> None:
+    everything = RetentionLimits(age_ms_max=1, bytes_max=1, messages_max=1)
     for end_offset, start in ((0, 0), (9, 0), (10, 10), (29, 20), (30, 30)):
-        plan = plan_start(FOUR, everything, start_offset=0, now_ms=NOW + 9, end_offset=end_offset)
+        plan = plan_retention(
+            FOUR, everything, start_offset=0, now_ms=NOW + 9, end_offset=end_offset
+        )
         assert plan.start_offset == start
 
 
-def test_a_segment_of_unknown_age_stays() -> None:
+def test_a_segment_of_unknown_age_is_kept() -> None:
     infos = (FOUR[0]._replace(timestamp_max=None), *FOUR[1:])
-    assert plan_start(
-        infos, Limits(age_ms_max=1), start_offset=0, now_ms=NOW, end_offset=35
-    ) == Plan(0, False, leftover=False)
+    assert plan_retention(
+        infos, RetentionLimits(age_ms_max=1), start_offset=0, now_ms=NOW, end_offset=35
+    ) == RetentionPlan(0, False, has_obsolete_segment=False)
 
 
 def test_messages_below_the_start_do_not_count() -> None:
-    assert plan_start(
-        FOUR, Limits(messages_max=16), start_offset=15, now_ms=NOW, end_offset=35
-    ) == Plan(15, True, leftover=True)
+    assert plan_retention(
+        FOUR, RetentionLimits(messages_max=16), start_offset=15, now_ms=NOW, end_offset=35
+    ) == RetentionPlan(15, True, has_obsolete_segment=True)
     assert (
-        plan_start(
-            FOUR, Limits(messages_max=15), start_offset=15, now_ms=NOW, end_offset=35
+        plan_retention(
+            FOUR, RetentionLimits(messages_max=15), start_offset=15, now_ms=NOW, end_offset=35
         ).start_offset
         == 20
     )
@@ -98,23 +110,23 @@ limit = st.integers(0, 800)
 
 
 @given(parts, limit, limit, limit, st.integers(0, 400), st.integers(0, 100))
-def test_a_plan_removes_all_that_a_limit_allows_and_nothing_else(
+def test_a_plan_removes_exactly_what_the_limits_allow(
     made: list[tuple[int, int, int]], age: int, size: int, messages: int, end: int, base: int
 ) -> None:
     infos = segments(*made, base=base)
-    limits = Limits(age % 120, size, messages)
+    limits = RetentionLimits(age % 120, size, messages)
     end_offset = min(base + end, infos[-1].end_offset)
-    plan = plan_start(infos, limits, start_offset=base, now_ms=NOW, end_offset=end_offset)
+    plan = plan_retention(infos, limits, start_offset=base, now_ms=NOW, end_offset=end_offset)
     expected = base
     for row, info in enumerate(infos[:-1]):
-        if info.end_offset > end_offset or not _may_go(infos[row:], limits):
+        if info.end_offset > end_offset or not _may_be_removed(infos[row:], limits):
             break
         expected = info.end_offset
     assert plan.start_offset == expected
 
 
-def _may_go(held: tuple[SegmentInfo, ...], limits: Limits) -> bool:
-    """Whether some limit lets the first of these go: the rest holds enough, or it is too old."""
+def _may_be_removed(held: tuple[SegmentInfo, ...], limits: RetentionLimits) -> bool:
+    """Whether a limit allows removing the first segment: the rest is enough, or it is too old."""
     rest = held[1:]
     oldest = held[0].timestamp_max
     assert oldest is not None
@@ -126,16 +138,16 @@ def _may_go(held: tuple[SegmentInfo, ...], limits: Limits) -> bool:
     )  # fmt: skip
 
 
-def test_which_settings_are_limits() -> None:
+def test_retention_limits_of_stream_settings() -> None:
     config = StreamConfig(
         subject="s", retention_ms_max=1, retention_bytes_max=2, retention_messages_max=3
     )
-    assert limits_of(config) == Limits(1, 2, 3)
+    assert limits_of(config) == RetentionLimits(1, 2, 3)
     compacted = (Cleanup.COMPACT,)
     both = (Cleanup.COMPACT, Cleanup.DELETE)
-    assert limits_of(replace(config, cleanup=compacted)) == Limits()
-    assert limits_of(replace(config, cleanup=both)) == Limits(1, 2, 3)
-    assert limits_of(replace(config, discard=Discard.NEW)) == Limits(1, 0, 0)
+    assert limits_of(replace(config, cleanup=compacted)) == RetentionLimits()
+    assert limits_of(replace(config, cleanup=both)) == RetentionLimits(1, 2, 3)
+    assert limits_of(replace(config, discard=Discard.NEW)) == RetentionLimits(1, 0, 0)
     assert not limits_of(StreamConfig(subject="s"))
 
 
@@ -152,14 +164,14 @@ def test_segments_are_small_enough_for_the_limits() -> None:
         assert log_config(config).segment_age_ms_max == expected
 
 
-def test_a_log_holds_its_limit_and_at_most_an_eighth_more() -> None:
-    limits = Limits(bytes_max=800_000)
+def test_a_log_exceeds_its_limit_by_at_most_an_eighth() -> None:
+    limits = RetentionLimits(bytes_max=800_000)
     share = log_config(StreamConfig(subject="s", retention_bytes_max=800_000)).segment_bytes_max
     held: list[tuple[int, int, int | None]] = [(10, share, NOW)]
     for written in range(2, 40):
         held.append((10, share, NOW))
         infos = segments(*held)
-        plan = plan_start(
+        plan = plan_retention(
             infos, limits, start_offset=0, now_ms=NOW, end_offset=infos[-1].end_offset
         )
         held = held[plan.start_offset // 10 :]

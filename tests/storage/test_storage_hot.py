@@ -1,4 +1,4 @@
-"""Both twins of the batch checker against the slow and exact path."""
+"""Both twins of the batch checks against the interpreted path."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ FIRST_OFFSET = (1 << 40) + 5
 
 @st.composite
 def logs(draw: st.DrawFn) -> bytes:
-    """A few batches in a row, maybe with one byte changed, a piece missing, or a tail cut off."""
+    """A few batches, possibly with a changed byte, an offset gap, or a missing end."""
     offset, data = FIRST_OFFSET, bytearray()
     for count in draw(st.lists(st.integers(1, 4), max_size=8)):
         offset += draw(st.sampled_from((0, 0, 0, 0, 0, 3)))
@@ -43,8 +43,8 @@ def logs(draw: st.DrawFn) -> bytes:
     return bytes(data)
 
 
-def sound_batches(data: bytes) -> list[tuple[int, BatchHeader]]:
-    """What the exact path accepts, offsets and epochs aside."""
+def valid_batches(data: bytes) -> list[tuple[int, BatchHeader]]:
+    """The batches that the interpreted path accepts, without checks of offsets and epochs."""
     file = SimFiles(RealRandom(1)).open("/f", create=True)
     file.append(data)
     found: list[tuple[int, BatchHeader]] = []
@@ -58,10 +58,10 @@ def sound_batches(data: bytes) -> list[tuple[int, BatchHeader]]:
 def expected_run(
     data: bytes, origin: int, epoch: int, epoch_end: int, gaps_allowed: bool, interval: int
 ) -> tuple[int, list[int], list[int]]:
-    """What the checker is to return, in Python that cannot be misread."""
+    """The expected result of the check, in simple Python."""
     offset, timestamp_max, entry_at, at, count = FIRST_OFFSET, -1, 0, 0, 0
     entries: list[int] = []
-    for position, header in sound_batches(data):
+    for position, header in valid_batches(data):
         base = header.base_offset
         if base != offset and not (gaps_allowed and base > offset):
             break
@@ -99,7 +99,7 @@ def test_check_batches_agrees_with_the_exact_path(
 
 
 @pytest.mark.parametrize("room", [0, 1, 2, 5])
-def test_check_batches_stops_where_entries_are_full(hot: Hot, room: int) -> None:
+def test_check_batches_stops_when_entries_are_full(hot: Hot, room: int) -> None:
     data = b"".join(make_batch(FIRST_OFFSET + n) for n in range(5))
     entries = array("q", bytes(8 * 3 * room))
     state = array("q", (0, 0, -1, 0, 0))
@@ -112,7 +112,7 @@ def test_check_batches_stops_where_entries_are_full(hot: Hot, room: int) -> None
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=logs(), further=st.integers(-3, 40), first=st.integers(0, 3))
-def test_skip_batches_passes_what_ends_before(
+def test_skip_batches_skips_batches_that_end_before_the_offset(
     hot: Hot, data: bytes, further: int, first: int
 ) -> None:
     offset = FIRST_OFFSET + further
@@ -128,7 +128,7 @@ def test_skip_batches_passes_what_ends_before(
     assert hot("storage").skip_batches(data, start, offset) == at
 
 
-def test_negative_numbers_are_read_as_such(hot: Hot) -> None:
+def test_negative_numbers_are_decoded(hot: Hot) -> None:
     batch = bytearray(make_batch(0, timestamp=-1_000))
     assert check_crc(batch)
     state = array("q", (0, 0, -(1 << 62), 0, 0))

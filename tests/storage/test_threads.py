@@ -1,4 +1,4 @@
-"""One thread appends, one syncs and checkpoints, two read, on the real disk."""
+"""Threads on the real disk: one appends, one syncs and checkpoints, two read."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SIZE = 60
 CONFIG = LogConfig(segment_bytes_max=8_000, index_interval_bytes=500)
 
 
-def test_threads_beside_each_other(tmp_path: Path) -> None:
+def test_concurrent_append_sync_checkpoint_and_reads(tmp_path: Path) -> None:
     log = PartitionLog.open(RealFiles(), str(tmp_path / "0"), CONFIG, RealClock())
     done = threading.Event()
     failures: list[BaseException] = []

@@ -1,4 +1,4 @@
-"""Truncations, resets and a follower's appends: each file operation fails, or power is lost."""
+"""Faults and power losses in truncations, resets and a follower's appends."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ERRORS = pytest.mark.parametrize(
 )
 OUTCOMES = [("stay", 0), ("restart", 0), *(("power loss", seed) for seed in range(3))]
 LATER = 9
-"""An epoch above all that the log has."""
+"""An epoch above all epochs of the log."""
 CUTS = {
     "in the active segment": 54, "at a segment's base": 36, "within a batch": 44,
     "below the recovery point": 16, "everything": 0,
@@ -30,7 +30,7 @@ CUTS = {
 
 
 def prepare(files: SimFiles, *, batches_per_leader: int = 4) -> tuple[PartitionLog, list[bytes]]:
-    """Twenty batches, four a segment, of several leaders; checkpointed to 30, synced to 57."""
+    """Twenty batches of several leaders, four per segment; checkpoint at 30, synced to 57."""
     log, batches = open_log(files, CONFIG), []
     for n in range(20):
         batches.append(
@@ -56,7 +56,7 @@ def sweep(
     check: Callable[[PartitionLog, list[bytes], bool], None],
     least: int,
 ) -> None:
-    """Fail operation n of `call`, then go on, open again or lose power, and `check` each."""
+    """Fail operation n of `call`, then continue, reopen or lose power, and `check` each case."""
     for n in count(1):
         finished = False
         for after, seed in OUTCOMES if error == errno.EIO else OUTCOMES[:3]:
@@ -83,11 +83,11 @@ def sweep(
             check(log, batches, done)
         if finished:
             break
-    assert n > least, "the call has become too short to mean anything"
+    assert n > least, "the call has too few operations for this test"
 
 
-def go_on(log: PartitionLog, kept: list[bytes]) -> None:
-    """Another leader's batches follow, and all of it survives."""
+def continue_log(log: PartitionLog, kept: list[bytes]) -> None:
+    """Append the batches of another leader. All batches survive a power loss."""
     offset = log.end.offset
     batches = [make_batch(offset + n, size=70, leader_epoch=LATER) for n in range(6)]
     log.append_as_follower(b"".join(batches[:4]))
@@ -124,7 +124,7 @@ def test_a_truncation_may_fail_anywhere(offset: int, error: int) -> None:
         truncate(log)
         assert held_batches(log) == kept
         assert all(start < max(log.end.offset, 1) for _, start in log.epochs.entries)
-        go_on(log, kept)
+        continue_log(log, kept)
 
     sweep(truncate, error=error, check=check, least=12)
 
@@ -148,15 +148,15 @@ def test_a_reset_may_fail_anywhere(offset: int, error: int) -> None:
         start_over(log)
         assert log.end == log.synced == (offset, offset, 0)
         assert log.start_offset == offset
-        go_on(log, [])
+        continue_log(log, [])
 
     sweep(start_over, error=error, check=check, least=25)
 
 
 @ERRORS
 @pytest.mark.parametrize("rolls", [False, True], ids=["same segment", "rolls"])
-def test_a_follower_s_append_may_fail_anywhere(error: int, rolls: bool) -> None:
-    """All batches or none while the log goes on; a beginning of them after a power loss."""
+def test_a_followers_append_may_fail_anywhere(error: int, rolls: bool) -> None:
+    """All batches or none while the log is open; a prefix of them after a power loss."""
     size = 400 if rolls else 20
     new = [
         make_batch(60, 2, size=size, leader_epoch=4),
@@ -184,15 +184,15 @@ def test_a_follower_s_append_may_fail_anywhere(error: int, rolls: bool) -> None:
         if len(kept) == 20:
             follow(log)
             kept = everything
-        go_on(log, kept)
+        continue_log(log, kept)
 
     sweep(follow, error=error, check=check, least=10)
 
 
 @pytest.mark.parametrize("seed", range(25))
-def test_what_has_returned_survives_a_power_loss(seed: int) -> None:
-    # With four batches a leader each segment begins a leader epoch, and the epochs alone would tell
-    # what is to go. With five, offset 36 begins a segment within an epoch.
+def test_completed_truncations_and_resets_survive_a_power_loss(seed: int) -> None:
+    # With four batches per leader each segment begins a leader epoch, so the epochs alone determine
+    # what to remove. With five, the segment at offset 36 begins within an epoch.
     for offset, batches_per_leader in ((54, 4), (44, 4), (36, 4), (36, 5), (0, 4)):
         files = SimFiles(RealRandom(seed))
         log, batches = prepare(files, batches_per_leader=batches_per_leader)

@@ -1,8 +1,8 @@
-"""Pass over many batches: those an offset is behind, or those that are what they should be.
+"""Skip batches below an offset, and check batches by their headers or by every byte.
 
-Both functions stop at the first batch they cannot vouch for and leave it to the callers' slow and
-exact path, which accepts it or says what is wrong with it. So they may refuse too much, never too
-little.
+Each function stops at the first batch that it does not accept. The caller then checks that batch in
+interpreted code, which accepts it or raises an error that names the damage. So these functions may
+stop at a valid batch, but they never accept an invalid one.
 """
 
 from __future__ import annotations
@@ -21,10 +21,11 @@ CRC_START: cython.Py_ssize_t = 21
 OFFSET_MAX: cython.longlong = 9223372036854775807
 
 ENTRY_FIELDS = 3
-"""Numbers per index entry: base offset, position in the file, largest timestamp before."""
+"""Numbers per index entry: base offset, position in the file, largest timestamp before the batch.
+"""
 STATE_FIELDS = 5
 """Numbers of `state`: position in the buffer, next offset, largest timestamp, entries written, and
-the position in the file from which the next batch is an entry."""
+the position in the file from which the next batch gets an index entry."""
 
 
 @cython.cfunc
@@ -63,8 +64,8 @@ def skip_batches(
 ) -> int:
     """The position of the first batch from `start` on that ends beyond `offset`.
 
-    Or of the first one whose header is cut short or cannot be. Positions beyond the buffer say that
-    the batch starts there.
+    Stops earlier at a header that is incomplete or invalid. A position beyond the buffer means that
+    the next batch starts there.
     """
     at: cython.Py_ssize_t
     size: cython.Py_ssize_t
@@ -77,7 +78,7 @@ def skip_batches(
             break
         length = _int32(buf, at + 8)
         delta = _int32(buf, at + 23)
-        # Subtracted, since a damaged base offset could take the sum beyond 64 bits.
+        # Subtract: with a damaged base offset the sum could overflow 64 bits.
         if length < 49 or delta < 0 or _int64(buf, at) >= offset - delta:
             break
         at += 12 + length
@@ -91,12 +92,12 @@ def check_headers(
     gaps_allowed: cython.bint,
     state: cython.longlong[::1],
 ) -> int:
-    """Pass the batches from position `state[0]` on, where offset `state[1]` continues, by their
-    headers alone; `state` is brought up to date. Returns how many were passed.
+    """Check batches by their headers only; returns how many were accepted.
 
-    Stops at the first header that is cut short, cannot be, has another offset, or another epoch
-    than `epoch`, or one at or beyond `epoch_end`. Positions beyond the buffer are as in
-    `skip_batches`.
+    `state` is the position of the first batch and the offset at which it must begin. On return it
+    is the position and offset after the accepted batches. Stops at the first header that is
+    incomplete or invalid, whose offset does not continue, whose epoch is not `epoch`, or whose base
+    offset is at or beyond `epoch_end`. A position beyond the buffer is as in `skip_batches`.
     """
     at: cython.Py_ssize_t
     size: cython.Py_ssize_t
@@ -139,15 +140,16 @@ def check_batches(
     entries: cython.longlong[::1],
     state: cython.longlong[::1],
 ) -> int:
-    """Check whole batches from the beginning of `data` on; returns how many are sound.
+    """Check whole batches from the beginning of `data` on; returns how many are valid.
 
-    `data` is a memoryview of bytes that begin at byte `origin` of their file, at a batch boundary
-    where `offset` continues. A batch is sound that has a sane header, its whole length in `data`,
-    a right CRC, the next base offset, and epoch `epoch` (-2: any) below offset `epoch_end`.
+    `data` is a memoryview of the bytes from byte `origin` of a file on, which is a batch boundary.
+    The first batch must begin at `offset`. A batch is valid if its header is valid, it is complete,
+    its CRC matches, its base offset continues, and its epoch is `epoch` (-2: any) with a base
+    offset below `epoch_end`.
 
-    `state` (see STATE_FIELDS) goes in with the largest timestamp and the next entry's position, and
-    comes out brought up to date; `entries` takes an index entry for each batch that is due one.
-    Stops where `entries` is full.
+    The caller sets the largest timestamp and the position of the next index entry in `state` (see
+    STATE_FIELDS). The function updates all of `state`, and writes index entries to `entries`. It
+    stops when `entries` is full.
     """
     buf: cython.const[cython.uchar][::1]
     at: cython.Py_ssize_t

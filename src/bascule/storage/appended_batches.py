@@ -1,4 +1,4 @@
-"""Check what is to be appended: a leader's own batch by its header, a follower's by every byte."""
+"""Check batches before an append: a leader's batch by its header, a follower's by every byte."""
 
 from __future__ import annotations
 
@@ -22,32 +22,32 @@ from bascule.storage.epochs import OFFSET_END, LeaderEpochs
 from bascule.storage.scan import check_header
 
 GAPS_FILE_NAME: Final = "gaps"
-"""An empty file. It says that offsets may be missing anywhere in the log: a follower got batches of
-a log that was compacted on its leader."""
+"""Name of an empty file. If it exists, offsets may be missing anywhere in the log: the follower has
+appended batches of a log that its leader had compacted."""
 ENTRIES_MAX: Final = 4_096
-"""Index entries taken from compiled code at a time."""
+"""Index entries that one call of compiled code returns at most."""
 
 _STAMPED: Final = Struct(">qiib6xi8xq18x")
-"""Of a whole header only what the log needs: a third of the time, once a batch."""
-NOWHERE: Final = -1
-"""No base offset: refused by every log."""
+"""The header fields that the log needs. Unpacking all fields takes three times as long."""
+NO_BASE_OFFSET: Final = -1
+"""Stands for a missing base offset. No log ends at it, so every log refuses the batch."""
 
 
 def read_stamped(batch: Buffer, size: int) -> tuple[int, int, int, int]:
     """Base offset, end offset, leader epoch and largest timestamp of exactly one batch.
 
-    The base offset is NOWHERE where the header does not describe `size` bytes: see `refusal`.
+    The base offset is NO_BASE_OFFSET if the header does not describe `size` bytes.
     """
     if size < HEADER_BYTES:
-        return NOWHERE, 0, 0, 0
+        return NO_BASE_OFFSET, 0, 0, 0
     base_offset, length, epoch, magic, delta, timestamp = _STAMPED.unpack_from(batch)
     if length + LENGTH_PREFIX_BYTES != size or magic != MAGIC or delta < 0:
-        return NOWHERE, 0, 0, 0
+        return NO_BASE_OFFSET, 0, 0, 0
     return base_offset, base_offset + delta + 1, epoch, timestamp
 
 
-def refusal(batch: Buffer, end_offset: int, directory: str) -> CorruptData | UnexpectedOffset:
-    """Why a batch does not continue a log that ends at `end_offset`."""
+def append_error(batch: Buffer, end_offset: int, directory: str) -> CorruptData | UnexpectedOffset:
+    """The error for a batch that does not continue a log that ends at `end_offset`."""
     origin, size = f"a batch for {directory}", len(batch)
     if size < HEADER_BYTES:
         return CorruptData(origin, size, f"a batch header of {HEADER_BYTES} bytes", f"{size} bytes")
@@ -61,22 +61,22 @@ def refusal(batch: Buffer, end_offset: int, directory: str) -> CorruptData | Une
     return UnexpectedOffset(end_offset, header.base_offset)
 
 
-class Checked(NamedTuple):
-    """What is true of batches that may be appended."""
+class CheckedBatches(NamedTuple):
+    """The result of a check that found no error."""
 
     end_offset: int
     timestamp_max: int
-    """The segment's largest, with these batches."""
+    """The largest timestamp of the segment, including these batches."""
     epochs: LeaderEpochs
-    """Those of the log with these batches."""
+    """The leader epochs of the log, including these batches."""
     has_gaps: bool
     entries: array[int]
-    """For the segment's indexes: see `Contents.note_checked`."""
+    """Index entries: see `Contents.index_checked_batches`."""
     next_entry_at: int
 
 
-def first_header(data: memoryview, directory: str) -> BatchHeader:
-    """The header that `data` begins with. Raises: CorruptData."""
+def read_first_header(data: memoryview, directory: str) -> BatchHeader:
+    """The header at the beginning of `data`. Raises: CorruptData."""
     origin = f"batches for {directory}"
     if len(data) < HEADER_BYTES:
         raise CorruptData(
@@ -97,12 +97,13 @@ def check_replicated(
     next_entry_at: int,
     index_interval_bytes: int,
     directory: str,
-) -> Checked:
+) -> CheckedBatches:
     """Check whole batches, back to back, that continue a log which ends at `offset`.
 
-    Each has its CRC, a base offset not below the end of the batch before, and a leader epoch not
-    below that batch's. They are for byte `origin` of a segment whose indexes are as the next three
-    arguments say.
+    Each batch must have a valid CRC. Its base offset must not be below the end of the batch before
+    it, and its leader epoch must not be below that batch's epoch. The batches will be written at
+    byte `origin` of a segment. `timestamp_max`, `next_entry_at` and `index_interval_bytes` describe
+    that segment's indexes.
 
     Raises: CorruptData, UnexpectedOffset, UnexpectedEpoch.
     """
@@ -113,7 +114,7 @@ def check_replicated(
     while at < len(data):
         rest = data[at:]
         if len(rest) < HEADER_BYTES:
-            raise _replica_refusal(data, at, offset, epochs.latest, directory)
+            raise _replicated_error(data, at, offset, epochs.latest, directory)
         header, count = read_header(rest), 0
         if header.leader_epoch >= max(epochs.latest, 0):
             state = array("q", (0, offset, timestamp_max, 0, next_entry_at))
@@ -123,22 +124,22 @@ def check_replicated(
             )  # fmt: skip
         if count == 0:
             if has_gaps or header.base_offset <= offset:
-                raise _replica_refusal(data, at, offset, epochs.latest, directory)
+                raise _replicated_error(data, at, offset, epochs.latest, directory)
             has_gaps = True
             continue
         epoch = header.leader_epoch
         if epoch > epochs.latest:
-            epochs = epochs.started(epoch, header.base_offset)
+            epochs = epochs.with_epoch(epoch, header.base_offset)
         reached, offset, timestamp_max, entry_count, next_entry_at = state
         entries += room[: entry_count * _hot.ENTRY_FIELDS]
         at += reached
-    return Checked(offset, timestamp_max, epochs, has_gaps, entries, next_entry_at)
+    return CheckedBatches(offset, timestamp_max, epochs, has_gaps, entries, next_entry_at)
 
 
-def _replica_refusal(
+def _replicated_error(
     data: memoryview, at: int, offset: int, latest: int, directory: str
 ) -> CorruptData | UnexpectedOffset | UnexpectedEpoch:
-    """Why the batch at byte `at` does not continue a log that ends at `offset`."""
+    """The error for the batch at byte `at`, which does not continue a log that ends at `offset`."""
     origin, left = f"batches for {directory}", len(data) - at
     if left < HEADER_BYTES:
         return CorruptData(origin, at, f"a batch header of {HEADER_BYTES} bytes", f"{left} bytes")
@@ -153,17 +154,22 @@ def _replica_refusal(
         return CorruptData(origin, at + 17, "the CRC of the batch", f"{header.crc:#010x}")
     if header.leader_epoch < max(latest, 0):
         return UnexpectedEpoch(max(latest, 0), header.leader_epoch)
-    return CorruptData(origin, at, "a base offset that leaves room", str(header.base_offset))
+    return CorruptData(
+        origin, at, "an end offset of less than 2^63", f"base offset {header.base_offset}"
+    )
 
 
 def has_gaps(files: Files, directory: str) -> bool:
-    """Whether offsets may be missing in a log. Raises: OSError."""
+    """Whether offsets may be missing between the batches of a log. Raises: OSError."""
     names = (GAPS_FILE_NAME, clean_offset.FILE_NAME)
     return any(files.exists(f"{directory}/{name}") for name in names)
 
 
 def mark_gaps(files: Files, directory: str) -> None:
-    """Put on the disk that offsets may be missing, before the first are. Raises: OSError."""
+    """Create the file `gaps` and sync it, before the first batch after a gap is appended.
+
+    Raises: OSError.
+    """
     path = f"{directory}/{GAPS_FILE_NAME}"
     if not files.exists(path):
         files.open(path, create=True)

@@ -1,4 +1,4 @@
-"""Files replaced as a whole, and the one that says what of a log is known to be on the disk."""
+"""Atomic replacement of files, and the checkpoint file of a log."""
 
 from __future__ import annotations
 
@@ -20,28 +20,29 @@ RECORD_BYTES: Final = _HEADER.size + _BODY.size
 
 
 class Checkpoint(NamedTuple):
-    """What was known of a log when the file was written; times are Unix milliseconds."""
+    """The state of a log when the file was written. Times are Unix milliseconds."""
 
     clean: bool
-    """Written by a close: nothing was appended after it."""
+    """The file was written by a close: nothing was appended after it."""
     high_watermark: int
     recovery_offset: int
-    """Everything before it was on the disk, in segment `recovery_segment` up to byte
+    """All batches below this offset were synced: in segment `recovery_segment` those up to byte
     `recovery_position`."""
     recovery_segment: int
     recovery_position: int
     start_offset: int
     timestamp_max: int
-    """Largest timestamp before the recovery point, -1 where there is none."""
+    """The largest timestamp below the recovery point, -1 if there is no record."""
     written_ms: int
 
 
 def replace_file(files: Files, path: str, data: Buffer) -> None:
-    """Put `data` in place of the file at `path`: after a crash it is the old one or the new one.
+    """Replace the file at `path` by a file with `data`. After a crash either file is there.
 
-    On return the new one is on the disk.
+    On return the new file is synced.
 
-    Raises: OSError; the old file is then still there, or the new one is and may not be on the disk.
+    Raises: OSError. The old file is then still there, or the new file is there and may not be
+    synced.
     """
     new = path + NEW_SUFFIX
     file = files.open(new, create=True)
@@ -54,16 +55,16 @@ def replace_file(files: Files, path: str, data: Buffer) -> None:
 
 
 def encode_checkpoint(checkpoint: Checkpoint) -> bytes:
-    """The whole file: the same record twice, since nothing else says where the log starts."""
+    """The whole file: the same record twice, because no other file holds the log start."""
     clean, *numbers = checkpoint
     body = _BODY.pack(CLEAN if clean else 0, *numbers)
     return 2 * (_HEADER.pack(MAGIC, crc32c(body)) + body)
 
 
 def decode_checkpoint(data: bytes, *, path: str) -> Checkpoint:
-    """Read a whole file: its first record, or the second where the first is damaged.
+    """Read a whole file: its first record, or the second if the first is damaged.
 
-    Raises: CorruptData naming what is wrong with the first.
+    Raises: CorruptData for the first record, if both are damaged.
     """
     try:
         return _decode_record(data, 0, path)
@@ -77,7 +78,7 @@ def decode_checkpoint(data: bytes, *, path: str) -> Checkpoint:
 def _decode_record(data: bytes, at: int, path: str) -> Checkpoint:
     record = memoryview(data)[at : at + RECORD_BYTES]
     if len(record) < RECORD_BYTES:
-        raise CorruptData(path, len(data), f"{2 * RECORD_BYTES} bytes", str(len(data)))
+        raise CorruptData(path, len(data), f"{2 * RECORD_BYTES} bytes", f"{len(data)} bytes")
     magic, crc = _HEADER.unpack_from(record)
     if magic != MAGIC:
         raise CorruptData(path, at, MAGIC.decode(), repr(magic))

@@ -1,4 +1,4 @@
-"""Leader epoch -> the offset it started at, kept in one small file (KIP-101, KIP-279)."""
+"""Leader epoch -> its first offset, kept in one small file (KIP-101, KIP-279)."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ _ENTRY: Final = Struct(">iq")
 
 
 class Epoch(NamedTuple):
-    """Leader `number` wrote from offset `start` on."""
+    """The leader of epoch `number` wrote the batches from offset `start` on."""
 
     number: int
     start: int
 
 
 class LeaderEpochs:
-    """The epochs of one log in order. Immutable: changes give a new one."""
+    """The epochs of one log in order. Immutable: each change returns a new object."""
 
     __slots__ = ("entries",)
 
@@ -48,42 +48,45 @@ class LeaderEpochs:
 
     @property
     def latest(self) -> int:
-        """The newest epoch, -1 where there is none."""
+        """The latest epoch, -1 if there is none."""
         return self.entries[-1].number if self.entries else -1
 
-    def started(self, number: int, start: int) -> LeaderEpochs:
-        """With epoch `number` starting at offset `start`.
+    def with_epoch(self, number: int, start: int) -> LeaderEpochs:
+        """These epochs and epoch `number`, which starts at offset `start`.
 
-        An epoch that started at the same offset wrote nothing, so it makes room.
+        An epoch that started at the same offset wrote no batch and is dropped.
         """
         assert number > self.latest, f"epoch {number} starts after epoch {self.latest}"
         kept = tuple(entry for entry in self.entries if entry.start < start)
         return LeaderEpochs((*kept, Epoch(number, start)))
 
     def up_to(self, end: int) -> LeaderEpochs:
-        """Without the epochs that started beyond offset `end`."""
+        """These epochs without those that start above offset `end`."""
         return self.before(end + 1)
 
     def before(self, end: int) -> LeaderEpochs:
-        """Without the epochs that started at offset `end` or beyond."""
+        """These epochs without those that start at offset `end` or above."""
         kept = tuple(entry for entry in self.entries if entry.start < end)
         return self if len(kept) == len(self.entries) else LeaderEpochs(kept)
 
     def at(self, offset: int) -> int:
-        """The epoch that wrote `offset`, -1 where none is known."""
+        """The epoch that wrote `offset`, -1 if it is unknown."""
         at = bisect_right(self.entries, offset, key=itemgetter(1)) - 1
         return self.entries[at].number if at >= 0 else -1
 
     def span(self, offset: int) -> tuple[int, int]:
-        """The epoch that wrote `offset` and where that ends; -1 and no end where none is known."""
+        """The epoch that wrote `offset`, and the offset where the next one starts.
+
+        The epoch is -1 if it is unknown. The end is OFFSET_END if no later epoch is known.
+        """
         at = bisect_right(self.entries, offset, key=itemgetter(1))
         end = self.entries[at].start if at < len(self.entries) else OFFSET_END
         return (self.entries[at - 1].number if at else -1), end
 
     def end_of(self, number: int, *, end_offset: int) -> tuple[int, int]:
-        """The largest epoch up to `number` and the offset it ends at; (-1, -1) where none is.
+        """The largest epoch up to `number` and its end offset; (-1, -1) if there is none.
 
-        `end_offset` ends the newest epoch. Source: KIP-101, OffsetsForLeaderEpoch.
+        `end_offset` is the end of the latest epoch. Source: KIP-101, OffsetsForLeaderEpoch.
         """
         at = bisect_right(self.entries, number, key=itemgetter(0)) - 1
         if at < 0:
@@ -94,58 +97,73 @@ class LeaderEpochs:
 
 
 class EpochFile:
-    """The leader epochs of one log, in memory and on the disk, and which leader may append.
+    """The leader epochs of one log, in memory and on the disk, and the fence for appends.
 
-    An epoch is on the disk before its first batch is written: recovery relies on it.
+    An epoch is synced before its first batch is written. Recovery relies on that.
     """
 
     def __init__(self, files: Files, directory: str, epochs: LeaderEpochs) -> None:
-        """`epochs` are those on the disk."""
+        """`epochs` are the epochs on the disk."""
         self._files = files
         self._path = f"{directory}/{FILE_NAME}"
         self._on_disk: LeaderEpochs | None = epochs
-        """None while a failed write leaves it open which epochs are in the file."""
+        """None after a failed write: the content of the file is then unknown."""
         self._fence = NO_EPOCH
         """The highest leader epoch for which the log was truncated."""
         self.epochs = epochs
         """Any thread may read it."""
-        self.writer = NO_EPOCH
-        """The leader epoch that may append without another look; NO_EPOCH where none may."""
+        self.appending_epoch = NO_EPOCH
+        """The leader epoch whose appends need no further check, or NO_EPOCH."""
 
     def start(self, number: int, offset: int) -> None:
-        """Let leader epoch `number` append from `offset` on. Raises: FencedEpoch, OSError."""
+        """Allow leader epoch `number` to append from `offset` on. Raises: FencedEpoch, OSError."""
         epochs = self.epochs
         latest = max(epochs.latest, self._fence)
         if number < latest:
             raise FencedEpoch(number, latest)
-        self.save(epochs.started(number, offset) if number > epochs.latest else epochs)
-        self.writer = number
+        self.save(epochs.with_epoch(number, offset) if number > epochs.latest else epochs)
+        self.appending_epoch = number
 
     def save(self, epochs: LeaderEpochs) -> None:
-        """Put `epochs` on the disk, unless they are there. Raises: OSError."""
-        self.writer = NO_EPOCH
+        """Write and sync `epochs`, unless the file holds them. Raises: OSError."""
+        self.appending_epoch = NO_EPOCH
         if epochs != self._on_disk:
             self._on_disk = None
             replace_file(self._files, self._path, encode_epochs(epochs))
             self._on_disk = epochs
         self.epochs = epochs
 
-    def take_back(self, epochs: LeaderEpochs) -> None:
-        """Go on with `epochs`: batches of later ones were not written. The file has to follow."""
-        self.writer = NO_EPOCH
+    def revert(self, epochs: LeaderEpochs) -> None:
+        """Use `epochs` again: no batch of a later epoch was written.
+
+        The file still holds the later epochs. The next `save` replaces it.
+        """
+        self.appending_epoch = NO_EPOCH
         self.epochs = epochs
 
-    def pass_fence(self, epoch: int) -> None:
-        """Let no leader of a lower epoch than `epoch` append any more. Raises: FencedEpoch."""
+    def fence(self, epoch: int) -> None:
+        """Refuse appends of leader epochs below `epoch` from now on. Raises: FencedEpoch."""
         latest = max(self.epochs.latest, self._fence)
         if epoch < latest:
             raise FencedEpoch(epoch, latest)
-        self._fence, self.writer = epoch, NO_EPOCH
+        self._fence, self.appending_epoch = epoch, NO_EPOCH
 
     def reset(self) -> None:
-        """Go on with a log whose file was removed."""
+        """Start without epochs, after the file was removed."""
         self.epochs = self._on_disk = LeaderEpochs()
-        self.writer = NO_EPOCH
+        self.appending_epoch = NO_EPOCH
+
+
+def read_epochs(files: Files, directory: str) -> LeaderEpochs | None:
+    """The leader epochs of the log in `directory`, None if the file is missing or damaged.
+
+    Its callers then read the epochs from the batch headers. Raises: OSError.
+    """
+    path = f"{directory}/{FILE_NAME}"
+    try:
+        return decode_epochs(files.read_bytes(path), path=path)
+    except (FileNotFoundError, CorruptData):
+        return None
 
 
 def encode_epochs(epochs: LeaderEpochs) -> bytes:
@@ -159,7 +177,9 @@ def decode_epochs(data: bytes, *, path: str) -> LeaderEpochs:
     Raises: CorruptData.
     """
     if len(data) < _HEADER.size:
-        raise CorruptData(path, len(data), f"a header of {_HEADER.size} bytes", "the end")
+        raise CorruptData(
+            path, len(data), f"a header of {_HEADER.size} bytes", f"{len(data)} bytes"
+        )
     magic, crc, count = _HEADER.unpack_from(data)
     if magic != MAGIC:
         raise CorruptData(path, 0, MAGIC.decode(), repr(magic))

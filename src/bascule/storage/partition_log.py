@@ -1,4 +1,4 @@
-"""One partition's log: append at the end, sync, read anywhere, survive."""
+"""One partition's log: append, sync, read, truncate and maintain it."""
 
 from __future__ import annotations
 
@@ -9,39 +9,44 @@ from typing import Final, TypeVar
 from bascule.errors import Closed, CorruptData, LogFailed, OffsetOutOfRange
 from bascule.host.api import Buffer, Clock, File, Files
 from bascule.storage.appended_batches import (
+    append_error,
     check_replicated,
-    first_header,
     mark_gaps,
+    read_first_header,
     read_stamped,
-    refusal,
 )
 from bascule.storage.compaction.clean_offset import lower_clean_offset
-from bascule.storage.compaction.swaps import Swaps
+from bascule.storage.compaction.segment_replacement import SegmentReplacement
 from bascule.storage.epochs import EpochFile, LeaderEpochs
+from bascule.storage.maintenance import LogMaintenance, RemovedSegments
 from bascule.storage.recovery import Recovered, recover
 from bascule.storage.segment import (
     Contents,
     FileSlice,
     LogConfig,
     LogPosition,
+    PartialSegment,
     Segment,
     SegmentInfo,
-    Stillborn,
     Tail,
-    begin_segment,
+    create_segment,
     segment_path,
 )
 from bascule.storage.segments import SegmentGone, Segments
 from bascule.storage.synced_mark import SyncedMark
 from bascule.storage.truncation import reset
-from bascule.storage.truncation.cut import cut_files, kept_segments, new_path, plan_cut
-from bascule.storage.upkeep import Removed, Upkeep
+from bascule.storage.truncation.truncation_plan import (
+    kept_segments,
+    new_segment_path,
+    plan_truncation,
+    truncate_files,
+)
 
-__all__ = ["FileSlice", "LogConfig", "LogPosition", "PartitionLog", "Removed", "SegmentInfo"]
+__all__ = ["FileSlice", "LogConfig", "LogPosition", "PartitionLog", "SegmentInfo"]
 
 VERIFY_BYTES: Final = 8 << 20
-"""Log read by one step of `verify`, so that a caller can pause between steps."""
-UNGUARDED: Final[AbstractContextManager[object]] = nullcontext()
+"""Bytes read by one step of `verify`, so that a caller can pause between steps."""
+NO_LOCK: Final[AbstractContextManager[object]] = nullcontext()
 _Found = TypeVar("_Found")
 
 
@@ -72,25 +77,25 @@ class PartitionLog:
         self._active: Contents = contents
         self._tail = Tail(found.end, found.timestamp_max, contents.timestamp_max)
         self._synced = self._tail
-        self._mark = SyncedMark(files, directory)
-        if found.mark_is_old and found.end.offset > found.start_offset:
-            self._mark.write(found.end)
-            self._mark.release()
-        self.cut_bytes = found.cut_bytes
-        """Removed behind the last whole batch when the log was opened; never synced."""
+        self._synced_mark = SyncedMark(files, directory)
+        if found.mark_is_stale and found.end.offset > found.start_offset:
+            self._synced_mark.write(found.end)
+            self._synced_mark.release()
+        self.truncated_bytes = found.truncated_bytes
+        """Bytes of a torn tail that opening removed; they were never synced."""
         self._epochs = EpochFile(files, directory, found.epochs)
         self._gaps_marked = found.gaps_marked
-        self.replaced = 0
-        """Counts truncations and resets: odd while one is under way."""
-        self._upkeep = Upkeep(
+        self.truncation_version = 0
+        """Increases at the start and at the end of each truncation or reset: odd during one."""
+        self._maintenance = LogMaintenance(
             files, directory, clock, self._segments,
             saved=found.checkpoint, start_offset=found.start_offset,
         )  # fmt: skip
-        self.swaps = Swaps(files, directory, self._segments, self._upkeep)
-        self._begun = contents.first_timestamp(found.end.position)
+        self.replacement = SegmentReplacement(files, directory, self._segments, self._maintenance)
+        self._active_since_ms = contents.first_timestamp(found.end.position)
         """Timestamp of the active segment's first batch."""
-        self._stopped: str | None = None
-        """Why no call may go on; None while all may."""
+        self._stop_reason: str | None = None
+        """Why every call fails; None while the log works."""
         self._closed = False
 
     @classmethod
@@ -101,12 +106,12 @@ class PartitionLog:
         config: LogConfig,
         clock: Clock,
         *,
-        guard: AbstractContextManager[object] = UNGUARDED,
+        guard: AbstractContextManager[object] = NO_LOCK,
     ) -> PartitionLog:
-        """Open the log in `directory`, creating it where there is none.
+        """Open the log in `directory`; create it if there is none.
 
-        Everything in it is on the disk when this returns: `synced` equals `end`. `guard`, a lock
-        where several threads change the log, is held for a few lines at a time.
+        On return everything in the log is synced: `synced` equals `end`. `guard` is held for a few
+        lines at a time. It must be a lock if several threads change the log.
 
         Raises: CorruptData naming file and byte, OSError.
         """
@@ -120,33 +125,33 @@ class PartitionLog:
 
     @property
     def start_offset(self) -> int:
-        """The first offset readers may ask for."""
-        return self._upkeep.start_offset
+        """The first offset that readers may request."""
+        return self._maintenance.start_offset
 
     @property
     def checkpointed_high_watermark(self) -> int:
-        """The high watermark of the last checkpoint, within the log."""
-        return max(min(self._upkeep.high_watermark, self.end.offset), self.start_offset)
+        """The high watermark of the last checkpoint, limited to the log's start and end."""
+        return max(min(self._maintenance.high_watermark, self.end.offset), self.start_offset)
 
     @property
     def end(self) -> LogPosition:
-        """After the last appended batch."""
+        """The position after the last appended batch."""
         return self._tail.end
 
     @property
     def synced(self) -> LogPosition:
-        """Everything before it is on the disk."""
+        """The position up to which the log is synced."""
         return self._synced.end
 
     @property
     def timestamp_max(self) -> int:
-        """The largest timestamp in the log, -1 while it is empty."""
+        """The largest timestamp in the log, -1 if it is empty."""
         return self._tail.timestamp_max
 
     @property
     def active_since_ms(self) -> int:
-        """Timestamp of the active segment's first batch; of no meaning while it is empty."""
-        return self._begun
+        """Timestamp of the active segment's first batch; without meaning if it is empty."""
+        return self._active_since_ms
 
     @property
     def epochs(self) -> LeaderEpochs:
@@ -154,82 +159,84 @@ class PartitionLog:
 
     @property
     def failure(self) -> str | None:
-        """Why the log stopped for good, None while it goes on."""
-        return None if self._closed else self._stopped
+        """Why the log stopped permanently, None while it works."""
+        return None if self._closed else self._stop_reason
 
     def size_bytes(self) -> int:
-        """Bytes of all batches in the log's files, those of the first segment that lie below
-        `start_offset` included."""
+        """Bytes of all batches in the log's files; a part of them may lie below `start_offset`."""
         return self._segments.bytes_before_last + self._tail.end.position
 
     def segments_info(self) -> tuple[SegmentInfo, ...]:
-        """Every segment, oldest first; nothing is read for it."""
+        """The state of every segment, oldest first. Reads no file."""
         return self._segments.infos(self._tail)
 
-    def learn_times(self, below: int) -> None:
-        """Look up the largest timestamp of each segment from the oldest on, so that
-        `segments_info` knows it, up to the first segment with one of at least `below`.
+    def load_timestamps(self, below: int) -> None:
+        """Load the largest timestamps of segments for `segments_info`, oldest segment first.
+
+        Stops at the first segment whose largest timestamp is at least `below`.
 
         Raises: CorruptData, LogFailed, Closed, OSError.
         """
         self.check_open()
-        self._look(lambda _: self._segments.learn_times(self._tail, below))
+        self._retry_lookup(lambda _: self._segments.load_timestamps(self._tail, below))
 
     def configure(self, config: LogConfig) -> None:
-        """Go on with another segment size or age; gaps, once allowed, stay so. From any thread."""
+        """Change segment size and age. Gaps stay allowed if they were. Any thread may call it."""
         self._segments.gaps_allowed |= config.gaps_allowed
         self._config = config
 
     def allow_gaps(self) -> None:
-        """From now on offsets may be missing between batches: compaction begins."""
+        """Allow missing offsets between batches from now on, because compaction begins."""
         self._segments.gaps_allowed = True
 
     def append(self, batch: Buffer) -> LogPosition:
         """Append one whole batch that this node stamped as the leader; return the new end.
 
-        Its header gives base offset, end offset, leader epoch and timestamp: the base offset is
-        the log's end, the leader epoch never decreases. The CRC is the caller's. One write; nothing
-        is on the disk before `sync`. Rolls the segment first where its size or age asks for it.
+        Base offset, end offset, leader epoch and timestamp are read from its header. The base
+        offset must be the log's end, and leader epochs must not decrease. The caller has computed
+        the CRC; it is not checked. The batch takes one write and is not durable before `sync`.
+        Rolls the segment first if its size or age requires it.
 
-        Raises: UnexpectedOffset, FencedEpoch where the log has a later leader epoch, CorruptData
-        where the header does not describe `batch`, OSError, the log then being what it was before;
-        LogFailed where it could not be brought back to that; Closed.
+        Raises: UnexpectedOffset; FencedEpoch if the log has a later leader epoch; CorruptData if
+        the header does not describe `batch`; OSError. The log is then unchanged. LogFailed if the
+        failed write could not be undone; Closed.
         """
         self.check_open()
         tail = self._tail
         size = len(batch)
         base_offset, end_offset, leader_epoch, timestamp = read_stamped(batch, size)
         if base_offset != tail.end.offset:
-            raise refusal(batch, tail.end.offset, self.directory)
-        if leader_epoch != self._epochs.writer:
+            raise append_error(batch, tail.end.offset, self.directory)
+        if leader_epoch != self._epochs.appending_epoch:
             self._epochs.start(leader_epoch, base_offset)
         if self._is_roll_due(size, end_offset, timestamp):
             self._roll(tail)
             tail = self._tail
         position = self._write(batch, timestamp)
-        self._active.note_batch(position, base_offset, timestamp)
+        self._active.index_batch(position, base_offset, timestamp)
         self._tail = tail = tail.advanced(position + size, end_offset, timestamp)
         return tail.end
 
     def append_as_follower(self, batches: Buffer) -> LogPosition:
-        """Append whole batches, back to back, as the leader's log has them; return the new end.
+        """Append whole batches, back to back, as they are in the leader's log; return the new end.
 
-        Offsets, leader epochs and times stay what they are. The first base offset is the log's end
-        or, like each later one, beyond it where compaction left a gap on the leader. Every CRC is
-        checked. All of them or none, in one write to one segment, which the first batch's size and
-        age begin; nothing is on the disk before `sync`.
+        Offsets, leader epochs and times stay unchanged. Each base offset is the end of the batch
+        before it, or above it if compaction left a gap on the leader. Checks every CRC. Appends all
+        batches or none, with one write to one segment. The total size, and the end offset and
+        timestamp of the first batch, decide whether the segment is rolled first. The batches are
+        not durable before `sync`.
 
-        Raises: UnexpectedOffset where a batch begins below the end of the one before it,
-        UnexpectedEpoch where its leader epoch is lower, CorruptData where it is cut short or its
-        bytes are wrong, OSError, the log then being what it was before; LogFailed where it could
-        not be brought back to that; Closed.
+        Raises: UnexpectedOffset if a batch begins below the end of the one before it;
+        UnexpectedEpoch if its leader epoch is lower; CorruptData if it is incomplete or damaged;
+        OSError. The log is then unchanged. LogFailed if the failed write could not be undone;
+        Closed.
         """
         self.check_open()
         data = memoryview(batches)
         size = len(data)
         if size == 0:
             return self.end
-        first = first_header(data, self.directory)
+        first = read_first_header(data, self.directory)
         rolls = self._is_roll_due(size, first.end_offset, first.max_timestamp)
         contents, tail = self._active, self._tail
         checked = check_replicated(
@@ -253,193 +260,195 @@ class PartitionLog:
                 self._roll(tail)
             position = self._write(data, first.max_timestamp)
         except (OSError, CorruptData, LogFailed):
-            self._epochs.take_back(before)
+            self._epochs.revert(before)
             raise
-        self._active.note_checked(checked.entries, checked.timestamp_max, checked.next_entry_at)
+        self._active.index_checked_batches(
+            checked.entries, checked.timestamp_max, checked.next_entry_at
+        )
         self._tail = self._tail.advanced(position + size, checked.end_offset, checked.timestamp_max)
         return self._tail.end
 
     def truncate_to(self, offset: int, epoch: int, *, high_watermark: int) -> LogPosition:
-        """Cut the log so that it ends at `offset`; return its end. KIP-101, KIP-279.
+        """Truncate the log so that it ends at `offset`; return its end. KIP-101, KIP-279.
 
-        Where `offset` lies within a batch, that batch goes as a whole and the log ends at its base
-        offset. Where the log ends at or before `offset`, no batch goes. Leader epochs that begin at
-        the new end or later go in any case. On return all of that is on the disk, `synced` equals
-        `end`, and the checkpoint's high watermark is `high_watermark`. After a crash before that
-        the log ends at a batch boundary between there and where it ended.
+        If `offset` lies within a batch, the whole batch is removed and the log ends at its base
+        offset. If the log ends at or before `offset`, no batch is removed. Leader epochs that begin
+        at the new end or later are always removed. On return the change is synced, `synced` equals
+        `end`, and the checkpoint's high watermark is `high_watermark`. After a crash before the
+        return, the log ends at a batch boundary between the new and the former end.
 
-        `epoch` is the leader epoch of the leader for whose sake the log is cut. It is a fence: no
-        lower than the latest epoch of the log or than that of an earlier call, and until the log is
-        closed `append` refuses batches of a lower one. `high_watermark` is the first offset that
-        is not committed: nothing below it goes.
+        `epoch` is the leader epoch of the current leader. It must not be lower than the latest
+        epoch of the log or the epoch of an earlier call. It is a fence: until the log is closed,
+        `append` refuses batches of lower epochs. `high_watermark` is the first uncommitted offset.
+        No batch below it is removed.
 
-        For the appending thread, and never beside `sync`, `checkpoint`, `advance_start` or a
-        replacement of segments. Readers may run beside it: the slices that they hold give the bytes
-        of before, or end early. Positions beyond the new end are void.
+        For the appending thread only. Must not run concurrently with `sync`, `checkpoint`,
+        `advance_start` or a segment replacement. Readers may run concurrently: their slices give
+        the old bytes or end early. Positions beyond the new end become invalid.
 
-        Raises: FencedEpoch; OffsetOutOfRange where the log would end below its start or
-        `high_watermark`: `start_at` is for that; CorruptData, OSError, the log then being what it
-        was before; LogFailed where a part was done: open the log again; Closed.
+        Raises: FencedEpoch; OffsetOutOfRange if the log would end below its start or below
+        `high_watermark` (call `start_at` instead); CorruptData; OSError. The log is then unchanged.
+        LogFailed if a part is done (open the log again); Closed.
         """
         self.check_open()
-        self._epochs.pass_fence(epoch)
+        self._epochs.fence(epoch)
         end = self.sync()
-        least = max(self.start_offset, high_watermark)
-        cut = None
-        if least <= offset < end.offset:
-            cut = self._look(lambda _: plan_cut(self._segments, offset, self._tail))
-        new_end = min(offset, end.offset) if cut is None else cut.end.offset
-        if new_end < least:
-            raise OffsetOutOfRange(offset, least, end.offset)
-        if cut is None:
+        offset_min = max(self.start_offset, high_watermark)
+        plan = None
+        if offset_min <= offset < end.offset:
+            plan = self._retry_lookup(lambda _: plan_truncation(self._segments, offset, self._tail))
+        new_end = min(offset, end.offset) if plan is None else plan.end.offset
+        if new_end < offset_min:
+            raise OffsetOutOfRange(offset, offset_min, end.offset)
+        if plan is None:
             self._epochs.save(self.epochs.before(new_end))
             return end
-        self.swaps.settle_doubt()
+        self.replacement.recover_if_failed()
         lower_clean_offset(self._files, self.directory, new_end)
-        self._upkeep.save_truncated(cut.tail, high_watermark=high_watermark)
-        self._mark.lower(cut.end)
-        file = self._files.open(new_path(self.directory, new_end), create=True)
+        self._maintenance.save_truncated(plan.tail, high_watermark=high_watermark)
+        self._synced_mark.lower(plan.end)
+        file = self._files.open(new_segment_path(self.directory, new_end), create=True)
         try:
-            later = [s.base_offset for s in self._segments.all if s.base_offset > cut.end[1]]
-            with self._replacing():
+            later = [s.base_offset for s in self._segments.all if s.base_offset > plan.end[1]]
+            with self._truncating():
                 self._epochs.save(self.epochs.before(new_end))
-                kept = kept_segments(self._segments, cut)
-                self._begin_again(kept, file, new_end, cut.tail.timestamp_max)
-                cut_files(self._files, self.directory, cut, later)
+                kept = kept_segments(self._segments, plan)
+                self._publish_segments(kept, file, new_end, plan.tail.timestamp_max)
+                truncate_files(self._files, self.directory, plan, later)
                 self._active.file = self._files.open(segment_path(self.directory, new_end))
         except OSError as error:
             cause = f"truncation to offset {new_end} failed: {error}"
-            raise self._stop(cause) from error
+            raise self._fail(cause) from error
         return self.end
 
     def start_at(self, offset: int, epoch: int) -> LogPosition:
-        """Throw the whole log away and begin an empty one at `offset`; return its end.
+        """Replace the whole log by an empty one that starts at `offset`; return its end.
 
-        For a replica whose log ends below its leader's start. On return that is on the disk: start,
-        end, `synced` and the checkpoint's high watermark are `offset`, and there is no leader
-        epoch. After a crash before that it is the log of before or the empty one. `epoch`, threads
-        and readers: as for `truncate_to`.
+        For a replica whose log ends below its leader's log start. On return the change is synced:
+        start, end, `synced` and the checkpoint's high watermark are `offset`, and there is no
+        leader epoch. After a crash before the return, the log is the former one or the empty one.
+        For `epoch`, threads and readers see `truncate_to`.
 
-        Raises: FencedEpoch, OSError, the log then being what it was before; LogFailed where it is
-        not known which it is: open the log again; Closed.
+        Raises: FencedEpoch, OSError. The log is then unchanged. LogFailed if it is unknown whether
+        the log was replaced (open it again); Closed.
         """
         self.check_open()
-        self._epochs.pass_fence(epoch)
+        self._epochs.fence(epoch)
         checkpoint = reset.empty_log(offset, now_ms=self._clock.now_ms())
-        file = self._files.open(new_path(self.directory, offset), create=True)
+        file = self._files.open(new_segment_path(self.directory, offset), create=True)
         try:
             reset.commit(self._files, self.directory, checkpoint)
         except OSError as error:
             try:
                 reset.undo(self._files, self.directory)
             except OSError as second:
-                cause = f"reset to offset {offset} failed ({error}) and its undoing ({second})"
-                raise self._stop(cause) from error
+                cause = f"reset to offset {offset} failed ({error}), undoing it failed ({second})"
+                raise self._fail(cause) from error
             raise
         try:
-            with self._replacing():
-                self._begin_again((), file, offset, -1)
+            with self._truncating():
+                self._publish_segments((), file, offset, -1)
                 self._epochs.reset()
-                self._upkeep.reset(checkpoint)
+                self._maintenance.reset(checkpoint)
                 reset.finish(self._files, self.directory)
                 self._active.file = self._files.open(segment_path(self.directory, offset))
         except OSError as error:
-            raise self._stop(f"reset to offset {offset} failed: {error}") from error
+            raise self._fail(f"reset to offset {offset} failed: {error}") from error
         self._gaps_marked = False
         self._segments.gaps_allowed = self._config.gaps_allowed
-        self.swaps.reset()
-        self._mark.release()
+        self.replacement.reset()
+        self._synced_mark.release()
         return self.end
 
     @contextmanager
-    def _replacing(self) -> Iterator[None]:
-        """Segments are replaced within: `replaced` is odd meanwhile, and another number after."""
-        self.replaced += 1
+    def _truncating(self) -> Iterator[None]:
+        """Mark a truncation or reset: `truncation_version` is odd within, and even afterwards."""
+        self.truncation_version += 1
         yield
-        self.replaced += 1
+        self.truncation_version += 1
 
-    def _begin_again(
+    def _publish_segments(
         self, kept: Sequence[Segment], file: File, offset: int, timestamp_max: int
     ) -> None:
-        """Let readers and appends see `kept` and a new segment behind it, all of it synced."""
+        """Publish the segments `kept` and a new active segment. Everything in them is synced."""
         contents = Contents(file, self._config.index_interval_bytes)
-        self._segments.end_at(kept, Segment(offset, 0, contents))
+        self._segments.truncate(kept, Segment(offset, 0, contents))
         self._active = contents
         self._synced = self._tail = Tail(LogPosition(offset, offset, 0), timestamp_max, -1)
 
     def _is_roll_due(self, size: int, end_offset: int, timestamp: int) -> bool:
-        """Whether `size` bytes up to `end_offset` go to a new segment."""
+        """Whether `size` bytes that end at `end_offset` must go to a new segment."""
         end, config = self._tail.end, self._config
         return end.position > 0 and (
             end.position + size > config.segment_bytes_max
             or end_offset - end.segment_base > config.segment_messages_max
-            or timestamp - self._begun >= config.segment_age_ms_max
+            or timestamp - self._active_since_ms >= config.segment_age_ms_max
         )
 
     def _write(self, data: Buffer, timestamp: int) -> int:
-        """Write batches at the end, the first with `timestamp`; return the position they are at.
+        """Write batches at the end, the first with `timestamp`; return their position.
 
         Raises: OSError, LogFailed.
         """
         position = self._tail.end.position
         if position == 0:
-            self._begun = timestamp
+            self._active_since_ms = timestamp
         try:
             self._active.file.append(data)
         except OSError as error:
-            self._take_back(self._active.file, position, error)
+            self._undo_write(self._active.file, position, error)
             raise
         return position
 
     def roll(self) -> LogPosition:
-        """End the active segment now, whatever its size and age; return the log's end.
+        """Close the active segment and start a new one; return the log's end.
 
-        Called by the appending thread. An empty active segment stays.
+        For the appending thread only. Does nothing if the active segment is empty.
 
-        Raises: OSError, the log then being what it was before; CorruptData, LogFailed, Closed.
+        Raises: OSError, the log then being unchanged; CorruptData, LogFailed, Closed.
         """
         self.check_open()
         return self.end if self.end.position == 0 else self._roll(self._tail)
 
     def _roll(self, tail: Tail) -> LogPosition:
-        """Start a new segment at the end. Neither is synced here: `sync` does both, in order."""
+        """Start a new segment at the end. Syncs neither segment; `sync` does, in order."""
         end = tail.end
         try:
-            contents = begin_segment(
+            contents = create_segment(
                 self._files, self.directory, end.offset, self._config.index_interval_bytes
             )
-        except Stillborn as error:
-            raise self._stop(str(error)) from error
+        except PartialSegment as error:
+            raise self._fail(str(error)) from error
         self._segments.roll(end.position, Segment(end.offset, 0, contents))
         self._active = contents
         rolled = LogPosition(end.offset, end.offset, 0)
         self._tail = Tail(rolled, tail.timestamp_max, -1)
         return rolled
 
-    def _take_back(self, file: File, position: int, error: OSError) -> None:
-        """Remove what a failed append left behind. Raises: LogFailed where that fails, too."""
+    def _undo_write(self, file: File, position: int, error: OSError) -> None:
+        """Remove the bytes of a failed write. Raises: LogFailed if that fails, too."""
         try:
             file.truncate(position)
         except OSError as second:
-            cause = f"append failed ({error}) and could not be taken back ({second})"
-            raise self._stop(cause) from error
+            cause = f"append failed ({error}), undoing it failed ({second})"
+            raise self._fail(cause) from error
 
-    def _stop(self, cause: str) -> LogFailed:
-        self._stopped = cause
+    def _fail(self, cause: str) -> LogFailed:
+        self._stop_reason = cause
         return LogFailed(self.directory, cause)
 
     def check_open(self) -> None:
-        """Raises: LogFailed, Closed where no call may go on."""
-        if self._stopped is None:
+        """Raises: LogFailed if the log has stopped, Closed if it is closed."""
+        if self._stop_reason is None:
             return
         if self._closed:
             raise Closed(f"log {self.directory} is closed")
-        raise LogFailed(self.directory, self._stopped)
+        raise LogFailed(self.directory, self._stop_reason)
 
     def sync(self) -> LogPosition:
-        """Put everything appended before the call on the disk; return up to where that is.
+        """Sync everything appended before the call; return the end of it.
 
-        Raises: LogFailed, also by every later call, Closed.
+        Raises: LogFailed, Closed. After LogFailed every later call fails, too.
         """
         self.check_open()
         tail, synced = self._tail, self._synced
@@ -448,25 +457,27 @@ class PartitionLog:
         try:
             self._segments.sync(synced.end, tail.end)
         except OSError as error:
-            raise self._stop(f"sync failed: {error}") from error
-        self._mark.write(tail.end)
+            raise self._fail(f"sync failed: {error}") from error
+        self._synced_mark.write(tail.end)
         self._synced = tail
         return tail.end
 
     def plan_read(
         self, offset: int, *, bytes_max: int, end: LogPosition, nowait: bool = False
     ) -> FileSlice | None:
-        """Plan a read from `offset`: bytes of one segment, to be sent or read by the caller.
+        """Plan a read from `offset`: a range of one segment, which the caller sends or reads.
 
-        The slice starts at the batch that holds `offset`, so possibly below it, and ends after
-        `bytes_max` bytes, at `end` or with its segment, whichever comes first; it may end inside a
-        batch but never inside its first one. It is empty at `end`. With `nowait`, None where the
-        disk would have to be asked: repeat on a thread.
+        The slice starts at the batch that contains `offset`, so possibly below it. It ends after
+        `bytes_max` bytes, at `end` or at the end of its segment, whichever is first. It contains
+        its first batch as a whole. Where `bytes_max` cuts it, it ends at the last batch boundary
+        that the index knows, or within a later batch if it knows none. It is empty if `offset` is
+        `end`. With `nowait`, returns None if the call would wait for the disk: repeat it on a
+        thread.
 
         Raises: OffsetOutOfRange, CorruptData, LogFailed, Closed, OSError.
         """
         self.check_open()
-        replaced = self.replaced
+        replaced = self.truncation_version
         end = min(end, self._tail.end)
         if not self.start_offset <= offset <= end.offset:
             raise OffsetOutOfRange(offset, self.start_offset, end.offset)
@@ -477,106 +488,112 @@ class PartitionLog:
         except SegmentGone:
             pass
         except (CorruptData, FileNotFoundError):
-            if not self._was_replaced_since(replaced):
+            if not self._was_truncated_since(replaced):
                 raise
         raise OffsetOutOfRange(offset, self.start_offset, self.end.offset)
 
     def find_timestamp(self, timestamp: int, *, end: LogPosition) -> tuple[int, int] | None:
-        """(offset, timestamp) of the first record below `end` of at least `timestamp`, in ms.
+        """(offset, timestamp) of the first record below `end` with at least `timestamp`, in ms.
 
         Raises: CorruptData, LogFailed, Closed, OSError.
         """
         self.check_open()
-        return self._look(
-            lambda start: self._segments.first_at(timestamp, start_offset=start, end=end)
+        return self._retry_lookup(
+            lambda start: self._segments.find_timestamp(timestamp, start_offset=start, end=end)
         )
 
     def find_timestamp_max(self, *, end: LogPosition) -> tuple[int, int] | None:
-        """(offset, timestamp) of the first of the latest records below `end`; None: no record.
+        """(offset, timestamp) of the first record with the largest timestamp below `end`.
+
+        None if there is no record.
 
         Raises: CorruptData, LogFailed, Closed, OSError.
         """
         self.check_open()
-        return self._look(lambda start: self._segments.last_peak(start_offset=start, end=end))
+        return self._retry_lookup(
+            lambda start: self._segments.find_timestamp_max(start_offset=start, end=end)
+        )
 
-    def _look(self, look: Callable[[int], _Found]) -> _Found:
-        """Look something up from the log's start on, again where segments go meanwhile."""
+    def _retry_lookup(self, look: Callable[[int], _Found]) -> _Found:
+        """Call `look` with the log start; repeat it if segments were removed concurrently."""
         while True:
-            replaced = self.replaced
+            replaced = self.truncation_version
             try:
                 return look(self.start_offset)
             except SegmentGone:
                 continue
             except (CorruptData, FileNotFoundError):
-                if not self._was_replaced_since(replaced):
+                if not self._was_truncated_since(replaced):
                     raise
                 self.check_open()
 
-    def _was_replaced_since(self, replaced: int) -> bool:
-        """Whether what was read since may have been the end of a file that was cut."""
-        return replaced % 2 == 1 or self.replaced != replaced
+    def _was_truncated_since(self, replaced: int) -> bool:
+        """Whether a file may have been truncated since `truncation_version` was `replaced`."""
+        return replaced % 2 == 1 or self.truncation_version != replaced
 
     def epoch_end(self, epoch: int, *, end: LogPosition) -> tuple[int, int]:
-        """(largest epoch up to `epoch`, the offset it ends at), (-1, -1) where none is: KIP-101."""
+        """(largest epoch up to `epoch`, its end offset), (-1, -1) if there is none. KIP-101."""
         return self.epochs.end_of(epoch, end_offset=end.offset)
 
     def verify(self, start: LogPosition | None = None) -> LogPosition | None:
-        """Check some synced batches from `start` (the beginning) on, every byte with its CRC.
+        """Check every byte of some synced batches from `start` (default: the beginning) on.
 
-        Returns where to go on, None when everything synced has been checked. One call reads about
-        8 MiB, and always at least one batch.
+        Returns where the next call continues, None after everything synced was checked. One call
+        reads about 8 MiB, and at least one batch.
 
         Raises: CorruptData naming file and byte, LogFailed, Closed, OSError.
         """
         self.check_open()
-        return self._look(
+        return self._retry_lookup(
             lambda _: self._segments.verify(
                 start, synced=self._synced.end, epochs=self.epochs, bytes_max=VERIFY_BYTES
             )
         )
 
     def checkpoint(self, *, high_watermark: int) -> None:
-        """Bring index files and checkpoint file up to what is synced; recovery starts there.
+        """Write index files and a checkpoint up to the synced end. Recovery starts there.
 
-        Does nothing where nothing has changed. Never beside `advance_start` or another checkpoint.
+        Does nothing if nothing has changed. Must not run concurrently with `advance_start` or
+        another checkpoint.
 
-        Raises: OSError, the log going on with its older checkpoint; LogFailed, Closed.
+        Raises: OSError, the older checkpoint then being in use; LogFailed, Closed.
         """
         self.check_open()
-        self._upkeep.save(self._synced, high_watermark=high_watermark, clean=False)
-        self._mark.release()
-        if self.swaps.is_settled:
-            self._segments.put_away(self._synced.end)
+        self._maintenance.save(self._synced, high_watermark=high_watermark, clean=False)
+        self._synced_mark.release()
+        if self.replacement.names_are_final:
+            self._segments.unload_unused(self._synced.end)
 
-    def advance_start(self, offset: int, *, high_watermark: int) -> Removed:
-        """Let the log begin at `offset`, or at what is synced and committed where that is less.
+    def advance_start(self, offset: int, *, high_watermark: int) -> RemovedSegments:
+        """Advance the log start to `offset`, but at most to the synced and committed end.
 
-        On return the new start is on the disk, and the files of whole segments below it are gone;
-        after a crash before that, the log begins where it began or there. Never goes back. Readers
-        keep the slices they hold. Never beside `checkpoint` or another `advance_start`.
+        On return the new start is synced, and the files of whole segments below it are removed.
+        After a crash before the return, the start is the old or the new one. The start never goes
+        back. Readers keep the slices that they hold. Must not run concurrently with `checkpoint` or
+        another `advance_start`.
 
-        Raises: OSError, where the log begins as before or the rest of the files goes with the next
-        call; LogFailed, Closed.
+        Raises: OSError. Either the start is unchanged, or the next call removes the remaining
+        files. LogFailed, Closed.
         """
         self.check_open()
-        return self._upkeep.advance_start(offset, self._synced, high_watermark=high_watermark)
+        return self._maintenance.advance_start(offset, self._synced, high_watermark=high_watermark)
 
     def close(self, *, high_watermark: int | None = None) -> None:
-        """Sync, write a checkpoint that says so, and let go of the files. Twice is harmless.
+        """Sync, write a clean checkpoint, and close the log. Idempotent.
 
-        `high_watermark` goes into the checkpoint; without it, the last checkpoint's does. A log
-        that has stopped is let go of as it is.
+        The checkpoint gets `high_watermark`, or the last checkpoint's high watermark. A log that
+        has stopped is closed without a sync and a checkpoint.
 
-        Raises: LogFailed, OSError; the log is closed even so.
+        Raises: LogFailed, OSError. The log is closed in any case.
         """
         if self._closed:
             return
         try:
-            if self._stopped is None:
+            if self._stop_reason is None:
                 self.sync()
                 if high_watermark is None:
                     high_watermark = self.checkpointed_high_watermark
-                self._upkeep.save(self._synced, high_watermark=high_watermark, clean=True)
+                self._maintenance.save(self._synced, high_watermark=high_watermark, clean=True)
         finally:
             self._closed = True
-            self._stopped = "closed"
+            self._stop_reason = "closed"

@@ -1,17 +1,19 @@
-"""Opening a log: find its segments, check what may not be on the disk, cut what a crash tore.
+"""Open a log: find its segments, check the bytes that may not be synced, remove a torn tail.
 
-How a tail that a crash tore is told from corruption: by what is known to be on the disk, which is
-the checkpoint's recovery point or the synced mark, whichever is later.
+Recovery distinguishes a torn tail from corruption by the *known synced position*: the checkpoint's
+recovery point or the synced mark, whichever is later.
 
-* Below it everything was synced, and maybe acknowledged: damage there is corruption, and refused.
-* Above it nothing was. After a kill all of it is there, up to a last batch that may be cut short;
-  after a power loss any page of it may be missing, also with later ones in place. The first batch
-  that is not whole, or not the one that belongs there, ends the log, and the rest is cut.
+* All bytes below it were synced, and some may have been acknowledged. Damage there is corruption,
+  and recovery refuses it.
+* No byte above it was confirmed. After a kill all written bytes are there, and the last batch may
+  be incomplete. After a power loss any page may be missing, even if later pages are there. The log
+  ends at the first batch that is incomplete or has an unexpected offset or epoch. Recovery removes
+  the rest.
 
-The mark is written after each sync and not synced itself. After a kill it is exact, so nothing that
-was confirmed is ever cut; after a power loss it may be older. What remains then: damage, not by the
-power loss, to a batch that was synced after both the mark and the checkpoint on the disk is taken
-for a torn tail.
+The mark is written after each sync and is not synced itself. After a kill it is exact, so recovery
+never removes a confirmed batch. After a power loss the mark may be older. One case then remains: a
+batch was synced after both the mark and the checkpoint on the disk, and something other than the
+power loss damaged it. Recovery takes such a batch for a torn tail.
 """
 
 from __future__ import annotations
@@ -25,8 +27,8 @@ from bascule.storage import epochs as epochs_file
 from bascule.storage import synced_mark
 from bascule.storage.appended_batches import GAPS_FILE_NAME
 from bascule.storage.checkpoint import Checkpoint, decode_checkpoint, replace_file
-from bascule.storage.compaction import clean_offset, swap
-from bascule.storage.epochs import LeaderEpochs, decode_epochs, encode_epochs
+from bascule.storage.compaction import clean_offset, replacement_manifest
+from bascule.storage.epochs import LeaderEpochs, encode_epochs, read_epochs
 from bascule.storage.index.offset_index import OffsetIndex
 from bascule.storage.index.sparse_index import Covered
 from bascule.storage.index.time_index import TimeIndex
@@ -45,29 +47,29 @@ SEGMENT_SUFFIXES: Final = (OffsetIndex.SUFFIX, TimeIndex.SUFFIX, LOG_SUFFIX)
 
 
 class Recovered(NamedTuple):
-    """A log as it was found: all of it checked or known to be on the disk, and now synced."""
+    """A recovered log. All of it is synced now."""
 
     segments: tuple[Segment, ...]
-    """In order, the last one open."""
+    """In order; the last one is open."""
     end: LogPosition
     timestamp_max: int
     epochs: LeaderEpochs
     start_offset: int
     checkpoint: Checkpoint | None
     gaps_allowed: bool
-    """Whether the log may have been compacted, now or ever."""
+    """Whether offsets may be missing between batches."""
     gaps_marked: bool
-    """Whether the file `gaps` is there."""
-    cut_bytes: int
-    """Removed behind the last whole batch: a tail that was never synced."""
-    mark_is_old: bool
-    """Whether the synced mark on the disk lies below `end`."""
+    """Whether the file `gaps` exists."""
+    truncated_bytes: int
+    """Bytes of a torn tail that were removed; they were never synced."""
+    mark_is_stale: bool
+    """Whether the synced mark on the disk is below `end`."""
 
 
 def recover(
     files: Files, directory: str, *, index_interval_bytes: int, gaps_allowed: bool
 ) -> Recovered:
-    """Open the log in `directory`, creating it where there is none.
+    """Open the log in `directory`; create it if there is none.
 
     Raises: CorruptData naming file and byte, OSError.
     """
@@ -82,8 +84,8 @@ class _Recovery:
         self.directory = directory
         self.index_interval_bytes = index_interval_bytes
         self.gaps_allowed = gaps_allowed
-        self.cut_bytes = 0
-        """What was cut off, and so has to be synced as well."""
+        self.truncated_bytes = 0
+        """Bytes removed by `_truncate`. If not 0, the segments must be synced."""
 
     def run(self) -> Recovered:
         names = self._list()
@@ -91,36 +93,39 @@ class _Recovery:
         self.gaps_allowed |= clean_offset.FILE_NAME in names
         bases = sorted(base for name in names if (base := base_offset_of(name)) is not None)
         checkpoint = self._read_checkpoint()
-        self.point = _recovery_point(checkpoint, bases)
-        if self.point.segment_base not in bases:
+        self.recovery_point = _recovery_point(checkpoint, bases)
+        if self.recovery_point.segment_base not in bases:
             if bases or checkpoint is not None:
-                path = segment_path(self.directory, self.point.segment_base)
-                raise CorruptData(path, 0, f"{self.point.position} bytes", "no such file")
+                path = segment_path(self.directory, self.recovery_point.segment_base)
+                raise CorruptData(path, 0, f"{self.recovery_point.position} bytes", "no such file")
             bases = [self._create()]
-        start_offset = bases[0] if checkpoint is None else checkpoint.start_offset
+        # A log begins at offset 0. What moves its start writes a checkpoint before any file goes.
+        start_offset = 0 if checkpoint is None else checkpoint.start_offset
         if bases[0] > start_offset:
             path = segment_path(self.directory, bases[0])
             raise CorruptData(path, 0, f"offset {start_offset}", f"offset {bases[0]}")
         bases = self._remove_leftovers(names, bases, start_offset)
-        put_away = [
-            Segment(base, self.files.size(segment_path(self.directory, base)), None, vouched=False)
+        unloaded = [
+            Segment(base, self.files.size(segment_path(self.directory, base)), None, verified=False)
             for base in bases
-            if base < self.point.segment_base
+            if base < self.recovery_point.segment_base
         ]
         mark = self._read_mark()
-        self.known = self.point if mark is None else max(mark, self.point)
-        """Everything before it was synced."""
-        # Compaction leaves gaps below the recovery point alone, replication anywhere.
+        self.known_synced = self.recovery_point if mark is None else max(mark, self.recovery_point)
+        """Everything below it was synced."""
+        # Compaction leaves gaps only below the recovery point, replication leaves gaps anywhere.
         self.may_be_compacted = self.gaps_allowed and checkpoint is None
         self.gaps_allowed |= self.gaps_marked
-        self.gaps_scanned = self.may_be_compacted or self.gaps_marked
-        # A mark in a segment that was compacted since counts other bytes.
-        self.flushed = self.point if self.may_be_compacted else self.known
+        self.scan_allows_gaps = self.may_be_compacted or self.gaps_marked
+        # If the segment was compacted after the mark, the mark's position refers to other bytes.
+        self.rewrite_from = self.recovery_point if self.may_be_compacted else self.known_synced
         self.timestamp_max = checkpoint.timestamp_max if checkpoint else -1
-        self.epochs = self._read_epochs()
+        self.epochs = read_epochs(self.files, self.directory)
         known = LeaderEpochs() if self.epochs is None else self.epochs
-        opened, end = self._scan([base for base in bases if base >= self.point.segment_base])
-        segments = (*put_away, *opened)
+        opened, end = self._scan(
+            [base for base in bases if base >= self.recovery_point.segment_base]
+        )
+        segments = (*unloaded, *opened)
         self._sync(opened, end)
         epochs = self._scan_epochs(segments) if self.epochs is None else self.epochs
         epochs = epochs.up_to(end.offset)
@@ -129,8 +134,8 @@ class _Recovery:
             replace_file(self.files, path, encode_epochs(epochs))
         return Recovered(
             segments, end, self.timestamp_max, epochs, start_offset, checkpoint,
-            self.gaps_allowed, self.gaps_marked, self.cut_bytes,
-            mark_is_old=mark is None or mark.offset < end.offset,
+            self.gaps_allowed, self.gaps_marked, self.truncated_bytes,
+            mark_is_stale=mark is None or mark.offset < end.offset,
         )  # fmt: skip
 
     def _list(self) -> list[str]:
@@ -139,8 +144,12 @@ class _Recovery:
         if reset.FILE_NAME in names:
             reset.finish(self.files, self.directory)
             names = self.files.list_dir(self.directory)
-        if any(name == swap.FILE_NAME or name.endswith(swap.CLEANED_SUFFIX) for name in names):
-            swap.finish(self.files, self.directory)
+        if any(
+            name == replacement_manifest.FILE_NAME
+            or name.endswith(replacement_manifest.CLEANED_SUFFIX)
+            for name in names
+        ):
+            replacement_manifest.finish(self.files, self.directory)
             names = self.files.list_dir(self.directory)
         for name in names:
             if name.endswith(checkpoint_file.NEW_SUFFIX):
@@ -148,11 +157,11 @@ class _Recovery:
         return names
 
     def _remove_leftovers(self, names: list[str], bases: list[int], start_offset: int) -> list[int]:
-        """Finish what a crash broke off: files of segments wholly below the log's start.
+        """Remove files of segments wholly below the log's start, which a crash left.
 
-        Some of them may be gone already, any of them: their removal is not synced.
+        Any of these files may be missing already, because their removal is not synced.
         """
-        first = min(self.point.segment_base, max(b for b in bases if b <= start_offset))
+        first = min(self.recovery_point.segment_base, max(b for b in bases if b <= start_offset))
         for name in names:
             stem, dot, suffix = name.partition(".")
             if dot + suffix in SEGMENT_SUFFIXES:
@@ -167,10 +176,10 @@ class _Recovery:
         return 0
 
     def _read_checkpoint(self) -> Checkpoint | None:
-        """The checkpoint, None where it is missing: then the whole log is read.
+        """The checkpoint, None if the file is missing. Recovery then reads the whole log.
 
-        Raises: CorruptData where both its records are damaged: the log's start is in no other
-        file, and records that were purged must not come back unasked.
+        Raises: CorruptData if both records of the file are damaged. No other file holds the log
+        start, and without it purged records would become readable again.
         """
         path = f"{self.directory}/{checkpoint_file.FILE_NAME}"
         try:
@@ -185,24 +194,16 @@ class _Recovery:
             return None
         return synced_mark.read_mark(data)[0]
 
-    def _read_epochs(self) -> LeaderEpochs | None:
-        """The leader epochs, None where the file is missing or damaged: batches name theirs."""
-        path = f"{self.directory}/{epochs_file.FILE_NAME}"
-        try:
-            return decode_epochs(self.files.read_bytes(path), path=path)
-        except (FileNotFoundError, CorruptData):
-            return None
-
     def _scan(self, bases: list[int]) -> tuple[list[Segment], LogPosition]:
-        """Check the segments from the recovery point on; stop and cut where the log is torn.
+        """Check the segments from the recovery point on, and remove a torn tail.
 
-        Raises: CorruptData where what was synced is not there, OSError.
+        Raises: CorruptData if synced bytes are missing or damaged, OSError.
         """
         opened: list[Segment] = []
-        end = self.point
+        end = self.recovery_point
         damage: CorruptData | None = None
         for row, base in enumerate(bases):
-            if row > 0 and base != end.offset and not (self.gaps_scanned and base > end.offset):
+            if row > 0 and base != end.offset and not (self.scan_allows_gaps and base > end.offset):
                 before = segment_path(self.directory, end.segment_base)
                 damage = CorruptData(
                     before, end.position, f"batches up to offset {base}", f"offset {end.offset}"
@@ -212,16 +213,16 @@ class _Recovery:
                 contents = Contents(self.files.open(path), self.index_interval_bytes)
                 opened.append(Segment(base, contents.file.size(), contents))
                 end, damage = self._scan_segment(opened[-1], contents, end.offset)
-            if damage is not None and end.offset >= self.known.offset:
-                self._cut(opened[-1], end, [base for base in bases if base > end.segment_base])
+            if damage is not None and end.offset >= self.known_synced.offset:
+                self._truncate(opened[-1], end, [base for base in bases if base > end.segment_base])
             if damage is not None:
                 break
-        if end.offset < self.known.offset:
-            raise self._refusal(damage, end)
-        known = self.known
+        if end.offset < self.known_synced.offset:
+            raise self._synced_damage_error(damage, end)
+        known = self.known_synced
         is_at_known = not self.may_be_compacted and end[1:] == known[1:]
-        if self.gaps_scanned and is_at_known and end.offset > known.offset:
-            # Where gaps are allowed nothing else tells that the last base offset has grown.
+        if self.scan_allows_gaps and is_at_known and end.offset > known.offset:
+            # If gaps are allowed, no other check finds a last base offset that is too large.
             path = segment_path(self.directory, end.segment_base)
             raise CorruptData(
                 path, end.position, f"the last batch to end at offset {known.offset}",
@@ -229,85 +230,89 @@ class _Recovery:
             )  # fmt: skip
         return opened, end
 
-    def _refusal(self, damage: CorruptData | None, end: LogPosition) -> CorruptData:
-        """Of a log that is whole up to `end` only, though more of it was synced."""
+    def _synced_damage_error(self, damage: CorruptData | None, end: LogPosition) -> CorruptData:
+        """The error for a log that is valid up to `end` only, although more of it was synced."""
         if damage is None:
             path = segment_path(self.directory, end.segment_base)
             damage = CorruptData(path, end.position, "more batches", "the end of the file")
         return CorruptData(
             damage.file, damage.at, damage.expected,
-            f"{damage.found}; the log is whole up to byte {end.position} of segment "
+            f"{damage.found}; the log is valid up to byte {end.position} of segment "
             f"{end.segment_base}, offset {end.offset}, and was synced up to offset "
-            f"{self.known.offset}",
+            f"{self.known_synced.offset}",
         )  # fmt: skip
 
     def _scan_segment(
         self, segment: Segment, contents: Contents, offset: int
     ) -> tuple[LogPosition, CorruptData | None]:
-        """Check one segment; return where its valid batches end, and what stopped them early."""
+        """Check one segment; return the end of its valid batches, and any damage there."""
         base, position = segment.base_offset, 0
-        if base == self.point.segment_base:
-            checked = self.point.position
+        if base == self.recovery_point.segment_base:
+            checked = self.recovery_point.position
             if segment.size < checked:
                 path, found = contents.file.path, segment.size
                 raise CorruptData(path, found, f"{checked} bytes", f"{found} bytes")
-            known = Covered(checked, self.point.offset, self.timestamp_max)
+            known = Covered(checked, self.recovery_point.offset, self.timestamp_max)
             covered = contents.load_indexes(self.files, self.directory, base, limit=known)
             position, offset = covered.position, covered.offset
-            segment.vouched = position == 0
-        # An epoch is in its file before its first batch is written, so each batch agrees with it.
+            segment.verified = position == 0
+        # The file has an epoch before its first batch is written, so it has every batch's epoch.
         position, offset, damage = contents.scan(
             start=position,
             end=segment.size,
             offset=offset,
             epochs=self.epochs,
-            gaps_allowed=self.gaps_scanned,
+            gaps_allowed=self.scan_allows_gaps,
         )
         self.timestamp_max = max(self.timestamp_max, contents.timestamp_max)
-        at_point = (base, position) == (self.point.segment_base, self.point.position)
+        at_point = (base, position) == (
+            self.recovery_point.segment_base,
+            self.recovery_point.position,
+        )
         if at_point and self.gaps_allowed:
-            # A truncation may have cut the log in a gap, behind the last batch.
-            offset = max(offset, self.point.offset)
+            # After a truncation within a gap the log ends above its last batch.
+            offset = max(offset, self.recovery_point.offset)
         return LogPosition(offset, base, position), damage
 
-    def _cut(self, segment: Segment, end: LogPosition, later: list[int]) -> None:
-        """Cut a tail that was never synced: everything behind `end`."""
+    def _truncate(self, segment: Segment, end: LogPosition, later: list[int]) -> None:
+        """Remove the torn tail: all bytes above `end`."""
         assert segment.contents is not None
         for base in reversed(later):
-            self.cut_bytes += self.files.size(segment_path(self.directory, base))
+            self.truncated_bytes += self.files.size(segment_path(self.directory, base))
             for suffix in SEGMENT_SUFFIXES:
                 path = segment_path(self.directory, base, suffix)
                 if self.files.exists(path):
                     self.files.remove(path)
         if later:
             self.files.sync_dir(self.directory)
-        self.cut_bytes += segment.size - end.position
+        self.truncated_bytes += segment.size - end.position
         segment.contents.file.truncate(end.position)
         segment.size = end.position
 
     def _sync(self, opened: list[Segment], end: LogPosition) -> None:
-        """Put what was found above what is known to be on the disk there, whatever became of it.
+        """Write again and sync the bytes above the known synced position.
 
-        It may be in the page cache alone, even taken for written after a sync that failed.
+        They may be only in the page cache. After a failed sync the kernel may treat them as
+        written, so a sync alone would not write them.
         """
-        if end.offset == self.known.offset and not self.cut_bytes:
+        if end.offset == self.known_synced.offset and not self.truncated_bytes:
             return
         for segment in opened:
             assert segment.contents is not None
             start = 0
-            if segment.base_offset < self.flushed.segment_base:
+            if segment.base_offset < self.rewrite_from.segment_base:
                 continue
-            if segment.base_offset == self.flushed.segment_base:
-                start = self.flushed.position
+            if segment.base_offset == self.rewrite_from.segment_base:
+                start = self.rewrite_from.position
             if segment.size > start:
                 segment.contents.file.write_again(start, segment.size - start)
             segment.contents.file.sync()
         self.files.sync_dir(self.directory)
 
     def _scan_epochs(self, segments: tuple[Segment, ...]) -> LeaderEpochs:
-        """Learn the epochs from the batches of the whole log.
+        """Read the leader epochs from the batch headers of the whole log.
 
-        Raises: CorruptData where they do not rise.
+        Raises: CorruptData if an epoch is lower than the one before it.
         """
         epochs = LeaderEpochs()
         for segment in segments:
@@ -317,7 +322,7 @@ class _Recovery:
             file = self.files.open(path)
             for position, header in scan_batches(file, start=0, end=segment.size):
                 if header.leader_epoch > epochs.latest:
-                    epochs = epochs.started(header.leader_epoch, header.base_offset)
+                    epochs = epochs.with_epoch(header.leader_epoch, header.base_offset)
                 elif header.leader_epoch != epochs.latest:
                     raise CorruptData(
                         path, position + 12, f"a leader epoch of at least {epochs.latest}",
@@ -327,7 +332,7 @@ class _Recovery:
 
 
 def _recovery_point(checkpoint: Checkpoint | None, bases: list[int]) -> LogPosition:
-    """Up to where the checkpoint says that all is on the disk; without one, the log's beginning."""
+    """The checkpoint's recovery point; without a checkpoint the beginning of the log."""
     if checkpoint is None:
         return LogPosition(bases[0], bases[0], 0) if bases else LogPosition(0, 0, 0)
     return LogPosition(

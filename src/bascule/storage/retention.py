@@ -1,9 +1,9 @@
-"""Where a log should begin, by the age, the bytes and the messages it may hold.
+"""Retention: compute the log start from limits on age, bytes and messages.
 
-Whole segments go, and only where what is left still holds as much as a limit allows: retention
-never removes what it need not. A log under a limit cuts its segments to an eighth of it, so it
-holds that much more at most. The last segment never goes; where all of it has expired, or it has
-outgrown its eighth, it has to be ended first, and goes when its turn comes.
+Retention removes whole segments. It removes a segment for its size only if the rest of the log
+still holds as much as the limit allows. A log with a limit rolls segments at an eighth of the
+limit. So it exceeds the limit by at most an eighth. Retention never removes the active segment. If
+all its records have expired, or it is larger than an eighth of a limit, the log must roll it first.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from bascule.model import Cleanup, Discard, StreamConfig
 from bascule.storage.partition_log import LogConfig, PartitionLog, SegmentInfo
 
 SEGMENTS_PER_LIMIT: Final = 8
-"""So that a log holds an eighth more than its limit at most: a choice, not a measurement."""
+"""A log exceeds its limit by at most one segment, an eighth. Chosen, not measured."""
 SEGMENT_BYTES_MIN: Final = 64 << 10
 SEGMENT_AGE_MS_MIN: Final = 1_000
-"""However small a limit: a segment costs three files."""
+"""Lower bounds for small limits, because a segment takes three files."""
 
 
-class Limits(NamedTuple):
-    """What one log keeps at least, as far as it has it, and little more; 0 is no limit."""
+class RetentionLimits(NamedTuple):
+    """How much one log keeps; 0 means no limit. A log keeps little more than its limits."""
 
     age_ms_max: int = 0
     bytes_max: int = 0
@@ -33,30 +33,33 @@ class Limits(NamedTuple):
         return any(self[:])
 
 
-class Plan(NamedTuple):
-    """What retention asks of a log."""
+class RetentionPlan(NamedTuple):
+    """What retention must change in a log."""
 
     start_offset: int
-    """Where the log should begin; where it begins now if nothing is to go."""
+    """The new log start; the current one if there is nothing to remove."""
     roll: bool
-    """Whether the active segment should be ended."""
-    leftover: bool
-    """Whether a segment lies wholly below where the log begins already."""
+    """Whether the active segment must be rolled."""
+    has_obsolete_segment: bool
+    """Whether a segment lies wholly below the current log start."""
 
 
-def limits_of(config: StreamConfig) -> Limits:
-    """What retention enforces; at `discard = new` the limits of size refuse messages instead."""
+def limits_of(config: StreamConfig) -> RetentionLimits:
+    """The limits that retention enforces.
+
+    With `discard = new` the size limits are enforced by refusing messages, not by retention.
+    """
     if Cleanup.DELETE not in config.cleanup:
-        return Limits()
+        return RetentionLimits()
     if config.discard is Discard.NEW:
-        return Limits(age_ms_max=config.retention_ms_max)
-    return Limits(
+        return RetentionLimits(age_ms_max=config.retention_ms_max)
+    return RetentionLimits(
         config.retention_ms_max, config.retention_bytes_max, config.retention_messages_max
     )
 
 
 def log_config(config: StreamConfig) -> LogConfig:
-    """How a stream's logs cut their segments: small enough for its limits."""
+    """The segment sizes of a stream's logs, which its retention limits may reduce."""
     limits = limits_of(config)
     made = LogConfig(
         segment_bytes_max=config.segment_bytes_max,
@@ -73,23 +76,30 @@ def log_config(config: StreamConfig) -> LogConfig:
     return made
 
 
-def plan_start(
+def plan_retention(
     segments: Sequence[SegmentInfo],
-    limits: Limits,
+    limits: RetentionLimits,
     *,
     start_offset: int,
     now_ms: int,
+    ahead_ms: int = 0,
     end_offset: int,
-) -> Plan:
-    """Plan for a log of `segments`, oldest first, that begins at `start_offset`.
+) -> RetentionPlan:
+    """Plan for a log of `segments`, oldest first, that starts at `start_offset`.
 
-    Nothing from `end_offset` on goes: what is not synced, committed or archived. A segment of
-    unknown age stays. Messages are counted by their offsets, so those that compaction has taken
-    count until their segment goes.
+    Retention keeps everything from `end_offset` on, which is not yet synced, committed or archived.
+    It keeps a segment of unknown age. Messages are counted by offset range. So messages that
+    compaction removed count until their segment is removed. `ahead_ms`: see `wall_time`.
     """
     bytes_left = sum(segment.bytes for segment in segments)
     messages_left = segments[-1].end_offset - start_offset
-    oldest_ms = now_ms - limits.age_ms_max
+
+    def is_expired(segment: SegmentInfo) -> bool:
+        known = segment.timestamp_max
+        if not limits.age_ms_max or known is None:
+            return False
+        return wall_time(known, now_ms=now_ms, ahead_ms=ahead_ms) < now_ms - limits.age_ms_max
+
     start = start_offset
     for segment in segments[:-1]:
         bytes_left -= segment.bytes
@@ -97,21 +107,21 @@ def plan_start(
         expired = (
             (limits.bytes_max and bytes_left >= limits.bytes_max)
             or (limits.messages_max and messages_left >= limits.messages_max)
-            or _is_older(segment, limits, oldest_ms)
+            or is_expired(segment)
         )
         below = segment.end_offset <= start_offset
         if not below and (not expired or segment.end_offset > end_offset):
             break
         start = max(start, segment.end_offset)
     active = segments[-1]
-    expired = _is_older(active, limits, oldest_ms) or active.end_offset <= start_offset
+    expired = is_expired(active) or active.end_offset <= start_offset
     held = active.end_offset - active.base_offset
     roll = active.bytes > 0 and (expired or _is_outgrown(active.bytes, held, limits))
-    return Plan(start, roll, segments[0].end_offset <= start_offset and len(segments) > 1)
+    return RetentionPlan(start, roll, segments[0].end_offset <= start_offset and len(segments) > 1)
 
 
-def is_over(log: PartitionLog, limits: Limits) -> bool:
-    """Whether a plan may ask for something because of the log's size; a few comparisons."""
+def exceeds_limits(log: PartitionLog, limits: RetentionLimits) -> bool:
+    """Whether a plan may require a change because of the log's size. Takes a few comparisons."""
     end = log.end
     if end.offset <= log.start_offset:
         return log.size_bytes() > 0
@@ -123,13 +133,17 @@ def is_over(log: PartitionLog, limits: Limits) -> bool:
     )
 
 
-def _is_older(segment: SegmentInfo, limits: Limits, oldest_ms: int) -> bool:
-    known = segment.timestamp_max
-    return limits.age_ms_max > 0 and known is not None and known < oldest_ms
+def wall_time(timestamp: int, *, now_ms: int, ahead_ms: int) -> int:
+    """When a record with `timestamp` was written, by the wall clock at `now_ms`.
+
+    `ahead_ms` is by how much the time of the log is ahead of that clock. Records from before the
+    clock was ahead have its time still, so that none expires because of it.
+    """
+    return timestamp - ahead_ms if timestamp > now_ms else timestamp
 
 
-def _is_outgrown(size: int, messages: int, limits: Limits) -> bool:
-    """Whether an active segment is too large a share of what its log may hold."""
+def _is_outgrown(size: int, messages: int, limits: RetentionLimits) -> bool:
+    """Whether the active segment is larger than its share of a limit."""
     return bool(
         (limits.bytes_max and size > _share(limits.bytes_max, SEGMENT_BYTES_MIN))
         or (limits.messages_max and messages > _share(limits.messages_max, 1))
@@ -137,5 +151,5 @@ def _is_outgrown(size: int, messages: int, limits: Limits) -> bool:
 
 
 def _share(limit: int, least: int) -> int:
-    """A segment's share of a limit; a limit below `least` is one share."""
+    """The segment size for a limit: an eighth, but at least `least` or the limit itself."""
     return max(limit // SEGMENTS_PER_LIMIT, min(least, limit))

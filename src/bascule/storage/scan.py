@@ -1,4 +1,4 @@
-"""Walking over the batches of one segment file: headers alone, or every byte with its CRC."""
+"""Iterate over the batches of one segment file: headers only, or every byte with its CRC."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from bascule.record.header import (
 )
 
 SCAN_BYTES: Final = 1 << 20
-"""Read at a time while every byte is wanted."""
+"""Size of a read if every byte is needed."""
 WALK_BYTES: Final = 4096 + HEADER_BYTES
-"""Read at a time while headers are wanted: from an index entry, the one batch looked for starts
-less than an index interval later."""
+"""Size of a read if only headers are needed. The batch of an offset starts less than an index
+interval after the index entry, so one read contains its header."""
 BATCH_LENGTH_MIN: Final = HEADER_BYTES - LENGTH_PREFIX_BYTES
 MAGIC_POSITION: Final = 16
 
 
 def read_headers(file: File, position: int, length: int, nowait: bool) -> bytes | None:
-    """Read `length` bytes from `position` on, where a batch starts; fewer at the file's end.
+    """Read `length` bytes from `position` on, where a batch starts; fewer at the end of the file.
 
-    None where `nowait` is set and the disk would have to be asked.
+    None if `nowait` is set and the read would wait for the disk.
 
-    Raises: CorruptData where less than a header is there, OSError.
+    Raises: CorruptData if fewer bytes than a header are left, OSError.
     """
     data = (file.read_at_nowait if nowait else file.read_at)(position, length)
     if data is not None:
@@ -41,9 +41,9 @@ def read_headers(file: File, position: int, length: int, nowait: bool) -> bytes 
 
 
 def check_header(header: BatchHeader, path: str, position: int, limit: int) -> None:
-    """Check what a header says of itself; `limit` is where the file's batches end.
+    """Check the fields of a header; `limit` is the end of the batches in the file.
 
-    Raises: CorruptData at the byte of the first field that cannot be.
+    Raises: CorruptData at the byte of the first invalid field.
     """
     if header.magic != MAGIC:
         raise CorruptData(path, position + MAGIC_POSITION, f"magic {MAGIC}", str(header.magic))
@@ -55,7 +55,7 @@ def check_header(header: BatchHeader, path: str, position: int, limit: int) -> N
     if position + header.total_bytes > limit:
         raise CorruptData(
             path, position, f"a batch of {header.total_bytes} bytes",
-            f"the end after {limit - position} bytes",
+            f"{limit - position} bytes up to the end",
         )  # fmt: skip
     if header.last_offset_delta < 0:
         raise CorruptData(
@@ -66,7 +66,7 @@ def check_header(header: BatchHeader, path: str, position: int, limit: int) -> N
 def check_offset(
     header: BatchHeader, path: str, position: int, *, offset: int, gaps_allowed: bool
 ) -> None:
-    """Check that a batch continues at `offset`; compaction leaves gaps, nothing else does.
+    """Check that a batch begins at `offset`, or above it if gaps are allowed.
 
     Raises: CorruptData.
     """
@@ -78,7 +78,7 @@ def check_offset(
 
 
 def check_epoch(header: BatchHeader, path: str, position: int, *, epoch: int) -> None:
-    """Check that a batch carries the leader epoch that wrote its offset.
+    """Check that a batch's leader epoch is the one that wrote its offset.
 
     Raises: CorruptData.
     """
@@ -87,12 +87,12 @@ def check_epoch(header: BatchHeader, path: str, position: int, *, epoch: int) ->
 
 
 def scan_batches(file: File, *, start: int, end: int) -> Iterator[tuple[int, BatchHeader]]:
-    """Yield (position, header) of every batch in bytes [start, end), each with its CRC checked.
+    """Yield (position, header) of every batch in bytes [start, end), after checking its CRC.
 
-    `start` is a batch boundary. The CRC does not cover base offset and leader epoch: those are the
-    caller's to check.
+    `start` is a batch boundary. The CRC does not cover base offset and leader epoch. The caller
+    must check them.
 
-    Raises: CorruptData at the first batch that is cut short or not what was written, OSError.
+    Raises: CorruptData at the first batch that is incomplete or damaged, OSError.
     """
     path = file.path
     window, window_at = memoryview(b""), start
@@ -118,7 +118,7 @@ def scan_batches(file: File, *, start: int, end: int) -> Iterator[tuple[int, Bat
 def walk_headers(file: File, *, start: int, end: int) -> Iterator[tuple[int, BatchHeader]]:
     """Yield (position, header) of the batches in bytes [start, end) without reading their records.
 
-    Raises: CorruptData where a header cannot be, OSError.
+    Raises: CorruptData if a header is invalid, OSError.
     """
     window, window_at = b"", start
     position = start
@@ -133,9 +133,9 @@ def walk_headers(file: File, *, start: int, end: int) -> Iterator[tuple[int, Bat
 
 
 def whole_batch(file: File, position: int, limit: int, length: int, nowait: bool) -> int | None:
-    """`length`, or as many bytes as the batch at `position` has where those are more.
+    """`length`, or the size of the batch at `position` if that is larger.
 
-    None where `nowait` is set and the disk would have to be asked.
+    None if `nowait` is set and the read would wait for the disk.
 
     Raises: CorruptData, OSError.
     """
@@ -150,12 +150,13 @@ def whole_batch(file: File, position: int, limit: int, length: int, nowait: bool
 def first_record(
     file: File, position: int, header: BatchHeader, timestamp: int, start_offset: int
 ) -> tuple[int, int] | None:
-    """(offset, timestamp) of the first record of a batch with at least both, if there is one.
+    """(offset, timestamp) of the first record at or above `start_offset` and `timestamp`, or None.
 
     Raises: CorruptData, OSError.
     """
     if header.is_log_append_time or header.codec:
-        # One timestamp for all; a compressed batch is opaque here and answers with its beginning.
+        # All records have one timestamp. A compressed batch is not decompressed here, so its first
+        # offset stands for all of its records.
         return max(header.base_offset, start_offset), header.max_timestamp
     for record in RecordBatch(file.read_at(position, header.total_bytes), origin=file.path):
         if record.timestamp >= timestamp and record.offset >= start_offset:
@@ -166,9 +167,9 @@ def first_record(
 def find_batch(
     file: File, *, start: int, end: int, offset: int, offset_max: int
 ) -> tuple[int, BatchHeader] | None:
-    """Find a whole valid batch anywhere in bytes [start, end), at any byte.
+    """Find a complete valid batch in bytes [start, end); it may start at any byte.
 
-    Only a batch with a base offset in [offset, offset_max] counts: one that continues the log.
+    Its base offset must be in [offset, offset_max].
     """
     start_of_batch = _pattern(offset, offset_max)
     position = start
@@ -190,7 +191,7 @@ def find_batch(
 
 
 def _check_header_present(path: str, position: int, length: int) -> None:
-    """Raises: CorruptData where fewer than a header's bytes are left."""
+    """Raises: CorruptData if fewer bytes than a header are left."""
     if length < HEADER_BYTES:
         raise CorruptData(
             path, position, f"a batch header of {HEADER_BYTES} bytes", f"{length} bytes"
@@ -198,8 +199,11 @@ def _check_header_present(path: str, position: int, length: int) -> None:
 
 
 def _pattern(offset: int, offset_max: int) -> re.Pattern[bytes]:
-    """What a header looks like whose base offset is in [offset, offset_max]: their common first
-    bytes, and the magic; a search in C, so that hundreds of MiB take seconds."""
+    """A pattern for headers with base offsets in [offset, offset_max].
+
+    It has the common first bytes of these offsets, and the magic. The regular expression engine
+    searches hundreds of MiB in seconds.
+    """
     first, last = offset.to_bytes(8, "big"), offset_max.to_bytes(8, "big")
     shared = next((n for n in range(8) if first[n] != last[n]), 8)
     between = b"[\\x00-\\xff]{%d}" % (MAGIC_POSITION - shared)

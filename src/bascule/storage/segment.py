@@ -1,4 +1,4 @@
-"""One segment: a file of batches and its two sparse indexes, in memory while they are in use."""
+"""One segment: a file of batches and its two sparse indexes, which are in memory while in use."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NAME_DIGITS: Final = 20
 INDEX_INTERVAL_BYTES: Final = 4096
 """From Kafka's index.interval.bytes."""
 ENTRIES_MAX: Final = 3 * 4_096
-"""Numbers taken from compiled code at a time; more entries than fit cost another call."""
+"""Numbers that one call of compiled code returns at most. More entries take another call."""
 
 
 def segment_path(directory: str, base_offset: int, suffix: str = LOG_SUFFIX) -> str:
@@ -29,7 +29,7 @@ def segment_path(directory: str, base_offset: int, suffix: str = LOG_SUFFIX) -> 
 
 
 def base_offset_of(name: str) -> int | None:
-    """The base offset a segment file is named for, or None where the name is another file's."""
+    """The base offset in the name of a segment file, or None for the name of another file."""
     digits, dot, suffix = name.partition(".")
     if dot + suffix != LOG_SUFFIX or len(digits) != NAME_DIGITS:
         return None
@@ -38,20 +38,20 @@ def base_offset_of(name: str) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class LogConfig:
-    """How a log cuts itself into segments."""
+    """The sizes of a log's segments and indexes."""
 
     segment_bytes_max: int = 256 << 20
     segment_age_ms_max: int = 7 * 24 * 3_600_000
     segment_messages_max: int = 1 << 62
     index_interval_bytes: int = INDEX_INTERVAL_BYTES
     gaps_allowed: bool = False
-    """Whether offsets may be missing between batches, as compaction leaves them. A log for which
-    they were allowed once goes on allowing them."""
+    """Whether offsets may be missing between batches, as after compaction. Once a log has allowed
+    gaps, it always allows them."""
 
 
 @dataclass(frozen=True, slots=True)
 class FileSlice:
-    """Bytes of one segment, ready for sendfile."""
+    """A range of bytes in a segment file, for sendfile."""
 
     file: File
     position: int
@@ -62,7 +62,7 @@ class LogPosition(NamedTuple):
     """A batch boundary in a log; later positions compare greater."""
 
     offset: int
-    """The offset the next batch there has, or would have."""
+    """The offset of the batch at this position, or the next offset at the end of the log."""
     segment_base: int
     """Base offset of the segment that holds it."""
     position: int
@@ -70,14 +70,14 @@ class LogPosition(NamedTuple):
 
 
 class Tail(NamedTuple):
-    """The end of a log with what is true up to there, published as one value."""
+    """The end of a log and its largest timestamps up to there, published as one value."""
 
     end: LogPosition
     timestamp_max: int
     segment_timestamp_max: int
 
     def advanced(self, position: int, end_offset: int, timestamp_max: int) -> Tail:
-        """The end after batches up to `position` and `end_offset` in the same segment."""
+        """The tail after batches that end at `position` and `end_offset` of the same segment."""
         end, log_max, segment_max = self
         return Tail(
             LogPosition(end_offset, end.segment_base, position),
@@ -87,19 +87,19 @@ class Tail(NamedTuple):
 
 
 class SegmentInfo(NamedTuple):
-    """One segment as it is now."""
+    """The state of one segment."""
 
     base_offset: int
     end_offset: int
     bytes: int
     timestamp_max: int | None
-    """None where nobody has looked since the log was opened; see `PartitionLog.learn_times`."""
+    """None if it is not loaded; see `PartitionLog.load_timestamps`."""
     is_active: bool
-    """Whether the next batch may go there."""
+    """Whether it is the segment that appends write to."""
 
 
 class Scanned(NamedTuple):
-    """Where the whole batches end, and what is wrong with the next one, if anything."""
+    """The end of the valid batches, and the damage of the next batch, if any."""
 
     position: int
     offset: int
@@ -107,7 +107,7 @@ class Scanned(NamedTuple):
 
 
 class TornBatch(Exception):
-    """The next batch is cut short or not what was written; never leaves this module."""
+    """The next batch is incomplete or damaged. Never raised to another module."""
 
     def __init__(self, damage: CorruptData) -> None:
         super().__init__(str(damage))
@@ -117,7 +117,7 @@ class TornBatch(Exception):
 class Contents:
     """An open segment: its file, its indexes and what they cover.
 
-    The appending thread alone calls `note_batch`, the checkpointing thread alone `save_indexes`.
+    The appending thread alone calls `index_batch`, the checkpointing thread alone `save_indexes`.
     """
 
     __slots__ = (
@@ -131,18 +131,18 @@ class Contents:
         self.offsets = OffsetIndex()
         self.times = TimeIndex()
         self.timestamp_max = -1
-        """Largest timestamp of a batch noted so far."""
+        """Largest timestamp of the indexed batches."""
         self.used = True
-        """Set by readers, cleared by whoever looks for segments to put away."""
+        """Set by readers. Cleared by the search for segments to unload."""
         self._next_entry_at = 0
         self._saved: Covered | None = None
-        """What the index files hold; None where they have to be written anew."""
+        """What the index files cover; None if they must be written again from the beginning."""
 
-    def note_batch(
-        self, position: int, base_offset: int, timestamp_max: int, *, behind_gap: bool = False
+    def index_batch(
+        self, position: int, base_offset: int, timestamp_max: int, *, after_gap: bool = False
     ) -> None:
-        """Take a batch that was written at `position` into the indexes."""
-        if position >= self._next_entry_at or behind_gap:
+        """Add a batch that was written at `position` to the indexes."""
+        if position >= self._next_entry_at or after_gap:
             self._add_entry(base_offset, position, self.timestamp_max)
             self._next_entry_at = position + self.index_interval_bytes
         if timestamp_max > self.timestamp_max:
@@ -153,8 +153,13 @@ class Contents:
         """The position from which the next batch gets an entry in the indexes."""
         return self._next_entry_at
 
-    def note_checked(self, entries: Sequence[int], timestamp_max: int, next_entry_at: int) -> None:
-        """Take batches into the indexes that compiled code has checked: what it found of them."""
+    def index_checked_batches(
+        self, entries: Sequence[int], timestamp_max: int, next_entry_at: int
+    ) -> None:
+        """Add batches to the indexes that compiled code has checked.
+
+        `entries` has `ENTRY_FIELDS` numbers for each index entry: see `_hot.check_batches`.
+        """
         for row in range(0, len(entries), _hot.ENTRY_FIELDS):
             base_offset, position, timestamp_before = entries[row : row + _hot.ENTRY_FIELDS]
             self._add_entry(base_offset, position, timestamp_before)
@@ -176,10 +181,10 @@ class Contents:
         gaps_allowed: bool,
         bytes_max: int | None = None,
     ) -> Scanned:
-        """Check and index the batches of bytes [start, end), as far as they are whole.
+        """Check and index the batches of bytes [start, end), up to the first invalid batch.
 
-        Their offsets continue from `offset` and their leader epochs are those of `epochs`, where
-        that is known. Stops behind the batch with which `bytes_max` bytes are reached.
+        Their offsets must continue from `offset`, and their leader epochs must be those of
+        `epochs`, unless that is None. Stops after the batch that reaches `bytes_max` bytes.
 
         Raises: OSError.
         """
@@ -198,7 +203,7 @@ class Contents:
     def _scan_window(
         self, position: int, end: int, offset: int, epochs: LeaderEpochs | None, gaps_allowed: bool
     ) -> tuple[int, int]:
-        """Take what compiled code vouches for out of one read; maybe nothing."""
+        """Index the batches of one read that compiled code accepts, possibly none."""
         data = memoryview(self.file.read_at(position, min(SCAN_BYTES, end - position)))
         epoch, epoch_end = (-2, 0) if epochs is None else epochs.span(offset)
         room = _hot.ENTRY_FIELDS * (len(data) // self.index_interval_bytes + 2)
@@ -209,13 +214,15 @@ class Contents:
             entries, state,
         )  # fmt: skip
         reached, offset, timestamp_max, count, next_entry_at = state
-        self.note_checked(entries[: count * _hot.ENTRY_FIELDS], timestamp_max, next_entry_at)
+        self.index_checked_batches(
+            entries[: count * _hot.ENTRY_FIELDS], timestamp_max, next_entry_at
+        )
         return position + reached, offset
 
     def _scan_one(
         self, position: int, end: int, offset: int, epochs: LeaderEpochs | None, gaps_allowed: bool
     ) -> tuple[int, int]:
-        """Take one batch, or say exactly why not. Raises TornBatch, OSError."""
+        """Index one batch, or raise an error with its damage. Raises: TornBatch, OSError."""
         path = self.file.path
         try:
             _, header = next(scan_batches(self.file, start=position, end=end))
@@ -224,14 +231,14 @@ class Contents:
                 check_epoch(header, path, position, epoch=epochs.at(header.base_offset))
         except CorruptData as damage:
             raise TornBatch(damage) from None
-        self.note_batch(
+        self.index_batch(
             position, header.base_offset, header.max_timestamp,
-            behind_gap=header.base_offset != offset,
+            after_gap=header.base_offset != offset,
         )  # fmt: skip
         return position + header.total_bytes, header.end_offset
 
     def truncated(self, end: LogPosition, timestamp_max: int) -> Contents:
-        """The same file with indexes that end at `end`; their files have to be written anew."""
+        """The same file with indexes truncated to `end`. Their files must be written again."""
         contents = Contents(self.file, self.index_interval_bytes)
         contents.offsets = self.offsets.truncated(self.offsets.count_below(end.position))
         contents.times = self.times.truncated(self.times.count_below(end.offset))
@@ -241,10 +248,10 @@ class Contents:
     def load_indexes(
         self, files: Files, directory: str, base_offset: int, *, limit: Covered | None
     ) -> Covered:
-        """Take over the index files as far as they are sound and go no further than `limit`.
+        """Load the index files up to `limit`, as far as they are valid.
 
-        Returns how far that is. Files that are missing or damaged end where the damage begins: the
-        log is the truth.
+        Returns what the indexes cover. A missing or damaged file counts up to its damage. The
+        missing entries are rebuilt from the log.
 
         Raises: OSError.
         """
@@ -260,16 +267,18 @@ class Contents:
         self.timestamp_max = covered.timestamp_max
         last = self.offsets.last_value()
         self._next_entry_at = 0 if last is None else last + self.index_interval_bytes
-        as_saved = ends == [covered, covered] and offsets.damage is None and times.damage is None
-        self._saved = covered if as_saved else None
+        matches_files = (
+            ends == [covered, covered] and offsets.damage is None and times.damage is None
+        )
+        self._saved = covered if matches_files else None
         return covered
 
     def save_indexes(
         self, files: Files, directory: str, base_offset: int, covered: Covered, *, sync: bool
     ) -> None:
-        """Bring the index files up to `covered`, which must be on the disk itself.
+        """Extend the index files to `covered`. The log must be synced up to there.
 
-        Raises: OSError; the next call then writes the files anew.
+        Raises: OSError. The next call then writes the files again from the beginning.
         """
         before, self._saved = self._saved, None
         if (before != covered or sync) and covered.position > 0:
@@ -290,7 +299,7 @@ class Contents:
         self._saved = covered
 
     def first_timestamp(self, end: int) -> int:
-        """The timestamp of the first batch, 0 where bytes [0, end) hold none."""
+        """The timestamp of the first batch, 0 if bytes [0, end) hold none."""
         for _, header in walk_headers(self.file, start=0, end=end):
             return header.max_timestamp
         return 0
@@ -301,22 +310,23 @@ class Contents:
 
 
 class Segment:
-    """A segment of a log, open or put away."""
+    """A segment of a log, open or unloaded."""
 
-    __slots__ = ("base_offset", "contents", "size", "timestamp_max", "vouched")
+    __slots__ = ("base_offset", "contents", "size", "timestamp_max", "verified")
 
     def __init__(
-        self, base_offset: int, size: int, contents: Contents | None, *, vouched: bool = True
+        self, base_offset: int, size: int, contents: Contents | None, *, verified: bool = True
     ) -> None:
         self.base_offset = base_offset
         self.size = size
         """Bytes of whole batches. Final once a later segment exists."""
         self.contents = contents
+        """None if the segment is unloaded."""
         self.timestamp_max: int | None = None
-        """Largest timestamp, known once a segment that is no longer written was open."""
-        self.vouched = vouched
-        """Whether this process wrote or checked every byte; else each read checks the headers it
-        hands on, since the CRC that readers check leaves offsets and epochs out."""
+        """Largest timestamp of a closed segment. Known once the segment was loaded."""
+        self.verified = verified
+        """Whether this process wrote or checked every byte. Otherwise each read checks the batch
+        headers, because the CRC that clients check does not cover base offset and leader epoch."""
 
     def load(
         self,
@@ -327,9 +337,9 @@ class Segment:
         next_base_offset: int,
         gaps_allowed: bool,
     ) -> Contents:
-        """Open a segment that is no longer written, rebuilding indexes that cannot be trusted.
+        """Open a closed segment. Rebuilds its indexes if they are missing or damaged.
 
-        Raises: CorruptData where the file is not what was written, OSError.
+        Raises: CorruptData if the file is damaged, OSError.
         """
         path = segment_path(directory, self.base_offset)
         contents = Contents(files.open(path), index_interval_bytes)
@@ -355,23 +365,23 @@ class Segment:
         self.contents = contents
         return contents
 
-    def put_away(self, contents: Contents) -> None:
-        """Let go of a segment that is no longer written; readers keep what they hold."""
+    def unload(self, contents: Contents) -> None:
+        """Release the contents of a closed segment. Readers keep the files that they hold."""
         self.timestamp_max = contents.timestamp_max
         self.contents = None
 
 
-class Stillborn(Exception):
-    """A segment could not be begun, nor what there is of it be removed; stays in storage."""
+class PartialSegment(Exception):
+    """Creating a segment failed, and so did removing its file. Never leaves `storage`."""
 
 
-def begin_segment(
+def create_segment(
     files: Files, directory: str, base_offset: int, index_interval_bytes: int
 ) -> Contents:
-    """Create a segment's file. Where that fails nothing is left of it, so that the segment before
-    may go on beyond `base_offset`.
+    """Create a segment's file. After a failure no file is left, so appends to the segment before
+    may continue beyond `base_offset`.
 
-    Raises: OSError, CorruptData where there is such a file, Stillborn.
+    Raises: OSError, CorruptData if such a file exists and is not empty, PartialSegment.
     """
     path = segment_path(directory, base_offset)
     try:
@@ -381,8 +391,8 @@ def begin_segment(
         try:
             _remove_present(files, path)
         except OSError as second:
-            message = f"a segment could not be begun ({error}) nor removed ({second})"
-            raise Stillborn(message) from error
+            message = f"creating a segment failed ({error}), removing its file failed ({second})"
+            raise PartialSegment(message) from error
         raise
     if found > 0:
         raise CorruptData(path, 0, "no such file", f"{found} bytes")
@@ -390,7 +400,7 @@ def begin_segment(
 
 
 def remove_segment(files: Files, directory: str, base_offset: int) -> None:
-    """Remove a segment's files, as far as they are there.
+    """Remove a segment's files, if they exist.
 
     Raises: OSError.
     """
@@ -399,7 +409,7 @@ def remove_segment(files: Files, directory: str, base_offset: int) -> None:
 
 
 def remove_indexes(files: Files, directory: str, base_offset: int) -> None:
-    """Remove a segment's index files, as far as they are there.
+    """Remove a segment's index files, if they exist.
 
     Raises: OSError.
     """

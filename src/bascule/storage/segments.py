@@ -1,4 +1,4 @@
-"""The segments of one log, those in use and those put away, and how to find things in them."""
+"""The segments of one log, loaded or not, and lookups in them."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import Final
 from bascule.errors import CorruptData
 from bascule.host.api import Files
 from bascule.storage.epochs import LeaderEpochs
-from bascule.storage.index.headers import check_run
-from bascule.storage.index.segment_lookup import Place, limit_of, locate
+from bascule.storage.index.header_checks import check_batch_headers
+from bascule.storage.index.segment_lookup import BatchLocation, limit_of, locate_batch
 from bascule.storage.scan import (
     first_record,
     walk_headers,
@@ -21,16 +21,17 @@ from bascule.storage.scan import (
 from bascule.storage.segment import Contents, FileSlice, LogPosition, Segment, SegmentInfo, Tail
 
 OPEN_SEGMENTS_MAX: Final = 4
-"""Segments of one log kept open for readers besides those that still have to be saved."""
+"""Segments of one log kept open for readers, besides those whose indexes are not yet saved."""
 BASE_OFFSET: Final = attrgetter("base_offset")
 
 
 class SegmentGone(Exception):
-    """A segment was removed or replaced while it was being opened: look again. Stays in storage."""
+    """A segment was removed or replaced while it was opened: repeat the lookup. Never leaves
+    `storage`."""
 
 
 class Segments:
-    """An ordered sequence of segments. Any thread may look things up, whoever changes it."""
+    """An ordered sequence of segments. Any thread may read it while other threads change it."""
 
     def __init__(
         self,
@@ -42,7 +43,7 @@ class Segments:
         gaps_allowed: bool,
         guard: AbstractContextManager[object],
     ) -> None:
-        """`guard` is held for the few lines that replace what other threads replace, too."""
+        """`guard` is the lock for changes that several threads make."""
         self._files = files
         self._directory = directory
         self._index_interval_bytes = index_interval_bytes
@@ -51,20 +52,20 @@ class Segments:
         self.gaps_allowed = gaps_allowed
         self.all = all_
         self.bytes_before_last = sum(segment.size for segment in all_[:-1])
-        """Bytes of all segments that are no longer written."""
+        """Bytes of all closed segments."""
 
     def roll(self, size: int, segment: Segment) -> None:
-        """End the last segment at `size` and add another one; the appending thread alone does."""
+        """Close the last segment at `size` and add a new one. For the appending thread only."""
         with self._guard:
             self.all[-1].size = size
             self.all = (*self.all, segment)
             self.bytes_before_last += size
 
     def replace(self, removed: Sequence[Segment], added: Sequence[Segment] = ()) -> None:
-        """Put `added` in the place of `removed`, neighbours that are no longer written.
+        """Replace `removed`, consecutive closed segments, by `added`.
 
-        Files are the caller's to bring in and to take away; a reader that found a removed segment
-        before keeps its open file, or looks again.
+        The caller creates and removes the files. A reader that has found a removed segment keeps
+        its open file, or repeats its lookup.
         """
         gone = set(removed)
         with self._guard:
@@ -74,19 +75,19 @@ class Segments:
             self.bytes_before_last += sum(s.size for s in added) - sum(s.size for s in removed)
             self._loaded = tuple(s for s in self._loaded if s not in gone)
 
-    def end_at(self, kept: Sequence[Segment], active: Segment) -> None:
-        """Go on with the segments `kept` and a new, empty one; the appending thread alone does."""
+    def truncate(self, kept: Sequence[Segment], active: Segment) -> None:
+        """Keep the segments `kept` and add a new, empty one. For the appending thread only."""
         with self._guard:
             self.all = (*kept, active)
             self.bytes_before_last = sum(segment.size for segment in kept)
             self._loaded = tuple(segment for segment in self._loaded if segment in self.all)
 
     def holds(self, segment: Segment) -> bool:
-        """Whether the segment is still one of the log."""
+        """Whether the segment is still in the log."""
         return self.at(segment.base_offset)[0] is segment
 
     def sync(self, first: LogPosition, last: LogPosition) -> None:
-        """Put the bytes in [first, last) on the disk, oldest segment first. Raises: OSError."""
+        """Sync the bytes in [first, last), oldest segment first. Raises: OSError."""
         for segment in self.all:
             if first.segment_base <= segment.base_offset <= last.segment_base:
                 assert segment.contents is not None, "segments stay open until they are synced"
@@ -95,10 +96,10 @@ class Segments:
             self._files.sync_dir(self._directory)
 
     def infos(self, tail: Tail) -> tuple[SegmentInfo, ...]:
-        """Every segment of a log that ends at `tail`."""
+        """The state of every segment of a log that ends at `tail`."""
         infos = []
-        everything = self.all
-        for segment, following in zip(everything, (*everything[1:], None), strict=True):
+        segments = self.all
+        for segment, following in zip(segments, (*segments[1:], None), strict=True):
             if segment.base_offset > tail.end.segment_base:
                 break
             known: int | None
@@ -111,8 +112,8 @@ class Segments:
             infos.append(SegmentInfo(segment.base_offset, end, size, known, following is None))
         return tuple(infos)
 
-    def learn_times(self, tail: Tail, below: int) -> None:
-        """See `PartitionLog.learn_times`. Raises: SegmentGone, CorruptData, OSError."""
+    def load_timestamps(self, tail: Tail, below: int) -> None:
+        """See `PartitionLog.load_timestamps`. Raises: SegmentGone, CorruptData, OSError."""
         for info in self.infos(tail):
             known = info.timestamp_max
             if known is None:
@@ -123,12 +124,12 @@ class Segments:
 
     def at(self, offset: int) -> tuple[Segment, Segment | None]:
         """The segment that holds `offset` and the one after it."""
-        everything = self.all
-        row = max(bisect_right(everything, offset, key=BASE_OFFSET) - 1, 0)
-        return everything[row], everything[row + 1] if row + 1 < len(everything) else None
+        segments = self.all
+        row = max(bisect_right(segments, offset, key=BASE_OFFSET) - 1, 0)
+        return segments[row], segments[row + 1] if row + 1 < len(segments) else None
 
     def open(self, segment: Segment, following: Segment | None) -> Contents:
-        """The contents of a segment, loaded where it was put away.
+        """The contents of a segment. Loads an unloaded segment.
 
         Raises: SegmentGone, CorruptData, OSError.
         """
@@ -152,7 +153,7 @@ class Segments:
         return contents
 
     def _note_loaded(self, segment: Segment) -> None:
-        """Keep a loaded segment open and let go of another one where there are too many."""
+        """Keep a loaded segment open, and unload another one if too many are open."""
         with self._guard:
             if not self.holds(segment):
                 raise SegmentGone
@@ -166,14 +167,14 @@ class Segments:
                 oldest.contents = None
             self._loaded = loaded
 
-    def put_away(self, synced: LogPosition) -> None:
-        """Let go of segments that are wholly saved and that nobody has read of late."""
+    def unload_unused(self, synced: LogPosition) -> None:
+        """Unload segments whose indexes are saved and that were not read since the last call."""
         for segment in self.all:
             contents = segment.contents
             if contents is None or segment.base_offset >= synced.segment_base:
                 continue
             if not contents.used and contents.is_saved(segment.size):
-                segment.put_away(contents)
+                segment.unload(contents)
             contents.used = False
         with self._guard:
             self._loaded = tuple(s for s in self._loaded if s.contents is not None)
@@ -189,45 +190,46 @@ class Segments:
     ) -> FileSlice | None:
         """See `PartitionLog.plan_read`.
 
-        Raises: CorruptData, also where a header of a segment nobody vouched for yet is not what
-        was written, OSError.
+        Raises: CorruptData, also for a damaged header in a segment that is not `verified`; OSError.
         """
         found = self._find(offset, end=end, nowait=nowait)
         if found is None:
             return None
-        segment, contents, place, limit = found
+        segment, contents, location, limit = found
         file = contents.file
-        length = min(bytes_max, limit - place.position)
-        if place.position + length < place.end:
-            whole = whole_batch(file, place.position, limit, length, nowait)
+        length = min(bytes_max, limit - location.position)
+        if location.position + length < location.end:
+            whole = whole_batch(file, location.position, limit, length, nowait)
             if whole is None:
                 return None
             length = whole
-        if length > 0 and not segment.vouched:
+        elif location.position + length < limit:
+            length = _end_of_last_batch(contents, location.position, length)
+        if length > 0 and not segment.verified:
             following = self.at(segment.base_offset)[1]
-            if not check_run(
-                file, start=place.position, end=place.position + length, limit=limit,
+            if not check_batch_headers(
+                file, start=location.position, end=location.position + length, limit=limit,
                 offset=max(offset, segment.base_offset),
                 end_offset=end.offset if following is None else following.base_offset,
                 epochs=epochs, gaps=contents.offsets if self.gaps_allowed else None, nowait=nowait,
             ):  # fmt: skip
                 return None
-        return FileSlice(file, place.position, length)
+        return FileSlice(file, location.position, length)
 
     def _find(
         self, offset: int, *, end: LogPosition, nowait: bool
-    ) -> tuple[Segment, Contents, Place, int] | None:
-        """Find the batch that holds `offset`, or the first one behind it where compaction left a
-        gap: its segment and contents, its place, and where the bytes below `end` stop in that file.
+    ) -> tuple[Segment, Contents, BatchLocation, int] | None:
+        """Find the batch that holds `offset`; if `offset` is in a gap, the first batch after it.
 
-        None where `nowait` is set and the disk would have to be asked.
+        Returns the segment, its contents, the batch's location, and the end of the bytes below
+        `end` in that file. None if `nowait` is set and the lookup would wait for the disk.
 
         Raises: SegmentGone, CorruptData, OSError.
         """
         while True:
             segment, following = self.at(offset)
             if offset < segment.base_offset:
-                raise SegmentGone  # the log's start has passed by
+                raise SegmentGone  # the log start has advanced beyond `offset`
             contents = segment.contents
             if contents is None:
                 if nowait:
@@ -239,24 +241,24 @@ class Segments:
             contents.used = True
             limit = limit_of(segment, following, end)
             if offset >= end.offset:
-                return segment, contents, Place(limit, limit), limit
-            place = locate(contents, offset, limit, nowait)
-            if place is None:
+                return segment, contents, BatchLocation(limit, limit), limit
+            location = locate_batch(contents, offset, limit, nowait)
+            if location is None:
                 return None
-            if place.position < limit or following is None:
-                return segment, contents, place, limit
+            if location.position < limit or following is None:
+                return segment, contents, location, limit
             offset = following.base_offset
 
-    def first_at(
+    def find_timestamp(
         self, timestamp: int, *, start_offset: int, end: LogPosition
     ) -> tuple[int, int] | None:
         """(offset, timestamp) of the first record of at least `timestamp`, in [start_offset, end).
 
         Raises: SegmentGone, CorruptData, OSError.
         """
-        everything = self.all
-        for row, segment in enumerate(everything):
-            following = everything[row + 1] if row + 1 < len(everything) else None
+        segments = self.all
+        for row, segment in enumerate(segments):
+            following = segments[row + 1] if row + 1 < len(segments) else None
             if following is not None and following.base_offset <= start_offset:
                 continue
             if segment.base_offset > end.segment_base:
@@ -277,22 +279,22 @@ class Segments:
                     return found
         return None
 
-    def last_peak(self, *, start_offset: int, end: LogPosition) -> tuple[int, int] | None:
+    def find_timestamp_max(self, *, start_offset: int, end: LogPosition) -> tuple[int, int] | None:
         """See `PartitionLog.find_timestamp_max`. Raises: SegmentGone, CorruptData, OSError."""
         if end.offset <= start_offset:
             return None
         largest = self.timestamp_max(start_offset=start_offset, end=end)
-        return self.first_at(largest, start_offset=start_offset, end=end)
+        return self.find_timestamp(largest, start_offset=start_offset, end=end)
 
     def timestamp_max(self, *, start_offset: int, end: LogPosition) -> int:
-        """The largest timestamp of the batches in [start_offset, end), -1 where there is none.
+        """The largest timestamp of the batches in [start_offset, end), -1 if there is none.
 
         Raises: SegmentGone, CorruptData, OSError.
         """
         largest = -1
-        everything = self.all
-        for row, segment in enumerate(everything):
-            following = everything[row + 1] if row + 1 < len(everything) else None
+        segments = self.all
+        for row, segment in enumerate(segments):
+            following = segments[row + 1] if row + 1 < len(segments) else None
             if following is not None and following.base_offset <= start_offset:
                 continue
             if segment.base_offset > end.segment_base:
@@ -330,16 +332,16 @@ class Segments:
         segment, following = self.at(0 if start is None else start.segment_base)
         base = segment.base_offset
         if start is None or start.segment_base != base:
-            # The segment that was to be checked next is gone: on with the one in its place.
+            # The next segment was removed or replaced: continue with the one in its place.
             start = LogPosition(base, base, 0)
         contents = self.open(segment, following)
         limit = synced.position if base == synced.segment_base else segment.size
         position = start.position
         if position > 0 and self.gaps_allowed:
-            # Compaction keeps where batches begin and end in offsets, not in bytes.
-            place = locate(contents, start.offset, limit, nowait=False)
-            assert place is not None, "only nowait finds nothing"
-            position = place.position
+            # Compaction keeps the offsets of batch boundaries, but not their byte positions.
+            location = locate_batch(contents, start.offset, limit, nowait=False)
+            assert location is not None, "only nowait finds nothing"
+            position = location.position
         reached, offset, damage = Contents(contents.file, limit + 1).scan(
             start=position,
             end=limit,
@@ -351,14 +353,23 @@ class Segments:
         if damage is not None:
             raise damage
         if self.gaps_allowed and reached > position:
-            check_run(
+            check_batch_headers(
                 contents.file, start=position, end=reached, limit=limit, offset=start.offset,
                 end_offset=synced.offset if following is None else following.base_offset,
                 epochs=epochs, gaps=contents.offsets,
             )  # fmt: skip
         if reached < limit:
             return LogPosition(offset, base, reached)
-        segment.vouched = True
+        segment.verified = True
         if following is None or following.base_offset > synced.segment_base:
             return None
         return LogPosition(following.base_offset, following.base_offset, 0)
+
+
+def _end_of_last_batch(contents: Contents, position: int, length: int) -> int:
+    """The length up to the last batch boundary in the index, `length` if it knows none there.
+
+    Readers discard a batch that is cut, and request it again.
+    """
+    end = contents.offsets.last_entry_within(position, position + length)
+    return length if end is None else end - position

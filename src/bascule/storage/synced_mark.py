@@ -1,8 +1,10 @@
-"""Up to where a log is on the disk, noted after every sync, so that recovery can tell a tail that a
-power loss tore from damage to what was confirmed.
+"""The synced mark: the position up to which a log is synced, written after every sync.
 
-The note itself is not synced: it would cost a second sync a batch. After a kill it is in the page
-cache, so exact; after a power loss it may be an older one, and then what it says is still true.
+With it recovery can distinguish a torn tail from damage to batches that were confirmed.
+
+The mark itself is not synced, because that would take a second sync for each batch. After a kill
+the mark is in the page cache, so it is exact. After a power loss it may be an older mark, which is
+still true.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ MAGIC: Final = b"BscS"
 _SLOT: Final = Struct(">4sI3q")
 SLOT_BYTES: Final = _SLOT.size
 SLOTS: Final = 2
-"""Written in turn, so that one is whole whatever becomes of the other."""
+"""The slots are written in turn, so that one is intact if writing the other fails."""
 _CHECKED_FROM: Final = 8
 
 
@@ -32,7 +34,7 @@ def encode_slot(synced: LogPosition) -> bytes:
 
 
 def decode_slot(data: bytes, index: int, *, path: str) -> LogPosition | None:
-    """Slot number `index` of a whole file; None where it was never written.
+    """Slot number `index` of a whole file; None if it was never written.
 
     Raises: CorruptData.
     """
@@ -52,7 +54,7 @@ def decode_slot(data: bytes, index: int, *, path: str) -> LogPosition | None:
 
 
 def read_mark(data: bytes) -> tuple[LogPosition | None, int]:
-    """The later mark of a file, None where there is none, and the slot to write next."""
+    """The later mark of a file, None if there is none, and the slot to write next."""
     latest, following = None, 0
     for index in range(SLOTS):
         try:
@@ -65,7 +67,7 @@ def read_mark(data: bytes) -> tuple[LogPosition | None, int]:
 
 
 class SyncedMark:
-    """The file of one log, opened when there is something to write. The syncing thread writes."""
+    """The file of one log. The first write opens it. The syncing thread writes it."""
 
     def __init__(self, files: Files, directory: str) -> None:
         self._files = files
@@ -74,9 +76,9 @@ class SyncedMark:
         self._slot = 0
 
     def write(self, synced: LogPosition) -> None:
-        """Note that everything before `synced` is on the disk.
+        """Record that everything below `synced` is synced.
 
-        Best effort: where it fails the older mark stays, which is true, too.
+        Best effort: if the write fails, the older mark stays, which is still true.
         """
         try:
             file = self._file
@@ -90,9 +92,9 @@ class SyncedMark:
         self._slot = (self._slot + 1) % SLOTS
 
     def lower(self, synced: LogPosition) -> None:
-        """Take back what was noted above `synced`; on return that is on the disk.
+        """Lower the mark to `synced`. On return the mark is synced.
 
-        Raises: OSError; the older mark is then there, or this one, or none.
+        Raises: OSError. The file then holds the older mark, this one, or none.
         """
         file = self._files.open(self._path, create=True) if self._file is None else self._file
         file.write_at(0, SLOTS * encode_slot(synced))
@@ -100,5 +102,5 @@ class SyncedMark:
         self._file, self._slot = file, 0
 
     def release(self) -> None:
-        """Let go of the file; the next write opens it again. From any thread."""
+        """Release the file. The next write opens it again. Any thread may call it."""
         self._file = None

@@ -1,4 +1,4 @@
-"""Compaction broken off at every file operation: old segments or new ones, never a mixture."""
+"""Compaction interrupted at every file operation: old segments or new ones, never a mixture."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from bascule.errors import CorruptData
 from bascule.host.real import RealRandom
 from bascule.record.batch import Record
 from bascule.sim.disk import SHORT, RandomChoices, SimFiles
-from bascule.storage.compaction import swap
+from bascule.storage.compaction import replacement_manifest
+from bascule.storage.compaction.replacement_manifest import ReplacementManifest
 from bascule.storage.compaction.run import grouped
-from bascule.storage.compaction.swap import Swap
 from bascule.storage.partition_log import PartitionLog
 from support.keyed_logs import (
     Model,
@@ -38,13 +38,13 @@ ERRORS = pytest.mark.parametrize("error", [errno.EIO, SHORT], ids=["EIO", "short
 
 
 class Prepared(NamedTuple):
-    """A log that has been compacted once and is dirty again."""
+    """A log that was compacted once and is dirty again."""
 
     log: PartitionLog
     before: Model
     after: Model
     ranges: list[tuple[int, int]]
-    """The offsets of each group of segments that is replaced in one step."""
+    """The offset range of each group of segments that is replaced at once."""
 
 
 def prepare(files: SimFiles) -> Prepared:
@@ -70,7 +70,7 @@ def prepare(files: SimFiles) -> Prepared:
     log.sync()
     after = deepcopy(model)
     after.compact(closed_end(log), NOW, tail=tail_of(log))
-    closed = log.swaps.closed_segments()
+    closed = log.replacement.closed_segments()
     ranges = [(group[0][0].base_offset, group[-1][1]) for group in grouped(closed, 2_000)]
     assert len(ranges) >= 2
     assert len(ranges) < len(closed)
@@ -92,7 +92,7 @@ def _within(records: list[Record], start: int, end: int) -> list[Record]:
 
 
 def faults(error: int, *, step: int = 1) -> Iterator[tuple[SimFiles, Prepared]]:
-    """A compaction for each n, or each `step`-th, whose n-th file operation has failed."""
+    """A compaction for each n, or each `step`-th n, in which file operation n has failed."""
     for n in count(1, step):
         files = SimFiles(RealRandom(n))
         prepared = prepare(files)
@@ -103,7 +103,7 @@ def faults(error: int, *, step: int = 1) -> Iterator[tuple[SimFiles, Prepared]]:
             pass
         else:
             if files.fault_pending():
-                assert n > 100, "the run has become too short to mean anything"
+                assert n > 100, "the run has too few operations for this test"
                 return
         files.forget_faults()
         yield files, prepared
@@ -117,7 +117,7 @@ def finish_and_check(files: SimFiles, log: PartitionLog, prepared: Prepared) -> 
 
 
 @ERRORS
-def test_the_process_goes_on_after_any_failure(error: int) -> None:
+def test_the_process_continues_after_any_failure(error: int) -> None:
     for files, prepared in faults(error, step=1 if error == errno.EIO else 3):
         log = prepared.log
         check_old_or_new(log, prepared)
@@ -139,14 +139,14 @@ def test_a_power_loss_after_any_operation() -> None:
     for files, prepared in faults(errno.EIO):
         files.crash()
         log = open_keyed(files)
-        # Once more, for what opening did and had not synced.
+        # Once more, for the unsynced operations of the opening.
         files.crash()
         log = open_keyed(files)
         finish_and_check(files, log, prepared)
 
 
-def test_a_power_loss_while_opening_completes_a_swap() -> None:
-    """Each crash point of the swap, and then each crash point of the opening that completes it."""
+def test_a_power_loss_while_opening_completes_a_segment_replacement() -> None:
+    """A crash at each operation of the replacement, then at operations of the completing open."""
     dice = RandomChoices(RealRandom(1))
     for files, prepared in faults(errno.EIO, step=2):
         files.crash()
@@ -160,7 +160,7 @@ def test_a_power_loss_while_opening_completes_a_swap() -> None:
         finish_and_check(files, open_keyed(files), prepared)
 
 
-def test_a_run_that_is_left_off_leaves_nothing_behind() -> None:
+def test_a_cancelled_run_leaves_no_files() -> None:
     for steps in count(1):
         files = SimFiles(RealRandom(steps))
         prepared = prepare(files)
@@ -175,7 +175,7 @@ def test_a_run_that_is_left_off_leaves_nothing_behind() -> None:
     assert steps > 6
 
 
-def test_retention_may_take_segments_while_they_are_cleaned() -> None:
+def test_retention_may_remove_segments_during_a_compaction() -> None:
     for step in count(1):
         files = SimFiles(RealRandom(step))
         prepared = prepare(files)
@@ -205,8 +205,8 @@ def test_a_damaged_manifest_is_refused_and_nothing_is_removed() -> None:
     prepared = prepare(files)
     prepared.log.close()
     names = files.list_dir(DIRECTORY)
-    data = swap.encode_swap(Swap((0, 12), ((0, 77),)))
-    path = f"{DIRECTORY}/{swap.FILE_NAME}"
+    data = replacement_manifest.encode_manifest(ReplacementManifest((0, 12), ((0, 77),)))
+    path = f"{DIRECTORY}/{replacement_manifest.FILE_NAME}"
     for at in range(len(data)):
         file = files.open(path, create=True)
         file.truncate(0)
@@ -214,10 +214,10 @@ def test_a_damaged_manifest_is_refused_and_nothing_is_removed() -> None:
         with pytest.raises(CorruptData) as refused:
             open_keyed(files)
         assert refused.value.file == path
-        assert files.list_dir(DIRECTORY) == sorted([*names, swap.FILE_NAME])
+        assert files.list_dir(DIRECTORY) == sorted([*names, replacement_manifest.FILE_NAME])
     file = files.open(path)
     file.truncate(0)
     file.append(data)
     with pytest.raises(CorruptData, match="77 bytes"):
         open_keyed(files)
-    assert files.list_dir(DIRECTORY) == sorted([*names, swap.FILE_NAME])
+    assert files.list_dir(DIRECTORY) == sorted([*names, replacement_manifest.FILE_NAME])

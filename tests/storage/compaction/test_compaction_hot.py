@@ -1,4 +1,4 @@
-"""The compiled passes and their interpreted twin: the hash, the map, and hostile records."""
+"""Both twins of the compaction passes: the hash, the map, and hostile records."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from hypothesis import strategies as st
 from bascule.errors import CorruptData
 from bascule.record.batch import Record, RecordBatch, scan_batches
 from bascule.record.builder import build_batch
-from bascule.storage.compaction.filter import BatchFilter
+from bascule.record.header import LOG_APPEND_TIME, batch_crc, check_crc, read_header
+from bascule.storage.compaction import batch_filter
+from bascule.storage.compaction.batch_filter import BatchFilter
 from bascule.storage.compaction.keys.key_map import KeyMap, seed_words
 from bascule.storage.compaction.windows import Window
 from support.twins import Twin, load_twin
@@ -27,7 +29,7 @@ VECTORS = (
     "da87c1d86b99af44347659119b22fc45",
     "8177228da4a45dc7fca38bdef60affe4",
 )
-"""SipHash-2-4-128 of the bytes 0, 1, 2, ... n-1 for n = 0, 1, 2, from the authors' vectors."""
+"""SipHash-2-4-128 of the bytes 0, 1, ... n-1 for n = 0, 1, 2, from the authors' vectors."""
 
 
 @pytest.mark.parametrize("length", range(len(VECTORS)))
@@ -53,7 +55,7 @@ def whole(data: bytes) -> Window:
     return Window(memoryview(data), 0, len(data), 0)
 
 
-def test_a_map_holds_what_a_dict_holds_and_keeps_its_bound() -> None:
+def test_a_map_agrees_with_a_dict_and_keeps_its_bound() -> None:
     bytes_max = 60_000
     keys = KeyMap(bytes_max=bytes_max, secret=KEY, records_max=10_000)
     model: dict[bytes, int] = {}
@@ -73,7 +75,7 @@ def test_a_map_holds_what_a_dict_holds_and_keeps_its_bound() -> None:
     assert keys.newest(b"never added") is None
 
 
-def test_a_map_sets_no_more_aside_than_there_are_records() -> None:
+def test_a_map_allocates_no_more_than_the_records_need() -> None:
     keys = KeyMap(bytes_max=1 << 30, secret=KEY, records_max=1_000)
     for n in range(100):
         keys.add(whole(batch_of([b"%d" % (10 * n + m) for m in range(10)], 10 * n)), origin="x")
@@ -86,10 +88,10 @@ def test_a_map_sets_no_more_aside_than_there_are_records() -> None:
     keys=st.lists(st.one_of(st.none(), st.binary(max_size=30)), min_size=1, max_size=20),
     flips=st.lists(st.tuples(st.integers(0, 10_000), st.integers(1, 255)), max_size=4),
 )
-def test_hostile_bytes_cost_an_error_at_most(
+def test_twins_agree_on_hostile_bytes(
     keys: list[bytes | None], flips: list[tuple[int, int]]
 ) -> None:
-    """Both twins say the same of any bytes; nothing is read or written beyond the buffers."""
+    """Both twins give the same result for any bytes, and stay within the buffers."""
     data = bytearray(batch_of([b"first"]) + batch_of(keys, 1) + batch_of([b"last"], 500))
     for at, flip in flips:
         data[at % len(data)] ^= flip
@@ -101,27 +103,27 @@ def passes(twin: Twin, data: bytes) -> list[object]:
     hot, copying = load_twin(PACKAGE, twin), load_twin("storage/compaction", twin)
     table, seed = array("Q", bytes(24 * 64)), seed_words(KEY)
     hashes, rows = array("Q", bytes(8 * hot.HASH_WORDS)), array("q", bytes(8 * hot.ROW_WORDS))
-    mapped, judged = array("q", (0, 0)), array("q", (0, 0))
-    verdicts, plans = bytearray(100), array("q", bytes(8 * 3 * 5))
+    mapped, decided = array("q", (0, 0)), array("q", (0, 0))
+    actions, plans = bytearray(100), array("q", bytes(8 * 3 * 5))
     out, places = bytearray(len(data)), array("q", bytes(8 * 2 * 5))
     state = array("q", (90, 100, 1 << 60, 0, 0, 0, 0, 4))
     found = [
         hot.map_batches(data, len(data), table, 51, seed, hashes, rows, mapped),
-        hot.judge_batches(
-            data, len(data), table, seed, hashes, rows, 400, 0, verdicts, plans, judged
+        hot.plan_batches(
+            data, len(data), table, seed, hashes, rows, 400, 0, actions, plans, decided
         ),
-        copying.copy_batches(data, plans, judged[1], verdicts, out, places, state),
+        copying.copy_batches(data, plans, decided[1], actions, out, places, state),
     ]
     kept = bytes(out[: state[5]])
-    return [found, *map(list, (mapped, judged, table, verdicts, plans, places, state)), kept]
+    return [found, *map(list, (mapped, decided, table, actions, plans, places, state)), kept]
 
 
 @settings(max_examples=100)
 @given(
     numbers=st.lists(st.integers(-9, 300), min_size=6, max_size=6),
-    verdicts=st.binary(min_size=4, max_size=4),
+    actions=st.binary(min_size=4, max_size=4),
 )
-def test_plans_that_no_judge_made_are_refused(numbers: list[int], verdicts: bytes) -> None:
+def test_twins_agree_on_invalid_plans(numbers: list[int], actions: bytes) -> None:
     data = batch_of([b"a", None, b"a"]) + batch_of([b"b"], 3)
     found = []
     for twin in TWINS:
@@ -129,12 +131,12 @@ def test_plans_that_no_judge_made_are_refused(numbers: list[int], verdicts: byte
         out, places = bytearray(len(data)), array("q", bytes(8 * 4))
         state = array("q", (90, 100, 1 << 60, 0, 0, 0, 0, 4))
         plans = array("q", numbers)
-        good = copying.copy_batches(data, plans, 2, verdicts, out, places, state)
+        good = copying.copy_batches(data, plans, 2, actions, out, places, state)
         found.append((good, bytes(out[: state[5]]), list(state), list(places)))
     assert found[0] == found[1]
 
 
-def test_records_that_do_not_fill_their_batch_are_named() -> None:
+def test_records_that_do_not_fill_their_batch_are_refused() -> None:
     data = bytearray(batch_of([b"a"]) + batch_of([b"b", b"c"], 1))
     second = len(batch_of([b"a"]))
     data[second + 61] += 2
@@ -148,7 +150,7 @@ def test_records_that_do_not_fill_their_batch_are_named() -> None:
     assert (refused.value.file, refused.value.at) == ("a file", second)
 
 
-def test_attributes_from_the_future_are_left_alone() -> None:
+def test_batches_with_unknown_attributes_are_copied_unchanged() -> None:
     data = bytearray(batch_of([b"a", b"a"]))
     data[21] = 1
     keys = KeyMap(bytes_max=10_000, secret=KEY, records_max=10)
@@ -161,7 +163,7 @@ def test_attributes_from_the_future_are_left_alone() -> None:
     assert out == [bytes(data)]
 
 
-def test_a_changed_batch_is_sealed_again_and_an_unchanged_one_is_the_same_bytes() -> None:
+def test_a_changed_batch_gets_a_new_crc_and_an_unchanged_one_is_copied() -> None:
     same, other = batch_of([b"a", None, b"b"]), batch_of([b"c", b"d", b"c"], 3)
     keys = KeyMap(bytes_max=10_000, secret=KEY, records_max=10)
     keys.add(whole(same + other), origin="x")
@@ -174,7 +176,7 @@ def test_a_changed_batch_is_sealed_again_and_an_unchanged_one_is_the_same_bytes(
     assert [r.offset for r in RecordBatch(bytes(out[start:end]))] == [4, 5]
 
 
-def test_the_logs_last_batch_keeps_its_tombstone_so_that_readers_reach_its_end() -> None:
+def test_the_last_batch_of_a_log_keeps_its_tombstone() -> None:
     def cleaned(data: bytes, *, now_ms: int, tail: int | None) -> tuple[bytes, int | None]:
         keys = KeyMap(bytes_max=10_000, secret=KEY, records_max=10)
         keys.add(whole(data), origin="x")
@@ -191,3 +193,75 @@ def test_the_logs_last_batch_keeps_its_tombstone_so_that_readers_reach_its_end()
     assert cleaned(marked, now_ms=5, tail=1) == (marked, 6)
     assert cleaned(marked, now_ms=7, tail=1) == (marked, None)
     assert cleaned(marked, now_ms=7, tail=None) == (b"", None)
+
+
+def old_horizon(data: bytes, horizon_ms: int) -> bytes:
+    """A batch as older releases gave it a horizon: the deltas stay 0."""
+    out = bytearray(data)
+    out[22] |= 0x40
+    out[27:35] = horizon_ms.to_bytes(8, "big")
+    out[17:21] = batch_crc(out).to_bytes(4, "big")
+    return bytes(out)
+
+
+@pytest.mark.parametrize("twin", TWINS)
+@settings(max_examples=60)
+@given(
+    sizes=st.lists(st.sampled_from([0, 1, 40, 50, 60, 8_180, 9_000]), min_size=1, max_size=12),
+    gone=st.sets(st.integers(0, 12)),
+    time=st.sampled_from([0, 1_000, 1_700_000_000_000, (1 << 61) - 1]),
+    retention_ms=st.sampled_from([0, 1, 86_400_000, 1 << 40]),
+    old=st.booleans(),
+)
+def test_times_by_deltas_are_right_under_a_delete_horizon(
+    twin: Twin, sizes: list[int], gone: set[int], time: int, retention_ms: int, old: bool
+) -> None:
+    """A reader that ignores LogAppendTime adds the delta to the base, which is the horizon."""
+    records = [
+        Record(n, time, b"k%d" % n, None if n == 0 else bytes(size), (("h", b"v"),))
+        for n, size in enumerate(sizes)
+    ]
+    data = bytes(build_batch(records, base_offset=0, log_append_time=True))
+    horizon_ms = time // 2 + retention_ms
+    if old:
+        data = old_horizon(data, horizon_ms)
+    newer = [Record(n + 50, time, b"k%d" % n, b"") for n in sorted(gone - {0})]
+    later = bytes(build_batch(newer, base_offset=50, log_append_time=True)) if newer else b""
+    keys = KeyMap(bytes_max=10_000, secret=KEY, records_max=100)
+    keys.add(whole(data + later), origin="x")
+
+    def cleaned(batch: bytes) -> bytes:
+        keeping = BatchFilter(
+            keys, end_offset=50, start_offset=0, now_ms=time // 2, tail=len(sizes),
+            tombstone_retention_ms=retention_ms,
+        )  # fmt: skip
+        out = bytearray()
+        keeping.apply(whole(batch), lambda piece: out.extend(piece), origin="x")
+        return bytes(out)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(batch_filter, "_hot", load_twin("storage/compaction", twin))
+        out = cleaned(data)
+        assert cleaned(out) == out, "another run changes nothing"
+    header = read_header(out)
+    assert header.total_bytes == len(out)
+    assert check_crc(out)
+    assert header.attributes & 0x40
+    assert (header.base_timestamp, header.max_timestamp) == (horizon_ms, time)
+    kept = [record for n, record in enumerate(records) if n == 0 or n not in gone]
+    assert list(RecordBatch(out)) == kept
+    plain = bytearray(out)
+    plain[22] &= ~LOG_APPEND_TIME
+    assert list(RecordBatch(bytes(plain))) == kept
+
+
+@pytest.mark.parametrize("twin", TWINS)
+def test_a_time_that_would_overflow_gets_no_horizon(twin: Twin) -> None:
+    data = bytes(build_batch([Record(0, 1 << 62, b"a", None)], base_offset=0, log_append_time=True))
+    keys = KeyMap(bytes_max=10_000, secret=KEY, records_max=10)
+    keeping = BatchFilter(keys, end_offset=9, start_offset=0, now_ms=1, tombstone_retention_ms=1)
+    out = bytearray()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(batch_filter, "_hot", load_twin("storage/compaction", twin))
+        keeping.apply(whole(data), lambda piece: out.extend(piece), origin="x")
+    assert (bytes(out), keeping.horizon_ms) == (data, None)

@@ -1,4 +1,4 @@
-"""Compaction against plain dicts: whatever is appended, cleaned, purged and opened again."""
+"""Compaction against a model of plain dicts, with appends, purges and reopening."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from bascule.errors import CorruptData
 from bascule.host.real import RealRandom
 from bascule.model import Compression
 from bascule.sim.disk import SimFiles
-from bascule.storage.compaction import filter as filter_module
+from bascule.storage.compaction import batch_filter as batch_filter_module
 from bascule.storage.compaction.clean_offset import read_clean_offset
 from bascule.storage.compaction.keys import key_map as key_map_module
 from support.keyed_logs import (
@@ -46,27 +46,27 @@ AFTER = st.one_of(
     st.tuples(st.just("purge"), st.floats(0, 1)),
 )
 ROUND = st.tuples(st.lists(BATCH, min_size=1, max_size=25), st.lists(AFTER, max_size=3))
-"""Batches, the end of their segment, and what comes then."""
+"""Batches, a roll of their segment, and actions after it."""
 
 
 @contextmanager
 def on_twin(hot: Callable[[str], ModuleType]) -> Iterator[None]:
     keys, copying = hot("storage/compaction/keys"), hot("storage/compaction")
-    before = key_map_module._hot, filter_module._hot
-    key_map_module._hot = filter_module.key_hot = keys  # type: ignore[assignment]
-    filter_module._hot = copying  # type: ignore[assignment]
+    before = key_map_module._hot, batch_filter_module._hot
+    key_map_module._hot = batch_filter_module.key_hot = keys  # type: ignore[assignment]
+    batch_filter_module._hot = copying  # type: ignore[assignment]
     try:
         yield
     finally:
-        key_map_module._hot, filter_module._hot = before
-        filter_module.key_hot = before[0]
+        key_map_module._hot, batch_filter_module._hot = before
+        batch_filter_module.key_hot = before[0]
 
 
 @settings(max_examples=60)
 @given(
     rounds=st.lists(ROUND, min_size=1, max_size=5), map_bytes=st.sampled_from([1, 3_000, 1 << 20])
 )
-def test_a_log_holds_what_a_model_holds(
+def test_a_log_agrees_with_a_model(
     hot: Callable[[str], ModuleType],
     rounds: list[tuple[list[object], list[object]]],
     map_bytes: int,
@@ -85,7 +85,7 @@ def _run(actions: list[object], map_bytes: int) -> None:
             case "close":
                 close_segment(log)
             case "compact":
-                # A map that is full ends the run early: as many runs as it takes.
+                # A full map ends the run early, so repeat runs until one is complete.
                 while True:
                     before = model.clean_offset
                     done = compact(files, log, now_ms=now, map_bytes_max=map_bytes)
@@ -94,7 +94,7 @@ def _run(actions: list[object], map_bytes: int) -> None:
                     assert done.clean_offset >= before
                     if not done.map_is_full:
                         break
-                    assert done.clean_offset > before, "no run stands still"
+                    assert done.clean_offset > before, "each run makes progress"
                 assert read_clean_offset(files, DIRECTORY) == (
                     model.clean_offset,
                     model.horizon_ms(now_ms=now, tail=tail_of(log)),
@@ -142,11 +142,11 @@ def test_after_a_run_each_key_has_one_record_below_the_clean_offset() -> None:
     second = compact(files, log, now_ms=6_000)
     assert second.records_removed == 0
     assert second.keys == 0
-    assert len(log.segments_info()) == 2, "small neighbours become one"
+    assert len(log.segments_info()) == 2, "small adjacent segments are merged"
 
 
-def test_readers_read_through() -> None:
-    """A reader that keeps its slices sees every survivor once, however often the log is cleaned."""
+def test_readers_continue_during_a_compaction() -> None:
+    """A reader that keeps its slices reads every kept record once during a compaction."""
     files = SimFiles(RealRandom(4))
     log, model = open_keyed(files), Model()
     dice = RealRandom(5)
@@ -186,7 +186,7 @@ def _read_whole_batches(data: bytes, seen: list[int]) -> int:
     return end
 
 
-def test_a_tombstone_stays_for_its_retention_and_then_goes() -> None:
+def test_a_tombstone_is_kept_for_its_retention_and_then_removed() -> None:
     files = SimFiles(RealRandom(6))
     log, model = open_keyed(files), Model()
     append_keyed(log, model, [(b"a", b"1"), (b"b", b"1"), (b"c", b"")])
@@ -207,7 +207,7 @@ def test_a_tombstone_stays_for_its_retention_and_then_goes() -> None:
     assert read_clean_offset(files, DIRECTORY) == (6, None)
 
 
-def test_a_lost_or_damaged_clean_offset_costs_a_pass_and_nothing_else() -> None:
+def test_after_a_damaged_clean_offset_the_log_is_compacted_again() -> None:
     files = SimFiles(RealRandom(7))
     log, model = open_keyed(files), Model()
     for n in range(30):
@@ -230,7 +230,7 @@ def test_a_lost_or_damaged_clean_offset_costs_a_pass_and_nothing_else() -> None:
         check(log, model)
 
 
-def test_a_log_that_starts_in_the_middle_of_a_large_batch() -> None:
+def test_a_log_that_starts_within_a_large_batch() -> None:
     files = SimFiles(RealRandom(8))
     log, model = open_keyed(files), Model()
     append_keyed(log, model, [(b"%d" % n, b"v") for n in range(500)])
@@ -242,8 +242,8 @@ def test_a_log_that_starts_in_the_middle_of_a_large_batch() -> None:
     assert [(r.offset, r.key) for r in held(log)] == [(498, b"498"), (500, b"499")]
 
 
-def test_no_flipped_byte_of_a_segment_gets_through() -> None:
-    """Neither in a segment as it was written, nor in one with gaps: the run ends there."""
+def test_a_flipped_byte_of_a_segment_ends_the_run() -> None:
+    """In a segment as it was written, and in one with gaps."""
     files = SimFiles(RealRandom(9))
     log, model = open_keyed(files), Model()
     for n in (0, 1, 2, 0, 3, 1, 4, 5, 0, 6):

@@ -1,4 +1,4 @@
-"""The file operations of a compaction, in order, as reviewed text: what is synced before what."""
+"""Transcript of the file operations of a compaction, so that the order of syncs is reviewed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def test_life_of_a_compaction(transcript: Callable[[str, str], None]) -> None:
     log, model = open_keyed(files), Model()
     lines: list[str] = []
 
-    def scribe(title: str, call: Callable[[], object]) -> None:
+    def recorder(title: str, call: Callable[[], object]) -> None:
         before = len(files.operations)
         result = call()
         lines.extend((title, *(f"  {line}" for line in files.operations[before:])))
@@ -29,14 +29,14 @@ def test_life_of_a_compaction(transcript: Callable[[str, str], None]) -> None:
     close_segment(log)
     write(b"active")
     log.sync()
-    scribe("compact: two segments become one", lambda: compact(files, log, now_ms=9_000))
-    scribe("compact: nothing dirty", lambda: compact(files, log, now_ms=9_000))
+    recorder("compact: two segments become one", lambda: compact(files, log, now_ms=9_000))
+    recorder("compact: nothing dirty", lambda: compact(files, log, now_ms=9_000))
     write(b"c")
     close_segment(log)
-    scribe(
+    recorder(
         "compact: the first segment changes, the second does not, too large together",
         lambda: compact(files, log, now_ms=9_000, segment_bytes_max=100),
     )
     log.close()
-    scribe("open", lambda: open_keyed(files) and None)
+    recorder("open", lambda: open_keyed(files) and None)
     transcript("storage_compaction", "\n".join(lines))

@@ -1,4 +1,4 @@
-"""Copy what stays of record batches, by the verdicts on their records, and seal them again."""
+"""Copy the records to keep of record batches, and write the CRCs of the changed batches."""
 
 from __future__ import annotations
 
@@ -10,18 +10,20 @@ except ModuleNotFoundError:
 from crc32c import crc32c
 
 if cython.compiled:
-    from cython.cimports.bascule.record._hot_varint import read_varint
+    from cython.cimports.bascule.record._hot_varint import read_varint, write_varint
     from cython.cimports.libc.string import memcpy
 else:
-    from bascule.record._hot_varint import read_varint
+    from bascule.record._hot_varint import read_varint, write_varint
 
 IS_COMPILED: bool = cython.compiled
 
 COPY_FIELDS = 8
-"""`state` of `copy_batches`: present time, delete horizon for tombstones met first, earliest
-horizon of those kept, records removed, batches changed or dropped; then, only coming out, where the
-output ends and how many numbers are in `places`; and, only going in, the offset at which the log
-ends, where nothing follows what is compacted, or -1."""
+"""Numbers of `state` of `copy_batches`. In and out: current time, delete horizon for tombstones
+without one, earliest horizon of the kept tombstones, records removed, batches changed or removed.
+Out: size of the output, count of numbers in `changed_ranges`. In: the offset at which the log ends
+if all of it is compacted, else -1."""
+GROWTH_BYTES_MAX = 10
+"""Most bytes by which a record grows: its delta takes 10 bytes instead of 1, its length 1 more."""
 
 
 @cython.cfunc
@@ -87,7 +89,7 @@ def _copy(
     target: cython.uchar[::1],
     to: cython.Py_ssize_t,
 ):
-    """Copy `length` bytes; the caller checked both ranges."""
+    """Copy `length` bytes. The caller has checked both ranges."""
     if length > 0:
         if cython.compiled:
             memcpy(cython.address(target[to]), cython.address(source[at]), length)
@@ -95,27 +97,130 @@ def _copy(
             target[to : to + length] = source[at : at + length]
 
 
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.boundscheck(False)
+@cython.exceptval(check=False)
+@cython.returns(cython.bint)
+def _has_delta(
+    buf: cython.const[cython.uchar][::1],
+    at: cython.Py_ssize_t,
+    stop: cython.Py_ssize_t,
+    delta: cython.longlong,
+):
+    """Whether the record at `at` has the timestamp delta `delta`."""
+    number: cython.longlong
+    number, at = read_varint(buf, at, stop)
+    if at < 0:
+        return False
+    number, at = read_varint(buf, at + 1, stop)
+    return at >= 0 and number == delta
+
+
+@cython.cfunc
+@cython.nogil
+@cython.boundscheck(False)
+@cython.exceptval(check=False)
+@cython.returns(cython.Py_ssize_t)
+def _copy_records(
+    buf: cython.const[cython.uchar][::1],
+    at: cython.Py_ssize_t,
+    stop: cython.Py_ssize_t,
+    actions: cython.const[cython.uchar][::1],
+    first: cython.Py_ssize_t,
+    records: cython.Py_ssize_t,
+    tombstones_go: cython.bint,
+    out: cython.uchar[::1],
+    to: cython.Py_ssize_t,
+):
+    """Copy the records to keep. Returns the end in `out`, or -1 if they are malformed."""
+    number: cython.longlong
+    record: cython.Py_ssize_t
+    record_stop: cython.Py_ssize_t
+    run: cython.Py_ssize_t = at
+    for record in range(first, first + records):
+        number, record_stop = read_varint(buf, at, stop)
+        if record_stop < 0 or number < 1 or number > stop - record_stop:
+            return -1
+        record_stop += number
+        if actions[record] != 1 and (actions[record] != 2 or tombstones_go):
+            # Copy the kept records before it in one piece.
+            _copy(buf, run, at - run, out, to)
+            to += at - run
+            run = record_stop
+        at = record_stop
+    _copy(buf, run, at - run, out, to)
+    return to + at - run
+
+
+@cython.cfunc
+@cython.nogil
+@cython.boundscheck(False)
+@cython.exceptval(check=False)
+@cython.returns(cython.Py_ssize_t)
+def _copy_rebased(
+    buf: cython.const[cython.uchar][::1],
+    at: cython.Py_ssize_t,
+    stop: cython.Py_ssize_t,
+    actions: cython.const[cython.uchar][::1],
+    first: cython.Py_ssize_t,
+    records: cython.Py_ssize_t,
+    tombstones_go: cython.bint,
+    delta: cython.longlong,
+    out: cython.uchar[::1],
+    to: cython.Py_ssize_t,
+):
+    """As `_copy_records`, with the timestamp delta `delta` in every record."""
+    number: cython.longlong
+    record: cython.Py_ssize_t
+    body: cython.Py_ssize_t
+    rest: cython.Py_ssize_t
+    record_stop: cython.Py_ssize_t
+    delta_bytes: cython.Py_ssize_t = write_varint(out, to, delta) - to
+    for record in range(first, first + records):
+        number, body = read_varint(buf, at, stop)
+        if body < 0 or number < 1 or number > stop - body:
+            return -1
+        record_stop = body + number
+        if actions[record] == 1 or (actions[record] == 2 and not tombstones_go):
+            number, rest = read_varint(buf, body + 1, record_stop)
+            if rest < 0:
+                return -1
+            to = write_varint(out, to, 1 + delta_bytes + record_stop - rest)
+            out[to] = buf[body]
+            to = write_varint(out, to + 1, delta)
+            _copy(buf, rest, record_stop - rest, out, to)
+            to += record_stop - rest
+        at = record_stop
+    return to
+
+
 def copy_batches(
     buf: cython.const[cython.uchar][::1],
     plans: cython.const[cython.longlong][::1],
     count: cython.Py_ssize_t,
-    verdicts: cython.const[cython.uchar][::1],
+    actions: cython.const[cython.uchar][::1],
     out: cython.uchar[::1],
-    places: cython.longlong[::1],
+    changed_ranges: cython.longlong[::1],
     state: cython.longlong[::1],
 ) -> bool:
-    """Copy to `out`, which has room for all of them, what stays of `count` batches of `plans`.
+    """Copy the records to keep of `count` batches of `plans` to `out`.
 
-    `plans` and `verdicts` are those of `keys._hot.judge_batches` on the same bytes. A tombstone
-    that is the newest of its key stays until its batch's delete horizon has passed (KIP-534). A
-    batch with a tombstone and no horizon gets one; batches without LogAppendTime do not, since
-    their base timestamp is in use, and keep their tombstones. Base offset, last offset delta and
-    max timestamp stay as they are, and a batch of which nothing stays is left out. The log's last
-    batch keeps its tombstones whatever their horizon: a reader that waits for the last offset has
-    to get there.
+    `out` has room for the batches and for `GROWTH_BYTES_MAX` more bytes per record.
 
-    `places` takes start and end in `out` of each batch that was changed, for `seal_batches`. False
-    where the records are not those that were judged.
+    `plans` and `actions` are the results of `keys._hot.plan_batches` on the same bytes. A tombstone
+    that is the latest record of its key is kept until its batch's delete horizon has passed
+    (KIP-534). A batch with a tombstone and without a horizon gets one as its base timestamp. Its
+    records get timestamp deltas against the horizon, as in Kafka, so that a reader that ignores
+    LogAppendTime computes the right times. A batch to which an older release gave a horizon without
+    new deltas gets them, too. Exception: a batch without LogAppendTime gets no horizon and keeps
+    its tombstones; the node writes none. Base offset, last offset delta and max timestamp stay
+    unchanged. A batch without records to keep is not copied. The log's last batch keeps its
+    tombstones regardless of the horizon, so that a reader can reach the last offset.
+
+    Writes start and end in `out` of each changed batch to `changed_ranges`, for `seal_batches`.
+    Returns False if the records do not match the plans.
     """
     now: cython.longlong = state[0]
     horizon_new: cython.longlong = state[1]
@@ -125,26 +230,27 @@ def copy_batches(
     row: cython.Py_ssize_t
     at: cython.Py_ssize_t
     stop: cython.Py_ssize_t
-    record_at: cython.Py_ssize_t
-    record_stop: cython.Py_ssize_t
-    run: cython.Py_ssize_t
     to: cython.Py_ssize_t = 0
     head: cython.Py_ssize_t
     placed: cython.Py_ssize_t = 0
     record: cython.Py_ssize_t
     records: cython.longlong
     first: cython.longlong
-    number: cython.longlong
     kept: cython.longlong
     tombstones: cython.longlong
     horizon: cython.longlong
+    time: cython.longlong
     has_horizon: cython.bint
+    gets_horizon: cython.bint
+    is_rebased: cython.bint
     is_over: cython.bint
     is_tail: cython.bint
     tail: cython.longlong = state[7]
+    # No difference of two times below it overflows.
+    time_max: cython.longlong = 2305843009213693952
     good: cython.bint = True
-    if len(plans) < 3 * count or len(places) < 2 * count or len(state) < 8:
-        raise IndexError("buffers are too small for what is asked")
+    if len(plans) < 3 * count or len(changed_ranges) < 2 * count or len(state) < 8:
+        raise IndexError(f"plans, changed_ranges or state are too small for {count} batches")
     with cython.nogil:
         for row in range(count):
             good = False
@@ -164,56 +270,58 @@ def copy_batches(
                 changed += 1
                 continue
             good = False
-            if records < 0 or first + records > len(verdicts):
+            if records < 0 or first + records > len(actions):
                 break
             has_horizon = (buf[at + 22] & 0x40) != 0
             horizon = _int64(buf, at + 27) if has_horizon else horizon_new
             is_tail = _int64(buf, at) + _int32(buf, at + 23) + 1 == tail
             is_over = has_horizon and now >= horizon and not is_tail
-            head = to
-            to += 61
             kept = 0
             tombstones = 0
-            record_at = at + 61
-            run = record_at
-            good = True
             for record in range(first, first + records):
-                number, record_stop = read_varint(buf, record_at, stop)
-                if record_stop < 0 or number < 1 or number > stop - record_stop:
-                    good = False
-                    break
-                record_stop += number
-                if verdicts[record] == 1 or (verdicts[record] == 2 and not is_over):
+                if actions[record] == 1 or (actions[record] == 2 and not is_over):
                     kept += 1
-                    tombstones += verdicts[record] == 2
-                else:
-                    # What stayed before it goes in one piece.
-                    _copy(buf, run, record_at - run, out, to)
-                    to += record_at - run
-                    run = record_stop
-                record_at = record_stop
-            if not good:
-                break
+                    tombstones += actions[record] == 2
+            good = True
             removed += records - kept
             if kept == 0:
                 changed += 1
-                to = head
                 continue
-            _copy(buf, run, record_at - run, out, to)
-            to += record_at - run
-            _copy(buf, at, 61, out, head)
-            if tombstones > 0 and (has_horizon or buf[at + 22] & 8):
-                if not has_horizon:
-                    out[head + 22] = buf[at + 22] | 0x40
-                    _put(out, head + 27, 8, horizon)
-                # Past already, it would ask for a run that changes nothing, again and again.
-                if horizon < horizon_next and not (is_tail and now >= horizon):
+            time = _int64(buf, at + 35)
+            gets_horizon = False
+            is_rebased = False
+            if buf[at + 22] & 8 and -time_max < time < time_max and -time_max < horizon < time_max:
+                gets_horizon = tombstones > 0 and not has_horizon
+                is_rebased = gets_horizon or (
+                    has_horizon and not _has_delta(buf, at + 61, stop, time - horizon)
+                )
+            # The last batch's horizon is ignored. If it has passed, it must not cause new runs.
+            if tombstones > 0 and (has_horizon or gets_horizon) and horizon < horizon_next:
+                if not (is_tail and now >= horizon):
                     horizon_next = horizon
-            if kept < records or out[head + 22] != buf[at + 22]:
+            head = to
+            to += 61
+            if is_rebased:
+                good = False
+                if stop - at + 10 * records > len(out) - head:
+                    break
+                to = _copy_rebased(
+                    buf, at + 61, stop, actions, first, records, is_over, time - horizon, out, to
+                )
+            else:
+                to = _copy_records(buf, at + 61, stop, actions, first, records, is_over, out, to)
+            good = to >= 0
+            if not good:
+                break
+            _copy(buf, at, 61, out, head)
+            if gets_horizon:
+                out[head + 22] = buf[at + 22] | 0x40
+                _put(out, head + 27, 8, horizon)
+            if kept < records or is_rebased:
                 _put(out, head + 8, 4, to - head - 12)
                 _put(out, head + 57, 4, kept)
-                places[placed] = head
-                places[placed + 1] = to
+                changed_ranges[placed] = head
+                changed_ranges[placed + 1] = to
                 placed += 2
                 changed += 1
     state[2] = horizon_next
@@ -225,13 +333,16 @@ def copy_batches(
 
 
 def seal_batches(
-    data: object, places: cython.const[cython.longlong][::1], count: cython.Py_ssize_t
+    data: object, changed_ranges: cython.const[cython.longlong][::1], count: cython.Py_ssize_t
 ) -> None:
-    """Write the CRC of the batches at `count` numbers of `places`; `data` is a memoryview."""
+    """Write the CRCs of the batches in the first `count` numbers of `changed_ranges`.
+
+    `data` is a memoryview of the `out` of `copy_batches`.
+    """
     buf: cython.uchar[::1]
     row: cython.Py_ssize_t
     crc: cython.longlong
     buf = data
     for row in range(0, count, 2):
-        crc = crc32c(data[places[row] + 21 : places[row + 1]])
-        _put(buf, places[row] + 17, 4, crc)
+        crc = crc32c(data[changed_ranges[row] + 21 : changed_ranges[row + 1]])
+        _put(buf, changed_ranges[row] + 17, 4, crc)

@@ -1,4 +1,4 @@
-"""The file that says up to where a log is clean. Its presence says that offsets may be missing."""
+"""The file with a log's clean offset. If it exists, offsets may be missing in the log."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _BODY: Final = Struct(">qq")
 
 
 class CleanOffset(NamedTuple):
-    """How far a log has been cleaned."""
+    """Up to where a log is compacted."""
 
     offset: int
     """Below it every key has one record."""
     horizon_ms: int | None
-    """When the first of the tombstones below may go, None where there is none."""
+    """The earliest delete horizon of the tombstones below `offset`, None if there are none."""
 
 
 NOTHING_CLEAN: Final = CleanOffset(0, None)
@@ -43,7 +43,7 @@ def decode_clean_offset(data: bytes, *, path: str) -> CleanOffset:
     """
     size = _HEADER.size + _BODY.size
     if len(data) != size:
-        raise CorruptData(path, min(len(data), size), f"{size} bytes", str(len(data)))
+        raise CorruptData(path, min(len(data), size), f"{size} bytes", f"{len(data)} bytes")
     magic, crc = _HEADER.unpack_from(data)
     if magic != MAGIC:
         raise CorruptData(path, 0, MAGIC.decode(), repr(magic))
@@ -55,9 +55,9 @@ def decode_clean_offset(data: bytes, *, path: str) -> CleanOffset:
 
 
 def read_clean_offset(files: Files, directory: str) -> CleanOffset:
-    """How far the log is clean; not at all where the file is missing or damaged.
+    """The clean offset; `NOTHING_CLEAN` if the file is missing or damaged.
 
-    Cleaning what is clean already changes nothing, so that is never wrong. Raises: OSError.
+    That is safe: compacting a clean part again changes nothing. Raises: OSError.
     """
     path = f"{directory}/{FILE_NAME}"
     try:
@@ -67,12 +67,12 @@ def read_clean_offset(files: Files, directory: str) -> CleanOffset:
 
 
 def write_clean_offset(files: Files, directory: str, clean: CleanOffset) -> None:
-    """Put it on the disk. Raises: OSError."""
+    """Write and sync the file. Raises: OSError."""
     replace_file(files, f"{directory}/{FILE_NAME}", encode_clean_offset(clean))
 
 
 def lower_clean_offset(files: Files, directory: str, offset: int) -> None:
-    """Count nothing from `offset` on as clean: it is about to be cut off. Raises: OSError."""
+    """Lower the clean offset to `offset`, before a truncation to it. Raises: OSError."""
     if has_gaps(files, directory):
         clean = read_clean_offset(files, directory)
         if clean.offset > offset:
@@ -80,5 +80,5 @@ def lower_clean_offset(files: Files, directory: str, offset: int) -> None:
 
 
 def has_gaps(files: Files, directory: str) -> bool:
-    """Whether the log has ever been compacted: then offsets may be missing. Raises: OSError."""
+    """Whether the log was ever compacted, so that offsets may be missing. Raises: OSError."""
     return files.exists(f"{directory}/{FILE_NAME}")

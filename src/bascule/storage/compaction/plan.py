@@ -1,4 +1,4 @@
-"""Whether a log is worth compacting now, up to where, and how much of it is dirty."""
+"""Decide whether to compact a log now, up to which offset, and how much of it is dirty."""
 
 from __future__ import annotations
 
@@ -13,34 +13,34 @@ from bascule.storage.segment import Segment, SegmentInfo
 from bascule.storage.segments import SegmentGone
 
 
-class Reason(StrEnum):
+class CompactionReason(StrEnum):
     """Why a log is compacted."""
 
     DIRTY = "dirty"
-    """Its dirty share is as large as the stream allows."""
+    """The dirty share has reached the stream's limit."""
     LAG = "lag"
-    """A dirty record is as old as the stream allows."""
+    """The age of a dirty record has reached the stream's limit."""
     TOMBSTONES = "tombstones"
-    """Tombstones below the clean offset have been kept long enough."""
+    """The delete horizon of a tombstone below the clean offset has passed."""
 
 
-class Plan(NamedTuple):
-    """What there is to do in one log."""
+class CompactionPlan(NamedTuple):
+    """The compaction due in one log."""
 
-    reason: Reason | None
-    """None where nothing is due."""
+    reason: CompactionReason | None
+    """None if no compaction is due."""
     clean_offset: int
     """Up to where the log is clean."""
     end_offset: int
-    """The end of what may be cleaned now."""
+    """The end of the part that may be compacted now."""
     clean_bytes: int
     dirty_bytes: int
     roll: bool
-    """Whether the active segment holds records that are too old to be left out any longer."""
+    """Whether the active segment must be rolled, because its records are old enough to compact."""
 
     @property
     def dirty_share(self) -> float:
-        """Of the bytes that may be cleaned, how many are dirty: 0 to 1."""
+        """The dirty share of the bytes that may be compacted, from 0 to 1."""
         every = self.clean_bytes + self.dirty_bytes
         return self.dirty_bytes / every if every else 0.0
 
@@ -52,32 +52,32 @@ def plan_compaction(
     *,
     high_watermark: int,
     now_ms: int,
-) -> Plan:
-    """Look at a log that is clean up to `clean`.
+) -> CompactionPlan:
+    """Plan the compaction of a log that is clean up to `clean`.
 
-    What is younger than `min_compaction_lag_ms` stays as it is, and so does what is younger than
-    the dedupe window: after a restart the ids in it are learnt from the log.
+    Records younger than `min_compaction_lag_ms` are not compacted, nor are records younger than the
+    dedupe window: after a restart the window is rebuilt from the message ids in the log.
 
     Raises: CorruptData, LogFailed, Closed, OSError.
     """
     youngest_ms = now_ms - max(config.min_compaction_lag_ms, config.dedupe_window_ms)
-    # Without lags too: what is not known to be old is not cleaned.
-    log.learn_times(youngest_ms + 1)
-    closed = log.swaps.closed_segments()
+    # Needed without lags, too: a segment of unknown age is not compacted.
+    log.load_timestamps(youngest_ms + 1)
+    closed = log.replacement.closed_segments()
     infos = _cleanable(log, closed, high_watermark=high_watermark, youngest_ms=youngest_ms)
     end_offset = infos[-1].end_offset if infos else clean.offset
     clean_bytes = sum(info.bytes for info in infos if info.end_offset <= clean.offset)
     dirty_bytes = sum(info.bytes for info in infos if info.end_offset > clean.offset)
     roll = _is_roll_due(log, config, now_ms)
-    plan = Plan(None, clean.offset, end_offset, clean_bytes, dirty_bytes, roll)
+    plan = CompactionPlan(None, clean.offset, end_offset, clean_bytes, dirty_bytes, roll)
     if dirty_bytes and plan.dirty_share * 100 >= config.dirty_percent_min:
-        return plan._replace(reason=Reason.DIRTY)
+        return plan._replace(reason=CompactionReason.DIRTY)
     if dirty_bytes and config.max_compaction_lag_ms:
         first = next(segment for segment, end in closed if end > clean.offset)
         if _first_timestamp(log, first) <= now_ms - config.max_compaction_lag_ms:
-            return plan._replace(reason=Reason.LAG)
+            return plan._replace(reason=CompactionReason.LAG)
     if clean.horizon_ms is not None and clean.horizon_ms <= now_ms:
-        return plan._replace(reason=Reason.TOMBSTONES)
+        return plan._replace(reason=CompactionReason.TOMBSTONES)
     return plan
 
 
@@ -88,7 +88,7 @@ def _cleanable(
     high_watermark: int,
     youngest_ms: int,
 ) -> list[SegmentInfo]:
-    """The segments that hold nothing too young, unsynced or uncommitted, oldest first."""
+    """The segments without records that are too young, unsynced or uncommitted, oldest first."""
     bases = {segment.base_offset for segment, _ in closed}
     limit = min(high_watermark, log.synced.offset)
     return list(
@@ -111,6 +111,6 @@ def _is_roll_due(log: PartitionLog, config: StreamConfig, now_ms: int) -> bool:
 
 def _first_timestamp(log: PartitionLog, segment: Segment) -> int:
     try:
-        return log.swaps.open(segment).first_timestamp(segment.size)
+        return log.replacement.open(segment).first_timestamp(segment.size)
     except SegmentGone:
         return 1 << 62

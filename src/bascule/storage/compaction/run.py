@@ -1,4 +1,4 @@
-"""One run over one log: map the dirty part, rewrite what lies below, note how far it is clean."""
+"""One compaction run of one log: map the dirty part, rewrite segments, store the clean offset."""
 
 from __future__ import annotations
 
@@ -10,31 +10,31 @@ from typing import Final, TypeAlias
 from bascule.errors import CorruptData
 from bascule.host.api import Files
 from bascule.record.header import HEADER_BYTES, read_header
-from bascule.storage.compaction import swap
+from bascule.storage.compaction import replacement_manifest
+from bascule.storage.compaction.batch_filter import BatchFilter
 from bascule.storage.compaction.clean_offset import (
     CleanOffset,
     has_gaps,
     read_clean_offset,
     write_clean_offset,
 )
-from bascule.storage.compaction.filter import BatchFilter
 from bascule.storage.compaction.keys.key_map import KeyMap
-from bascule.storage.compaction.output import Output
+from bascule.storage.compaction.segment_writer import SegmentWriter
 from bascule.storage.compaction.windows import Window, windows
-from bascule.storage.index.segment_lookup import locate
+from bascule.storage.index.segment_lookup import locate_batch
 from bascule.storage.partition_log import PartitionLog
 from bascule.storage.segment import INDEX_INTERVAL_BYTES, Contents, Segment
 from bascule.storage.segments import SegmentGone
 
 MAP_BYTES_MAX: Final = 512 << 20
 Closed: TypeAlias = tuple[Segment, int]
-"""A segment that is no longer written, and the offset it ends at."""
+"""A closed segment and its end offset."""
 UNLOCKED: Final[AbstractContextManager[object]] = nullcontext()
 
 
 @dataclass(frozen=True, slots=True)
 class CompactionConfig:
-    """What one run may take and has to keep."""
+    """The settings of one run."""
 
     segment_bytes_max: int
     tombstone_retention_ms: int
@@ -43,30 +43,30 @@ class CompactionConfig:
 
 
 @dataclass(slots=True)
-class Compacted:
-    """What a run did so far."""
+class CompactionProgress:
+    """What a run has done so far."""
 
     bytes_read: int = 0
     bytes_written: int = 0
     bytes_removed: int = 0
-    """By which the log became smaller."""
+    """Decrease of the log's size."""
     records_removed: int = 0
     segments_removed: int = 0
-    """By which they became fewer."""
+    """Decrease of the number of segments."""
     keys: int = 0
     """Keys of the dirty part."""
     map_bytes: int = 0
     map_is_full: bool = False
-    """The map had no room for the whole dirty part; the next run goes on there."""
+    """Whether the map had no room for the whole dirty part. The next run continues there."""
     clean_offset: int = 0
 
 
-class _Replaced(Exception):
-    """The log was truncated or reset meanwhile; the run ends. Never leaves this module."""
+class _LogTruncated(Exception):
+    """The log was truncated or reset during the run, which ends. Never leaves this module."""
 
 
 class Compaction:
-    """One run; `steps` does the work. One thread at a time, and one run of a log at a time."""
+    """One run; `steps` does the work. One run of a log at a time, on one thread at a time."""
 
     def __init__(
         self,
@@ -79,10 +79,10 @@ class Compaction:
         secret: bytes,
         lock: AbstractContextManager[object] = UNLOCKED,
     ) -> None:
-        """Clean up to `end_offset`, the end of one of the log's closed segments.
+        """Compact up to `end_offset`, the end of one of the log's closed segments.
 
-        `secret` is 16 random bytes. `lock` is held while files get other names: nothing else may
-        write a checkpoint or remove segments meanwhile.
+        `secret` is 16 random bytes. `lock` is held while files are renamed. It must exclude
+        checkpoints and other removals of segments.
         """
         self._files = files
         self._log = log
@@ -91,24 +91,24 @@ class Compaction:
         self._now_ms = now_ms
         self._secret = secret
         self._lock = lock
-        self._replaced = log.replaced
-        self.done = Compacted()
+        self._truncation_version = log.truncation_version
+        self.done = CompactionProgress()
 
     def steps(self) -> Generator[int, None, None]:
-        """Do the work in steps of about a MiB; yields the bytes that each read and wrote.
+        """Do the work in steps of about 1 MiB; yields the bytes that each step read and wrote.
 
-        May be left off after any of them: nothing is lost but the work since the last swap. A run
-        ends early where the log is truncated or reset beside it.
+        The caller may stop after any step. It loses only the work since the last segment
+        replacement. The run ends early if the log is truncated or reset meanwhile.
 
-        Raises: CorruptData naming file and byte, OSError, LogFailed, Closed. Swaps that were
-        complete stay so, and the next run settles what is not.
+        Raises: CorruptData naming file and byte, OSError, LogFailed, Closed. Completed replacements
+        remain. The next run completes or undoes an incomplete one.
         """
         try:
             yield from self._steps()
-        except _Replaced:
+        except _LogTruncated:
             self._discard()
         except CorruptData:
-            if self._log.replaced == self._replaced:
+            if self._log.truncation_version == self._truncation_version:
                 raise
             self._discard()
 
@@ -116,15 +116,15 @@ class Compaction:
         log, files = self._log, self._files
         with self._lock:
             log.check_open()
-            self._replaced = log.replaced
-            log.swaps.settle()
+            self._truncation_version = log.truncation_version
+            log.replacement.recover()
             clean = read_clean_offset(files, log.directory)
             if not has_gaps(files, log.directory):
                 write_clean_offset(files, log.directory, clean)
             log.allow_gaps()
         start = max(clean.offset, log.start_offset)
-        closed = log.swaps.closed_segments()
-        # A log may start, or be clean up to, the middle of a segment: what is read begins below.
+        closed = log.replacement.closed_segments()
+        # The log start or the clean offset may lie within a segment, which is read from below it.
         lowest = min((s.base_offset for s, end in closed if end > start), default=start)
         keys = KeyMap(
             bytes_max=self._config.map_bytes_max,
@@ -132,7 +132,7 @@ class Compaction:
             records_max=max(self._end_offset - lowest, 0),
         )
         end = yield from self._map(keys, start)
-        survivors = BatchFilter(
+        batch_filter = BatchFilter(
             keys,
             end_offset=end,
             start_offset=log.start_offset,
@@ -140,25 +140,25 @@ class Compaction:
             tombstone_retention_ms=self._config.tombstone_retention_ms,
             tail=log.end.offset if log.end.position == 0 else None,
         )
-        below = [(s, stop) for s, stop in log.swaps.closed_segments() if s.base_offset < end]
+        below = [(s, stop) for s, stop in log.replacement.closed_segments() if s.base_offset < end]
         for group in grouped(below, self._config.segment_bytes_max):
-            yield from self._replace(group, survivors)
+            yield from self._replace(group, batch_filter)
         self.done.clean_offset = end
         with self._lock:
             self._check_log()
-            write_clean_offset(files, log.directory, CleanOffset(end, survivors.horizon_ms))
+            write_clean_offset(files, log.directory, CleanOffset(end, batch_filter.horizon_ms))
 
     def _map(self, keys: KeyMap, start: int) -> Generator[int, None, int]:
-        """Take the dirty part into the map; returns the offset up to where it is there."""
+        """Add the dirty part to the map; returns the offset up to which it was added."""
         log, done = self._log, self.done
         end = start
-        for segment, segment_end in log.swaps.closed_segments():
+        for segment, segment_end in log.replacement.closed_segments():
             if segment_end <= start or segment.base_offset >= self._end_offset:
                 continue
             try:
-                contents = log.swaps.open(segment)
+                contents = log.replacement.open(segment)
             except SegmentGone:
-                continue  # Retention has passed by.
+                continue  # Retention removed the segment.
             for window in self._read(segment, contents, segment_end, from_offset=start):
                 reached = keys.add(window, origin=contents.file.path)
                 done.bytes_read += reached
@@ -174,12 +174,12 @@ class Compaction:
     def _read(
         self, segment: Segment, contents: Contents, end_offset: int, *, from_offset: int = 0
     ) -> Iterator[Window]:
-        """The windows of a segment from the batch on that holds an offset, or follows it."""
+        """The windows of a segment, from the batch that contains an offset, or follows it."""
         position, offset = 0, segment.base_offset
         if from_offset > offset:
-            place = locate(contents, from_offset, segment.size, nowait=False)
-            assert place is not None, "only nowait finds nothing"
-            position = place.position
+            location = locate_batch(contents, from_offset, segment.size, nowait=False)
+            assert location is not None, "only nowait finds nothing"
+            position = location.position
             if position < segment.size:
                 offset = read_header(contents.file.read_at(position, HEADER_BYTES)).base_offset
         return windows(
@@ -189,43 +189,46 @@ class Compaction:
             offset=offset,
             end_offset=end_offset,
             epochs=self._log.epochs,
-            vouched=segment.vouched,
+            verified=segment.verified,
         )
 
-    def _replace(self, group: list[Closed], survivors: BatchFilter) -> Iterator[int]:
-        """Put one new segment in the place of some, where anything in them goes."""
-        swaps = self._log.swaps
+    def _replace(self, group: list[Closed], batch_filter: BatchFilter) -> Iterator[int]:
+        """Replace consecutive segments by one new segment, if that removes anything."""
+        replacement = self._log.replacement
         while group:
             try:
-                added = yield from self._rewrite(group, survivors)
+                added = yield from self._rewrite(group, batch_filter)
                 if added is not None:
-                    self._swap([segment for segment, _ in group], added)
+                    self._commit_replacement([segment for segment, _ in group], added)
                 return
             except SegmentGone:
-                # Retention took some meanwhile; the others are still to be cleaned.
-                group = [closed for closed in group if swaps.holds(closed[0])]
+                # Retention removed some of the segments. Compact the others.
+                group = [closed for closed in group if replacement.holds(closed[0])]
             finally:
-                self.done.records_removed = survivors.records_removed
+                self.done.records_removed = batch_filter.records_removed
 
     def _rewrite(
-        self, group: list[Closed], survivors: BatchFilter
+        self, group: list[Closed], batch_filter: BatchFilter
     ) -> Generator[int, None, Segment | None]:
-        """Write what stays of some segments beside them; None where that is all of one segment."""
+        """Write the records to keep of some segments to a new segment.
+
+        None if it is one segment and all of its records are kept.
+        """
         log, done = self._log, self.done
-        output: Output | None = None
-        changed = survivors.batches_changed
+        writer: SegmentWriter | None = None
+        changed = batch_filter.batches_changed
         complete = False
         try:
             if len(group) > 1:
-                output = self._output(group[0][0])
+                writer = self._segment_writer(group[0][0])
             for segment, segment_end in group:
-                contents = log.swaps.open(segment)
+                contents = log.replacement.open(segment)
                 for window in self._read(segment, contents, segment_end):
                     before = done.bytes_written
-                    output = self._filter(window, survivors, output, contents, segment, changed)
+                    writer = self._filter(window, batch_filter, writer, contents, segment, changed)
                     done.bytes_read += window.end
                     yield window.end + done.bytes_written - before
-            added = None if output is None else output.complete()
+            added = None if writer is None else writer.complete()
             complete = True
             return added
         finally:
@@ -235,65 +238,67 @@ class Compaction:
     def _filter(
         self,
         window: Window,
-        survivors: BatchFilter,
-        output: Output | None,
+        batch_filter: BatchFilter,
+        writer: SegmentWriter | None,
         contents: Contents,
         segment: Segment,
         changed: int,
-    ) -> Output | None:
-        """Write what stays of a window. While everything does, there is no output yet."""
+    ) -> SegmentWriter | None:
+        """Write the records to keep of a window. A writer is created at the first change."""
         origin = contents.file.path
-        if output is None:
+        if writer is None:
             pieces: list[bytes] = []
-            survivors.apply(window, lambda piece: pieces.append(bytes(piece)), origin=origin)
-            if survivors.batches_changed == changed:
+            batch_filter.apply(window, lambda piece: pieces.append(bytes(piece)), origin=origin)
+            if batch_filter.batches_changed == changed:
                 return None
-            output = self._output(segment)
-            output.copy(contents.file, window.position)
+            writer = self._segment_writer(segment)
+            writer.copy(contents.file, window.position)
             for piece in pieces:
-                output.write(piece)
-            self.done.bytes_written += output.size
-            return output
-        size = output.size
-        survivors.apply(window, output.write, origin=origin)
-        self.done.bytes_written += output.size - size
-        return output
+                writer.write(piece)
+            self.done.bytes_written += writer.size
+            return writer
+        size = writer.size
+        batch_filter.apply(window, writer.write, origin=origin)
+        self.done.bytes_written += writer.size - size
+        return writer
 
-    def _output(self, segment: Segment) -> Output:
-        return Output(
+    def _segment_writer(self, segment: Segment) -> SegmentWriter:
+        return SegmentWriter(
             self._files,
             self._log.directory,
             segment.base_offset,
             index_interval_bytes=self._config.index_interval_bytes,
         )
 
-    def _swap(self, group: list[Segment], added: Segment) -> None:
+    def _commit_replacement(self, group: list[Segment], added: Segment) -> None:
         with self._lock:
             self._check_log()
             try:
-                self._log.swaps.replace(group, added)
+                self._log.replacement.replace(group, added)
             except SegmentGone:
                 self._discard()
                 raise
-        self.done.bytes_removed += sum(segment.size for segment in group) - added.size
+        # Where records only get a delete horizon, the segment becomes a little larger.
+        smaller_by = sum(segment.size for segment in group) - added.size
+        self.done.bytes_removed += max(smaller_by, 0)
         self.done.segments_removed += len(group) - 1
 
     def _check_log(self) -> None:
-        """Raises: LogFailed, Closed; _Replaced where the map may hold keys that were cut off."""
+        """Raises: LogFailed, Closed; _LogTruncated if the map may contain truncated records."""
         self._log.check_open()
-        if self._log.replaced != self._replaced:
-            raise _Replaced
+        if self._log.truncation_version != self._truncation_version:
+            raise _LogTruncated
 
     def _discard(self) -> None:
-        """Remove what was written in vain; what that leaves behind, the next run does away with."""
+        """Remove the unused new files. The next run removes those that remain after an error."""
         try:
-            swap.discard(self._files, self._log.directory)
+            replacement_manifest.discard(self._files, self._log.directory)
         except OSError:
             pass
 
 
 def grouped(segments: Iterable[Closed], bytes_max: int) -> Iterator[list[Closed]]:
-    """Neighbours that together have at most `bytes_max` bytes; a larger one stays alone."""
+    """Groups of consecutive segments of at most `bytes_max` bytes. A larger segment is alone."""
     group: list[Closed] = []
     size = 0
     for closed in segments:

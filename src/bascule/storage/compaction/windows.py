@@ -1,4 +1,4 @@
-"""A segment read in large pieces that end with a whole batch, each batch's CRC checked."""
+"""Read a segment in large windows of whole batches, and check each batch's CRC."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from bascule.storage.scan import check_epoch, check_offset, scan_batches
 from bascule.storage.segment import Contents
 
 READ_BYTES: Final = 1 << 20
-"""What the processor's second cache holds: every byte is looked at more than once."""
-FAR: Final = 1 << 61
-"""Beyond every file: the only entries wanted are those behind gaps."""
+"""Fits the processor's L2 cache, because every byte is read more than once."""
+NO_INTERVAL_ENTRY: Final = 1 << 61
+"""A position beyond every file, so that only batches after gaps get an index entry."""
 
 
 class Window(NamedTuple):
-    """Whole batches, checked: bytes [0, end) of `data`, from byte `position` of the file on."""
+    """Checked whole batches: bytes [0, end) of `data`. `data` begins at `position` of the file."""
 
     data: memoryview
     position: int
     end: int
     end_offset: int
-    """Where its last batch ends."""
+    """The end offset of its last batch."""
 
 
 def windows(
@@ -37,24 +37,26 @@ def windows(
     offset: int,
     end_offset: int,
     epochs: LeaderEpochs,
-    vouched: bool,
+    verified: bool,
 ) -> Iterator[Window]:
-    """Read the batches of bytes [start, end) of a segment, which lie in [offset, end_offset).
+    """Read the batches of bytes [start, end) of a segment, with offsets in [offset, end_offset).
 
-    Checks what the CRCs leave out, too: the order of their offsets, and their leader epochs; and,
-    unless the segment was `vouched` for, that the index knows each batch behind a gap.
+    Checks the CRCs and what they do not cover: the order of offsets and the leader epochs. Unless
+    the segment is `verified`, checks that each batch after a gap has an index entry.
 
-    Raises: CorruptData at the first byte that is not what was written, OSError.
+    Raises: CorruptData naming the file and the first damaged byte, OSError.
     """
     file = contents.file
-    # Room for an entry per batch: each one behind a gap takes one.
+    # Room for an entry per batch, because each batch after a gap gets one.
     entries = array("q", bytes(8 * _hot.ENTRY_FIELDS * (READ_BYTES // HEADER_BYTES + 1)))
     position = start
     while position < end:
         data = memoryview(file.read_at(position, min(READ_BYTES, end - position)))
-        state = array("q", (0, offset, -1, 0, FAR))
+        state = array("q", (0, offset, -1, 0, NO_INTERVAL_ENTRY))
         epoch, epoch_end = epochs.span(offset)
-        _hot.check_batches(data, 0, offset, epoch, epoch_end, True, FAR, entries, state)
+        _hot.check_batches(
+            data, 0, offset, epoch, epoch_end, True, NO_INTERVAL_ENTRY, entries, state
+        )
         reached, after, _, count, _ = state
         if reached == 0:
             _, header = next(scan_batches(file, start=position, end=end))
@@ -64,7 +66,7 @@ def windows(
             reached, after = len(data), header.end_offset
             count = int(header.base_offset != offset)
             entries[0], entries[1] = header.base_offset, 0
-        if not vouched:
+        if not verified:
             _check_gaps(contents, position, entries[: count * _hot.ENTRY_FIELDS])
         if after > end_offset:
             raise CorruptData(file.path, position, f"batches up to offset {end_offset}", str(after))
@@ -74,13 +76,13 @@ def windows(
 
 
 def _check_gaps(contents: Contents, origin: int, entries: array[int]) -> None:
-    """Check that batches whose offset does not continue are where they were written."""
+    """Check that each batch after a gap has an index entry with its base offset."""
     for base, at in zip(
         entries[:: _hot.ENTRY_FIELDS], entries[1 :: _hot.ENTRY_FIELDS], strict=True
     ):
         known = contents.offsets.key_of(origin + at)
         if known != base:
-            entry = "no gap" if known is None else f"base offset {known}"
+            entry = "no batch after a gap" if known is None else f"base offset {known}"
             raise CorruptData(
-                contents.file.path, origin + at, f"{entry}, as the index says", str(base)
+                contents.file.path, origin + at, f"{entry}, by the index", f"base offset {base}"
             )

@@ -1,1 +1,1 @@
-"""The two sparse indexes of a segment: pairs of numbers that never fall, in a file of blocks."""
+"""The two sparse indexes of a segment: pairs of non-decreasing numbers, in a file of blocks."""

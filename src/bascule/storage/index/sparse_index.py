@@ -1,6 +1,7 @@
-"""A sorted list of pairs of integers: grows at its end, read beside that, kept in a file of blocks.
+"""A sorted list of pairs of integers, stored in a file of blocks.
 
-Both indexes of a segment are of this shape; docs/formats.md draws the file.
+One thread appends pairs while other threads read. Both indexes of a segment have this form.
+docs/formats.md describes the file.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ CHECKED_FROM: Final = 4
 
 
 class Covered(NamedTuple):
-    """How far an index knows its segment: up to this position, offset and largest timestamp."""
+    """How much of a segment an index covers: up to which position, offset and largest timestamp."""
 
     position: int
     offset: int
@@ -34,7 +35,7 @@ IndexT = TypeVar("IndexT", bound="SparseIndex")
 
 
 class Decoded(NamedTuple, Generic[IndexT]):
-    """What an index file held before its first damage."""
+    """The content of an index file up to its first damage."""
 
     pairs: IndexT
     covered: Covered
@@ -42,9 +43,9 @@ class Decoded(NamedTuple, Generic[IndexT]):
 
 
 class SparseIndex:
-    """Pairs (key, value), both never falling.
+    """Pairs (key, value). Neither keys nor values decrease.
 
-    One thread adds; any thread looks up. The arrays are replaced when they grow, and a slot is
+    One thread adds pairs, and any thread reads. Arrays are replaced when they grow. A pair is
     written before the count that makes it visible.
     """
 
@@ -53,7 +54,7 @@ class SparseIndex:
     SUFFIX: ClassVar[str]
 
     def __init__(self, keys: array[int] | None = None, values: array[int] | None = None) -> None:
-        """With `keys` and `values` of one length as its entries."""
+        """Its entries are `keys` and `values`, which have the same length."""
         first, second = array("q") if keys is None else keys, values or array("q")
         self._view: tuple[array[int], array[int], int] = (first, second, len(first))
 
@@ -91,7 +92,7 @@ class SparseIndex:
         return FILE_HEADER.pack(self.MAGIC, base_offset)
 
     def encode_block(self, covered: Covered, *, start: int, end: int) -> bytes:
-        """Encode entries [start, end) as one block that says how far the index knows the log."""
+        """Encode entries [start, end) as one block, with what the index covers."""
         keys, values, _ = self._view
         pairs = [n for pair in zip(keys[start:end], values[start:end], strict=True) for n in pair]
         block = bytearray(BLOCK_HEADER.size + 8 * len(pairs))
@@ -102,7 +103,7 @@ class SparseIndex:
 
     @classmethod
     def decode(cls, data: bytes, *, path: str, base_offset: int) -> Decoded[Self]:
-        """Read a whole file up to the first block that is not what was written."""
+        """Read a whole file up to the first damaged block."""
         index = cls()
         covered = Covered(0, base_offset, -1)
         try:
@@ -144,7 +145,9 @@ def _check_block(
     """Check one block's bounds, CRC and progress; return its end, entry count and coverage."""
     left = len(data) - position
     if left < BLOCK_HEADER.size:
-        raise CorruptData(path, position, f"a block header of {BLOCK_HEADER.size} bytes", str(left))
+        raise CorruptData(
+            path, position, f"a block header of {BLOCK_HEADER.size} bytes", f"{left} bytes"
+        )
     crc, count, *rest = BLOCK_HEADER.unpack_from(data, position)
     end = position + BLOCK_HEADER.size + count * ENTRY_BYTES
     if end > len(data):

@@ -9,9 +9,9 @@ from bascule.storage.index.sparse_index import SparseIndex
 
 
 class TimeIndex(SparseIndex):
-    """Entries (t, base offset of a batch): no record of this segment before the batch is above t.
+    """Entries (t, base offset of a batch): t is the largest timestamp in the segment before it.
 
-    Kafka keeps the same pairs, with the offset of the record that brought the timestamp.
+    Kafka's time index has the offset of the record with that timestamp instead.
     """
 
     __slots__ = ()
@@ -19,13 +19,13 @@ class TimeIndex(SparseIndex):
     SUFFIX: ClassVar[str] = ".timeindex"
 
     def offset_before(self, timestamp: int) -> int | None:
-        """An offset at or before the first record of at least `timestamp`; None: the beginning."""
+        """An offset at or before the first record with at least `timestamp`; None: the start."""
         keys, offsets, count = self._view
         at = bisect_left(keys, timestamp, 0, count) - 1
         return offsets[at] if at >= 0 else None
 
     def entry_before(self, end_offset: int) -> tuple[int, int | None]:
-        """The last entry (t, offset) whose offset is below `end_offset`, else (-1, None)."""
+        """The last entry (t, offset) with an offset below `end_offset`, or (-1, None)."""
         keys, offsets, _ = self._view
         at = self.count_below(end_offset) - 1
         return (keys[at], offsets[at]) if at >= 0 else (-1, None)

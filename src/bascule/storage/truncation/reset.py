@@ -1,6 +1,6 @@
-"""A log that is thrown away and begins again, empty, at another offset: in one step.
+"""Reset of a log: atomically replace it by an empty log that starts at another offset.
 
-The file `reset` has the format of `checkpoint` and holds the checkpoint of the empty log.
+The file `reset` has the format of `checkpoint`. It holds the checkpoint of the empty log.
 """
 
 from __future__ import annotations
@@ -19,24 +19,25 @@ from bascule.storage.checkpoint import (
     encode_checkpoint,
     replace_file,
 )
-from bascule.storage.compaction import clean_offset, swap
+from bascule.storage.compaction import clean_offset, replacement_manifest
 from bascule.storage.index.offset_index import OffsetIndex
 from bascule.storage.index.time_index import TimeIndex
 from bascule.storage.segment import LOG_SUFFIX, segment_path
-from bascule.storage.truncation.cut import new_path
+from bascule.storage.truncation.truncation_plan import new_segment_path
 
 FILE_NAME: Final = "reset"
 _REMOVED: Final = (
-    epochs_file.FILE_NAME, synced_mark.FILE_NAME, clean_offset.FILE_NAME, swap.FILE_NAME,
-    GAPS_FILE_NAME,
+    epochs_file.FILE_NAME, synced_mark.FILE_NAME, clean_offset.FILE_NAME,
+    replacement_manifest.FILE_NAME, GAPS_FILE_NAME,
 )  # fmt: skip
 _REMOVED_SUFFIXES: Final = (
-    LOG_SUFFIX, OffsetIndex.SUFFIX, TimeIndex.SUFFIX, swap.CLEANED_SUFFIX, NEW_SUFFIX,
+    LOG_SUFFIX, OffsetIndex.SUFFIX, TimeIndex.SUFFIX, replacement_manifest.CLEANED_SUFFIX,
+    NEW_SUFFIX,
 )  # fmt: skip
 
 
 def empty_log(offset: int, *, now_ms: int) -> Checkpoint:
-    """The checkpoint of a log that begins and ends at `offset`."""
+    """The checkpoint of an empty log that starts at `offset`."""
     return Checkpoint(
         clean=False,
         high_watermark=offset,
@@ -50,15 +51,15 @@ def empty_log(offset: int, *, now_ms: int) -> Checkpoint:
 
 
 def commit(files: Files, directory: str, checkpoint: Checkpoint) -> None:
-    """Let the log of `checkpoint` take the place of this one: from here on `finish` completes it.
+    """Commit the reset to the log of `checkpoint`. After a crash `finish` completes it.
 
-    Raises: OSError; whether it has happened is then not known before `undo` has returned.
+    Raises: OSError. It is then unknown whether the reset is committed, until `undo` has returned.
     """
     replace_file(files, f"{directory}/{FILE_NAME}", encode_checkpoint(checkpoint))
 
 
 def undo(files: Files, directory: str) -> None:
-    """Let a reset whose `commit` failed not have happened. Raises: OSError."""
+    """Undo a reset whose `commit` failed. Raises: OSError."""
     for name in (FILE_NAME, FILE_NAME + NEW_SUFFIX):
         if files.exists(f"{directory}/{name}"):
             files.remove(f"{directory}/{name}")
@@ -66,17 +67,17 @@ def undo(files: Files, directory: str) -> None:
 
 
 def finish(files: Files, directory: str) -> None:
-    """Complete a reset that was committed; nothing to do where none was.
+    """Complete a committed reset. Does nothing if there is none.
 
-    May be called any number of times, and at every opening before anything else is read.
+    Idempotent. Opening a log calls it before it reads anything else.
 
-    Raises: CorruptData where both records of the file are damaged, OSError.
+    Raises: CorruptData if both records of the file are damaged, OSError.
     """
     path = f"{directory}/{FILE_NAME}"
     if not files.exists(path):
         return
     checkpoint = decode_checkpoint(files.read_bytes(path), path=path)
-    new = new_path(directory, checkpoint.recovery_segment)
+    new = new_segment_path(directory, checkpoint.recovery_segment)
     for name in files.list_dir(directory):
         is_of_log = name in _REMOVED or name.endswith(_REMOVED_SUFFIXES)
         if is_of_log and f"{directory}/{name}" != new:
@@ -84,7 +85,7 @@ def finish(files: Files, directory: str) -> None:
     if not files.exists(new):
         files.open(new, create=True)
     files.rename(new, segment_path(directory, checkpoint.recovery_segment))
-    # Before the checkpoint: it must not stand beside anything of the old log.
+    # Sync the removals first: the checkpoint must not appear beside files of the old log.
     files.sync_dir(directory)
     files.rename(path, f"{directory}/{checkpoint_file.FILE_NAME}")
     files.sync_dir(directory)

@@ -1,1 +1,1 @@
-"""The key map: which record of each key is the newest, in bounded memory."""
+"""The key map: the latest offset of each key, in bounded memory."""

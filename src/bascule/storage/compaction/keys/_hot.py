@@ -1,10 +1,10 @@
-"""The key map: remember the newest offset of each key, and judge records by it.
+"""The key map: store the latest offset of each key, and decide which records to keep.
 
-The map is a table of slots of three 64-bit words: 128 bits of keyed hash, then offset + 1 (0: the
-slot is free). Collisions go to the next slot. A key is known by its hash alone; the hash is
-SipHash-2-4 with a secret seed, so nobody can choose two keys that fall together.
+The map is an open-addressing table. A slot has three 64-bit words: 128 bits of hash, then
+offset + 1 (0: the slot is free). On a collision the next slot is used. The map compares hashes, not
+keys. The hash is SipHash-2-4 with a secret seed, so nobody can construct two keys with one hash.
 
-Callers have checked each batch's header and CRC; the records within are range-checked here.
+Callers have checked each batch's header and CRC. The records within are range-checked here.
 """
 
 from __future__ import annotations
@@ -24,30 +24,30 @@ IS_COMPILED: bool = cython.compiled
 
 SLOT_WORDS = 3
 SEED_WORDS = 4
-"""Of `seed`: the state SipHash begins with, its constants and the secret already in it."""
+"""Length of `seed`: the initial state of SipHash, computed from its constants and the secret."""
 HASH_WORDS = 3 * 256
 """Length of the scratch array `hashes`."""
 ROW_WORDS = 2 * 256
 """Length of the scratch array `rows`: each record's offset and kind. Records are looked up 256 at
-a time: the memory their slots are in is asked for before it is needed."""
+a time, so that the memory of their slots can be prefetched."""
 
 DONE = 0
 FULL = 1
 """There may be no room for the batch at the position reached."""
-PACKED = 2
-"""The batch at the position reached is compressed: repeat with the plain one."""
+COMPRESSED = 2
+"""The batch at the position reached is compressed: repeat with the decompressed batch."""
 MALFORMED = 3
-"""The batch at the position reached holds a record that cannot be."""
+"""The batch at the position reached has a malformed record."""
 
 DROP = 0
 KEEP = 1
 KEEP_UNTIL_HORIZON = 2
-"""Verdicts: the last one is on the newest tombstone of its key."""
+"""Actions for records. The last one is for a tombstone that is the latest record of its key."""
 COPY_WHOLE = -1
 DROP_WHOLE = -2
-"""In place of the index of a batch's first verdict."""
+"""Actions for whole batches, in place of the index of a batch's first action."""
 PLAN_FIELDS = 3
-"""Numbers per batch of `plans`: its start and end, and the index of its first verdict."""
+"""Numbers per batch of `plans`: its start and end, and the index of its first action."""
 
 
 @cython.cfunc
@@ -103,7 +103,7 @@ def _word(buf: cython.const[cython.uchar][::1], at: cython.Py_ssize_t):
 @cython.exceptval(check=False)
 @cython.returns((cython.ulonglong, cython.ulonglong, cython.ulonglong, cython.ulonglong))
 def _round(v0: cython.ulonglong, v1: cython.ulonglong, v2: cython.ulonglong, v3: cython.ulonglong):
-    """One SipRound. The masks are for the interpreted twin, whose numbers have no end."""
+    """One SipRound. The interpreted twin needs the masks, because its integers are unbounded."""
     m: cython.ulonglong = 0xFFFFFFFF
     m |= m << 32
     v0 = (v0 + v1) & m
@@ -135,7 +135,7 @@ def _hash(
     length: cython.Py_ssize_t,
     seed: cython.const[cython.ulonglong][::1],
 ):
-    """SipHash-2-4 of 128 bits (Aumasson and Bernstein) from a seeded state; checked by callers."""
+    """SipHash-2-4 with 128 bits (Aumasson and Bernstein). The caller has checked the range."""
     v0: cython.ulonglong = seed[0]
     v1: cython.ulonglong = seed[1]
     v2: cython.ulonglong = seed[2]
@@ -178,7 +178,7 @@ def _hash(
 def hash_key(
     key: cython.const[cython.uchar][::1], seed: cython.const[cython.ulonglong][::1]
 ) -> tuple[int, int]:
-    """The two words a key is known by; `seed` has `SEED_WORDS` words."""
+    """The two words of a key's hash; `seed` has `SEED_WORDS` words."""
     h0: cython.ulonglong
     h1: cython.ulonglong
     h0, h1 = _hash(key, 0, len(key), seed)
@@ -191,7 +191,7 @@ def hash_key(
 @cython.exceptval(check=False)
 @cython.returns(cython.Py_ssize_t)
 def _slot(h0: cython.ulonglong, slots: cython.ulonglong):
-    """The slot a hash begins to look in: rising with the hash, so that growing is one sweep."""
+    """The first slot to probe for a hash. Monotonic in the hash, so that growing is sequential."""
     at: cython.ulonglong
     at = ((h0 >> 32) * slots) >> 32
     return at
@@ -209,7 +209,7 @@ def _find(
     h0: cython.ulonglong,
     h1: cython.ulonglong,
 ):
-    """The word where the slot of this hash begins, or of the free one it would take."""
+    """The index of the first word of this hash's slot, or of the free slot for it."""
     slot: cython.Py_ssize_t = _slot(h0, slots)
     at: cython.Py_ssize_t = 3 * slot
     while table[at + 2] != 0 and (table[at] != h0 or table[at + 1] != h1):
@@ -226,16 +226,16 @@ def _find(
 @cython.boundscheck(False)
 @cython.exceptval(check=False)
 @cython.returns(cython.void)
-def _touch(
+def _prefetch_slots(
     table: cython.ulonglong[::1],
     slots: cython.Py_ssize_t,
     hashes: cython.ulonglong[::1],
     rows: cython.longlong[::1],
     count: cython.Py_ssize_t,
 ):
-    """Read where each hash begins to look: independent reads, so the memory serves many at once.
+    """Read the first slot to probe of each hash. The reads are independent and run in parallel.
 
-    What was read is kept, or the compiler would leave the reads out.
+    Stores the values in `hashes`, otherwise the compiler would remove the reads.
     """
     row: cython.Py_ssize_t
     at: cython.Py_ssize_t
@@ -251,7 +251,7 @@ def _touch(
 @cython.boundscheck(False)
 @cython.exceptval(check=False)
 @cython.returns((cython.Py_ssize_t, cython.Py_ssize_t))
-def _walk(
+def _scan_records(
     buf: cython.const[cython.uchar][::1],
     at: cython.Py_ssize_t,
     end: cython.Py_ssize_t,
@@ -262,10 +262,10 @@ def _walk(
     hashes: cython.ulonglong[::1],
     rows: cython.longlong[::1],
 ):
-    """Put up to `count` records from `at` on into the scratch rows from `first` on.
+    """Parse up to `count` records from `at` on into the scratch rows from `first` on.
 
-    Returns the row behind the last one and the position reached, -1 where a record cannot be. A
-    record's kind is 0 without a key, 1 with a value, 2 for a tombstone.
+    Returns the row after the last one and the position reached, or -1 for a malformed record. A
+    record's kind is 0 without a key, 1 with key and value, 2 for a tombstone.
     """
     row: cython.Py_ssize_t = first
     last: cython.Py_ssize_t = min(256, first + count)
@@ -315,19 +315,19 @@ def _walk(
 @cython.boundscheck(False)
 @cython.exceptval(check=False)
 @cython.returns(cython.Py_ssize_t)
-def _remember(
+def _insert_rows(
     table: cython.ulonglong[::1],
     slots: cython.Py_ssize_t,
     hashes: cython.ulonglong[::1],
     rows: cython.longlong[::1],
     count: cython.Py_ssize_t,
 ):
-    """Enter the scratch rows into the map; there is room. Returns how many keys are new."""
+    """Insert the scratch rows into the map, which has room. Returns the number of new keys."""
     row: cython.Py_ssize_t
     at: cython.Py_ssize_t
     added: cython.Py_ssize_t = 0
     mark: cython.ulonglong
-    _touch(table, slots, hashes, rows, count)
+    _prefetch_slots(table, slots, hashes, rows, count)
     for row in range(count):
         if rows[2 * row + 1] == 0:
             continue
@@ -352,11 +352,11 @@ def map_batches(
     rows: cython.longlong[::1],
     state: cython.longlong[::1],
 ) -> int:
-    """Remember the offset of each key's newest record, of whole batches in `buf` up to `end`.
+    """Store the latest offset of each key of the whole batches in `buf` up to `end`.
 
-    `state` is a position, where to begin, and the slots taken; it comes out brought up to date. A
-    batch that could take more than `slots_taken_max` slots is not begun. Control batches and those
-    with attributes unknown here are passed over.
+    `state` is the position to begin at and the slots in use; the function updates both. It stops
+    before a batch with which more than `slots_taken_max` slots could be in use. It skips control
+    batches and batches with unknown attributes.
     """
     at: cython.Py_ssize_t = state[0]
     stop: cython.Py_ssize_t
@@ -370,9 +370,9 @@ def map_batches(
     record_at: cython.Py_ssize_t
     status: cython.int = 0
     if end > len(buf) or slots_taken_max >= slots or len(state) < 2:
-        raise IndexError("buffers are too small for what is asked")
+        raise IndexError("buf, table or state is too small")
     if len(seed) < 4 or len(hashes) < 768 or len(rows) < 512:
-        raise IndexError("a scratch array is too small")
+        raise IndexError("seed, hashes or rows are too small")
     with cython.nogil:
         while at < end:
             status = 3
@@ -392,7 +392,7 @@ def map_batches(
                 status = 2
                 break
             if taken + pending + count > slots_taken_max:
-                taken += _remember(table, slots, hashes, rows, pending)
+                taken += _insert_rows(table, slots, hashes, rows, pending)
                 pending = 0
                 if taken + count > slots_taken_max:
                     status = 1
@@ -400,34 +400,34 @@ def map_batches(
             record_at = at + 61
             while count > 0:
                 before = pending
-                pending, record_at = _walk(
+                pending, record_at = _scan_records(
                     buf, record_at, stop, base, before, count, seed, hashes, rows
                 )
                 if record_at < 0:
                     break
                 count -= pending - before
                 if pending == 256:
-                    taken += _remember(table, slots, hashes, rows, pending)
+                    taken += _insert_rows(table, slots, hashes, rows, pending)
                     pending = 0
             if record_at != stop:
                 break
             at = stop
             status = 0
-        taken += _remember(table, slots, hashes, rows, pending)
+        taken += _insert_rows(table, slots, hashes, rows, pending)
     state[0] = at
     state[1] = taken
     return status
 
 
 def move_slots(old: cython.ulonglong[::1], new: cython.ulonglong[::1]) -> None:
-    """Fill `new`, a larger map of zeros, with what `old` holds."""
+    """Copy the entries of `old` to `new`, a larger map of zeros."""
     at: cython.Py_ssize_t
     to: cython.Py_ssize_t
     size: cython.Py_ssize_t = len(old) // 3
     slots: cython.Py_ssize_t = len(new) // 3
     row: cython.Py_ssize_t
     if slots <= size:
-        raise IndexError("the new map is no larger")
+        raise IndexError(f"the new map has {slots} slots, expected more than {size}")
     with cython.nogil:
         for row in range(size):
             at = 3 * row
@@ -443,7 +443,7 @@ def find_key(
     key: cython.const[cython.uchar][::1],
     seed: cython.const[cython.ulonglong][::1],
 ) -> int:
-    """The newest offset of a key, -1 where the map does not hold it."""
+    """The latest offset of a key, -1 if the map does not contain it."""
     h0: cython.ulonglong
     h1: cython.ulonglong
     mark: cython.longlong
@@ -458,34 +458,34 @@ def find_key(
 @cython.boundscheck(False)
 @cython.exceptval(check=False)
 @cython.returns(cython.void)
-def _judge(
+def _decide_actions(
     table: cython.ulonglong[::1],
     slots: cython.Py_ssize_t,
     hashes: cython.ulonglong[::1],
     rows: cython.longlong[::1],
     count: cython.Py_ssize_t,
     start_offset: cython.longlong,
-    verdicts: cython.uchar[::1],
+    actions: cython.uchar[::1],
     at: cython.Py_ssize_t,
 ):
-    """Write the verdicts on the scratch rows from `at` on."""
+    """Write the actions for the scratch rows to `actions` from `at` on."""
     row: cython.Py_ssize_t
     kind: cython.longlong
     mark: cython.longlong
-    verdict: cython.int
-    _touch(table, slots, hashes, rows, count)
+    action: cython.int
+    _prefetch_slots(table, slots, hashes, rows, count)
     for row in range(count):
         kind = rows[2 * row + 1]
-        verdict = 1
+        action = 1
         if rows[2 * row] < start_offset:
-            verdict = 0
+            action = 0
         elif kind != 0:
             mark = table[_find(table, slots, hashes[2 * row], hashes[2 * row + 1]) + 2]
-            verdict = kind if rows[2 * row] + 1 >= mark else 0
-        verdicts[at + row] = verdict
+            action = kind if rows[2 * row] + 1 >= mark else 0
+        actions[at + row] = action
 
 
-def judge_batches(
+def plan_batches(
     buf: cython.const[cython.uchar][::1],
     end: cython.Py_ssize_t,
     table: cython.ulonglong[::1],
@@ -494,38 +494,38 @@ def judge_batches(
     rows: cython.longlong[::1],
     end_offset: cython.longlong,
     start_offset: cython.longlong,
-    verdicts: cython.uchar[::1],
+    actions: cython.uchar[::1],
     plans: cython.longlong[::1],
     state: cython.longlong[::1],
 ) -> int:
-    """Say what stays of whole batches in `buf` up to `end`: `PLAN_FIELDS` numbers a batch, and a
-    verdict for each record of those that are looked into.
+    """Decide which records to keep of the whole batches in `buf` up to `end`.
 
-    A record goes that has a key of which the map holds a newer one, or that lies below
-    `start_offset`. Control batches, those with attributes unknown here and those from `end_offset`
-    on, where the map ends, stay whole.
+    Writes `PLAN_FIELDS` numbers per batch to `plans`, and an action for each record of the batches
+    that are not copied or dropped as a whole. A record is dropped if the map has a later record of
+    its key, or if it is below `start_offset`. Control batches, batches with unknown attributes and
+    batches from `end_offset` on, where the map ends, are kept as a whole.
 
-    `state` is a position, where to begin, and comes out as that and the number of batches planned.
-    Stops where `verdicts` or `plans` is full.
+    `state` is the position to begin at. On return it is the position reached and the number of
+    batches planned. Stops when `actions` or `plans` is full.
     """
     at: cython.Py_ssize_t = state[0]
     stop: cython.Py_ssize_t
     record_at: cython.Py_ssize_t
     pending: cython.Py_ssize_t = 0
     before: cython.Py_ssize_t
-    judged: cython.Py_ssize_t = 0
+    decided: cython.Py_ssize_t = 0
     plan: cython.Py_ssize_t = 0
     slots: cython.Py_ssize_t = len(table) // 3
-    room: cython.Py_ssize_t = len(verdicts)
+    room: cython.Py_ssize_t = len(actions)
     plans_end: cython.Py_ssize_t = len(plans) - 2
     length: cython.longlong
     base: cython.longlong
     count: cython.longlong
     status: cython.int = 0
     if end > len(buf) or slots < 1 or len(state) < 2:
-        raise IndexError("buffers are too small for what is asked")
+        raise IndexError("buf, table or state is too small")
     if len(seed) < 4 or len(hashes) < 768 or len(rows) < 512:
-        raise IndexError("a scratch array is too small")
+        raise IndexError("seed, hashes or rows are too small")
     with cython.nogil:
         while at < end:
             status = 3
@@ -537,12 +537,12 @@ def judge_batches(
             if length < 49 or length > end - at - 12 or count < 0 or base >> 62 != 0:
                 break
             stop = at + 12 + length
-            if plan >= plans_end or judged + pending + count > room:
+            if plan >= plans_end or decided + pending + count > room:
                 status = 1
                 break
             plans[plan] = at
             plans[plan + 1] = stop
-            plans[plan + 2] = judged + pending
+            plans[plan + 2] = decided + pending
             if base + _int32(buf, at + 23) < start_offset:
                 plans[plan + 2] = -2
             elif base >= end_offset or buf[at + 21] != 0 or buf[at + 22] & 0xB0:
@@ -554,23 +554,25 @@ def judge_batches(
                 record_at = at + 61
                 while count > 0:
                     before = pending
-                    pending, record_at = _walk(
+                    pending, record_at = _scan_records(
                         buf, record_at, stop, base, before, count, seed, hashes, rows
                     )
                     if record_at < 0:
                         break
                     count -= pending - before
                     if pending == 256:
-                        _judge(table, slots, hashes, rows, pending, start_offset, verdicts, judged)
-                        judged += pending
+                        _decide_actions(
+                            table, slots, hashes, rows, pending, start_offset, actions, decided
+                        )
+                        decided += pending
                         pending = 0
                 if record_at != stop:
                     break
             plan += 3
             at = stop
             status = 0
-        if pending <= room - judged:
-            _judge(table, slots, hashes, rows, pending, start_offset, verdicts, judged)
+        if pending <= room - decided:
+            _decide_actions(table, slots, hashes, rows, pending, start_offset, actions, decided)
     state[0] = at
     state[1] = plan // 3
     return status

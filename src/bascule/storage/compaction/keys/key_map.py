@@ -1,4 +1,4 @@
-"""Key -> offset of its newest record, for any number of keys in bounded memory."""
+"""Key -> offset of its latest record, in bounded memory."""
 
 from __future__ import annotations
 
@@ -15,29 +15,29 @@ SECRET_BYTES: Final = 16
 SLOT_BYTES: Final = 8 * _hot.SLOT_WORDS
 SLOTS_MIN: Final = 64
 GROWTH: Final = 4
-"""Each table is so many times the one before; the last two together take the whole bound."""
+"""Factor between the sizes of two tables. The last two tables together take the whole bound."""
 _SIP: Final = (0x736F6D6570736575, 0x646F72616E646F6D, 0x6C7967656E657261, 0x7465646279746573)
 _LONG_DIGEST: Final = 0xEE
-"""Tells SipHash's 128-bit form from the shorter one."""
+"""The initial state of SipHash's 128-bit variant differs by this constant."""
 
 
 def seed_words(secret: bytes) -> array[int]:
-    """The state SipHash begins with under a secret of 16 bytes."""
-    assert len(secret) == SECRET_BYTES, f"a secret of {len(secret)} bytes"
+    """The initial state of SipHash for a secret of 16 bytes."""
+    assert len(secret) == SECRET_BYTES, f"secret of {len(secret)} bytes, expected {SECRET_BYTES}"
     low, high = int.from_bytes(secret[:8], "little"), int.from_bytes(secret[8:], "little")
     return array("Q", (low ^ _SIP[0], high ^ _SIP[1] ^ _LONG_DIGEST, low ^ _SIP[2], high ^ _SIP[3]))
 
 
 class KeyMap:
-    """Filled batch by batch in the order of the log. One thread uses it."""
+    """Batches are added in the order of the log. For one thread."""
 
     def __init__(self, *, bytes_max: int, secret: bytes, records_max: int) -> None:
-        """`secret` is random; `records_max` bounds what will be added: no more is set aside."""
+        """`secret` is random. `records_max` bounds the records to add, and so the memory."""
         self.seed = seed_words(secret)
         self.hashes = array("Q", bytes(8 * _hot.HASH_WORDS))
         self.rows = array("q", bytes(8 * _hot.ROW_WORDS))
         size = max(SLOTS_MIN, bytes_max // SLOT_BYTES * GROWTH // (GROWTH + 1))
-        # Slots of the tables still to come, the next one last.
+        # Sizes of the following tables, in slots, the next one last.
         self._sizes = [min(size, max(SLOTS_MIN, records_max * 5 // 4 + 2))]
         while size // GROWTH >= SLOTS_MIN:
             size //= GROWTH
@@ -49,7 +49,7 @@ class KeyMap:
 
     @property
     def size_bytes(self) -> int:
-        """What the table takes."""
+        """Memory of the table."""
         return SLOT_BYTES * self._slots
 
     @property
@@ -57,7 +57,7 @@ class KeyMap:
         return len(self.table) // _hot.SLOT_WORDS
 
     def add(self, window: Window, *, origin: str) -> int:
-        """Take in the batches of a window; return where in it the map was full, or its end.
+        """Add the batches of a window; return the position at which the map was full, or the end.
 
         Raises: CorruptData naming `origin` and byte.
         """
@@ -74,7 +74,7 @@ class KeyMap:
                 raise CorruptData(
                     origin, window.position + at, "a batch of well-formed records", "other bytes"
                 )
-            if status == _hot.PACKED:
+            if status == _hot.COMPRESSED:
                 batch = window.data[at : at + read_header(window.data, at).total_bytes]
                 plain = memoryview(decompress_batch(batch, origin=origin))
                 inner = Window(plain, window.position + at, len(plain), window.end_offset)
@@ -86,7 +86,7 @@ class KeyMap:
                 return at
 
     def newest(self, key: bytes) -> int | None:
-        """The offset of the newest record of a key, None where none was added."""
+        """The offset of the latest record of a key, None if none was added."""
         offset = _hot.find_key(self.table, key, self.seed)
         return None if offset < 0 else offset
 

@@ -1,21 +1,21 @@
-"""A new segment on its way: written beside the old ones, checked and indexed before it counts."""
+"""Write a new segment beside the old ones, check it, and write its indexes."""
 
 from __future__ import annotations
 
 from typing import Final
 
 from bascule.host.api import File, Files
-from bascule.storage.compaction.swap import cleaned_path
+from bascule.storage.compaction.replacement_manifest import cleaned_path
 from bascule.storage.index.sparse_index import Covered
 from bascule.storage.segment import Contents, Segment
 
 COPY_BYTES: Final = 4 << 20
 SYNC_BYTES: Final = 64 << 20
-"""Written between two syncs, so that the last one does not keep every other writer waiting."""
+"""Bytes between two syncs, so that the last sync does not delay other writers for long."""
 
 
-class Output:
-    """The file of one new segment and, once complete, its two indexes."""
+class SegmentWriter:
+    """Writes the file of one new segment, and at the end its two indexes."""
 
     def __init__(
         self, files: Files, directory: str, base_offset: int, *, index_interval_bytes: int
@@ -43,9 +43,9 @@ class Output:
             self.write(file.read_at(at, min(COPY_BYTES, end - at)))
 
     def complete(self) -> Segment:
-        """Read back what was written, index it and sync all three files.
+        """Read the file back and check it, write the indexes, and sync all three files.
 
-        Raises: CorruptData where the file does not hold what was written, OSError.
+        Raises: CorruptData if the file differs from what was written, OSError.
         """
         self._file.sync()
         contents = Contents(self._file, self._interval)

@@ -1,4 +1,4 @@
-"""Checks what no CRC covers: each batch's place in the log, its leader epoch, its length."""
+"""Check what the CRC does not cover: a batch's base offset, leader epoch and length."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from bascule.storage.scan import (
 )
 
 
-def check_run(
+def check_batch_headers(
     file: File,
     *,
     start: int,
@@ -31,13 +31,14 @@ def check_run(
     gaps: OffsetIndex | None,
     nowait: bool = False,
 ) -> bool:
-    """Check the headers of bytes [start, end), where a read of `offset` begins. The last batch may
-    end as late as byte `limit`, and none beyond `end_offset`.
+    """Check the headers of bytes [start, end), which are the result of a read of `offset`.
 
-    `gaps` is the segment's index where offsets may be missing between batches: it has an entry for
-    each batch behind a gap, so that these too are known to be where they were written.
+    The last batch may end as late as byte `limit`. No batch may end beyond `end_offset`.
 
-    False where `nowait` is set and the disk would have to be asked. Raises: CorruptData, OSError.
+    `gaps` is the segment's offset index if offsets may be missing between batches, else None. The
+    index has an entry for each batch after a gap, so the position of these batches is known, too.
+
+    False if `nowait` is set and a read would wait for the disk. Raises: CorruptData, OSError.
     """
     window, window_at, position, first = b"", start, start, True
     while position < end:
@@ -47,7 +48,7 @@ def check_run(
                 return False
             window, window_at = data, position
         if not first:
-            # Compiled code passes the small batches in one go; the next is looked at in full.
+            # Compiled code checks many batches in one call. The next one is checked below.
             entry = None if gaps is None else gaps.entry_after(position - 1)
             known = window if entry is None else window[: max(entry - window_at, 0)]
             state = array("q", (position - window_at, offset))
@@ -59,7 +60,7 @@ def check_run(
                 continue
         header = read_header(window, position - window_at)
         check_header(header, file.path, position, limit)
-        _check_place(header, file.path, position, offset, first=first, gaps=gaps)
+        _check_base_offset(header, file.path, position, offset, first=first, gaps=gaps)
         check_epoch(header, file.path, position, epoch=epochs.at(header.base_offset))
         position, offset, first = position + header.total_bytes, header.end_offset, False
     if offset > end_offset:
@@ -67,7 +68,7 @@ def check_run(
     return True
 
 
-def _check_place(
+def _check_base_offset(
     header: BatchHeader,
     path: str,
     position: int,
@@ -77,12 +78,12 @@ def _check_place(
     gaps: OffsetIndex | None,
 ) -> None:
     base = header.base_offset
-    # The first batch holds the offset that is read, or follows the gap in which it is.
+    # The first batch contains the requested offset, or follows the gap that contains it.
     holds = first and base <= offset < header.end_offset
     expected = base if holds else offset
     check_offset(header, path, position, offset=expected, gaps_allowed=gaps is not None)
     if gaps is not None:
         key = gaps.key_of(position)
         if key != base and (key is not None or base != expected):
-            entry = "no batch" if key is None else f"base offset {key}"
-            raise CorruptData(path, position, f"{entry}, as the index says", str(base))
+            entry = "no batch after a gap" if key is None else f"base offset {key}"
+            raise CorruptData(path, position, f"{entry}, by the index", f"base offset {base}")

@@ -1,4 +1,4 @@
-"""What stays of the batches: decided and copied in compiled code, sealed, handed on in order."""
+"""Filter batches: compiled code selects and copies the records to keep and writes the CRCs."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from bascule.storage.compaction.keys import _hot as key_hot
 from bascule.storage.compaction.keys.key_map import KeyMap
 from bascule.storage.compaction.windows import READ_BYTES, Window
 
-BATCHES: Final = 4_096
-"""Batches judged and copied at a time."""
+BATCHES_MAX: Final = 4_096
+"""Batches planned and copied in one call of compiled code."""
 NO_HORIZON: Final = (1 << 63) - 1
 _CODEC_NAMES: Final = {number: codec for codec, number in CODECS.items()}
 _RECORD_BYTES_MIN: Final = 7
 
 
 class BatchFilter:
-    """Takes windows in the order of the log and writes what stays of them."""
+    """Takes windows in the order of the log and writes the records to keep."""
 
     def __init__(
         self,
@@ -35,24 +35,24 @@ class BatchFilter:
         tombstone_retention_ms: int,
         tail: int | None = None,
     ) -> None:
-        """`end_offset` is where the map's batches end, `start_offset` the log's start.
+        """`end_offset` is the end of the mapped batches, `start_offset` the log's start.
 
-        `tail` is where the log ends, if no record follows those that are compacted.
+        `tail` is the end of the log if no record follows the compacted ones, else None.
         """
         self._keys = keys
         self._end_offset = end_offset
         self._start_offset = start_offset
-        self._out = bytearray(READ_BYTES)
-        self._verdicts = bytearray(READ_BYTES // _RECORD_BYTES_MIN)
-        self._plans = array("q", bytes(8 * key_hot.PLAN_FIELDS * BATCHES))
-        self._places = array("q", bytes(8 * 2 * BATCHES))
+        self._out = bytearray()
+        self._actions = bytearray(READ_BYTES // _RECORD_BYTES_MIN)
+        self._plans = array("q", bytes(8 * key_hot.PLAN_FIELDS * BATCHES_MAX))
+        self._changed_ranges = array("q", bytes(8 * 2 * BATCHES_MAX))
         horizon_ms = now_ms + tombstone_retention_ms
         last = -1 if tail is None else tail
         self._state = array("q", (now_ms, horizon_ms, NO_HORIZON, 0, 0, 0, 0, last))
 
     @property
     def horizon_ms(self) -> int | None:
-        """The earliest delete horizon among the tombstones that were kept, if any was."""
+        """The earliest delete horizon of the kept tombstones, None if there are none."""
         return None if self._state[2] == NO_HORIZON else self._state[2]
 
     @property
@@ -61,13 +61,13 @@ class BatchFilter:
 
     @property
     def batches_changed(self) -> int:
-        """Batches so far that are not copied as they are."""
+        """Batches that were changed or removed so far."""
         return self._state[4]
 
     def apply(self, window: Window, write: Callable[[memoryview], None], *, origin: str) -> None:
-        """Give `write` what stays of a window; it is done with the bytes when it returns.
+        """Pass the records to keep of a window to `write`, which must not keep the memoryview.
 
-        Raises: CorruptData naming `origin` and byte, whatever `write` raises.
+        Raises: CorruptData naming `origin` and byte, and the errors of `write`.
         """
         at = 0
         while True:
@@ -77,45 +77,50 @@ class BatchFilter:
             if status == key_hot.DONE:
                 return
             size = read_header(window.data, reached).total_bytes
-            if status == key_hot.PACKED:
-                packed = self._apply_packed(window, reached, size, origin)
+            if status == key_hot.COMPRESSED:
+                packed = self._apply_compressed(window, reached, size, origin)
                 if packed:
                     write(packed)
                 reached += size
             elif reached == at:
-                # One batch of more records than there is room for verdicts.
-                self._verdicts = bytearray(max(size // _RECORD_BYTES_MIN, 2 * len(self._verdicts)))
+                # The batch has more records than `_actions` has room for.
+                self._actions = bytearray(max(size // _RECORD_BYTES_MIN, 2 * len(self._actions)))
             at = reached
 
     def _pass(self, window: Window, at: int, origin: str) -> tuple[memoryview, int, int]:
-        """What stays of some batches from `at` on, sealed; where they end; why they end there."""
+        """Copy the records to keep of some batches from `at` on.
+
+        Returns them with their CRCs, the position after the last batch, and the status of
+        `plan_batches`, which says why it stopped there.
+        """
         keys, state = self._keys, self._state
-        if window.end > len(self._out):
-            self._out = bytearray(window.end)
+        room = window.end + _hot.GROWTH_BYTES_MAX * len(self._actions)
+        if room > len(self._out):
+            self._out = bytearray(room)  # takes memory as it is written
         span = array("q", (at, 0))
-        status = key_hot.judge_batches(
+        status = key_hot.plan_batches(
             window.data, window.end, keys.table, keys.seed, keys.hashes, keys.rows,
-            self._end_offset, self._start_offset, self._verdicts, self._plans, span,
+            self._end_offset, self._start_offset, self._actions, self._plans, span,
         )  # fmt: skip
         reached, count = span
         is_sound = status != key_hot.MALFORMED and _hot.copy_batches(
-            window.data, self._plans, count, self._verdicts, self._out, self._places, state
+            window.data, self._plans, count, self._actions, self._out, self._changed_ranges, state
         )
         if not is_sound:
             raise CorruptData(
                 origin, window.position + reached, "a batch of well-formed records", "other bytes"
             )
         out = memoryview(self._out)
-        _hot.seal_batches(out, self._places, state[6])
+        _hot.seal_batches(out, self._changed_ranges, state[6])
         return out[: state[5]], reached, status
 
-    def _apply_packed(self, window: Window, at: int, size: int, origin: str) -> memoryview:
-        """What stays of one compressed batch, compressed as it was; maybe nothing."""
+    def _apply_compressed(self, window: Window, at: int, size: int, origin: str) -> memoryview:
+        """The records to keep of one compressed batch, compressed again; possibly empty."""
         batch = window.data[at : at + size]
         plain = memoryview(decompress_batch(batch, origin=origin))
         changed = self.batches_changed
         at_plain = Window(plain, window.position + at, len(plain), window.end_offset)
-        # One batch, so one piece, and the buffer is used again after it.
+        # A copy: the buffer of the piece is used again.
         pieces: list[bytes] = []
         self.apply(at_plain, lambda piece: pieces.append(bytes(piece)), origin=origin)
         if self.batches_changed == changed:

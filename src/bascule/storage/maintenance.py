@@ -1,4 +1,4 @@
-"""What keeps a log short and its recovery quick: checkpoints, and a start that moves on."""
+"""Maintenance of a log: checkpoints, and the advance of the log start."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from bascule.storage.segments import Segments
 NO_SPACE: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
-class Removed(NamedTuple):
-    """What a new start of the log did away with."""
+class RemovedSegments(NamedTuple):
+    """What an advance of the log start removed."""
 
     records: int
-    """Offsets that were readable before and are not now."""
+    """Number of offsets between the old and the new start."""
     segments: int
     bytes: int
-    """Of the segments' batches."""
+    """Bytes of batches in the removed segments."""
 
 
-class Upkeep:
-    """The checkpoint and the start of one log. One thread at a time calls it."""
+class LogMaintenance:
+    """The checkpoint and the start of one log. One thread at a time may call it."""
 
     def __init__(
         self,
@@ -38,41 +38,43 @@ class Upkeep:
         saved: Checkpoint | None,
         start_offset: int,
     ) -> None:
-        """`saved` is what the checkpoint file holds, None where there is none."""
+        """`saved` is the content of the checkpoint file, None if there is no file."""
         self._files = files
         self._directory = directory
         self._clock = clock
         self._segments = segments
         self._saved = saved
         self._removable: list[int] = []
-        """Base offsets of segments that are no longer part of the log, their files still there."""
+        """Base offsets of segments that are no longer in the log but still have files."""
         self.start_offset = start_offset
-        """The first offset readers may ask for. Any thread may read it."""
+        """The first offset that readers may request. Any thread may read it."""
         self.high_watermark = start_offset if saved is None else saved.high_watermark
-        """That of the last checkpoint."""
+        """The high watermark of the last checkpoint."""
 
     @property
     def recovery_segment(self) -> int:
-        """Base offset of the segment that recovery begins in, by the checkpoint on the disk."""
+        """Base offset of the segment in which recovery begins, by the checkpoint on the disk."""
         return -1 if self._saved is None else self._saved.recovery_segment
 
     def save(self, synced: Tail, *, high_watermark: int, clean: bool) -> None:
-        """Bring the index files and the checkpoint up to `synced`, where anything has changed.
+        """Write index files and a checkpoint up to `synced`, if anything has changed.
 
-        Raises: OSError; the older checkpoint is then still there, or the new one.
+        Raises: OSError. The file is then the older checkpoint or the new one.
         """
         self._save(synced, high_watermark, self.start_offset, clean)
 
     def save_truncated(self, tail: Tail, *, high_watermark: int) -> None:
-        """Write the checkpoint of a log that is about to end at `tail`, which is synced.
+        """Write the checkpoint of a log that will be truncated to `tail`, which is synced.
 
-        The indexes of the segment that is cut are left: they reach further. Raises: OSError.
+        Does not write the indexes of the truncated segment: they cover more than will remain.
+
+        Raises: OSError.
         """
         self._save_indexes(tail, clean=False, below=tail.end.segment_base)
         self._write(tail, high_watermark, self.start_offset, clean=False)
 
     def reset(self, checkpoint: Checkpoint) -> None:
-        """Go on with an empty log whose checkpoint is on the disk already."""
+        """Take over the state of an empty log, whose checkpoint is already on the disk."""
         self._saved = checkpoint
         self._removable.clear()
         self.start_offset = checkpoint.start_offset
@@ -95,7 +97,7 @@ class Upkeep:
         self.high_watermark = high_watermark
 
     def _save_indexes(self, synced: Tail, clean: bool, *, below: int) -> None:
-        """Of the segments with a base offset below `below`. Raises: OSError."""
+        """Write the indexes of the segments with base offsets below `below`. Raises: OSError."""
         end = synced.end
         segments = self._segments.all
         for segment, following in zip(segments, (*segments[1:], None), strict=True):
@@ -113,49 +115,51 @@ class Upkeep:
                     self._files, self._directory, segment.base_offset, covered, sync=final or clean
                 )
 
-    def advance_start(self, offset: int, synced: Tail, *, high_watermark: int) -> Removed:
-        """Move the start to `offset`, or to what is synced and committed where that is less.
+    def advance_start(self, offset: int, synced: Tail, *, high_watermark: int) -> RemovedSegments:
+        """Advance the start to `offset`, but at most to the synced and committed end.
 
-        The new start is on the disk before any file goes. Never goes back.
+        The new start is synced before any file is removed. The start never goes back.
 
-        Raises: OSError, where the start is as before or the rest of the files goes with the next
-        call.
+        Raises: OSError. Either the start is unchanged, or the next call removes the remaining
+        files.
         """
         before = self.start_offset
         start = max(before, min(offset, synced.end.offset, high_watermark))
-        doomed = self._below(start, synced)
-        if start > before or (doomed and not self._recovers_above(doomed[-1])):
-            self._save_start(synced, high_watermark, start, doomed)
+        removable = self._segments_below(start, synced)
+        if start > before or (removable and not self._recovers_above(removable[-1])):
+            self._save_start(synced, high_watermark, start, removable)
         self.start_offset = start
-        if doomed:
-            self._segments.replace(doomed)
-            self._removable += [segment.base_offset for segment in doomed]
+        if removable:
+            self._segments.replace(removable)
+            self._removable += [segment.base_offset for segment in removable]
         while self._removable:
             remove_segment(self._files, self._directory, self._removable[0])
             del self._removable[0]
-        return Removed(start - before, len(doomed), sum(segment.size for segment in doomed))
+        return RemovedSegments(
+            start - before, len(removable), sum(segment.size for segment in removable)
+        )
 
-    def _below(self, start: int, synced: Tail) -> list[Segment]:
-        """The segments that hold nothing from `start` on; what is synced ends behind them."""
+    def _segments_below(self, start: int, synced: Tail) -> list[Segment]:
+        """The segments wholly below `start` and below the segment where the synced bytes end."""
         segments, limit = self._segments.all, min(start, synced.end.segment_base)
         return [
             segment for segment, following in pairwise(segments) if following.base_offset <= limit
         ]
 
     def _recovers_above(self, segment: Segment) -> bool:
-        """Whether recovery, by the checkpoint on the disk, does without the segment."""
+        """Whether recovery from the checkpoint on the disk does not read the segment."""
         return self._saved is not None and self._saved.recovery_segment > segment.base_offset
 
     def _save_start(
-        self, synced: Tail, high_watermark: int, start: int, doomed: list[Segment]
+        self, synced: Tail, high_watermark: int, start: int, removable: list[Segment]
     ) -> None:
-        """Put the new start on the disk, also on one that is full."""
+        """Write the new start to the disk, even if the disk is full."""
         try:
             self._save(synced, high_watermark, start, clean=False)
         except OSError as error:
-            if error.errno not in NO_SPACE or not doomed:
+            if error.errno not in NO_SPACE or not removable:
                 raise
-            # Indexes are rebuilt where they are missing, so they can go first to make room.
-            for segment in doomed:
+            # Missing indexes are rebuilt, so removing them first is safe and frees space.
+            for segment in removable:
                 remove_indexes(self._files, self._directory, segment.base_offset)
             self._save(synced, high_watermark, start, clean=False)

@@ -1,0 +1,112 @@
+"""Keep what can be read of a damaged log, after people have accepted the loss of the rest.
+
+The log is checked from its beginning to the first batch that is damaged or missing. A checkpoint
+that ends there takes the place of the one on the disk. Opening the log then removes what is behind,
+as it removes a torn tail. Before the checkpoint is replaced, the log fails to open as it did; after
+that, the loss is accepted.
+"""
+
+from __future__ import annotations
+
+from bascule.errors import CorruptData
+from bascule.host.api import Clock, Files
+from bascule.storage import checkpoint as checkpoint_file
+from bascule.storage import synced_mark
+from bascule.storage.appended_batches import GAPS_FILE_NAME
+from bascule.storage.checkpoint import (
+    Checkpoint,
+    decode_checkpoint,
+    encode_checkpoint,
+    replace_file,
+)
+from bascule.storage.compaction import clean_offset, replacement_manifest
+from bascule.storage.epochs import read_epochs
+from bascule.storage.segment import Contents, LogPosition, base_offset_of, segment_path
+from bascule.storage.truncation import reset
+
+
+def salvage(
+    files: Files, directory: str, *, index_interval_bytes: int, gaps_allowed: bool, clock: Clock
+) -> LogPosition | None:
+    """Prepare the damaged log in `directory`, so that it opens up to its first damage.
+
+    Returns the end that it will have, or None, with nothing changed, where no record can be kept or
+    a replacement of segments was under way and cannot be completed. Raises: OSError.
+    """
+    names = files.list_dir(directory) if files.exists(directory) else []
+    try:
+        if reset.FILE_NAME in names:
+            reset.finish(files, directory)
+        if replacement_manifest.FILE_NAME in names:
+            replacement_manifest.finish(files, directory)
+    except CorruptData:
+        return None
+    names = files.list_dir(directory) if names else []
+    bases = sorted(base for name in names if (base := base_offset_of(name)) is not None)
+    if not bases:
+        return None
+    gaps_allowed |= GAPS_FILE_NAME in names or clean_offset.FILE_NAME in names
+    end, timestamp_max = _end_of_whole_batches(
+        files,
+        directory,
+        bases,
+        index_interval_bytes=index_interval_bytes,
+        gaps_allowed=gaps_allowed,
+    )
+    present = _checkpoint(files, directory)
+    start_offset = bases[0] if present is None else max(bases[0], present.start_offset)
+    if end.offset <= start_offset:
+        return None
+    high_watermark = end.offset if present is None else min(present.high_watermark, end.offset)
+    clean_offset.lower_clean_offset(files, directory, end.offset)
+    if synced_mark.FILE_NAME in names:
+        files.remove(f"{directory}/{synced_mark.FILE_NAME}")
+        files.sync_dir(directory)
+    made = Checkpoint(
+        clean=False,
+        high_watermark=high_watermark,
+        recovery_offset=end.offset,
+        recovery_segment=end.segment_base,
+        recovery_position=end.position,
+        start_offset=start_offset,
+        timestamp_max=timestamp_max,
+        written_ms=clock.now_ms(),
+    )
+    path = f"{directory}/{checkpoint_file.FILE_NAME}"
+    replace_file(files, path, encode_checkpoint(made))
+    return end
+
+
+def _end_of_whole_batches(
+    files: Files,
+    directory: str,
+    bases: list[int],
+    *,
+    index_interval_bytes: int,
+    gaps_allowed: bool,
+) -> tuple[LogPosition, int]:
+    """Where the first damage is, and the largest timestamp before it. Raises: OSError."""
+    end = LogPosition(bases[0], bases[0], 0)
+    timestamp_max = -1
+    epochs = read_epochs(files, directory)
+    for base in bases:
+        if base != end.offset and not (gaps_allowed and base > end.offset):
+            break
+        contents = Contents(files.open(segment_path(directory, base)), index_interval_bytes)
+        size = contents.file.size()
+        position, offset, damage = contents.scan(
+            start=0, end=size, offset=base, epochs=epochs, gaps_allowed=gaps_allowed
+        )
+        end = LogPosition(offset, base, position)
+        timestamp_max = max(timestamp_max, contents.timestamp_max)
+        if damage is not None:
+            break
+    return end, timestamp_max
+
+
+def _checkpoint(files: Files, directory: str) -> Checkpoint | None:
+    path = f"{directory}/{checkpoint_file.FILE_NAME}"
+    try:
+        return decode_checkpoint(files.read_bytes(path), path=path)
+    except (FileNotFoundError, CorruptData):
+        return None

@@ -1,0 +1,165 @@
+"""A damaged log after its loss is accepted: it opens up to the first damage, and takes batches."""
+
+from __future__ import annotations
+
+import errno
+
+import pytest
+
+from bascule.errors import CorruptData
+from bascule.host.real import RealRandom
+from bascule.sim.disk import SimClock, SimFiles
+from bascule.storage.partition_log import LogConfig, LogPosition
+from bascule.storage.truncation.salvage import salvage
+from support.stored_batches import DIRECTORY, append, open_log, read_batches, read_records
+
+CONFIG = LogConfig(segment_bytes_max=400, index_interval_bytes=200)
+
+
+def written(
+    *, recovery_at: int, start: int = 0, clean: bool = False
+) -> tuple[SimFiles, list[bytes]]:
+    """Six batches of three records in three segments, a checkpoint after batch `recovery_at`."""
+    files = SimFiles(RealRandom(1))
+    log = open_log(files, CONFIG)
+    batches = []
+    for n in range(6):
+        batches.append(append(log, 3, size=20, timestamp=n, leader_epoch=n // 3))
+        log.sync()
+        if n + 1 == recovery_at:
+            log.checkpoint(high_watermark=log.end.offset)
+    if start:
+        log.advance_start(start, high_watermark=log.end.offset)
+    if clean:
+        log.close()
+    return files, batches
+
+
+def salvaged(files: SimFiles) -> LogPosition | None:
+    return salvage(
+        files,
+        DIRECTORY,
+        index_interval_bytes=CONFIG.index_interval_bytes,
+        gaps_allowed=False,
+        clock=SimClock(1_000),
+    )
+
+
+def check(files: SimFiles, kept: list[bytes]) -> None:
+    """The log holds `kept`, takes a batch, and opens again with both, before and after a crash."""
+    log = open_log(files, CONFIG)
+    at = log.verify()
+    while at is not None:
+        at = log.verify(at)
+    assert read_batches(log) == kept
+    epoch = log.epochs.latest + 1
+    added = append(log, 2, size=20, timestamp=9, leader_epoch=epoch)
+    log.sync()
+    files.crash()
+    again = open_log(files, CONFIG)
+    assert read_batches(again) == [*kept, added]
+
+
+@pytest.mark.parametrize(("clean", "recovery_at"), [(True, 0), (False, 6), (False, 3), (False, 0)])
+@pytest.mark.parametrize("flip", [0x01, 0x80])
+def test_a_flipped_byte_costs_its_batch_and_those_behind(
+    clean: bool, recovery_at: int, flip: int
+) -> None:
+    _, batches = written(recovery_at=recovery_at, clean=clean)
+    ends = [sum(map(len, batches[: n + 1])) for n in range(6)]
+    for flat in range(0, ends[-1], 29):
+        files, _ = written(recovery_at=recovery_at, clean=clean)
+        number = next(n for n, end in enumerate(ends) if flat < end)
+        within = flat - (ends[number - 1] if number else 0)
+        base = 6 * (number // 2)
+        inode = files._inode(f"{DIRECTORY}/{base:020d}.log")
+        inode.data[within + (len(batches[number - 1]) if number % 2 else 0)] ^= flip
+        end = salvaged(files)
+        if number == 0:
+            assert end is None, "there is nothing to keep"
+            continue
+        assert end is not None
+        assert end.offset == 3 * number
+        check(files, batches[:number])
+
+
+@pytest.mark.parametrize("recovery_at", [0, 3, 6])
+def test_a_missing_segment_ends_the_log_or_moves_its_start(recovery_at: int) -> None:
+    files, batches = written(recovery_at=recovery_at)
+    files.remove(f"{DIRECTORY}/{6:020d}.log")
+    assert salvaged(files) == LogPosition(6, 0, len(batches[0]) + len(batches[1]))
+    check(files, batches[:2])
+    files, batches = written(recovery_at=recovery_at)
+    files.remove(f"{DIRECTORY}/{0:020d}.log")
+    with pytest.raises(CorruptData, match=r"expected offset 0, found offset 6|no such file"):
+        open_log(files, CONFIG)
+    end = salvaged(files)
+    assert end is not None
+    assert end.offset == 18
+    log = open_log(files, CONFIG)
+    assert log.start_offset == 6
+    assert [record.offset for record in read_records(log)] == list(range(6, 18))
+
+
+def test_a_damaged_checkpoint_costs_no_record() -> None:
+    files, batches = written(recovery_at=6, start=8)
+    inode = files._inode(f"{DIRECTORY}/checkpoint")
+    inode.data[:] = bytes(len(inode.data))
+    with pytest.raises(CorruptData):
+        open_log(files, CONFIG)
+    assert salvaged(files) is not None
+    log = open_log(files, CONFIG)
+    # What was purged of the first segment is readable again: only the checkpoint knew of it.
+    assert (log.start_offset, log.end.offset) == (6, 18)
+    assert read_batches(log) == batches[2:]
+
+
+def test_a_missing_first_segment_is_damage_before_any_checkpoint() -> None:
+    """Without a checkpoint no file but the segments says where the log begins: at offset 0."""
+    files, _ = written(recovery_at=0)
+    for suffix in ("log", "index", "timeindex"):
+        path = f"{DIRECTORY}/{0:020d}.{suffix}"
+        if files.exists(path):
+            files.remove(path)
+    assert not files.exists(f"{DIRECTORY}/checkpoint")
+    with pytest.raises(CorruptData, match="expected offset 0, found offset 6"):
+        open_log(files, CONFIG)
+
+
+def test_a_log_without_damage_is_kept_whole() -> None:
+    for recovery_at in (0, 3, 6):
+        files, batches = written(recovery_at=recovery_at)
+        assert salvaged(files) is not None
+        check(files, batches)
+    assert salvaged(SimFiles(RealRandom(1))) is None
+
+
+def test_power_is_lost_at_each_file_operation_of_a_salvage() -> None:
+    """The log fails as before, or opens up to the damage; salvage can be repeated."""
+
+    def run(operation: int) -> bool:
+        files, batches = written(recovery_at=6)
+        damaged = files.open(f"{DIRECTORY}/{6:020d}.log")
+        damaged.write_at(10, b"\xff")
+        damaged.sync()
+        files.fail(operation, errno.EIO)
+        try:
+            salvaged(files)
+        except OSError:
+            pass
+        hit = not files.fault_pending()
+        files.crash()
+        try:
+            held = read_batches(open_log(files, CONFIG))
+        except CorruptData:
+            pass
+        else:
+            assert held in (batches, batches[:2])
+        assert salvaged(files) is not None
+        check(files, batches[:2])
+        return hit
+
+    operation = 1
+    while run(operation):
+        operation += 1
+    assert operation > 5
