@@ -1,4 +1,4 @@
-"""Nodes on disks that are done at once, driven from Python: for tests of one rule each."""
+"""Nodes whose writes are done at once, driven from Python: for tests of one rule each."""
 
 from __future__ import annotations
 
@@ -10,16 +10,17 @@ from bascule.raft.membership import Members
 from bascule.raft.messages import AnyMessage, AppendReply, Entry, EntryKind, VoteReply
 from bascule.raft.node import RaftNode
 from bascule.raft.store import PersistentState
-from raft.environment import Dice
+from raft.environment import FixedRandom
 
 CONFIG = RaftConfig(election_ticks=10, heartbeat_ticks=2)
-"""Small numbers of ticks, for counting them in a test."""
+"""Small numbers of ticks, so that tests can count them."""
+CHECKSUM = CONFIG.shared_checksum
 
 
 def restored(
     *voters: int, terms: tuple[int, ...] = (), term: int = 0, voted_for: int = 0
 ) -> PersistentState:
-    """A disk of a founded group with one empty entry of each of `terms`."""
+    """The disk of a bootstrapped group with one empty entry of each of `terms`."""
     entries = tuple(Entry(index, of, EntryKind.NORMAL, b"") for index, of in enumerate(terms, 1))
     return PersistentState(
         initial_members=Members.of(*voters),
@@ -29,8 +30,8 @@ def restored(
     )
 
 
-class Driven:
-    """One node whose writes and applies are done as soon as they are asked for, and all it did."""
+class DrivenNode:
+    """One node whose writes and applies are done at once, and a record of its effects."""
 
     def __init__(self, node: RaftNode) -> None:
         self.node = node
@@ -40,7 +41,7 @@ class Driven:
         self.answers: list[Answer] = []
 
     def drive(self) -> list[AnyMessage]:
-        """Do all that the node wants done; what it sent meanwhile."""
+        """Carry out all effects; returns the messages sent."""
         before = len(self.sent)
         while (ready := self.node.ready()) is not None:
             self._carry_out(ready)
@@ -58,7 +59,7 @@ class Driven:
             self.node.advance(done(ready.apply))
 
     def step(self, *messages: AnyMessage) -> list[AnyMessage]:
-        """Take messages, do what follows; what it sent."""
+        """Handle messages and carry out all effects; returns the messages sent."""
         before = len(self.sent)
         for message in messages:
             self.node.step(message)
@@ -78,15 +79,19 @@ def done(apply: Apply) -> ApplyDone:
 
 
 def driven(
-    node_id: int, found: PersistentState, config: RaftConfig | None = None, dice: Dice | None = None
-) -> Driven:
-    """A node that starts from `found`; its election timeouts are the shortest unless `dice`."""
-    return Driven(RaftNode(node_id, config or RaftConfig(), found, dice or Dice()))
+    node_id: int,
+    found: PersistentState,
+    config: RaftConfig | None = None,
+    random: FixedRandom | None = None,
+) -> DrivenNode:
+    """A node that starts from `found`, with the shortest election timeouts unless `random` is
+    given."""
+    return DrivenNode(RaftNode(node_id, config or RaftConfig(), found, random or FixedRandom()))
 
 
-def leader_of(*voters: int, terms: tuple[int, ...] = (), config: RaftConfig = CONFIG) -> Driven:
-    """Node 1, elected in the term after the last of `terms` by all `voters`; what it sent is
-    forgotten. Its no-op stands behind the entries of `terms`."""
+def leader_of(*voters: int, terms: tuple[int, ...] = (), config: RaftConfig = CONFIG) -> DrivenNode:
+    """Node 1, elected in the term after the last of `terms` by all `voters`. Its no-op follows the
+    entries of `terms`. `sent` is empty."""
     found = driven(1, restored(*voters, terms=terms), config)
     candidacy(found)
     term = found.node.term
@@ -96,11 +101,11 @@ def leader_of(*voters: int, terms: tuple[int, ...] = (), config: RaftConfig = CO
     return found
 
 
-def candidacy(found: Driven) -> list[AnyMessage]:
-    """Let the node stand and win the pre-vote; what it asked then."""
+def candidacy(found: DrivenNode) -> list[AnyMessage]:
+    """Let the node start an election and win the pre-vote; returns its vote requests."""
     node = found.node
     if node.config.lease_reads:
-        # It might have promised something before it started.
+        # Before its start it may have extended a lease, which must end first.
         found.tick(node.config.election_ticks)
     node.campaign()
     found.drive()
@@ -110,7 +115,7 @@ def candidacy(found: Driven) -> list[AnyMessage]:
 
 def follower(
     *voters: int, terms: tuple[int, ...] = (), term: int = 0, config: RaftConfig = CONFIG
-) -> Driven:
+) -> DrivenNode:
     return driven(1, restored(*(voters or (1, 2, 3)), terms=terms, term=term), config)
 
 
@@ -122,14 +127,14 @@ def entries(start: int, *terms: int) -> tuple[Entry, ...]:
     return tuple(Entry(index, of, EntryKind.NORMAL, b"") for index, of in enumerate(terms, start))
 
 
-def acknowledge(found: Driven, *voters: int, index: int | None = None) -> list[AnyMessage]:
+def acknowledge(found: DrivenNode, *voters: int, index: int | None = None) -> list[AnyMessage]:
     node = found.node
     upto = node.log.last if index is None else index
     return found.step(*(AppendReply(v, 1, node.term, True, upto) for v in voters))
 
 
 class Cluster:
-    """A founded group. Messages arrive when `settle` is called, unless their way is cut."""
+    """A bootstrapped group. `settle` delivers messages, except over links that are cut."""
 
     def __init__(self, config: RaftConfig, *voters: int) -> None:
         members = Members(tuple(sorted(voters)))
@@ -144,7 +149,7 @@ class Cluster:
         self.cuts |= {(source, target), (target, source)}
 
     def settle(self) -> None:
-        """Deliver until nothing is under way."""
+        """Deliver until no message is in flight."""
         network: deque[AnyMessage] = deque()
         for found in self.driven.values():
             network += found.drive()

@@ -1,25 +1,26 @@
-"""A group of nodes in a text: commands, and below each what the nodes then want done.
+"""Scripts for transcripts of a group: commands, and below each command the effects that the nodes
+request.
 
-A script holds comments (`#`), commands (`> command words key=value`) and, indented below a command,
-its output. `run_script` runs the commands and gives the same text with the output as it is now.
+A script has comments (`#`), commands (`> command words key=value`) and, indented below each
+command, its output. `run_script` runs the commands and returns the text with the current output.
 
-Time passes only by `tick`, messages arrive only by `deliver` and `stabilize`, and a write is done
-only by `written` and `stabilize`; the state machine is quick, unless it is held. `quietly` before
-a command leaves of its output the states that changed, and the answers. The commands:
+Time passes only with `tick`. Messages arrive only with `deliver` and `stabilize`. Writes are done
+only with `written` and `stabilize`. The state machine applies at once, unless `hold` stops it.
+After `quietly`, a command prints only changed states and answers. The commands:
 
 ```
-config KEY=N...                       settings of nodes to come; also chunk_entries, dice
-again                                 forget all that was
-found 1 2 3                           a new group
-restore 2 of=1,2,3 terms=1,1,4 term=6 vote=1 snapshot=2    a node whose disk holds this
-join 4                                a node that waits to be added
-dice 2,3 N | config dice=N            their next election timeouts are election_ticks + N
+config KEY=N...                       settings of later nodes; also chunk_entries, timeout_extra
+reset                                 remove all nodes, messages and settings
+bootstrap 1 2 3                       start a new group
+restore 2 of=1,2,3 terms=1,1,4 term=6 vote=1 snapshot=2    start a node from such a disk
+join 4                                start a node that waits to be added
+timeout-extra 2,3 N | config timeout_extra=N    next election timeouts: election_ticks + N
 campaign 1 | propose 1 a b c1..c9 bytes=N deadline=N | transfer 1 2
 change 1 add-voter|add-learner|remove 4 expected=N
 read 1 NAME [lease|local] min=N deadline=N
-tick 1,2|all [N] | run N              run: all tick once and stabilize, N times
-deliver [1->2] [WORD...] [first=N]    what is under way, with these words in its text
-drop | copy [1->2] [WORD...]          such messages are lost, or are there once more
+tick 1,2|all [N] | run N              run: N times tick all and stabilize
+deliver [1->2] [WORD...] [first=N]    deliver messages with these words in their text
+drop | copy [1->2] [WORD...]          lose such messages, or duplicate them
 written 1 [N|all] | hold 1 | applied 1 | release 1
 crash 1 | restart 1
 partition 1 2 | 3 | heal | cut 1->2
@@ -62,21 +63,21 @@ CHANGES = {
 }
 
 
-class Dice:
-    """Always rolls `low` and so much more."""
+class FixedRandom:
+    """A `Random` that always returns `low` plus a fixed amount."""
 
     def __init__(self) -> None:
-        self.more = 0.0
+        self.extra = 0.0
 
     def bytes(self, count: int) -> bytes:
         return bytes(count)
 
     def uniform(self, low: float, high: float) -> float:
-        return min(low + self.more, high)
+        return min(low + self.extra, high)
 
 
 class StateMachine:
-    """Remembers the names of what it applied; its snapshot has so many of them in a chunk."""
+    """A list of applied names; a chunk of its snapshot has up to `chunk_entries` of them."""
 
     def __init__(self, chunk_entries: int) -> None:
         self.chunk_entries = chunk_entries
@@ -106,12 +107,12 @@ class Machine:
         self.config = config
         self.chunk_entries = chunk_entries
         self.store = MemoryStore()
-        self.dice = Dice()
+        self.random = FixedRandom()
         self.held = False
         self.start()
 
     def start(self) -> None:
-        """The process starts: all it knows is on the disk."""
+        """Reset everything that is not on the disk."""
         self.writes: deque[Write] = deque()
         self.apply: Apply | None = None
         self.names: dict[int, str] = {}
@@ -121,7 +122,7 @@ class Machine:
 
     def open(self) -> None:
         self.start()
-        self.node = RaftNode(self.id, self.config, self.store.load(), self.dice)
+        self.node = RaftNode(self.id, self.config, self.store.load(), self.random)
 
     @property
     def running(self) -> RaftNode:
@@ -130,12 +131,12 @@ class Machine:
 
 
 class Environment:
-    """The nodes, the messages under way between them, and the output of the command."""
+    """The nodes, the messages in flight, and the output of the current command."""
 
     def __init__(self) -> None:
         self.settings: dict[str, str] = {}
         self.chunk_entries = 2
-        self.dice = 0.0
+        self.timeout_extra = 0.0
         self.machines: dict[int, Machine] = {}
         self.network: list[AnyMessage] = []
         self.cuts: set[tuple[int, int]] = set()
@@ -165,27 +166,27 @@ class Environment:
             self.lines.append("  " * depth + text)
 
     def tell(self, text: str) -> None:
-        """What is shown also of a quiet command."""
+        """Print a line, also for a quiet command."""
         self.lines.append("  " + text)
 
     # -- nodes --------------------------------------------------------------------------------
 
     def do_config(self, **settings: str) -> None:
         self.chunk_entries = int(settings.pop("chunk_entries", self.chunk_entries))
-        self.dice = float(settings.pop("dice", self.dice))
+        self.timeout_extra = float(settings.pop("timeout_extra", self.timeout_extra))
         self.settings |= settings
 
     def add(self, node_id: int) -> Machine:
         config = msgspec.convert(self.settings, RaftConfig, strict=False)
         machine = self.machines[node_id] = Machine(node_id, config, self.chunk_entries)
-        machine.dice.more = self.dice
+        machine.random.extra = self.timeout_extra
         return machine
 
-    def do_again(self) -> None:
+    def do_reset(self) -> None:
         """Forget all nodes, messages and settings."""
         self.__init__()  # type: ignore[misc]
 
-    def do_found(self, *ids: str) -> None:
+    def do_bootstrap(self, *ids: str) -> None:
         members = Members.of(*map(int, ids))
         for node_id in members.voters:
             self.start(node_id, members)
@@ -202,7 +203,7 @@ class Environment:
     def do_restore(
         self, node_id: str, *, of: str, terms: str, term: str, vote: str = "0", snapshot: str = "0"
     ) -> None:
-        """A disk with entries named after the index and term, and perhaps a snapshot of some."""
+        """Start a node from a disk with entries of these terms, and optionally a snapshot."""
         members = Members.of(*map(int, of.split(",")))
         machine = self.add(int(node_id))
         store = machine.store
@@ -224,25 +225,25 @@ class Environment:
         machine.open()
         self.drain(machine, 1)
 
-    def do_dice(self, node_ids: str, more: str) -> None:
+    def do_timeout_extra(self, node_ids: str, extra: str) -> None:
         for machine in self.chosen(node_ids.split(",")):
-            machine.dice.more = float(more)
+            machine.random.extra = float(extra)
 
     def do_crash(self, node_id: str) -> None:
-        """What was not synced is lost, with all it knew."""
+        """Lose the memory and what was not synced."""
         machine = self.machines[int(node_id)]
         machine.start()
-        machine.store.crash(machine.dice)
+        machine.store.crash(machine.random)
 
     def do_restart(self, node_id: str) -> None:
         machine = self.machines[int(node_id)]
         machine.open()
         self.drain(machine, 1, show=True)
 
-    # -- what a node is asked -----------------------------------------------------------------
+    # -- requests -----------------------------------------------------------------------------
 
     def ask(self, node_id: str, name: str, call: Callable[[RaftNode], int | None]) -> None:
-        """Call the node; its error is output, its ticket has a name."""
+        """Call the node. Print its error, or remember the name of its ticket."""
         machine = self.machines[int(node_id)]
         try:
             ticket = call(machine.running)
@@ -327,7 +328,7 @@ class Environment:
             self.do_stabilize()
 
     def matching(self, words: Iterable[str]) -> list[AnyMessage]:
-        """Messages under way whose text has all the words; `1->` is from 1 and `->2` to 2."""
+        """Messages in flight whose text has all the words; `1->` is from 1 and `->2` to 2."""
 
         def fits(message: AnyMessage, word: str) -> bool:
             if "->" not in word:
@@ -347,7 +348,7 @@ class Environment:
             self.deliver(message)
 
     def do_copy(self, *words: str) -> None:
-        """The network has these messages once more."""
+        """Duplicate these messages."""
         self.network += self.matching(words)
 
     def do_drop(self, *words: str) -> None:
@@ -368,7 +369,7 @@ class Environment:
         self.drain(machine, 2)
 
     def do_written(self, node_id: str, count: str = "1") -> None:
-        """The oldest writes of a node are done, in order."""
+        """Complete the oldest writes of a node, in order."""
         machine = self.machines[int(node_id)]
         for _ in range(len(machine.writes) if count == "all" else int(count)):
             write = machine.writes.popleft()
@@ -401,7 +402,7 @@ class Environment:
             machine.running.advance(done)
 
     def do_stabilize(self, *ids: str) -> None:
-        """Deliver and write until nothing is under way between these nodes."""
+        """Deliver and write until nothing is in flight between these nodes."""
         machines = self.chosen(ids)
         inside = {machine.id for machine in machines} if ids else None
         while True:
@@ -416,7 +417,7 @@ class Environment:
                 self.do_written(str(machine.id), "all")
 
     def drain(self, machine: Machine, depth: int, *, show: bool = False) -> None:
-        """Show and begin what the node wants done, until it wants no more."""
+        """Print and carry out the effects that the node requests, until it requests none."""
         node = machine.running
         while (ready := node.ready()) is not None:
             self.show_state(machine, depth, always=depth == 1)
@@ -449,7 +450,7 @@ class Environment:
     # -- the network --------------------------------------------------------------------------
 
     def do_partition(self, *words: str) -> None:
-        """Cut every way between the sides, which `|` parts."""
+        """Cut all links between the sides, which are separated by `|`."""
         sides = [side.split() for side in " ".join(words).split("|")]
         for at, side in enumerate(sides):
             for other in sides[:at] + sides[at + 1 :]:
@@ -461,10 +462,10 @@ class Environment:
     def do_heal(self) -> None:
         self.cuts.clear()
 
-    # -- looking ------------------------------------------------------------------------------
+    # -- printing -----------------------------------------------------------------------------
 
     def do_log(self, *ids: str) -> None:
-        """The logs; nodes with the same one share a line."""
+        """Print the logs; nodes with equal logs share a line."""
         found: dict[str, list[str]] = {}
         for machine in self.chosen(ids):
             log = machine.running.log
@@ -479,10 +480,10 @@ class Environment:
         self.emit(1, " ".join(self.machines[int(node_id)].state.names))
 
     def do_disk(self, node_id: str) -> None:
-        """What a crash now would leave."""
+        """Print what the disk would contain after a crash."""
         machine = self.machines[int(node_id)]
         disk = deepcopy(machine.store)
-        disk.crash(Dice())
+        disk.crash(FixedRandom())
         found = disk.load()
         text = f"term {found.term} vote {found.voted_for or 'nobody'} {entries_text(found.entries)}"
         if found.snapshot is not None:
@@ -513,7 +514,7 @@ def expanded(names: Iterable[str]) -> list[str]:
 
 
 def run_script(text: str) -> str:
-    """The script with the output its commands have now."""
+    """The script with the current output of its commands."""
     environment = Environment()
     lines: list[str] = []
     for line in text.splitlines():

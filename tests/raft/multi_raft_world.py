@@ -1,8 +1,8 @@
-"""Hubs of several nodes on one network whose faults follow from a seed.
+"""Processes with many groups on one simulated network; a seed determines its faults.
 
-Every bundle goes through the codec. A tick of `World` lets each hub's time pass by one, then
-delivers and carries out until nothing is left to do at that tick. Disks take no time, unless
-`disk_ticks` says so; what is not flushed when a process dies is lost by dice.
+Every bundle is encoded and decoded. A tick of `World` ticks each `MultiRaft`, then delivers
+messages and carries out effects until nothing is left to do. Writes take up to `disk_ticks`. When a
+process is killed, unflushed data is lost or kept at random.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ CONFIG = RaftConfig(commit_count_to_take_snapshot=50, pending_entries_max=50)
 
 @dataclass
 class Faults:
-    """Shares of bundles, and the most ticks one is late."""
+    """Shares of bundles, and the maximum delay in ticks."""
 
     loss: float = 0.0
     twice: float = 0.0
@@ -47,7 +47,7 @@ class Sent:
 
 @dataclass
 class Process:
-    """One node's hub with its groups, their disks and state machines."""
+    """One node: its `MultiRaft`, and the stores and state machines of its groups."""
 
     id: int
     multi_raft: MultiRaft
@@ -55,7 +55,7 @@ class Process:
     applied: dict[int, list[bytes]] = field(default_factory=lambda: defaultdict(list))
     machine_at: dict[int, int] = field(default_factory=dict)
     writes: deque[tuple[int, int, Write]] = field(default_factory=deque)
-    """(tick it is done, group, write), in the order they were handed over."""
+    """(tick of completion, group, write), in order."""
     answers: list[tuple[int, Answer]] = field(default_factory=list)
 
 
@@ -64,22 +64,22 @@ class World:
         self, nodes: int = 3, groups: int = 1, *, seed: int = 0, config: RaftConfig = CONFIG,
         disk_ticks: int = 0, voters: int | None = None,
     ) -> None:  # fmt: skip
-        self.dice = RealRandom(seed)
+        self.random = RealRandom(seed)
         self.config = config
         self.disk_ticks = disk_ticks
         self.now = 0
         self.incarnations = 0
         self.faults = Faults()
         self.cut: set[tuple[int, int]] = set()
-        """(source, target) between which nothing passes."""
+        """Links (source, target) that are cut."""
         self.drop: list[type[AnyMessage]] = []
-        """Messages taken out of every bundle."""
+        """Types of messages that are removed from every bundle."""
         self.sent: list[Sent] = []
         self.wire: list[tuple[int, int, bytes]] = []
         """(tick of arrival, number, body)."""
         self.number = 0
         self.history: dict[int, list[bytes]] = defaultdict(list)
-        """What any state machine applied, by group."""
+        """By group: the longest sequence that a state machine applied."""
         self.processes: dict[int, Process] = {}
         members = Members.of(*range(1, (voters or nodes) + 1))
         self.stores: dict[int, dict[int, MemoryStore]] = {}
@@ -101,12 +101,12 @@ class World:
         )
         process = self.processes[node] = Process(node, multi_raft, self.stores[node])
         for group, store in process.stores.items():
-            multi_raft.add(group, RaftNode(node, self.config, store.load(), self.dice))
+            multi_raft.add(group, RaftNode(node, self.config, store.load(), self.random))
 
     def kill(self, node: int) -> None:
         del self.processes[node]
         for store in self.stores[node].values():
-            store.crash(self.dice)
+            store.crash(self.random)
 
     def isolate(self, node: int) -> None:
         for other in self.stores:
@@ -131,7 +131,7 @@ class World:
             pass
 
     def _work(self) -> bool:
-        """One round of everything that is to be done now; whether there was anything."""
+        """Carry out everything that is due now, once. Returns whether there was anything."""
         worked = False
         for process in list(self.processes.values()):
             worked |= self._ready(process)
@@ -141,7 +141,7 @@ class World:
         for _, _, body in due:
             bundle = codec.decode(body)
             if bundle.target in self.processes:
-                self.processes[bundle.target].multi_raft.receive(bundle)
+                assert not self.processes[bundle.target].multi_raft.receive(bundle)
         return worked or bool(due)
 
     def _ready(self, process: Process) -> bool:
@@ -193,24 +193,24 @@ class World:
             self.wire.append((self.now + self._below(self.faults.late_ticks), self.number, body))
 
     def _happens(self, share: float) -> bool:
-        return share > 0 and self.dice.uniform(0, 1) < share
+        return share > 0 and self.random.uniform(0, 1) < share
 
     def _below(self, most: int) -> int:
-        return int(self.dice.uniform(0, most + 1)) if most else 0
+        return int(self.random.uniform(0, most + 1)) if most else 0
 
-    # -- what tests ask -----------------------------------------------------------------------
+    # -- queries ------------------------------------------------------------------------------
 
     def multi_raft(self, node: int) -> MultiRaft:
         return self.processes[node].multi_raft
 
     def leader(self, group: int) -> int:
-        """Who leads in the highest term; 0: nobody."""
+        """The leader of the highest term; 0: none."""
         nodes = [process.multi_raft.node(group) for process in self.processes.values()]
         leaders = [(node.term, node.id) for node in nodes if node.role is Role.LEADER]
         return max(leaders, default=(0, 0))[1]
 
     def hibernating(self) -> int:
-        """Nodes at rest."""
+        """The number of hibernating nodes."""
         return sum(
             process.multi_raft.node(group).hibernating
             for process in self.processes.values()
@@ -218,7 +218,7 @@ class World:
         )
 
     def run_until_hibernation(self, ticks_max: int = 200) -> int:
-        """Ticks until all groups rest at all nodes."""
+        """Run until all groups hibernate on all nodes; returns the ticks."""
         return self.run_until_hibernation_of(tuple(self.processes), ticks_max)
 
     def run_until_hibernation_of(self, nodes: tuple[int, ...], ticks_max: int = 200) -> int:
@@ -235,7 +235,8 @@ class World:
         raise AssertionError(f"awake after {ticks_max} ticks: {awake}")
 
     def propose(self, group: int, payload: bytes, ticks_max: int = 200) -> None:
-        """Return once all running nodes have applied `payload`; it is proposed again where lost."""
+        """Return when all running nodes have applied `payload`. It is proposed again if it was
+        lost."""
         ticket = where = None
         for _ in range(ticks_max):
             if all(payload in process.applied[group] for process in self.processes.values()):

@@ -1,4 +1,4 @@
-"""The compact text of what members say, write, apply and answer, as the transcripts show it."""
+"""Messages, writes, applies and answers as compact text, for the transcripts."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ from bascule.raft.messages import (
 from bascule.raft.node import RaftNode
 
 FILLER = b"."
-"""What a payload of a given size is filled up with."""
+"""Pads a payload to a given size."""
 AT_INDEX = (RequestOutcome.COMMITTED, RequestOutcome.READABLE, RequestOutcome.INDETERMINATE)
 SHOWN_ENTRIES_MAX = 12
-"""Of more entries in a row only the first two and the last are shown."""
+"""Of more entries only the first two and the last are shown."""
 
 
 def payload_text(payload: bytes) -> str:
@@ -64,7 +64,7 @@ def entries_text(entries: Iterable[Entry]) -> str:
 
 
 def message_text(message: AnyMessage) -> str:
-    """`1->2 kind term what`."""
+    """`source->target type term fields`, as `1->2 vote yes t2`."""
     head = f"{message.source}->{message.target} "
     term = f"t{message.term}"
     match message:
@@ -73,6 +73,8 @@ def message_text(message: AnyMessage) -> str:
             text += " forced" if forced else ""
         case VoteReply(pre=pre, granted=granted):
             text = f"{'pre-vote' if pre else 'vote'} {'yes' if granted else 'no'} {term}"
+            if message.removed_at:
+                text += f" removed at {message.removed_at}"
         case AppendRequest(previous_index=index, previous_term=previous, entries=entries):
             text = f"append {term} after {index}/{previous} {entries_text(entries)}"
             text += f" commit {message.commit}"
@@ -81,16 +83,16 @@ def message_text(message: AnyMessage) -> str:
         case AppendReply(index=index, hint_index=hint, hint_term=hint_term):
             text = f"refused {term} {index} try {hint}/{hint_term}"
         case Heartbeat(commit=commit, round=number):
-            text = f"beat {term} round {number} commit {commit}"
+            text = f"heartbeat {term} round {number} commit {commit}"
         case HeartbeatReply(round=number):
-            text = f"heard {term} round {number}"
+            text = f"heartbeat-reply {term} round {number}"
         case TimeoutNow():
             text = f"timeout-now {term}"
         case SnapshotOffer(index=index, index_term=of, sources=sources):
-            text = f"offer {term} snapshot {index}/{of} chunks {len(message.checksums)}"
+            text = f"snapshot-offer {term} snapshot {index}/{of} chunks {len(message.checksums)}"
             text += f" members {members_text(message.members)} from {' '.join(map(str, sources))}"
         case SnapshotReply(index=index):
-            text = f"reached {term} {index}"
+            text = f"snapshot-reply {term} {index}"
         case ChunkRequest(index=index, number=number):
             text = f"chunk? {term} {index}#{number}"
         case ChunkReply(index=index, number=number, data=data):
@@ -107,7 +109,7 @@ def chunk_text(chunk: Chunk) -> str:
 
 
 def state_text(node: RaftNode) -> str:
-    """`1 follower t2 of 3 commit 4`."""
+    """`node role term of leader commit`, as `1 follower t2 of 3 commit 4`."""
     of = f" of {node.leader}" if node.role is Role.FOLLOWER and node.leader else ""
     return f"{node.id} {node.role.value} t{node.term}{of} commit {node.commit}"
 
@@ -150,7 +152,7 @@ def answer_text(name: str, answer: Answer) -> str:
 
 
 def ready_text(ready: Ready, names: dict[int, str]) -> Iterator[str]:
-    """One line for each thing to do; `names` are those of the tickets."""
+    """One line for each effect; `names` are the names of the tickets."""
     for message in ready.send:
         yield f"send {message_text(message)}"
     if ready.write is not None:

@@ -1,4 +1,4 @@
-"""Frames between hubs: the bytes are these and no others, and no other bytes come through."""
+"""The codec of bundles: golden vectors, an independent decoder, and hostile bytes."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from fuzz.raft_targets import BEAT, BUNDLES, EVERY_MESSAGE
 
 GOLDEN = (
     "0174389a789f010209086463030411000090909090",
-    "01e7b04fd39f01020908646303041100009090909c92019801010205c30704c392029602010205c2c392039803"
-    "0102050604069294070400c4077075742061203194080501c40092039804010205c20806049204960501020506"
-    "ce0001117092049506010205ce0001117092059407010205920699080102050604939201029103029200ceffff"
-    "ffff92010292069509010205069206960a01020506019206970b0102050601c4056368756e6b92cf0000010000"
-    "000000970b0102050601c0",
+    "01dcbf390c9f01020908646303041100009090909c92019901010205c30704c30092029702010205c2c3009203"
+    "98030102050604069294070400c4077075742061203194080501c40092039804010205c2080604920497050102"
+    "0506ce000111700092049506010205ce0001117092059407010205920699080102050604939201029103029200"
+    "ceffffffff92010292069509010205069206960a01020506019206970b0102050601c4056368756e6b92cf0000"
+    "010000000000970b0102050601c0",
     "0198ee2a089f01020908646303041103069293010508930205509104919307030390",
 )  # fmt: skip
-"""Of BUNDLES, in hex."""
+"""BUNDLES, encoded, in hexadecimal."""
 
 
 def body_of(value: object) -> bytes:
-    """A body with the right head, whatever is in it."""
+    """A body with a correct head and any content."""
     packed = msgspec.msgpack.encode(value)
     return struct.pack(">BI", codec.VERSION, crc32c(packed)) + packed
 
@@ -40,14 +40,14 @@ def beat_with(*messages: tuple[object, object]) -> list[object]:
 
 
 @pytest.mark.parametrize("number", range(len(BUNDLES)))
-def test_the_bytes_are_these(number: int) -> None:
+def test_encoded_bytes_match_the_vectors(number: int) -> None:
     bundle, golden = BUNDLES[number], bytes.fromhex(GOLDEN[number])
     assert codec.encode(bundle).hex() == golden.hex()
     assert codec.decode(golden) == bundle
 
 
-def test_a_reader_of_the_specification_reads_them() -> None:
-    """MessagePack and CRC-32C by their definitions, without the libraries that wrote them."""
+def test_an_independent_decoder_reads_the_vectors() -> None:
+    """MessagePack and CRC-32C by their definitions, without the libraries of the encoder."""
     body = bytes(codec.encode(BUNDLES[1]))
     version, crc = struct.unpack_from(">BI", body)
     assert (version, crc) == (1, slow_crc32c(body[5:]))
@@ -59,7 +59,7 @@ def test_a_reader_of_the_specification_reads_them() -> None:
 
 
 def slow_msgpack(data: bytes, at: int) -> tuple[Any, int]:
-    """The value at `at` and where it ends: integers, bytes, arrays, booleans and nil."""
+    """(value at `at`, its end): integers, bytes, arrays, booleans and nil."""
     kind = data[at]
     if kind < 0x80:
         return kind, at + 1
@@ -88,7 +88,7 @@ def slow_crc32c(data: bytes) -> int:
     return crc ^ 0xFFFFFFFF
 
 
-def test_there_is_a_vector_of_every_message() -> None:
+def test_every_message_has_a_vector() -> None:
     assert {type(message) for _, message in EVERY_MESSAGE} == set(RaftMessage.__subclasses__())
 
 
@@ -123,7 +123,7 @@ bundles = st.builds(
 
 
 @given(bundles)
-def test_what_is_encoded_is_decoded(bundle: Bundle) -> None:
+def test_decode_reverses_encode(bundle: Bundle) -> None:
     body = codec.encode(bundle)
     for form in (body, bytes(body), memoryview(body)):
         assert codec.decode(form) == bundle
@@ -186,12 +186,12 @@ def test_hostile_bytes_are_a_protocol_error(what: str) -> None:
     ],
     ids=["array of 4 Gi", "bytes of 4 GiB", "deep field too many", "deep"],
 )
-def test_lengths_that_lie_and_nesting_cost_no_memory(packed: bytes) -> None:
+def test_wrong_lengths_and_nesting_allocate_no_memory(packed: bytes) -> None:
     with pytest.raises(RemoteProtocolError):
         codec.decode(struct.pack(">BI", codec.VERSION, crc32c(packed)) + packed)
 
 
-def test_a_body_has_its_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_body_beyond_the_limit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(codec, "BODY_BYTES_MAX", 64)
     small, large = BUNDLES[0], BUNDLES[1]
     assert codec.decode(codec.encode(small)) == small

@@ -1,5 +1,5 @@
-"""`due` holds for every state a few random inputs lead to: no tick before it does anything, so that
-whoever drives a node, or a thousand, may sleep until then."""
+"""`due` is correct in every state that a few random inputs lead to: ticks before it have no effect,
+so a driver may sleep until then."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from bascule.raft.membership import MemberChange, Members
 from bascule.raft.messages import AnyMessage, SnapshotOffer
 from bascule.raft.node import RaftNode
 from bascule.raft.store import PersistentState
-from raft.cluster import Driven, acknowledge, follower, leader_of
+from raft.cluster import DrivenNode, acknowledge, follower, leader_of
 
 CONFIG = RaftConfig(
     election_ticks=6,
@@ -30,7 +30,7 @@ Action = tuple[str, int, int]
 
 
 def ask(node: RaftNode, what: str, number: int) -> None:
-    """One of the requests, if it is taken."""
+    """Make one of the requests, unless it is refused."""
     deadline = 1 + number % 9 if number % 2 else None
     try:
         match what:
@@ -49,7 +49,7 @@ def ask(node: RaftNode, what: str, number: int) -> None:
 
 
 def check(node: RaftNode) -> None:
-    """Up to the tick before it is due, a node that ticks has nothing to do."""
+    """A node has no effects up to the tick before it is due."""
     due = node.due()
     assert due is not None
     assert due >= 1
@@ -78,11 +78,13 @@ ACTIONS = st.tuples(
 
 
 class Group:
-    """Three nodes, of which the first was elected; requests go to who leads."""
+    """Three nodes, with the first as leader; requests go to the leader."""
 
     def __init__(self, seed: int) -> None:
         members = PersistentState(initial_members=Members.of(1, 2, 3))
-        self.nodes = [Driven(RaftNode(n, CONFIG, members, RealRandom(seed + n))) for n in (1, 2, 3)]
+        self.nodes = [
+            DrivenNode(RaftNode(n, CONFIG, members, RealRandom(seed + n))) for n in (1, 2, 3)
+        ]
         self.network: list[AnyMessage] = []
         self.cut: set[int] = set()
         for found in self.nodes:
@@ -118,30 +120,31 @@ class Group:
 
 @settings(max_examples=20)
 @given(st.lists(ACTIONS, min_size=10, max_size=40), st.integers(0, 9))
-def test_nothing_happens_before_it_is_due(actions: list[Action], seed: int) -> None:
+def test_ticks_before_due_have_no_effect(actions: list[Action], seed: int) -> None:
     group = Group(seed)
     for action in actions:
         group.do(*action)
         check(group.nodes[action[1]].node)
 
 
-# ------------------------------------------------------------ each reason by itself
+# ------------------------------------------------------------ each reason
 
 
-def leader() -> Driven:
-    """Of three, with its no-op committed; a beat in 2 ticks, a count of its quorum in 6."""
+def leader() -> DrivenNode:
+    """The leader of three, with its no-op committed: a heartbeat is due in 2 ticks, a quorum check
+    in 6."""
     found = leader_of(1, 2, 3, config=CONFIG)
     acknowledge(found, 2, 3)
     return found
 
 
-def test_a_follower_is_due_to_stand() -> None:
+def test_a_follower_is_due_at_its_election_timeout() -> None:
     found = follower(config=CONFIG)
     assert found.node.due() == 6
     check(found.node)
 
 
-def test_a_leader_is_due_to_beat_and_to_count_its_quorum() -> None:
+def test_a_leader_is_due_at_heartbeats_and_quorum_checks() -> None:
     found = leader()
     assert found.node.due() == 2
     check(found.node)
@@ -177,7 +180,7 @@ def test_a_transfer_is_due_at_its_deadline() -> None:
     check(found.node)
 
 
-def test_a_chunk_is_due_two_beats_after_it_was_asked() -> None:
+def test_a_chunk_request_is_due_after_two_heartbeats() -> None:
     found = follower(config=CONFIG)
     found.step(SnapshotOffer(2, 1, 9, 4, 3, Members.of(1, 2, 3), (0, 0), (2,)))
     assert found.node.due() == 4

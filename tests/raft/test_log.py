@@ -1,4 +1,4 @@
-"""The ring against a plain list, its capacity, and what stays in it behind a snapshot."""
+"""The ring against a list as model, its capacity, and the entries it keeps after a snapshot."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ def snapshot_at(index: int, term: int) -> RaftSnapshot:
 
 
 class LogModel(RuleBasedStateMachine):
-    """A `RaftLog` and a list of the same entries, with the first index beside it."""
+    """A `RaftLog`, and a list with the same entries as model."""
 
     @initialize(capacity=st.integers(1, 12) | st.integers(30, 50))
     def begin(self, capacity: int) -> None:
         self.log = RaftLog(capacity)
         self.entries: list[Entry] = []
         self.longest = 0
-        """The most entries there ever were."""
+        """The maximum number of entries so far."""
         self.first = 1
         self.before: int | None = 0
-        """The term of the entry before the first, None where it is not known."""
+        """The term of the entry before the first; None if it is not known."""
         self.snapshot: RaftSnapshot | None = None
         self.commit = 0
 
@@ -62,7 +62,7 @@ class LogModel(RuleBasedStateMachine):
             return 0 if self.first == 1 or self.snapshot is None else None
         return self.before if index == self.first - 1 else None
 
-    # -- what happens to a log ----------------------------------------------------------------
+    # -- changes ------------------------------------------------------------------------------
 
     @rule(count=st.integers(1, 6), newer=st.integers(0, 2), size=st.integers(0, 40))
     def append(self, count: int, newer: int, size: int) -> None:
@@ -73,7 +73,7 @@ class LogModel(RuleBasedStateMachine):
     @precondition(lambda self: self.log.room > 0)
     @rule(terms=st.lists(st.integers(0, 1), min_size=1, max_size=8), size=st.integers(0, 40))
     def extend(self, terms: list[int], size: int) -> None:
-        """A follower takes many at once, of one term or more."""
+        """A follower appends several entries at once, of one or more terms."""
         term = max(self.log.last_term, 1)
         new = []
         for index, newer in enumerate(terms[: self.log.room], self.last + 1):
@@ -84,7 +84,7 @@ class LogModel(RuleBasedStateMachine):
 
     @rule()
     def append_beyond_room(self) -> None:
-        """A new leader's no-op is let through."""
+        """The no-op of a new leader may exceed the capacity."""
         self.add(Entry(self.last + 1, self.log.last_term + 1, EntryKind.NO_OP, b""))
 
     def add(self, entry: Entry) -> None:
@@ -128,13 +128,13 @@ class LogModel(RuleBasedStateMachine):
 
     @rule()
     def restart(self) -> None:
-        """What was committed is not known any more, nor the term before the first entry."""
+        """The commit index is lost, and so is the term before the first entry."""
         self.log = RaftLog(self.log.capacity, self.snapshot, tuple(self.entries))
         self.commit = self.snapshot_index
         if self.entries and self.first - 1 not in (0, self.snapshot_index):
             self.before = None
 
-    # -- what is seen of it -------------------------------------------------------------------
+    # -- checks -------------------------------------------------------------------------------
 
     @invariant()
     def same_bounds(self) -> None:
@@ -167,7 +167,7 @@ class LogModel(RuleBasedStateMachine):
 
     @invariant()
     def nothing_forgotten_is_held(self) -> None:
-        """Payloads that left the log can be freed."""
+        """Removed payloads are not referenced any more."""
         assert sum(e is not None for e in self.log._ring) == len(self.entries)
         self.longest = max(self.longest, len(self.entries))
         assert len(self.log._ring) <= max(self.log.capacity, self.longest) * 9 // 8 + 16
@@ -212,16 +212,16 @@ TestLogAgainstList = LogModel.TestCase
 @pytest.mark.parametrize(
     ("count", "pending", "ratio", "kept", "capacity"),
     [
-        (50_000, 5_000, 0.1, 5_000, 60_000),  # MicroRaft's settings and slots
+        (50_000, 5_000, 0.1, 5_000, 60_000),  # MicroRaft's settings, and its number of slots
         (10_000, 5_000, 0.1, 1_000, 16_000),
         (1_000, 200, 0.1, 100, 1_300),
         (1_000, 200, 0.5, 500, 1_700),
-        (4, 3, 0.1, 1, 8),  # at least one is kept
+        (4, 3, 0.1, 1, 8),  # at least one entry is kept
         (4, 3, 0.0, 1, 8),
         (10, 1, 1.0, 10, 21),
     ],
 )
-def test_capacity_is_that_of_the_three_sections(
+def test_capacity_is_the_sum_of_the_three_sections(
     count: int, pending: int, ratio: float, kept: int, capacity: int
 ) -> None:
     config = RaftConfig(
@@ -231,13 +231,13 @@ def test_capacity_is_that_of_the_three_sections(
     assert config.log_capacity == capacity
 
 
-def test_an_entry_counts_with_its_overhead() -> None:
+def test_the_size_of_an_entry_includes_its_overhead() -> None:
     log = RaftLog(4)
     log.append(entry_at(1, 1, size=100))
     assert log.pending_bytes == 100 + ENTRY_OVERHEAD_BYTES
 
 
-def test_a_gap_and_a_falling_term_are_bugs_of_the_caller() -> None:
+def test_a_gap_and_a_falling_term_are_assertion_errors() -> None:
     log = RaftLog(4)
     log.append(entry_at(1, 3))
     with pytest.raises(AssertionError):
@@ -248,14 +248,14 @@ def test_a_gap_and_a_falling_term_are_bugs_of_the_caller() -> None:
     with pytest.raises(AssertionError):
         log.truncate_from(1)
     with pytest.raises(AssertionError):
-        log.truncate_until(1)  # no snapshot has it
+        log.truncate_until(1)  # no snapshot covers it
 
 
-# ------------------------------------------------------------ what is kept behind a snapshot
+# ------------------------------------------------------------ entries kept after a snapshot
 
 
 def grown(*voters: int, ratio: float, lag_at: int) -> Cluster:
-    """Nodes with a snapshot at 1,000 of 1,000; node 3 has entries up to `lag_at`."""
+    """A leader with 1,000 entries and a snapshot at 1,000; node 3 has entries up to `lag_at`."""
     config = RaftConfig(
         commit_count_to_take_snapshot=1_000, pending_entries_max=200, snapshot_keep_ratio=ratio
     )
@@ -274,14 +274,15 @@ def grown(*voters: int, ratio: float, lag_at: int) -> Cluster:
     return cluster
 
 
-def test_a_follower_keeps_the_ratio_by_rule() -> None:
-    """The rule of the article, 0.1 * 1,000, keeps the last 100 (4,900 at its index 5,000)."""
+def test_a_follower_keeps_the_ratio_of_the_rule() -> None:
+    """The rule of the article, 0.1 * 1,000, keeps 100 entries (from 4,900 at index 5,000)."""
     cluster = grown(ratio=0.1, lag_at=1_000)
     assert cluster.nodes[2].log.first == 901
 
 
-def test_a_follower_keeps_the_articles_example_with_half() -> None:
-    """The article's example keeps 500 (4,500 of 5,000), which its rule gives for 0.5."""
+def test_a_ratio_of_half_keeps_the_entries_of_the_example() -> None:
+    """The article's example keeps 500 entries (from 4,500 at index 5,000); by the rule the ratio is
+    0.5."""
     cluster = grown(ratio=0.5, lag_at=1_000)
     assert cluster.nodes[2].log.first == 501
 
@@ -289,25 +290,27 @@ def test_a_follower_keeps_the_articles_example_with_half() -> None:
 @pytest.mark.parametrize(
     ("ratio", "lag_at", "first"),
     [
-        (0.1, 950, 951),  # within the ratio: what it lacks is kept, and no more
-        (0.1, 900, 901),  # just within
-        (0.1, 899, 1_001),  # beyond: it will get the snapshot, nothing is kept for it
-        (0.5, 500, 501),  # the article's follower at 4,500 of 5,000
+        (0.1, 950, 951),  # within the ratio: only the entries that it needs are kept
+        (0.1, 900, 901),  # at the limit of the ratio
+        (0.1, 899, 1_001),  # beyond the ratio: it gets the snapshot, and no entry is kept for it
+        (0.5, 500, 501),  # as the follower in the article, at 4,500 of 5,000
         (0.5, 499, 1_001),
     ],
 )
-def test_a_leader_keeps_what_laggards_lack(ratio: float, lag_at: int, first: int) -> None:
+def test_a_leader_keeps_entries_that_lagging_members_need(
+    ratio: float, lag_at: int, first: int
+) -> None:
     cluster = grown(ratio=ratio, lag_at=lag_at)
     assert cluster.nodes[1].log.first == first
 
 
-def test_a_leader_keeps_nothing_where_nobody_lags() -> None:
-    """Of two, the other has all that is committed."""
+def test_a_leader_keeps_no_entries_if_no_member_lags() -> None:
+    """A group of two; the follower has all committed entries."""
     cluster = grown(1, 2, ratio=0.1, lag_at=1_000)
     assert cluster.nodes[1].log.first == 1_001
     assert cluster.nodes[2].log.first == 901
 
 
-def test_a_leader_keeps_the_ratio_for_one_it_never_heard() -> None:
+def test_a_leader_keeps_the_ratio_for_a_member_that_never_replied() -> None:
     cluster = grown(ratio=0.1, lag_at=0)
     assert cluster.nodes[1].log.first == 901

@@ -1,4 +1,4 @@
-"""Majorities and changes of members, against a second implementation by enumeration."""
+"""Majorities and changes of members, compared with an implementation by enumeration."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ def groups(draw: st.DrawFn) -> Members:
     return Members(tuple(sorted(voters)), tuple(sorted(learners)), index)
 
 
-# ------------------------------------------------------------ the second implementation
+# ------------------------------------------------------------ the model
 
 
 def quorums(voters: tuple[int, ...]) -> list[set[int]]:
-    """Every set of voters that is more than half of them."""
+    """All sets of more than half of the voters."""
     return [
         set(chosen)
         for size in range(len(voters) + 1)
@@ -43,7 +43,7 @@ def quorums(voters: tuple[int, ...]) -> list[set[int]]:
 
 
 def reached_by_counting(voters: tuple[int, ...], values: Mapping[int, int]) -> int:
-    """Tries every value there is, and every majority that might have it."""
+    """The largest value that all voters of some majority reach, by trying all of them."""
     candidates = {0, *values.values()}
     return max(
         (
@@ -59,23 +59,23 @@ def reached_by_counting(voters: tuple[int, ...], values: Mapping[int, int]) -> i
 
 
 def reached(members: Members, values: Mapping[int, int]) -> int:
-    """The value that a majority of voters reaches; a missing voter has 0."""
+    """The value that a majority of the voters reaches; a voter without a value has 0."""
     return majority_value([values.get(voter, 0) for voter in members.voters])
 
 
 @given(groups(), st.dictionaries(NODES, st.integers(0, 5)))
-def test_majority_value_is_what_some_majority_has(members: Members, values: dict[int, int]) -> None:
+def test_majority_value_agrees_with_enumeration(members: Members, values: dict[int, int]) -> None:
     assert reached(members, values) == reached_by_counting(members.voters, values)
 
 
 @given(groups(), st.sets(NODES))
-def test_is_majority_is_one_of_all_majorities(members: Members, yes: set[int]) -> None:
+def test_is_majority_agrees_with_enumeration(members: Members, yes: set[int]) -> None:
     expected = any(quorum <= yes for quorum in quorums(members.voters))
     assert members.is_majority(lambda voter: voter in yes) == expected
 
 
 @given(groups())
-def test_majority_is_the_size_of_the_smallest(members: Members) -> None:
+def test_majority_is_the_size_of_the_smallest_majority(members: Members) -> None:
     if members.voters:
         assert members.majority == min(map(len, quorums(members.voters)))
 
@@ -84,7 +84,7 @@ def test_majority_is_the_size_of_the_smallest(members: Members) -> None:
     ("voters", "majority"), [(1, 1), (2, 2), (3, 2), (4, 3), (5, 3), (6, 4), (7, 4)]
 )
 def test_even_groups_need_more_than_half(voters: int, majority: int) -> None:
-    """MicroRaft commits with half of an even group; two halves need not meet."""
+    """MicroRaft commits with half of an even group, but two halves may not overlap."""
     members = Members.of(*range(1, voters + 1))
     assert members.majority == majority
     acknowledged = dict.fromkeys(members.voters[: majority - 1], 8)
@@ -99,7 +99,7 @@ def test_learners_count_in_no_majority(members: Members, values: dict[int, int])
     assert not members.is_majority(lambda node: node in members.learners)
 
 
-def test_a_group_without_voters_agrees_on_nothing() -> None:
+def test_a_group_without_voters_has_no_majority() -> None:
     nobody = Members((), (3,))
     assert reached(nobody, {3: 9}) == 0
     assert not nobody.is_majority(lambda node: True)
@@ -109,7 +109,7 @@ def test_a_group_without_voters_agrees_on_nothing() -> None:
 
 
 @given(groups(), st.sampled_from(MemberChange), NODES, st.integers(1, 1 << 40))
-def test_a_change_does_what_it_says(
+def test_each_change_has_its_effect(
     members: Members, change: MemberChange, node: int, at: int
 ) -> None:
     after = members.changed(change, node, at)
@@ -130,14 +130,16 @@ def test_a_change_does_what_it_says(
 
 
 @given(groups(), st.sampled_from(MemberChange), NODES)
-def test_majorities_of_neighbours_meet(members: Members, change: MemberChange, node: int) -> None:
-    """Thesis 4.1: why one member at a time needs no joint consensus."""
+def test_majorities_before_and_after_one_change_overlap(
+    members: Members, change: MemberChange, node: int
+) -> None:
+    """The reason why changes of one member need no joint consensus (thesis 4.1)."""
     after = members.changed(change, node, 1)
     assert all(old & new for old in quorums(members.voters) for new in quorums(after.voters))
 
 
-def test_majorities_two_changes_apart_may_miss_each_other() -> None:
-    """Why the second change waits until the first is committed."""
+def test_majorities_two_changes_apart_may_not_overlap() -> None:
+    """The reason why a second change waits until the first is committed."""
     before = Members.of(1, 2)
     after = before.changed(MemberChange.ADD_VOTER, 3, 1).changed(MemberChange.ADD_VOTER, 4, 2)
     after = after.changed(MemberChange.REMOVE, 1, 3)
@@ -145,7 +147,7 @@ def test_majorities_two_changes_apart_may_miss_each_other() -> None:
     assert {3, 4} in quorums(after.voters)
 
 
-def test_founders_are_sorted_and_counted_once() -> None:
+def test_initial_members_are_sorted_and_unique() -> None:
     assert Members.of(3, 1, 2, 3) == Members((1, 2, 3), (), 0)
 
 
@@ -153,11 +155,11 @@ def test_founders_are_sorted_and_counted_once() -> None:
 
 
 @given(groups())
-def test_members_come_back_from_their_bytes(members: Members) -> None:
+def test_members_are_decoded_as_encoded(members: Members) -> None:
     assert decode_members(encode_members(members)) == members
 
 
 @pytest.mark.parametrize("payload", [b"", b"\xc1", b"\x93\x91\xa1a\x90\x00", b"\x01"])
-def test_foreign_bytes_are_refused(payload: bytes) -> None:
+def test_other_bytes_are_refused_as_members(payload: bytes) -> None:
     with pytest.raises(msgspec.MsgspecError):
         decode_members(payload)

@@ -1,4 +1,4 @@
-"""Many groups under one tick: what rest costs, and what wakes it, scene by scene."""
+"""Many groups in one process: the cost of hibernation, and what wakes groups."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def bundles_of(world: World, tick: int, source: int, target: int) -> list[Bundle
     ]  # fmt: skip
 
 
-# -- what rest costs --------------------------------------------------------------------------
+# -- the cost of hibernation -----------------------------------------------------------------
 
 
 def idle_traffic(groups: int, ticks: int) -> list[Sent]:
@@ -48,7 +48,7 @@ def idle_traffic(groups: int, ticks: int) -> list[Sent]:
     return world.sent_since(start)
 
 
-def test_idle_traffic_does_not_depend_on_the_count_of_groups() -> None:
+def test_idle_traffic_does_not_depend_on_the_number_of_groups() -> None:
     counts, sizes = set(), set()
     for groups in (1, 20, 100):
         sent = idle_traffic(groups, 100)
@@ -59,7 +59,7 @@ def test_idle_traffic_does_not_depend_on_the_count_of_groups() -> None:
     assert max(sizes) - min(sizes) <= 2, "bytes of version numbers alone"
 
 
-def test_a_hub_reports_what_rests_and_whom_it_hears() -> None:
+def test_the_report_has_hibernating_groups_and_peers_in_contact() -> None:
     world = hibernating(9)
     report = world.multi_raft(1).report()
     assert (report.node, report.groups, report.hibernating) == (1, 9, 9)
@@ -77,7 +77,7 @@ def test_a_hub_reports_what_rests_and_whom_it_hears() -> None:
     assert [link.is_in_contact for link in report.peers] == [False, False]
 
 
-def test_a_tick_does_not_touch_what_rests(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tick_does_not_touch_hibernating_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
     world = hibernating(30)
     touched: list[str] = []
     for name in ("tick", "due", "ready", "step"):
@@ -94,13 +94,13 @@ def test_a_tick_does_not_touch_what_rests(monkeypatch: pytest.MonkeyPatch) -> No
     assert touched == ["tick"]
 
 
-def test_an_awake_group_costs_a_tick_only_when_its_time_comes(
+def test_an_awake_node_is_ticked_only_when_it_is_due(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     multi_raft = MultiRaft(1, 1, heartbeat_ticks=HEARTBEAT, election_ticks=ELECTION)
     world = World(3, 1)
     for group in range(1, 51):
-        multi_raft.add(group, RaftNode(1, CONFIG, world.stores[1][1].load(), world.dice))
+        multi_raft.add(group, RaftNode(1, CONFIG, world.stores[1][1].load(), world.random))
     assert multi_raft.ready() is None
     asked: list[int] = []
     original = RaftNode.tick
@@ -119,7 +119,7 @@ def test_an_awake_group_costs_a_tick_only_when_its_time_comes(
 
 
 def test_messages_of_all_groups_leave_in_one_bundle() -> None:
-    """Rounds of questions and answers cost a bundle each, groups none."""
+    """A round of requests or replies needs one bundle for each peer, for any number of groups."""
     rounds = {}
     for groups in (1, 40):
         world = hibernating(groups)
@@ -133,7 +133,7 @@ def test_messages_of_all_groups_leave_in_one_bundle() -> None:
     assert rounds[40] <= rounds[1] + 3, "each node leads, follows and beats"
 
 
-def test_a_group_that_nobody_shares_rests_without_a_bundle() -> None:
+def test_a_group_of_one_member_hibernates_without_a_bundle() -> None:
     world = World(1, 3)
     world.run_until_hibernation()
     assert world.sent == []
@@ -142,10 +142,10 @@ def test_a_group_that_nobody_shares_rests_without_a_bundle() -> None:
     world.run_until_hibernation()
 
 
-# -- what wakes ------------------------------------------------------------------------------
+# -- waking ----------------------------------------------------------------------------------
 
 
-def test_a_proposal_wakes_its_group_alone() -> None:
+def test_a_proposal_wakes_only_its_group() -> None:
     world = hibernating(10)
     start = world.now
     world.propose(4, b"x")
@@ -156,7 +156,7 @@ def test_a_proposal_wakes_its_group_alone() -> None:
     world.run_until_hibernation()
 
 
-def test_groups_elect_anew_when_the_hub_of_their_leaders_dies() -> None:
+def test_groups_elect_leaders_when_the_process_of_their_leaders_dies() -> None:
     world = hibernating(30)
     orphans = led_by(world, 1)
     assert len(orphans) > 3
@@ -181,7 +181,7 @@ def test_groups_elect_anew_when_the_hub_of_their_leaders_dies() -> None:
         assert world.processes[1].applied[group] == [b"%d" % group]
 
 
-def test_elections_spread_over_the_time_of_an_election() -> None:
+def test_elections_of_many_groups_are_spread_over_an_election_timeout() -> None:
     world = hibernating(120, seed=5)
     orphans = led_by(world, 1)
     assert len(orphans) > 20
@@ -198,7 +198,7 @@ def test_elections_spread_over_the_time_of_an_election() -> None:
     assert max(elected.values()) < len(orphans) // 3
 
 
-def test_a_leader_whose_peers_are_silent_steps_down() -> None:
+def test_a_leader_with_silent_peers_steps_down() -> None:
     world = hibernating(4)
     leader = world.leader(1)
     world.isolate(leader)
@@ -211,7 +211,7 @@ def test_a_leader_whose_peers_are_silent_steps_down() -> None:
 
 
 @pytest.mark.parametrize("away", ["hears", "is heard"])
-def test_a_follower_that_is_cut_off_one_way_does_not_disturb_for_ever(away: str) -> None:
+def test_a_follower_that_cannot_send_does_not_keep_groups_awake(away: str) -> None:
     world = hibernating(4)
     leader = world.leader(1)
     follower = 1 + leader % 3
@@ -227,8 +227,8 @@ def test_a_follower_that_is_cut_off_one_way_does_not_disturb_for_ever(away: str)
     assert world.multi_raft(leader).node(1).term == term
 
 
-def test_a_leader_cut_off_one_way_is_replaced() -> None:
-    """Its beats arrive no more, while it hears all the others say."""
+def test_a_leader_that_cannot_send_is_replaced() -> None:
+    """Its messages are lost, but it receives those of the others."""
     world = hibernating(4)
     leader = world.leader(1)
     for other in {1, 2, 3} - {leader}:
@@ -241,8 +241,8 @@ def test_a_leader_cut_off_one_way_is_replaced() -> None:
     world.run_until_hibernation()
 
 
-def test_a_leader_deposed_behind_its_back_learns_of_it() -> None:
-    """It is cut off from those who elect another, but not from a third who did not."""
+def test_a_hibernating_leader_learns_of_another_election() -> None:
+    """It has no contact with the voters of the election, but with a node that did not take part."""
     world = hibernating(8, nodes=5)
     leader = world.leader(1)
     a, b, c, friend = (node for node in range(1, 6) if node != leader)
@@ -256,8 +256,8 @@ def test_a_leader_deposed_behind_its_back_learns_of_it() -> None:
     world.run_until_hibernation()
 
 
-def test_a_hub_that_stalls_wakes_nothing_when_it_goes_on() -> None:
-    """It has not read yet what the others said meanwhile. They, of course, heard nothing of it."""
+def test_a_stalled_process_wakes_no_group_when_it_continues() -> None:
+    """The process has not read the bundles that arrived meanwhile, and has sent none."""
     world = hibernating(12)
     others = led_by(world, 2) + led_by(world, 3)
     terms = {group: world.multi_raft(2).node(group).term for group in others}
@@ -272,7 +272,7 @@ def test_a_hub_that_stalls_wakes_nothing_when_it_goes_on() -> None:
     world.propose(1, b"x")
 
 
-def test_all_hubs_stall_at_once() -> None:
+def test_all_processes_stall_at_once() -> None:
     world = hibernating(12)
     start = world.now
     for process in world.processes.values():
@@ -286,7 +286,7 @@ def test_all_hubs_stall_at_once() -> None:
 
 
 def stalled(world: World, node: int, ticks: int) -> list[tuple[int, Bundle]]:
-    """(tick, bundle) of all that is sent to a node while its process does not run."""
+    """(tick, bundle) of all bundles sent to a node while its process does not run."""
     start = world.now
     process = world.processes.pop(node)
     world.run(ticks)
@@ -294,8 +294,9 @@ def stalled(world: World, node: int, ticks: int) -> list[tuple[int, Bundle]]:
     return [(one.at, one.bundle) for one in world.sent_since(start) if one.bundle.target == node]
 
 
-def test_waking_takes_back_no_promise_to_the_leader() -> None:
-    """A lease may rest on what a follower heard itself, whatever its hub heard of the leader's."""
+def test_waking_does_not_shorten_a_lease() -> None:
+    """A lease may depend on a heartbeat that the follower received later than the last bundle
+    between the processes."""
     world = hibernating(1)
     leader = world.leader(1)
     follower = 1 + leader % 3
@@ -311,11 +312,11 @@ def test_waking_takes_back_no_promise_to_the_leader() -> None:
     assert node.report().leader_silent_ticks == 7
 
 
-# -- what refuses rest ------------------------------------------------------------------------
+# -- refused hibernation ---------------------------------------------------------------------
 
 
-def test_a_follower_that_does_not_know_the_commit_refuses() -> None:
-    """The heartbeats that should tell it are lost; its leader thinks that they were not."""
+def test_a_follower_with_uncommitted_entries_refuses_hibernation() -> None:
+    """The heartbeats with the commit index are lost, and its leader does not know that."""
     world = hibernating(2)
     leader = world.leader(1)
     follower = 1 + leader % 3
@@ -338,7 +339,7 @@ def test_a_follower_that_does_not_know_the_commit_refuses() -> None:
         assert node.commit == world.multi_raft(leader).node(1).commit
 
 
-def test_a_follower_without_the_group_refuses_it() -> None:
+def test_a_process_without_the_group_refuses_hibernation() -> None:
     world = hibernating(3)
     leader = world.leader(1)
     follower = 1 + leader % 3
@@ -351,13 +352,13 @@ def test_a_follower_without_the_group_refuses_it() -> None:
     assert world.multi_raft(leader).node(1).hibernating is False
     assert world.multi_raft(leader).node(2).hibernating, "others rest on"
     world.multi_raft(follower).add(
-        1, RaftNode(follower, CONFIG, world.stores[follower][1].load(), world.dice)
+        1, RaftNode(follower, CONFIG, world.stores[follower][1].load(), world.random)
     )
     world.propose(1, b"back")
     world.run_until_hibernation()
 
 
-def test_a_refusal_is_repeated_until_it_is_heeded() -> None:
+def test_a_refusal_is_sent_again_until_it_has_effect() -> None:
     world = hibernating(3)
     leader = world.leader(1)
     follower = 1 + leader % 3
@@ -373,7 +374,7 @@ def test_a_refusal_is_repeated_until_it_is_heeded() -> None:
     assert world.leader(1) == leader, "it beat again before an election"
 
 
-def test_late_answers_to_the_last_heartbeat_wake_nobody() -> None:
+def test_late_replies_to_the_last_heartbeat_wake_no_group() -> None:
     world = World(3, 1, seed=2)
     world.faults.late_ticks = 3
     world.run_until_hibernation(400)
@@ -392,7 +393,7 @@ def test_late_answers_to_the_last_heartbeat_wake_nobody() -> None:
 # -- restarts ---------------------------------------------------------------------------------
 
 
-def test_a_quick_restart_of_a_follower_wakes_what_it_shared() -> None:
+def test_a_quick_restart_of_a_follower_wakes_the_shared_groups() -> None:
     world = hibernating(6)
     leader = world.leader(1)
     follower = 1 + leader % 3
@@ -417,7 +418,7 @@ def test_a_quick_restart_of_a_leader_ends_in_an_election() -> None:
     world.run_until_hibernation()
 
 
-def test_a_bundle_of_an_earlier_life_costs_no_progress() -> None:
+def test_a_bundle_of_an_earlier_incarnation_stops_no_group() -> None:
     world = hibernating(4)
     old = {(a, b): bundles_of(world, 0, a, b) for a in (1, 2, 3) for b in (1, 2, 3) if a != b}
     world.kill(2)
@@ -431,7 +432,7 @@ def test_a_bundle_of_an_earlier_life_costs_no_progress() -> None:
     world.run_until_hibernation()
 
 
-def test_a_bundle_repeated_for_ever_is_no_sign_of_life() -> None:
+def test_a_repeated_bundle_does_not_count_as_contact() -> None:
     world = hibernating(3)
     leader = world.leader(1)
     last = {other: bundles_of(world, 0, leader, other)[-1] for other in {1, 2, 3} - {leader}}
@@ -444,7 +445,7 @@ def test_a_bundle_repeated_for_ever_is_no_sign_of_life() -> None:
 
 
 def test_changes_of_an_earlier_session_are_not_taken() -> None:
-    """They would bring back groups that were forgotten by both."""
+    """They would restore groups that both processes have removed from the set."""
     world = hibernating(6, seed=2)
     leader = world.leader(1)
     follower = 1 + leader % 3
@@ -461,8 +462,8 @@ def test_changes_of_an_earlier_session_are_not_taken() -> None:
     assert links[leader].followed_hibernating == 0
 
 
-def test_a_follower_wakes_with_its_leader_though_no_heartbeat_comes() -> None:
-    """Nobody but the hub's word tells it that its leader's beats are no longer about this group."""
+def test_a_follower_wakes_with_its_leader_without_a_heartbeat() -> None:
+    """Only the bundle says that the leader's coalesced heartbeat no longer covers this group."""
     world = hibernating(1)
     leader = world.leader(1)
     world.drop = [Heartbeat]
@@ -475,7 +476,7 @@ def test_a_follower_wakes_with_its_leader_though_no_heartbeat_comes() -> None:
     assert world.leader(1) not in (0, leader)
 
 
-def test_everybody_restarts() -> None:
+def test_all_processes_restart() -> None:
     world = hibernating(6)
     for node in (1, 2, 3):
         world.kill(node)
@@ -489,7 +490,7 @@ def test_everybody_restarts() -> None:
 # -- sizes ------------------------------------------------------------------------------------
 
 
-def test_a_list_too_long_for_a_bundle_goes_in_several(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_list_of_changes_is_sent_in_several_bundles(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(peer_module, "CHANGES_MAX", 2)
     world = hibernating(20)
     assert max(len(sent.bundle.hibernated) for sent in world.sent) == 2
@@ -502,7 +503,7 @@ def test_a_list_too_long_for_a_bundle_goes_in_several(monkeypatch: pytest.Monkey
     assert max(len(b.refused) + len(b.woken) for b in (sent.bundle for sent in world.sent)) <= 4
 
 
-def test_a_bundle_is_closed_when_it_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_large_bundle_is_split(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(peer_module, "BUNDLE_BYTES_MAX", 1_000)
     world = hibernating(8)
     start = world.now
@@ -524,7 +525,7 @@ def test_a_bundle_is_closed_when_it_is_large(monkeypatch: pytest.MonkeyPatch) ->
 # -- members ----------------------------------------------------------------------------------
 
 
-def test_a_member_that_is_added_rests_with_the_others() -> None:
+def test_an_added_member_hibernates_with_the_others() -> None:
     world = World(4, 1, seed=4, voters=3)
     world.run_until_hibernation_of((1, 2, 3))
     leader = world.leader(1)
@@ -541,10 +542,10 @@ def test_a_member_that_is_added_rests_with_the_others() -> None:
     assert len(bundles_of(world, start, leader, 4)) == 0, "they share nothing any more"
 
 
-# -- what a hub refuses -----------------------------------------------------------------------
+# -- refused input ---------------------------------------------------------------------------
 
 
-def test_a_bundle_for_another_is_a_protocol_error() -> None:
+def test_a_bundle_for_another_node_is_a_protocol_error() -> None:
     world = hibernating(1)
     bundle = next(sent.bundle for sent in world.sent if sent.bundle.target == 1)
     for wrong in (replaced(bundle, target=2), replaced(bundle, source=1)):
@@ -552,7 +553,7 @@ def test_a_bundle_for_another_is_a_protocol_error() -> None:
             world.multi_raft(1).receive(wrong)
 
 
-def test_messages_and_completions_of_a_group_that_went_are_lost() -> None:
+def test_messages_and_completions_of_a_removed_group_are_ignored() -> None:
     world = hibernating(2)
     leader = world.leader(1)
     multi_raft = world.multi_raft(leader)

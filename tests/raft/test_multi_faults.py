@@ -1,7 +1,8 @@
-"""Hubs under faults by dice, then without: every group goes on, rests, and all agree on what rests.
+"""Processes with many groups under random faults, and after them.
 
-Each seed has its own mix of loss, repetition, delay, cuts in one or both directions, crashes, slow
-disks, proposals and members that come and go. What the state machines apply is compared all along.
+Each seed has its own mix of losses, duplicates, delays, cuts in one or both directions, crashes,
+slow disks, proposals, and groups that are removed and added. The applied entries are always
+compared.
 """
 
 from __future__ import annotations
@@ -20,14 +21,14 @@ from raft.multi_raft_world import CONFIG, Faults, World
 
 SEEDS = 20
 FAULTY_TICKS = 250
-PATIENCE = 40 * CONFIG.election_ticks
+TICKS_TO_SETTLE = 40 * CONFIG.election_ticks
 
 
-def misfortune(world: World, dice: Random) -> None:
-    """One thing or another."""
-    what = dice.randrange(12)
+def inject_fault(world: World, random: Random) -> None:
+    """Inject a random fault."""
+    what = random.randrange(12)
     nodes = list(world.stores)
-    node, other = dice.sample(nodes, 2)
+    node, other = random.sample(nodes, 2)
     if what == 0 and len(world.processes) > 1 and node in world.processes:
         world.kill(node)
     elif what <= 2:
@@ -41,23 +42,23 @@ def misfortune(world: World, dice: Random) -> None:
         world.cut.clear()
     elif what == 7:
         world.faults = Faults(
-            loss=dice.choice((0, 0.05, 0.4)), twice=dice.choice((0, 0.3)),
-            late_ticks=dice.choice((0, 1, 4, 12)),
+            loss=random.choice((0, 0.05, 0.4)), twice=random.choice((0, 0.3)),
+            late_ticks=random.choice((0, 1, 4, 12)),
         )  # fmt: skip
     elif what == 8 and node in world.processes:
-        move(world, dice, node)
+        move(world, random, node)
     else:
-        group = dice.choice(list(world.stores[node]))
+        group = random.choice(list(world.stores[node]))
         if leader := world.leader(group):
-            attempt(world, leader, group, b"%d" % dice.getrandbits(32))
+            attempt(world, leader, group, b"%d" % random.getrandbits(32))
 
 
-def move(world: World, dice: Random, node: int) -> None:
-    """Let go of a group and take it in again, as when it moves between processes."""
-    group = dice.choice(world.multi_raft(node).groups)
+def move(world: World, random: Random, node: int) -> None:
+    """Remove a group and add it again, as when it moves between processes."""
+    group = random.choice(world.multi_raft(node).groups)
     process = world.processes[node]
     process.multi_raft.remove(group)
-    for _ in range(dice.randrange(3)):
+    for _ in range(random.randrange(3)):
         world.tick()
     if node in world.processes and world.processes[node] is process:
         process.writes.clear()
@@ -81,7 +82,7 @@ def heal(world: World) -> None:
 
 
 def check_agreement(world: World) -> None:
-    """What each hub believes of the others' groups is what they believe."""
+    """Check that all processes agree on the hibernating groups."""
     for node, process in world.processes.items():
         for other, far in world.processes.items():
             if node == other:
@@ -98,24 +99,24 @@ def check_agreement(world: World) -> None:
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
-def test_every_group_goes_on_and_rests_when_faults_stop(
+def test_every_group_commits_and_hibernates_after_the_faults(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    dice = Random(seed)
-    monkeypatch.setattr(peer_module, "CHANGES_MAX", dice.choice((1, 3, 1_000)))
-    nodes, groups = dice.choice((3, 3, 3, 5)), dice.choice((1, 4, 10))
-    world = World(nodes, groups, seed=seed, disk_ticks=dice.choice((0, 0, 3)))
-    if dice.randrange(2):
-        world.run_until_hibernation(PATIENCE)
-    often = dice.choice((0.05, 0.3))
+    random = Random(seed)
+    monkeypatch.setattr(peer_module, "CHANGES_MAX", random.choice((1, 3, 1_000)))
+    nodes, groups = random.choice((3, 3, 3, 5)), random.choice((1, 4, 10))
+    world = World(nodes, groups, seed=seed, disk_ticks=random.choice((0, 0, 3)))
+    if random.randrange(2):
+        world.run_until_hibernation(TICKS_TO_SETTLE)
+    often = random.choice((0.05, 0.3))
     for _ in range(FAULTY_TICKS):
-        if dice.random() < often:
-            misfortune(world, dice)
+        if random.random() < often:
+            inject_fault(world, random)
         world.tick()
     heal(world)
     for group in range(1, groups + 1):
-        world.propose(group, b"after seed %d" % seed, PATIENCE)
-    world.run_until_hibernation(PATIENCE)
+        world.propose(group, b"after seed %d" % seed, TICKS_TO_SETTLE)
+    world.run_until_hibernation(TICKS_TO_SETTLE)
     world.run(2 * CONFIG.election_ticks)
     check_agreement(world)
     start = world.now
@@ -127,10 +128,10 @@ def test_every_group_goes_on_and_rests_when_faults_stop(
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_a_steady_loss_does_not_keep_groups_from_resting(seed: int) -> None:
-    """A tenth of the bundles lost, repeated and late: hardly an election is held."""
+def test_groups_hibernate_despite_constant_message_loss(seed: int) -> None:
+    """A tenth of the bundles is lost, repeated or late: there are few elections."""
     world = World(3, 10, seed=seed)
-    world.run_until_hibernation(PATIENCE)
+    world.run_until_hibernation(TICKS_TO_SETTLE)
     terms = sum(world.multi_raft(1).node(group).term for group in range(1, 11))
     world.faults = Faults(loss=0.1, twice=0.1, late_ticks=1)
     start = world.now
@@ -154,12 +155,12 @@ beats = st.builds(
 
 @settings(max_examples=25)
 @given(st.lists(beats, max_size=8))
-def test_wrong_beats_cost_rest_and_nothing_else(bundles: list[Bundle]) -> None:
-    """Whatever a peer says of rest, groups go on."""
+def test_wrong_heartbeats_only_wake_groups(bundles: list[Bundle]) -> None:
+    """Groups make progress despite wrong hibernation fields of a peer."""
     world = World(3, 3, seed=1)
     world.run_until_hibernation()
     for bundle in bundles:
         world.multi_raft(1).receive(bundle)
         world.tick()
     for group in (1, 2, 3):
-        world.propose(group, b"x", PATIENCE)
+        world.propose(group, b"x", TICKS_TO_SETTLE)

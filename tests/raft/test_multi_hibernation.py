@@ -1,4 +1,4 @@
-"""The set of groups at rest, its copy at a peer, and the link between them."""
+"""The set of hibernating groups, its copy at a peer, and the connection between them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ STEPS = st.lists(
 
 
 class Link:
-    """A set, its copy, and every change and confirmation that was ever under way: any of them may
+    """The original, the copy, and all changes and confirmations that were ever sent: any of them
+    may
     arrive at any time, as often as it likes, or never."""
 
     def __init__(self) -> None:
@@ -78,7 +79,7 @@ class Link:
 
 @settings(max_examples=300)
 @given(STEPS)
-def test_the_copy_follows_whatever_is_lost(steps: list[tuple[str, int]]) -> None:
+def test_the_copy_follows_the_original_despite_losses(steps: list[tuple[str, int]]) -> None:
     link = Link()
     for name, argument in steps:
         getattr(link, name.replace(" ", "_"))(argument)
@@ -95,7 +96,7 @@ def test_the_copy_follows_whatever_is_lost(steps: list[tuple[str, int]]) -> None
     assert not link.led.has_unsent
 
 
-def test_changes_are_sent_once_until_they_are_late() -> None:
+def test_changes_are_sent_once_unless_a_resend_is_due() -> None:
     led = LedHibernations()
     one, two = Hibernation(1, 3, 10), Hibernation(2, 3, 20)
     led.add(one)
@@ -113,7 +114,7 @@ def test_changes_are_sent_once_until_they_are_late() -> None:
     assert not led.has_changes
 
 
-def test_a_long_list_goes_in_pieces() -> None:
+def test_many_changes_are_taken_in_parts() -> None:
     led, followed = LedHibernations(), FollowedHibernations()
     rests = [Hibernation(group, 1, 1) for group in range(1, 8)]
     for rest in rests:
@@ -127,13 +128,13 @@ def test_a_long_list_goes_in_pieces() -> None:
     assert list(followed.groups.values()) == rests
 
 
-def test_removing_what_was_never_there_is_no_change() -> None:
+def test_removing_an_unknown_group_is_no_change() -> None:
     led = LedHibernations()
     led.remove(5)
     assert (led.version, led.has_changes) == (0, False)
 
 
-def test_a_refusal_holds_for_one_offer() -> None:
+def test_a_refusal_applies_to_one_hibernation() -> None:
     followed = FollowedHibernations()
     followed.take(0, 1, (Hibernation(1, 1, 5),), ())
     assert followed.refuse(1)
@@ -148,7 +149,7 @@ def test_a_refusal_holds_for_one_offer() -> None:
 
 
 def beat(**changes: object) -> Bundle:
-    """To node 1 of incarnation 11 from node 2 of incarnation 22."""
+    """A bundle from node 2, incarnation 22, to node 1, incarnation 11."""
     fields = {
         "source": 2, "target": 1, "incarnation": 22, "heard_incarnation": 11, "clock": 50,
         "echo": 95, "session": 1, "heard_session": 1, "held": 0,
@@ -157,7 +158,7 @@ def beat(**changes: object) -> Bundle:
 
 
 def link() -> Peer:
-    """Node 1's, at its tick 100."""
+    """The peer as seen by node 1 at its tick 100."""
     peer = Peer(2, (1, 11), heartbeat_ticks=2, election_ticks=10)
     assert peer.on_heartbeat(beat(), 100) is PeerContinuity.RESTARTED
     return peer
@@ -173,7 +174,7 @@ def link() -> Peer:
     ],
     ids=["never heard", "of an earlier life", "of an earlier session", "not confirmed"],
 )
-def test_an_open_question_is_answered_once(open_question: dict[str, object]) -> None:
+def test_a_bundle_that_needs_a_reply_gets_one(open_question: dict[str, object]) -> None:
     peer = link()
     assert peer.due_at(100) is None, "they share nothing"
     peer.on_heartbeat(beat(clock=51, **open_question), 101)
@@ -185,14 +186,14 @@ def test_an_open_question_is_answered_once(open_question: dict[str, object]) -> 
     assert peer.due_at(101) == 103, "not more often than beats"
 
 
-def test_who_shares_nothing_is_not_answered() -> None:
+def test_a_peer_without_shared_groups_gets_no_reply() -> None:
     peer = link()
     for clock in range(51, 60):
         assert peer.on_heartbeat(beat(clock=clock), 101) is PeerContinuity.CONTINUED
         assert peer.take_bundles(101) == []
 
 
-def test_contact_needs_an_answer_of_this_life() -> None:
+def test_contact_needs_a_reply_to_this_incarnation() -> None:
     peer = link()
     assert peer.is_in_contact(104)
     assert not peer.is_in_contact(105), "10 ticks after what was answered left"
@@ -208,7 +209,7 @@ def test_contact_needs_an_answer_of_this_life() -> None:
     )
 
 
-def test_another_session_is_told_from_an_older_one() -> None:
+def test_a_newer_session_differs_from_an_older_one() -> None:
     peer = link()
     assert peer.on_heartbeat(beat(session=3), 100) is PeerContinuity.RESET
     assert peer.on_heartbeat(beat(session=3), 100) is PeerContinuity.CONTINUED

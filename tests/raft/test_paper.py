@@ -1,4 +1,4 @@
-"""Raft's rules, one test each; the number in a name is the section of Ongaro's thesis."""
+"""One test for each rule of Raft; the number in a name is the section of Ongaro's thesis."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from bascule.raft.messages import (
 )
 from bascule.raft.node import RaftNode
 from raft.cluster import (
+    CHECKSUM,
     CONFIG,
     Cluster,
     acknowledge,
@@ -30,7 +31,7 @@ from raft.cluster import (
     log_terms,
     restored,
 )
-from raft.environment import Dice
+from raft.environment import FixedRandom
 
 # ------------------------------------------------------------ 3.3 terms
 
@@ -48,7 +49,7 @@ from raft.environment import Dice
     ],
     ids=lambda message: type(message).__name__,
 )
-def test_3_3_later_term_makes_a_follower(role: Role, message: AnyMessage) -> None:
+def test_3_3_a_later_term_makes_a_follower(role: Role, message: AnyMessage) -> None:
     found = follower()
     if role is Role.PRE_CANDIDATE:
         found.node.campaign()
@@ -61,7 +62,7 @@ def test_3_3_later_term_makes_a_follower(role: Role, message: AnyMessage) -> Non
     assert (found.node.role, found.node.term, found.node.voted_for) == (Role.FOLLOWER, 9, 0)
 
 
-def test_3_3_stale_leader_is_refused_and_told() -> None:
+def test_3_3_a_stale_leader_is_refused_with_the_current_term() -> None:
     found = follower(term=5)
     sent = found.step(AppendRequest(2, 1, 4, 0, 0, 0, entries(1, 4)))
     assert found.node.log.last == 0
@@ -69,7 +70,7 @@ def test_3_3_stale_leader_is_refused_and_told() -> None:
     assert found.node.leader == 0
 
 
-def test_3_3_stale_candidate_is_refused_and_told() -> None:
+def test_3_3_a_stale_candidate_is_refused_with_the_current_term() -> None:
     found = follower(term=5)
     assert found.step(VoteRequest(2, 1, 4, False, 9, 4)) == [VoteReply(1, 2, 5, False, False)]
 
@@ -77,16 +78,16 @@ def test_3_3_stale_candidate_is_refused_and_told() -> None:
 # ------------------------------------------------------------ 3.4 leader election
 
 
-def test_3_4_begins_as_follower() -> None:
+def test_3_4_a_node_starts_as_follower() -> None:
     assert follower().node.role is Role.FOLLOWER
     assert follower(terms=(1, 2)).node.role is Role.FOLLOWER
 
 
 @pytest.mark.parametrize("more", [0, 3, 9])
-def test_3_4_stands_after_the_election_timeout(more: int) -> None:
-    dice = Dice()
-    dice.more = more
-    found = driven(1, restored(1, 2, 3), CONFIG, dice)
+def test_3_4_an_election_starts_after_the_election_timeout(more: int) -> None:
+    random = FixedRandom()
+    random.extra = more
+    found = driven(1, restored(1, 2, 3), CONFIG, random)
     found.tick(9 + more)
     assert found.node.role is Role.FOLLOWER
     found.tick()
@@ -96,9 +97,9 @@ def test_3_4_stands_after_the_election_timeout(more: int) -> None:
 @pytest.mark.parametrize(
     "message",
     [Heartbeat(2, 1, 1, 0, 1), AppendRequest(2, 1, 1, 0, 0, 0, ())],
-    ids=["beat", "append"],
+    ids=["heartbeat", "append"],
 )
-def test_3_4_hearing_the_leader_puts_it_off(message: AnyMessage) -> None:
+def test_3_4_messages_of_the_leader_restart_the_election_timeout(message: AnyMessage) -> None:
     found = follower()
     for _ in range(5):
         found.tick(9)
@@ -106,7 +107,7 @@ def test_3_4_hearing_the_leader_puts_it_off(message: AnyMessage) -> None:
     assert found.node.role is Role.FOLLOWER
 
 
-def test_3_4_granting_a_vote_puts_it_off() -> None:
+def test_3_4_granting_a_vote_restarts_the_election_timeout() -> None:
     found = follower()
     found.tick(9)
     found.step(VoteRequest(2, 1, 1, False, 0, 0))
@@ -114,13 +115,13 @@ def test_3_4_granting_a_vote_puts_it_off() -> None:
     assert found.node.role is Role.FOLLOWER
 
 
-def test_3_4_candidate_begins_a_term_votes_for_itself_and_asks_all() -> None:
+def test_3_4_a_candidate_begins_a_term_votes_for_itself_and_requests_votes() -> None:
     found = follower(1, 2, 3, terms=(1, 4), term=5)
     asked = candidacy(found)
     assert (found.node.role, found.node.term, found.node.voted_for) == (Role.CANDIDATE, 6, 1)
     assert asked == [
-        VoteRequest(1, 2, 6, False, last_index=2, last_term=4),
-        VoteRequest(1, 3, 6, False, last_index=2, last_term=4),
+        VoteRequest(1, 2, 6, False, last_index=2, last_term=4, settings=CHECKSUM),
+        VoteRequest(1, 3, 6, False, last_index=2, last_term=4, settings=CHECKSUM),
     ]
 
 
@@ -140,7 +141,7 @@ def test_3_4_candidate_begins_a_term_votes_for_itself_and_asks_all() -> None:
         (5, 1, 3, Role.FOLLOWER),
     ],
 )
-def test_3_4_majority_elects(size: int, yes: int, no: int, role: Role) -> None:
+def test_3_4_a_majority_elects(size: int, yes: int, no: int, role: Role) -> None:
     found = follower(*range(1, size + 1))
     candidacy(found)
     voters = iter(range(2, size + 1))
@@ -149,14 +150,14 @@ def test_3_4_majority_elects(size: int, yes: int, no: int, role: Role) -> None:
     assert found.node.role is role
 
 
-def test_3_4_a_vote_counts_once() -> None:
+def test_3_4_a_repeated_vote_counts_once() -> None:
     found = follower(1, 2, 3, 4, 5)
     candidacy(found)
     found.step(*[VoteReply(2, 1, 1, False, True)] * 4)
     assert found.node.role is Role.CANDIDATE
 
 
-def test_3_4_own_vote_counts_once_it_is_on_disk() -> None:
+def test_3_4_the_own_vote_counts_when_it_is_on_disk() -> None:
     node = follower(1, 2).node
     node.campaign()
     node.ready()
@@ -170,14 +171,14 @@ def test_3_4_own_vote_counts_once_it_is_on_disk() -> None:
     assert node.role is Role.LEADER
 
 
-def test_3_4_one_vote_a_term_first_come_first_served() -> None:
+def test_3_4_one_vote_per_term_to_the_first_candidate() -> None:
     found = follower()
     assert found.step(VoteRequest(2, 1, 1, False, 0, 0)) == [VoteReply(1, 2, 1, False, True)]
     assert found.step(VoteRequest(3, 1, 1, False, 0, 0)) == [VoteReply(1, 3, 1, False, False)]
     assert found.step(VoteRequest(2, 1, 1, False, 0, 0)) == [VoteReply(1, 2, 1, False, True)]
 
 
-def test_3_4_leader_announces_itself_and_beats() -> None:
+def test_3_4_a_new_leader_sends_its_no_op_and_heartbeats() -> None:
     found = leader_of(1, 2, 3)
     beats = [(m.target, type(m)) for m in found.tick(2) if isinstance(m, Heartbeat)]
     assert beats == [(2, Heartbeat), (3, Heartbeat)]
@@ -185,7 +186,7 @@ def test_3_4_leader_announces_itself_and_beats() -> None:
     assert len([m for m in found.tick(1) if isinstance(m, Heartbeat)]) == 2
 
 
-def test_3_4_candidate_follows_the_leader_of_its_term() -> None:
+def test_3_4_a_candidate_follows_the_leader_of_its_term() -> None:
     found = follower()
     candidacy(found)
     found.step(AppendRequest(3, 1, 1, 0, 0, 0, ()))
@@ -193,7 +194,7 @@ def test_3_4_candidate_follows_the_leader_of_its_term() -> None:
     assert found.node.voted_for == 1
 
 
-def test_3_4_split_vote_ends_in_a_new_term() -> None:
+def test_3_4_a_split_vote_ends_in_a_new_term() -> None:
     found = follower()
     candidacy(found)
     found.tick(10)
@@ -204,7 +205,7 @@ def test_3_4_split_vote_ends_in_a_new_term() -> None:
     assert found.node.role is Role.CANDIDATE
 
 
-def test_3_4_timeouts_are_spread() -> None:
+def test_3_4_election_timeouts_are_random() -> None:
     timeouts = set()
     for seed in range(50):
         node = RaftNode(1, CONFIG, restored(1, 2, 3), RealRandom(seed))
@@ -219,7 +220,7 @@ def test_3_4_timeouts_are_spread() -> None:
 # ------------------------------------------------------------ 3.5 log replication
 
 
-def test_3_5_leader_appends_and_sends_to_all() -> None:
+def test_3_5_a_leader_appends_and_sends_to_all() -> None:
     found = leader_of(1, 2, 3)
     acknowledge(found, 2, 3)
     found.sent.clear()
@@ -234,13 +235,13 @@ def test_3_5_leader_appends_and_sends_to_all() -> None:
     [(1, 0, True), (2, 0, False), (2, 1, True), (3, 1, True), (4, 1, False), (4, 2, True),
      (5, 1, False), (5, 2, True)],
 )  # fmt: skip
-def test_3_5_committed_once_on_a_majority(size: int, acks: int, committed: bool) -> None:
+def test_3_5_an_entry_on_a_majority_is_committed(size: int, acks: int, committed: bool) -> None:
     found = leader_of(*range(1, size + 1))
     acknowledge(found, *range(2, 2 + acks))
     assert (found.node.commit == 1) is committed
 
 
-def test_3_5_what_is_before_a_committed_entry_is_committed() -> None:
+def test_3_5_entries_before_a_committed_entry_are_committed() -> None:
     found = leader_of(1, 2, 3, terms=(1, 2, 3))
     assert found.node.commit == 0
     acknowledge(found, 2)
@@ -248,7 +249,7 @@ def test_3_5_what_is_before_a_committed_entry_is_committed() -> None:
     assert [entry.index for entry in found.applied] == [1, 2, 3, 4]
 
 
-def test_3_5_followers_apply_in_order_what_the_leader_committed() -> None:
+def test_3_5_followers_apply_committed_entries_in_order() -> None:
     found = follower()
     found.step(AppendRequest(2, 1, 1, 0, 0, 0, entries(1, 1, 1, 1)))
     assert found.applied == []
@@ -257,8 +258,8 @@ def test_3_5_followers_apply_in_order_what_the_leader_committed() -> None:
     assert [entry.index for entry in found.applied] == [1, 2, 3]
 
 
-def test_3_5_commit_goes_no_further_than_what_matches() -> None:
-    """The entries behind the last new one may be another leader's."""
+def test_3_5_a_follower_commits_only_up_to_its_match() -> None:
+    """Entries after the last new one may be those of another leader."""
     found = follower(terms=(1, 1, 1))
     found.step(AppendRequest(2, 1, 2, 1, 1, 3, ()))
     assert found.node.commit == 1
@@ -268,7 +269,9 @@ def test_3_5_commit_goes_no_further_than_what_matches() -> None:
     ("previous", "of", "matches"),
     [(0, 0, True), (1, 1, True), (2, 2, True), (2, 1, False), (3, 2, False), (3, 3, False)],
 )
-def test_3_5_entries_fit_only_behind_the_same_entry(previous: int, of: int, matches: bool) -> None:
+def test_3_5_entries_are_accepted_only_after_the_same_previous_entry(
+    previous: int, of: int, matches: bool
+) -> None:
     found = follower(terms=(1, 2))
     (reply,) = found.step(AppendRequest(2, 1, 3, previous, of, 0, entries(previous + 1, 3)))
     assert isinstance(reply, AppendReply)
@@ -289,7 +292,7 @@ def test_3_5_entries_fit_only_behind_the_same_entry(previous: int, of: int, matc
     ],
     ids=["a", "b", "c", "d", "e", "f", "empty"],
 )
-def test_3_5_leader_brings_every_log_to_its_own(terms: tuple[int, ...]) -> None:
+def test_3_5_a_leader_makes_all_logs_equal_to_its_own(terms: tuple[int, ...]) -> None:
     """Figure 3.6 (figure 7 of the paper)."""
     mine = (1, 1, 1, 4, 4, 5, 5, 6, 6, 6)
     found = driven(1, restored(1, 2, 3, terms=mine, term=7), CONFIG)
@@ -304,23 +307,23 @@ def test_3_5_leader_brings_every_log_to_its_own(terms: tuple[int, ...]) -> None:
     assert other.node.commit == found.node.commit == 11
 
 
-def test_3_5_conflicting_entries_go_with_all_behind_them() -> None:
+def test_3_5_conflicting_entries_are_removed_with_all_later_ones() -> None:
     found = follower(terms=(1, 1, 2, 2, 2))
     found.step(AppendRequest(2, 1, 3, 2, 1, 0, entries(3, 3)))
     assert log_terms(found.node) == [1, 1, 3]
     assert found.writes[-1].truncate_from == 3
 
 
-def test_3_5_what_matches_stays() -> None:
-    """A delayed append says nothing of the entries behind its own."""
+def test_3_5_matching_entries_stay() -> None:
+    """A delayed append has no information about the entries after its own."""
     found = follower(terms=(1, 1, 1))
     found.step(AppendRequest(2, 1, 1, 0, 0, 0, entries(1, 1)))
     assert log_terms(found.node) == [1, 1, 1]
     assert not any(write.entries or write.truncate_from for write in found.writes)
 
 
-def test_3_5_one_refusal_a_term_at_most() -> None:
-    """The optimisation of section 3.5: a refusal names a term, and its whole run is skipped."""
+def test_3_5_at_most_one_refusal_per_term() -> None:
+    """The optimization of section 3.5: a refusal names a term, and all its entries are skipped."""
     found = driven(1, restored(1, 2, 3, terms=(1,) * 50 + (5,) * 50), CONFIG)
     candidacy(found)
     other = driven(2, restored(1, 2, 3, terms=(1,) * 50 + (2,) * 20 + (3,) * 30), CONFIG)
@@ -343,14 +346,16 @@ def test_3_5_one_refusal_a_term_at_most() -> None:
     [(3, 2, True), (4, 2, True), (2, 2, False), (1, 3, True), (9, 1, False), (0, 0, False)],
 )
 @pytest.mark.parametrize("pre", [True, False], ids=["pre-vote", "vote"])
-def test_3_6_1_votes_for_logs_as_complete(index: int, term: int, granted: bool, pre: bool) -> None:
+def test_3_6_1_votes_only_for_logs_that_are_as_complete(
+    index: int, term: int, granted: bool, pre: bool
+) -> None:
     found = follower(terms=(1, 1, 2))
     (reply,) = found.step(VoteRequest(2, 1, 5, pre, index, term))
     assert isinstance(reply, VoteReply)
     assert (reply.granted, reply.pre) == (granted, pre)
 
 
-def test_3_6_2_old_terms_are_not_committed_by_count() -> None:
+def test_3_6_2_entries_of_old_terms_are_not_committed_by_counting() -> None:
     found = leader_of(1, 2, 3, 4, 5, terms=(1, 2), config=CONFIG)
     acknowledge(found, 2, 3, 4, 5, index=2)
     assert found.node.commit == 0
@@ -358,7 +363,7 @@ def test_3_6_2_old_terms_are_not_committed_by_count() -> None:
     assert found.node.commit == 3
 
 
-# ------------------------------------------------------------ 3.7, 3.8 retries and what survives
+# ------------------------------------------------------------ 3.7, 3.8 retries and restarts
 
 
 def test_3_7_repeated_messages_change_nothing() -> None:
@@ -385,7 +390,7 @@ def ready_after(node: RaftNode, message: AnyMessage) -> Ready:
     ],
     ids=["vote", "append"],
 )
-def test_3_8_answers_wait_for_the_disk(
+def test_3_8_replies_wait_for_the_disk(
     message: AnyMessage, vote: tuple[int, int], count: int
 ) -> None:
     ready = ready_after(follower().node, message)
@@ -396,21 +401,21 @@ def test_3_8_answers_wait_for_the_disk(
     assert [reply.target for reply in ready.write.then_send] == [2]
 
 
-def test_3_8_term_vote_and_log_survive() -> None:
+def test_3_8_term_vote_and_log_survive_a_restart() -> None:
     found = driven(1, restored(1, 2, 3, terms=(1, 1), term=4, voted_for=2), CONFIG)
     assert (found.node.term, found.node.voted_for, log_terms(found.node)) == (4, 2, [1, 1])
     assert found.step(VoteRequest(3, 1, 4, False, 9, 3)) == [VoteReply(1, 3, 4, False, False)]
 
 
-def test_3_8_commit_index_is_learnt_again() -> None:
+def test_3_8_the_commit_index_is_learnt_again_after_a_restart() -> None:
     found = follower(terms=(1, 1, 1))
     assert (found.node.commit, found.node.applied) == (0, 0)
     found.step(Heartbeat(2, 1, 1, 3, 1))
     assert [entry.index for entry in found.applied] == [1, 2, 3]
 
 
-def test_everything_at_once() -> None:
-    """Five nodes elect, commit, lose their leader and go on."""
+def test_a_group_elects_commits_and_survives_its_leader() -> None:
+    """Five nodes elect a leader, commit, lose the leader and continue."""
     cluster = Cluster(CONFIG, 1, 2, 3, 4, 5)
     cluster.elect(1).propose(b"a")
     cluster.settle()

@@ -1,4 +1,4 @@
-"""Raft's rules on transfer, members, snapshots, clients and speed; see `test_paper.py`."""
+"""Rules of Raft for transfers, members, snapshots, clients and performance; see `test_paper.py`."""
 
 from __future__ import annotations
 
@@ -25,8 +25,9 @@ from bascule.raft.messages import (
     VoteRequest,
 )
 from raft.cluster import (
+    CHECKSUM,
     CONFIG,
-    Driven,
+    DrivenNode,
     acknowledge,
     driven,
     entries,
@@ -38,7 +39,7 @@ from raft.cluster import (
 # ------------------------------------------------------------ 3.10 leadership transfer
 
 
-def test_3_10_target_is_asked_once_it_has_everything() -> None:
+def test_3_10_the_target_gets_timeout_now_when_it_has_the_whole_log() -> None:
     found = leader_of(1, 2, 3)
     found.node.transfer(2)
     assert not any(isinstance(message, TimeoutNow) for message in found.drive())
@@ -47,21 +48,23 @@ def test_3_10_target_is_asked_once_it_has_everything() -> None:
     assert TimeoutNow(1, 2, 1) in acknowledge(found, 2)
 
 
-def test_3_10_target_stands_at_once() -> None:
+def test_3_10_the_target_starts_an_election_at_once() -> None:
     found = follower(terms=(1,), term=1)
     found.step(Heartbeat(2, 1, 1, 1, 1))
     sent = found.step(TimeoutNow(2, 1, 1))
-    assert sent == [VoteRequest(1, to, 2, False, 1, 1, forced=True) for to in (2, 3)]
+    assert sent == [
+        VoteRequest(1, to, 2, False, 1, 1, forced=True, settings=CHECKSUM) for to in (2, 3)
+    ]
 
 
-def test_3_10_only_the_leader_may_ask() -> None:
+def test_3_10_timeout_now_of_another_node_is_ignored() -> None:
     found = follower(terms=(1,), term=1)
     found.step(Heartbeat(2, 1, 1, 1, 1))
     assert found.step(TimeoutNow(3, 1, 1)) == []
     assert found.node.role is Role.FOLLOWER
 
 
-def test_3_10_given_up_after_an_election_timeout() -> None:
+def test_3_10_a_transfer_ends_after_an_election_timeout() -> None:
     found = leader_of(1, 2, 3)
     ticket = found.node.transfer(2)
     found.tick(9)
@@ -78,7 +81,7 @@ def members_entry(index: int, term: int, members: Members) -> Entry:
     return Entry(index, term, EntryKind.MEMBERS, encode_members(members))
 
 
-def test_4_1_the_latest_members_in_the_log_are_in_force() -> None:
+def test_4_1_the_last_members_in_the_log_are_in_force() -> None:
     found = follower(term=1)
     changed = Members((1, 2, 3, 4), (), 1)
     found.step(AppendRequest(2, 1, 1, 0, 0, 0, (members_entry(1, 1, changed),)))
@@ -86,7 +89,7 @@ def test_4_1_the_latest_members_in_the_log_are_in_force() -> None:
     assert found.node.members == changed
 
 
-def test_4_1_truncated_members_revert() -> None:
+def test_4_1_truncation_reverts_a_change_of_members() -> None:
     found = follower(term=1)
     entry = members_entry(1, 1, Members((1, 2, 3, 4), (), 1))
     found.step(AppendRequest(2, 1, 1, 0, 0, 0, (entry,)))
@@ -101,12 +104,12 @@ def test_4_1_one_change_at_a_time() -> None:
     with pytest.raises(CannotReplicate):
         found.node.change_members(MemberChange.ADD_VOTER, 5)
     found.drive()
-    acknowledge(found, 2, 3)  # with 1, three of four
+    acknowledge(found, 2, 3)  # with node 1, three of four
     found.node.change_members(MemberChange.ADD_VOTER, 5)
 
 
 def test_4_1_no_change_before_a_commit_in_the_term() -> None:
-    """The bug of 2015."""
+    """The bug in single-server changes that was found in 2015."""
     found = leader_of(1, 2, 3, terms=(1,))
     with pytest.raises(CannotReplicate):
         found.node.change_members(MemberChange.REMOVE, 3)
@@ -114,8 +117,9 @@ def test_4_1_no_change_before_a_commit_in_the_term() -> None:
     found.node.change_members(MemberChange.REMOVE, 3)
 
 
-def test_4_1_strangers_are_listened_to() -> None:
-    """A leader or candidate that is no member here may be one by an entry still to come."""
+def test_4_1_messages_of_unknown_members_are_handled() -> None:
+    """A leader or candidate that is not a member here may be added by an entry that has not arrived
+    yet."""
     found = follower(1, 2, 3)
     (vote,) = found.step(VoteRequest(7, 1, 1, False, 0, 0))
     assert vote == VoteReply(1, 7, 1, False, True)
@@ -138,7 +142,7 @@ def test_4_2_1_a_new_member_catches_up_before_it_votes() -> None:
     found.node.change_members(MemberChange.ADD_VOTER, 4)
 
 
-def test_4_2_1_learners_never_stand() -> None:
+def test_4_2_1_a_learner_never_starts_an_election() -> None:
     found = driven(4, restored(1, 2, 3), CONFIG)
     found.step(AppendRequest(1, 4, 1, 0, 0, 0, (members_entry(1, 1, Members((1, 2, 3), (4,), 1)),)))
     found.node.campaign()
@@ -146,19 +150,19 @@ def test_4_2_1_learners_never_stand() -> None:
     assert not any(isinstance(message, VoteRequest) for message in found.sent)
 
 
-def test_4_2_2_a_leader_that_is_removed_leads_until_that_is_committed() -> None:
+def test_4_2_2_a_removed_leader_leads_until_its_removal_is_committed() -> None:
     found = leader_of(1, 2, 3)
     acknowledge(found, 2, 3)
     found.node.change_members(MemberChange.REMOVE, 1)
     found.drive()
-    acknowledge(found, 2)  # with 1 it would be a majority, but 1 does not count
+    acknowledge(found, 2)  # with node 1 it would be a majority, but node 1 does not count
     assert (found.node.role, found.node.commit) == (Role.LEADER, 1)
     acknowledge(found, 3)
     assert (found.node.role, found.node.commit) == (Role.FOLLOWER, 2)
 
 
 @pytest.mark.parametrize("pre", [True, False], ids=["pre-vote", "vote"])
-def test_4_2_3_who_hears_a_leader_is_not_disturbed(pre: bool) -> None:
+def test_4_2_3_a_follower_that_hears_a_leader_refuses_vote_requests(pre: bool) -> None:
     found = follower(terms=(1,), term=1)
     found.step(Heartbeat(2, 1, 1, 0, 1))
     found.tick(9)
@@ -166,13 +170,13 @@ def test_4_2_3_who_hears_a_leader_is_not_disturbed(pre: bool) -> None:
     assert found.node.term == 1
 
 
-def test_4_2_3_a_leader_is_not_disturbed() -> None:
+def test_4_2_3_a_leader_with_a_quorum_refuses_vote_requests() -> None:
     found = leader_of(1, 2, 3)
     found.step(VoteRequest(3, 1, 7, False, 9, 9))
     assert (found.node.role, found.node.term) == (Role.LEADER, 1)
 
 
-def test_4_2_3_transfer_may_disturb() -> None:
+def test_4_2_3_a_transfer_may_depose_a_leader() -> None:
     found = follower(terms=(1,), term=1)
     found.step(Heartbeat(2, 1, 1, 0, 1))
     (vote,) = found.step(VoteRequest(3, 1, 2, False, 9, 9, forced=True))
@@ -189,8 +193,8 @@ def offer(index: int, term: int, *chunks: bytes, leader_term: int = 9) -> Snapsh
     return SnapshotOffer(2, 1, leader_term, index, term, Members.of(1, 2, 3), sums, (2,))
 
 
-def serve(found: Driven, of: SnapshotOffer, *chunks: bytes) -> None:
-    """Take the offer and answer each request for a chunk of it."""
+def serve(found: DrivenNode, of: SnapshotOffer, *chunks: bytes) -> None:
+    """Handle the offer, and reply to each request for a chunk."""
     requests = found.step(of)
     while requests:
         request = requests.pop(0)
@@ -200,17 +204,17 @@ def serve(found: Driven, of: SnapshotOffer, *chunks: bytes) -> None:
             requests += found.step(reply)
 
 
-def test_5_1_snapshot_knows_its_last_index_and_term_and_members() -> None:
+def test_5_1_a_snapshot_has_its_last_index_term_and_members() -> None:
     found = leader_of(1, config=SMALL)
     for _ in range(4):
         found.node.propose(b"x")
     found.drive()
     snapshot = found.node.log.snapshot
     assert snapshot is not None
-    assert (snapshot.index, snapshot.term, snapshot.members) == (4, 1, Members.of(1))
+    assert (snapshot.index, snapshot.term, snapshot.members) == (4, 1, Members((1,), (), 1))
 
 
-def test_5_1_a_log_that_differs_is_replaced() -> None:
+def test_5_1_a_snapshot_replaces_a_conflicting_log() -> None:
     found = follower(terms=(1, 1, 2, 2, 2, 2), config=SMALL)
     serve(found, offer(4, 3, b"a", b"b"), b"a", b"b")
     node = found.node
@@ -218,7 +222,7 @@ def test_5_1_a_log_that_differs_is_replaced() -> None:
     assert node.log.term_at(4) == 3
 
 
-def test_5_1_entries_behind_a_snapshot_that_fits_stay() -> None:
+def test_5_1_entries_after_a_matching_snapshot_stay() -> None:
     found = follower(terms=(1, 1, 2, 3, 3, 3), config=SMALL)
     found.step(offer(4, 3, b"a"))
     node = found.node
@@ -234,7 +238,7 @@ def test_5_1_an_old_snapshot_changes_nothing() -> None:
     assert not any(isinstance(message, ChunkRequest) for message in found.sent)
 
 
-def test_5_1_a_chunk_that_is_not_the_leaders_is_not_taken() -> None:
+def test_5_1_a_chunk_with_another_checksum_is_refused() -> None:
     found = follower(config=SMALL)
     found.step(offer(4, 3, b"a", b"b"))
     found.step(ChunkReply(2, 1, 9, 4, 0, b"x"))
@@ -246,7 +250,7 @@ def test_5_1_a_chunk_that_is_not_the_leaders_is_not_taken() -> None:
 # ------------------------------------------------------------ 6 clients
 
 
-def test_6_2_a_leader_cut_off_steps_down() -> None:
+def test_6_2_a_leader_without_a_quorum_steps_down() -> None:
     found = leader_of(1, 2, 3)
     acknowledge(found, 2)
     found.tick(20)
@@ -255,7 +259,7 @@ def test_6_2_a_leader_cut_off_steps_down() -> None:
         found.node.propose(b"x")
 
 
-def test_6_2_a_leader_that_is_heard_by_a_majority_stays() -> None:
+def test_6_2_a_leader_with_a_quorum_stays() -> None:
     found = leader_of(1, 2, 3)
     for _ in range(20):
         beats = [m for m in found.tick(5) if isinstance(m, Heartbeat) and m.target == 2]
@@ -276,8 +280,8 @@ def test_6_4_no_read_before_a_commit_in_the_term() -> None:
     assert any(isinstance(message, Heartbeat) for message in acknowledge(found, 2))
 
 
-def reading(*voters: int) -> tuple[Driven, int]:
-    """A leader that sent the round of a read."""
+def reading(*voters: int) -> tuple[DrivenNode, int]:
+    """A leader that has sent the heartbeat round of a read."""
     found = leader_of(*voters)
     acknowledge(found, *voters[1:])
     found.node.read()
@@ -289,19 +293,19 @@ def test_6_4_a_read_waits_for_a_majority() -> None:
     found, number = reading(1, 2, 3, 4, 5)
     found.step(HeartbeatReply(2, 1, 1, number))
     assert found.answers == []
-    found.step(HeartbeatReply(2, 1, 1, number))  # twice is once
+    found.step(HeartbeatReply(2, 1, 1, number))  # a repeated reply counts once
     assert found.answers == []
     found.step(HeartbeatReply(3, 1, 1, number))
     assert [answer.outcome for answer in found.answers] == [RequestOutcome.READABLE]
 
 
-def test_6_4_answers_to_an_earlier_round_do_not_count() -> None:
+def test_6_4_replies_to_an_earlier_round_do_not_count() -> None:
     found, number = reading(1, 2, 3)
     found.step(HeartbeatReply(2, 1, 1, number - 1))
     assert found.answers == []
 
 
-def test_6_4_a_read_touches_no_log() -> None:
+def test_6_4_a_read_appends_no_entry() -> None:
     found, number = reading(1, 2, 3)
     last, writes = found.node.log.last, len(found.writes)
     found.step(HeartbeatReply(2, 1, 1, number))
@@ -316,7 +320,7 @@ def test_6_4_followers_do_not_serve_linearizable_reads() -> None:
     assert caught.value.leader == 2
 
 
-def test_6_4_1_a_lease_ends_by_the_clock() -> None:
+def test_6_4_1_a_lease_ends_by_the_clock_of_the_leader() -> None:
     config = RaftConfig(election_ticks=10, lease_reads=True, lease_margin_ticks=3)
     found = leader_of(1, 2, 3, config=config)
     acknowledge(found, 2, 3)
@@ -335,7 +339,7 @@ def test_6_4_1_a_lease_ends_by_the_clock() -> None:
 # ------------------------------------------------------------ 9.6 pre-vote
 
 
-def test_9_6_asking_costs_no_term_and_no_write() -> None:
+def test_9_6_a_pre_vote_request_changes_no_term_and_writes_nothing() -> None:
     found = follower(terms=(1,), term=3)
     for _ in range(5):
         found.tick(10)
@@ -345,7 +349,7 @@ def test_9_6_asking_costs_no_term_and_no_write() -> None:
     assert (found.node.term, found.writes) == (3, [])
 
 
-def test_9_6_answering_costs_no_term_and_no_vote() -> None:
+def test_9_6_a_pre_vote_reply_changes_no_term_and_no_vote() -> None:
     found = follower(term=3)
     assert found.step(VoteRequest(2, 1, 9, True, 0, 0)) == [VoteReply(1, 2, 9, True, True)]
     assert (found.node.term, found.node.voted_for, found.writes) == (3, 0, [])
@@ -366,7 +370,7 @@ def test_10_2_1_the_leader_sends_while_it_writes() -> None:
     assert any(isinstance(message, AppendRequest) and message.entries for message in ready.send)
 
 
-def test_10_2_1_the_leader_counts_itself_once_it_has_written() -> None:
+def test_10_2_1_the_leader_counts_itself_after_its_write() -> None:
     node = leader_of(1, 2, 3).node
     node.step(AppendReply(2, 1, 1, True, 1))
     node.ready()
@@ -380,7 +384,7 @@ def test_10_2_1_the_leader_counts_itself_once_it_has_written() -> None:
     assert node.commit == 2
 
 
-def test_10_2_1_a_majority_of_others_is_enough() -> None:
+def test_10_2_1_a_majority_without_the_leader_commits() -> None:
     node = leader_of(1, 2, 3).node
     node.step(AppendReply(2, 1, 1, True, 1))
     node.ready()
@@ -391,7 +395,7 @@ def test_10_2_1_a_majority_of_others_is_enough() -> None:
     assert node.commit == 2
 
 
-def test_10_2_2_appends_are_sent_ahead_of_answers() -> None:
+def test_10_2_2_appends_are_pipelined() -> None:
     found = leader_of(1, 2)
     acknowledge(found, 2)
     found.sent.clear()

@@ -1,4 +1,4 @@
-"""What a node makes of a store that a crash left behind what the node had decided."""
+"""A node starts from a store that lacks its last unflushed changes."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from bascule.raft.node import RaftNode
 from bascule.raft.store import PersistentState
 
 
-def test_a_log_whose_cut_was_not_flushed_is_cut_again() -> None:
-    """Otherwise the ring is full before its next snapshot is due, and a group of such members
-    takes no proposal any more."""
+def test_an_unflushed_compaction_is_repeated_after_a_restart() -> None:
+    """Otherwise the ring would be full before the next snapshot, and the group could accept no
+    proposal."""
     config = RaftConfig(
         commit_count_to_take_snapshot=3, pending_entries_max=1, snapshot_keep_ratio=0.5
     )
@@ -32,8 +32,8 @@ def test_a_log_whose_cut_was_not_flushed_is_cut_again() -> None:
     assert ready.write.truncate_until == 11
 
 
-def test_a_leader_that_removed_itself_stands_while_the_removal_is_not_committed() -> None:
-    """Its log has one entry more than the other's, who therefore gets no vote from it."""
+def test_a_removed_leader_may_campaign_until_the_removal_is_committed() -> None:
+    """Its log has one entry more than that of the other node, so it does not vote for that node."""
     initial_members = Members.of(1, 4)
     removal = encode_members(initial_members.changed(MemberChange.REMOVE, 1, 1))
     restored = PersistentState(
@@ -49,14 +49,14 @@ def test_a_leader_that_removed_itself_stands_while_the_removal_is_not_committed(
     assert (asked.target, asked.pre, asked.last_index) == (4, True, 1)
 
 
-def test_where_leases_are_on_no_request_to_stand_breaks_a_promise() -> None:
-    """The leader answers reads on the word that none of those it heard from takes part in an
-    election for so long; a voter that stands, or forgets whom it heard, breaks it."""
+def test_timeout_now_does_not_break_a_lease() -> None:
+    """A lease depends on voters that take part in no election within the timeout after the leader's
+    last message. A voter must not start one, nor forget the leader at a new term."""
     config = RaftConfig(lease_reads=True)
     node = RaftNode(
         2, config, PersistentState(initial_members=Members.of(1, 2, 3), term=4), RealRandom(1)
     )
-    node.campaign()  # it may have promised before it started
+    node.campaign()  # before its start it may have extended a lease
     assert node.ready() is None
     node.tick(config.election_ticks - 1)
     node.step(Heartbeat(1, 2, 4, 0, 1))
@@ -64,7 +64,7 @@ def test_where_leases_are_on_no_request_to_stand_breaks_a_promise() -> None:
     node.ready()
     node.campaign()
     assert node.ready() is None
-    node.step(VoteReply(3, 2, 5, False, False))  # a later term, and with it no leader
+    node.step(VoteReply(3, 2, 5, False, False))  # a later term: the leader is not known any more
     node.step(VoteRequest(3, 2, 5, False, 9, 9))
     ready = node.ready()
     assert ready is not None

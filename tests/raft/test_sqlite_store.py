@@ -1,4 +1,5 @@
-"""The SQLite store beyond the contract: one commit for many groups, faults, growth, threads."""
+"""The SQLite store, in addition to the contract: one commit for many groups, faults, growth,
+threads."""
 
 from __future__ import annotations
 
@@ -39,7 +40,7 @@ def entries(first: int, count: int, size: int = 10, term: int = 1) -> list[Entry
 
 
 def killed(directory: Path, to: Path) -> Path:
-    """A copy of the files as they are now, as a kill of this process would leave them."""
+    """A copy of the current files, as a kill of this process would leave them."""
     to.mkdir()
     for name in glob(str(directory / f"{NAME}*")):
         (to / Path(name).name).write_bytes(Path(name).read_bytes())
@@ -58,7 +59,7 @@ def test_one_commit_for_all_groups(tmp_path: Path, count: int) -> None:
         store.persist_entries(entries(1, 3))
     stores[-1].flush()
     for store in stores:
-        store.flush()  # nothing is left to do
+        store.flush()  # nothing is left to flush
     after = database.statistics()
     assert after.commits == before.commits + 1
     assert after.entries == before.entries + 3 * count
@@ -70,7 +71,7 @@ def test_one_commit_for_all_groups(tmp_path: Path, count: int) -> None:
     database.close()
 
 
-def test_groups_of_every_kind_of_change_in_one_commit(tmp_path: Path) -> None:
+def test_one_commit_has_changes_of_every_kind_and_group(tmp_path: Path) -> None:
     database = open_in(tmp_path)
     stores = [new_group(database, group) for group in (1, 2, 3, 1 << 40)]
     for store in stores:
@@ -110,7 +111,7 @@ def test_a_group_is_removed(tmp_path: Path) -> None:
     database.close()
 
 
-def test_what_a_closed_store_had_buffered_is_gone(tmp_path: Path) -> None:
+def test_closing_a_store_drops_its_buffered_calls(tmp_path: Path) -> None:
     database = open_in(tmp_path)
     one, two = new_group(database, 1), new_group(database, 2)
     one.persist_entries(entries(1, 3))
@@ -125,7 +126,7 @@ def test_what_a_closed_store_had_buffered_is_gone(tmp_path: Path) -> None:
         database.store(3)
 
 
-# What a flush costs, and how large things become.
+# The cost of a flush, and sizes.
 
 
 def test_a_flush_of_nothing_commits_nothing(tmp_path: Path) -> None:
@@ -140,7 +141,7 @@ def test_a_flush_of_nothing_commits_nothing(tmp_path: Path) -> None:
 
 
 def test_buffering_is_bounded(tmp_path: Path) -> None:
-    """Chunks of a snapshot are not flushed one by one, and are not all kept in memory either."""
+    """Chunks of a snapshot are not flushed one by one, and not all are buffered."""
     database = open_in(tmp_path)
     store = new_group(database, 1)
     before = database.statistics().commits
@@ -158,7 +159,7 @@ def test_buffering_is_bounded(tmp_path: Path) -> None:
     assert snapshot.chunks == (data,) * 20
 
 
-def test_large_batches_are_cut_into_rows(tmp_path: Path) -> None:
+def test_large_batches_are_split_into_rows(tmp_path: Path) -> None:
     database = open_in(tmp_path)
     store = new_group(database, 1)
     written = [Entry(n, 1, 0, bytes([n]) * 400_000) for n in range(1, 11)]
@@ -174,7 +175,7 @@ def test_large_batches_are_cut_into_rows(tmp_path: Path) -> None:
     database.close()
 
 
-def test_the_file_does_not_grow_with_what_was_truncated(tmp_path: Path) -> None:
+def test_truncated_entries_free_their_space(tmp_path: Path) -> None:
     database = open_in(tmp_path, checkpoint_bytes=200_000)
     store = new_group(database, 1)
     sizes = []
@@ -191,13 +192,13 @@ def test_the_file_does_not_grow_with_what_was_truncated(tmp_path: Path) -> None:
         store.flush()
         sizes.append(database.statistics().size_bytes)
     assert max(sizes[5:]) <= 1.5 * sizes[3]
-    # The write-ahead log is begun anew at each checkpoint, so it does not grow either.
+    # The write-ahead log starts again at each checkpoint, so it does not grow either.
     assert (tmp_path / f"{NAME}-wal").stat().st_size < 10 * 200_000
     assert database.statistics().checkpoints > 5
     database.close()
 
 
-def test_any_one_thread_may_call(tmp_path: Path) -> None:
+def test_another_thread_may_take_over(tmp_path: Path) -> None:
     database = open_in(tmp_path)
     store = new_group(database, 1)
     failures: list[BaseException] = []
@@ -223,7 +224,7 @@ def test_any_one_thread_may_call(tmp_path: Path) -> None:
 
 
 class Failing(sqlite3.Connection):
-    """The n-th statement fails, before it is carried out or after."""
+    """The n-th statement fails, before or after its execution."""
 
     left: ClassVar[int] = 0
     after: ClassVar[bool] = False
@@ -243,7 +244,7 @@ class Failing(sqlite3.Connection):
 @pytest.mark.tier2
 @pytest.mark.parametrize("after", [False, True], ids=["not_done", "done"])
 def test_every_statement_may_fail(tmp_path: Path, after: bool) -> None:
-    """For n = 1, 2, 3, ... until a run has no failure, from the making of the database on."""
+    """For n = 1, 2, 3, ... until a run has no failure, from the creation of the database on."""
     for n in range(1, 10_000):
         place = tmp_path / f"{n}"
         place.mkdir()
@@ -272,7 +273,7 @@ def worked_until_failure(place: Path, expected: StoreModel) -> bool:
         todo = [Bootstrap(Members.of(1, 2, 3)), PersistTerm(1, 1)]
         for number in range(14):
             for call in todo or calls.draw(expected.held):
-                # Told of before: a call may commit what was buffered, and itself, and then fail.
+                # Noted before the call: it may commit the buffered calls and itself, and then fail.
                 expected.on_call_begun(call)
                 make_call(store, call)
                 if isinstance(call, Bootstrap | PersistTerm):
@@ -301,7 +302,7 @@ def store_two(database: SqliteDatabase) -> Any:
 
 
 class Small(sqlite3.Connection):
-    """A database that may not grow: as on a full disk."""
+    """A database that cannot grow, as on a full disk."""
 
     def execute(self, sql: str, *arguments: Any) -> sqlite3.Cursor:
         found = super().execute(sql, *arguments)
@@ -323,7 +324,7 @@ def test_a_full_disk_stops_the_store_and_loses_nothing(tmp_path: Path) -> None:
     with pytest.raises(LogFailed, match="full"):
         store.persist_entries(entries(flushed + 2, 1))
     database.close()
-    database = open_in(tmp_path)  # there is room again
+    database = open_in(tmp_path)  # there is space again
     store = database.store(1)
     assert len(store.load().entries) == flushed
     store.persist_entries(entries(flushed + 1, 1))
@@ -347,8 +348,8 @@ def test_a_database_that_cannot_be_written_is_refused_at_once(tmp_path: Path) ->
     open_in(tmp_path).close()
 
 
-def test_making_a_database_may_be_interrupted_anywhere(tmp_path: Path) -> None:
-    """The process ends between two statements: the files as they are then make a database."""
+def test_creating_a_database_survives_an_interruption_anywhere(tmp_path: Path) -> None:
+    """The process ends between two statements: the files at that moment are a database."""
     copies: list[Path] = []
 
     class Copying(sqlite3.Connection):

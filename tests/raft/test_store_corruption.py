@@ -1,10 +1,11 @@
-"""Damage to a Raft log on SQLite is found and named; it never becomes another or an empty log."""
+"""Damage to a Raft log in SQLite is reported, and never changes or empties the log."""
 
 from __future__ import annotations
 
 import shutil
 import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from glob import glob
 from pathlib import Path
 
@@ -32,7 +33,7 @@ def entries(first: int, count: int, term: int, size: int = 300) -> list[Entry]:
 
 
 def write_history(database: SqliteDatabase) -> None:
-    """Two groups with runs, truncations at both ends, snapshots, votes."""
+    """Write two groups with runs, truncations at both ends, snapshots and votes."""
     for group in (1, 2):
         store = database.store(group)
         store.load()
@@ -56,7 +57,7 @@ def write_history(database: SqliteDatabase) -> None:
 
 
 def load_all(directory: Path) -> States:
-    """Every group's state; the database is closed behind it, whatever comes of it."""
+    """The state of every group; the database is closed in any case."""
     database = SqliteDatabase.open(str(directory / NAME), node_id=NODE)
     try:
         return {group: database.store(group).load() for group in database.groups()}
@@ -65,7 +66,8 @@ def load_all(directory: Path) -> States:
 
 
 class Images:
-    """Files as a kill leaves them: one database with most of it in the file, and one in the log."""
+    """Files as a kill leaves them: one database mostly in its file, one mostly in the write-ahead
+    log."""
 
     def __init__(self, directory: Path, *, in_log: bool) -> None:
         self.directory = directory
@@ -89,7 +91,7 @@ class Images:
         self._count = 0
 
     def put(self, **changed: bytes | None) -> Path:
-        """A directory with the files, those of `changed` (by the end of the name) otherwise."""
+        """A directory with the files; those in `changed` (by the end of the name) are replaced."""
         self._count += 1
         place = self.directory / f"{self._count}"
         place.mkdir()
@@ -130,7 +132,7 @@ def opened(place: Path) -> States | str:
 @pytest.mark.tier2
 @pytest.mark.parametrize("end", ["main", "wal", "synced"])
 def test_flipped_bytes(images: Images, end: str, request: pytest.FixtureRequest) -> None:
-    """Each ends in the same state or in an error that is ours; `--torture` flips every byte."""
+    """Each gives the same state or one of our errors; `--torture` flips every byte."""
     data = images.file(end)
     step = 1 if request.config.getoption("--torture") else max(len(data) // 40, 1) | 1
     found: dict[str, int] = {}
@@ -146,17 +148,17 @@ def test_flipped_bytes(images: Images, end: str, request: pytest.FixtureRequest)
 
 
 @pytest.mark.parametrize("end", ["main", "wal"])
-def test_files_cut_short(images: Images, end: str) -> None:
-    """A log without its end is not a log that never had it: the commits were confirmed."""
+def test_truncated_files(images: Images, end: str) -> None:
+    """A log without its end is damaged, since the missing commits were acknowledged."""
     data = images.file(end)
     for at in range(0, len(data), max(len(data) // 12, 1)):
         state = opened(images.put(**{end: data[:at]}))
-        # With everything in the write-ahead log, SQLite makes the file anew from that alone.
+        # If everything is in the write-ahead log, SQLite creates the file again from the log.
         healed = end == "main" and at >= 16 and state == images.expected
         assert state == "CorruptData" or healed, f"cut at byte {at} of {len(data)}: {state}"
 
 
-def test_files_that_are_gone(images: Images) -> None:
+def test_missing_files(images: Images) -> None:
     assert opened(images.put(main=None)) == "CorruptData"
     assert opened(images.put(main=b"")) == "CorruptData"
     assert opened(images.put(wal=None)) == "CorruptData"
@@ -164,18 +166,18 @@ def test_files_that_are_gone(images: Images) -> None:
     assert opened(images.put(synced=b"")) == "CorruptData"
     assert opened(images.put(synced=bytes(48))) == "CorruptData"
     assert opened(images.put(main=None, wal=None)) == "CorruptData"
-    # All of them gone is a new node, which has nothing to be compared with.
+    # Without any file it is a new node: there is nothing to compare with.
     assert opened(images.put(main=None, wal=None, synced=None)) == {}
 
 
-def test_half_of_the_mark_is_enough(images: Images) -> None:
+def test_one_valid_slot_of_the_mark_is_enough(images: Images) -> None:
     whole = images.file("synced")
     for damaged in (bytes(24) + whole[24:], whole[:24] + bytes(24)):
         assert opened(images.put(synced=damaged)) == images.expected
 
 
 def test_an_old_copy_is_refused(tmp_path: Path) -> None:
-    """A vote that was given must not be forgotten, and an old copy has forgotten it."""
+    """A vote must not be lost, and an old copy does not have it."""
     database = SqliteDatabase.open(str(tmp_path / NAME), node_id=NODE)
     write_history(database)
     database.close()
@@ -186,12 +188,12 @@ def test_an_old_copy_is_refused(tmp_path: Path) -> None:
     (tmp_path / NAME).write_bytes(old)
     with pytest.raises(CorruptData, match="which were acknowledged"):
         load_all(tmp_path)
-    with pytest.raises(CorruptData):  # nor does the first refusal make it right
+    with pytest.raises(CorruptData):  # opening it again gives the same error
         load_all(tmp_path)
 
 
 def test_a_refused_log_is_kept(images: Images) -> None:
-    """SQLite removes what it cannot read of the write-ahead log; whoever repairs may need it."""
+    """SQLite removes unreadable parts of the write-ahead log, but a repair may need them."""
     damaged = bytearray(images.file("wal"))
     damaged[len(damaged) // 2] ^= 1
     place = images.put(wal=bytes(damaged))
@@ -201,7 +203,7 @@ def test_a_refused_log_is_kept(images: Images) -> None:
     assert (place / f"{NAME}-wal-refused").read_bytes() == bytes(damaged)
 
 
-# Rows: changed behind our back by SQLite itself, so that its own structure is sound.
+# Rows changed with SQLite itself, so that the structure of the database is valid.
 
 
 def edited(image: Images, *statements: str) -> States | str:
@@ -216,27 +218,26 @@ def edited(image: Images, *statements: str) -> States | str:
 def keys(image: Images) -> Iterator[tuple[str, str]]:
     """(table, condition) of every row."""
     place = image.put()
-    connection = sqlite3.connect(place / NAME)
-    for table, columns in (
-        ("node", ("id",)),
-        ("groups", ("group_id",)),
-        ("runs", ("group_id", "first")),
-        ("chunks", ("group_id", "snapshot", "number")),
-    ):
-        for row in connection.execute(f"SELECT {', '.join(columns)} FROM {table}"):
-            pairs = zip(columns, row, strict=True)
-            yield table, " AND ".join(f"{column} = {value}" for column, value in pairs)
-    connection.close()
+    with closing(sqlite3.connect(place / NAME)) as connection:
+        for table, columns in (
+            ("node", ("id",)),
+            ("groups", ("group_id",)),
+            ("runs", ("group_id", "first")),
+            ("chunks", ("group_id", "snapshot", "number")),
+        ):
+            for row in connection.execute(f"SELECT {', '.join(columns)} FROM {table}"):
+                pairs = zip(columns, row, strict=True)
+                yield table, " AND ".join(f"{column} = {value}" for column, value in pairs)
 
 
-def test_a_row_that_vanished(image: Images) -> None:
+def test_a_missing_row(image: Images) -> None:
     rows = list(keys(image))
     assert len(rows) > 12
     for table, condition in rows:
         assert edited(image, f"DELETE FROM {table} WHERE {condition}") == "CorruptData", condition
 
 
-def test_a_table_that_vanished(image: Images) -> None:
+def test_a_missing_table(image: Images) -> None:
     for table in ("node", "groups", "runs", "chunks"):
         assert edited(image, f"DELETE FROM {table}") == "CorruptData"
         assert edited(image, f"DROP TABLE {table}") == "CorruptData"
@@ -255,25 +256,25 @@ def test_a_table_that_vanished(image: Images) -> None:
         ("chunks", ("group_id", "snapshot", "number", "crc")),
     ],
 )  # fmt: skip
-def test_a_value_that_changed(image: Images, table: str, columns: tuple[str, ...]) -> None:
+def test_a_changed_value(image: Images, table: str, columns: tuple[str, ...]) -> None:
     for column in columns:
         for value in (f"{column} + 100", "'text'", "1.5", "x'00'"):
             where = "" if table == "node" else " WHERE group_id = 2"
             try:
                 state = edited(image, f"UPDATE {table} SET {column} = {value}{where}")
             except sqlite3.IntegrityError:
-                continue  # two rows would have one key: SQLite itself does not let this in
+                continue  # two rows would have one key, which SQLite refuses
             assert state == "CorruptData", (column, value)
 
 
-def test_blobs_that_changed(image: Images) -> None:
+def test_changed_blobs(image: Images) -> None:
     for table, column in (("groups", "founding"), ("runs", "entries"), ("chunks", "chunk")):
         for value in (f"substr({column}, 2)", f"{column} || x'00'", "x''", "zeroblob(40)"):
             assert edited(image, f"UPDATE {table} SET {column} = {value}") == "CorruptData"
 
 
 def test_rows_of_another_group(image: Images) -> None:
-    """Sound rows in the wrong place: the CRCs are over the place too."""
+    """Valid rows under another key: the CRCs include the key."""
     assert edited(image, "UPDATE runs SET group_id = 3 - group_id + 10") == "CorruptData"
     swap = "UPDATE {0} SET group_id = {2} WHERE group_id = {1}"
     for table in ("groups", "runs", "chunks"):
@@ -283,8 +284,8 @@ def test_rows_of_another_group(image: Images) -> None:
     assert edited(image, "INSERT INTO runs VALUES (5, 1, 1, 0, 0, x'')") == "CorruptData"
 
 
-def test_an_old_row_that_came_back(tmp_path: Path) -> None:
-    """A page that was never written, though the disk said so: every row of it is sound."""
+def test_an_old_row_that_reappears(tmp_path: Path) -> None:
+    """A page whose write was lost, although the disk confirmed it: its rows are valid."""
     database = SqliteDatabase.open(str(tmp_path / NAME), node_id=NODE)
     store = database.store(1)
     store.load()
@@ -325,7 +326,7 @@ def copied_rows(place: Path) -> dict[str, list[tuple[object, ...]]]:
     return rows
 
 
-# What is not damage, but not this node's either.
+# Files that are not damaged, but not usable by this node.
 
 
 def test_another_nodes_database_is_refused(image: Images) -> None:
@@ -341,7 +342,7 @@ def test_a_newer_format_is_refused(image: Images) -> None:
     assert edited(image, "PRAGMA application_id = 5") == "CorruptData"
 
 
-def test_no_database_at_all(tmp_path: Path) -> None:
+def test_a_file_that_is_no_database(tmp_path: Path) -> None:
     (tmp_path / NAME).write_bytes(b"a text of somebody's, longer than the header of a database")
     with pytest.raises(CorruptData, match="SQLite format 3"):
         load_all(tmp_path)
@@ -375,11 +376,12 @@ def test_errors_name_file_table_group_and_row(image: Images) -> None:
     assert (error.file, error.at) == (str(place / NAME), 24)
     assert error.place == "table runs, group 2, row 24"
     assert error.expected == "CRC 77"
-    assert "it join again under another id" in str(error)
+    assert "it join again with another id" in str(error)
 
 
 def test_damage_found_while_writing_stops_the_database(tmp_path: Path) -> None:
-    """A truncation in the middle of a run reads it, and must not write on from what it misread."""
+    """A truncation in the middle of a run reads the run, and must not continue from damaged
+    entries."""
     database = SqliteDatabase.open(str(tmp_path / NAME), node_id=NODE)
     write_history(database)
     database.connection.execute("UPDATE runs SET entries = x'90' WHERE first = 24")

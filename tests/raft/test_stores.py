@@ -1,4 +1,4 @@
-"""Every store keeps the contract, and the suite that says so notices where one does not."""
+"""Every store passes the conformance suite, and the suite finds violations of the contract."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ from bascule.raft.testing.store_model import (
 from bascule.raft_driver.sqlite_store import SqliteDatabase, SqliteStore
 
 
-class MemoryGround:
-    """A memory store outlives its crashes by itself."""
+class MemoryFixture:
+    """A memory store keeps its durable contents in a crash."""
 
-    def __init__(self, dice: RealRandom, kind: type[MemoryStore] = MemoryStore) -> None:
-        self.dice = dice
+    def __init__(self, random: RealRandom, kind: type[MemoryStore] = MemoryStore) -> None:
+        self.random = random
         self.store = kind()
 
     def open(self) -> MemoryStore:
-        self.store.crash(self.dice)
+        self.store.crash(self.random)
         return self.store
 
     def crash(self, store: RaftStore) -> None:
@@ -43,14 +43,14 @@ class MemoryGround:
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=name_of)
-def test_memory_store_keeps_the_contract(check: Check) -> None:
+def test_the_memory_store_passes_the_conformance_suite(check: Check) -> None:
     for seed in range(2):
-        dice = RealRandom(seed)
-        check(lambda dice=dice: MemoryGround(dice), dice)
+        random = RealRandom(seed)
+        check(lambda random=random: MemoryFixture(random), random)
 
 
-class SqliteGround:
-    """A database with a store in it. A crash is a kill: what no commit has is gone."""
+class SqliteFixture:
+    """A database with one store. A crash is a kill: uncommitted changes are lost."""
 
     def __init__(self, directory: Path, *, group: int = 1) -> None:
         directory.mkdir()
@@ -65,7 +65,7 @@ class SqliteGround:
         return self.database.store(self.group)
 
     def crash(self, store: RaftStore) -> None:
-        """The files as they are before SQLite closes them, which would write into them."""
+        """Copy the files before SQLite closes them, since closing writes to them."""
         assert self.database is not None
         files = {name: Path(name).read_bytes() for name in glob(f"{self.path}*")}
         self.database.close()
@@ -77,11 +77,11 @@ class SqliteGround:
 
 
 @pytest.fixture
-def sqlite_grounds(tmp_path: Path) -> Iterator[Callable[[], SqliteGround]]:
-    made: list[SqliteGround] = []
+def sqlite_fixtures(tmp_path: Path) -> Iterator[Callable[[], SqliteFixture]]:
+    made: list[SqliteFixture] = []
 
-    def make() -> SqliteGround:
-        made.append(SqliteGround(tmp_path / f"{len(made)}"))
+    def make() -> SqliteFixture:
+        made.append(SqliteFixture(tmp_path / f"{len(made)}"))
         return made[-1]
 
     yield make
@@ -91,56 +91,56 @@ def sqlite_grounds(tmp_path: Path) -> Iterator[Callable[[], SqliteGround]]:
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=name_of)
-def test_sqlite_store_keeps_the_contract(
-    check: Check, sqlite_grounds: Callable[[], SqliteGround]
+def test_the_sqlite_store_passes_the_conformance_suite(
+    check: Check, sqlite_fixtures: Callable[[], SqliteFixture]
 ) -> None:
-    check(sqlite_grounds, RealRandom(7))
+    check(sqlite_fixtures, RealRandom(7))
 
 
-# The suite itself: a store that breaks one promise is found out.
+# The suite itself: it finds stores that violate one rule.
 
 
 class FlushesNothing(MemoryStore):
     def flush(self) -> None:
-        """Says it is done."""
+        """Does nothing."""
 
 
-class BuffersTerms(MemoryStore):
+class BuffersPersistTerm(MemoryStore):
     def persist_term(self, term: int, voted_for: int) -> None:
         self._buffer(5, (term, voted_for))
 
 
-class BuffersFounding(MemoryStore):
+class BuffersBootstrap(MemoryStore):
     def bootstrap(self, members: object) -> None:
         self._buffer(6, members)
 
 
-class TermsOvertake(MemoryStore):
-    """A term is on the disk before the entries that were written before it."""
+class TermBeforeEntries(MemoryStore):
+    """The term is durable before entries of earlier calls."""
 
     def persist_term(self, term: int, voted_for: int) -> None:
         self._disk.apply((5, (term, voted_for)))
 
 
-class ForgetsTheVote(MemoryStore):
+class LosesTheVote(MemoryStore):
     def persist_term(self, term: int, voted_for: int) -> None:
         super().persist_term(term, 0)
 
 
-class KeepsWhatIsTruncated(MemoryStore):
+class KeepsTruncatedEntries(MemoryStore):
     def truncate_from(self, index: int) -> None:
         super().truncate_from(index + 1)
         self._last = index - 1
 
 
-class TruncatesTheNext(MemoryStore):
+class TruncatesOneMore(MemoryStore):
     def truncate_until(self, index: int) -> None:
         super().truncate_until(index + 1)
 
 
 class NeverTruncates(MemoryStore):
     def truncate_until(self, index: int) -> None:
-        """An optimisation that this one does without: forbidden, since the log must go on."""
+        """Does nothing. Forbidden, since the log must begin after the index."""
 
 
 class KeepsTheFirstChunk(MemoryStore):
@@ -149,7 +149,7 @@ class KeepsTheFirstChunk(MemoryStore):
             super().persist_chunk(chunk)
 
 
-class MixesUpChunks(MemoryStore):
+class SwapsChunks(MemoryStore):
     def persist_chunk(self, chunk: Chunk) -> None:
         number = len([c for c in self._disk.chunks.values() if c.index == chunk.index])
         super().persist_chunk(
@@ -163,7 +163,7 @@ class DeletesAllChunks(MemoryStore):
             super().delete_chunks(found, 100)
 
 
-class DropsKinds(MemoryStore):
+class LosesEntryKinds(MemoryStore):
     def persist_entries(self, entries: Sequence[Entry]) -> None:
         super().persist_entries([Entry(e.index, e.term, 0, e.payload) for e in entries])
 
@@ -180,8 +180,8 @@ class LoadsWithoutChecks(MemoryStore):
         return super().load()
 
 
-class EmptyWhereCorrupt(MemoryStore):
-    """What must never be: a log that cannot be read starts anew."""
+class EmptyIfCorrupt(MemoryStore):
+    """A log that cannot be read is replaced by an empty one, which must never happen."""
 
     def load(self) -> PersistentState:
         try:
@@ -193,38 +193,38 @@ class EmptyWhereCorrupt(MemoryStore):
 class LosesTheSecondCall(MemoryStore):
     """A crash loses calls out of order."""
 
-    def crash(self, dice: RealRandom) -> None:
+    def crash(self, random: RealRandom) -> None:
         if len(self._buffered) > 1:
             del self._buffered[0]
-        super().crash(dice)
+        super().crash(random)
 
 
 @pytest.mark.parametrize(
     "kind",
     [
-        FlushesNothing, BuffersTerms, BuffersFounding, TermsOvertake, ForgetsTheVote,
-        KeepsWhatIsTruncated, TruncatesTheNext, NeverTruncates, KeepsTheFirstChunk, MixesUpChunks,
-        DeletesAllChunks, DropsKinds, LoadsWithoutChecks, EmptyWhereCorrupt, LosesTheSecondCall,
+        FlushesNothing, BuffersPersistTerm, BuffersBootstrap, TermBeforeEntries, LosesTheVote,
+        KeepsTruncatedEntries, TruncatesOneMore, NeverTruncates, KeepsTheFirstChunk, SwapsChunks,
+        DeletesAllChunks, LosesEntryKinds, LoadsWithoutChecks, EmptyIfCorrupt, LosesTheSecondCall,
     ],
     ids=lambda kind: kind.__name__,
 )  # fmt: skip
-def test_a_broken_store_is_found_out(kind: type[MemoryStore]) -> None:
+def test_the_conformance_suite_finds_broken_stores(kind: type[MemoryStore]) -> None:
     broken = 0
     for seed in range(5):
-        dice = RealRandom(seed)
+        random = RealRandom(seed)
         try:
-            run(lambda dice=dice: MemoryGround(dice, kind), dice)
+            run(lambda random=random: MemoryFixture(random, kind), random)
         except (ContractViolation, CorruptData):
             broken += 1
-    # Where a promise is broken only in a crash, dice may hide it once; they may not hide it often.
+    # A violation that shows only after a crash may be missed by one seed, but not by many.
     assert broken >= 4
 
 
-# What only the memory store has: faults on request.
+# Only the memory store has faults on request.
 
 
 def drawn_trial(store: MemoryStore, seed: int, expected: StoreModel) -> None:
-    """The same calls for the same seed; `expected` is told of each, also of the one that fails."""
+    """The same calls for the same seed. `expected` is informed of each, also of the failing one."""
     calls = RandomCalls(RealRandom(seed))
     store.load()
     begin = [Bootstrap(Members.of(1, 2, 3)), PersistTerm(1, 1)]
@@ -265,7 +265,7 @@ def test_every_call_may_fail(number: int) -> None:
     raise AssertionError("no run without a failure")
 
 
-def test_a_full_disk_refuses_what_needs_room() -> None:
+def test_a_full_disk_refuses_calls_that_need_space() -> None:
     store = MemoryStore()
     store.load()
     store.bootstrap(Members.of(1))
@@ -285,8 +285,8 @@ def test_a_full_disk_refuses_what_needs_room() -> None:
     store.flush()
 
 
-def test_a_crash_may_leave_any_beginning() -> None:
-    """By dice, every state that the contract allows comes about, torn calls too."""
+def test_a_crash_may_keep_any_prefix_of_the_buffered_calls() -> None:
+    """Every state that the contract allows occurs, including partial calls."""
     seen = set()
     for seed in range(400):
         store, expected = MemoryStore(), StoreModel()
@@ -306,7 +306,7 @@ def test_a_crash_may_leave_any_beginning() -> None:
     assert seen == {0, 1, 2, 3, 4, 5, 6}
 
 
-def test_a_closed_store_refuses() -> None:
+def test_a_closed_store_refuses_calls() -> None:
     store = MemoryStore()
     store.load()
     store.bootstrap(Members.of(1))
@@ -318,7 +318,7 @@ def test_a_closed_store_refuses() -> None:
     assert store.load() == PersistentState(initial_members=Members.of(1))
 
 
-def test_statistics_count_what_was_asked_for() -> None:
+def test_statistics_count_calls() -> None:
     store = MemoryStore()
     store.load()
     store.bootstrap(Members.of(1))

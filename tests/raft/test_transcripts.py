@@ -1,4 +1,4 @@
-"""What the core does, command by command, as reviewed text: see `environment.py`."""
+"""The effects of the core, command by command, as reviewed text; see `environment.py`."""
 
 from __future__ import annotations
 
@@ -21,5 +21,5 @@ def test_transcript(path: Path, request: pytest.FixtureRequest) -> None:
     assert found == written, f"{path.name} differs; if it should, use --rewrite"
 
 
-def test_there_are_transcripts() -> None:
+def test_transcripts_exist() -> None:
     assert TRANSCRIPTS

@@ -1,4 +1,4 @@
-"""The driver around one node, without a network: results, outcomes, snapshots and ends."""
+"""The driver of one node, without a network: results, outcomes, snapshots, failures and stop."""
 
 from __future__ import annotations
 
@@ -27,12 +27,13 @@ from bascule.raft.store import RaftStore
 from bascule.raft.testing.memory_store import MemoryStore
 from bascule.raft_driver.driver import DriverSettings, RaftDriver
 from bascule.raft_driver.group import RaftGroup
+from bascule.raft_driver.state_machine import FrozenChunks
 
 CONFIG = RaftConfig(election_ticks=2, heartbeat_ticks=1, commit_count_to_take_snapshot=10)
 
 
-class Words:
-    """Keeps the payloads; a result is how many there are then."""
+class PayloadList:
+    """Stores the payloads; the result of an entry is the number of payloads."""
 
     def __init__(self) -> None:
         self.words: list[str] = []
@@ -59,10 +60,10 @@ class Words:
         self.words = [chunk.decode() for chunk in snapshot.chunks]
 
 
-def driven(
+def run_with_driver(
     scene: Callable[[RaftDriver], Awaitable[None]], *, directory: Path | None = None
 ) -> None:
-    """Run a scene on a driver whose ticks last a millisecond, and stop it."""
+    """Run a scene with a driver whose ticks last a millisecond, then stop the driver."""
 
     async def run() -> None:
         driver = RaftDriver(
@@ -77,21 +78,26 @@ def driven(
     asyncio.run(run())
 
 
-async def lone(driver: RaftDriver, store: RaftStore | None, words: Words) -> RaftGroup:
+async def open_single_group(
+    driver: RaftDriver, store: RaftStore | None, words: PayloadList
+) -> RaftGroup:
     group = await driver.open_group(7, words, initial_members=Members.of(1), store=store)
     assert await group.wait_leader() == 1
     return group
 
 
-def test_a_proposal_s_result_is_what_its_apply_returned() -> None:
+def test_the_result_of_a_proposal_is_that_of_its_apply() -> None:
     async def scene(driver: RaftDriver) -> None:
-        words = Words()
-        group = await lone(driver, MemoryStore(), words)
+        words = PayloadList()
+        group = await open_single_group(driver, MemoryStore(), words)
         futures = [group.propose_nowait(b"%d" % number) for number in range(100)]
-        assert await asyncio.gather(*futures) == list(range(1, 101))
-        assert await group.propose(b"last") == 101
+        answers = await asyncio.gather(*futures)
+        assert [answer.result for answer in answers] == list(range(1, 101))
+        assert [answer.index for answer in answers] == list(range(2, 102)), "after the no-op"
+        assert {answer.term for answer in answers} == {group.node.term}
+        assert (await group.propose(b"last")).result == 101
         index = await group.read()
-        assert (index, group.applied) == (102, 102), "one entry is the leader's own"
+        assert (index, group.applied) == (102, 102), "one entry is the no-op of the leader"
         assert await group.barrier(102) == 102
         found = driver.statistics()
         assert found.entries_applied == 102
@@ -99,100 +105,100 @@ def test_a_proposal_s_result_is_what_its_apply_returned() -> None:
         assert found.store.syncs < 60, "proposals of a turn share a write"
         assert group.report().log.last == 102
 
-    driven(scene)
+    run_with_driver(scene)
 
 
-def test_statistics_tell_of_the_database(tmp_path: Path) -> None:
+def test_statistics_include_the_database(tmp_path: Path) -> None:
     async def scene(driver: RaftDriver) -> None:
-        group = await lone(driver, None, Words())
+        group = await open_single_group(driver, None, PayloadList())
         before = driver.statistics().database
         assert before is not None
-        assert await group.propose(b"one") == 1
+        assert (await group.propose(b"one")).result == 1
         after = driver.statistics().database
         assert after is not None
-        assert after.entries == 2, "one entry is the leader's own"
+        assert after.entries == 2, "one entry is the no-op of the leader"
         assert after.syncs >= before.syncs + 1
         assert after.groups == 1
 
-    driven(scene, directory=tmp_path)
+    run_with_driver(scene, directory=tmp_path)
 
 
-def test_a_generator_of_chunks_is_drained_beside_the_loop() -> None:
+def test_a_generator_of_chunks_is_consumed_on_another_thread() -> None:
     store = MemoryStore()
 
     async def scene(driver: RaftDriver) -> None:
-        words = Words()
-        group = await lone(driver, store, words)
+        words = PayloadList()
+        group = await open_single_group(driver, store, words)
         for number in range(25):
-            assert await group.propose(b"%d" % number) == number + 1
+            assert (await group.propose(b"%d" % number)).result == number + 1
         assert words.drained_on
         assert words.drained_on != threading.current_thread().name
 
     async def again(driver: RaftDriver) -> None:
-        words = Words()
-        group = await lone(driver, store, words)
+        words = PayloadList()
+        group = await open_single_group(driver, store, words)
         await group.read()
         assert words.words == [str(number) for number in range(25)]
         assert group.report().log.snapshot_index == 20
 
-    driven(scene)
+    run_with_driver(scene)
     store.crash(RealRandom(1))
-    driven(again)
+    run_with_driver(again)
 
 
-def test_a_directory_holds_the_group_and_one_process_at_a_time(tmp_path: Path) -> None:
+def test_a_directory_keeps_the_group_and_is_locked(tmp_path: Path) -> None:
     async def scene(driver: RaftDriver) -> None:
-        group = await lone(driver, None, Words())
-        assert await group.propose(b"kept") == 1
+        group = await open_single_group(driver, None, PayloadList())
+        assert (await group.propose(b"kept")).result == 1
         other = RaftDriver(1, DriverSettings(cluster="t"))
         with pytest.raises(DataDirectoryInUse, match="in use by process"):
             await other.start(directory=str(tmp_path / "raft"))
 
     async def again(driver: RaftDriver) -> None:
-        words = Words()
-        group = await lone(driver, None, words)
+        words = PayloadList()
+        group = await open_single_group(driver, None, words)
         await group.read()
         assert words.words == ["kept"]
 
-    driven(scene, directory=tmp_path / "raft")
-    driven(again, directory=tmp_path / "raft")
+    run_with_driver(scene, directory=tmp_path / "raft")
+    run_with_driver(again, directory=tmp_path / "raft")
 
 
 def test_a_group_is_closed_and_opened_again(tmp_path: Path) -> None:
     async def scene(driver: RaftDriver) -> None:
-        group = await lone(driver, None, Words())
+        group = await open_single_group(driver, None, PayloadList())
         last = group.propose_nowait(b"kept")
-        assert await last == 1
+        assert (await last).result == 1
         await driver.close_group(7)
         with pytest.raises(Closed, match="group 7 is closed on this node"):
             group.propose_nowait(b"late")
         with pytest.raises(KeyError):
             driver.group(7)
-        words = Words()
-        again = await lone(driver, None, words)
+        words = PayloadList()
+        again = await open_single_group(driver, None, words)
         await again.read()
         assert words.words == ["kept"]
-        assert await again.propose(b"more") == 2
+        assert (await again.propose(b"more")).result == 2
 
-    driven(scene, directory=tmp_path / "raft")
+    run_with_driver(scene, directory=tmp_path / "raft")
 
 
-def test_a_store_that_cannot_be_read_is_no_group(tmp_path: Path) -> None:
+def test_a_group_with_an_unreadable_store_is_not_opened(tmp_path: Path) -> None:
     async def scene(driver: RaftDriver) -> None:
         refused = MemoryStore("closed")
         refused.close()
         with pytest.raises(Closed, match="store closed is closed"):
-            await driver.open_group(7, Words(), store=refused)
-        group = await lone(driver, None, Words())
-        assert await group.propose(b"x") == 1
+            await driver.open_group(7, PayloadList(), store=refused)
+        group = await open_single_group(driver, None, PayloadList())
+        assert (await group.propose(b"x")).result == 1
 
-    driven(scene, directory=tmp_path / "raft")
+    run_with_driver(scene, directory=tmp_path / "raft")
 
 
-def test_outcomes_are_errors_of_their_name() -> None:
+def test_outcomes_are_raised_as_errors() -> None:
     async def scene(driver: RaftDriver) -> None:
         group = await driver.open_group(
-            8, Words(), initial_members=Members.of(1, 2), store=MemoryStore()
+            8, PayloadList(), initial_members=Members.of(1, 2), store=MemoryStore()
         )
         with pytest.raises(NotLeader) as caught:
             group.propose_nowait(b"x")
@@ -202,27 +208,27 @@ def test_outcomes_are_errors_of_their_name() -> None:
         assert (lagging.value.asked, lagging.value.applied) == (5, 0)
         with pytest.raises(NotLeader):
             await group.read()
-        alone = await lone(driver, MemoryStore(), Words())
+        alone = await open_single_group(driver, MemoryStore(), PayloadList())
         await alone.propose(b"x")
         learner = await alone.change_members(MemberChange.ADD_LEARNER, 2)
         assert alone.members.index == learner
         with pytest.raises(MembersChanged):
             await alone.change_members(MemberChange.ADD_VOTER, 2, expected_index=learner - 1)
-        # In force from its append on, and node 2, which it needs, is nowhere.
+        # The change is in force from its append on and needs node 2, which does not run.
         with pytest.raises(Indeterminate):
             await alone.change_members(MemberChange.ADD_VOTER, 2, timeout_s=0.01)
         with pytest.raises(ConfigError, match="already open"):
-            await driver.open_group(7, Words(), store=MemoryStore())
+            await driver.open_group(7, PayloadList(), store=MemoryStore())
 
-    driven(scene)
+    run_with_driver(scene)
 
 
-def test_a_store_that_fails_silences_the_node() -> None:
+def test_a_failed_store_stops_the_node() -> None:
     async def scene(driver: RaftDriver) -> None:
         store = MemoryStore()
-        group = await lone(driver, store, Words())
+        group = await open_single_group(driver, store, PayloadList())
         other = await driver.open_group(
-            8, Words(), initial_members=Members.of(1), store=MemoryStore()
+            8, PayloadList(), initial_members=Members.of(1), store=MemoryStore()
         )
         await group.propose(b"x")
         reading = asyncio.ensure_future(other.barrier(1_000))
@@ -236,40 +242,186 @@ def test_a_store_that_fails_silences_the_node() -> None:
         with pytest.raises(Broken):
             await reading
         with pytest.raises(Broken):
-            await driver.open_group(9, Words(), store=MemoryStore())
+            await driver.open_group(9, PayloadList(), store=MemoryStore())
 
-    driven(scene)
+    run_with_driver(scene)
 
 
-def test_a_state_machine_that_fails_ends_its_group_alone() -> None:
+def test_a_failed_state_machine_stops_only_its_group() -> None:
     raised: list[str] = []
 
     async def scene(driver: RaftDriver) -> None:
         asyncio.get_running_loop().set_exception_handler(
             lambda _, context: raised.append(str(context["exception"]))
         )
-        group = await lone(driver, MemoryStore(), Words())
+        group = await open_single_group(driver, MemoryStore(), PayloadList())
         other = await driver.open_group(
-            8, Words(), initial_members=Members.of(1), store=MemoryStore()
+            8, PayloadList(), initial_members=Members.of(1), store=MemoryStore()
         )
         await other.wait_leader()
         poison, fine = group.propose_nowait(b"poison"), other.propose_nowait(b"fine")
         with pytest.raises(Indeterminate, match="poison"):
             await poison
-        assert await fine == 1
+        assert (await fine).result == 1
         with pytest.raises(Broken, match="state machine of group 7 failed: poison"):
             group.propose_nowait(b"more")
-        assert await other.propose(b"more") == 2
+        assert (await other.propose(b"more")).result == 2
 
-    driven(scene)
-    assert raised == ["poison"], "the loop was told of the bug itself"
+    run_with_driver(scene)
+    assert raised == ["poison"], "the loop got the exception itself"
 
 
-def test_a_stop_answers_everybody() -> None:
+class SlowSnapshot(PayloadList):
+    """Its snapshot is consumed when the test allows it, and may fail then."""
+
+    def __init__(self, *, fails: bool) -> None:
+        super().__init__()
+        self.begun = threading.Event()
+        self.go_on = threading.Event()
+        self.fails = fails
+
+    def _chunks(self) -> Iterable[bytes]:
+        self.begun.set()
+        assert self.go_on.wait(60)
+        if self.fails:
+            raise ZeroDivisionError("snapshot")
+        yield b"late"
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_late_snapshot_of_a_closed_group_does_not_reach_its_successor(fails: bool) -> None:
+    async def scene(driver: RaftDriver) -> None:
+        slow = SlowSnapshot(fails=fails)
+        group = await open_single_group(driver, MemoryStore(), slow)
+        waiting = [group.propose_nowait(b"%d" % number) for number in range(12)]
+        await asyncio.get_running_loop().run_in_executor(None, slow.begun.wait, 60)
+        await driver.close_group(7)
+        await asyncio.wait(waiting)
+        for future in waiting:
+            future.exception()
+        again = await open_single_group(driver, MemoryStore(), PayloadList())
+        slow.go_on.set()
+        while driver._background:
+            await asyncio.wait(list(driver._background))
+        for number in range(12):
+            assert (await again.propose(b"%d" % number)).result == number + 1
+        assert again.report().log.snapshot_index == 10
+        assert not driver.failed.done()
+
+    raised: list[object] = []
+
+    async def watched(driver: RaftDriver) -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: raised.append(context))
+        await scene(driver)
+
+    run_with_driver(watched)
+    assert not raised
+
+
+class Image(PayloadList):
+    """Its state is an immutable tuple; snapshots and restores are made on other threads."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.begun, self.go_on = threading.Event(), threading.Event()
+        self.restored_on = ""
+
+    def take_snapshot(self) -> FrozenChunks:  # type: ignore[override]
+        return FrozenChunks(self._frozen(tuple(self.words)))
+
+    def _frozen(self, words: tuple[str, ...]) -> Iterable[bytes]:
+        self.begun.set()
+        assert self.go_on.wait(60)
+        yield from (word.encode() for word in words)
+
+    async def restore(self, snapshot: RaftSnapshot) -> None:  # type: ignore[override]
+        def decode() -> list[str]:
+            self.restored_on = threading.current_thread().name
+            return [chunk.decode() for chunk in snapshot.chunks]
+
+        self.words = await asyncio.to_thread(decode)
+
+
+def test_entries_are_applied_while_a_frozen_image_is_written() -> None:
+    store = MemoryStore()
+
+    async def scene(driver: RaftDriver) -> None:
+        image = Image()
+        group = await open_single_group(driver, store, image)
+        # Up to the entry before the next snapshot: the first one is not complete yet.
+        for number in range(18):
+            assert (await group.propose(b"%d" % number)).result == number + 1
+        await asyncio.get_running_loop().run_in_executor(None, image.begun.wait, 60)
+        assert group.report().log.snapshot_index == 0
+        last = [group.propose_nowait(b"%d" % number) for number in range(18, 25)]
+        image.go_on.set()
+        assert (await asyncio.gather(*last))[-1].result == 25
+        while group.report().log.snapshot_index < 20:
+            await group.read()
+
+    async def again(driver: RaftDriver) -> None:
+        image = Image()
+        group = await open_single_group(driver, store, image)
+        await group.read()
+        assert image.words == [str(number) for number in range(25)]
+        assert image.restored_on != threading.current_thread().name
+
+    run_with_driver(scene)
+    store.crash(RealRandom(1))
+    run_with_driver(again)
+
+
+def test_a_restore_that_fails_later_stops_only_its_group() -> None:
+    store = MemoryStore()
+
+    class Failing(PayloadList):
+        async def restore(self, snapshot: RaftSnapshot) -> None:  # type: ignore[override]
+            raise ZeroDivisionError("restore")
+
+    async def scene(driver: RaftDriver) -> None:
+        group = await open_single_group(driver, store, PayloadList())
+        for number in range(12):
+            await group.propose(b"%d" % number)
+        while not group.report().log.snapshot_index:
+            await group.read()
+
+    async def again(driver: RaftDriver) -> None:
+        group = await driver.open_group(7, Failing(), store=store)
+        other = await driver.open_group(
+            8, PayloadList(), initial_members=Members.of(1), store=MemoryStore()
+        )
+        with pytest.raises(Broken, match="state machine of group 7 failed: restore"):
+            await group.barrier(12)
+        await other.wait_leader()
+        assert (await other.propose(b"fine")).result == 1
+
+    run_with_driver(scene)
+    store.crash(RealRandom(1))
+    run_with_driver(again)
+
+
+def test_a_group_is_opened_once_at_a_time() -> None:
+    async def scene(driver: RaftDriver) -> None:
+        opening = [
+            asyncio.ensure_future(
+                driver.open_group(
+                    7, PayloadList(), initial_members=Members.of(1), store=MemoryStore()
+                )
+            )
+            for _ in range(2)
+        ]
+        first, second = await asyncio.gather(*opening, return_exceptions=True)
+        assert isinstance(first, RaftGroup)
+        assert isinstance(second, ConfigError)
+
+    run_with_driver(scene)
+
+
+def test_stop_answers_all_requests() -> None:
     async def run() -> None:
         driver = RaftDriver(1, DriverSettings(cluster="t", tick_ms=1), config=CONFIG)
         await driver.start()
-        group = await lone(driver, MemoryStore(), Words())
+        group = await open_single_group(driver, MemoryStore(), PayloadList())
         await group.propose(b"x")
         barrier = asyncio.ensure_future(group.barrier(1_000))
         await asyncio.wait([barrier], timeout=0)

@@ -1,4 +1,4 @@
-"""Frames out of bytes, and the hello that begins a connection."""
+"""Splitting bytes into frames, and the hello at the start of a connection."""
 
 from __future__ import annotations
 
@@ -13,9 +13,7 @@ from bascule.raft_driver.handshake import MAGIC, VERSION, Hello, decode_hello, e
 
 
 @given(st.lists(st.binary(min_size=1, max_size=50), max_size=20), st.data())
-def test_frames_come_out_as_they_went_in_however_they_are_cut(
-    bodies: list[bytes], data: st.DataObject
-) -> None:
+def test_frames_are_read_from_any_chunks(bodies: list[bytes], data: st.DataObject) -> None:
     stream = b"".join(frame(body) for body in bodies)
     cuts = data.draw(st.lists(st.integers(0, len(stream)), max_size=10).map(sorted))
     reader = RaftFrameReader(50)
@@ -26,14 +24,14 @@ def test_frames_come_out_as_they_went_in_however_they_are_cut(
 
 
 @pytest.mark.parametrize("length", [0, 11, 2**32 - 1])
-def test_a_frame_of_another_length_is_refused_before_it_comes(length: int) -> None:
+def test_a_frame_with_a_wrong_length_is_refused_before_its_body(length: int) -> None:
     reader = RaftFrameReader(10)
     assert list(reader.feed(frame(b"1234567890"))) == [b"1234567890"]
     with pytest.raises(RemoteProtocolError, match=f"a frame of {length} bytes, expected 1 to 10"):
         list(reader.feed(length.to_bytes(4, "big")))
 
 
-def test_the_limit_may_grow_between_two_frames() -> None:
+def test_the_limit_may_change_between_two_frames() -> None:
     reader = RaftFrameReader(4)
     frames = reader.feed(frame(b"1234") + frame(b"12345"))
     assert next(frames) == b"1234"
@@ -45,7 +43,7 @@ def body_of(hello: Hello) -> bytes:
     return msgspec.msgpack.encode(hello)
 
 
-def test_a_hello_comes_out_as_it_went_in() -> None:
+def test_a_hello_is_decoded_as_encoded() -> None:
     (body,) = RaftFrameReader(4_096).feed(encode_hello("blue", 1, 2, 77))
     assert decode_hello(body, cluster="blue", target=2) == Hello(MAGIC, VERSION, "blue", 1, 2, 77)
 
@@ -61,12 +59,28 @@ def test_a_hello_comes_out_as_it_went_in() -> None:
         (body_of(Hello(MAGIC, VERSION, "blue", 1, 3, 77)), "expects node 3 here, this is node 2"),
     ],
 )
-def test_a_wrong_hello_is_refused_by_name(body: bytes, why: str) -> None:
+def test_a_wrong_hello_is_refused_with_the_reason(body: bytes, why: str) -> None:
     with pytest.raises(RemoteProtocolError, match=why):
         decode_hello(body, cluster="blue", target=2)
 
 
+def test_a_hello_with_other_settings_is_refused_by_name() -> None:
+    ours = (("tick_ms", 50), ("election_ticks", 10))
+    for theirs, why in (
+        (ours, ""),
+        ((*ours, ("later", 1)), ""),
+        ((("tick_ms", 50), ("election_ticks", 20)), "election_ticks = 20, expected 10"),
+        ((), "tick_ms = None, expected 50"),
+    ):
+        (body,) = RaftFrameReader(4_096).feed(encode_hello("blue", 1, 2, 77, theirs))
+        if why:
+            with pytest.raises(RemoteProtocolError, match=why):
+                decode_hello(body, cluster="blue", target=2, settings=ours)
+        else:
+            assert decode_hello(body, cluster="blue", target=2, settings=ours).settings == theirs
+
+
 @given(st.binary(max_size=60))
-def test_any_bytes_are_a_hello_or_refused(body: bytes) -> None:
+def test_other_bytes_are_refused_as_hello(body: bytes) -> None:
     with pytest.raises(RemoteProtocolError):
         decode_hello(body, cluster="blue", target=2)

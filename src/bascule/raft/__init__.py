@@ -25,7 +25,7 @@ never waits and performs no input or output::
 
 Guarantees, in addition to those of Raft:
 
-* A vote, a match index and the leader's own share of a majority count only when they are on disk.
+* A vote, a match index, and the leader's own part of a majority count only when they are on disk.
   Writes are done and completed in order. The leader sends entries while it writes them.
 * Memory is bounded: entries in progress, appends in flight, reads, and the ring as a whole.
 * All members take snapshots at the same indices, so their chunks are equal, and a member fetches

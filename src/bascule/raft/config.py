@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from typing import Final
 
 import msgspec
@@ -11,6 +12,13 @@ from bascule.errors import ConfigError
 MIB: Final = 1 << 20
 NEVER: Final = 1 << 62
 """A tick that never comes: used where there is no deadline."""
+
+
+SHARED: Final = (
+    "election_ticks", "heartbeat_ticks", "lease_reads", "lease_margin_ticks",
+    "commit_count_to_take_snapshot",
+)  # fmt: skip
+"""Names of the settings in `RaftConfig.shared`."""
 
 
 class RaftConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -77,6 +85,17 @@ class RaftConfig(msgspec.Struct, frozen=True, kw_only=True):
                 f"lease_margin_ticks is {self.lease_margin_ticks}, expected less than "
                 f"election_ticks, which is {self.election_ticks}"
             )
+
+    @property
+    def shared(self) -> tuple[tuple[str, int], ...]:
+        """The settings by name that have to be equal on all members: leases, hibernation and the
+        indices of snapshots depend on them."""
+        return tuple((name, int(getattr(self, name))) for name in SHARED)
+
+    @property
+    def shared_checksum(self) -> int:
+        """A checksum of `shared`, not 0."""
+        return zlib.crc32(repr(self.shared).encode()) or 1
 
     @property
     def kept_entries(self) -> int:

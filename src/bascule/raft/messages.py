@@ -47,21 +47,28 @@ class RaftMessage(msgspec.Struct, frozen=True, array_like=True, tag=True):
 class VoteRequest(RaftMessage, frozen=True, array_like=True, tag=1):
     """A request for a vote (Raft thesis 3.4), or with `pre` for a pre-vote (9.6).
 
-    `forced`: the leader asked for this election, to transfer leadership, so voters do not refuse it
-    because they hear from a leader.
+    `forced`: the leader requested this election, to transfer leadership. Voters then grant the vote
+    although they hear from a leader.
     """
 
     pre: bool
     last_index: int
     last_term: int
     forced: bool = False
+    settings: int = 0
+    """`RaftConfig.shared_checksum` of the sender; 0: not compared."""
 
 
 class VoteReply(RaftMessage, frozen=True, array_like=True, tag=2):
-    """`term` is the requested term if the vote is granted, else the voter's own."""
+    """`term` is the requested term if the vote is granted, else the voter's own.
+
+    `removed_at` is not 0 if the candidate is not one of the committed members that are in force at
+    that index, of which it does not know: it was removed.
+    """
 
     pre: bool
     granted: bool
+    removed_at: int = 0
 
 
 class AppendRequest(RaftMessage, frozen=True, array_like=True, tag=3):
@@ -92,6 +99,8 @@ class Heartbeat(RaftMessage, frozen=True, array_like=True, tag=5):
 
     commit: int
     round: int
+    settings: int = 0
+    """`RaftConfig.shared_checksum` of the sender; 0: not compared."""
 
 
 class HeartbeatReply(RaftMessage, frozen=True, array_like=True, tag=6):
@@ -101,12 +110,12 @@ class HeartbeatReply(RaftMessage, frozen=True, array_like=True, tag=6):
 
 
 class TimeoutNow(RaftMessage, frozen=True, array_like=True, tag=7):
-    """The target is to start an election at once (thesis 3.10)."""
+    """Requests the target to start an election at once (thesis 3.10)."""
 
 
 class SnapshotOffer(RaftMessage, frozen=True, array_like=True, tag=8):
-    """The leader's log no longer has the target's next entry. The target is to fetch the chunks of
-    the snapshot at `index`.
+    """Requests the target to fetch the chunks of the snapshot at `index`, because the leader's log
+    no longer has its next entry.
 
     `checksums` has the CRC-32 of each chunk; `sources` the members known to have the snapshot, the
     leader first.

@@ -13,26 +13,25 @@ from typing import ClassVar, Final
 from bascule.errors import (
     CannotReplicate,
     ConfigError,
-    LimitExceeded,
-    MembersChanged,
     NotLeader,
     RemoteProtocolError,
 )
 from bascule.host.api import Random
-from bascule.raft.config import NEVER, RaftConfig
+from bascule.raft.config import NEVER, SHARED, RaftConfig
 from bascule.raft.effects import (
     Answer,
     ApplyDone,
     Completion,
+    RaftState,
     ReadPolicy,
     Ready,
     RequestOutcome,
     Role,
+    SnapshotTaken,
 )
 from bascule.raft.log import RaftLog
 from bascule.raft.membership import NOBODY, MemberChange, Members, encode_members
 from bascule.raft.messages import (
-    ENTRY_OVERHEAD_BYTES,
     AnyMessage,
     AppendReply,
     AppendRequest,
@@ -68,7 +67,10 @@ class RaftNode:
     and `read` return is answered once, in `Ready.answers`; tickets do not outlive this object.
     """
 
-    __slots__ = ("_as_follower", "_as_leader", "_core", "_election", "_transfer", "hibernating")
+    __slots__ = (
+        "_as_follower", "_as_leader", "_core", "_election", "_state", "_transfer",
+        "hibernating",
+    )  # fmt: skip
 
     def __init__(
         self, node_id: int, config: RaftConfig, persistent: PersistentState, random: Random
@@ -83,6 +85,7 @@ class RaftNode:
         """(ticket, deadline) of the transfer that is not answered."""
         self.hibernating = False
         """Whether ticks only move the clock, until a message or a request arrives."""
+        self._state = self._core.state()
 
     # -- state --------------------------------------------------------------------------------
 
@@ -124,9 +127,23 @@ class RaftNode:
         return self._core.log.applied
 
     @property
+    def synced(self) -> int:
+        """Entries up to here are on this node's disk, with the terms that `log` has."""
+        return self._core.synced
+
+    @property
     def members(self) -> Members:
         """The members in force: those of the last membership entry in the log, committed or not."""
         return self._core.members
+
+    @property
+    def state(self) -> RaftState:
+        """What `Ready.state` reports, as of the last `ready`."""
+        return self._state
+
+    def proposal_places(self) -> dict[int, tuple[int, int]]:
+        """(index, term) of the entry of each proposal that is not answered, by ticket."""
+        return self._core.proposals.places()
 
     def report(self) -> NodeReport:
         """The state of the node, for people and metrics."""
@@ -141,13 +158,25 @@ class RaftNode:
         core = self._core
         if self._as_leader is not None:
             self._as_leader.replicate()
-        apply = core.take_apply()
+        apply = core.applying.take()
         write = core.take_write()
-        if write is None and apply is None and not core.outbox and not core.answers:
+        state = core.state_after(self._state)
+        if (
+            write is None
+            and apply is None
+            and state is None
+            and not core.outbox
+            and not core.answers
+        ):
             return None
         ready = Ready(
-            send=tuple(core.outbox), write=write, apply=apply, answers=tuple(core.answers)
+            send=tuple(core.outbox),
+            write=write,
+            apply=apply,
+            answers=tuple(core.answers),
+            state=state,
         )
+        self._state = state or self._state
         core.outbox.clear()
         core.answers.clear()
         return ready
@@ -167,6 +196,16 @@ class RaftNode:
             raise RemoteProtocolError(
                 f"node {core.id} got a message from {message.source} to {message.target}"
             )
+        if isinstance(message, Heartbeat | VoteRequest) and message.settings not in (
+            0, core.settings,
+        ):  # fmt: skip
+            raise RemoteProtocolError(
+                f"node {message.source} has other settings of the group; equal on all members are "
+                f"{', '.join(SHARED)}"
+            )
+        if isinstance(message, VoteReply) and message.removed_at:
+            # Also from a voter of an earlier term: what it has committed holds in every term.
+            self._election.on_removed(message.removed_at)
         if kind is ChunkRequest or kind is ChunkReply:
             pass  # a snapshot is the same in every term
         elif message.term > core.term:
@@ -181,7 +220,7 @@ class RaftNode:
 
     def _enter_term(self, message: AnyMessage) -> bool:
         """Enter the later term of `message`, unless it is a pre-vote, or a vote request that would
-        depose a working leader (thesis 4.2.3). Whether the message is to be handled."""
+        depose a working leader (thesis 4.2.3). Returns whether to handle the message."""
         core = self._core
         if isinstance(message, VoteRequest):
             is_disruptive = core.hears_leader() and message.source != core.leader
@@ -196,7 +235,7 @@ class RaftNode:
         return True
 
     def _refuse_old_term(self, message: AnyMessage) -> None:
-        """Tell a leader or candidate of an earlier term about the present one."""
+        """Reply with the current term to a leader or candidate of an earlier one."""
         core = self._core
         if isinstance(message, FROM_LEADER):
             core.send(AppendReply(core.id, message.source, core.term, False, 0))
@@ -280,7 +319,8 @@ class RaftNode:
             self._as_leader = LeaderRole(core)
 
     def _step_down_if_removed(self) -> None:
-        """A leader whose removal is committed sends that to all members and becomes a follower."""
+        """A leader whose removal is committed sends the commit index to all members and becomes a
+        follower."""
         core, leader = self._core, self._as_leader
         if leader is None or core.is_voter or core.members.index > core.log.commit:
             return
@@ -336,10 +376,13 @@ class RaftNode:
     # -- completions --------------------------------------------------------------------------
 
     def advance(self, completion: Completion) -> None:
-        """A write or an apply that `ready` returned is done."""
+        """A write, an apply or a snapshot that `ready` returned is done."""
         core = self._core
         if isinstance(completion, ApplyDone):
-            self._on_applied(completion)
+            core.on_applied(completion.index, completion.chunks)
+            return
+        if isinstance(completion, SnapshotTaken):
+            core.on_snapshot_taken(completion.index, completion.chunks)
             return
         for write in core.on_written(completion.number):
             self._on_write_done(write)
@@ -373,24 +416,6 @@ class RaftNode:
             until = self._as_leader.compaction_index(snapshot)
         core.compact(snapshot, until)
 
-    def _on_applied(self, completion: ApplyDone) -> None:
-        core = self._core
-        core.on_applied(completion.index)
-        chunks, log = completion.chunks, core.log
-        if chunks is None or completion.index <= log.snapshot_index:
-            return
-        term = log.term_at(completion.index)
-        assert term is not None
-        assert chunks, "a snapshot has one chunk or more"
-        members = core.members_at(completion.index)
-        if not members.voters:
-            # This node is joining and has not reached the entry that adds it. A node restored from
-            # this snapshot would know no member. The ring has room without it, since the entry
-            # that adds a node precedes all that it is sent.
-            return
-        snapshot = RaftSnapshot(completion.index, term, members, chunks)
-        core.persist_snapshot(snapshot, SnapshotOrigin.TAKEN)
-
     # -- requests -----------------------------------------------------------------------------
 
     def propose(self, payload: bytes, *, deadline_ticks: int | None = None) -> int:
@@ -400,27 +425,10 @@ class RaftNode:
         Raises: NotLeader; CannotReplicate where it was not appended and may be later; LimitExceeded
         where it is too large.
         """
-        core = self._core
         leader = self._as_leader
         if leader is None:
             raise self._not_leader()
-        log, config = core.log, core.config
-        size = len(payload) + ENTRY_OVERHEAD_BYTES
-        if log.last - log.commit >= config.pending_entries_max:
-            raise CannotReplicate(
-                f"{log.pending} entries are in progress, the most is {config.pending_entries_max}"
-            )
-        if log.pending_bytes + size > config.pending_bytes_max:
-            if size > config.pending_bytes_max:
-                raise LimitExceeded("pending_bytes_max", config.pending_bytes_max, size)
-            raise CannotReplicate(
-                f"{log.pending_bytes} bytes are in progress, and {size} more would pass "
-                f"{config.pending_bytes_max}"
-            )
-        if leader.transfer_target != NOBODY:
-            raise CannotReplicate(f"leadership is being handed to node {leader.transfer_target}")
-        if log.room <= 0:
-            raise CannotReplicate("the log is full until its next snapshot is on disk")
+        leader.check_proposal(len(payload))
         return self._append(EntryKind.NORMAL, payload, deadline_ticks)
 
     def _append(self, kind: EntryKind, payload: bytes, deadline_ticks: int | None) -> int:
@@ -455,29 +463,10 @@ class RaftNode:
         voter; CannotReplicate while another change or the term's first entry is not committed, a
         transfer is under way, the log is full, or a learner to be promoted lags.
         """
-        core, leader = self._core, self._as_leader
+        leader = self._as_leader
         if leader is None:
             raise self._not_leader()
-        members, log = core.members, core.log
-        if expected_index is not None and expected_index != members.index:
-            raise MembersChanged(expected_index, members.index)
-        changed = members.changed(change, node, log.last + 1)
-        if (changed.voters, changed.learners) == (members.voters, members.learners):
-            raise ConfigError(f"{change.name.lower()} of node {node} changes nothing: {members}")
-        if not changed.voters:
-            raise ConfigError(f"node {node} is the last voter and cannot be removed")
-        if members.index > log.commit:
-            raise CannotReplicate(f"the change of members at {members.index} is not committed")
-        if not leader.has_committed:
-            raise CannotReplicate("no entry of this term is committed yet")
-        if leader.transfer_target != NOBODY:
-            raise CannotReplicate(f"leadership is being handed to node {leader.transfer_target}")
-        if log.room <= 0 or log.pending >= core.config.pending_entries_max:
-            raise CannotReplicate("the log has no room")
-        if change is MemberChange.ADD_VOTER and node in members.learners:
-            behind = log.commit - leader.progress[node].match
-            if behind > core.config.append_entries_max:
-                raise CannotReplicate(f"learner {node} is {behind} entries behind")
+        changed = leader.check_change(change, node, expected_index)
         ticket = self._append(EntryKind.MEMBERS, encode_members(changed), deadline_ticks)
         leader.update_members()
         return ticket
@@ -495,7 +484,7 @@ class RaftNode:
             raise self._not_leader()
         if target == core.id or target not in core.members.voters:
             raise ConfigError(
-                f"leadership cannot be handed to node {target}: expected another voter of "
+                f"leadership cannot be transferred to node {target}: expected another voter of "
                 f"{core.members.voters}"
             )
         if self._transfer is not None:

@@ -125,11 +125,12 @@ def persist_write(store: RaftStore, write: Write) -> None:
             store.persist_term(*write.vote)
     if write.truncate_from:
         store.truncate_from(write.truncate_from)
+    if write.truncate_until:
+        # Before the entries: behind an installed snapshot they do not follow the store's last one.
+        store.truncate_until(write.truncate_until)
     if write.entries:
         store.persist_entries(write.entries)
     for chunk in write.chunks:
         store.persist_chunk(chunk)
-    if write.truncate_until:
-        store.truncate_until(write.truncate_until)
     for index, count in write.delete_chunks:
         store.delete_chunks(index, count)

@@ -10,6 +10,8 @@
     driver          `RaftDriver`: groups, time, and the calls of `ready`
     group           `RaftGroup`: one group as its user sees it
     state_machine   what a user provides
+    observer        callbacks for role, term, leader, members and removal
+    request_ids     proposals that may be repeated
     ticker          the time of the clock as ticks
     write_thread    carries out the writes of all groups, with one flush per round
     data_directory  a lock, and the database

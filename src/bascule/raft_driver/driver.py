@@ -18,7 +18,8 @@ import asyncio
 import logging
 import ssl
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -26,22 +27,26 @@ from bascule.errors import BasculeError, Broken, Closed, ConfigError, RemoteProt
 from bascule.host.api import Clock, Random
 from bascule.host.real import RealClock, RealRandom
 from bascule.raft.config import RaftConfig
-from bascule.raft.effects import Apply, ApplyDone, WriteDone
+from bascule.raft.effects import Apply, ApplyDone, Completion, RaftState, SnapshotTaken, WriteDone
 from bascule.raft.membership import Members
+from bascule.raft.messages import RaftSnapshot
 from bascule.raft.multi.bundle import Bundle
 from bascule.raft.multi.multi_raft import MultiRaft
 from bascule.raft.node import RaftNode
 from bascule.raft.store import PersistentState, RaftStore
 from bascule.raft_driver.data_directory import DataDirectory
 from bascule.raft_driver.group import RaftGroup
+from bascule.raft_driver.observer import GroupObserver
 from bascule.raft_driver.peer_link import Address
 from bascule.raft_driver.sqlite_store import DatabaseStatistics
-from bascule.raft_driver.state_machine import StateMachine
+from bascule.raft_driver.state_machine import FrozenChunks, StateMachine
 from bascule.raft_driver.ticker import Ticker
 from bascule.raft_driver.transport import QUEUE_BYTES_MAX, PeerTransport, TransportStatistics
 from bascule.raft_driver.write_thread import STORE_ERRORS, WriteJob, WriteStatistics, WriteThread
 
 log = logging.getLogger("bascule.raft_driver")
+
+T = TypeVar("T")
 
 
 class DriverSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,7 +65,7 @@ class DriverSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DriverStatistics(msgspec.Struct, frozen=True, kw_only=True):
-    """What a driver has done since it was made."""
+    """What a driver has done since its creation."""
 
     groups: int
     ready_calls: int
@@ -68,6 +73,8 @@ class DriverStatistics(msgspec.Struct, frozen=True, kw_only=True):
     ticks: int
     entries_applied: int
     answers: int
+    messages_refused: int
+    """Messages of one group that violate the protocol; they were dropped."""
     requests_waiting: int
     store: WriteStatistics
     database: DatabaseStatistics | None
@@ -89,7 +96,8 @@ class RaftDriver:
         server_tls: ssl.SSLContext | None = None,
         client_tls: ssl.SSLContext | None = None,
     ) -> None:
-        """Call this on the loop that the driver runs on. `config` is that of every group."""
+        """Call this on the loop that the driver runs on. `config` is that of every group that is
+        opened without one; its `heartbeat_ticks` and `election_ticks` are those of hibernation."""
         if node_id < 1:
             raise ConfigError(f"node id is {node_id}, expected at least 1")
         self.node_id = node_id
@@ -109,6 +117,7 @@ class RaftDriver:
             node_id,
             incarnation,
             cluster=settings.cluster,
+            settings=(("tick_ms", settings.tick_ms), *self.config.shared),
             random=self._random,
             on_bundle=self._on_bundle,
             queue_bytes_max=settings.queue_bytes_max,
@@ -119,15 +128,21 @@ class RaftDriver:
             self._loop, self._clock, on_done=self._on_written, on_failed=self._on_failed
         )
         self._groups: dict[int, RaftGroup] = {}
-        self._applies: deque[tuple[int, Apply]] = deque()
+        self._states: deque[tuple[RaftGroup, RaftState]] = deque()
+        self._applies: deque[tuple[RaftGroup, Apply]] = deque()
         self._directory: DataDirectory | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._ticker = Ticker(self._clock, settings.tick_ms, self._on_ticks)
         self._ready_scheduled = False
-        self._snapshots: set[asyncio.Future[tuple[bytes, ...]]] = set()
+        self._background: set[asyncio.Future[Any]] = set()
+        """Snapshots that are being made on threads, and restores that are awaited."""
         self.failed: asyncio.Future[str] = self._loop.create_future()
         """Completed with the cause when the store or the core failed; the node is stopped then."""
-        self._ready_calls = self._entries_applied = self._answers = 0
+        self._ready_calls = self._entries_applied = self._answers = self._messages_refused = 0
+        self._refusals: dict[tuple[int, int], str] = {}
+        """(group, peer) -> why its last refused message was, so that a reason is logged once."""
+        self._opening: set[int] = set()
+        """Groups whose stores are being loaded."""
 
     # -- start, groups, stop ------------------------------------------------------------------
 
@@ -167,9 +182,15 @@ class RaftDriver:
         *,
         initial_members: Members | None = None,
         store: RaftStore | None = None,
+        config: RaftConfig | None = None,
+        observer: GroupObserver | None = None,
     ) -> RaftGroup:
         """Join a group. `machine` is empty at first; it gets the newest snapshot, and every later
-        entry when that is committed.
+        entry when that is committed. `observer` is told of the role and the members; the first
+        state is in `RaftGroup.state`.
+
+        `config` has the group's own settings instead of the driver's; all its members have the
+        same.
 
         If the store is new, the group begins with `initial_members`, which are the same on all of
         them; without them, this node waits until the group's leader adds it. Without `store`, the
@@ -177,7 +198,7 @@ class RaftDriver:
 
         Raises: CorruptData, OSError, Broken, ConfigError.
         """
-        if number in self._groups:
+        if number in self._groups or number in self._opening:
             raise ConfigError(f"raft group {number} is already open")
 
         def load() -> tuple[RaftStore, PersistentState]:
@@ -195,8 +216,14 @@ class RaftDriver:
                 raise
             return kept, restored
 
-        kept, restored = await self._thread.run(load)
-        node = RaftNode(self.node_id, self.config, restored, self._random)
+        self._opening.add(number)
+        try:
+            kept, restored = await self._thread.run(load)
+        finally:
+            self._opening.discard(number)
+        if self.failed.done():
+            raise Broken(f"this node has failed: {self.failed.result()}")
+        node = RaftNode(self.node_id, config or self.config, restored, self._random)
         group = RaftGroup(
             number,
             node,
@@ -205,6 +232,7 @@ class RaftDriver:
             multi_raft=self._multi_raft,
             ticker=self._ticker,
             on_request=self._schedule_ready,
+            observer=observer,
         )
         self._groups[number] = group
         self._multi_raft.add(number, node)
@@ -236,8 +264,8 @@ class RaftDriver:
         for group in list(self._groups.values()):
             self._end_group(group, Closed("the node is stopping"))
         await self.transport.close()
-        if self._snapshots:
-            await asyncio.wait(list(self._snapshots))
+        if self._background:
+            await asyncio.wait(list(self._background))
         await self._thread.stop()
         if self._directory is not None:
             try:
@@ -256,6 +284,7 @@ class RaftDriver:
             ticks=self._ticker.ticks,
             entries_applied=self._entries_applied,
             answers=self._answers,
+            messages_refused=self._messages_refused,
             requests_waiting=sum(group.waiting for group in self._groups.values()),
             store=self._thread.statistics(),
             database=self._directory.statistics() if self._directory is not None else None,
@@ -274,22 +303,35 @@ class RaftDriver:
 
     def _on_bundle(self, bundle: Bundle) -> None:
         """Raises: RemoteProtocolError; the transport then closes the peer's connection."""
+        # The loop handles sockets before timers. What this node promises a leader counts from the
+        # reply on, so the time of a stall has to be over before that.
+        self._ticker.advance()
         self._schedule_ready()
         try:
-            self._multi_raft.receive(bundle)
+            refused = self._multi_raft.receive(bundle)
         except RemoteProtocolError:
             raise
         except BaseException as error:
             self._on_core_failed(error)
             raise
-        for number, _ in bundle.messages:
-            if (group := self._groups.get(number)) is not None:
-                group.notify_leader()
+        for number, refusal in refused:
+            self._on_refused(number, bundle.source, refusal)
+
+    def _on_refused(self, number: int, peer: int, error: RemoteProtocolError) -> None:
+        """A message of one group violates the protocol. The other groups do not depend on it."""
+        self._messages_refused += 1
+        text = str(error)
+        if self._refusals.get((number, peer)) != text:
+            self._refusals[number, peer] = text
+            log.warning(
+                "raft message refused", extra={"group": number, "peer": peer, "error": text}
+            )
 
     def _on_written(self, jobs: Sequence[WriteJob]) -> None:
         multi_raft, groups = self._multi_raft, self._groups
-        for number, _, write in jobs:
-            if number in groups:
+        for number, store, write in jobs:
+            # The group may have been closed, and opened again with another node.
+            if (group := groups.get(number)) is not None and group.store is store:
                 multi_raft.advance(number, WriteDone(write.number), write.then_send)
         self._schedule_ready()
 
@@ -339,18 +381,32 @@ class RaftDriver:
             for number, answer in ready.answers:
                 groups[number].on_answer(answer)
             self._answers += len(ready.answers)
-            self._applies.extend(ready.applies)
-        if self._applies:
-            # Scheduled before the applies, so that an error in one state machine delays no other.
+            self._states.extend((groups[number], state) for number, state in ready.states)
+            self._applies.extend((groups[number], apply) for number, apply in ready.applies)
+        if self._states or self._applies:
+            # Scheduled before these calls, so that an error of one group delays no other.
             self._schedule_ready()
+            while self._states:
+                group, state = self._states.popleft()
+                if self._is_open(group):
+                    self._report_state(group, state)
             while self._applies:
-                number, apply = self._applies.popleft()
-                if (group := groups.get(number)) is not None:
+                group, apply = self._applies.popleft()
+                if self._is_open(group):
                     self._apply(group, apply)
+
+    def _report_state(self, group: RaftGroup, state: RaftState) -> None:
+        try:
+            group.on_state(state)
+        except BaseException as error:
+            self._on_machine_error(group, error)
+            raise
 
     def _apply(self, group: RaftGroup, apply: Apply) -> None:
         try:
-            group.notify_leader()
+            if apply.restore is not None:
+                self._restore(group, apply.restore)
+                return
             group.apply(apply)
             self._entries_applied += len(apply.entries)
             if not apply.take_snapshot:
@@ -362,21 +418,48 @@ class RaftDriver:
             raise
         if isinstance(chunks, list | tuple):
             self._multi_raft.advance(group.number, ApplyDone(apply.last, tuple(chunks)))
-            return
-        drained = self._loop.run_in_executor(None, tuple, chunks)
-        self._snapshots.add(drained)
-        drained.add_done_callback(lambda done: self._on_drained(group, apply.last, done))
+        elif isinstance(chunks, FrozenChunks):
+            self._multi_raft.advance(group.number, ApplyDone(apply.last))
+            self._in_background(
+                group,
+                self._loop.run_in_executor(None, tuple, chunks.chunks),
+                lambda found: SnapshotTaken(apply.last, found),
+            )
+        else:
+            self._in_background(
+                group,
+                self._loop.run_in_executor(None, tuple, chunks),
+                lambda found: ApplyDone(apply.last, found),
+            )
 
-    def _on_drained(
-        self, group: RaftGroup, last: int, done: asyncio.Future[tuple[bytes, ...]]
+    def _restore(self, group: RaftGroup, snapshot: RaftSnapshot) -> None:
+        group.notify_leader()
+        waits = group.restore(snapshot)
+        if waits is None:
+            self._multi_raft.advance(group.number, ApplyDone(snapshot.index))
+        else:
+            self._in_background(
+                group, asyncio.ensure_future(waits), lambda _: ApplyDone(snapshot.index)
+            )
+
+    def _in_background(
+        self, group: RaftGroup, work: asyncio.Future[T], completion: Callable[[T], Completion]
     ) -> None:
-        self._snapshots.discard(done)
-        error = done.exception()
-        if error is not None:
-            self._on_machine_error(group, error)
-        elif group.number in self._groups:
-            self._multi_raft.advance(group.number, ApplyDone(last, done.result()))
-            self._schedule_ready()
+        """Pass `completion` of the result of `work` to the group, if it is still open then."""
+
+        def on_done(done: asyncio.Future[T]) -> None:
+            self._background.discard(done)
+            error = asyncio.CancelledError() if done.cancelled() else done.exception()
+            if not self._is_open(group):
+                return
+            if error is not None:
+                self._on_machine_error(group, error)
+            else:
+                self._multi_raft.advance(group.number, completion(done.result()))
+                self._schedule_ready()
+
+        self._background.add(work)
+        work.add_done_callback(on_done)
 
     def _on_machine_error(self, group: RaftGroup, error: BaseException) -> None:
         log.error(
@@ -385,8 +468,13 @@ class RaftDriver:
         )
         self._end_group(group, Broken(f"the state machine of group {group.number} failed: {error}"))
 
+    def _is_open(self, group: RaftGroup) -> bool:
+        """Whether this very group is open, and not another one that was opened later."""
+        return self._groups.get(group.number) is group
+
     def _end_group(self, group: RaftGroup, error: BasculeError) -> None:
         assert isinstance(error, Broken | Closed)
+        assert self._is_open(group), group.number
         del self._groups[group.number]
         self._multi_raft.remove(group.number)
         group.end(error)

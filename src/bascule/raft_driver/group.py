@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
+
+import msgspec
 
 from bascule.errors import (
     BasculeError,
@@ -16,13 +18,14 @@ from bascule.errors import (
     LaggingIndex,
     NotLeader,
 )
-from bascule.raft.effects import Answer, Apply, ReadPolicy, RequestOutcome, Role
+from bascule.raft.effects import Answer, Apply, RaftState, ReadPolicy, RequestOutcome, Role
 from bascule.raft.membership import MemberChange, Members
-from bascule.raft.messages import EntryKind
+from bascule.raft.messages import EntryKind, RaftSnapshot
 from bascule.raft.multi.multi_raft import MultiRaft
 from bascule.raft.node import RaftNode
 from bascule.raft.report import NodeReport
 from bascule.raft.store import RaftStore
+from bascule.raft_driver.observer import GroupObserver, report_changes
 from bascule.raft_driver.state_machine import StateMachine
 from bascule.raft_driver.ticker import Ticker
 
@@ -39,6 +42,15 @@ class _Waiter:
         self.on_timeout = on_timeout
 
 
+class Committed(msgspec.Struct, frozen=True, gc=False):
+    """The answer to a proposal: its entry is committed, and applied on this node."""
+
+    index: int
+    term: int
+    result: Any
+    """What the state machine returned for the entry."""
+
+
 class RaftGroup:
     """A member of one group: proposals, reads and changes of members.
 
@@ -52,7 +64,8 @@ class RaftGroup:
 
     __slots__ = (
         "_awaiting_result", "_ended", "_last_leader", "_leader_waits", "_loop", "_multi_raft",
-        "_on_request", "_proposals", "_ticker", "_waiters", "machine", "node", "number", "store",
+        "_observer", "_on_request", "_proposals", "_state", "_ticker", "_waiters", "machine",
+        "node", "number", "store",
     )  # fmt: skip
 
     def __init__(
@@ -65,6 +78,7 @@ class RaftGroup:
         multi_raft: MultiRaft,
         ticker: Ticker,
         on_request: Callable[[], None],
+        observer: GroupObserver | None = None,
     ) -> None:
         """Made by `RaftDriver.open_group`. `on_request` is called before each request to `node`, so
         that the driver calls `multi_raft.ready` soon."""
@@ -76,14 +90,16 @@ class RaftGroup:
         self._ticker = ticker
         self._on_request = on_request
         self._loop = asyncio.get_running_loop()
-        self._proposals: dict[int, asyncio.Future[Any]] = {}
+        self._proposals: dict[int, asyncio.Future[Committed]] = {}
         """By ticket: proposals whose entry is not committed."""
-        self._awaiting_result: dict[int, asyncio.Future[Any]] = {}
+        self._awaiting_result: dict[int, asyncio.Future[Committed]] = {}
         """By index: proposals whose entry is committed and not applied here."""
         self._waiters: dict[int, _Waiter] = {}
         self._leader_waits: list[asyncio.Future[int]] = []
         self._last_leader = (0, 0)
         self._ended: BasculeError | None = None
+        self._observer = observer
+        self._state = node.state
 
     # -- state --------------------------------------------------------------------------------
 
@@ -102,6 +118,11 @@ class RaftGroup:
         return self.node.members
 
     @property
+    def state(self) -> RaftState:
+        """Role, term, leader and members, as last reported to the observer."""
+        return self._state
+
+    @property
     def applied(self) -> int:
         """The index up to which the state machine has applied the log."""
         return self.node.applied
@@ -114,12 +135,13 @@ class RaftGroup:
 
     def propose_nowait(
         self, payload: bytes, *, timeout_s: float | None = None
-    ) -> asyncio.Future[Any]:
-        """Append `payload` to the log. The future gets the result of this node's state machine when
-        the entry is committed and applied.
+    ) -> asyncio.Future[Committed]:
+        """Append `payload` to the log. When the entry is committed and applied, the future gets its
+        index, its term, and the result of this node's state machine.
 
         Without `timeout_s` it waits until the outcome is known, however long that takes without a
-        majority; with it, the future raises Indeterminate after that time.
+        majority; with it, the future raises Indeterminate after that time, with the index and the
+        term of the entry.
 
         Raises: NotLeader, CannotReplicate, LimitExceeded, Broken, Closed.
         """
@@ -129,12 +151,12 @@ class RaftGroup:
         else:
             ticket = node.propose(payload, deadline_ticks=self._ticker.ticks_for(timeout_s))
         # Not `loop.create_future()`: the same, in a third of the time.
-        future: asyncio.Future[Any] = asyncio.Future(loop=self._loop)
+        future: asyncio.Future[Committed] = asyncio.Future(loop=self._loop)
         self._proposals[ticket] = future
         return future
 
-    async def propose(self, payload: bytes, *, timeout_s: float | None = None) -> Any:
-        """Like `propose_nowait`; returns the result."""
+    async def propose(self, payload: bytes, *, timeout_s: float | None = None) -> Committed:
+        """Like `propose_nowait`; returns what the future gets."""
         return await self.propose_nowait(payload, timeout_s=timeout_s)
 
     async def read(
@@ -151,10 +173,9 @@ class RaftGroup:
         majority confirmed this leader in time; LaggingIndex if the `min_index` of a LOCAL read was
         not applied in time; Broken, Closed.
         """
+        # When a suspended process resumes, requests may arrive before its timer does.
+        self._ticker.advance()
         node = self._open_node()
-        if policy is ReadPolicy.LEASE:
-            # When a suspended process resumes, requests may arrive before its timer does.
-            self._ticker.advance()
         ticks = None if timeout_s is None else self._ticker.ticks_for(timeout_s)
         ticket = node.read(policy, min_index=min_index, deadline_ticks=ticks)
 
@@ -248,14 +269,19 @@ class RaftGroup:
     def _error(self, answer: Answer) -> BasculeError:
         if answer.outcome is RequestOutcome.NOT_LEADER:
             return NotLeader(answer.leader or None, term=self.node.term)
-        return Indeterminate("the entry was appended and is not known to be committed")
+        return Indeterminate(
+            "the entry was appended and is not known to be committed",
+            index=answer.index,
+            term=answer.term,
+        )
+
+    def restore(self, snapshot: RaftSnapshot) -> Awaitable[None] | None:
+        """Pass a snapshot to the state machine; what is to be awaited before the next apply."""
+        self._drop_results(snapshot.index)
+        return self.machine.restore(snapshot)
 
     def apply(self, apply: Apply) -> None:
-        """Pass entries or a snapshot to the state machine. The driver takes requested snapshots."""
-        if apply.restore is not None:
-            self.machine.restore(apply.restore)
-            self._drop_results(apply.last)
-            return
+        """Pass entries to the state machine. The driver takes requested snapshots."""
         entries: Sequence[Any] = apply.entries
         if any(entry.kind for entry in entries):
             entries = [entry for entry in entries if entry.kind == EntryKind.NORMAL]
@@ -267,7 +293,7 @@ class RaftGroup:
             for entry, result in zip(entries, results, strict=True):
                 future = waiting.pop(entry.index, None)
                 if future is not None and not future.done():
-                    future.set_result(result)
+                    future.set_result(Committed(entry.index, entry.term, result))
 
     def _drop_results(self, last: int) -> None:
         """A snapshot replaced committed entries. Only the nodes that applied them have the
@@ -276,8 +302,17 @@ class RaftGroup:
             future = self._awaiting_result.pop(index)
             if not future.done():
                 future.set_exception(
-                    Indeterminate(f"entry {index} is committed; a snapshot replaced its result")
+                    Indeterminate(
+                        f"entry {index} is committed; a snapshot replaced its result", index=index
+                    )
                 )
+
+    def on_state(self, state: RaftState) -> None:
+        """Report a new state to the observer. What that raises is raised."""
+        before, self._state = self._state, state
+        self.notify_leader()
+        if self._observer is not None:
+            report_changes(self._observer, before, state)
 
     def notify_leader(self) -> None:
         """Complete `wait_leader` and log an event if the leader changed."""
@@ -302,13 +337,14 @@ class RaftGroup:
         if self._ended is not None:
             return
         self._ended = error
-        unknown: list[asyncio.Future[Any]] = [
-            *self._proposals.values(),
-            *self._awaiting_result.values(),
+        text, places = str(error), self.node.proposal_places()
+        unknown = [
+            (future, *places.get(ticket, (0, 0))) for ticket, future in self._proposals.items()
         ]
-        for future in unknown:
-            if not future.done():
-                future.set_exception(Indeterminate(str(error)))
+        unknown += [(future, index, 0) for index, future in self._awaiting_result.items()]
+        for proposal, index, term in unknown:
+            if not proposal.done():
+                proposal.set_exception(Indeterminate(text, index=index, term=term))
         for future in [w.future for w in self._waiters.values()] + self._leader_waits:
             if not future.done():
                 future.set_exception(type(error)(*error.args))

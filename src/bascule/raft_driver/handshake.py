@@ -13,7 +13,7 @@ pair of peers has up to two connections, and no rule is needed to choose between
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, TypeAlias
 
 import msgspec
 
@@ -23,7 +23,11 @@ MAGIC: Final = "bascule-raft"
 VERSION: Final = 1
 LENGTH_BYTES: Final = 4
 HELLO_BYTES_MAX: Final = 4_096
-"""Limit of the first frame: an unauthenticated peer can make us buffer no more."""
+"""Limit of the first frame, and so of the bytes buffered for an unauthenticated peer."""
+
+
+Settings: TypeAlias = tuple[tuple[str, int], ...]
+"""(name, value) in a fixed order."""
 
 
 class Hello(msgspec.Struct, frozen=True, array_like=True):
@@ -35,6 +39,8 @@ class Hello(msgspec.Struct, frozen=True, array_like=True):
     source: int
     target: int
     incarnation: int
+    settings: Settings = ()
+    """Those that have to be equal on all nodes: the length of a tick, and `RaftConfig.shared`."""
 
 
 _decoder = msgspec.msgpack.Decoder(Hello)
@@ -44,14 +50,17 @@ def frame(body: bytes) -> bytes:
     return len(body).to_bytes(LENGTH_BYTES, "big") + body
 
 
-def encode_hello(cluster: str, source: int, target: int, incarnation: int) -> bytes:
+def encode_hello(
+    cluster: str, source: int, target: int, incarnation: int, settings: Settings = ()
+) -> bytes:
     """The whole frame, with its length."""
-    hello = Hello(MAGIC, VERSION, cluster, source, target, incarnation)
+    hello = Hello(MAGIC, VERSION, cluster, source, target, incarnation, settings)
     return frame(msgspec.msgpack.encode(hello))
 
 
-def decode_hello(body: bytes, *, cluster: str, target: int) -> Hello:
-    """The hello in a frame's body. It is checked that it is for this node in this cluster.
+def decode_hello(body: bytes, *, cluster: str, target: int, settings: Settings = ()) -> Hello:
+    """The hello in a frame's body. It is checked that it is for this node in this cluster, and that
+    its sender has the same `settings`.
 
     Raises: RemoteProtocolError naming what is wrong.
     """
@@ -75,4 +84,10 @@ def decode_hello(body: bytes, *, cluster: str, target: int) -> Hello:
         raise RemoteProtocolError(
             f"the peer expects node {hello.target} here, this is node {target}"
         )
+    for name, value in settings:
+        found = dict(hello.settings).get(name)
+        if found != value:
+            raise RemoteProtocolError(
+                f"the peer has the setting {name} = {found}, expected {value}"
+            )
     return hello

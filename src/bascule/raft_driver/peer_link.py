@@ -188,7 +188,11 @@ class PeerLink:
             )
         try:
             _tune(wire)
-            wire.write(encode_hello(hello.cluster, hello.source, hello.target, hello.incarnation))
+            wire.write(
+                encode_hello(
+                    hello.cluster, hello.source, hello.target, hello.incarnation, hello.settings
+                )
+            )
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
                 await asyncio.shield(outbound.handshake_done)
             self._wire, self._last_error = wire, ""
@@ -231,7 +235,12 @@ class _Outbound(asyncio.Protocol):
     def _on_frame(self, body: bytes) -> None:
         if self.handshake_done.done():
             raise RemoteProtocolError("the peer sent a frame after its hello")
-        answer = decode_hello(body, cluster=self._hello.cluster, target=self._hello.source)
+        answer = decode_hello(
+            body,
+            cluster=self._hello.cluster,
+            target=self._hello.source,
+            settings=self._hello.settings,
+        )
         if answer.source != self._hello.target:
             raise RemoteProtocolError(
                 f"node {answer.source} answers at the address of node {self._hello.target}"

@@ -2,10 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Iterable, Sequence
 from typing import Any, Protocol
 
 from bascule.raft.messages import Entry, RaftSnapshot
+
+
+class FrozenChunks:
+    """The chunks of a state that later calls of `apply` and `restore` do not change.
+
+    For example, `chunks` is a generator over an immutable image of the state. It is consumed on
+    another thread while the state machine goes on.
+    """
+
+    __slots__ = ("chunks",)
+
+    def __init__(self, chunks: Iterable[bytes]) -> None:
+        self.chunks = chunks
 
 
 class StateMachine(Protocol):
@@ -24,15 +37,20 @@ class StateMachine(Protocol):
         """
         ...
 
-    def take_snapshot(self) -> Iterable[bytes]:
-        """The present state in one or more chunks.
+    def take_snapshot(self) -> Iterable[bytes] | FrozenChunks:
+        """The present state in one or more chunks, best of up to 1 MiB each.
 
         A list or tuple is used as it is. Any other iterable is consumed on another thread, so that
         a large state does not block the loop. No `apply` and no `restore` runs meanwhile, but
-        reads of the state may.
+        reads of the state may. With `FrozenChunks` entries are applied meanwhile, too.
         """
         ...
 
-    def restore(self, snapshot: RaftSnapshot) -> None:
-        """Replace the state by the one in `snapshot.chunks`."""
+    def restore(self, snapshot: RaftSnapshot) -> Awaitable[None] | None:
+        """Replace the state by the one in `snapshot.chunks`.
+
+        If it returns an awaitable, the state is restored when that is done: a large one is best
+        decoded on another thread, and put in place on the loop at the end. Until then nothing is
+        applied; reads of any kind wait for their index as always.
+        """
         ...

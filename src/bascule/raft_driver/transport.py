@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 import ssl
 from collections.abc import Callable, Mapping
 from typing import Final
@@ -25,6 +26,7 @@ from bascule.raft_driver.handshake import (
     MAGIC,
     VERSION,
     Hello,
+    Settings,
     decode_hello,
     encode_hello,
 )
@@ -40,7 +42,7 @@ QUEUE_BYTES_MAX: Final = 64 << 20
 
 
 class TransportStatistics(msgspec.Struct, frozen=True, kw_only=True):
-    """What the transport has done since it was made."""
+    """What the transport has done since its creation."""
 
     peers: dict[int, LinkStatistics]
     frames_received: int
@@ -60,16 +62,18 @@ class PeerTransport:
         incarnation: int,
         *,
         cluster: str,
+        settings: Settings = (),
         random: Random,
         on_bundle: Callable[[Bundle], None],
         queue_bytes_max: int = QUEUE_BYTES_MAX,
         server_tls: ssl.SSLContext | None = None,
         client_tls: ssl.SSLContext | None = None,
     ) -> None:
-        """`on_bundle` gets the bundles of known peers of `cluster`."""
+        """`on_bundle` gets the bundles of known peers of `cluster` with the same `settings`."""
         self.node_id = node_id
         self.incarnation = incarnation
         self.cluster = cluster
+        self.settings = settings
         self.on_bundle = on_bundle
         self._random = random
         self._queue_bytes_max = queue_bytes_max
@@ -101,6 +105,16 @@ class PeerTransport:
         name = self._server.sockets[0].getsockname()
         return name[0], name[1]
 
+    async def adopt(self, sock: socket.socket) -> None:
+        """Take over an accepted connection, whose first bytes are not read yet. Raises: OSError."""
+        loop = asyncio.get_running_loop()
+        await loop.connect_accepted_socket(
+            lambda: _Accepted(self),
+            sock,
+            ssl=self._server_tls,
+            ssl_handshake_timeout=None if self._server_tls is None else HELLO_TIMEOUT_S,
+        )
+
     def set_peers(self, peers: Mapping[int, Address]) -> None:
         """Connect to exactly these peers; this node's own id is ignored."""
         wanted = {node: address for node, address in peers.items() if node != self.node_id}
@@ -118,7 +132,9 @@ class PeerTransport:
             if link.address == address:
                 return
             self._close_later(link)
-        hello = Hello(MAGIC, VERSION, self.cluster, self.node_id, node, self.incarnation)
+        hello = Hello(
+            MAGIC, VERSION, self.cluster, self.node_id, node, self.incarnation, self.settings
+        )
         self._links[node] = PeerLink(
             hello,
             address,
@@ -259,13 +275,19 @@ class _Accepted(asyncio.Protocol):
     def _on_hello(self, body: bytes) -> None:
         owner, wire = self._owner, self._wire
         assert wire is not None
-        hello = decode_hello(body, cluster=owner.cluster, target=owner.node_id)
+        hello = decode_hello(
+            body, cluster=owner.cluster, target=owner.node_id, settings=owner.settings
+        )
         owner.on_hello(self, hello)
         self._peer, self._incarnation = hello.source, hello.incarnation
         self._frames.bytes_max = BODY_BYTES_MAX
         if self._timer is not None:
             self._timer.cancel()
-        wire.write(encode_hello(owner.cluster, owner.node_id, hello.source, owner.incarnation))
+        wire.write(
+            encode_hello(
+                owner.cluster, owner.node_id, hello.source, owner.incarnation, owner.settings
+            )
+        )
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._timer is not None:

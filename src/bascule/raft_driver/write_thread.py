@@ -6,7 +6,7 @@ higher the load, the fewer syncs per entry.
 
 The first failure of a store is final, and everything behind it in the queue fails too. The stores
 of a node share a disk, usually a file, so a failed flush of one may have lost the buffered calls of
-another.
+another. A bug ends the thread with its exception; another one then refuses what still comes.
 """
 
 from __future__ import annotations
@@ -75,7 +75,9 @@ class WriteThread:
         self._on_done = on_done
         self._on_failed = on_failed
         self._queue: SimpleQueue[Sequence[WriteJob] | StoreTask | None] = SimpleQueue()
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._name = name
+        self._thread = self._new_thread()
+        self._ended = False
         self._failure = ""
         self._writes = 0
         self._entries = 0
@@ -84,6 +86,10 @@ class WriteThread:
         self._round_writes_max = 0
         self._busy_ns = 0
         self._sync_ns = 0
+
+    def _new_thread(self, after: threading.Thread | None = None) -> threading.Thread:
+        """A thread that begins when `after` has ended."""
+        return threading.Thread(target=self._run, args=(after,), name=self._name, daemon=True)
 
     def start(self) -> None:
         self._thread.start()
@@ -121,7 +127,13 @@ class WriteThread:
     async def stop(self) -> None:
         """Return when everything queued is done and the thread has ended."""
         self._queue.put(None)
-        await self._loop.run_in_executor(None, self._thread.join)
+        await self._loop.run_in_executor(None, self._join)
+
+    def _join(self) -> None:
+        ended = None
+        while ended is not self._thread:
+            ended = self._thread
+            ended.join()
 
     def statistics(self) -> WriteStatistics:
         return WriteStatistics(
@@ -138,21 +150,33 @@ class WriteThread:
 
     # -- on the thread -------------------------------------------------------------------------
 
-    def _run(self) -> None:
+    def _run(self, after: threading.Thread | None) -> None:
+        if after is not None:
+            after.join()
+        try:
+            self._serve()
+        except BaseException:
+            successor = self._new_thread(after=threading.current_thread())
+            successor.start()
+            self._thread = successor
+            raise
+
+    def _serve(self) -> None:
         queue = self._queue
-        ended = False
-        while not ended:
+        while not self._ended:
             jobs: list[WriteJob] = []
             taken = queue.get()
             while True:
                 if taken is None:
-                    ended = True
+                    self._ended = True
                     break
                 if callable(taken):
                     # Earlier writes are done first, so that the function sees them.
-                    self._round(jobs)
-                    jobs = []
-                    taken()
+                    done, jobs = jobs, []
+                    try:
+                        self._round(done)
+                    finally:
+                        taken()
                 else:
                     jobs += taken
                 if queue.empty():

@@ -1,4 +1,4 @@
-"""What one process sends to another at one moment: messages of any groups, and hibernation."""
+"""The unit that one process sends to another: messages of any groups, and hibernation changes."""
 
 from __future__ import annotations
 

@@ -104,8 +104,8 @@ class FollowedHibernations:
     def take(
         self, base: int, version: int, hibernated: Sequence[Hibernation], woken: Sequence[int]
     ) -> bool:
-        """Take the changes unless earlier ones are missing or they are old. Whether they were
-        taken."""
+        """Take the changes, unless they are old or earlier ones are missing. Returns whether they
+        were taken."""
         if not base <= self.version < version:
             return False
         self.version = version
@@ -118,7 +118,7 @@ class FollowedHibernations:
         return True
 
     def refuse(self, group: int) -> bool:
-        """`group` does not hibernate here. Whether the peer has to be told."""
+        """`group` does not hibernate here. Returns whether the peer must be informed."""
         hibernation = self.groups.get(group)
         if hibernation is None or self.refused.get(group) is hibernation:
             return False

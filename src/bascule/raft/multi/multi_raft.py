@@ -14,7 +14,7 @@ import msgspec
 
 from bascule.errors import RemoteProtocolError
 from bascule.raft.config import NEVER
-from bascule.raft.effects import Answer, Apply, Completion, Role, Write
+from bascule.raft.effects import Answer, Apply, Completion, RaftState, Role, Write
 from bascule.raft.messages import AnyMessage, HeartbeatReply
 from bascule.raft.multi.bundle import Bundle, Hibernation
 from bascule.raft.multi.peer import Peer, PeerContinuity, PeerReport
@@ -33,6 +33,8 @@ class MultiRaftReady(msgspec.Struct, frozen=True, kw_only=True):
     """(group, write); when it is done: `advance(group, WriteDone(number), write.then_send)`."""
     applies: tuple[tuple[int, Apply], ...] = ()
     answers: tuple[tuple[int, Answer], ...] = ()
+    states: tuple[tuple[int, RaftState], ...] = ()
+    """The groups whose state changed."""
 
 
 class MultiRaftReport(msgspec.Struct, frozen=True):
@@ -117,7 +119,7 @@ class MultiRaft:
         self._mark_active(group)
 
     def remove(self, number: int) -> None:
-        """Remove a group. Its messages are dropped from now on, and completions are ignored."""
+        """Remove a group. Its messages and completions are ignored from now on."""
         group = self._groups.pop(number)
         self._active.pop(number, None)
         self._leave_hibernation(group)
@@ -211,11 +213,11 @@ class MultiRaft:
 
     # -- input --------------------------------------------------------------------------------
 
-    def receive(self, bundle: Bundle) -> None:
-        """Handle a bundle from another process.
+    def receive(self, bundle: Bundle) -> list[tuple[int, RemoteProtocolError]]:
+        """Handle a bundle from another process. Returns the messages that violate the protocol, by
+        group: each is dropped, and has no effect on the other groups.
 
-        Raises: RemoteProtocolError where it is not for this node, or a process that follows the
-        protocol cannot have sent it; the rest of it then counts as lost.
+        Raises: RemoteProtocolError if the bundle is not for this node.
         """
         if bundle.target != self.id or bundle.source == self.id:
             raise RemoteProtocolError(
@@ -227,13 +229,18 @@ class MultiRaft:
             self._reset_followed(peer)
         if continuity is not PeerContinuity.CONTINUED:
             self._wake_led(peer)
+        refused = []
         for number, message in bundle.messages:
-            self._step(number, message)
+            try:
+                self._step(number, message)
+            except RemoteProtocolError as error:
+                refused.append((number, error))
         if peer.is_about_led(bundle):
             peer.led.confirm(bundle.held)
             self._on_refused(peer, bundle.refused)
         if peer.is_about_followed(bundle):
             self._on_changes(peer, bundle)
+        return refused
 
     def _step(self, number: int, message: AnyMessage) -> None:
         group = self._groups.get(number)
@@ -271,6 +278,7 @@ class MultiRaft:
         writes: list[tuple[int, Write]] = []
         applies: list[tuple[int, Apply]] = []
         answers: list[tuple[int, Answer]] = []
+        states: list[tuple[int, RaftState]] = []
         active, self._active = self._active, {}
         for number, group in active.items():
             ready = group.node.ready()
@@ -280,16 +288,18 @@ class MultiRaft:
                     writes.append((number, ready.write))
                 if ready.apply is not None:
                     applies.append((number, ready.apply))
+                if ready.state is not None:
+                    states.append((number, ready.state))
                 answers += [(number, answer) for answer in ready.answers]
             self._after_input(group)
         bundles: list[Bundle] = []
         for peer in self._peers.values():
             bundles += peer.take_bundles(self.now)
-        if not (bundles or writes or applies or answers):
+        if not (bundles or writes or applies or answers or states):
             return None
         return MultiRaftReady(
             bundles=tuple(bundles), writes=tuple(writes), applies=tuple(applies),
-            answers=tuple(answers),
+            answers=tuple(answers), states=tuple(states),
         )  # fmt: skip
 
     def _send(self, number: int, messages: Iterable[AnyMessage]) -> None:
@@ -403,7 +413,7 @@ class MultiRaft:
         peer.reset_followed()
 
     def _lose_contact(self, peer: Peer) -> None:
-        """Wake the groups without a majority of their voters in contact."""
+        """Wake the groups whose majority of voters is not in contact with this process."""
         peer.was_in_contact = False
         for number in peer.led.groups:
             group = self._groups[number]

@@ -19,7 +19,7 @@ group that catches up."""
 CHANGES_MAX: Final = 4_096
 """Groups named in one bundle; at some 10 bytes each they fit a few packets."""
 LONG_AGO: Final = -(1 << 62)
-"""A tick before every other: the time of what never happened."""
+"""Less than every tick: the time of an event that never happened."""
 
 Outbox: TypeAlias = list[tuple[int, AnyMessage]]
 
@@ -31,7 +31,7 @@ class PeerReport(msgspec.Struct, frozen=True):
     incarnation: int
     """0: never heard."""
     is_in_contact: bool
-    """Whether bundles passed both ways lately."""
+    """Whether bundles have recently passed in both directions."""
     silent_ticks: int | None
     """Ticks since it was heard; None: never."""
     led_hibernating: int
@@ -49,7 +49,7 @@ class PeerContinuity(Enum):
     RESET = "reset"
     """It lost its copy of the hibernating groups that this process leads."""
     RESTARTED = "restarted"
-    """It lost that, and none of the groups that it leads hibernates."""
+    """It also lost its own set: none of the groups that it leads hibernates."""
 
 
 class Peer:
@@ -148,7 +148,7 @@ class Peer:
         return self._is_for_this_incarnation(bundle) and bundle.heard_session == self.session
 
     def is_in_contact(self, now: int) -> bool:
-        """Whether the peer replied lately: bundles pass both ways."""
+        """Whether the peer replied recently, so that bundles pass in both directions."""
         return now - self.answered_at < self._contact_ticks
 
     def is_silent(self, now: int) -> bool:
@@ -156,7 +156,7 @@ class Peer:
         return now - self.heard_at >= self._silent_ticks
 
     def discount_stall(self, ticks: int) -> None:
-        """This process stalled for so long; that time does not count as silence of the peer."""
+        """This process stalled for this many ticks; they do not count as silence of the peer."""
         self.heard_at += ticks
         self.answered_at += ticks
 

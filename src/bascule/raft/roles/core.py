@@ -8,19 +8,25 @@ from __future__ import annotations
 
 from collections import deque
 from enum import Enum
+from typing import Final
 
 import msgspec
 
 from bascule.errors import RemoteProtocolError
 from bascule.host.api import Random
 from bascule.raft.config import RaftConfig
-from bascule.raft.effects import Answer, Apply, Role, Write
+from bascule.raft.effects import Answer, RaftState, Role, Write
 from bascule.raft.log import RaftLog
 from bascule.raft.membership import NOBODY, Members, decode_members
 from bascule.raft.messages import AnyMessage, Chunk, Entry, EntryKind, RaftSnapshot
+from bascule.raft.roles.applying import Applying
 from bascule.raft.roles.proposals import PendingProposals
 from bascule.raft.roles.reads import PendingReads
+from bascule.raft.roles.served_snapshots import ServedSnapshots
 from bascule.raft.store import PersistentState
+
+CHUNK_WRITE_BYTES: Final = 1 << 20
+"""Bytes of chunks in the writes that are handed over and not done, unless one chunk has more."""
 
 
 class SnapshotOrigin(Enum):
@@ -41,6 +47,7 @@ class InflightWrite(msgspec.Struct):
     vote: tuple[int, int] | None
     snapshots: tuple[tuple[SnapshotOrigin, RaftSnapshot], ...]
     """The snapshots whose last chunks are in this write."""
+    chunk_bytes: int
 
 
 class Core:
@@ -50,13 +57,13 @@ class Core:
     """
 
     __slots__ = (
-        "_applying_until", "_chunk_deletions", "_chunks", "_completed_snapshots",
+        "_chunk_deletions", "_chunks", "_completed_snapshots",
         "_election_timeout", "_inflight_writes", "_last_write_number", "_membership_history",
-        "_next_unwritten", "_restore_next", "_send_after_write", "_truncate_from",
-        "_truncate_until", "_vote_changed", "answers", "config", "election_due_at", "id",
-        "leader", "leader_heard_at", "log", "next_ticket", "now", "outbox", "proposals",
-        "random", "reads", "role", "snapshots_installed", "snapshots_taken", "synced", "term",
-        "voted_for",
+        "_next_unwritten", "_send_after_write", "_truncate_from",
+        "_truncate_until", "_vote_changed", "answers", "applying", "config", "election_due_at",
+        "id", "leader", "leader_heard_at", "log", "next_ticket", "now", "outbox", "proposals",
+        "random", "reads", "removed_at", "role", "served", "settings", "snapshots_installed",
+        "snapshots_taken", "synced", "term", "voted_for", "was_member",
     )  # fmt: skip
 
     # Identity and settings; they never change.
@@ -64,6 +71,8 @@ class Core:
     config: RaftConfig
     random: Random
     """Source of election timeouts. Nothing else draws from it."""
+    settings: int
+    """`RaftConfig.shared_checksum`; votes and heartbeats have it."""
 
     # Time.
     now: int
@@ -105,6 +114,12 @@ class Core:
     """The membership at the snapshot (or the initial one), then one for each membership entry
     behind it, committed or not. Never empty; the last one is in force."""
 
+    was_member: bool
+    """Whether this node was a member by any membership that it has known. It stays true."""
+    removed_at: int
+    """A voter has committed members without this node as of this index; 0: not heard of. It has a
+    meaning while the members in force here are older."""
+
     # Writes: what the next one has to contain, and those under way.
     _vote_changed: bool
     """Whether `term` or `voted_for` changed since the last write was taken."""
@@ -127,10 +142,10 @@ class Core:
     """Number of the last write handed over. Numbers begin at 1 and have no gaps."""
 
     # The state machine.
-    _applying_until: int
-    """`last` of the `Apply` that is out, or 0. At most one is out."""
-    _restore_next: RaftSnapshot | None
-    """The snapshot that the state machine has to restore before the next entries."""
+    served: ServedSnapshots
+    """The snapshots whose chunks other members may fetch from this node."""
+    applying: Applying
+    """What the state machine does next."""
     snapshots_taken: int
     """Snapshots of this node's state machine that reached the disk since the start."""
     snapshots_installed: int
@@ -154,6 +169,7 @@ class Core:
         self.id = node_id
         self.config = config
         self.random = random
+        self.settings = config.shared_checksum
 
         self.now = 0
         self._election_timeout = 0
@@ -169,6 +185,9 @@ class Core:
         self.synced = self.log.last
         self._next_unwritten = self.log.last + 1
         self._membership_history = self._restored_memberships(persistent)
+        self.removed_at = 0
+        initial = persistent.initial_members or Members(())
+        self.was_member = any(node_id in known for known in (initial, *self._membership_history))
 
         self._vote_changed = False
         self._truncate_from = 0
@@ -180,8 +199,8 @@ class Core:
         self._inflight_writes = deque()
         self._last_write_number = 0
 
-        self._applying_until = 0
-        self._restore_next = persistent.snapshot
+        self.applying = Applying(config, self.log)
+        self.served = ServedSnapshots(2 * config.election_ticks)
         if persistent.snapshot is not None:
             self.log.applied = 0
         self.snapshots_taken = 0
@@ -223,6 +242,13 @@ class Core:
         return self._membership_history[-1]
 
     @property
+    def previous_members(self) -> Members:
+        """The members before those in force, while these are not committed; else those in force."""
+        history = self._membership_history
+        is_uncommitted = len(history) > 1 and history[-1].index > self.log.commit
+        return history[-2] if is_uncommitted else history[-1]
+
+    @property
     def is_voter(self) -> bool:
         return self.id in self._membership_history[-1].voters
 
@@ -231,11 +257,43 @@ class Core:
         """Whether this node may start an election: it is a voter, or was one before a change that
         is not committed. It may be the only node whose log has that change, so that no other node
         can be elected (thesis 4.2.2)."""
+        if self.removed_at > self.members.index:
+            return False
         if self.is_voter:
             return True
-        history = self._membership_history
-        is_uncommitted = len(history) > 1 and history[-1].index > self.log.commit
-        return is_uncommitted and self.id in history[-2].voters
+        return self.id in self.previous_members.voters
+
+    @property
+    def is_removed(self) -> bool:
+        """Whether this node was a member and knows that its removal is committed."""
+        members = self._membership_history[-1]
+        if self.removed_at > members.index:
+            return True
+        return (
+            self.was_member
+            and members.index <= self.log.commit
+            and self.id not in members
+            and bool(members.voters)
+        )
+
+    def state(self) -> RaftState:
+        members, removed = self.members, self.is_removed
+        committed = members.index <= self.log.commit
+        return RaftState(self.role, self.term, self.leader, members, committed, removed)
+
+    def state_after(self, seen: RaftState) -> RaftState | None:
+        """The state if it differs from `seen`."""
+        members = self._membership_history[-1]
+        if (
+            self.role is seen.role
+            and self.term == seen.term
+            and self.leader == seen.leader
+            and members is seen.members
+            and (members.index <= self.log.commit) is seen.is_members_committed
+            and self.is_removed is seen.is_removed
+        ):
+            return None
+        return self.state()
 
     def members_at(self, index: int) -> Members:
         """The members in force at `index`, which is not before the snapshot."""
@@ -258,8 +316,8 @@ class Core:
         self.election_due_at = self.now + self._election_timeout
 
     def hears_leader(self) -> bool:
-        """Whether a leader was heard within the minimum election timeout, so that votes are to be
-        refused (thesis 4.2.3)."""
+        """Whether a leader was heard within the minimum election timeout. Votes are then refused
+        (thesis 4.2.3)."""
         if self.role is Role.LEADER or self.in_lease:
             return True
         return (
@@ -305,6 +363,7 @@ class Core:
                     f"membership entry {entry.index} cannot be decoded: {error}"
                 ) from error
             self._membership_history.append(members)
+            self.was_member = self.was_member or self.id in members
         self.log.append(entry)
 
     def truncate_from(self, index: int) -> None:
@@ -329,7 +388,7 @@ class Core:
             self._next_unwritten = index
 
     def commit_to(self, index: int) -> bool:
-        """Raise the commit index to `index`; whether it was lower before."""
+        """Raise the commit index to `index`. Returns whether it was lower before."""
         log = self.log
         if index <= log.commit:
             return False
@@ -363,11 +422,26 @@ class Core:
             self._vote_changed
             or self.log.last >= self._next_unwritten
             or self._truncate_from
-            or self._chunks
+            or (self._chunks and self._chunk_room() > 0)
             or self._truncate_until
             or self._chunk_deletions
             or self._send_after_write
         )
+
+    def _chunk_room(self) -> int:
+        """Bytes of chunks that may be handed over now."""
+        return CHUNK_WRITE_BYTES - sum(write.chunk_bytes for write in self._inflight_writes)
+
+    def _take_chunks(self) -> tuple[Chunk, ...]:
+        """The next chunks to be written. All that are handed over and not written are few enough
+        that a vote behind them does not wait long; the others wait."""
+        room, count = self._chunk_room(), 0
+        while room > 0 and count < len(self._chunks):
+            room -= len(self._chunks[count].data)
+            count += 1
+        taken = tuple(self._chunks[:count])
+        del self._chunks[:count]
+        return taken
 
     def persist_chunk(self, chunk: Chunk) -> None:
         self._chunks.append(chunk)
@@ -391,25 +465,30 @@ class Core:
         log = self.log
         entries = log.slice(self._next_unwritten, log.last + 1)
         vote = (self.term, self.voted_for) if self._vote_changed else None
+        chunks = self._take_chunks() if self._chunks else ()
+        completed: tuple[tuple[SnapshotOrigin, RaftSnapshot], ...] = ()
+        if not self._chunks:
+            completed = tuple(self._completed_snapshots)
+            self._completed_snapshots.clear()
         write = Write(
             number=self._last_write_number,
             vote=vote,
             truncate_from=self._truncate_from,
             entries=entries,
-            chunks=tuple(self._chunks),
+            chunks=chunks,
             truncate_until=self._truncate_until,
             delete_chunks=tuple(self._chunk_deletions),
-            sync=bool(entries or vote or self._completed_snapshots),
+            sync=bool(entries or vote or completed),
             then_send=tuple(self._send_after_write),
         )
         self._inflight_writes.append(
-            InflightWrite(write.number, log.last, vote, tuple(self._completed_snapshots))
+            InflightWrite(
+                write.number, log.last, vote, completed, sum(len(chunk.data) for chunk in chunks)
+            )
         )
         self._next_unwritten = log.last + 1
         self._vote_changed = False
         self._truncate_from = self._truncate_until = 0
-        self._completed_snapshots.clear()
-        self._chunks.clear()
         self._chunk_deletions.clear()
         self._send_after_write.clear()
         return write
@@ -430,6 +509,7 @@ class Core:
         if self._is_superseded(snapshot):
             return
         old = self.log.snapshot
+        self.served.on_replaced(old, self.now)
         self.log.snapshot = snapshot
         until = min(until, self._next_unwritten - 1)
         if until >= self.log.first:
@@ -440,6 +520,18 @@ class Core:
             history.pop(0)
         if old is not None:
             self._chunk_deletions.append((old.index, len(old.chunks)))
+
+    def make_room(self, count: int) -> None:
+        """Remove entries that the snapshot covers where `count` more would not fit otherwise.
+
+        The leader's ring may begin at its snapshot, and hold that many more entries. If no commit
+        index survived, it can commit none of them before the last one, its no-op, is on this node.
+        """
+        log = self.log
+        until = min(log.first - 1 + count - log.room, log.snapshot_index, self._next_unwritten - 1)
+        if until >= log.first:
+            log.truncate_until(until)
+            self._truncate_until = max(self._truncate_until, until)
 
     def _is_superseded(self, snapshot: RaftSnapshot) -> bool:
         """Whether the log has the same snapshot or a newer one; the chunks of an older one are
@@ -462,6 +554,7 @@ class Core:
             self.compact(snapshot, snapshot.index)
         else:
             old = log.snapshot
+            self.served.on_replaced(old, self.now)
             next_index = snapshot.index + 1
             self.proposals.on_covered_by_snapshot(next_index, self.leader)
             self.proposals.on_log_reset(next_index, self.leader)
@@ -474,37 +567,32 @@ class Core:
             self._truncate_until = snapshot.index
             self._next_unwritten = next_index
             self._membership_history = [snapshot.members]
+            self.was_member = self.was_member or self.id in snapshot.members
             if old is not None:
                 self._chunk_deletions.append((old.index, len(old.chunks)))
         if log.applied < snapshot.index:
-            self._restore_next = snapshot
+            self.applying.restore_next = snapshot
 
     # -- the state machine --------------------------------------------------------------------
 
-    def take_apply(self) -> Apply | None:
-        """The next work for the state machine; None while some is out."""
-        if self._applying_until:
-            return None
-        log = self.log
-        if (snapshot := self._restore_next) is not None:
-            self._restore_next = None
-            if snapshot.index > log.applied:
-                self._applying_until = snapshot.index
-                return Apply(last=snapshot.index, restore=snapshot)
-        if log.applied >= log.commit:
-            return None
-        interval = self.config.commit_count_to_take_snapshot
-        snapshot_at = (log.applied // interval + 1) * interval
-        last = min(log.commit, snapshot_at, log.applied + self.config.apply_entries_max)
-        self._applying_until = last
-        return Apply(
-            last=last,
-            entries=log.slice(log.applied + 1, last + 1),
-            take_snapshot=last == snapshot_at,
-        )
-
-    def on_applied(self, index: int) -> None:
-        assert index == self._applying_until, (index, self._applying_until)
-        self._applying_until = 0
-        self.log.applied = index
+    def on_applied(self, index: int, chunks: tuple[bytes, ...] | None) -> None:
+        self.applying.on_applied(index)
         self.reads.on_applied(self.leader)
+        if chunks is not None:
+            self.on_snapshot_taken(index, chunks)
+
+    def on_snapshot_taken(self, index: int, chunks: tuple[bytes, ...]) -> None:
+        """The chunks of the state machine's state at `index`, which was requested."""
+        self.applying.on_snapshot_taken(index)
+        assert chunks, "a snapshot has one chunk or more"
+        log = self.log
+        if index <= log.snapshot_index:
+            return  # another one was installed meanwhile
+        term = log.term_at(index)
+        assert term is not None
+        members = self.members_at(index)
+        if not members.voters:
+            # The group's log begins without its initial members, as logs of earlier versions do,
+            # and this node is joining. A node restored from this snapshot would know no member.
+            return
+        self.persist_snapshot(RaftSnapshot(index, term, members, chunks), SnapshotOrigin.TAKEN)

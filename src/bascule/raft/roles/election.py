@@ -9,7 +9,7 @@ from bascule.raft.roles.core import Core
 
 
 class Election:
-    """The elections that a node starts, and the votes that it gives."""
+    """The elections that a node starts, and the votes that it grants."""
 
     __slots__ = ("_core", "_forced", "_votes")
 
@@ -18,11 +18,11 @@ class Election:
         self._votes: dict[int, bool] = {}
         """Voter -> whether it granted its vote, in the present election or pre-vote."""
         self._forced = False
-        """Whether the leader asked for this election, to hand leadership over."""
+        """Whether the leader requested this election, to transfer leadership."""
 
     def campaign(self, *, forced: bool = False) -> bool:
         """Start an election if this node may: a pre-vote first, unless `forced` by the leader.
-        Whether one was started."""
+        Returns whether it was started."""
         core = self._core
         if not core.may_campaign or core.role is Role.LEADER:
             return False
@@ -49,7 +49,7 @@ class Election:
         return self._core.members.is_majority(lambda voter: self._votes.get(voter) is False)
 
     def proceed(self) -> bool:
-        """Act on the votes counted so far; whether this node is elected."""
+        """Act on the votes counted so far. Returns whether this node is elected."""
         core = self._core
         if core.role is Role.PRE_CANDIDATE and self.is_won():
             self._votes = {}
@@ -61,7 +61,7 @@ class Election:
         return False
 
     def _become_candidate(self) -> None:
-        """Begin a term with a vote for itself, which counts when it is on disk."""
+        """Begin a term with a vote for itself; the vote counts when it is on disk."""
         core = self._core
         core.role = Role.CANDIDATE
         core.leader = NOBODY
@@ -75,7 +75,9 @@ class Election:
         for voter in core.members.voters:
             if voter == core.id:
                 continue
-            request = VoteRequest(core.id, voter, term, pre, log.last, log.last_term, self._forced)
+            request = VoteRequest(
+                core.id, voter, term, pre, log.last, log.last_term, self._forced, core.settings
+            )
             if pre:
                 core.send(request)
             else:
@@ -125,5 +127,21 @@ class Election:
         return core.voted_for == candidate or (core.voted_for == NOBODY and core.leader == NOBODY)
 
     def refuse(self, message: VoteRequest) -> None:
+        """Refuse the vote, and tell a candidate that was removed that it was.
+
+        A candidate whose log has the present members, or later ones, ignores that. Its log is
+        otherwise behind a committed entry, so it would be refused anyway.
+        """
         core = self._core
-        core.send(VoteReply(core.id, message.source, core.term, message.pre, False))
+        members = core.members
+        removed_at = 0
+        if members.index <= core.log.commit and message.source not in members:
+            removed_at = members.index
+        core.send(VoteReply(core.id, message.source, core.term, message.pre, False, removed_at))
+
+    def on_removed(self, index: int) -> None:
+        """The committed members at `index` do not include this node."""
+        core = self._core
+        if index > core.members.index and core.role is not Role.LEADER:
+            core.removed_at = max(core.removed_at, index)
+            core.role = Role.FOLLOWER

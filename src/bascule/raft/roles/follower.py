@@ -83,6 +83,8 @@ class FollowerRole:
         """Append the entries that fit; returns the last of them, or `matched` if none fits."""
         core = self._core
         log = core.log
+        if len(entries) > log.room:
+            core.make_room(len(entries))
         if len(entries) <= log.room and not any(entry.kind for entry in entries):
             log.extend(entries)
             return entries[-1].index
@@ -137,9 +139,10 @@ class FollowerRole:
     def on_chunk_request(self, message: ChunkRequest) -> None:
         """Send a chunk of this node's snapshot. Nodes in every role do."""
         core = self._core
-        snapshot = core.log.snapshot
+        snapshot = core.served.find(message.index, core.log.snapshot)
         data = None
-        if snapshot is not None and snapshot.index == message.index:
+        if snapshot is not None:
+            core.served.on_requested(message.index, core.now)
             if not 0 <= message.number < len(snapshot.chunks):
                 raise RemoteProtocolError(
                     f"node {message.source} requested chunk {message.number} of the snapshot at "
@@ -156,6 +159,7 @@ class FollowerRole:
 
     def expire(self) -> None:
         """Request late chunks again; stop fetching if the log has reached the snapshot's index."""
+        self._core.served.expire(self._core.now)
         if self.fetcher is None:
             return
         if self.fetcher.index <= self._core.log.commit and not self.fetcher.is_complete:

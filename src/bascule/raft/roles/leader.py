@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
-import zlib
 from collections import deque
 from collections.abc import Collection
 
-from bascule.raft.membership import NOBODY, majority_value
+from msgspec import structs
+
+from bascule.errors import CannotReplicate, ConfigError, LimitExceeded, MembersChanged
+from bascule.raft.membership import (
+    NOBODY,
+    MemberChange,
+    Members,
+    encode_members,
+    majority_value,
+)
 from bascule.raft.messages import (
+    ENTRY_OVERHEAD_BYTES,
     AppendReply,
     AppendRequest,
     Entry,
@@ -28,7 +37,7 @@ class LeaderRole:
     term includes entries of older terms."""
 
     __slots__ = (
-        "_checksums", "_core", "_lease_start", "_unconfirmed_rounds", "first_index",
+        "_core", "_lease_start", "_unconfirmed_rounds", "first_index",
         "heartbeat_at", "may_lease", "progress", "quorum_check_at", "round", "transfer_target",
     )  # fmt: skip
 
@@ -45,18 +54,29 @@ class LeaderRole:
         """Whether reads may rely on the lease: the setting, until a transfer begins."""
         self.transfer_target = NOBODY
         """The node that leadership is being transferred to."""
-        self._checksums: tuple[int, tuple[int, ...]] = (0, ())
-        """(snapshot index, checksums of its chunks), computed at its first offer."""
         self.progress: dict[int, FollowerProgress] = {}
-        """By node id: every other member, and removed ones until their removal is committed."""
+        """By node id: every other member, and removed ones until they know of it."""
         self.first_index = core.log.last + 1
         """Index of the no-op of this term."""
-        core.append(Entry(self.first_index, core.term, EntryKind.NO_OP, b""))
+        core.append(self._first_entry())
         self.update_members()
         self.heartbeat_at = core.now + core.config.heartbeat_ticks
         """The tick at which the next heartbeats are due."""
         self.quorum_check_at = core.now + core.config.election_ticks
-        """The tick at which the leader steps down if it has not heard a quorum by then."""
+        """The tick at which the leader steps down unless it has heard a quorum."""
+
+    def _first_entry(self) -> Entry:
+        """The first entry of the term: a no-op, and in an empty log the initial members.
+
+        So every log that begins at entry 1 has the members from there on, also that of a node that
+        joins later and knows no initial members. It could not take snapshots otherwise.
+        """
+        core = self._core
+        index = self.first_index
+        if index > 1:
+            return Entry(index, core.term, EntryKind.NO_OP, b"")
+        members = structs.replace(core.members, index=index)
+        return Entry(index, core.term, EntryKind.MEMBERS, encode_members(members))
 
     @property
     def has_committed(self) -> bool:
@@ -65,16 +85,80 @@ class LeaderRole:
         return self._core.log.commit >= self.first_index
 
     def update_members(self) -> None:
-        """Make `progress` match the members in force. A removed member stays until its removal is
-        committed, so that it learns of it."""
+        """Make `progress` match the members in force. A removed member stays until it knows that
+        its removal is committed, or for two election timeouts after the commit."""
         core = self._core
         members = core.members
-        for member in members.all:
+        for member in dict.fromkeys((*members.all, *core.previous_members.all)):
             if member != core.id and member not in self.progress:
                 self.progress[member] = FollowerProgress(self.first_index, recently_active=True)
-        if members.index <= core.log.commit:
-            for member in [member for member in self.progress if member not in members]:
+        for member, progress in self.progress.items():
+            if member in members:
+                progress.removed_until = progress.removal_round = 0
+            elif members.index <= core.log.commit and not progress.removed_until:
+                progress.removed_until = core.now + 2 * core.config.election_ticks
+        self._forget_removed()
+
+    def _forget_removed(self) -> None:
+        """Forget the removed members that know of it, or did not reply in time."""
+        for member, progress in list(self.progress.items()):
+            if progress.removed_until and (
+                self._core.now >= progress.removed_until
+                or 0 < progress.removal_round <= progress.acked_round
+            ):
                 del self.progress[member]
+
+    # -- requests -----------------------------------------------------------------------------
+
+    def check_proposal(self, payload_bytes: int) -> None:
+        """Raises: CannotReplicate where a proposal of this size may be appended later only;
+        LimitExceeded where it never may."""
+        core = self._core
+        log, config = core.log, core.config
+        size = payload_bytes + ENTRY_OVERHEAD_BYTES
+        if log.last - log.commit >= config.pending_entries_max:
+            raise CannotReplicate(
+                f"{log.pending} entries are in progress, the limit is {config.pending_entries_max}"
+            )
+        if log.pending_bytes + size > config.pending_bytes_max:
+            if size > config.pending_bytes_max:
+                raise LimitExceeded("pending_bytes_max", config.pending_bytes_max, size)
+            raise CannotReplicate(
+                f"{log.pending_bytes} bytes are in progress, and {size} more would exceed "
+                f"{config.pending_bytes_max}"
+            )
+        if self.transfer_target != NOBODY:
+            raise CannotReplicate(f"a transfer to node {self.transfer_target} is under way")
+        if log.room <= 0:
+            raise CannotReplicate("the log is full until its next snapshot is on disk")
+
+    def check_change(self, change: MemberChange, node: int, expected_index: int | None) -> Members:
+        """The members after the change, if it may be appended now.
+
+        Raises: as `RaftNode.change_members`.
+        """
+        core = self._core
+        members, log = core.members, core.log
+        if expected_index is not None and expected_index != members.index:
+            raise MembersChanged(expected_index, members.index)
+        changed = members.changed(change, node, log.last + 1)
+        if (changed.voters, changed.learners) == (members.voters, members.learners):
+            raise ConfigError(f"{change.name.lower()} of node {node} changes nothing: {members}")
+        if not changed.voters:
+            raise ConfigError(f"node {node} is the last voter and cannot be removed")
+        if members.index > log.commit:
+            raise CannotReplicate(f"the change of members at {members.index} is not committed")
+        if not self.has_committed:
+            raise CannotReplicate("no entry of this term is committed yet")
+        if self.transfer_target != NOBODY:
+            raise CannotReplicate(f"a transfer to node {self.transfer_target} is under way")
+        if log.room <= 0 or log.pending >= core.config.pending_entries_max:
+            raise CannotReplicate("the log has no room")
+        if change is MemberChange.ADD_VOTER and node in members.learners:
+            behind = log.commit - self.progress[node].match
+            if behind > core.config.append_entries_max:
+                raise CannotReplicate(f"learner {node} is {behind} entries behind")
+        return changed
 
     # -- sending ------------------------------------------------------------------------------
 
@@ -133,7 +217,7 @@ class LeaderRole:
         core = self._core
         commit = min(progress.match, core.log.commit)
         progress.commit_sent = max(progress.commit_sent, commit)
-        core.send(Heartbeat(core.id, member, core.term, commit, self.round))
+        core.send(Heartbeat(core.id, member, core.term, commit, self.round, core.settings))
 
     def _begin_read_round(self) -> None:
         """Send a round of heartbeats to confirm leadership for the waiting reads."""
@@ -145,15 +229,19 @@ class LeaderRole:
         self.round += 1
         if self.may_lease:
             self._unconfirmed_rounds.append((self.round, self._core.now))
+        removal = self._core.members.index
         for member, progress in self.progress.items():
             self._send_heartbeat(member, progress)
+            if progress.removed_until and not progress.removal_round and progress.match >= removal:
+                progress.removal_round = self.round
 
     def _offer_snapshot(self, member: int, progress: FollowerProgress) -> None:
         core = self._core
         snapshot = core.log.snapshot
         assert snapshot is not None, "a log that begins after index 1 has a snapshot"
-        if self._checksums[0] != snapshot.index:
-            self._checksums = (snapshot.index, tuple(map(zlib.crc32, snapshot.chunks)))
+        if progress.state is ProgressState.SNAPSHOT:
+            # The one that it fetches already, as long as it does.
+            snapshot = core.served.find(progress.snapshot_index, snapshot) or snapshot
         progress.become_snapshot(snapshot.index)
         sources = [
             other
@@ -168,7 +256,7 @@ class LeaderRole:
                 snapshot.index,
                 snapshot.term,
                 snapshot.members,
-                self._checksums[1],
+                core.served.checksums(snapshot),
                 (core.id, *sources),
             )
         )
@@ -221,6 +309,9 @@ class LeaderRole:
         if message.round > progress.acked_round:
             progress.acked_round = message.round
             self._count_round()
+            if progress.removal_round:
+                self._forget_removed()
+                return
         if progress.state is ProgressState.REPLICATE:
             # Appends are out and the match index has not advanced since the last heartbeat reply:
             # an append was lost, or the member's disk is slow. A probe shows which.
@@ -244,8 +335,8 @@ class LeaderRole:
 
     def maybe_commit(self) -> bool:
         """Commit the entries that a majority of the voters has on disk; this node counts with
-        `Core.synced`. Only entries of this term are committed by counting (thesis 3.6.2). Whether
-        the commit index rose."""
+        `Core.synced`. Only entries of this term are committed by counting (thesis 3.6.2). Returns
+        whether the commit index rose."""
         core = self._core
         own, progress = core.id, self.progress
         index = majority_value(
@@ -275,7 +366,8 @@ class LeaderRole:
         core.reads.on_round_confirmed(confirmed, core.leader)
 
     def check_quorum(self) -> bool:
-        """Whether a majority of the voters was heard since the last check; begins the next one."""
+        """Whether a majority of the voters was heard since the last check. Starts the next
+        interval."""
         core = self._core
         heard = core.members.is_majority(
             lambda voter: voter == core.id or self.progress[voter].recently_active
@@ -311,13 +403,14 @@ class LeaderRole:
     # -- time ---------------------------------------------------------------------------------
 
     def tick(self) -> bool:
-        """Send what is due; False where no quorum was heard and this node has to step down."""
+        """Send what is due. False: no quorum was heard, and this node must step down."""
         core = self._core
         if core.now >= self.quorum_check_at:
             self.quorum_check_at = core.now + core.config.election_ticks
             if not self.check_quorum():
                 return False
         if core.now >= self.heartbeat_at:
+            self._forget_removed()
             self.heartbeat_at = core.now + core.config.heartbeat_ticks
             self._broadcast()
             self._count_round()

@@ -1,4 +1,4 @@
-"""What a leader knows of one member, and what it may send to it.
+"""What a leader knows about one member, and what it may send to that member.
 
 ```
 PROBE      one append at a time, to find the last index at which the logs match
@@ -27,6 +27,7 @@ class FollowerProgress:
     __slots__ = (
         "acked_round", "commit_sent", "inflight", "inflight_bytes", "match",
         "match_at_heartbeat", "next", "paused", "probe_last", "recently_active",
+        "removal_round", "removed_until",
         "snapshot_index", "state",
     )  # fmt: skip
 
@@ -53,6 +54,10 @@ class FollowerProgress:
         """The highest commit index it was sent."""
         self.match_at_heartbeat = 0
         """`match` at its last heartbeat reply: no progress since then causes a probe."""
+        self.removed_until = 0
+        """Its removal is committed, and the leader tells it so until this tick; 0: a member."""
+        self.removal_round = 0
+        """The heartbeat round that told it of its removal; 0: none yet."""
 
     def become_probe(self) -> None:
         """Send one append at a time, from the match index on."""
@@ -81,7 +86,7 @@ class FollowerProgress:
         self.inflight_bytes += size
 
     def on_matched(self, index: int) -> bool:
-        """It has the log up to `index` on disk; whether `match` rose."""
+        """The member has the log up to `index` on disk. Returns whether `match` rose."""
         if index <= self.match:
             return False
         self.match = index

@@ -47,6 +47,11 @@ class PendingProposals:
     def __len__(self) -> int:
         return len(self._in_log) + len(self._truncated)
 
+    def places(self) -> dict[int, tuple[int, int]]:
+        """(index, term) of each pending proposal, by ticket."""
+        pending = (*self._in_log.values(), *self._truncated)
+        return {proposal.ticket: (proposal.index, proposal.term) for proposal in pending}
+
     def add(self, index: int, term: int, ticket: int, deadline: int) -> None:
         self._in_log[index] = PendingProposal(index, term, ticket, deadline)
         self._next_deadline = min(self._next_deadline, deadline)
@@ -56,8 +61,10 @@ class PendingProposals:
         if in_log := self._in_log:
             for index in range(start, end):
                 if (proposal := in_log.pop(index, None)) is not None:
-                    answer = Answer(proposal.ticket, RequestOutcome.COMMITTED, index, leader)
-                    self._answers.append(answer)
+                    outcome = RequestOutcome.COMMITTED
+                    self._answers.append(
+                        Answer(proposal.ticket, outcome, index, leader, proposal.term)
+                    )
         if self._truncated:
             # Behind a committed entry of a later term no entry of an earlier one can be committed.
             term = log.term_at(end - 1) or 0
@@ -111,4 +118,6 @@ class PendingProposals:
         return taken
 
     def _answer(self, proposal: PendingProposal, outcome: RequestOutcome, leader: int) -> None:
-        self._answers.append(Answer(proposal.ticket, outcome, proposal.index, leader))
+        self._answers.append(
+            Answer(proposal.ticket, outcome, proposal.index, leader, proposal.term)
+        )

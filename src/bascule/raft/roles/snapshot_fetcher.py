@@ -106,7 +106,7 @@ class SnapshotFetcher:
         self._failed_sources.add(source)
 
     def on_chunk(self, message: ChunkReply) -> RaftSnapshot | None:
-        """Take a chunk and have it written. Returns the snapshot if it was the last chunk."""
+        """Take a chunk and add it to the next write. Returns the snapshot if it is complete."""
         number, data = message.number, message.data
         if message.index != self.index or not 0 <= number < self.count or number in self._chunks:
             return None

@@ -1,8 +1,8 @@
 """The conformance suite of `RaftStore`: checks that every store passes, for any test framework.
 
-A fixture opens one store, empty at first, and ends it as a power failure would. Pass `run` a
-function that makes fixtures, or call each of `CHECKS` by itself, so that your test framework names
-them:
+A fixture opens one store, which is empty at first, and crashes it. Pass a function that makes
+fixtures to `run`, or call each function of `CHECKS`, so that your test framework reports each by
+name:
 
 ```
 @pytest.mark.parametrize("check", CHECKS, ids=name_of)
@@ -217,7 +217,7 @@ def check_truncate_from(new_fixture: FixtureFactory, prng: Random) -> None:
 
 
 def check_truncate_from_and_write_again_at_once(new_fixture: FixtureFactory, prng: Random) -> None:
-    """What a follower does on a conflict, repeatedly: one flush for truncation and entries."""
+    """A follower resolves conflicts repeatedly: one flush for a truncation and entries."""
     tested = StoreUnderTest(new_fixture(), entries_of(1, 1, 1, 1, 1, 1))
     for term, at in ((2, 4), (3, 2), (4, 3), (5, 1), (6, 5)):
         tested.make(PersistTerm(term, 0), TruncateFrom(at))
@@ -243,7 +243,7 @@ def check_truncate_all_and_go_on(new_fixture: FixtureFactory, prng: Random) -> N
     for length, index in ((3, 3), (3, 9), (0, 4)):
         tested = StoreUnderTest(new_fixture(), entries_of(1, *[2] * length))
         tested.make(*chunks_of(snapshot_of(index)), TruncateUntil(index))
-        require(tested.crash().term == 2, "the term went with the entries")
+        require(tested.crash().term == 2, "the truncation removed the term")
         tested.make(*chunks_of(snapshot_of(index)), TruncateUntil(index))
         require(tested.reopen().entries == (), "the log should be empty")
         tested.make(entries_of(index + 1, 2))
@@ -301,9 +301,9 @@ def check_delete_chunks(new_fixture: FixtureFactory, prng: Random) -> None:
     tested = StoreUnderTest(new_fixture(), entries_of(1, 1, 1, 1, 2), *chunks_of(old))
     tested.flush()
     tested.make(*chunks_of(new), TruncateUntil(3), DeleteChunks(2, 5), DeleteChunks(77, 3))
-    require(tested.reopen().snapshot == new, "deleting old chunks took the new ones")
+    require(tested.reopen().snapshot == new, "deleting old chunks removed the new ones")
     tested.make(*chunks_of(old)[:2], DeleteChunks(2, 5))
-    require(tested.reopen().snapshot == new, "deleting an incomplete snapshot took another")
+    require(tested.reopen().snapshot == new, "deleting an incomplete snapshot removed another")
 
 
 # Restart.
@@ -324,7 +324,7 @@ def check_log_below_the_snapshot_is_left_over(new_fixture: FixtureFactory, prng:
     require(restored.snapshot == snapshot_of(9), "the snapshot is not there")
     require(restored.entries == (), "a log that ends below the snapshot was restored")
     tested.make(entries_of(10, 2, 2))
-    require([e.index for e in tested.reopen().entries] == [10, 11], "the log cannot go on")
+    require([e.index for e in tested.reopen().entries] == [10, 11], "the log cannot continue")
     require([e.index for e in tested.crash().entries] == [10, 11], "the old log came back")
 
 
@@ -332,7 +332,7 @@ def check_log_of_another_term_is_left_over(new_fixture: FixtureFactory, prng: Ra
     for last in (4, 6):
         tested = StoreUnderTest(new_fixture(), entries_of(1, *[1] * last))
         tested.make(*chunks_of(snapshot_of(4)))
-        require(tested.reopen().entries == (), "a log of another history was restored")
+        require(tested.reopen().entries == (), "a log of another term was restored")
         tested.make(entries_of(5, 2))
         require([e.index for e in tested.crash().entries] in ([], [5]), "the old log came back")
 

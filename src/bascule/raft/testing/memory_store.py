@@ -148,6 +148,9 @@ class MemoryStore:
         self._buffered.append((_TERM, (term, voted_for)))
         self._sync(_TERM)
 
+    def buffer_term(self, term: int, voted_for: int) -> None:
+        self._buffer(_TERM, (term, voted_for))
+
     def persist_entries(self, entries: Sequence[Entry]) -> None:
         if not entries:
             return

@@ -11,10 +11,10 @@ node's row has a checksum over the groups' rows and the number of commits; the c
 the database has that number again. Missing rows, old rows that reappear, and a truncated
 write-ahead log are therefore found: flushed data is never missing silently. See docs/formats.md.
 
-Rows are ordered by group and index, so that a truncation frees whole pages. In exchange, a flush of
-many groups writes more pages: one entry for each of 100 groups writes about 200 pages, where rows
-in order of arrival would fill 8. Those, however, would leave a hole in each page of many groups at
-every truncation. The entries of one group in a flush are one row.
+Rows are ordered by group and index, so that a truncation frees whole pages. The cost is that a
+flush of many groups writes more pages: one entry for each of 100 groups writes about 200 pages; in
+order of arrival the rows would fill 8 pages. But then every truncation would leave holes in pages
+of many groups. The entries of one group in a flush are one row.
 
 Nothing is repeated after an error. A database that has failed refuses every call until it is opened
 again, and opening writes the contents of the write-ahead log into the file once more.

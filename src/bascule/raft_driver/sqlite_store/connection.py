@@ -65,7 +65,7 @@ class GuardedConnection:
         return _FailingForGood(self)
 
     def close(self) -> bool:
-        """Close the file; whether it was open."""
+        """Close the file. Returns whether it was open."""
         if self._closed:
             return False
         self._closed = True

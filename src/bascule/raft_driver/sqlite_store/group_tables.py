@@ -34,7 +34,7 @@ class GroupTables:
         self._connection = connection
         self.group = row.group
         self.row = row
-        """As the table has it, or will have it after the commit of the present transaction."""
+        """The row in the table after the commit of the current transaction."""
 
     # Writing.
 
@@ -48,7 +48,7 @@ class GroupTables:
         return size
 
     def next_run(self, entries: list[Entry]) -> RunRow:
-        """The row for `entries`, which follow the last one; `row` becomes that of after it."""
+        """The row for `entries`, which follow the last one. Updates `row`."""
         row = self.row
         first, last = entries[0].index, entries[-1].index
         blob = schema.encode(entries)
