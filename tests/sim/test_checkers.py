@@ -1,4 +1,4 @@
-"""Every checker fires on what it is there for, and stays silent next to it."""
+"""Every checker reports violations of its invariant, and accepts similar correct histories."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bascule.raft.effects import Apply, Role
+from bascule.raft.effects import Apply, Ready, Role
 from bascule.raft.membership import Members
 from bascule.raft.messages import (
     AnyMessage,
@@ -25,7 +25,7 @@ from bascule.sim.checkers import Checker, Checkers, InvariantBroken, standard_ch
 from support.raft_events import THREE, FakeNode, Scene, broken, entry
 
 
-def test_every_checker_is_in_the_documents_under_its_name() -> None:
+def test_every_checker_is_documented() -> None:
     text = (Path(__file__).resolve().parents[2] / "docs" / "invariants.md").read_text()
     names = [checker.name for checker in standard_checkers()]
     assert len(set(names)) == len(names)
@@ -38,7 +38,7 @@ def test_every_checker_is_in_the_documents_under_its_name() -> None:
         assert item.group(2) == type(checker).__name__
 
 
-def test_a_group_that_does_everything_right_breaks_nothing() -> None:
+def test_a_correct_group_breaks_no_invariant() -> None:
     scene = Scene()
     scene.replicated(entry(1, 1, b"", EntryKind.NO_OP), entry(2, 1))
     scene.checkers.on_apply(1, Apply(last=2, entries=scene.nodes[1].log.slice(1, 3)))
@@ -47,7 +47,7 @@ def test_a_group_that_does_everything_right_breaks_nothing() -> None:
     scene.checkers.at_end(scene.nodes)
 
 
-def test_only_those_who_listen_are_told() -> None:
+def test_checkers_get_only_the_events_that_they_handle() -> None:
     told = []
 
     class Listener(Checker):
@@ -67,14 +67,14 @@ def test_only_those_who_listen_are_told() -> None:
 # -- elections --------------------------------------------------------------------------------
 
 
-def test_two_leaders_of_a_term() -> None:
+def test_two_leaders_in_one_term() -> None:
     scene = Scene()
     scene.lead(1, 1)
     with broken("election safety"):
         scene.lead(2, 1)
 
 
-def test_a_leader_that_crashed_does_not_lead_its_term_again() -> None:
+def test_a_restarted_leader_leads_its_term_again() -> None:
     scene = Scene()
     scene.lead(1, 1)
     scene.crash(1)
@@ -84,7 +84,7 @@ def test_a_leader_that_crashed_does_not_lead_its_term_again() -> None:
         scene.lead(1, 1)
 
 
-def test_a_second_vote_in_a_term() -> None:
+def test_two_votes_in_one_term() -> None:
     scene = Scene()
     scene.write(3, vote=(1, 1))
     scene.send(VoteReply(3, 1, 1, False, True))
@@ -103,16 +103,16 @@ def test_a_vote_for_another_after_one_for_itself() -> None:
         scene.send(VoteReply(3, 2, 1, False, True))
 
 
-def test_a_vote_that_leaves_before_it_is_on_disk() -> None:
+def test_a_vote_sent_before_it_is_on_disk() -> None:
     scene = Scene()
     scene.write(3, vote=(1, 1), disk=False)
-    scene.send(VoteReply(3, 1, 1, True, True))  # a pre-vote is no promise
+    scene.send(VoteReply(3, 1, 1, True, True))  # a pre-vote need not be on disk
     scene.send(VoteReply(3, 2, 1, False, False))
     with broken("one durable vote a term"):
         scene.send(VoteReply(3, 1, 1, False, True))
 
 
-def test_a_term_that_begins_without_asking() -> None:
+def test_a_term_without_a_pre_vote() -> None:
     scene = Scene()
     node = scene.nodes[1]
     scene.checkers.on_step(node, VoteReply(2, 1, 1, True, False))
@@ -122,7 +122,7 @@ def test_a_term_that_begins_without_asking() -> None:
         scene.checkers.observe(node)
 
 
-def test_a_late_answer_to_an_older_question_takes_nothing_back() -> None:
+def test_a_late_reply_to_an_older_pre_vote_is_allowed() -> None:
     scene = Scene()
     node = scene.nodes[1]
     scene.checkers.on_step(node, VoteReply(2, 1, 2, True, True))
@@ -131,7 +131,7 @@ def test_a_late_answer_to_an_older_question_takes_nothing_back() -> None:
     scene.checkers.observe(node)
 
 
-def test_a_learner_that_says_yes_is_no_majority() -> None:
+def test_a_pre_vote_of_a_learner_does_not_count() -> None:
     scene = Scene()
     node = scene.nodes[1]
     node.members = Members((1, 2), (3,))
@@ -141,7 +141,7 @@ def test_a_learner_that_says_yes_is_no_majority() -> None:
         scene.checkers.observe(node)
 
 
-def test_a_term_begins_without_asking_where_the_leader_hands_over() -> None:
+def test_a_transfer_needs_no_pre_vote() -> None:
     scene = Scene()
     node = scene.nodes[1]
     scene.checkers.on_step(node, TimeoutNow(2, 1, 4))
@@ -164,14 +164,14 @@ def test_a_leader_that_replaces_an_entry() -> None:
         scene.write(1, entry(3, 1, b"other"), truncate_from=3)
 
 
-def test_a_new_leader_may_still_write_what_it_took_as_a_follower() -> None:
+def test_a_new_leader_may_write_entries_of_its_time_as_follower() -> None:
     scene = Scene()
     scene.write(1, entry(1, 0), entry(2, 0))
     scene.lead(1, 1)
     scene.write(1, entry(2, 1), truncate_from=2)
 
 
-def test_one_place_two_payloads() -> None:
+def test_two_payloads_at_one_index_and_term() -> None:
     scene = Scene()
     scene.nodes[2].term = scene.nodes[1].term = 1
     scene.write(1, entry(1, 1, b"a"))
@@ -179,7 +179,7 @@ def test_one_place_two_payloads() -> None:
         scene.write(2, entry(1, 1, b"b"))
 
 
-def test_one_place_two_pasts() -> None:
+def test_two_previous_entries_of_one_entry() -> None:
     scene = Scene()
     scene.nodes[2].term = scene.nodes[1].term = 2
     scene.write(1, entry(1, 1), entry(2, 2))
@@ -188,13 +188,13 @@ def test_one_place_two_pasts() -> None:
         scene.write(2, entry(2, 2))
 
 
-def test_an_entry_of_the_future() -> None:
+def test_an_entry_of_a_later_term_than_the_node() -> None:
     scene = Scene()
     with broken("log matching"):
         scene.write(1, entry(1, 5))
 
 
-def test_a_leader_without_what_is_committed() -> None:
+def test_a_leader_without_a_committed_entry() -> None:
     scene = Scene()
     scene.replicated(entry(1, 1))
     scene.crash(2)
@@ -203,7 +203,7 @@ def test_a_leader_without_what_is_committed() -> None:
         scene.lead(2, 2)
 
 
-def test_a_leader_with_another_entry_where_one_is_committed() -> None:
+def test_a_leader_with_another_entry_at_a_committed_index() -> None:
     scene = Scene()
     scene.write(3, entry(1, 0))
     scene.lead(1, 1)
@@ -215,7 +215,7 @@ def test_a_leader_with_another_entry_where_one_is_committed() -> None:
         scene.lead(3, 2)
 
 
-def test_a_leader_of_an_old_term_may_lack_what_was_committed_later() -> None:
+def test_a_leader_of_an_old_term_may_lack_later_commits() -> None:
     scene = Scene()
     scene.lead(1, 5)
     for node_id in (1, 2):
@@ -241,7 +241,7 @@ def test_two_entries_committed_at_one_index() -> None:
         scene.commit(3, 1)
 
 
-def test_a_snapshot_of_another_history() -> None:
+def test_a_snapshot_of_another_log() -> None:
     scene = Scene()
     scene.replicated(entry(1, 1))
     scene.lead(2, 2)
@@ -277,7 +277,7 @@ def test_a_restart_below_the_term_on_disk() -> None:
         scene.start(2, term=2)
 
 
-def test_a_commit_that_is_not_on_a_majority_of_disks() -> None:
+def test_a_commit_without_a_majority_of_disks() -> None:
     scene = Scene()
     scene.lead(1, 1)
     scene.write(1, entry(1, 1))
@@ -287,7 +287,7 @@ def test_a_commit_that_is_not_on_a_majority_of_disks() -> None:
         scene.commit(1, 1)
 
 
-def test_a_learners_disk_counts_for_nothing() -> None:
+def test_the_disk_of_a_learner_does_not_count() -> None:
     scene = Scene()
     scene.lead(1, 1)
     scene.nodes[1].members = Members((1, 2), (3,), 0)
@@ -307,7 +307,7 @@ def test_an_old_terms_entry_committed_by_count() -> None:
         scene.commit(1, 1)
 
 
-def test_a_follower_that_commits_what_no_leader_has() -> None:
+def test_a_follower_that_commits_before_any_leader() -> None:
     scene = Scene()
     scene.replicated(entry(1, 1))
     scene.write(2, entry(2, 1))
@@ -328,14 +328,15 @@ def test_a_committed_entry_that_is_truncated() -> None:
         scene.write(2, truncate_from=1)
 
 
-def test_who_did_not_vouch_for_a_committed_entry_may_lose_it() -> None:
-    """Node 3 has the entry from a leader that could not commit it; a late word of the next one,
-    which lacks it, comes after the third has committed it with the others."""
+def test_a_node_may_lose_a_committed_entry_that_it_did_not_acknowledge() -> None:
+    """Node 3 has the entry from a leader that could not commit it. The third leader commits it with
+    the other nodes. Then a late message of the second leader, which lacks the entry, arrives at
+    node 3."""
     scene = Scene()
     for node_id in (1, 2, 3):
         scene.nodes[node_id].term = 1
         scene.write(node_id, entry(1, 1))
-    scene.send(AppendReply(3, 1, 1, True, 1))  # to the leader of term 1, which is gone
+    scene.send(AppendReply(3, 1, 1, True, 1))  # to the leader of term 1, which has stopped
     scene.lead(1, 3)
     for node_id in (1, 2):
         scene.nodes[node_id].term = 3
@@ -355,7 +356,7 @@ def test_the_newest_snapshot_deleted() -> None:
         scene.write(2, delete_chunks=((2, 1),))
 
 
-def test_what_a_minority_has_at_the_end_is_lost() -> None:
+def test_a_committed_entry_on_a_minority_at_the_end() -> None:
     scene = Scene()
     scene.replicated(entry(1, 1))
     scene.checkers.at_end(scene.nodes)
@@ -379,8 +380,8 @@ def test_a_match_that_is_not_on_disk() -> None:
         scene.send(SnapshotReply(2, 1, 1, 3))
 
 
-def test_a_match_of_an_entry_that_was_replaced() -> None:
-    """The disk has an entry at that index, and it is not the leader's."""
+def test_a_match_for_a_replaced_entry() -> None:
+    """The disk has an entry at that index, but not that of the leader."""
     scene = Scene()
     scene.lead(1, 2)
     scene.write(1, entry(1, 2))
@@ -389,8 +390,8 @@ def test_a_match_of_an_entry_that_was_replaced() -> None:
         scene.send(AppendReply(2, 1, 2, True, 1))
 
 
-def test_a_match_that_a_later_leader_made_void_in_the_same_write() -> None:
-    """The entries of term 1 and their replacement were taken in before anything was written."""
+def test_a_match_for_entries_that_the_same_write_replaces() -> None:
+    """The entries of term 1 and their replacements arrived before anything was written."""
     scene = Scene()
     scene.nodes[2].term = 2
     scene.write(2, entry(1, 1), entry(2, 1))
@@ -404,7 +405,7 @@ def test_a_match_that_a_later_leader_made_void_in_the_same_write() -> None:
 # -- disks ------------------------------------------------------------------------------------
 
 
-def test_a_disk_that_forgets_an_entry() -> None:
+def test_a_disk_that_loses_an_entry() -> None:
     scene = Scene()
     scene.nodes[2].term = 1
     scene.write(2, entry(1, 1), entry(2, 1))
@@ -414,7 +415,7 @@ def test_a_disk_that_forgets_an_entry() -> None:
         scene.start(2, entry(1, 1), term=1)
 
 
-def test_a_disk_may_keep_or_lose_what_was_not_synced() -> None:
+def test_a_disk_may_keep_or_lose_unsynced_writes() -> None:
     for kept in (2, 3, 4):
         scene = Scene()
         scene.nodes[2].term = 1
@@ -424,7 +425,7 @@ def test_a_disk_may_keep_or_lose_what_was_not_synced() -> None:
         scene.start(2, *[entry(index, 1) for index in range(1, kept + 1)], term=1)
 
 
-def test_a_disk_that_forgets_a_vote() -> None:
+def test_a_disk_that_loses_a_vote() -> None:
     scene = Scene()
     scene.write(2, vote=(1, 3))
     scene.crash(2)
@@ -432,7 +433,7 @@ def test_a_disk_that_forgets_a_vote() -> None:
         scene.start(2, term=1, vote=0)
 
 
-def test_a_disk_that_forgets_a_snapshot() -> None:
+def test_a_disk_that_loses_a_snapshot() -> None:
     scene = Scene()
     scene.replicated(entry(1, 1))
     scene.write(2, chunks=(Chunk(1, 1, THREE, 0, 1, b"s"),), truncate_until=1)
@@ -441,8 +442,8 @@ def test_a_disk_that_forgets_a_snapshot() -> None:
         scene.start(2, entry(1, 1), term=1)
 
 
-def test_a_snapshot_not_synced_that_the_crash_keeps_ends_another_past() -> None:
-    """What the disk had behind it belongs to a log that is not the group's."""
+def test_an_unsynced_snapshot_that_survives_replaces_a_conflicting_log() -> None:
+    """The entries on the disk after the snapshot belong to a log that conflicts with it."""
     scene = Scene()
     scene.lead(1, 2)
     for node_id in (1, 3):
@@ -454,3 +455,24 @@ def test_a_snapshot_not_synced_that_the_crash_keeps_ends_another_past() -> None:
     scene.write(2, chunks=(Chunk(2, 2, THREE, 0, 1, b"s"),), disk=False)
     scene.crash(2)
     scene.start(2, term=2, snapshot=RaftSnapshot(2, 2, THREE, (b"s",)))
+
+
+def test_a_node_that_counts_itself_beyond_its_disk_or_log() -> None:
+    scene = Scene()
+    node = scene.nodes[1]
+    node.term = 2
+    write = scene.write(1, entry(1, 1), entry(2, 1), disk=False)
+    node.synced = 2
+    with broken("its own part is durable"):
+        scene.checkers.on_ready(node, Ready())
+    scene.checkers.on_written(1, write)
+    scene.checkers.on_ready(node, Ready())
+    node.synced = 3
+    with broken("its own part is durable"):
+        scene.checkers.on_ready(node, Ready())
+    # A later leader replaced entry 2, and its write is not done.
+    node.synced = 2
+    node.log.truncate_from(2)
+    node.log.append(entry(2, 2))
+    with broken("its own part is durable"):
+        scene.checkers.on_ready(node, Ready())

@@ -1,5 +1,4 @@
-"""The linearizability check: histories known to be right or wrong, and a checker that tries every
-order."""
+"""The linearizability check: known histories, and a comparison with a search of all orders."""
 
 from __future__ import annotations
 
@@ -35,8 +34,7 @@ def call(
     expected: bytes | None = None,
     swapped: bool = True,
 ) -> OperationCall:
-    """`value` is what is written, or what a get found; `returned` 0 stands for an unknown
-    status."""
+    """`value` is the written value, or that of a get; `returned` 0: unknown status."""
     written = b"" if action is OperationKind.GET or value is None else value
     operation = ClientOperation(next(_numbers), 1, "k", action, written, expected)
     if not returned:
@@ -120,19 +118,20 @@ WRONG = {
 
 
 @pytest.mark.parametrize("name", RIGHT)
-def test_right_histories(name: str) -> None:
+def test_linearizable_histories(name: str) -> None:
     assert check_key(RIGHT[name]) is Verdict.LINEARIZABLE
     assert by_every_order(RIGHT[name])
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_wrong_histories(name: str) -> None:
+def test_histories_that_are_not_linearizable(name: str) -> None:
     assert check_key(WRONG[name]) is Verdict.VIOLATED
     assert not by_every_order(WRONG[name])
 
 
 def after(found: OperationCall, value: bytes | None) -> list[bytes | None]:
-    """What `found` may leave of `value`; nothing where it cannot have answered what it answered."""
+    """The values that the call may leave, given `value`; empty if its result does not agree with
+    `value`."""
     operation, result = found.operation, found.result
     if operation.action is OperationKind.GET:
         return [value] if result is None or result.value == value else []
@@ -147,8 +146,8 @@ def after(found: OperationCall, value: bytes | None) -> list[bytes | None]:
 
 
 def by_every_order(calls: Sequence[OperationCall], value: bytes | None = None) -> bool:
-    """The definition: some order of the calls, which keeps the order of those that do not overlap
-    and may leave out those of unknown status, gives every answer."""
+    """The definition: some order of the calls gives all results. It keeps the order of calls that
+    do not overlap, and may omit calls with unknown status."""
     if all(found.result is None for found in calls):
         return True
     for position, found in enumerate(calls):
@@ -165,7 +164,7 @@ VALUES = st.sampled_from([b"", b"a", b"b", b"ab"])
 
 @st.composite
 def histories(draw: st.DrawFn) -> list[OperationCall]:
-    """Up to seven calls with few values and any overlap, their answers by dice: many are wrong."""
+    """Up to seven calls with few values, any overlap and random results: many are wrong."""
     count = draw(st.integers(1, 7))
     ends = draw(st.permutations(range(1, 2 * count + 1)))
     calls = []
@@ -189,14 +188,14 @@ def histories(draw: st.DrawFn) -> list[OperationCall]:
 
 @settings(max_examples=400, deadline=None)
 @given(histories())
-def test_agrees_with_every_order_tried(calls: list[OperationCall]) -> None:
+def test_the_verdict_agrees_with_enumeration(calls: list[OperationCall]) -> None:
     expected = Verdict.LINEARIZABLE if by_every_order(calls) else Verdict.VIOLATED
     assert check_key(calls) is expected
 
 
 def generated(seed: int, *, clients: int, operations: int, unknown: float) -> OperationHistory:
-    """A history of one register that is linearizable: each operation takes effect between its
-    invocation and its return, or of those of unknown status at some later time or never."""
+    """A linearizable history of one register: each operation takes effect between its invocation
+    and its return; those with unknown status at some later time, or never."""
     dice = RealRandom(seed)
     history, value = OperationHistory(), None
     running: dict[int, tuple[ClientOperation, OperationResult | None]] = {}
@@ -241,16 +240,15 @@ def generated(seed: int, *, clients: int, operations: int, unknown: float) -> Op
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_long_histories_with_many_unknown_fates_are_decided(seed: int) -> None:
-    """Hundreds of operations on one key, a tenth of them of unknown status, in few
-    configurations."""
+def test_long_histories_with_many_unknown_results_are_decided(seed: int) -> None:
+    """Hundreds of operations on one key, a tenth with unknown status, need few configurations."""
     calls = generated(seed, clients=8, operations=400, unknown=0.15).calls()["k"]
     assert len(calls) > 200
     assert check_key(calls, configurations_max=20_000) is Verdict.LINEARIZABLE
 
 
-def test_writes_of_unknown_fate_that_nobody_saw_cost_nothing() -> None:
-    """Forty of them open all the time, and a wrong answer behind: all orders would be 2 to the 40th
+def test_unseen_writes_with_unknown_results_cost_no_time() -> None:
+    """Forty writes stay open, and a wrong result follows: all orders would be 2 to the 40th
     configurations."""
     calls = [put(1, 2, b"a")]
     calls += [put(3 + number, 0, b"p%d" % number) for number in range(20)]
@@ -280,7 +278,7 @@ def test_one_wrong_read_in_a_long_history_is_found(seed: int) -> None:
     assert check_key(changed, configurations_max=50_000) is Verdict.VIOLATED
 
 
-def test_a_search_that_takes_too_long_says_so() -> None:
+def test_a_search_beyond_its_limit_is_undecided() -> None:
     calls = [append(1, 0, b"%d" % number) for number in range(9)] + [get(2, 3, b"012345678x")]
     assert check_key(calls, configurations_max=5) is Verdict.UNDECIDED
     assert check_key(calls) is Verdict.VIOLATED
@@ -298,7 +296,7 @@ def run(
     checker.at_end({})
 
 
-def test_the_checker_fires_and_shows_the_operations_up_to_the_wrong_one() -> None:
+def test_the_checker_reports_the_operations_up_to_the_violation() -> None:
     write = ClientOperation(1, 1, "k", OperationKind.PUT, b"a")
     read = ClientOperation(2, 2, "k", OperationKind.GET)
     other = ClientOperation(3, 2, "other", OperationKind.PUT, b"b")
@@ -317,7 +315,7 @@ def test_the_checker_fires_and_shows_the_operations_up_to_the_wrong_one() -> Non
     assert "get -> None" in broken.value.text
 
 
-def test_what_failed_has_no_effect_and_what_never_returned_may_have_one() -> None:
+def test_failed_operations_have_no_effect_and_unknown_ones_may() -> None:
     failed = ClientOperation(1, 1, "k", OperationKind.PUT, b"a")
     lost = ClientOperation(2, 2, "k", OperationKind.PUT, b"b")
     read = ClientOperation(3, 3, "k", OperationKind.GET)
@@ -332,7 +330,7 @@ def test_what_failed_has_no_effect_and_what_never_returned_may_have_one() -> Non
         run(Linearizability(), *steps, ("return", read, OperationResult(OperationStatus.OK, b"a")))
 
 
-def test_a_key_that_is_not_decided_is_counted() -> None:
+def test_an_undecided_key_is_recorded() -> None:
     checker = Linearizability(configurations_max=5)
     writes = [
         ClientOperation(number, number, "k", OperationKind.APPEND, b"x") for number in range(1, 12)

@@ -1,4 +1,4 @@
-"""As test_checkers, for answers, state machines, members and limits."""
+"""Like test_checkers, for answers, state machines, members and limits."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from support.raft_events import CONFIG, THREE, FakeNode, Scene, broken, entry
 # -- answers ----------------------------------------------------------------------------------
 
 
-def test_an_answer_given_twice() -> None:
+def test_a_repeated_answer() -> None:
     scene = Scene()
     scene.answer(1, 7, RequestOutcome.INDETERMINATE)
     scene.answer(2, 7, RequestOutcome.INDETERMINATE)
@@ -27,7 +27,7 @@ def test_an_answer_given_twice() -> None:
         scene.answer(1, 7, RequestOutcome.INDETERMINATE)
 
 
-def test_a_new_life_has_new_tickets() -> None:
+def test_tickets_start_again_after_a_restart() -> None:
     scene = Scene()
     scene.answer(1, 1, RequestOutcome.INDETERMINATE)
     scene.crash(1)
@@ -35,7 +35,7 @@ def test_a_new_life_has_new_tickets() -> None:
     scene.answer(1, 1, RequestOutcome.INDETERMINATE)
 
 
-def test_committed_that_is_not() -> None:
+def test_a_wrong_committed_answer() -> None:
     scene = Scene()
     scene.replicated(entry(1, 1, b"a"), entry(2, 1, b"b"))
     node = scene.nodes[1]
@@ -48,7 +48,7 @@ def test_committed_that_is_not() -> None:
         scene.answer(1, 3, RequestOutcome.COMMITTED, 3)
 
 
-def test_not_leader_for_what_is_committed() -> None:
+def test_not_leader_for_a_committed_proposal() -> None:
     scene = Scene()
     scene.replicated(entry(1, 1, b"a"))
     scene.checkers.on_propose(scene.nodes[1], 1, b"a")
@@ -56,7 +56,7 @@ def test_not_leader_for_what_is_committed() -> None:
         scene.answer(1, 1, RequestOutcome.NOT_LEADER)
 
 
-def test_not_leader_for_what_is_committed_later() -> None:
+def test_not_leader_for_a_proposal_committed_later() -> None:
     scene = Scene()
     scene.checkers.on_propose(scene.nodes[1], 1, b"a")
     scene.answer(1, 1, RequestOutcome.NOT_LEADER)
@@ -70,7 +70,7 @@ def test_one_proposal_committed_twice() -> None:
         scene.replicated(entry(1, 1, b"a"), entry(2, 1, b"a"))
 
 
-def test_a_change_that_is_not_what_was_asked() -> None:
+def test_another_change_than_requested() -> None:
     scene = Scene()
     members = Members((1, 2, 3), (4,), 2)
     scene.replicated(
@@ -83,7 +83,7 @@ def test_a_change_that_is_not_what_was_asked() -> None:
         scene.answer(1, 2, RequestOutcome.COMMITTED, 2)
 
 
-def test_a_read_that_misses_what_was_committed() -> None:
+def test_a_read_that_misses_a_committed_entry() -> None:
     scene = Scene()
     node = scene.nodes[3]
     scene.checkers.on_read(node, 1, ReadPolicy.LINEARIZABLE, 0)
@@ -102,7 +102,7 @@ def test_a_read_that_misses_what_was_committed() -> None:
 # -- state machines ---------------------------------------------------------------------------
 
 
-def test_entries_applied_with_a_gap_again_or_wrongly() -> None:
+def test_entries_applied_with_a_gap_twice_or_wrongly() -> None:
     scene = Scene()
     scene.replicated(entry(1, 1), entry(2, 1), entry(3, 1))
     scene.checkers.on_apply(1, Apply(last=1, entries=(entry(1, 1),)))
@@ -116,7 +116,7 @@ def test_entries_applied_with_a_gap_again_or_wrongly() -> None:
             scene.checkers.on_apply(1, Apply(last=last, entries=entries))
 
 
-def test_a_snapshot_restored_backwards_or_before_it_is_committed() -> None:
+def test_a_snapshot_restored_over_a_later_state_or_before_its_commit() -> None:
     scene = Scene()
     scene.replicated(entry(1, 1), entry(2, 1))
     scene.checkers.on_apply(1, Apply(last=2, restore=RaftSnapshot(2, 1, THREE, (b"s",))))
@@ -141,7 +141,7 @@ def test_snapshots_that_differ() -> None:
             scene.write(3, chunks=(other,))
 
 
-def test_a_snapshot_that_forgets_a_change_of_members() -> None:
+def test_a_snapshot_without_a_change_of_members() -> None:
     scene = Scene()
     members = Members((1, 2, 3), (4,), 2)
     scene.replicated(
@@ -152,7 +152,7 @@ def test_a_snapshot_that_forgets_a_change_of_members() -> None:
         scene.write(1, chunks=(Chunk(3, 1, THREE, 0, 1, b"s"),))
 
 
-def test_a_snapshot_of_what_is_not_committed() -> None:
+def test_a_snapshot_of_uncommitted_entries() -> None:
     scene = Scene()
     scene.replicated(entry(1, 1))
     with broken("snapshots agree"):
@@ -203,7 +203,7 @@ def test_a_promotion_is_one_change() -> None:
     change(scene, 3, Members((1, 2, 3, 4), (), 3))
 
 
-def test_a_restart_that_forgets_a_change() -> None:
+def test_a_restart_that_loses_a_change() -> None:
     scene = Scene()
     members = Members((1, 2, 3), (4,), 2)
     scene.replicated(entry(1, 1), entry(2, 1, encode_members(members), EntryKind.MEMBERS))
@@ -213,7 +213,7 @@ def test_a_restart_that_forgets_a_change() -> None:
         scene.start(2, term=1, snapshot=RaftSnapshot(2, 1, members, (b"s",)), members=THREE)
 
 
-def test_a_node_that_joins_knows_no_members_until_it_is_named() -> None:
+def test_a_joining_node_has_no_members_until_its_entry() -> None:
     scene = Scene()
     scene.replicated(entry(1, 1), entry(2, 1))
     joining = FakeNode(4, members=Members(()))
@@ -223,7 +223,7 @@ def test_a_node_that_joins_knows_no_members_until_it_is_named() -> None:
     scene.commit(4, 1)
 
 
-def test_entries_asked_for_before_a_snapshot_was_installed_do_not_hide_it() -> None:
+def test_a_write_from_before_an_installed_snapshot_does_not_hide_it() -> None:
     scene = Scene()
     scene.replicated(*[entry(index, 1) for index in range(1, 6)])
     joining = FakeNode(4, members=Members(()))
@@ -234,7 +234,7 @@ def test_entries_asked_for_before_a_snapshot_was_installed_do_not_hide_it() -> N
     scene.send(SnapshotReply(4, 1, 1, 5))
 
 
-def test_members_of_an_entry_that_is_gone() -> None:
+def test_members_of_a_truncated_entry() -> None:
     scene = Scene()
     scene.replicated(entry(1, 1))
     scene.nodes[2].members = Members((1, 2, 3), (4,), 5)
@@ -261,7 +261,7 @@ def test_a_log_beyond_its_capacity() -> None:
             scene.checkers.on_ready(node, Ready())
 
 
-def test_a_proposal_too_many() -> None:
+def test_too_many_proposals() -> None:
     scene = Scene()
     node = scene.nodes[1]
     for index in range(1, CONFIG.pending_entries_max + 1):
@@ -272,7 +272,7 @@ def test_a_proposal_too_many() -> None:
         scene.checkers.on_propose(node, 9, b"one more")
 
 
-def test_bytes_too_many_but_for_one_large_entry() -> None:
+def test_too_many_bytes_except_in_one_large_entry() -> None:
     scene = Scene()
     node = scene.nodes[1]
     node.log.append(entry(1, 0, bytes(1000)))
@@ -282,7 +282,7 @@ def test_bytes_too_many_but_for_one_large_entry() -> None:
         scene.checkers.on_propose(node, 2, b"b")
 
 
-def test_messages_and_hand_overs_too_large() -> None:
+def test_too_large_messages_and_applies() -> None:
     scene = Scene()
     node = scene.nodes[1]
     entries = tuple(entry(index, 0) for index in range(1, 5))
@@ -298,7 +298,7 @@ def test_messages_and_hand_overs_too_large() -> None:
         scene.checkers.on_ready(node, Ready(apply=Apply(last=4, entries=entries)))
 
 
-def test_windows_and_queues_beyond_their_limits() -> None:
+def test_too_large_windows_and_queues() -> None:
     follower = SimpleNamespace(node=2, inflight_appends=0, inflight_bytes=0)
     full = {
         "reads_waiting": CONFIG.reads_max + 1,

@@ -1,4 +1,5 @@
-"""The simulator finds every mutant within its bound of seeds, by an invariant it breaks."""
+"""The simulator finds every mutant within its range of seeds, by an invariant that the mutant
+breaks."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ pytestmark = pytest.mark.tier2
 
 
 @pytest.mark.parametrize("name", MUTANTS)
-def test_a_planted_bug_is_found(name: str) -> None:
+def test_a_mutant_is_found(name: str) -> None:
     bug = MUTANTS[name]
     with bug.patch():
         for seed in bug.range:
@@ -28,18 +29,18 @@ def test_a_planted_bug_is_found(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", MUTANTS)
-def test_without_the_bug_its_seeds_break_nothing(name: str) -> None:
-    """What is found is the bug, not the seed."""
+def test_the_seeds_break_nothing_without_the_mutant(name: str) -> None:
+    """The mutant causes the failure, not the seed."""
     run_seed(MUTANTS[name].range[-1], checkers=standard_checkers)
 
 
-def test_every_invariant_a_bug_may_break_is_checked() -> None:
+def test_every_invariant_of_a_mutant_has_a_checker() -> None:
     names = {checker.name for checker in standard_checkers()} | {CRASHED}
     for bug in MUTANTS.values():
         assert set(bug.found_by) <= names, bug.name
 
 
-def test_a_planted_bug_is_gone_afterwards() -> None:
+def test_a_mutant_is_removed_afterwards() -> None:
     before = {owner: dict(vars(owner)) for owner in (Core, RaftNode)}
     for bug in MUTANTS.values():
         with bug.patch():

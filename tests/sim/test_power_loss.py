@@ -1,8 +1,8 @@
-"""Power goes at any moment: seeded rounds of a partition's whole life on a disk that drops, tears
-and reorders whatever was not synced.
+"""Power failures at any moment: seeded rounds of the operations of a partition on a disk that
+drops, tears and reorders unsynced data.
 
-`make power` runs 10,000 of them; `BASCULE_POWER_ROUNDS` says how many, `BASCULE_POWER_SEED` which
-one is the first. A failing round names its seed.
+`make power` runs 10,000 rounds. `BASCULE_POWER_ROUNDS` is the number of rounds,
+`BASCULE_POWER_SEED` the first seed. A failing round names its seed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from bascule.record.builder import build_batch
 from bascule.replica.partition import Partition
 from bascule.sim.disk import SHORT, RandomChoices, SimClock, SimFiles
 from bascule.storage.partition_log import PartitionLog
-from bascule.storage.retention import limits_of, log_config, plan_start
+from bascule.storage.retention import limits_of, log_config, plan_retention
 from support.stored_batches import DIRECTORY, read_batches
 
 ROUNDS = int(os.environ.get("BASCULE_POWER_ROUNDS", "400"))
@@ -38,22 +38,22 @@ ERRORS = (errno.EIO, errno.ENOSPC, SHORT)
 
 @dataclass
 class Ledger:
-    """What went in, and what was promised of it."""
+    """The records that were appended, and the guarantees given for them."""
 
     given: list[bytes] = field(default_factory=list)
-    """Value of each record by its offset, as far as it may still be there."""
+    """Offset -> value of each record that may be in the log."""
     acked: int = 0
-    """Records below were acknowledged."""
+    """Records below this offset were acknowledged."""
     synced: int = 0
-    """Records below were confirmed to be on the disk."""
+    """Records below this offset were confirmed to be on the disk."""
     start: int = 0
-    """Where the log was told to begin, and said that it does."""
+    """The confirmed start of the log."""
     start_asked: int = 0
-    """Where it may have come to begin, told so by a call that failed."""
+    """The start of the log that a failed call may have set."""
 
 
 class World:
-    """One partition on one disk, through a few lives."""
+    """One partition on one disk, opened and closed several times."""
 
     def __init__(self, seed: int) -> None:
         self.choices = RandomChoices(RealRandom(seed))
@@ -83,7 +83,7 @@ class World:
         self.open()
 
     def open(self) -> Partition:
-        """Open the log and hold it against the ledger; it is never refused."""
+        """Open the log, which must succeed, and compare it with the ledger."""
         log = PartitionLog.open(self.files, DIRECTORY, log_config(self.config), self.clock)
         ledger = self.ledger
         assert log.start_offset in (ledger.start, ledger.start_asked)
@@ -113,7 +113,7 @@ class World:
         )
 
     def check_files(self, log: PartitionLog) -> None:
-        """Nothing is left over of segments that went."""
+        """Check that no files of removed segments are left."""
         first = log.segments_info()[0].base_offset
         named = [name for name in self.files.list_dir(DIRECTORY) if name[:20].isdigit()]
         assert min(int(name[:20]) for name in named) == first
@@ -151,8 +151,8 @@ class World:
             base_offset=0, leader_epoch=0, log_append_time=True,
         )  # fmt: skip
         base = partition.log.end.offset
-        del self.ledger.given[base:]  # what an append that failed may have left behind
-        # Before it is known whether it succeeds: a log that failed may hold it or not.
+        del self.ledger.given[base:]  # records that a failed append may have left
+        # Noted before the append: after a failure the log may have it or not.
         self.ledger.given += values
 
         def stored(base_offset: int, error: AckError | None) -> None:
@@ -193,20 +193,21 @@ class World:
         assert log is not None
         limits = limits_of(self.config)
         try:
-            log.learn_times(self.clock.ms)
+            log.load_timestamps(self.clock.ms)
         except (OSError, BasculeError):
             return
         end = min(log.synced.offset, partition.high_watermark.offset)
-        plan = plan_start(
+        plan = plan_retention(
             log.segments_info(), limits,
             start_offset=log.start_offset, now_ms=self.clock.ms, end_offset=end,
         )  # fmt: skip
         assert log.start_offset <= plan.start_offset <= max(end, log.start_offset)
-        if plan.start_offset > log.start_offset or plan.leftover:
+        if plan.start_offset > log.start_offset or plan.has_obsolete_segment:
             self.advance(partition, plan.start_offset)
 
     def end(self, partition: Partition) -> None:
-        """Close, be killed, or lose power, once or twice: also while the log is opened again."""
+        """Close, kill the process, or lose power, once or twice, also while the log is opened
+        again."""
         log = partition.log
         assert log is not None
         how = self.choices.below(8)
@@ -214,7 +215,7 @@ class World:
             log.close()
             self.ledger.synced = log.end.offset
         elif how == 1 and log.failure is None:
-            # Killed: the kernel keeps what it was given.
+            # Killed: the kernel keeps all written data.
             self.ledger.synced = log.end.offset
             return
         self.files.crash()
@@ -228,7 +229,7 @@ class World:
 
 
 @pytest.mark.parametrize("part", range(PARTS))
-def test_what_was_promised_is_kept(part: int) -> None:
+def test_acknowledged_records_survive(part: int) -> None:
     for seed in range(SEED + part * ROUNDS // PARTS, SEED + (part + 1) * ROUNDS // PARTS):
         try:
             World(seed).run()

@@ -1,4 +1,4 @@
-"""Directed scenes: a simulated group driven by hand, under every checker; no fault is drawn."""
+"""Directed scenes: a simulated group with all checkers, and faults from the test alone."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ ELECTION = TICK * CONFIG.election_ticks
 
 
 class Scene:
-    """A group, and verbs to drive it."""
+    """A simulated group, and methods to control it."""
 
     def __init__(self, nodes: int = 3) -> None:
         prng = Prng(RealRandom(1))
@@ -52,7 +52,7 @@ class Scene:
         self.run(3)
 
     def run(self, elections: float) -> None:
-        """Let so many election timeouts pass."""
+        """Run for this many election timeouts."""
         loop = self.cluster.loop
         loop.run(loop.now + int(elections * ELECTION))
 
@@ -70,24 +70,24 @@ class Scene:
         return member.node
 
     def propose(self, member: SimMember, deadline: int | None = None) -> int:
-        """The number under which the answer will be."""
+        """Propose; returns the number of the request."""
         self._number += 1
         number = self._number
         payload = encode_command(KeyValueCommand(number, PUT, f"k{number % 5}", b"%d" % number))
-        member.propose(payload, deadline, self._told, number)
+        member.propose(payload, deadline, self._on_answer, number)
         return number
 
     def read(self, member: SimMember, policy: ReadPolicy, min_index: int = 0) -> int:
         self._number += 1
-        member.read(policy, min_index, None, self._told, self._number)
+        member.read(policy, min_index, None, self._on_answer, self._number)
         return self._number
 
     def change(self, change: MemberChange, target: int) -> int:
         self._number += 1
-        self.leader.change_members(change, target, None, None, self._told, self._number)
+        self.leader.change_members(change, target, None, None, self._on_answer, self._number)
         return self._number
 
-    def _told(
+    def _on_answer(
         self, member: SimMember, answer: Answer, effect: CommandResult | None, number: int
     ) -> None:
         assert number not in self.answers
@@ -97,7 +97,7 @@ class Scene:
         return self.answers[number].outcome if number in self.answers else None
 
     def commit(self, count: int = 1) -> None:
-        """So many proposals at the leader, each known to be committed."""
+        """Make this many proposals at the leader, and wait until each is committed."""
         for _ in range(count):
             number = self.propose(self.leader)
             self.run(0.1)
@@ -113,7 +113,7 @@ class Scene:
         self.cluster.network.cut(links)
 
     def end(self) -> None:
-        """Mend all, start all, and expect all members at one."""
+        """End all faults, start all members, and check that they agree."""
         self.cluster.network.restore_all()
         for member in self.cluster.members.values():
             if self.cluster.may_start(member):
@@ -130,7 +130,7 @@ class Scene:
         self._checkers.at_end(self.cluster.nodes())
 
 
-def test_another_leads_after_the_leader_stopped() -> None:
+def test_another_node_leads_after_the_leader_stopped() -> None:
     scene = Scene()
     scene.commit(3)
     first = scene.leader
@@ -141,8 +141,8 @@ def test_another_leads_after_the_leader_stopped() -> None:
     scene.end()
 
 
-def test_a_leader_that_hears_nobody_steps_down() -> None:
-    """It is heard, so its followers stay with it: only its own count of a quorum ends this."""
+def test_a_leader_that_receives_nothing_steps_down() -> None:
+    """Its followers receive its messages and stay. Only its own quorum check ends its term."""
     scene = Scene()
     first = scene.leader
     scene.isolate(first, outward=False)
@@ -153,8 +153,9 @@ def test_a_leader_that_hears_nobody_steps_down() -> None:
     scene.end()
 
 
-def test_a_member_that_hears_nobody_disturbs_nobody() -> None:
-    """Pre-vote: the cut-off member's term stands still, and the leader stays when it is back."""
+def test_an_isolated_member_does_not_disrupt_the_group() -> None:
+    """With pre-votes the term of the isolated member does not rise, and the leader stays when it
+    returns."""
     scene = Scene()
     first, other = scene.leader, scene.follower()
     term = scene.node(first).term
@@ -167,7 +168,7 @@ def test_a_member_that_hears_nobody_disturbs_nobody() -> None:
     scene.end()
 
 
-def test_a_minority_commits_nothing_and_is_told_so() -> None:
+def test_a_minority_commits_nothing_and_answers_so() -> None:
     scene = Scene(5)
     scene.commit(2)
     first = scene.leader
@@ -183,7 +184,7 @@ def test_a_minority_commits_nothing_and_is_told_so() -> None:
     assert scene.outcome(lost) is RequestOutcome.NOT_LEADER
 
 
-def test_a_deposed_leader_that_slept_answers_no_read() -> None:
+def test_a_paused_leader_that_was_deposed_answers_no_read() -> None:
     scene = Scene()
     first = scene.leader
     first.pause()
@@ -210,7 +211,7 @@ def test_a_leader_that_lost_its_quorum_answers_no_read() -> None:
     scene.end()
 
 
-def test_what_was_acknowledged_survives_an_outage_of_all() -> None:
+def test_acknowledged_writes_survive_a_crash_of_all_members() -> None:
     scene = Scene(5)
     scene.commit(30)
     held = dict(scene.leader.state.values)
@@ -224,7 +225,7 @@ def test_what_was_acknowledged_survives_an_outage_of_all() -> None:
     scene.end()
 
 
-def test_a_full_disk_stops_its_node_and_no_other() -> None:
+def test_a_full_disk_stops_only_its_node() -> None:
     scene = Scene()
     other = scene.follower()
     other.store.fail_in(1, errno.ENOSPC)
@@ -234,7 +235,7 @@ def test_a_full_disk_stops_its_node_and_no_other() -> None:
     assert other.node is not None
 
 
-def test_who_missed_more_than_the_log_keeps_fetches_a_snapshot() -> None:
+def test_a_member_that_lags_too_far_fetches_a_snapshot() -> None:
     scene = Scene()
     other = scene.follower()
     scene.cluster.crash(other)
@@ -247,8 +248,8 @@ def test_who_missed_more_than_the_log_keeps_fetches_a_snapshot() -> None:
     scene.end()
 
 
-def test_wrecked_members_are_replaced_one_after_another() -> None:
-    """No more than a minority at a time, and in the end none of the founders is left."""
+def test_members_with_destroyed_disks_are_replaced() -> None:
+    """At most a minority at a time; in the end none of the initial members is left."""
     scene = Scene()
     for old in (1, 2, 3):
         scene.commit(CONFIG.commit_count_to_take_snapshot)
@@ -266,7 +267,7 @@ def test_wrecked_members_are_replaced_one_after_another() -> None:
     scene.end()
 
 
-def test_proposals_beyond_the_ring_are_refused_and_none_is_lost() -> None:
+def test_proposals_beyond_the_capacity_are_refused() -> None:
     scene = Scene()
     first = scene.leader
     scene.isolate(first)
@@ -279,17 +280,17 @@ def test_proposals_beyond_the_ring_are_refused_and_none_is_lost() -> None:
     scene.end()
 
 
-def test_leadership_is_handed_over_without_an_election_timeout() -> None:
+def test_leadership_is_transferred_without_an_election_timeout() -> None:
     scene = Scene(5)
     target = scene.follower()
-    scene.leader.transfer(target.id, None, scene._told, -1)
+    scene.leader.transfer(target.id, None, scene._on_answer, -1)
     scene.run(0.3)
     assert scene.leader is target
     assert scene.outcome(-1) is RequestOutcome.COMMITTED
     scene.end()
 
 
-def test_a_local_read_waits_for_its_index_and_no_longer() -> None:
+def test_a_local_read_waits_for_its_index() -> None:
     scene = Scene()
     other = scene.follower()
     scene.isolate(other)

@@ -1,7 +1,8 @@
-"""The simulated Raft group over a bounded number of seeds, and what a run owes its reader.
+"""The simulated Raft group with a bounded number of seeds, and the report of a failed run.
 
-`make sim SEEDS=0-9999` runs more of them. A bug that a seed finds is kept as a test of the core by
-itself (tests/raft/test_restart.py), since a seed is another history after any change of the dice.
+`make sim SEEDS=0-9999` runs more seeds. A bug that a seed finds gets its own test of the core
+(tests/raft/test_restart.py), because a seed gives another history after any change of the random
+choices.
 """
 
 from __future__ import annotations
@@ -37,14 +38,14 @@ def test_every_fault_at_once_breaks_nothing(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(600, 603))
-def test_messages_that_pass_through_bytes_change_nothing(seed: int) -> None:
+def test_encoding_all_messages_breaks_nothing(seed: int) -> None:
     plain = run_seed(seed)
     encoded = run_seed(seed, RunOptions(by_codec=True))
     assert encoded.digest == plain.digest
 
 
-def test_the_seeds_together_see_every_fault() -> None:
-    """Faults that are drawn, and then never strike, would prove nothing."""
+def test_the_seeds_together_have_every_fault() -> None:
+    """Faults that are drawn but never happen would test nothing."""
     struck: set[str] = set()
     for seed in range(700, 712):
         struck |= run_seed(seed, RunOptions(all_faults=True, pace=HeartbeatPace.SLOW)).faults.keys()
@@ -74,11 +75,11 @@ def test_a_seed_replays_exactly_in_another_process() -> None:
     assert digests == {run_seed(11, checkers=standard_checkers).digest}
 
 
-def test_other_seeds_are_other_histories() -> None:
+def test_seeds_differ() -> None:
     assert len({run_seed(seed).digest for seed in range(800, 805)}) == 5
 
 
-def test_a_failure_tells_all_that_is_needed_to_see_it_again() -> None:
+def test_a_failure_has_all_that_a_replay_needs() -> None:
     bug = MUTANTS["no pre-vote"]
     options = RunOptions(nodes=3, pace=HeartbeatPace.FAST)
     with bug.patch(), pytest.raises(SimulationFailed) as caught:
@@ -95,8 +96,8 @@ def test_a_failure_tells_all_that_is_needed_to_see_it_again() -> None:
     assert str(pickle.loads(pickle.dumps(failed))) == str(failed)
 
 
-def test_a_bug_that_raises_is_a_failed_run() -> None:
-    """Whatever production code raises here would have ended the node in production."""
+def test_an_exception_is_a_failed_run() -> None:
+    """An exception of production code would have stopped the node in production."""
 
     class Broken(Trace):
         def on_crash(self, node_id: int) -> None:

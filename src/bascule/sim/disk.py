@@ -1,20 +1,22 @@
 """`SimFiles`: a file system in memory that crashes. Synced data survives, other data at random.
 
-It is modelled on Pebble's crashable file system. A crash decides for every 4 KiB page written since
-the last sync of its file whether the new page is there, the old one, or the first sectors of the
-new one. It also decides how much of a change of size is there, and which unsynced creations,
-renames and removals of a directory are. A lost page below a surviving size reads as zeros.
+It is modelled on Pebble's crashable file system. For every 4 KiB page written since the last sync
+of its file, a crash keeps the new page, the old page, or the old page with the first sectors of the
+new one. It also keeps a random part of a change of size, and random ones of the unsynced creations,
+renames and removals in a directory. A lost page below the kept size reads as zeros.
 
-A failed sync behaves as on Linux: some pages are written, none is dirty afterwards, and the next
-sync succeeds without them.
+A failed sync behaves as on Linux: some pages are written, no page is dirty afterwards, and the next
+sync succeeds without writing the others.
 """
 
 from __future__ import annotations
 
 import errno
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Final, NoReturn, TypeAlias
+from functools import wraps
+from typing import Concatenate, Final, NoReturn, ParamSpec, TypeAlias, TypeVar
 
 from bascule.host.api import Buffer, Random
 
@@ -43,14 +45,18 @@ class Inode:
             self.touch(position, position + len(data))
 
     def write_back(self) -> None:
-        """Write all dirty pages and the size to disk."""
+        """Write all dirty pages and the size to disk.
+
+        Another thread may append meanwhile. What it has appended is dirty afterwards, or on disk.
+        """
+        pages = list(self.dirty)
+        self.dirty.difference_update(pages)
         if len(self.disk) > len(self.data):
             del self.disk[len(self.data) :]
         self.disk.extend(bytes(len(self.data) - len(self.disk)))
-        for page in self.dirty:
+        for page in pages:
             part = slice(page * PAGE_BYTES, (page + 1) * PAGE_BYTES)
             self.disk[part] = self.data[part]
-        self.dirty.clear()
 
     def write_back_randomly(self, choices: RandomChoices) -> None:
         """Write random parts of the dirty pages to disk; nothing is dirty afterwards."""
@@ -80,8 +86,8 @@ NameChange: TypeAlias = "Callable[[dict[str, Inode | Directory]], None]"
 
 @dataclass
 class CrashOutcome:
-    """Whether a change of names survives a crash. The two halves of a move between directories
-    share one: a journal makes such a move atomic."""
+    """Whether a change of names survives a crash. The two parts of a move between directories share
+    one outcome: a journal makes the move atomic."""
 
     survives: bool | None = None
     """None until a sync or a crash decides."""
@@ -123,7 +129,10 @@ class RandomChoices:
 
 
 class SimFile:
-    """A file of `SimFiles`. It is unusable after a crash."""
+    """A file of `SimFiles`. It is unusable after a crash.
+
+    As `host.api.File` promises, other threads may read and sync while one appends.
+    """
 
     def __init__(self, files: SimFiles, path: str, inode: Inode, *, write: bool) -> None:
         self._files = files
@@ -140,11 +149,14 @@ class SimFile:
         raise OSError(errno.EOPNOTSUPP, "a file in memory has no descriptor", self._path)
 
     def append(self, *data: Buffer) -> None:
-        position, joined = len(self._inode.data), b"".join(data)
-        self._put(f"append {{}} {len(joined)} at {position}", position, joined)
+        joined = b"".join(data)
+        with self._files.lock:
+            position = len(self._inode.data)
+            self._put(f"append {{}} {len(joined)} at {position}", position, joined)
 
     def write_at(self, position: int, data: Buffer) -> None:
-        self._put(f"write {{}} {len(data)} at {position}", position, bytes(data))
+        with self._files.lock:
+            self._put(f"write {{}} {len(data)} at {position}", position, bytes(data))
 
     def _put(self, what: str, position: int, data: bytes) -> None:
         try:
@@ -165,6 +177,9 @@ class SimFile:
     def is_cached(self, start: int, end: int) -> bool:
         return end <= self.size()
 
+    def load(self, start: int, end: int) -> None:
+        self._begin(f"load {{}} {end - start} at {start}")
+
     def _read(self, position: int, length: int) -> bytes:
         if position < 0:
             raise OSError(errno.EINVAL, "negative position", self._path)
@@ -175,29 +190,32 @@ class SimFile:
         return len(self._inode.data)
 
     def truncate(self, size: int) -> None:
-        self._begin(f"truncate {{}} to {size}", changes=True)
-        data = self._inode.data
-        if size < len(data):
-            del data[size:]
-            self._inode.touch(size, size + 1)
-        elif size > len(data):
-            self._inode.touch(len(data), size)
-            data.extend(bytes(size - len(data)))
+        with self._files.lock:
+            self._begin(f"truncate {{}} to {size}", changes=True)
+            data = self._inode.data
+            if size < len(data):
+                del data[size:]
+                self._inode.touch(size, size + 1)
+            elif size > len(data):
+                self._inode.touch(len(data), size)
+                data.extend(bytes(size - len(data)))
 
     def sync(self) -> None:
-        try:
-            self._begin("sync {}")
-        except OSError:
-            if self._boots == self._files.boots:
-                self._inode.write_back_randomly(self._files.choices)
-            raise
-        self._inode.write_back()
+        with self._files.lock:
+            try:
+                self._begin("sync {}")
+            except OSError:
+                if self._boots == self._files.boots:
+                    self._inode.write_back_randomly(self._files.choices)
+                raise
+            self._inode.write_back()
 
     def write_again(self, position: int, length: int) -> None:
-        self._begin(f"write-again {{}} {length} at {position}", changes=True)
-        end = min(position + length, len(self._inode.data))
-        if end > position:
-            self._inode.touch(position, end)
+        with self._files.lock:
+            self._begin(f"write-again {{}} {length} at {position}", changes=True)
+            end = min(position + length, len(self._inode.data))
+            if end > position:
+                self._inode.touch(position, end)
 
     def close(self) -> None:
         self._boots = -1
@@ -214,11 +232,30 @@ class ShortWrite(OSError):
     """An append has to be cut short; not raised outside this module."""
 
 
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
+
+def _exclusive(
+    method: Callable[Concatenate[SimFiles, _P], _T],
+) -> Callable[Concatenate[SimFiles, _P], _T]:
+    """Hold the lock of the files during the method."""
+
+    @wraps(method)
+    def call(self: SimFiles, /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
+        with self.lock:
+            return method(self, *args, **kwargs)
+
+    return call
+
+
 class SimFiles:
     """A file system in memory, with faults on request and a log of its operations."""
 
     def __init__(self, random: Random) -> None:
         self.choices = RandomChoices(random)
+        self.lock = threading.RLock()
+        """Held by each operation, so that several threads may use the files."""
         self.root = Directory()
         self.boots = 0
         self.cold = False
@@ -235,12 +272,13 @@ class SimFiles:
         self._faults[len(self.operations) + operation] = error
 
     def fault_pending(self) -> bool:
-        """Whether a requested fault was not reached by an operation."""
+        """Whether a requested fault has not happened yet."""
         return bool(self._faults)
 
     def forget_faults(self) -> None:
         self._faults.clear()
 
+    @_exclusive
     def begin(self, what: str, path: str) -> None:
         """Log one operation, and fail if its number is due."""
         self.operations.append(what.format(path.rpartition("/")[2] or "/"))
@@ -252,6 +290,7 @@ class SimFiles:
             raise ShortWrite(errno.ENOSPC, "no space left on device", path)
         raise OSError(error, errno.errorcode[error], path)
 
+    @_exclusive
     def crash(self) -> None:
         """Lose power: keep synced data and random parts of the rest."""
         self.boots += 1
@@ -275,6 +314,7 @@ class SimFiles:
                 entry.write_back_randomly(self.choices)
                 entry.data = bytearray(entry.disk)
 
+    @_exclusive
     def open(self, path: str, *, create: bool = False, write: bool = True) -> SimFile:
         directory, name = self._parent(path)
         entry = directory.names.get(name)
@@ -289,14 +329,21 @@ class SimFiles:
             raise IsADirectoryError(errno.EISDIR, "is a directory", path)
         return SimFile(self, path, entry, write=write)
 
+    @_exclusive
     def read_bytes(self, path: str) -> bytes:
         self.begin("read {}", path)
         return bytes(self._inode(path).data)
 
+    @_exclusive
     def size(self, path: str) -> int:
         self.begin("size {}", path)
         return len(self._inode(path).data)
 
+    def room(self, path: str) -> tuple[int, int]:
+        """Without an end: full disks are drawn as faults."""
+        return 1 << 40, 1 << 40
+
+    @_exclusive
     def exists(self, path: str) -> bool:
         self.begin("exists {}", path)
         try:
@@ -305,10 +352,12 @@ class SimFiles:
             return False
         return name in directory.names
 
+    @_exclusive
     def list_dir(self, path: str) -> list[str]:
         self.begin("list {}", path)
         return sorted(self._directory(path).names)
 
+    @_exclusive
     def make_dirs(self, path: str) -> None:
         directory = self.root
         walked = ""
@@ -325,6 +374,7 @@ class SimFiles:
                 raise FileExistsError(errno.EEXIST, "not a directory", walked)
             directory = entry
 
+    @_exclusive
     def remove(self, path: str) -> None:
         self.begin("remove {}", path)
         directory, name = self._parent(path)
@@ -334,12 +384,14 @@ class SimFiles:
             _missing(path)
         directory.change(lambda names: _drop(names, name))
 
+    @_exclusive
     def remove_tree(self, path: str) -> None:
         self.begin("remove-tree {}", path)
         self._directory(path)
         directory, name = self._parent(path)
         directory.change(lambda names: _drop(names, name))
 
+    @_exclusive
     def rename(self, source: str, target: str) -> None:
         self.begin(f"rename {{}} to {target.rpartition('/')[2]}", source)
         directory, name = self._parent(source)
@@ -354,6 +406,7 @@ class SimFiles:
         directory.change(lambda names: _drop(names, name), outcome)
         other.change(lambda names: names.update({new_name: entry}), outcome)
 
+    @_exclusive
     def sync_dir(self, path: str) -> None:
         self.begin("sync-dir {}", path)
         self._directory(path).write_back()
@@ -396,7 +449,7 @@ def _drop(names: dict[str, Inode | Directory], name: str) -> None:
 
 
 def _move(names: dict[str, Inode | Directory], name: str, new_name: str) -> None:
-    """A rename whose source was lost in a crash leaves the target unchanged."""
+    """Rename an entry. If the crash lost the source, the target is unchanged."""
     if name in names:
         names[new_name] = names.pop(name)
 

@@ -11,12 +11,12 @@ from bascule.host.api import Random
 T = TypeVar("T")
 
 WORDS: Final = 1 << 32
-"""Words are below this. A probability is stored as the number of words that mean yes."""
+"""Words are below this. A probability is stored as a threshold: words below it mean yes."""
 BLOCK_BYTES: Final = 1 << 12
 
 
 def threshold(probability: float) -> int:
-    """A probability for the comparison `prng.word() < threshold`."""
+    """The threshold of a probability, for the comparison `prng.word() < threshold`."""
     return min(int(probability * WORDS), WORDS)
 
 

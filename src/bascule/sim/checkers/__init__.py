@@ -12,7 +12,13 @@ from __future__ import annotations
 
 from bascule.sim.checkers.answers import AnsweredOnce, FreshReads, TruthfulAnswers
 from bascule.sim.checkers.base import Checker, Checkers, InvariantBroken
-from bascule.sim.checkers.commits import CommitIsDurable, MatchIsDurable, Monotonic, NothingLost
+from bascule.sim.checkers.commits import (
+    CommitIsDurable,
+    MatchIsDurable,
+    Monotonic,
+    NothingLost,
+    SyncedIsOnDisk,
+)
 from bascule.sim.checkers.committed_log import CommittedLog
 from bascule.sim.checkers.disks import Disks
 from bascule.sim.checkers.elections import ElectionSafety, OneVote, PreVote
@@ -42,6 +48,7 @@ def standard_checkers() -> list[Checker]:
         AppendOnly(),
         LogMatching(),
         LeaderCompleteness(committed_log),
+        SyncedIsOnDisk(disks),
         MatchIsDurable(disks),
         AnsweredOnce(),
         TruthfulAnswers(committed_log),

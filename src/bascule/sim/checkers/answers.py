@@ -124,15 +124,15 @@ class TruthfulAnswers(Checker):
 
 
 class FreshReads(Checker):
-    """A read is allrequired only when everything that any node had committed before the request is
-    applied; a local one when its `min_index` is."""
+    """A read is answered only when the node has applied everything that any node had committed
+    before the request. A local read is answered only when its `min_index` is applied."""
 
     name = "reads see what was committed"
 
     def __init__(self, committed_log: CommittedLog) -> None:
         self._committed_log = committed_log
         self._required: dict[tuple[int, int], int] = {}
-        """(node, ticket) -> the index it must have applied."""
+        """(node, ticket) -> the index that the node must have applied."""
 
     def on_start(self, node: NodeView, restored: PersistentState) -> None:
         for gone in [ticket for ticket in self._required if ticket[0] == node.id]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from bascule.raft.effects import Role, Write
+from bascule.raft.effects import Ready, Role, Write
 from bascule.raft.messages import AnyMessage, AppendReply, SnapshotReply
 from bascule.raft.store import PersistentState
 from bascule.sim.checkers.base import Checker, InvariantBroken, NodeView
@@ -156,6 +156,37 @@ class NothingLost(Checker):
                 self.name,
                 f"of the voters {members.voters} only {having} have the last committed entry, "
                 f"{index} of term {term}, on disk",
+            )
+
+
+class SyncedIsOnDisk(Checker):
+    """What a node counts as its own part of a majority is on its disk, with the same term."""
+
+    name = "its own part is durable"
+
+    def __init__(self, disks: Disks) -> None:
+        self._disks = disks
+
+    def on_ready(self, node: NodeView, ready: Ready) -> None:
+        self._check(node)
+
+    def on_commit(self, node: NodeView, before: int, as_leader: bool) -> None:
+        self._check(node)
+
+    def _check(self, node: NodeView) -> None:
+        disk, log, index = self._disks.of(node.id), node.log, node.synced
+        if index > log.last or index > disk.last:
+            raise InvariantBroken(
+                self.name,
+                f"node {node.id} counts itself up to {index}; its log has entries up to "
+                f"{log.last}, and its disk up to {disk.last}",
+            )
+        term = log.term_at(index)
+        if term is not None and index and not disk.has(index, term):
+            raise InvariantBroken(
+                self.name,
+                f"node {node.id} counts itself up to {index}, term {term}; its disk has term "
+                f"{disk.terms.get(index)} there",
             )
 
 

@@ -1,4 +1,4 @@
-"""`Disks`: what each node's disk contains for certain, and whether a restart finds it."""
+"""`Disks`: what each node's disk is certain to contain, and whether a restart finds it."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class Disk:
 
 
 class Disks(Checker):
-    """What was synced is there after a crash: term, vote, entries and snapshot.
+    """Synced data survives a crash: term, vote, entries and snapshot.
 
     Other checkers use its record of the disks, so it is called before them.
     """

@@ -10,7 +10,7 @@ from bascule.sim.checkers.disks import Disks
 
 
 class ElectionSafety(Checker):
-    """A term has one leader, between two starts of it (thesis 3.4)."""
+    """A term has at most one leader, and that leader leads it in one life only (thesis 3.4)."""
 
     name = "election safety"
 
@@ -81,9 +81,9 @@ class PreVote(Checker):
 
     def __init__(self) -> None:
         self._granted: dict[int, dict[int, set[int]]] = {}
-        """Node -> requested term -> who granted its pre-vote. Replies may be late."""
+        """Node -> requested term -> the nodes that granted its pre-vote. Replies may be late."""
         self._forced: dict[int, int] = {}
-        """Node -> the term that its leader told it to begin."""
+        """Node -> the term that its leader requested it to begin (`TimeoutNow`)."""
         self._begun: dict[int, int] = {}
 
     def on_start(self, node: NodeView, restored: PersistentState) -> None:

@@ -1,21 +1,21 @@
-"""Linearizability of a history: whether clients saw the behaviour of a single copy of the data.
+"""Checks whether a history is linearizable: whether clients saw the behaviour of a single copy.
 
-The search is Wing and Gong's, with Lowe's cache of configurations that led nowhere, separately for
-each key (linearizability is local), as in Porcupine. A *configuration* is the set of operations
-that took effect, as a bitmask, and the resulting value. The next configuration is reached by an
-operation that was invoked before the return of every operation that has not taken effect yet.
+The algorithm is that of Wing and Gong with Lowe's cache of visited configurations, as in Porcupine.
+Each key is checked separately, since linearizability is local. A *configuration* is the set of
+operations that took effect, as a bitmask, and the resulting value. The next operation may be any
+one that was invoked before the return of every operation that has not taken effect yet.
 
 These rules keep the search small and do not change its verdict:
 
-- An operation that does not change the value and returned what it saw (a get, a failed cas) takes
-  effect as early as possible: if any order is valid, so is the one with it moved to the front.
-- Values that are no prefix of a value that was seen or expected are equivalent: appends only extend
-  them, so no later operation can distinguish them.
-- Of several operations with unknown status and the same effect, the one invoked first is tried.
+- An operation that does not change the value (a get, a failed cas) takes effect as early as
+possible: if an order is valid, the order with that operation moved to the front is valid too.
+- Values that are not a prefix of a value that was returned or expected are equivalent: appends only
+extend them, so no later operation can distinguish them.
+- Of several operations with unknown status and the same effect, only the first one is tried.
 - An operation with unknown status need not take effect, so it is tried only if another operation
-  sees its effect. Until a result requires it, it is *hidden*: meanwhile no operation may overwrite
-  its value, or produce the value that there would be without it. A get with unknown status is left
-  out.
+sees its effect. Until a result depends on it, it is *hidden*: meanwhile no operation may overwrite
+its value, or produce the value that there would be without it. Gets with unknown status are
+ignored.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from bascule.sim.checkers.history import (
 )
 
 CONFIGURATIONS_MAX: Final = 100_000
-"""A check gives up after so many configurations: a second or two of searching."""
+"""A check stops after this many configurations, which takes one to two seconds."""
 
 RegisterValue: TypeAlias = bytes | None
 
@@ -51,8 +51,8 @@ class Verdict(Enum):
 
 
 class Register:
-    """The calls on one key, prepared for the search: bit i of a mask is call i, those whose status
-    is known first, each part in the order of invocation."""
+    """The calls on one key, prepared for the search. Bit i of a mask is call i: first the calls
+    with known status, then the others, each in the order of invocation."""
 
     __slots__ = (
         "_by_return",
@@ -88,13 +88,12 @@ class Register:
         seen |= {call.operation.expected for call in self.calls}
         self._seen = sorted(value for value in seen if value is not None)
         self._unseen = max(self._seen, key=len, default=b"") + b"."
-        """Represents every value that is no prefix of one that was seen; longer than all of
-        them."""
+        """Represents all values that are not a prefix of a returned or expected value."""
         self._prefixes: dict[bytes, bytes] = {}
         self.alike = self._find_alike(unknown)
 
     def _find_alike(self, unknown: Sequence[OperationCall]) -> dict[int, int]:
-        """Bit of a call of unknown status -> mask of all that have its effect."""
+        """Bit of a call with unknown status -> mask of all such calls with the same effect."""
         masks: dict[object, int] = {}
         effects = [self._effect(call.operation) for call in unknown]
         for bit, effect in enumerate(effects, self.known):
@@ -104,13 +103,14 @@ class Register:
     def _effect(self, operation: ClientOperation) -> object:
         value = operation.value
         if operation.action is OperationKind.CAS:
-            return operation.action, operation.expected, self.named(value)
+            return operation.action, operation.expected, self.canonical(value)
         if operation.action is OperationKind.APPEND and any(value in seen for seen in self._seen):
             return operation.action, value
-        return OperationKind.PUT, self.named(value)
+        return OperationKind.PUT, self.canonical(value)
 
-    def named(self, value: RegisterValue) -> RegisterValue:
-        """`value` if it is a prefix of a seen value, else the representative of all others."""
+    def canonical(self, value: RegisterValue) -> RegisterValue:
+        """`value` if it is a prefix of a returned or expected value, else the value that stands for
+        all others."""
         if value is None:
             return None
         found = self._prefixes.get(value)
@@ -121,9 +121,9 @@ class Register:
         return found
 
     def open_at(self, done: int, first: int) -> tuple[int, int]:
-        """The calls that may take effect next, as a mask, and the position of the next return.
+        """(mask of the calls that may take effect next, position of the next return).
 
-        `first` is the position in the order of returns before which all is done.
+        All calls before position `first` in the order of returns have taken effect.
         """
         order = self._by_return
         while first < len(order) and done & order[first][1]:
@@ -134,14 +134,14 @@ class Register:
         return (open_known | open_unknown << self.known) & ~done, first
 
     def after(self, call: OperationCall, value: RegisterValue) -> tuple[bool, RegisterValue]:
-        """Whether `call` may change `value` as it answered, and to what."""
+        """(whether `call` may change `value`, given its result; the new value)."""
         operation, result = call.operation, call.result
         if operation.action is OperationKind.PUT:
-            return True, self.named(operation.value)
+            return True, self.canonical(operation.value)
         if operation.action is OperationKind.APPEND:
-            return True, self.named((value or b"") + operation.value)
+            return True, self.canonical((value or b"") + operation.value)
         if operation.action is OperationKind.CAS and operation.expected == value:
-            return result is None or result.swapped, self.named(operation.value)
+            return result is None or result.swapped, self.canonical(operation.value)
         return False, value
 
 
@@ -154,7 +154,7 @@ def bits(mask: int) -> Iterator[int]:
 
 
 def sees(call: OperationCall, value: RegisterValue) -> bool:
-    """Whether `call` leaves `value` as it is and answered what it answered."""
+    """Whether `call` does not change `value`, and its result agrees with `value`."""
     operation, result = call.operation, call.result
     if result is None:
         return False
@@ -166,7 +166,7 @@ def sees(call: OperationCall, value: RegisterValue) -> bool:
 
 
 class SearchNode:
-    """A configuration on the way of the search, and what is still to be tried from it."""
+    """A configuration on the path of the search, and the calls to be tried from it."""
 
     __slots__ = ("done", "first", "hidden", "rest", "value", "without")
 
@@ -176,9 +176,9 @@ class SearchNode:
         self.first = first
         self.rest = 0
         self.hidden = False
-        """Calls of unknown status took effect, and nobody saw it yet."""
+        """Calls with unknown status took effect, and no result depends on them yet."""
         self.without: RegisterValue = None
-        """The value that there would be without them, where hidden."""
+        """If hidden: the value without those calls."""
 
 
 class Search:
@@ -191,9 +191,9 @@ class Search:
         self._seen: set[tuple[int, RegisterValue, bool, RegisterValue]] = set()
 
     def run(self, configurations_max: int) -> Verdict:
-        """The verdict, for a key that has no value at first."""
+        """The verdict for a key without an initial value."""
         register = self._register
-        path = [self._looked(SearchNode(0, None, 0))]
+        path = [self._apply_reads(SearchNode(0, None, 0))]
         while path:
             here = path[-1]
             if here.done & register.known_mask == register.known_mask:
@@ -206,12 +206,13 @@ class Search:
             bit = (here.rest & -here.rest).bit_length() - 1
             here.rest &= ~register.alike.get(bit, 1 << bit)
             found = self._next(here, bit)
-            if found is not None and self._is_new(self._looked(found)):
+            if found is not None and self._is_new(self._apply_reads(found)):
                 path.append(found)
         return Verdict.VIOLATED
 
     def _next(self, here: SearchNode, bit: int) -> SearchNode | None:
-        """Where the call leads, unless it cannot take effect there or need not be tried."""
+        """The configuration after the call; None if it cannot take effect there or need not be
+        tried."""
         register = self._register
         call = register.calls[bit]
         may, value = register.after(call, here.value)
@@ -229,23 +230,23 @@ class Search:
             return None
         return found
 
-    def _looked(self, place: SearchNode) -> SearchNode:
-        """`place` after all that only look, and see what they saw, did so."""
+    def _apply_reads(self, node: SearchNode) -> SearchNode:
+        """`node` after all calls that do not change its value and agree with it took effect."""
         register = self._register
-        every, looking = register.calls, True
-        while looking:
-            looking = False
-            place.rest, place.first = register.open_at(place.done, place.first)
-            for bit in bits(place.rest & register.known_mask):
-                if sees(every[bit], place.value):
-                    place.done |= 1 << bit
-                    looking = True
-                    place.hidden = place.hidden and sees(every[bit], place.without)
-        return place
+        every, changed = register.calls, True
+        while changed:
+            changed = False
+            node.rest, node.first = register.open_at(node.done, node.first)
+            for bit in bits(node.rest & register.known_mask):
+                if sees(every[bit], node.value):
+                    node.done |= 1 << bit
+                    changed = True
+                    node.hidden = node.hidden and sees(every[bit], node.without)
+        return node
 
-    def _is_new(self, place: SearchNode) -> bool:
-        without = place.without if place.hidden else None
-        mark = (place.done, place.value, place.hidden, without)
+    def _is_new(self, node: SearchNode) -> bool:
+        without = node.without if node.hidden else None
+        mark = (node.done, node.value, node.hidden, without)
         if mark in self._seen:
             return False
         self._seen.add(mark)
@@ -255,12 +256,12 @@ class Search:
 def check_key(
     calls: Sequence[OperationCall], *, configurations_max: int = CONFIGURATIONS_MAX
 ) -> Verdict:
-    """Whether the calls on one key, which has no value at first, are linearizable."""
+    """Whether the calls on one key without an initial value are linearizable."""
     return Search(Register(calls)).run(configurations_max)
 
 
 class Linearizability(Checker):
-    """Reads and writes of all clients are as if each happened at one moment of its duration."""
+    """Each read and write takes effect at one moment between its invocation and its return."""
 
     name: ClassVar[str] = "linearizable reads and writes"
 
@@ -268,7 +269,7 @@ class Linearizability(Checker):
         self._history = OperationHistory()
         self._configurations_max = configurations_max
         self.undecided: list[str] = []
-        """Keys whose check was given up."""
+        """Keys whose check was stopped at the limit."""
 
     def on_invoke(self, operation: ClientOperation) -> None:
         self._history.invoke(operation)
@@ -286,7 +287,7 @@ class Linearizability(Checker):
 
 
 def shortest(calls: Sequence[OperationCall]) -> str:
-    """The calls up to the return that made the history wrong, one a line."""
+    """The calls up to the first return that makes the history wrong, one per line."""
     order = sorted((call for call in calls if call.result is not None), key=lambda c: c.returned)
     low, high = 0, len(order)
     while low < high:
@@ -296,11 +297,11 @@ def shortest(calls: Sequence[OperationCall]) -> str:
         else:
             low = middle + 1
     moment = order[low].returned if low < len(order) else NEVER
-    return "\n".join(described(call) for call in before(calls, moment)[-30:])
+    return "\n".join(describe(call) for call in before(calls, moment)[-30:])
 
 
 def before(calls: Sequence[OperationCall], moment: int) -> list[OperationCall]:
-    """The history as it was at `moment`: what had not returned is of unknown status."""
+    """The history at `moment`: calls that had not returned have unknown status."""
     return [
         call
         if call.returned <= moment
@@ -310,8 +311,8 @@ def before(calls: Sequence[OperationCall], moment: int) -> list[OperationCall]:
     ]
 
 
-def described(call: OperationCall) -> str:
-    """A call on one line."""
+def describe(call: OperationCall) -> str:
+    """A call as one line."""
     operation, result = call.operation, call.result
     ended = "unknown" if result is None else f"until {call.returned}"
     saw = ""

@@ -36,7 +36,7 @@ class ApplyOrder(Checker):
         if apply.last > self._committed_log.last:
             raise InvariantBroken(
                 self.name,
-                f"node {node_id} applies up to {apply.last}; committed is "
+                f"node {node_id} applies up to {apply.last}; the commit index is "
                 f"{self._committed_log.last}",
             )
         self._applied[node_id] = apply.last
@@ -50,7 +50,7 @@ class ApplyOrder(Checker):
                 raise InvariantBroken(
                     self.name,
                     f"node {node_id} applies {describe_entry(entry)} as number {applied}; "
-                    f"committed there is {describe_entry(known) if known else 'nothing'}",
+                    f"the committed entry there is {describe_entry(known) if known else None}",
                 )
         if applied != apply.last:
             raise InvariantBroken(

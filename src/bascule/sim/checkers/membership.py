@@ -12,7 +12,8 @@ from bascule.sim.checkers.committed_log import CommittedLog
 
 class OneChange(Checker):
     """A leader begins a change of members only when the previous change and an entry of its own
-    term are committed, and changes one member at a time."""
+    term are committed, and changes one member at a time. Entry 1 changes nothing: it has the
+    initial members."""
 
     name = "one membership change at a time"
 
@@ -36,11 +37,13 @@ class OneChange(Checker):
             before = after
 
     def _check(self, node: NodeView, before: Members, after: Members, index: int) -> None:
+        if index == 1 and (before.voters, before.learners) == (after.voters, after.learners):
+            return  # the first leader puts the initial members into the log
         if before.index > node.commit:
             raise InvariantBroken(
                 self.name,
                 f"node {node.id} changes the members at {index}, while the change at "
-                f"{before.index} is not committed: {node.commit} is",
+                f"{before.index} is not committed; the commit index is {node.commit}",
             )
         if node.log.term_at(node.commit) != node.term:
             raise InvariantBroken(
@@ -57,8 +60,8 @@ class OneChange(Checker):
 
 
 class MembersInForce(Checker):
-    """A node goes by the last change in its log: where its log is the committed one, by the members
-    committed there, also after a restart and from a snapshot."""
+    """The members in force on a node are those of the last change in its log. At a committed index
+    they are the members committed there, also after a restart and with a snapshot."""
 
     name = "members in force"
 
@@ -89,7 +92,7 @@ class MembersInForce(Checker):
         if known is None or node.commit == 0 or members.index > node.commit:
             return
         if not members.voters and node.id not in known:
-            return  # it joins, and has not come to the entry that names it
+            return  # the node is joining and has not reached the entry that adds it
         if members != known:
             raise InvariantBroken(
                 self.name,

@@ -7,7 +7,7 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from bascule.raft.effects import Write
-from bascule.raft.messages import AppendReply, ChunkReply
+from bascule.raft.messages import AppendReply, ChunkReply, RaftSnapshot
 from bascule.raft.roles.core import Core
 from bascule.raft.roles.follower import FollowerRole
 from bascule.raft.roles.leader import LeaderRole
@@ -16,6 +16,7 @@ from bascule.sim.mutants.base import Mutant, replacing
 MATCH: Final = "a match is durable"
 COMMIT: Final = "a commit is a majority's"
 LOST: Final = "no committed entry lost"
+OWN: Final = "its own part is durable"
 
 
 def _ack_before_flush(original: Any) -> Any:
@@ -74,7 +75,21 @@ def _install_before_durable(original: Any) -> Any:
     return on_chunk
 
 
+def _install_keeps_its_own_part(original: Any) -> Any:
+    def install(self: Core, snapshot: RaftSnapshot) -> None:
+        synced = self.synced
+        original(self, snapshot)
+        self.synced = max(synced, self.synced)
+
+    return install
+
+
 MUTANTS: Final = (
+    Mutant(
+        name="entries before an installed snapshot count",
+        found_by=(OWN,),
+        patch=replacing(Core, "install", _install_keeps_its_own_part),
+    ),
     Mutant(
         name="ack before flush",
         found_by=(MATCH,),
@@ -92,12 +107,12 @@ MUTANTS: Final = (
     ),
     Mutant(
         name="completion of a superseded write counts",
-        found_by=(MATCH, COMMIT),
+        found_by=(MATCH, COMMIT, OWN),
         patch=replacing(Core, "_forget_written", _superseded_write_counts),
     ),
     Mutant(
         name="snapshot installed before it is durable",
-        found_by=(MATCH, LOST),
+        found_by=(MATCH, LOST, OWN),
         patch=replacing(FollowerRole, "on_chunk", _install_before_durable),
     ),
 )

@@ -88,8 +88,8 @@ def _no_back_pressure(original: Any) -> Any:
 
 
 def _applies_from_the_snapshot_again(original: Any) -> Any:
-    def on_applied(self: Core, index: int) -> None:
-        original(self, index)
+    def on_applied(self: Core, index: int, chunks: tuple[bytes, ...] | None) -> None:
+        original(self, index, chunks)
         if index % self.config.commit_count_to_take_snapshot == 0 and index > 1:
             self.log.applied = max(index - 1, self.log.first)
 

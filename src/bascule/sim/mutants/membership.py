@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from bascule.raft.effects import ApplyDone
 from bascule.raft.membership import MemberChange, Members, encode_members
 from bascule.raft.messages import EntryKind, RaftSnapshot
 from bascule.raft.node import RaftNode
@@ -109,16 +108,13 @@ def _learners_count(original: Any) -> Any:
 
 
 def _snapshot_of_the_newest_members(original: Any) -> Any:
-    def on_applied(self: RaftNode, completion: ApplyDone) -> None:
-        core = self._core
-        core.on_applied(completion.index)
-        chunks, log = completion.chunks, core.log
-        if chunks is not None and completion.index > log.snapshot_index:
-            term = log.term_at(completion.index) or 0
-            snapshot = RaftSnapshot(completion.index, term, core.members, chunks)
-            core.persist_snapshot(snapshot, SnapshotOrigin.TAKEN)
+    def on_snapshot_taken(self: Core, index: int, chunks: tuple[bytes, ...]) -> None:
+        self.applying.on_snapshot_taken(index)
+        if index > self.log.snapshot_index:
+            snapshot = RaftSnapshot(index, self.log.term_at(index) or 0, self.members, chunks)
+            self.persist_snapshot(snapshot, SnapshotOrigin.TAKEN)
 
-    return on_applied
+    return on_snapshot_taken
 
 
 def _abandons_its_own(original: Any) -> Any:
@@ -147,7 +143,7 @@ MUTANTS: Final = (
     Mutant(
         name="snapshot of members to come",
         found_by=(AGREE,),
-        patch=replacing(RaftNode, "_on_applied", _snapshot_of_the_newest_members),
+        patch=replacing(Core, "on_snapshot_taken", _snapshot_of_the_newest_members),
     ),
     Mutant(
         name="restart forgets changes of members",

@@ -126,7 +126,22 @@ def _truncated_stays(original: Any) -> Any:
     return on_truncated
 
 
+def _lease_from_the_answer(original: Any) -> Any:
+    def count_round(self: LeaderRole) -> None:
+        rounds = len(self._unconfirmed_rounds)
+        original(self)
+        if len(self._unconfirmed_rounds) < rounds:
+            self._lease_start = self._core.now
+
+    return count_round
+
+
 MUTANTS: Final = (
+    Mutant(
+        name="lease counted from the answer",
+        found_by=(FRESH, LINEAR),
+        patch=replacing(LeaderRole, "_count_round", _lease_from_the_answer),
+    ),
     Mutant(
         name="read without a round",
         found_by=(FRESH, LINEAR),

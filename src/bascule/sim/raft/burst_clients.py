@@ -21,7 +21,7 @@ BURST_MAX: Final = 30
 
 
 class BurstClients:
-    """Sends bursts of requests."""
+    """Sends bursts of requests to a leader."""
 
     def __init__(self, clients: SimClients) -> None:
         self._clients = clients
@@ -29,19 +29,20 @@ class BurstClients:
         self._prng = clients.cluster.prng
 
     def burst(self) -> None:
-        """Send proposals, reads or both to one leader, present or replaced."""
+        """Send proposals, reads or both to one leader, current or replaced."""
         leaders = [member for member in self._cluster.up() if leads(member)]
         if leaders:
             self.send(self._prng.pick(leaders), reads=self._prng.pick((0.0, 0.2, 1.0)))
 
     def send(self, leader: SimMember, *, reads: float) -> None:
-        """Send a burst to `leader` if it is up and leads; `reads` is the share of reads."""
+        """Send a burst to `leader` if it is up and considers itself the leader; `reads` is the
+        share of reads."""
         if not leads(leader):
             return
         try:
             for _ in range(self._prng.between(1, BURST_MAX)):
                 if not leader.is_up:
-                    return  # a request made its disk fail
+                    return  # a request triggered a disk failure
                 self._send_one(leader, reads)
         except BasculeError:
             return  # it no longer leads, or has no room
@@ -51,7 +52,11 @@ class BurstClients:
         ticks = self._cluster.plan.config.election_ticks
         deadline = prng.between(1, 3 * ticks) if prng.happens(0.2) else None
         if prng.happens(reads):
-            leader.read(ReadPolicy.LINEARIZABLE, 0, deadline, self._on_answer, None)
+            leases = self._cluster.plan.config.lease_reads
+            policy = ReadPolicy.LINEARIZABLE
+            if leases and prng.happens(0.7):
+                policy = ReadPolicy.LEASE
+            leader.read(policy, 0, deadline, self._on_answer, None)
             return
         number = self._clients.next_number()
         command = KeyValueCommand(number, PUT, KEY, b"%d" % number)

@@ -1,7 +1,7 @@
-"""Simulated clients, each with one operation at a time, and a record of their results.
+"""Simulated clients: each has one operation at a time, and records the results.
 
-A client sends to the node that it considers the leader, follows hints, and retries only if it was
-answered that the operation had no effect. Without such an answer the result stays unknown, and the
+A client sends to the node that it considers the leader and follows hints. It retries only if the
+answer says that the operation had no effect. Without such an answer the result is unknown, and the
 client continues under another process number, like a restarted process.
 """
 
@@ -30,7 +30,7 @@ ACTIONS: Final = (
 OPERATION_ELECTIONS_MAX: Final = 8
 """Election timeouts after which a client gives up an operation."""
 VALUE_BYTES_MAX: Final = 120
-"""After reading a longer value a client puts a short one."""
+"""After it reads a value longer than this, a client puts a short one."""
 
 
 class SimClient:
@@ -111,7 +111,7 @@ class SimClient:
             self._cluster.loop.after(delay, self._arrive, self._operation, self._attempt)
 
     def _retry(self, leader: int | None) -> None:
-        """The request had no effect: send it to `leader`, or later to any node."""
+        """The request had no effect: send it to `leader` now, or to any node later."""
         prng = self._prng
         if leader and prng.happens(0.9):
             self._target = leader

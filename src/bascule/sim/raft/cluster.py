@@ -25,13 +25,13 @@ class Cluster:
         self.members: dict[int, SimMember] = {}
         """All machines that ever existed, by id."""
         self.views: dict[int, Members] = {}
-        """By id of a machine that is down: the members that it knew of."""
+        """By id of a machine that is down: the members of the group that it knew."""
         self.retired: set[int] = set()
         """Machines that were removed and switched off for good."""
         self.crashes = 0
 
     def start(self) -> None:
-        """StoreContents the group."""
+        """Start all initial members of the group."""
         voters = Members.of(*range(1, self.plan.nodes + 1)).voters
         learners = range(len(voters) + 1, len(voters) + 1 + self.plan.learners)
         members = Members(voters, tuple(learners))
@@ -48,6 +48,7 @@ class Cluster:
             tick=tick,
             busy=prng.below(plan.busy_max + 1),
             apply=prng.below(plan.apply_max + 1),
+            drain=prng.below(plan.drain_max + 1),
         )
         member = SimMember(self.environment, number, store, machine, self.on_disk_failed)
         self.members[number] = member
@@ -85,7 +86,7 @@ class Cluster:
         return found
 
     def all_views(self) -> list[Members]:
-        """The members as known to each machine that may become leader."""
+        """The members of the group, as each machine knows them that may become leader."""
         found = []
         for member in self.members.values():
             if not member.wrecked:
@@ -94,7 +95,7 @@ class Cluster:
         return found
 
     def survives(self, members: Members, lost: int = 0) -> bool:
-        """Whether a majority of `members` has its disks, if that of `lost` is destroyed."""
+        """Whether a majority of `members` still has intact disks if that of `lost` is destroyed."""
         whole = sum(
             1
             for voter in members.voters

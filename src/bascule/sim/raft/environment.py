@@ -51,9 +51,17 @@ class Environment:
             on_send(source, message)
             send(message)
 
+    def send_bundle(self, bundle: Bundle) -> None:
+        """Send the bundle of a machine's process."""
+        for _, message in bundle.messages:
+            self.checkers.on_send(bundle.source, message)
+        self.network.send(bundle)
 
-def through_bytes(message: AnyMessage) -> AnyMessage:
-    """A message as a peer decodes it."""
+
+def through_bytes(message: AnyMessage | Bundle) -> AnyMessage | Bundle:
+    """The message or bundle after encoding and decoding, as a peer receives it."""
+    if isinstance(message, Bundle):
+        return codec.decode(codec.encode(message))
     bundle = Bundle(
         source=message.source,
         target=message.target,

@@ -23,7 +23,7 @@ FAIL_IN_MAX: Final = 40
 
 
 class NextLeaderWatcher(Checker):
-    """Calls a function when the next leader is elected, before it sends anything."""
+    """Calls a function when the next leader is elected, before that leader sends anything."""
 
     name = "next leader"
 

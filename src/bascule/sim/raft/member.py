@@ -15,13 +15,18 @@ from bascule.raft.effects import (
     Answer,
     Apply,
     ApplyDone,
+    Completion,
     ReadPolicy,
+    Ready,
     RequestOutcome,
+    SnapshotTaken,
     Write,
     WriteDone,
 )
 from bascule.raft.membership import MemberChange
 from bascule.raft.messages import AnyMessage, EntryKind
+from bascule.raft.multi.bundle import Bundle
+from bascule.raft.multi.multi_raft import MultiRaft
 from bascule.raft.node import RaftNode
 from bascule.raft.testing.memory_store import MemoryStore
 from bascule.sim.checkers.base import InvariantBroken
@@ -31,6 +36,8 @@ from bascule.sim.raft.environment import Environment
 from bascule.sim.raft.state import CommandResult, KeyValues
 
 NEVER: Final = 1 << 62
+GROUP: Final = 1
+"""Number of the group in `MultiRaft`."""
 
 AnswerCallback: TypeAlias = "Callable[[SimMember, Answer, CommandResult | None, Any], None]"
 """Called with the member, the answer, the result of a proposal that was applied here, and the
@@ -47,6 +54,8 @@ class MachineTimings:
     """Time from an input until it processes `ready`, with all inputs that came meanwhile."""
     apply: int = 0
     """Time of the state machine for a batch."""
+    drain: int = 0
+    """Time until the snapshot of a frozen image is complete; 0: it is at once."""
 
 
 class SimMember:
@@ -54,8 +63,8 @@ class SimMember:
 
     __slots__ = (
         "_awaited", "_backlog", "_environment", "_on_disk_failed", "_origin", "_ready_scheduled",
-        "_scheduled", "_ticked", "_tickets", "disk_queue", "id", "life", "node", "paused",
-        "state", "store", "tick", "timings", "wrecked",
+        "_scheduled", "_ticked", "_tickets", "disk_queue", "id", "life", "multi_raft", "node",
+        "paused", "state", "store", "tick", "timings", "wrecked",
     )  # fmt: skip
 
     def __init__(
@@ -77,6 +86,8 @@ class SimMember:
         )
         self.node: RaftNode | None = None
         """None while the machine is down."""
+        self.multi_raft: MultiRaft | None = None
+        """What runs the node, where the plan has it so."""
         self.state = KeyValues(environment.plan.chunk_bytes)
         self.life = 0
         self.paused = False
@@ -100,6 +111,16 @@ class SimMember:
         self.node = node = RaftNode(
             self.id, environment.plan.config, restored, environment.node_random()
         )
+        config = environment.plan.config
+        self.multi_raft = None
+        if environment.plan.by_process:
+            self.multi_raft = MultiRaft(
+                self.id,
+                self.life + 1,
+                heartbeat_ticks=config.heartbeat_ticks,
+                election_ticks=config.election_ticks,
+            )
+            self.multi_raft.add(GROUP, node)
         self.state = KeyValues(environment.plan.chunk_bytes)
         self.paused = self._ready_scheduled = False
         self._origin, self._ticked, self._scheduled = environment.loop.now, 0, NEVER
@@ -143,6 +164,12 @@ class SimMember:
         ticks = (self._environment.loop.now - self._origin) // self.tick - self._ticked
         if ticks > 0:
             self._ticked += ticks
+            self._pass_ticks(ticks)
+
+    def _pass_ticks(self, ticks: int) -> None:
+        if self.multi_raft is not None:
+            self.multi_raft.tick(ticks)
+        else:
             self.node.tick(ticks)  # type: ignore[union-attr]  # called of a running node only
 
     def set_tick(self, tick: int) -> None:
@@ -158,11 +185,11 @@ class SimMember:
         """Make the clock jump ahead."""
         if self.node is not None and not self.paused:
             self._catch_up()
-            self.node.tick(ticks)
+            self._pass_ticks(ticks)
             self._process_ready()
 
     def _schedule(self, node: RaftNode) -> None:
-        due = node.due()
+        due = node.due() if self.multi_raft is None else self.multi_raft.due()
         if due is None:
             return
         when = self._origin + (self._ticked + (due or 1)) * self.tick
@@ -182,7 +209,7 @@ class SimMember:
 
     # -- input --------------------------------------------------------------------------------
 
-    def on_message(self, message: AnyMessage, _: None = None) -> None:
+    def on_message(self, message: AnyMessage | Bundle, _: None = None) -> None:
         node = self.node
         if node is None:
             return
@@ -190,12 +217,21 @@ class SimMember:
             self._backlog.append((self.on_message, message, None))
             return
         self._catch_up()
-        node.step(message)
-        self._environment.checkers.on_step(node, message)
-        if self.timings.busy:
-            self._schedule_ready(node)
-        else:
-            self._process_ready()
+        self._step(node, message)
+        self._process_soon()
+
+    def _step(self, node: RaftNode, message: AnyMessage | Bundle) -> None:
+        on_step = self._environment.checkers.on_step
+        if not isinstance(message, Bundle):
+            node.step(message)
+            on_step(node, message)
+            return
+        assert self.multi_raft is not None
+        refused = self.multi_raft.receive(message)
+        for _, error in refused:
+            raise error
+        for _, part in message.messages:
+            on_step(node, part)
 
     def propose(
         self, payload: bytes, deadline: int | None, on_answer: AnswerCallback, context: Any
@@ -254,7 +290,7 @@ class SimMember:
         assert self.node is not None
         assert not self.paused
         self._catch_up()
-        return self.node
+        return self.node if self.multi_raft is None else self.multi_raft.node(GROUP)
 
     @property
     def is_up(self) -> bool:
@@ -295,7 +331,7 @@ class SimMember:
         self._ready_scheduled = False
         node, life, checkers = self.node, self.life, self._environment.checkers
         assert node is not None
-        ready = node.ready()
+        ready = self._ready()
         while ready is not None:
             checkers.on_ready(node, ready)
             if ready.send:
@@ -311,11 +347,37 @@ class SimMember:
             if self.timings.apply:
                 self._environment.loop.after(self.timings.apply, self.on_applied, life, ready.apply)
                 break
-            node.advance(self._apply(ready.apply))
-            ready = node.ready()
+            self._advance(self._apply(ready.apply))
+            ready = self._ready()
         else:
             checkers.observe(node)
         self._schedule(node)
+
+    def _ready(self) -> Ready | None:
+        """What the node requests. The bundles of `MultiRaft` are sent here."""
+        if self.multi_raft is None:
+            assert self.node is not None
+            return self.node.ready()
+        found = self.multi_raft.ready()
+        if found is None:
+            return None
+        for bundle in found.bundles:
+            self._environment.send_bundle(bundle)
+        return Ready(
+            write=next((write for _, write in found.writes), None),
+            apply=next((apply for _, apply in found.applies), None),
+            answers=tuple(answer for _, answer in found.answers),
+            state=next((state for _, state in found.states), None),
+        )
+
+    def _advance(self, completion: Completion, then_send: tuple[AnyMessage, ...] = ()) -> None:
+        assert self.node is not None
+        if self.multi_raft is not None:
+            self.multi_raft.advance(GROUP, completion, then_send)
+            return
+        if then_send:
+            self._environment.send(self.id, then_send)
+        self.node.advance(completion)
 
     def _answer(self, answer: Answer) -> None:
         request = self._tickets.pop(answer.ticket, None)
@@ -338,8 +400,27 @@ class SimMember:
             self._backlog.append((self.on_applied, life, apply))
             return
         self._catch_up()
-        self.node.advance(self._apply(apply))
-        self._process_ready()
+        self._advance(self._apply(apply))
+        self._process_soon()
+
+    def _process_soon(self) -> None:
+        """Process `ready` together with the inputs that come until then, as a loop's turn does."""
+        if self.timings.busy:
+            assert self.node is not None
+            self._schedule_ready(self.node)
+        else:
+            self._process_ready()
+
+    def on_drained(self, life: int, taken: SnapshotTaken) -> None:
+        """The chunks of a frozen image are complete."""
+        if life != self.life or self.node is None:
+            return
+        if self.paused:
+            self._backlog.append((self.on_drained, life, taken))
+            return
+        self._catch_up()
+        self._advance(taken)
+        self._process_soon()
 
     def _apply(self, apply: Apply) -> ApplyDone:
         state, awaited = self.state, self._awaited
@@ -356,6 +437,10 @@ class SimMember:
             on_answer(self, answer, None, context)  # a snapshot replaced the result
         chunks = state.take_snapshot() if apply.take_snapshot else None
         self._environment.checkers.on_apply(self.id, apply)
+        if chunks is not None and self.timings.drain:
+            taken = SnapshotTaken(apply.last, chunks)
+            self._environment.loop.after(self.timings.drain, self.on_drained, self.life, taken)
+            chunks = None
         return ApplyDone(apply.last, chunks)
 
     # -- the disk -----------------------------------------------------------------------------
@@ -368,14 +453,11 @@ class SimMember:
         if self.paused:
             self._backlog.append((self._on_written_late, self.life, writes))
             return
-        node = self.node
-        assert node is not None
+        assert self.node is not None
         self._catch_up()
         for write in writes:
-            if write.then_send:
-                self._environment.send(self.id, write.then_send)
-        node.advance(WriteDone(writes[-1].number))
-        self._process_ready()
+            self._advance(WriteDone(write.number), write.then_send)
+        self._process_soon()
 
     def _on_written_late(self, life: int, writes: list[Write]) -> None:
         if life == self.life:

@@ -29,7 +29,7 @@ class Operator:
         """Changes known to be committed."""
 
     def change(self) -> None:
-        """Request a change of members from the leader, depending on the members that it has."""
+        """Request a change of members from the leader, chosen by the members in force there."""
         leader = self._cluster.leader()
         if leader is None:
             return
@@ -49,7 +49,7 @@ class Operator:
             return  # refused: one is under way, or there is no room
 
     def _draw(self, leader: SimMember, members: Members) -> tuple[MemberChange, int]:
-        """A change and its target; target 0 where none suits."""
+        """A change and its target; target 0 if no change is possible."""
         prng = self._prng
         promotes = self._cluster.plan.promotes
         if members.learners and prng.happens(0.2 + promotes / 2):
@@ -118,7 +118,7 @@ class Operator:
             cluster.crash(machine)
 
     def transfer(self) -> None:
-        """Ask the leader to hand over to another voter."""
+        """Request the leader to transfer leadership to another voter."""
         leader = self._cluster.leader()
         if leader is None:
             return
@@ -136,7 +136,7 @@ class Operator:
         pass
 
     def campaign(self) -> None:
-        """Have anyone stand for election."""
+        """Make a random node start an election."""
         up = self._cluster.up()
         if up:
             self._prng.pick(up).campaign()

@@ -1,8 +1,8 @@
 """`RunPlan`: what is drawn before a run: the group, its machines, and the rates of faults.
 
-Every run draws its own rates (swarm testing): a run without partitions and with many crashes
-reaches states that a run with all faults at once does not. Times scale with the heartbeat interval,
-so that the number of faults between two heartbeats does not depend on it.
+Every run draws its own rates (swarm testing): a run with many crashes and no partitions reaches
+states that a run with all kinds of faults does not. Times are proportional to the heartbeat
+interval, so the number of faults between two heartbeats does not depend on it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class InjectedFault(Enum):
     SPLIT = "split"
     """A partition into two parts."""
     ISOLATE = "isolate"
-    """One member, in both directions, or in one alone."""
+    """One member, in both directions or in one."""
     BRIDGE = "bridge"
     """Two parts with one member in common."""
     LINK = "link"
@@ -107,9 +107,13 @@ class RunPlan:
     learners: int = 0
     """Initial learners, in addition to `nodes`."""
     promotes: float = 0.8
-    """Probability that the operator promotes a learner rather than removes it."""
+    """Probability that the operator promotes a learner instead of removing it."""
     by_codec: bool = False
     """Whether messages are encoded and decoded."""
+    by_process: bool = False
+    """Whether each machine runs `MultiRaft`, as the driver does, and not a node alone."""
+    drain_max: int = 0
+    """Time from a request for a snapshot until it is complete; entries are applied meanwhile."""
 
     @property
     def beat(self) -> int:
@@ -126,6 +130,8 @@ class RunPlan:
         calm = self.calm
         trip = 2 * (calm.delay + calm.jitter) + 4 * (self.disk.sync + self.disk.sync_jitter)
         trip += 2 * (self.busy_max + self.apply_max)
+        snapshots = self.config.log_capacity // self.config.commit_count_to_take_snapshot + 2
+        trip += self.drain_max * snapshots // 100
         return 60 * self.election + 400 * trip + 10 * SECOND
 
 
@@ -178,7 +184,15 @@ def draw_plan(
         learners=prng.pick((0, 0, 0, 0, 1, 2)),
         promotes=prng.pick((0.1, 0.8, 0.8)),
         by_codec=by_codec,
+        by_process=prng.happens(0.4),
+        drain_max=_drain_max(prng, beat, config),
     )
+
+
+def _drain_max(prng: Prng, beat: int, config: RaftConfig) -> int:
+    """Long, unless every few entries need a snapshot."""
+    drawn = prng.pick((0, 0, beat, 20 * beat))
+    return drawn if config.commit_count_to_take_snapshot >= 10 else 0
 
 
 def _config(prng: Prng, election_ticks: int, heartbeat_ticks: int, *, leases: bool) -> RaftConfig:
@@ -197,7 +211,7 @@ def _config(prng: Prng, election_ticks: int, heartbeat_ticks: int, *, leases: bo
         apply_entries_max=prng.pick((1, 3, 1_000, 1_000)),
         chunk_requests_max=prng.pick((1, 2, 4)),
         reads_max=prng.pick((1, 5, 1_000, 1_000)),
-        lease_reads=leases and prng.happens(0.7),
+        lease_reads=leases and prng.happens(0.95),
         lease_margin_ticks=prng.between(2, max(2, election_ticks // 3)),
     )
 

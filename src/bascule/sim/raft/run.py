@@ -24,7 +24,7 @@ from bascule.sim.raft.plan import HeartbeatPace, draw_plan
 from bascule.sim.raft.trace import Trace
 
 CRASHED: Final = "no exception"
-"""The invariant that an exception breaks that no checker raised."""
+"""The name under which an exception is reported that no checker raised."""
 
 
 class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -199,7 +199,7 @@ class SimulationRun:
         return self._result()
 
     def _until(self, pending: Callable[[], str]) -> None:
-        """Let time pass until `pending` returns no reason to wait."""
+        """Run until `pending` returns no reason to wait, within the bound of the plan."""
         loop, plan = self.cluster.loop, self.plan
         deadline = loop.now + plan.liveness
         while reason := pending():
@@ -219,7 +219,7 @@ class SimulationRun:
         return ""
 
     def _unsettled(self) -> str:
-        """Why the members differ or still have work; empty if they are settled."""
+        """Why the members differ or still have work; empty if they do not."""
         leader = self.cluster.leader()
         if leader is None or leader.node is None:
             return "nobody leads"
