@@ -97,7 +97,7 @@ class Model:
         else:
             assert isinstance(step, SubscribeStream)
             held = streams[step.definition.id]
-            streams[step.definition.id] = replace(held, subscribed=len(held.opened))
+            streams[step.definition.id] = replace(held, subscribed=step.led)
 
 
 @given(
@@ -122,7 +122,7 @@ def test_the_node_becomes_as_the_image_says(history: list[tuple[int, str, int, b
     for id, definition in wanted.items():
         held = model.state.streams[id]
         assert held.opened == set(range(definition.partition_count))
-        assert held.subscribed == definition.partition_count
+        assert held.subscribed == set(range(definition.partition_count))
     assert model.directories == {name: d.id for name, d in model.image.streams.items()}
 
 
@@ -141,6 +141,8 @@ def test_nothing_is_subscribed_before_nats_is_connected() -> None:
 def test_a_partition_that_could_not_be_opened_is_in_the_next_plan() -> None:
     definition = StreamDefinition("a", b"1" * 16, 0, StreamConfig("a", partitions=3))
     image = apply(Image(), CreateStream(definition))
-    state = NodeState({definition.id: StreamState(definition, frozenset({0, 2}), subscribed=3)})
-    state.can_subscribe = True
-    assert plan(state, image) == (OpenPartitions(definition, (1,)), SubscribeStream(definition))
+    every = frozenset({0, 1, 2})
+    held = StreamState(definition, opened=frozenset({0, 2}), subscribed=every)
+    state = NodeState(streams={definition.id: held}, can_subscribe=True)
+    steps = (OpenPartitions(definition, (1,)), SubscribeStream(definition, every))
+    assert plan(state, image) == steps

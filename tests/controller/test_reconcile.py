@@ -10,6 +10,8 @@ from typing import Final, TypeAlias
 
 import pytest
 
+from bascule.controller.image_store import ImageStore
+from bascule.errors import DiskFull, InvalidName
 from bascule.host.real import RealRandom
 from bascule.metadata.image import Image
 from bascule.model import StreamConfig
@@ -76,7 +78,7 @@ def test_each_file_operation_of_a_decision_fails(case: str, error: int) -> None:
             refused = False
             try:
                 await decide(node)
-            except OSError:
+            except (OSError, DiskFull):
                 refused = True
             hit = not files.fault_pending()
             files.forget_faults()
@@ -116,7 +118,7 @@ def test_power_is_lost_at_each_file_operation_of_a_decision(case: str) -> None:
             files.fail(operation, errno.EIO)
             try:
                 await decide(node)
-            except OSError:
+            except (OSError, DiskFull):
                 pass
             hit = not files.fault_pending()
             files.forget_faults()
@@ -147,6 +149,8 @@ def run_on(files: SimFiles, scene: Callable[[ControlledNode], Awaitable[None]]) 
 
 def test_unknown_directories_are_put_aside_and_free_the_name() -> None:
     files = SimFiles(RealRandom(1))
+    files.make_dirs(DATA)
+    ImageStore(files, DATA).save(Image())
     files.make_dirs(f"{DATA}/streams/s/0")
     files.open(f"{DATA}/streams/s/0/note", create=True).append(b"mine")
 
@@ -173,7 +177,7 @@ def test_a_stream_is_not_created_where_an_unknown_log_cannot_be_put_aside() -> N
             files.fail(operation, errno.EIO)
             try:
                 await create(node)
-            except OSError:
+            except (OSError, DiskFull):
                 await create(node)
             hit = not files.fault_pending()
             files.forget_faults()
@@ -257,5 +261,55 @@ def test_a_request_that_is_cancelled_in_its_commit_leaves_no_gap(fails: bool) ->
         await node.settle()
         assert node.end("s") == (None if fails else 0)
         node.check_agreement()
+
+    run_on(files, scene)
+
+
+def test_a_directory_with_the_longest_name_is_put_aside() -> None:
+    files = SimFiles(RealRandom(1))
+    longest = "x" * 255
+    files.make_dirs(DATA)
+    ImageStore(files, DATA).save(Image())
+    files.make_dirs(f"{DATA}/streams/{longest}/0")
+
+    async def scene(node: ControlledNode) -> None:
+        assert files.list_dir(f"{DATA}/aside") == ["x" * 253 + ".1"]
+
+    run_on(files, scene)
+
+
+class ShortNames(SimFiles):
+    """A file system whose names have at most 143 bytes, as one of encrypted files."""
+
+    def make_dirs(self, path: str) -> None:
+        if len(path.rpartition("/")[2]) > 143:
+            raise OSError(errno.ENAMETOOLONG, "File name too long", path)
+        super().make_dirs(path)
+
+
+def test_a_name_that_the_file_system_does_not_take_is_refused() -> None:
+    files = ShortNames(RealRandom(1))
+
+    async def scene(node: ControlledNode) -> None:
+        await node.controller.create_stream("x" * 143, CONFIG)
+        with pytest.raises(InvalidName, match="144 characters are too long for the file system"):
+            await node.controller.create_stream("x" * 144, StreamConfig(subject="other"))
+        assert list(node.store.load().streams) == ["x" * 143]
+        assert files.list_dir(f"{DATA}/removed") == []
+        node.check_agreement()
+
+    run_on(files, scene)
+
+
+def test_the_longest_name_is_created_and_deleted() -> None:
+    files = SimFiles(RealRandom(1))
+
+    async def scene(node: ControlledNode) -> None:
+        for name in ("x" * 249, "_schemas"):
+            await node.controller.create_stream(name, StreamConfig(subject=name[:100]))
+            await node.publish(name, [b"1"])
+            await node.controller.delete_stream(name)
+            node.check_agreement()
+        assert files.list_dir(f"{DATA}/streams") == []
 
     run_on(files, scene)

@@ -1,10 +1,10 @@
-"""Subscriptions of a node follow its image, whatever NATS refuses or does not answer."""
+"""The subscriptions of a node follow its image, also after refusals and errors of NATS."""
 
 from __future__ import annotations
 
 import asyncio
 import errno
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 
 import pytest
 
@@ -18,7 +18,7 @@ from support.controlled_node import ControlledNode
 
 
 class FakeIngest:
-    """Keeps what it is asked for; refuses the subjects in `denied`."""
+    """Records the subscriptions; refuses the subjects in `denied`."""
 
     def __init__(self) -> None:
         self.denied: set[str] = set()
@@ -26,11 +26,13 @@ class FakeIngest:
         """Stream -> partitions."""
         self.unsubscribe_error: Exception | None = None
 
-    async def subscribe(self, streams: Sequence[Sequence[Replica]]) -> Mapping[bytes, NatsRefused]:
+    async def subscribe(
+        self, streams: Sequence[tuple[Sequence[Replica], Collection[int]]]
+    ) -> Mapping[bytes, NatsRefused]:
         found = {}
-        for replicas in streams:
+        for replicas, led in streams:
             definition = replicas[0].definition
-            self.subscribed[definition.name] = len(replicas)
+            self.subscribed[definition.name] = len(led)
             if definition.config.subject in self.denied:
                 found[definition.id] = NatsRefused("denied")
         return found
@@ -119,5 +121,28 @@ def test_reconciliation_that_ends_with_an_error_is_tried_again() -> None:
         await node.settle()
         assert ingest.subscribed == {}
         node.check_agreement()
+
+    run(scenario)
+
+
+def test_an_alteration_whose_subscription_is_refused_is_stored_and_reported() -> None:
+    async def scenario(node: ControlledNode, ingest: FakeIngest) -> None:
+        await node.controller.attach(ingest, None)
+        await node.controller.create_stream("a", StreamConfig(subject="a"))
+        ingest.denied = {"a"}
+        with pytest.raises(NatsRefused):
+            await node.controller.alter_stream("a", {"partitions": 2})
+        assert node.store.load().streams["a"].partition_count == 2
+        assert ingest.subscribed == {"a": 2}
+
+    run(scenario)
+
+
+def test_a_deleted_stream_is_not_subscribed() -> None:
+    async def scenario(node: ControlledNode, ingest: FakeIngest) -> None:
+        await node.controller.attach(ingest, None)
+        await node.controller.create_stream("a", StreamConfig(subject="a"))
+        await node.controller.delete_stream("a")
+        assert ingest.subscribed == {}
 
     run(scenario)

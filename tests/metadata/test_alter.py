@@ -1,4 +1,4 @@
-"""Altering, pausing and the rules that span settings."""
+"""Altering and pausing streams, and rules that concern several settings."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def image_of(config: StreamConfig = FLIGHTS, name: str = "flights") -> Image:
     return apply(Image(), command)
 
 
-def test_only_what_is_named_changes() -> None:
+def test_only_the_named_settings_change() -> None:
     image = image_of()
     command = alter_stream(image, "flights", {"retention_ms_max": DAY, "partitions": 8})
     assert command == AlterStream(
@@ -54,18 +54,18 @@ def test_only_what_is_named_changes() -> None:
     assert image.streams["flights"].config == FLIGHTS, "the image before stays as it was"
 
 
-def test_words_are_those_of_the_api() -> None:
+def test_values_are_those_of_the_api() -> None:
     changes = {"compression": "zstd", "cleanup": ["compact", "delete"], "discard": "new"}
     command = alter_stream(image_of(), "flights", changes)
     assert isinstance(command, AlterStream)
     assert command.config.cleanup == (Cleanup.DELETE, Cleanup.COMPACT)
     with pytest.raises(ConfigError, match="'often' is not a valid SyncPolicy"):
         alter_stream(image_of(), "flights", {"sync": "often"})
-    with pytest.raises(ConfigError, match="retention is no setting of a stream"):
+    with pytest.raises(ConfigError, match="retention is not a setting of a stream"):
         alter_stream(image_of(), "flights", {"retention": 1})
 
 
-def test_an_alteration_that_changes_nothing_is_fulfilled() -> None:
+def test_an_alteration_without_changes_returns_the_definition() -> None:
     image = image_of()
     for changes in ({}, {"partitions": 4}, {"cleanup": ["delete"]}, {"subject": "flights.>"}):
         assert alter_stream(image, "flights", changes) == Existing(image.streams["flights"])
@@ -81,7 +81,7 @@ def test_an_alteration_that_changes_nothing_is_fulfilled() -> None:
         ({"partitions": 3}, "partitions", "is 4 and cannot become 3: partitions can only be"),
     ],
 )
-def test_what_is_fixed_at_creation(changes: dict[str, Any], field: str, says: str) -> None:
+def test_settings_fixed_at_creation(changes: dict[str, Any], field: str, says: str) -> None:
     with pytest.raises(CannotAlter, match=says) as caught:
         alter_stream(image_of(), "flights", changes)
     assert caught.value.field == field
@@ -105,14 +105,14 @@ def test_what_is_fixed_at_creation(changes: dict[str, Any], field: str, says: st
         (
             {"cleanup": ("compact",), "discard": "new", "retention_ms_max": 1},
             "retention_ms_max",
-            "compact alone",
+            "compact only",
         ),
         (
             {"cleanup": ("compact",), "retention_after": "lake"},
             "retention_after",
             "or leave it empty",
         ),
-        ({"retention_after": "a lake"}, "retention_after", "holds ' ' at position 1"),
+        ({"retention_after": "a lake"}, "retention_after", "has ' ' at position 1"),
         ({"retention_after": "x" * 201}, "retention_after", "201 characters long"),
         ({"partitions": 0}, "partitions", "between 1 and 1024, got 0"),
         ({"partitions": 1025}, "partitions", "between 1 and 1024, got 1025"),
@@ -121,7 +121,7 @@ def test_what_is_fixed_at_creation(changes: dict[str, Any], field: str, says: st
         ({"rate_bytes_max": -1}, "rate_bytes_max", "at least 0, got -1"),
     ],
 )
-def test_settings_that_cannot_be(settings: dict[str, Any], field: str, says: str) -> None:
+def test_invalid_settings(settings: dict[str, Any], field: str, says: str) -> None:
     """The same at creation and at an alteration."""
     with pytest.raises(ConfigError, match=says) as caught:
         alter_stream(image_of(), "flights", settings)
@@ -139,11 +139,11 @@ def test_settings_that_cannot_be(settings: dict[str, Any], field: str, says: str
         {"cleanup": ("compact", "delete"), "retention_ms_max": 1, "retention_after": "lake-2"},
     ],
 )
-def test_settings_that_may_be(settings: dict[str, Any]) -> None:
+def test_valid_settings(settings: dict[str, Any]) -> None:
     assert isinstance(alter_stream(image_of(), "flights", settings), AlterStream)
 
 
-def test_pausing_and_resuming_are_decided_once() -> None:
+def test_pausing_and_resuming_twice_changes_nothing() -> None:
     image = image_of()
     assert resume_stream(image, "flights") == Existing(image.streams["flights"])
     pause = pause_stream(image, "flights")
@@ -156,7 +156,7 @@ def test_pausing_and_resuming_are_decided_once() -> None:
     assert apply(paused, resume) == image
 
 
-def test_nothing_is_decided_on_streams_that_do_not_exist() -> None:
+def test_unknown_streams_are_refused() -> None:
     with pytest.raises(UnknownStream):
         alter_stream(Image(), "nobody", {})
     for decide in (pause_stream, resume_stream, delete_stream, check_purge):
@@ -164,11 +164,11 @@ def test_nothing_is_decided_on_streams_that_do_not_exist() -> None:
             decide(Image(), "nobody")
 
 
-def test_the_node_s_own_streams_are_its_own() -> None:
-    with pytest.raises(InvalidName, match="must start with a letter or a digit"):
+def test_internal_streams_are_protected() -> None:
+    with pytest.raises(InvalidName, match="it is reserved for the node"):
         create_stream(Image(), "_offsets", FLIGHTS, id=b"i" * 16, now_ms=0)
     image = image_of(name="_offsets")
-    with pytest.raises(InternalStream, match="kept by the node itself and cannot be altered"):
+    with pytest.raises(InternalStream, match="is internal to the node and cannot be altered"):
         alter_stream(image, "_offsets", {"retention_ms_max": 1})
     for decide in (pause_stream, resume_stream, delete_stream, check_purge):
         with pytest.raises(InternalStream):
@@ -178,7 +178,7 @@ def test_the_node_s_own_streams_are_its_own() -> None:
     assert delete_stream(image, "_offsets", internal=True).name == "_offsets"
 
 
-def test_a_purge_names_a_partition_that_is_there() -> None:
+def test_a_purge_of_an_unknown_partition_is_refused() -> None:
     image = image_of()
     assert check_purge(image, "flights", partition=3) == image.streams["flights"]
     for partition in (-1, 4):
@@ -186,7 +186,7 @@ def test_a_purge_names_a_partition_that_is_there() -> None:
             check_purge(image, "flights", partition=partition)
 
 
-def test_late_commands_miss_the_successor() -> None:
+def test_late_commands_do_not_change_a_newer_stream() -> None:
     image = image_of()
     late = [
         alter_stream(image, "flights", {"partitions": 9}),
@@ -210,7 +210,7 @@ INTEGERS = [item.name for item in fields(StreamConfig) if item.type == "int"]
 
 
 @given(st.dictionaries(st.sampled_from(INTEGERS), st.integers(-(1 << 70), 1 << 70), max_size=4))
-def test_any_numbers_are_taken_or_refused_by_name(changes: dict[str, int]) -> None:
+def test_any_number_is_accepted_or_refused_by_name(changes: dict[str, int]) -> None:
     image = image_of()
     try:
         decided = alter_stream(image, "flights", changes)
@@ -223,7 +223,7 @@ def test_any_numbers_are_taken_or_refused_by_name(changes: dict[str, int]) -> No
 
 
 @given(st.dictionaries(st.sampled_from([*IMMUTABLE, "partitions"]), plain_values, max_size=3))
-def test_what_is_fixed_stays_whatever_is_asked(changes: dict[str, Any]) -> None:
+def test_fixed_settings_never_change(changes: dict[str, Any]) -> None:
     image = image_of()
     numbers = changes.get("partitions", 1)
     if not isinstance(numbers, int):

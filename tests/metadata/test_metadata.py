@@ -1,4 +1,4 @@
-"""Decisions on streams, their application, and the file that keeps them."""
+"""Decisions on streams, the application of commands, and the image file."""
 
 from __future__ import annotations
 
@@ -30,6 +30,7 @@ from bascule.metadata.commands import (
     ResumeStream,
 )
 from bascule.metadata.controller import (
+    RECORD_HEADERS_BEFORE,
     Existing,
     check_config,
     check_stream_name,
@@ -43,6 +44,7 @@ from bascule.model import (
     Discard,
     KeyFrom,
     PartitionBy,
+    RecordHeader,
     StreamConfig,
     StreamDefinition,
     SyncPolicy,
@@ -58,7 +60,7 @@ def created(image: Image, name: str, config: StreamConfig = FLIGHTS, *, number: 
     return apply(image, command)
 
 
-def test_a_new_stream_is_created_as_asked() -> None:
+def test_a_stream_is_created_as_requested() -> None:
     command = create_stream(EMPTY, "flights", FLIGHTS, id=b"i" * 16, now_ms=5)
     definition = StreamDefinition(name="flights", id=b"i" * 16, created_ms=5, config=FLIGHTS)
     assert command == CreateStream(definition)
@@ -66,13 +68,13 @@ def test_a_new_stream_is_created_as_asked() -> None:
     assert EMPTY.streams == {}
 
 
-def test_the_same_creation_again_finds_what_exists() -> None:
+def test_a_repeated_creation_returns_the_existing_stream() -> None:
     image = created(EMPTY, "flights")
     again = create_stream(image, "flights", FLIGHTS, id=b"j" * 16, now_ms=9)
     assert again == Existing(image.streams["flights"])
 
 
-def test_another_configuration_is_refused_with_both_shown() -> None:
+def test_another_configuration_is_refused_with_the_differences() -> None:
     image = created(EMPTY, "flights")
     asked = replace(FLIGHTS, subject="other.>", sync=SyncPolicy.NEVER)
     with pytest.raises(StreamConflict) as caught:
@@ -84,7 +86,7 @@ def test_another_configuration_is_refused_with_both_shown() -> None:
     assert "'flights.>', asked for 'other.>'" in str(caught.value)
 
 
-def test_deletion_and_creation_again_give_another_id() -> None:
+def test_a_recreated_stream_has_another_id() -> None:
     image = created(EMPTY, "flights", number=1)
     late = delete_stream(image, "flights")
     image = created(apply(image, late), "flights", number=2)
@@ -93,8 +95,10 @@ def test_deletion_and_creation_again_give_another_id() -> None:
         delete_stream(image, "nobody")
 
 
-@pytest.mark.parametrize("name", ["a", "flights", "a.b-c_d.9", "9", "x" * 200])
-def test_good_names(name: str) -> None:
+@pytest.mark.parametrize(
+    "name", ["a", "flights", "a.b-c_d.9", "9", "x" * 249, "_", "_schemas", "__x", "_offset"]
+)
+def test_valid_names(name: str) -> None:
     check_stream_name(name)
 
 
@@ -105,20 +109,22 @@ def test_good_names(name: str) -> None:
         ".",
         "..",
         ".a",
-        "_a",
         "-a",
+        "_offsets",
+        "_bascule",
+        "_bascule.x",
         "a/b",
         "../a",
         "a b",
         "a\0",
         "ä",
         "a\n",
-        "x" * 201,
+        "x" * 250,
         "a*",
         ">",
     ],
 )
-def test_bad_names(name: str) -> None:
+def test_invalid_names(name: str) -> None:
     with pytest.raises(InvalidName):
         check_stream_name(name)
 
@@ -137,7 +143,7 @@ def test_values_out_of_range(change: dict[str, int], expected: str) -> None:
     assert str(caught.value) == expected
 
 
-def test_bad_subjects_and_groups_are_refused() -> None:
+def test_invalid_subjects_and_groups_are_refused() -> None:
     for config in (StreamConfig(subject="a..b"), StreamConfig(subject="a", group="two words")):
         with pytest.raises(InvalidName):
             create_stream(EMPTY, "a", config, id=b"i" * 16, now_ms=0)
@@ -169,6 +175,8 @@ configs = st.builds(
     dedupe_window_ms=st.integers(0, 1 << 40),
     rate_messages_max=st.integers(0, 1 << 40),
     read_only=st.booleans(),
+    acks=st.booleans(),
+    shared=st.booleans(),
 )
 
 
@@ -210,7 +218,7 @@ commands = st.lists(definitions, max_size=4).flatmap(
 
 
 @given(commands)
-def test_the_file_holds_the_image(history: list[Command]) -> None:
+def test_an_image_is_decoded_as_encoded(history: list[Command]) -> None:
     image = EMPTY
     for command in history:
         image = apply(apply(image, command), command)
@@ -220,7 +228,7 @@ def test_the_file_holds_the_image(history: list[Command]) -> None:
 
 
 @given(commands)
-def test_apply_agrees_with_a_plain_dictionary(history: list[Command]) -> None:
+def test_apply_agrees_with_a_model(history: list[Command]) -> None:
     image, plain = EMPTY, {}
     for command in history:
         image = apply(image, command)
@@ -238,7 +246,7 @@ def test_apply_agrees_with_a_plain_dictionary(history: list[Command]) -> None:
     assert dict(image.streams) == plain
 
 
-def test_every_flipped_bit_is_seen() -> None:
+def test_every_flipped_bit_is_found() -> None:
     image = created(EMPTY, "flights")
     data = encode_image(image)
     for position in range(len(data)):
@@ -261,7 +269,7 @@ def test_errors_of_the_file() -> None:
         decode_image(json.dumps(newer).encode(), "m.json")
 
 
-def test_a_file_without_the_newer_settings_gets_their_defaults() -> None:
+def test_missing_newer_settings_get_their_defaults() -> None:
     image = created(EMPTY, "flights")
     document = json.loads(encode_image(image))
     stream = document["image"]["streams"][0]
@@ -270,10 +278,30 @@ def test_a_file_without_the_newer_settings_gets_their_defaults() -> None:
         del stream["config"][name]
     canonical = json.dumps(document["image"], sort_keys=True, separators=(",", ":")).encode()
     document["crc32c"] = f"{crc32c(canonical):08x}"
-    assert decode_image(json.dumps(document).encode(), "m.json") == image
+    (decoded,) = decode_image(json.dumps(document).encode(), "m.json").streams.values()
+    (made,) = image.streams.values()
+    # An older stream keeps the record headers that it had.
+    assert decoded == replace(
+        made, config=replace(made.config, record_headers=("subject", "reply"))
+    )
 
 
-def test_a_cluster_id_is_read_back_or_refused() -> None:
+def test_a_stream_from_before_record_headers_was_a_setting_is_equal_to_a_new_one() -> None:
+    config = StreamConfig(subject="flights")
+    before = replace(config, record_headers=RECORD_HEADERS_BEFORE)
+    image = apply(EMPTY, create_stream(EMPTY, "flights", before, id=b"i" * 16, now_ms=1))
+    found = create_stream(image, "flights", config, id=b"j" * 16, now_ms=2)
+    assert found == Existing(image.streams["flights"])
+    reply = replace(config, record_headers=(RecordHeader.REPLY,))
+    with pytest.raises(StreamConflict) as refused:
+        create_stream(image, "flights", reply, id=b"j" * 16, now_ms=2)
+    assert refused.value.differences == {"record_headers": (("subject", "reply"), ("reply",))}
+    image = apply(EMPTY, create_stream(EMPTY, "flights", reply, id=b"i" * 16, now_ms=1))
+    with pytest.raises(StreamConflict):
+        create_stream(image, "flights", config, id=b"j" * 16, now_ms=2)
+
+
+def test_a_cluster_id_is_decoded_or_refused() -> None:
     data = codec.encode_cluster_id("5f" * 12)
     assert codec.decode_cluster_id(data, "/d/node.json") == "5f" * 12
     for at in range(len(data)):
@@ -283,7 +311,21 @@ def test_a_cluster_id_is_read_back_or_refused() -> None:
                 assert codec.decode_cluster_id(flipped, "/d/node.json") == "5f" * 12
             except CorruptData as damage:
                 assert damage.file == "/d/node.json"
-                assert "put back a copy" in str(damage)
+                assert "restore the file from a copy" in str(damage)
         if at < len(data) - 1:
             with pytest.raises(CorruptData):
                 codec.decode_cluster_id(data[:at], "/d/node.json")
+
+
+@pytest.mark.parametrize(("setting", "default"), [("acks", True), ("shared", False)])
+def test_an_image_from_before_a_setting_existed_has_its_default(
+    setting: str, default: bool
+) -> None:
+    other = StreamConfig("s", **{setting: not default})  # type: ignore[arg-type]
+    definition = StreamDefinition("s", b"i" * 16, 0, other)
+    document = json.loads(encode_image(Image({"s": definition})))
+    del document["image"]["streams"][0]["config"][setting]
+    canonical = json.dumps(document["image"], sort_keys=True, separators=(",", ":"))
+    document["crc32c"] = f"{crc32c(canonical.encode()):08x}"
+    loaded = decode_image(json.dumps(document).encode(), "metadata.json")
+    assert getattr(loaded.streams["s"].config, setting) is default

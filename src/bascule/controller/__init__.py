@@ -6,6 +6,7 @@
             -> image_store   persists the image: the decision is committed now
             -> plan          derives the steps from the node's state to the image; pure
             -> reconciler    carries them out: open, configure, subscribe, close, remove
+            -> announcer     tells the streams of the image to other nodes on the same NATS
 
 Promises: a request has no effect before its image is on the disk. A step that fails after that is
 tried again, with the next command and by a timer, until the node's state matches the image. Steps

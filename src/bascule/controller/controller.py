@@ -5,19 +5,36 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Final, Protocol
 
 from bascule.controller.directories import StreamDirectories
 from bascule.controller.image_store import ImageStore
 from bascule.controller.reconciler import RaiseMaxPayload, Reconciler, Subscriber
-from bascule.errors import BasculeError, Broken, PartitionFailed, UnknownStream
+from bascule.controller.repair import keep_readable, replace_log
+from bascule.errors import (
+    BasculeError,
+    Broken,
+    DiskFull,
+    PartitionFailed,
+    UnknownPartition,
+    UnknownStream,
+)
 from bascule.host.api import Clock, Random
 from bascule.metadata import controller
 from bascule.metadata.apply import apply
 from bascule.metadata.commands import Command, ForgetDeletions
 from bascule.metadata.controller import STREAM_ID_BYTES, Existing
 from bascule.metadata.image import Image
-from bascule.model import StreamConfig, StreamDefinition, StreamInfo
+from bascule.model import (
+    DuplicateStream,
+    RepairedPartition,
+    StreamConfig,
+    StreamDefinition,
+    StreamInfo,
+)
+from bascule.replica.disk_reserve import DiskReserve
+from bascule.replica.maintenance.purging import purge
 from bascule.replica.partition import Partition
 from bascule.replica.partitions import Partitions
 from bascule.wire.nats import NatsRefused
@@ -29,12 +46,20 @@ RETRY_SECONDS_MAX: Final = 30.0
 """Pause before reconciliation is repeated; it doubles from the minimum to the maximum."""
 
 
+class StreamAnnouncer(Protocol):
+    """What other clusters are told of this node's streams; see `announcer`."""
+
+    def on_streams(self, definitions: Mapping[str, StreamDefinition]) -> None: ...
+    def duplicates(self, name: str) -> tuple[DuplicateStream, ...]: ...
+
+
 class CommittedOffsets(Protocol):
     """The part of the committed offsets that a deletion needs; see `groups`."""
 
     async def remove(
         self, *, consumer: str | None, stream: str | None, partition: int | None = None
     ) -> object: ...
+    async def largest(self, stream: str, partition: int) -> int: ...
 
 
 class Controller:
@@ -47,13 +72,17 @@ class Controller:
         *,
         store: ImageStore,
         directories: StreamDirectories,
+        reserve: DiskReserve,
         clock: Clock,
         random: Random,
+        node_id: int = 1,
     ) -> None:
+        self._node_id = node_id
         self._partitions = partitions
         self._reconciler = reconciler
         self._store = store
         self._directories = directories
+        self._reserve = reserve
         self._clock = clock
         self._random = random
         self._image = Image()
@@ -63,6 +92,7 @@ class Controller:
         self._retry_soon = asyncio.Event()
         self._subscriber: Subscriber | None = None
         self._offsets: CommittedOffsets | None = None
+        self._announcer: StreamAnnouncer | None = None
 
     async def open(self) -> None:
         """Load the image and open the partitions of all streams.
@@ -94,6 +124,11 @@ class Controller:
     def attach_offsets(self, offsets: CommittedOffsets) -> None:
         """Remove the committed offsets of a stream with it from now on."""
         self._offsets = offsets
+
+    def attach_announcer(self, announcer: StreamAnnouncer) -> None:
+        """Announce the streams of the image, now and whenever it changes."""
+        self._announcer = announcer
+        announcer.on_streams(self._image.streams)
 
     async def run(self) -> None:
         """Repeat the reconciliation after failures. Runs until cancelled."""
@@ -128,7 +163,7 @@ class Controller:
         """Create a stream; the second value says whether this call created it.
 
         Messages published after the return are stored. `internal` is for the node's own streams,
-        whose names start with an underscore. The stream is deleted again where the NATS server
+        whose names are reserved. The stream is deleted again where the NATS server
         refuses the subscription or does not confirm it.
 
         Raises: InvalidName, ConfigError, StreamConflict, NatsRefused, Broken, OSError.
@@ -146,8 +181,10 @@ class Controller:
                 return decision.definition, False
             definition = decision.definition
             deletions = self._image.deletions
-            await asyncio.to_thread(self._directories.free_name, name, deletions)
-            await self._commit(decision)
+            await asyncio.to_thread(
+                self._reserve.check, self._directories.free_name, name, deletions
+            )
+            await self._commit(decision, makes_room=False)
             error = (await self._reconcile()).get(definition.id)
             if isinstance(error, (NatsRefused, Broken)):
                 await self._commit(controller.delete_stream(self._image, name, internal=True))
@@ -229,7 +266,9 @@ class Controller:
                 raise PartitionFailed(name, partition or 0, "it is not open yet")
             chosen = partitions if partition is None else (partitions[partition],)
             for each in chosen:
-                await asyncio.to_thread(each.purge, to_offset=to_offset, before_ms=before_ms)
+                await asyncio.to_thread(
+                    self._reserve.run, purge, each, to_offset=to_offset, before_ms=before_ms
+                )
                 self._partitions.notify_watchers(each)
         info = self.stream_info(name)
         log.info(
@@ -238,28 +277,141 @@ class Controller:
         )
         return info
 
+    async def repair_stream(
+        self, name: str, *, partition: int | None, accept_loss: bool
+    ) -> list[RepairedPartition]:
+        """Open the failed partitions of a stream again; `partition` None: all of them.
+
+        With `accept_loss` a damaged log ends before its first damage. Where nothing can be kept, or
+        the files are missing, an empty log begins at the largest offset that a consumer has
+        committed, so that no offset that it has processed gets another record.
+
+        Raises: UnknownStream, UnknownPartition, OSError.
+        """
+        async with self._deciding:
+            definition = self._image.streams.get(name)
+            if definition is None:
+                raise UnknownStream(name)
+            if partition is not None and not 0 <= partition < definition.partition_count:
+                raise UnknownPartition(name, partition, definition.partition_count)
+            before = self._failed(definition, partition)
+            await self._reopen(definition, before)
+        # Without the lock: reading a large log takes minutes.
+        await self._reconciler.verify(definition, before)
+        moved: dict[int, str | None] = {}
+        if accept_loss:
+            async with self._deciding:
+                if self._image.streams.get(name) != definition:
+                    raise UnknownStream(name)
+                lost = self._failed(definition, partition)
+                moved.update(await self._repair_logs(definition, lost, keep=True))
+                # Salvage may not help, where a directory is another stream's for example.
+                lost = self._failed(definition, partition)
+                moved.update(await self._repair_logs(definition, lost, keep=False))
+        return [
+            _repaired(definition, self._partitions, failed, moved.get(index))
+            for index, failed in before.items()
+        ]
+
+    def _failed(self, definition: StreamDefinition, index: int | None) -> dict[int, Partition]:
+        found = self._partitions.stream_by_id(definition.id) or ()
+        return {
+            each.index: each
+            for each in found
+            if each.failure is not None and index in (None, each.index)
+        }
+
+    async def _reopen(
+        self, definition: StreamDefinition, partitions: Mapping[int, Partition]
+    ) -> None:
+        if partitions:
+            await self._reconciler.let_go(definition, partitions)
+            await self._reconcile()
+
+    async def _repair_logs(
+        self, definition: StreamDefinition, lost: Mapping[int, Partition], *, keep: bool
+    ) -> dict[int, str | None]:
+        """Open failed partitions again, each with what can be kept of its log, or empty.
+
+        Returns where the old directories of those that are empty are; see `replace_log`.
+        """
+        moved: dict[int, str | None] = {}
+        if not lost:
+            return moved
+        await self._reconciler.let_go(definition, lost)
+        for index, failed in lost.items():
+            if not keep or not await asyncio.to_thread(
+                keep_readable, self._directories, self._clock, definition, index
+            ):
+                moved[index] = await self._give_up(definition, failed)
+        await self._reconcile()
+        return moved
+
+    async def _give_up(self, definition: StreamDefinition, failed: Partition) -> str | None:
+        start_offset = failed.committed_offset
+        if self._offsets is not None:
+            committed = await self._offsets.largest(definition.name, failed.index)
+            start_offset = max(start_offset, committed)
+        return await asyncio.to_thread(
+            replace_log,
+            self._directories,
+            self._clock,
+            definition,
+            failed.index,
+            start_offset=start_offset,
+        )
+
     def stream_info(self, name: str) -> StreamInfo:
         """Raises: UnknownStream."""
         partitions = self._partitions.stream(name)
         if partitions is None:
             raise UnknownStream(name)
-        return _info(partitions, self._refusals())
+        info = self._info(partitions, self._refusals())
+        return replace(info, overlaps=self._partitions.overlaps(info.definition))
+
+    async def describe(self, name: str) -> StreamInfo:
+        """Raises: UnknownStream."""
+        return self.stream_info(name)
+
+    async def describe_all(self) -> list[StreamInfo]:
+        return self.stream_infos()
 
     def stream_infos(self) -> list[StreamInfo]:
         refusals = self._refusals()
-        return [_info(partitions, refusals) for partitions in self._partitions.streams().values()]
+        streams = self._partitions.streams().values()
+        return [self._info(partitions, refusals) for partitions in streams]
+
+    def _info(self, partitions: tuple[Partition, ...], refusals: Mapping[str, str]) -> StreamInfo:
+        definition = partitions[0].definition
+        name, announcer = definition.name, self._announcer
+        here = (self._node_id,)
+        infos = tuple(
+            replace(each.info(), leader=self._node_id, replicas=here, isr=here)
+            for each in partitions
+        )
+        return StreamInfo(
+            definition,
+            infos,
+            refusal=refusals.get(name),
+            duplicates=() if announcer is None else announcer.duplicates(name),
+        )
 
     def _refusals(self) -> dict[str, str]:
         return {} if self._subscriber is None else self._subscriber.refusals()
 
-    async def _commit(self, command: Command) -> None:
-        """Persist the image after `command`, then use it. Raises: OSError; the old one stays."""
+    async def _commit(self, command: Command, *, makes_room: bool = True) -> None:
+        """Persist the image after `command`, then use it.
+
+        A command that `makes_room`, or may be a step towards it, may use the disk reserve.
+        Raises: DiskFull, OSError; the old one stays.
+        """
         image = self._image
         removed = tuple(id for id in self._reconciler.state.removed if id in image.deletions)
         if removed:
             image = apply(image, ForgetDeletions(removed))
         image = apply(image, command)
-        saving = asyncio.ensure_future(asyncio.to_thread(self._store.save, image))
+        write = self._reserve.run if makes_room else self._reserve.check
+        saving = asyncio.ensure_future(asyncio.to_thread(write, self._store.save, image))
         try:
             await asyncio.shield(saving)
         except asyncio.CancelledError:
@@ -271,7 +423,7 @@ class Controller:
                 self._is_stored = False
             self._retry_soon.set()
             raise
-        except OSError:
+        except (OSError, DiskFull):
             # The new file may be in place nevertheless: see `replace_file`.
             self._is_stored = False
             self._retry_soon.set()
@@ -280,13 +432,15 @@ class Controller:
 
     def _use(self, image: Image, forgotten: tuple[bytes, ...]) -> None:
         self._image, self._is_stored = image, True
+        if self._announcer is not None:
+            self._announcer.on_streams(image.streams)
         self._reconciler.forget_deletions(forgotten)
 
     async def _store_again(self) -> None:
         """Store the current image again after a failed commit."""
         try:
-            await asyncio.to_thread(self._store.save, self._image)
-        except OSError as error:
+            await asyncio.to_thread(self._reserve.run, self._store.save, self._image)
+        except (OSError, DiskFull) as error:
             log.warning("image not stored; it is tried again", extra={"error": str(error)})
         else:
             self._is_stored = True
@@ -306,10 +460,15 @@ class Controller:
         return failures
 
 
-def _info(partitions: tuple[Partition, ...], refusals: Mapping[str, str]) -> StreamInfo:
-    definition = partitions[0].definition
-    return StreamInfo(
-        definition,
-        tuple(partition.info() for partition in partitions),
-        refusal=refusals.get(definition.name),
+def _repaired(
+    definition: StreamDefinition, partitions: Partitions, failed: Partition, moved_to: str | None
+) -> RepairedPartition:
+    now = (partitions.stream_by_id(definition.id) or ())[failed.index].info()
+    return RepairedPartition(
+        partition=failed.index,
+        failure_before=str(failed.failure),
+        failure=now.failure,
+        start_offset=now.start_offset,
+        end_offset=now.end_offset,
+        moved_to=moved_to,
     )

@@ -5,17 +5,20 @@
     <data>/layout.json            the version of this layout
     <data>/streams/<name>/<n>/    partition n of a stream; its identity file says of which stream
     <data>/removed/<stream id>/   data of a deleted stream, about to be removed
-    <data>/aside/<name>.<n>/      a directory found in streams/ that belonged to no known stream
+    <data>/aside/<name>.<k>/      a directory found in streams/ that belonged to no known stream
+    <data>/aside/<name>-<n>.<k>/  a partition whose records were given up by a repair
+    <data>/held-partitions        see `held_partitions`
 """
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 from collections.abc import Mapping
 from typing import Final
 
-from bascule.errors import CorruptData, UnsupportedFormat
+from bascule.errors import CorruptData, InvalidName, UnsupportedFormat
 from bascule.host.api import Files
 from bascule.metadata.image import Image
 from bascule.replica.log_identity import read_identity
@@ -23,6 +26,13 @@ from bascule.storage.checkpoint import replace_file
 
 log = logging.getLogger("bascule.controller")
 
+STREAMS_DIRECTORY: Final = "streams"
+LAYOUT_FILE_NAME: Final = "layout.json"
+FILE_NAME_BYTES_MAX: Final = 255
+"""Of most file systems, those of Linux among them."""
+PROBED_LENGTH: Final = 100
+"""Names from this length on are tried on the file system before a stream gets them. Some, of
+encrypted files for example, take 143 bytes and less."""
 LAYOUT_FORMAT: Final = "bascule-data"
 LAYOUT_VERSION: Final = 2
 """2: each partition has an identity file. 1, without the layout file, had none."""
@@ -32,11 +42,11 @@ class StreamDirectories:
     """The stream directories below one data directory. Blocks on the disk."""
 
     def __init__(self, files: Files, data_directory: str) -> None:
-        self._files = files
-        self._streams = f"{data_directory}/streams"
+        self.files = files
+        self._streams = f"{data_directory}/{STREAMS_DIRECTORY}"
         self._removed = f"{data_directory}/removed"
         self._aside = f"{data_directory}/aside"
-        self._layout = f"{data_directory}/layout.json"
+        self._layout = f"{data_directory}/{LAYOUT_FILE_NAME}"
 
     def partition(self, name: str, index: int) -> str:
         """The directory of a partition's log."""
@@ -47,7 +57,7 @@ class StreamDirectories:
 
         Raises: OSError.
         """
-        files = self._files
+        files = self.files
         files.make_dirs(self._streams)
         files.make_dirs(self._removed)
         # Everything in there belongs to a recorded deletion.
@@ -69,9 +79,9 @@ class StreamDirectories:
 
         Raises: CorruptData, UnsupportedFormat, OSError.
         """
-        if not self._files.exists(self._layout):
+        if not self.files.exists(self._layout):
             return False
-        data = self._files.read_bytes(self._layout)
+        data = self.files.read_bytes(self._layout)
         try:
             content = json.loads(data)
             version = int(content["version"])
@@ -86,62 +96,99 @@ class StreamDirectories:
     def require_identities(self) -> None:
         """Persist that every log has an identity file. Raises: OSError."""
         content = {"format": LAYOUT_FORMAT, "version": LAYOUT_VERSION}
-        replace_file(self._files, self._layout, json.dumps(content).encode() + b"\n")
+        replace_file(self.files, self._layout, json.dumps(content).encode() + b"\n")
 
     def free_name(self, name: str, deletions: Mapping[bytes, str]) -> None:
         """Move away whatever is in the directory of a stream that is to be created.
 
         Data of a recorded deletion is moved to `removed`, anything else to `aside`.
-        Raises: OSError.
+        Raises: OSError; InvalidName where the file system takes no name of this length.
         """
-        if not self._files.exists(f"{self._streams}/{name}"):
+        if len(name) >= PROBED_LENGTH:
+            self._probe(name)
+        if not self.files.exists(f"{self._streams}/{name}"):
             return
         for stream_id, deleted in deletions.items():
             if deleted == name:
                 self._move_removed(stream_id, name)
-        if self._files.exists(f"{self._streams}/{name}"):
+        if self.files.exists(f"{self._streams}/{name}"):
             self._put_aside(name)
+
+    def _probe(self, name: str) -> None:
+        """Make and remove a directory of this name where leftovers are removed at the start."""
+        probed = f"{self._removed}/{name}"
+        try:
+            self.files.make_dirs(probed)
+        except OSError as error:
+            if error.errno != errno.ENAMETOOLONG:
+                raise
+            why = f"{len(name)} characters are too long for the file system of the data directory"
+            raise InvalidName("stream name", name, why) from None
+        self.files.remove_tree(probed)
 
     def remove(self, stream_id: bytes, name: str) -> None:
         """Remove the data of a deleted stream; idempotent. Raises: OSError."""
         self._move_removed(stream_id, name)
         target = f"{self._removed}/{stream_id.hex()}"
-        if self._files.exists(target):
-            self._files.remove_tree(target)
+        if self.files.exists(target):
+            self.files.remove_tree(target)
 
     def _move_removed(self, stream_id: bytes, name: str) -> None:
         """Move a stream's directory to `removed` with one rename, if it belongs to that stream."""
         source, target = f"{self._streams}/{name}", f"{self._removed}/{stream_id.hex()}"
-        if not self._files.exists(source) or not self._belongs(source, stream_id):
+        if not self.files.exists(source) or not self._belongs(source, stream_id):
             return
-        if self._files.exists(target):
-            self._files.remove_tree(target)
-        self._files.rename(source, target)
-        self._files.sync_dir(self._streams)
+        if self.files.exists(target):
+            self.files.remove_tree(target)
+        self.files.rename(source, target)
+        self.files.sync_dir(self._streams)
 
     def _belongs(self, directory: str, stream_id: bytes) -> bool:
         """Whether no identity file in `directory` names another stream."""
-        for index in self._files.list_dir(directory):
+        for index in self.files.list_dir(directory):
             try:
-                found = read_identity(self._files, f"{directory}/{index}")
+                found = read_identity(self.files, f"{directory}/{index}")
             except CorruptData:
                 continue
             if found is not None and found.stream_id != stream_id:
                 return False
         return True
 
+    def put_partition_aside(self, name: str, index: int) -> str | None:
+        """Move a partition's directory to `aside`; return where it is now, None: there was none.
+
+        Raises: OSError.
+        """
+        if not self.files.exists(self.partition(name, index)):
+            return None
+        return self._move_aside(f"{self._streams}/{name}", str(index), f"{name}-{index}")
+
     def _put_aside(self, name: str) -> None:
-        files = self._files
-        files.make_dirs(self._aside)
-        taken = set(files.list_dir(self._aside))
-        number = 1
-        while f"{name}.{number}" in taken:
-            number += 1
-        source, target = f"{self._streams}/{name}", f"{self._aside}/{name}.{number}"
-        files.rename(source, target)
-        files.sync_dir(self._streams)
-        files.sync_dir(self._aside)
+        source = f"{self._streams}/{name}"
+        target = self._move_aside(self._streams, name, name)
         log.warning(
             "a directory of no known stream is put aside",
             extra={"directory": source, "moved_to": target},
         )
+
+    def _move_aside(self, parent: str, entry: str, name: str) -> str:
+        """Move `entry` of the directory `parent` to `aside` under a free name; return its path."""
+        files = self.files
+        files.make_dirs(self._aside)
+        taken = set(files.list_dir(self._aside))
+        number = 1
+        while (free := _aside_name(name, number)) in taken:
+            number += 1
+        target = f"{self._aside}/{free}"
+        files.rename(f"{parent}/{entry}", target)
+        files.sync_dir(parent)
+        files.sync_dir(self._aside)
+        return target
+
+
+def _aside_name(name: str, number: int) -> str:
+    """The name in `aside`; a directory that somebody else made may have one of any length."""
+    suffix = f".{number}"
+    while len(f"{name}{suffix}".encode("utf-8", "surrogateescape")) > FILE_NAME_BYTES_MAX:
+        name = name[:-1]
+    return name + suffix

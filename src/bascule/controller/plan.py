@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import TypeAlias
 
 from bascule.metadata.image import Image
-from bascule.model import StreamDefinition
+from bascule.model import NO_LEADER, PartitionState, StreamDefinition
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +19,11 @@ class StreamState:
     """The definition that its partitions are configured with."""
     opened: frozenset[int] = frozenset()
     """Open partitions, including those with damaged data: a retry would not help."""
-    subscribed: int = 0
+    elsewhere: frozenset[int] = frozenset()
+    """Partitions without a replica on this node, which are registered and have no log here."""
+    states: Mapping[int, PartitionState] = field(default_factory=lambda: MappingProxyType({}))
+    """The state in force of each partition; none on a node without a cluster."""
+    subscribed: frozenset[int] = frozenset()
     """Partitions that the subscription is routed to."""
 
 
@@ -25,12 +31,15 @@ class StreamState:
 class NodeState:
     """Which steps have been done. Only the reconciler changes it, after each step."""
 
+    node_id: int = 0
     streams: dict[bytes, StreamState] = field(default_factory=dict)
     """By stream id."""
     removed: set[bytes] = field(default_factory=set)
     """Deletions recorded in the image whose data is removed."""
     can_subscribe: bool = False
     """False until NATS is connected for the first time."""
+    is_suspended: bool = False
+    """Whether the node leads nothing, whatever the image says: its controller is out of reach."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,13 +73,38 @@ class ConfigureStream:
 
 
 @dataclass(frozen=True, slots=True)
-class SubscribeStream:
-    """Subscribe, and route the subscription to all partitions."""
+class RegisterElsewhere:
+    """Make partitions known whose replicas are on other nodes."""
 
     definition: StreamDefinition
+    indexes: tuple[int, ...]
 
 
-Step: TypeAlias = CloseStream | RemoveData | OpenPartitions | ConfigureStream | SubscribeStream
+@dataclass(frozen=True, slots=True)
+class ApplyStates:
+    """Lead, follow or do neither, as these states of partitions say."""
+
+    definition: StreamDefinition
+    states: Mapping[int, PartitionState]
+
+
+@dataclass(frozen=True, slots=True)
+class SubscribeStream:
+    """Route the stream's subscription to the partitions `led`, and to no other."""
+
+    definition: StreamDefinition
+    led: frozenset[int]
+
+
+Step: TypeAlias = (
+    CloseStream
+    | RemoveData
+    | OpenPartitions
+    | RegisterElsewhere
+    | ConfigureStream
+    | ApplyStates
+    | SubscribeStream
+)
 
 
 def plan(state: NodeState, image: Image) -> tuple[Step, ...]:
@@ -90,15 +124,42 @@ def plan(state: NodeState, image: Image) -> tuple[Step, ...]:
         for stream_id, name in image.deletions.items()
         if stream_id not in state.removed
     ]
-    for stream_id, definition in wanted.items():
-        present = state.streams.get(stream_id)
-        held = StreamState(definition) if present is None else present
-        if held.definition != definition:
-            steps.append(ConfigureStream(definition))
-        count = definition.partition_count
-        if len(held.opened) < count:
-            missing = tuple(index for index in range(count) if index not in held.opened)
-            steps.append(OpenPartitions(definition, missing))
-        if state.can_subscribe and (held.subscribed < count or len(held.opened) < count):
-            steps.append(SubscribeStream(definition))
+    for definition in wanted.values():
+        steps += _plan_stream(state, image, definition)
     return tuple(steps)
+
+
+def _wanted_states(
+    state: NodeState, image: Image, definition: StreamDefinition
+) -> tuple[PartitionState, ...]:
+    """The states of a stream's partitions that this node has to follow."""
+    states = image.partitions.get(definition.id, ())
+    if not state.is_suspended:
+        return states
+    return tuple(
+        replace(each, leader=NO_LEADER) if each.leader == state.node_id else each for each in states
+    )
+
+
+def _plan_stream(state: NodeState, image: Image, definition: StreamDefinition) -> list[Step]:
+    present = state.streams.get(definition.id)
+    held = StreamState(definition) if present is None else present
+    states = _wanted_states(state, image, definition)
+    every = range(definition.partition_count)
+    here = {i for i in every if not states or state.node_id in states[i].replicas}
+    steps: list[Step] = []
+    if held.definition != definition:
+        steps.append(ConfigureStream(definition))
+    missing = tuple(index for index in every if index in here and index not in held.opened)
+    if missing:
+        steps.append(OpenPartitions(definition, missing))
+    known = held.opened | held.elsewhere
+    if elsewhere := tuple(i for i in every if i not in here and i not in known):
+        steps.append(RegisterElsewhere(definition, elsewhere))
+    changed = {i: each for i, each in enumerate(states) if held.states.get(i) != each}
+    if changed:
+        steps.append(ApplyStates(definition, changed))
+    led = frozenset(i for i in every if not states or states[i].leader == state.node_id)
+    if state.can_subscribe and (held.subscribed != led or any(i in led for i in missing)):
+        steps.append(SubscribeStream(definition, led))
+    return steps

@@ -4,28 +4,33 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from typing import Final, Protocol, TypeVar
 
 from bascule.controller.directories import StreamDirectories
+from bascule.controller.held_partitions import HeldPartitions
 from bascule.controller.plan import (
+    ApplyStates,
     CloseStream,
     ConfigureStream,
     NodeState,
     OpenPartitions,
+    RegisterElsewhere,
     RemoveData,
     Step,
     StreamState,
     SubscribeStream,
     plan,
 )
-from bascule.errors import Broken
+from bascule.errors import BasculeError, Broken
 from bascule.metadata.image import Image
-from bascule.model import StreamDefinition
+from bascule.model import PartitionState, StreamDefinition
 from bascule.publish.unstamped_batch import Replica
 from bascule.replica.log_syncer import LogSyncer
 from bascule.replica.log_writer import LogWriter
+from bascule.replica.maintenance.checkpoints import verify
 from bascule.replica.maintenance.interval_sync import IntervalSyncs
 from bascule.replica.opening import PartitionOpener, close_partition
 from bascule.replica.partition import Partition
@@ -36,6 +41,9 @@ log = logging.getLogger("bascule.controller")
 OPENING_AT_A_TIME: Final = 8
 """Streams opened in parallel: enough to keep a disk busy."""
 
+CLOSING_AT_A_TIME: Final = 16
+"""Logs closed in parallel when the node stops."""
+
 StepT = TypeVar("StepT", bound=Step)
 
 
@@ -43,12 +51,18 @@ class Subscriber(Protocol):
     """NATS ingest, as far as the reconciler needs it; see `ingest.nats_ingest`."""
 
     async def subscribe(
-        self, streams: Sequence[Sequence[Replica]]
+        self, streams: Sequence[tuple[Sequence[Replica], Collection[int]]]
     ) -> Mapping[bytes, Exception]: ...
     def configure(self, replicas: Sequence[Replica]) -> None: ...
     async def unsubscribe(self, definition: StreamDefinition) -> None: ...
     def refusals(self) -> dict[str, str]: ...
 
+
+SetRole = Callable[[Partition, PartitionState], Future[None]]
+"""Have the log writer apply the state of a partition; the future is done when it is in force."""
+
+RESIGN_SECONDS_MAX: Final = 0.5
+"""For NATS to confirm the end of subscriptions, before the partitions step down nevertheless."""
 
 RaiseMaxPayload = Callable[[int], Awaitable[None]]
 """Raises `max_payload` of the NATS server to at least so many bytes. Raises: Broken."""
@@ -63,25 +77,32 @@ class Reconciler:
         *,
         opener: PartitionOpener,
         directories: StreamDirectories,
+        held: HeldPartitions,
         writer: LogWriter,
         syncer: LogSyncer,
+        node_id: int = 0,
+        set_role: SetRole | None = None,
     ) -> None:
+        """`set_role` is needed where the image has the states of partitions."""
         self._partitions = partitions
         self._opener = opener
         self._directories = directories
+        self._held = held
         self._writer = writer
         self._syncer = syncer
         self._interval_syncs = IntervalSyncs(syncer)
         self._subscriber: Subscriber | None = None
         self._set_max_payload: RaiseMaxPayload | None = None
         self._adopt = False
-        self.state = NodeState()
+        self._set_role = set_role
+        self.state = NodeState(node_id)
 
     async def prepare(self, image: Image) -> None:
         """Prepare the directories before the first `reconcile`.
 
         Raises: CorruptData, UnsupportedFormat, OSError.
         """
+        await asyncio.to_thread(self._held.load)
         await asyncio.to_thread(self._directories.prepare, image)
         self._adopt = not await asyncio.to_thread(self._directories.identities_required)
 
@@ -110,8 +131,29 @@ class Reconciler:
         for change in _only(ConfigureStream, steps):
             await self._configure(change.definition, failures)
         await self._open_all(_only(OpenPartitions, steps), failures)
+        for known in _only(RegisterElsewhere, steps):
+            self._register_elsewhere(known)
+        await self._apply_states(_only(ApplyStates, steps), failures)
         await self._subscribe_all(_only(SubscribeStream, steps), failures)
         return failures
+
+    async def let_go(self, definition: StreamDefinition, indexes: Iterable[int]) -> None:
+        """Close these partitions; the next plan opens them again. They serve nothing until then."""
+        chosen = set(indexes)
+        present = self._partitions.stream_by_id(definition.id) or ()
+        closing = [partition for partition in present if partition.index in chosen]
+        await asyncio.to_thread(self._close_logs, closing)
+        held = self.state.streams[definition.id]
+        states = {index: each for index, each in held.states.items() if index not in chosen}
+        self.state.streams[definition.id] = replace(
+            held, opened=held.opened - chosen, states=states
+        )
+
+    async def verify(self, definition: StreamDefinition, indexes: Collection[int]) -> None:
+        """Check every byte of these partitions, and stop those with damage."""
+        for partition in self._partitions.stream_by_id(definition.id) or ():
+            if partition.index in indexes:
+                await verify(partition, self._syncer)
 
     def forget_deletions(self, ids: Iterable[bytes]) -> None:
         """The image no longer records these deletions."""
@@ -119,9 +161,11 @@ class Reconciler:
 
     def close(self) -> None:
         """Close every log with a clean checkpoint. Blocks on the disk."""
-        for partitions in self._partitions.streams().values():
-            for partition in partitions:
-                close_partition(partition)
+        every = [each for some in self._partitions.streams().values() for each in some]
+        # Each checkpoint waits for the disk a few times; in parallel they share these waits.
+        with ThreadPoolExecutor(CLOSING_AT_A_TIME, thread_name_prefix="closing") as threads:
+            for _ in threads.map(close_partition, every):
+                pass
 
     def end_timers(self) -> None:
         """End the timers of interval syncs. Called on the event loop."""
@@ -143,7 +187,7 @@ class Reconciler:
 
     async def _remove(self, step: RemoveData, failures: dict[bytes, Exception]) -> None:
         try:
-            await asyncio.to_thread(self._directories.remove, step.stream_id, step.name)
+            await asyncio.to_thread(self._remove_data, step)
         except OSError as error:
             failures[step.stream_id] = error
             log.error(
@@ -152,6 +196,10 @@ class Reconciler:
             )
             return
         self.state.removed.add(step.stream_id)
+
+    def _remove_data(self, step: RemoveData) -> None:
+        self._directories.remove(step.stream_id, step.name)
+        self._held.release(step.stream_id)
 
     async def _configure(
         self, definition: StreamDefinition, failures: dict[bytes, Exception]
@@ -197,15 +245,24 @@ class Reconciler:
             if partition.index in step.indexes:
                 # An earlier attempt may have failed after it opened the log.
                 close_partition(partition)
-        return [
+        opened = [
             self._opener.open(
                 definition,
                 index,
                 self._directories.partition(definition.name, index),
                 adopt=self._adopt,
+                held=self._held.holds(definition.id, index),
             )
             for index in step.indexes
         ]
+        try:
+            created = [each.index for each, _ in opened if each.failure is None]
+            self._held.hold(definition.id, created)
+        except OSError as error:
+            for partition, _ in opened:
+                self._opener.fail(partition, error)
+            return [(partition, True) for partition, _ in opened]
+        return opened
 
     def _register(
         self,
@@ -215,27 +272,102 @@ class Reconciler:
     ) -> None:
         """Add opened partitions to the registry, before messages are routed to them."""
         present = self._partitions.stream_by_id(definition.id) or ()
-        by_index = {partition.index: partition for partition in present}
-        for partition, _ in opened:
-            by_index[partition.index] = partition
-        self._partitions.add(tuple(by_index[index] for index in sorted(by_index)))
+        every = self._add_partitions(present, [partition for partition, _ in opened])
         self._interval_syncs.end(present)
-        self._interval_syncs.configure(by_index.values())
+        self._interval_syncs.configure(every)
         done = {partition.index for partition, try_again in opened if not try_again}
         for partition, try_again in opened:
             if try_again and partition.failure is not None:
                 failures[definition.id] = partition.failure
         held = self.state.streams.get(definition.id) or StreamState(definition)
+        indexes = {partition.index for partition, _ in opened}
+        states = {index: each for index, each in held.states.items() if index not in indexes}
         self.state.streams[definition.id] = replace(
-            held, definition=definition, opened=held.opened | done
+            held,
+            definition=definition,
+            opened=held.opened | done,
+            elsewhere=held.elsewhere - indexes,
+            # A partition that was opened has no role until its state is applied.
+            states=states,
         )
+
+    def _register_elsewhere(self, step: RegisterElsewhere) -> None:
+        """Make partitions known that have no log here, so that listeners can name their leader."""
+        definition = step.definition
+        present = self._partitions.stream_by_id(definition.id) or ()
+        unheld = [self._opener.without_log(definition, index) for index in step.indexes]
+        self._add_partitions(present, unheld)
+        held = self.state.streams.get(definition.id) or StreamState(definition)
+        self.state.streams[definition.id] = replace(
+            held, elsewhere=held.elsewhere | set(step.indexes)
+        )
+
+    def _add_partitions(
+        self, present: Iterable[Partition], added: Iterable[Partition]
+    ) -> tuple[Partition, ...]:
+        """Register `added` in place of those of the same index; return every one by index."""
+        by_index = {partition.index: partition for partition in (*present, *added)}
+        every = tuple(by_index[index] for index in sorted(by_index))
+        self._partitions.add(every)
+        return every
+
+    async def _apply_states(
+        self, steps: Sequence[ApplyStates], failures: dict[bytes, Exception]
+    ) -> None:
+        if not steps:
+            return
+        assert self._set_role is not None
+        await self._resign(steps)
+        for step in steps:
+            definition = step.definition
+            partitions = self._partitions.stream_by_id(definition.id) or ()
+            in_force = [
+                (index, state, self._set_role(partitions[index], state))
+                for index, state in step.states.items()
+                if index < len(partitions)
+            ]
+            for index, state, done in in_force:
+                try:
+                    await asyncio.wrap_future(done)
+                except (BasculeError, OSError) as error:
+                    failures[definition.id] = error
+                    continue
+                held = self.state.streams.get(definition.id) or StreamState(definition)
+                self.state.streams[definition.id] = replace(
+                    held, states={**held.states, index: state}
+                )
+
+    async def _resign(self, steps: Sequence[ApplyStates]) -> None:
+        """End the subscriptions of partitions that this node no longer leads.
+
+        What was delivered for them is with the log writer then, which still appends it.
+        """
+        if self._subscriber is None:
+            return
+        streams = []
+        for step in steps:
+            held = self.state.streams.get(step.definition.id)
+            partitions = self._partitions.stream_by_id(step.definition.id)
+            if held is None or partitions is None:
+                continue
+            lost = {i for i, each in step.states.items() if each.leader != self.state.node_id}
+            if lost & held.subscribed:
+                left = held.subscribed - lost
+                streams.append((partitions, left))
+                self.state.streams[step.definition.id] = replace(held, subscribed=left)
+        if streams:
+            try:
+                async with asyncio.timeout(RESIGN_SECONDS_MAX):
+                    await self._subscriber.subscribe(streams)
+            except (Broken, TimeoutError) as error:
+                log.warning("end of subscriptions not confirmed", extra={"error": str(error)})
 
     async def _subscribe_all(
         self, steps: Sequence[SubscribeStream], failures: dict[bytes, Exception]
     ) -> None:
         if self._subscriber is None:
             return
-        streams: dict[bytes, Sequence[Partition]] = {}
+        streams: dict[bytes, tuple[Sequence[Partition], frozenset[int]]] = {}
         for step in steps:
             stream_id = step.definition.id
             partitions = self._partitions.stream_by_id(stream_id)
@@ -246,11 +378,11 @@ class Reconciler:
             except Broken as error:
                 failures[stream_id] = error
                 continue
-            streams[stream_id] = partitions
-        for stream_id, replicas in streams.items():
-            # Ingest keeps a subscription that fails from here on, and repeats it by itself.
             held = self.state.streams[stream_id]
-            self.state.streams[stream_id] = replace(held, subscribed=len(replicas))
+            in_force = step.led if not held.states else step.led & held.states.keys()
+            streams[stream_id] = partitions, in_force
+            # Ingest keeps a subscription that fails from here on, and repeats it by itself.
+            self.state.streams[stream_id] = replace(held, subscribed=in_force)
         try:
             failures.update(await self._subscriber.subscribe(list(streams.values())))
         except Broken as error:

@@ -1,18 +1,18 @@
-"""What the cluster agrees on: one immutable image, changed only by applying commands in order.
+"""The metadata of the cluster: one immutable image, changed only by applying commands in order.
 
     request + image --controller--> command --apply--> image'
 
-The controller decides, and may refuse; `apply` only carries out what was decided and never fails,
-so that every node which applies the same commands holds the same image. A single node applies its
-own commands at once and keeps the image in one file; a cluster will agree on their order first.
-Nothing here waits, reads a clock or touches a disk: times and ids are handed in.
+The controller decides on a request and may refuse it. `apply` carries out a decision and never
+fails, so all nodes that apply the same commands have the same image. A single node applies its
+commands at once and stores the image in one file; a cluster will first agree on their order.
+Nothing here waits, reads a clock or uses a disk: times and ids are arguments.
 
-The file is JSON, so that an operator can read it. `crc32c` covers `image` in canonical form
-(keys sorted, no blanks, ASCII):
+The file is JSON, so operators can read it. `crc32c` is the checksum of `image` in canonical form
+(sorted keys, no whitespace, ASCII):
 
     {"format": "bascule-metadata", "version": 1, "crc32c": "0123abcd",
      "image": {"streams": [{"name", "id", "created_ms", "paused", "config": {...}}],
                "deletions": [{"id", "name"}]}}
 
-`deletions` names deleted streams whose data may still be on the disk; without any it is left out.
+`deletions` lists deleted streams whose data may still be on the disk; it is omitted if empty.
 """

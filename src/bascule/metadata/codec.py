@@ -1,4 +1,4 @@
-"""The image as bytes of a file, and back; see the package for the format."""
+"""Encodes and decodes the image file; the package docstring has its format."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from crc32c import crc32c
 from bascule.config import stream_config
 from bascule.errors import BasculeError, CorruptData, UnsupportedFormat
 from bascule.metadata.controller import (
+    RECORD_HEADERS_BEFORE,
     STREAM_ID_BYTES,
     check_stored_config,
     check_stream_name,
@@ -26,7 +27,7 @@ VERSION: Final = 1
 
 
 def encode_image(image: Image) -> bytes:
-    """The file's bytes; equal images encode equally."""
+    """The bytes of the file; equal images give equal bytes."""
     content: dict[str, Any] = {
         "streams": [
             {
@@ -53,10 +54,10 @@ def encode_image(image: Image) -> bytes:
 
 
 def decode_image(data: bytes, path: str) -> Image:
-    """The image in a file's bytes; `path` is for error texts.
+    """The image in the bytes of a file; `path` is for error texts.
 
-    Raises: CorruptData where the bytes are not what was written; UnsupportedFormat for a version
-    newer than this program.
+    Raises: CorruptData if the bytes differ from what was written; UnsupportedFormat if a newer
+    program wrote them.
     """
     try:
         document = json.loads(data)
@@ -86,13 +87,13 @@ def decode_image(data: bytes, path: str) -> Image:
 
 
 def encode_cluster_id(cluster_id: str) -> bytes:
-    """The bytes of the file that holds a data directory's cluster id."""
+    """The bytes of the file with the cluster id of a data directory."""
     content = {"cluster_id": cluster_id}
     return json.dumps({**content, "crc32c": _checksum(content)}).encode() + b"\n"
 
 
 def decode_cluster_id(data: bytes, path: str) -> str:
-    """Raises: CorruptData where the bytes are not what was written."""
+    """The cluster id. Raises: CorruptData if the bytes differ from what was written."""
     try:
         content: Any = json.loads(data)
     except (ValueError, RecursionError) as error:
@@ -118,6 +119,7 @@ def _definition(item: Mapping[str, Any]) -> StreamDefinition:
     config: dict[str, Any] = dict(item["config"])
     if unknown := config.keys() - known:
         raise ValueError(f"unknown configuration {sorted(unknown)}")
+    config.setdefault("record_headers", RECORD_HEADERS_BEFORE)
     definition = StreamDefinition(
         name=item["name"],
         id=bytes.fromhex(item["id"]),

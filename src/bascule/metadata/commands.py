@@ -1,7 +1,7 @@
-"""What can happen to the image. Commands are facts once decided: applying one cannot fail.
+"""The commands that change the image. A command is a decision: applying it cannot fail.
 
-A stream's id in a command keeps a late one from hitting a stream that was created again under the
-name.
+Commands contain the id of their stream, so that a late command does not change a newer stream of
+the same name.
 """
 
 from __future__ import annotations
@@ -9,28 +9,32 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from bascule.model import StreamConfig, StreamDefinition
+from bascule.model import NodeRegistration, PartitionState, StreamConfig, StreamDefinition
 
 
 @dataclass(frozen=True, slots=True)
 class CreateStream:
-    """A stream now exists."""
+    """Create a stream."""
 
     definition: StreamDefinition
+    partitions: tuple[PartitionState, ...] = ()
+    """Empty on a node without a cluster."""
 
 
 @dataclass(frozen=True, slots=True)
 class AlterStream:
-    """The stream of this name and id now has this configuration."""
+    """Change the configuration of the stream with this name and id."""
 
     name: str
     id: bytes
     config: StreamConfig
+    added: tuple[PartitionState, ...] = ()
+    """The states of added partitions."""
 
 
 @dataclass(frozen=True, slots=True)
 class PauseStream:
-    """The stream of this name and id takes no messages until it is resumed."""
+    """Refuse messages of the stream with this name and id until it is resumed."""
 
     name: str
     id: bytes
@@ -38,7 +42,7 @@ class PauseStream:
 
 @dataclass(frozen=True, slots=True)
 class ResumeStream:
-    """The stream of this name and id takes messages again."""
+    """Accept messages of the stream with this name and id again."""
 
     name: str
     id: bytes
@@ -46,7 +50,7 @@ class ResumeStream:
 
 @dataclass(frozen=True, slots=True)
 class DeleteStream:
-    """The stream of this name and id no longer exists."""
+    """Delete the stream with this name and id, and record the deletion."""
 
     name: str
     id: bytes
@@ -54,10 +58,49 @@ class DeleteStream:
 
 @dataclass(frozen=True, slots=True)
 class ForgetDeletions:
-    """The data of these deleted streams is gone."""
+    """Remove the records of deletions whose data is removed."""
 
     ids: tuple[bytes, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class SetClusterId:
+    """Give the cluster its id, once and for all."""
+
+    cluster_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class RegisterNode:
+    """A node's process has started. The index of this command becomes the node's epoch."""
+
+    node: NodeRegistration
+
+
+@dataclass(frozen=True, slots=True)
+class FenceNode:
+    """The controller has lost this process of the node; its replicas leave all ISRs elsewhere."""
+
+    node_id: int
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionChange:
+    """The new state of one partition, in force if its version is one more than that of the old."""
+
+    stream_id: bytes
+    partition: int
+    state: PartitionState
+
+
+@dataclass(frozen=True, slots=True)
+class ChangePartitions:
+    """Changes of leaders and ISRs, of any number of partitions: a node's death is one command."""
+
+    changes: tuple[PartitionChange, ...]
+
+
 StreamCommand: TypeAlias = CreateStream | AlterStream | PauseStream | ResumeStream | DeleteStream
-Command: TypeAlias = StreamCommand | ForgetDeletions
+ClusterCommand: TypeAlias = SetClusterId | RegisterNode | FenceNode | ChangePartitions
+Command: TypeAlias = StreamCommand | ForgetDeletions | ClusterCommand

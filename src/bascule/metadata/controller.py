@@ -1,9 +1,9 @@
-"""Decide on requests: a command to apply, what already holds, or a refusal."""
+"""Decides on requests: returns a command or the existing definition, or raises an error."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Final
 
 from bascule.config import check_stream_config, check_stream_values, stream_config
@@ -24,24 +24,29 @@ from bascule.metadata.commands import (
     ResumeStream,
 )
 from bascule.metadata.image import Image
-from bascule.model import StreamConfig, StreamDefinition
+from bascule.model import (
+    STREAM_NAME_LENGTH_MAX,
+    RecordHeader,
+    StreamConfig,
+    StreamDefinition,
+    is_internal_stream,
+)
 from bascule.wire.subjects import check_queue_group, check_subject
 
-NAME_LENGTH_MAX: Final = 200
-"""A name is a directory name (255 bytes on Linux) and a Kafka topic (249 characters)."""
-
 STREAM_ID_BYTES: Final = 16
-
-INTERNAL_PREFIX: Final = "_"
-"""Leads the names of the node's own streams, which no operator creates, alters or deletes."""
 
 IMMUTABLE: Final[Mapping[str, str]] = {
     "subject": "create another stream on that subject",
     "group": "create another stream in that queue group",
-    "partition_by": "records would leave the partitions they are in; create another stream",
-    "key_from": "one key would mean two things in one stream; create another stream",
+    "partition_by": "stored records would be in the wrong partitions; create another stream",
+    "replicas": "create another stream and copy the records",
+    "key_from": "records of one stream would have keys of two kinds; create another stream",
 }
 """Settings fixed at creation -> what to do instead."""
+
+RECORD_HEADERS_BEFORE: Final = (RecordHeader.SUBJECT, RecordHeader.REPLY)
+"""The headers that records had before `record_headers` was a setting. Streams that were created
+then keep them."""
 
 _NAME_CHARACTERS: Final = frozenset(
     "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-"
@@ -50,7 +55,7 @@ _NAME_CHARACTERS: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Existing:
-    """The request is already fulfilled by this definition."""
+    """The stream already has this definition, so there is nothing to do."""
 
     definition: StreamDefinition
 
@@ -64,14 +69,16 @@ def create_stream(
     now_ms: int,
     internal: bool = False,
 ) -> CreateStream | Existing:
-    """Decide on a stream's creation; an equal stream that exists fulfils it.
+    """Decide on the creation of a stream. If an equal stream exists, there is nothing to do.
 
-    `id` is 16 random bytes for the new stream, `now_ms` the time of its creation; `internal` is
-    for the node's own streams, whose names an underscore leads.
+    A stream with the record headers of earlier releases is equal to one without: a program that
+    creates its streams at each start must not fail after an upgrade of the node.
 
-    Raises: InvalidName for the name, subject or group; ConfigError for a value out of its range
-    or values that contradict each other; StreamConflict when the name is taken by a stream of
-    another configuration.
+    `id` is 16 random bytes for the new stream, `now_ms` the time of its creation. `internal` is for
+    streams of the node itself, whose names are reserved.
+
+    Raises: InvalidName for the name, subject or group; ConfigError for a value out of its range or
+    contradictory values; StreamConflict if a stream of this name has another configuration.
     """
     assert len(id) == STREAM_ID_BYTES
     check_stream_name(name, internal=internal)
@@ -79,7 +86,10 @@ def create_stream(
     present = image.streams.get(name)
     if present is None:
         return CreateStream(StreamDefinition(name=name, id=id, created_ms=now_ms, config=config))
-    if present.config != config:
+    asked = config
+    if present.config.record_headers == RECORD_HEADERS_BEFORE and not config.record_headers:
+        asked = replace(config, record_headers=RECORD_HEADERS_BEFORE)
+    if present.config != asked:
         raise StreamConflict(name, differences(present.config, config))
     return Existing(present)
 
@@ -87,15 +97,14 @@ def create_stream(
 def alter_stream(
     image: Image, name: str, changes: Mapping[str, Any], *, internal: bool = False
 ) -> AlterStream | Existing:
-    """Decide on other settings for a stream; `changes` is field -> plain value, as in JSON.
+    """Decide on new settings of a stream; `changes` is field -> plain value, as in JSON.
 
-    What `changes` leaves out stays. Partitions may only be added: what is in a partition stays
-    there, so with `partition_by` subject or key the messages of one subject or key may be in two
-    partitions from then on.
+    Other settings stay. Partitions can only be added. Records stay in their partition, so with
+    `partition_by` subject or key, messages of one subject or key may then be in two partitions.
 
-    Raises: UnknownStream, InternalStream; CannotAlter for a field fixed at creation or fewer
-    partitions; ConfigError for an unknown field, a value out of its range or values that
-    contradict each other.
+    Raises: UnknownStream, InternalStream; CannotAlter for a field that is fixed at creation, or
+    fewer partitions; ConfigError for an unknown field, a value out of its range or contradictory
+    values.
     """
     present = _operators_stream(image, name, "altered", internal=internal)
     config = _changed(present.config, changes)
@@ -119,25 +128,25 @@ def alter_stream(
 
 
 def pause_stream(image: Image, name: str) -> PauseStream | Existing:
-    """Decide on taking no messages for now. Raises: UnknownStream, InternalStream."""
+    """Decide on refusing messages of a stream. Raises: UnknownStream, InternalStream."""
     present = _operators_stream(image, name, "paused")
     return Existing(present) if present.paused else PauseStream(name=name, id=present.id)
 
 
 def resume_stream(image: Image, name: str) -> ResumeStream | Existing:
-    """Decide on taking messages again. Raises: UnknownStream, InternalStream."""
+    """Decide on accepting messages again. Raises: UnknownStream, InternalStream."""
     present = _operators_stream(image, name, "resumed")
     return ResumeStream(name=name, id=present.id) if present.paused else Existing(present)
 
 
 def delete_stream(image: Image, name: str, *, internal: bool = False) -> DeleteStream:
-    """Decide on a stream's deletion. Raises: UnknownStream, InternalStream."""
+    """Decide on the deletion of a stream. Raises: UnknownStream, InternalStream."""
     present = _operators_stream(image, name, "deleted", internal=internal)
     return DeleteStream(name=name, id=present.id)
 
 
 def check_purge(image: Image, name: str, *, partition: int | None = None) -> StreamDefinition:
-    """The stream whose oldest records are to go, from one partition or all.
+    """The stream to purge; `partition` is one of its partitions, or None for all.
 
     Raises: UnknownStream, InternalStream, UnknownPartition.
     """
@@ -153,7 +162,7 @@ def _operators_stream(
     present = image.streams.get(name)
     if present is None:
         raise UnknownStream(name)
-    if name.startswith(INTERNAL_PREFIX) and not internal:
+    if is_internal_stream(name) and not internal:
         raise InternalStream(name, what)
     return present
 
@@ -163,7 +172,7 @@ def _changed(config: StreamConfig, changes: Mapping[str, Any]) -> StreamConfig:
     plain = asdict(config)
     for field, value in changes.items():
         if field not in plain:
-            raise ConfigError(f"{field} is no setting of a stream", field=field)
+            raise ConfigError(f"{field} is not a setting of a stream", field=field)
         plain[field] = value
     try:
         return stream_config(plain, subject=plain.pop("subject"), group=plain.pop("group"))
@@ -172,18 +181,18 @@ def _changed(config: StreamConfig, changes: Mapping[str, Any]) -> StreamConfig:
 
 
 def check_stream_name(name: str, *, internal: bool = False) -> None:
-    """Return if `name` can name a stream: 1 to 200 of A-Z a-z 0-9 . _ -, led by a letter or digit.
+    """Check a stream name: 1 to 249 of A-Z a-z 0-9 . _ -, as the name of a Kafka topic.
 
-    A leading underscore is kept for streams of our own (`internal`), a leading dot or dash would be
-    a trap in paths and command lines.
+    Two rules are stricter than Kafka's. A leading dot or dash would be misread in paths and command
+    lines. The names of `internal` streams are reserved.
 
-    Raises: InvalidName saying which rule is broken.
+    Raises: InvalidName naming the rule.
     """
     if not name:
         raise InvalidName("stream name", name, "it is empty")
-    if len(name) > NAME_LENGTH_MAX:
+    if len(name) > STREAM_NAME_LENGTH_MAX:
         raise InvalidName(
-            "stream name", name, f"{len(name)} characters long, at most {NAME_LENGTH_MAX}"
+            "stream name", name, f"{len(name)} characters long, at most {STREAM_NAME_LENGTH_MAX}"
         )
     for position, character in enumerate(name):
         if character not in _NAME_CHARACTERS:
@@ -192,21 +201,21 @@ def check_stream_name(name: str, *, internal: bool = False) -> None:
                 name,
                 f"{character!r} at position {position} is not one of A-Z a-z 0-9 . _ -",
             )
-    if internal and name[0] == INTERNAL_PREFIX:
-        return
-    if name[0] in "._-":
-        raise InvalidName("stream name", name, "it must start with a letter or a digit")
+    if name[0] in ".-":
+        raise InvalidName("stream name", name, "it must start with a letter, a digit or _")
+    if is_internal_stream(name) and not internal:
+        raise InvalidName("stream name", name, "it is reserved for the node")
 
 
 def check_config(config: StreamConfig) -> None:
-    """Return if every setting is usable, and all together. Raises: InvalidName, ConfigError."""
+    """Check each setting, and all of them together. Raises: InvalidName, ConfigError."""
     _check_names(config)
     check_stream_config(config)
 
 
 def check_stored_config(config: StreamConfig) -> None:
-    """Return if every setting alone is usable: what was taken once is not refused for a rule that
-    came later. Raises: InvalidName, ConfigError.
+    """Check each setting of a stored configuration, but not all of them together: a newer rule must
+    not refuse a stream that exists. Raises: InvalidName, ConfigError.
     """
     _check_names(config)
     check_stream_values(config)
@@ -219,7 +228,7 @@ def _check_names(config: StreamConfig) -> None:
 
 
 def differences(present: StreamConfig, asked: StreamConfig) -> dict[str, tuple[object, object]]:
-    """Field -> (present, asked) for each field in which two configurations differ."""
+    """Field -> (present, asked) for each field with different values."""
     return {
         item.name: (_plain(getattr(present, item.name)), _plain(getattr(asked, item.name)))
         for item in fields(present)
@@ -228,5 +237,5 @@ def differences(present: StreamConfig, asked: StreamConfig) -> dict[str, tuple[o
 
 
 def _plain(value: object) -> object:
-    """Enum members as the text an operator wrote."""
+    """Enum members as text, as an operator writes them."""
     return str(value) if isinstance(value, str) else value

@@ -1,0 +1,401 @@
+"""The controller's part of a node in a cluster: requests go to the metadata group, and this node
+follows its image.
+
+::
+
+    request -> MetadataGroup.submit -> the controller decides, the group agrees
+            -> on_image on every node -> plan -> reconciler
+            -> wait until the leaders of the stream have followed
+
+A request returns when its effect is in force where it matters: messages published after a stream
+was created are stored.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final
+
+import msgspec
+
+from bascule.controller.cluster.duties import ControllerDuties
+from bascule.controller.cluster.metadata_group import DECIDE, MetadataGroup, Peers
+from bascule.controller.cluster.sessions import PING
+from bascule.controller.cluster.views import PARTITIONS, ClusterViews
+from bascule.controller.controller import StreamAnnouncer
+from bascule.controller.reconciler import RaiseMaxPayload, Reconciler, Subscriber
+from bascule.errors import BasculeError, Broken, Indeterminate, NotLeader, NotSupported
+from bascule.errors.plain import from_plain, to_plain
+from bascule.host.api import Clock, Random
+from bascule.metadata.controller import STREAM_ID_BYTES, check_purge
+from bascule.metadata.image import Image
+from bascule.metadata.requests import Alter, Create, Delete, SetPaused
+from bascule.model import (
+    NO_LEADER,
+    DuplicateStream,
+    NodeRegistration,
+    RepairedPartition,
+    StreamConfig,
+    StreamDefinition,
+    StreamInfo,
+)
+from bascule.replica.disk_reserve import DiskReserve
+from bascule.replica.maintenance.purging import purge
+from bascule.replica.partitions import Partitions
+from bascule.wire.nats import NatsRefused
+
+log = logging.getLogger("bascule.controller")
+
+AWAIT: Final = "await"
+"""The kind of control request that waits until a node has followed the image to an index."""
+PURGE: Final = "purge"
+"""The kind of control request that has a leader move the start of its logs."""
+FOLLOW_SECONDS_MAX: Final = 20.0
+"""For the leaders of a stream to follow a decision."""
+RETRY_SECONDS_MIN: Final = 1.0
+RETRY_SECONDS_MAX: Final = 30.0
+"""Pause before reconciliation is repeated; it doubles from the minimum to the maximum."""
+
+
+class _Awaited(msgspec.Struct, array_like=True):
+    index: int
+    stream_id: bytes
+
+
+class _Purge(msgspec.Struct, array_like=True):
+    stream_id: bytes
+    partitions: list[int]
+    to_offset: int | None
+    before_ms: int | None
+
+
+class ClusterController:
+    """Belongs to the event loop."""
+
+    def __init__(
+        self,
+        node_id: int,
+        name: str,
+        partitions: Partitions,
+        reconciler: Reconciler,
+        metadata: MetadataGroup,
+        peers: Peers,
+        *,
+        reserve: DiskReserve,
+        clock: Clock,
+        random: Random,
+        on_node: Callable[[NodeRegistration], None],
+    ) -> None:
+        """`name` is that of the cluster. `on_node` gets each node's registration: its addresses."""
+        self._node_id = node_id
+        self._partitions = partitions
+        self._reconciler = reconciler
+        self._metadata = metadata
+        self._peers = peers
+        self._reserve = reserve
+        self._clock = clock
+        self._random = random
+        self._on_node = on_node
+        self._changed = asyncio.Event()
+        self._reconciled = 0
+        """The index of the image that this node has followed."""
+        self._failures: dict[bytes, Exception] = {}
+        self._followed = asyncio.Condition()
+        self._subscriber: Subscriber | None = None
+        self._announcer: StreamAnnouncer | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+        self._duties = ControllerDuties(
+            node_id, metadata, peers, reconciler.state, on_changed=self._changed.set
+        )
+        self.views = ClusterViews(
+            node_id,
+            name,
+            partitions,
+            metadata,
+            peers,
+            refusals=self._refusals,
+            duplicates=self._duplicates,
+        )
+        self._controls: dict[str, Callable[[bytes], Awaitable[bytes]]] = {
+            DECIDE: metadata.handle_decide,
+            PING: self._duties.answer_ping,
+            AWAIT: self._answer_await,
+            PARTITIONS: self.views.answer_partitions,
+            PURGE: self._answer_purge,
+        }
+        """Kind -> the handler of a control request from another node."""
+        metadata.on_image = self._on_image
+
+    # -- start and end ------------------------------------------------------------------------
+
+    async def open(self, registration: NodeRegistration) -> None:
+        """Register this process, however long there is no controller, then follow the image."""
+        self._tasks.append(asyncio.create_task(self._duties.run()))
+        while True:
+            try:
+                await self._duties.register(registration)
+                break
+            except Indeterminate as error:
+                log.info("waiting for a controller", extra={"error": str(error)})
+        await self._reconciler.prepare(self.image)
+        await self._reconcile()
+        self._tasks.append(asyncio.create_task(self._follow()))
+
+    async def announce(self, registration: NodeRegistration) -> None:
+        """Register again, with the addresses of listeners that are open now."""
+        await self._duties.register(registration)
+
+    async def attach(
+        self, subscriber: Subscriber, raise_max_payload: RaiseMaxPayload | None
+    ) -> None:
+        """Subscribe for every partition that this node leads. Raises: Broken."""
+        self._subscriber = subscriber
+        self._reconciler.attach(subscriber, raise_max_payload)
+        index = self._metadata.applied
+        self._changed.set()
+        await self._wait_followed(index)
+
+    async def wait_followed(self) -> None:
+        """Return once this node has followed the image as it is now."""
+        await self._wait_followed(self._metadata.applied)
+
+    async def close(self) -> None:
+        """Follow the image no longer."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._duties.close()
+
+    @property
+    def node_epoch(self) -> int:
+        """The epoch of this process; -1 before it has registered."""
+        return self._duties.node_epoch
+
+    @property
+    def is_suspended(self) -> bool:
+        """Whether this node leads nothing, since no controller has reached it."""
+        return self._reconciler.state.is_suspended
+
+    @property
+    def image(self) -> Image:
+        return self._metadata.image
+
+    def attach_announcer(self, announcer: StreamAnnouncer) -> None:
+        """Announce the streams of the image from now on."""
+        self._announcer = announcer
+        announcer.on_streams(self.image.streams)
+
+    def _on_image(self, image: Image) -> None:
+        if self._announcer is not None:
+            self._announcer.on_streams(image.streams)
+        for node in image.nodes.values():
+            self._on_node(node)
+        self._duties.on_image(image)
+        self._changed.set()
+
+    # -- requests -----------------------------------------------------------------------------
+
+    async def create_stream(
+        self, name: str, config: StreamConfig, *, internal: bool = False
+    ) -> tuple[StreamDefinition, bool]:
+        """See `Controller.create_stream`. Also raises: NotEnoughNodes, Indeterminate."""
+        request = Create(
+            name=name,
+            config=config,
+            id=self._random.bytes(STREAM_ID_BYTES),
+            now_ms=self._clock.now_ms(),
+            internal=internal,
+        )
+        index = await self._metadata.submit(request)
+        definition = self.views.definition(name)
+        created = definition.id == request.id
+        if not created:
+            return definition, False
+        try:
+            await self._wait_in_force(definition, index)
+        except NatsRefused:
+            await self._metadata.submit(Delete(name, definition.id, internal=True))
+            raise
+        log.info("stream created", extra={"stream": name, "subject": config.subject})
+        return definition, True
+
+    async def delete_stream(self, name: str) -> None:
+        """Delete a stream. Raises: UnknownStream, InternalStream, Indeterminate."""
+        definition = self.views.definition(name)
+        await self._metadata.submit(Delete(name))
+        await self._wait_followed(self._metadata.applied)
+        log.info("stream deleted", extra={"stream": definition.name})
+
+    async def alter_stream(self, name: str, changes: Mapping[str, Any]) -> StreamDefinition:
+        """See `Controller.alter_stream`."""
+        index = await self._metadata.submit(Alter(name, dict(changes)))
+        definition = self.views.definition(name)
+        await self._wait_in_force(definition, index)
+        log.info("stream altered", extra={"stream": name, **changes})
+        return definition
+
+    async def purge_stream(
+        self, name: str, *, to_offset: int | None, before_ms: int | None, partition: int | None
+    ) -> StreamInfo:
+        """See `Controller.purge_stream`. The leader of each partition moves the start of its log,
+        and its followers follow. Also raises: NotLeader for a partition without a leader."""
+        definition = check_purge(self.image, name, partition=partition)
+        states = self.image.partitions[definition.id]
+        by_leader: dict[int, list[int]] = {}
+        for index, state in enumerate(states):
+            if partition in (None, index):
+                if state.leader == NO_LEADER:
+                    raise NotLeader(None, state.leader_epoch)
+                by_leader.setdefault(state.leader, []).append(index)
+        for leader, indexes in by_leader.items():
+            body = msgspec.msgpack.encode(_Purge(definition.id, indexes, to_offset, before_ms))
+            if leader == self._node_id:
+                await self._answer_purge(body)
+            else:
+                await self._peers.control(leader, PURGE, body, timeout_s=FOLLOW_SECONDS_MAX)
+        info = await self.views.describe(name)
+        log.info(
+            "stream purged",
+            extra={"stream": name, "log_starts": [p.start_offset for p in info.partitions]},
+        )
+        return info
+
+    async def _answer_purge(self, body: bytes) -> bytes:
+        asked = msgspec.msgpack.decode(body, type=_Purge)
+        partitions = self._partitions.stream_by_id(asked.stream_id) or ()
+        for index in asked.partitions:
+            found = partitions[index] if index < len(partitions) else None
+            if found is None or not found.is_leader:
+                raise NotLeader(None, 0 if found is None else found.leader_epoch)
+            await asyncio.to_thread(
+                self._reserve.run,
+                purge,
+                found,
+                to_offset=asked.to_offset,
+                before_ms=asked.before_ms,
+            )
+            self._partitions.notify_watchers(found)
+        return b""
+
+    async def repair_stream(
+        self, name: str, *, partition: int | None, accept_loss: bool
+    ) -> list[RepairedPartition]:
+        """See `Controller.repair_stream`."""
+        raise NotSupported("repair of a stream in a cluster")
+
+    async def set_paused(self, name: str, paused: bool) -> StreamDefinition:
+        """Refuse messages, or accept them again. Raises: UnknownStream, InternalStream."""
+        index = await self._metadata.submit(SetPaused(name, paused))
+        definition = self.views.definition(name)
+        await self._wait_in_force(definition, index)
+        log.info("stream paused" if paused else "stream resumed", extra={"stream": name})
+        return definition
+
+    async def _wait_in_force(self, definition: StreamDefinition, index: int) -> None:
+        """Return once all leaders of the stream have followed the image to `index`.
+
+        A leader that does not answer is not waited for: when it is lost, its successor subscribes
+        before it leads. Raises: what a leader raised, NatsRefused for example.
+        """
+        states = self.image.partitions.get(definition.id, ())
+        leaders = {state.leader for state in states} - {NO_LEADER}
+        body = msgspec.msgpack.encode(_Awaited(index, definition.id))
+        for leader in sorted(leaders):
+            if leader == self._node_id:
+                await self._answer_await(body)
+                continue
+            try:
+                await self._peers.control(leader, AWAIT, body, timeout_s=FOLLOW_SECONDS_MAX)
+            except NatsRefused:
+                raise
+            except Broken as error:
+                log.warning(
+                    "leader did not confirm a decision",
+                    extra={"node": leader, "stream": definition.name, "error": str(error)},
+                )
+
+    def stream_infos(self) -> list[StreamInfo]:
+        """As this node knows them."""
+        return self.views.stream_infos()
+
+    async def describe(self, name: str) -> StreamInfo:
+        """Raises: UnknownStream."""
+        return await self.views.describe(name)
+
+    async def describe_all(self) -> list[StreamInfo]:
+        """All streams."""
+        return await self.views.describe_all()
+
+    def _duplicates(self, name: str) -> tuple[DuplicateStream, ...]:
+        return () if self._announcer is None else self._announcer.duplicates(name)
+
+    def _refusals(self) -> Mapping[str, str]:
+        return {} if self._subscriber is None else self._subscriber.refusals()
+
+    def pending_steps(self) -> tuple[str, ...]:
+        """The steps that are left to do, as text for logs and tests."""
+        return tuple(str(step) for step in self._reconciler.pending(self.image))
+
+    @property
+    def message_bytes_max(self) -> int:
+        """The largest message_bytes_max of all streams, 0 without streams."""
+        sizes = (each.config.message_bytes_max for each in self.image.streams.values())
+        return max(sizes, default=0)
+
+    # -- following the image ------------------------------------------------------------------
+
+    async def _follow(self) -> None:
+        pause = RETRY_SECONDS_MIN
+        while True:
+            try:
+                async with asyncio.timeout(pause if self._has_pending() else None):
+                    await self._changed.wait()
+                pause = RETRY_SECONDS_MIN
+            except TimeoutError:
+                pause = min(2 * pause, RETRY_SECONDS_MAX)
+            try:
+                await self._reconcile()
+            except Exception:  # boundary: the timer tries again
+                log.exception("reconciliation failed; it is tried again")
+
+    def _has_pending(self) -> bool:
+        return bool(self._reconciler.pending(self.image))
+
+    async def _reconcile(self) -> None:
+        self._changed.clear()
+        index = self._metadata.applied
+        failures = await self._reconciler.reconcile(self.image)
+        async with self._followed:
+            self._reconciled, self._failures = index, failures
+            self._followed.notify_all()
+
+    async def _wait_followed(self, index: int) -> None:
+        async with self._followed:
+            await self._followed.wait_for(lambda: self._reconciled >= index)
+
+    # -- control requests of other nodes ------------------------------------------------------
+
+    async def handle_control(self, kind: str, body: bytes) -> tuple[bool, bytes]:
+        """Answer a control request: whether it succeeded, and the body of the answer."""
+        try:
+            handler = self._controls.get(kind)
+            if handler is None:
+                raise Broken(f"control request {kind!r} is not known here")
+            return True, await handler(body)
+        except BasculeError as error:
+            return False, msgspec.msgpack.encode(to_plain(error))
+
+    async def _answer_await(self, body: bytes) -> bytes:
+        asked = msgspec.msgpack.decode(body, type=_Awaited)
+        await self._metadata.wait_applied(asked.index)
+        try:
+            async with asyncio.timeout(FOLLOW_SECONDS_MAX):
+                await self._wait_followed(asked.index)
+        except TimeoutError:
+            raise Broken(f"node {self._node_id} has not followed a decision in time") from None
+        error = self._failures.get(asked.stream_id)
+        if isinstance(error, BasculeError):
+            raise from_plain(*to_plain(error))
+        return b""

@@ -1,0 +1,257 @@
+"""The Raft group that agrees on the metadata: its state machine, and decisions on requests.
+
+The leader of the group is the controller. It decides on one request at a time: it reads the image,
+proposes commands, and waits until they are applied. Every other node forwards its requests. Each
+request has an id, and the image remembers those of the latest requests. So a request whose answer
+was lost is repeated without harm, also at another controller.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, Protocol, TypeAlias
+
+import msgspec
+
+from bascule.errors import (
+    BasculeError,
+    Broken,
+    CannotReplicate,
+    Closed,
+    Indeterminate,
+    LaggingIndex,
+    NotLeader,
+)
+from bascule.host.api import Random
+from bascule.metadata.apply import apply
+from bascule.metadata.command_codec import (
+    decode_commands,
+    decode_snapshot,
+    encode_commands,
+    encode_snapshot,
+)
+from bascule.metadata.commands import Command, SetClusterId
+from bascule.metadata.image import Image
+from bascule.metadata.requests import ControllerRequest, decide, settle
+from bascule.raft.membership import Members
+from bascule.raft.messages import Entry, RaftSnapshot
+from bascule.raft_driver.driver import RaftDriver
+from bascule.raft_driver.group import RaftGroup
+from bascule.raft_driver.state_machine import FrozenChunks
+
+log = logging.getLogger("bascule.controller")
+
+GROUP: Final = 1
+"""The number of the metadata group."""
+REQUEST_ID_BYTES: Final = 16
+CLUSTER_ID_BYTES: Final = 12
+REQUESTS_REMEMBERED: Final = 1_000
+"""Ids of the latest requests in the image: a repetition comes within seconds."""
+SUBMIT_SECONDS_MAX: Final = 20.0
+"""How long a request is repeated while there is no controller."""
+PROPOSE_SECONDS_MAX: Final = 5.0
+RETRY_SECONDS: Final = 0.05
+DECIDE: Final = "decide"
+"""The kind of control request that carries a request to the controller."""
+
+OnImage: TypeAlias = Callable[[Image], None]
+_TRY_AGAIN: Final = (NotLeader, CannotReplicate, LaggingIndex, Indeterminate, Broken, Closed)
+
+
+class Peers(Protocol):
+    """Requests to other nodes; see `peer_client`."""
+
+    async def control(self, node: int, kind: str, body: bytes, *, timeout_s: float) -> bytes:
+        """The answer. Raises: Broken, and what the other node raised."""
+        ...
+
+
+class MetadataMachine:
+    """The state machine: the image, and the ids of the latest requests."""
+
+    def __init__(self, on_image: OnImage) -> None:
+        self.image = Image()
+        self.applied = 0
+        """Index of the last entry that is in the image."""
+        self._requests: dict[bytes, None] = {}
+        self._on_image = on_image
+
+    def has_done(self, request_id: bytes) -> bool:
+        """Whether the image has the effect of this request."""
+        return request_id in self._requests
+
+    def apply(self, entries: Sequence[Entry]) -> Sequence[None]:
+        before = self.image
+        for entry in entries:
+            request_id, commands = decode_commands(entry.payload)
+            self.applied = entry.index
+            if request_id in self._requests:
+                continue
+            if request_id:
+                self._remember(request_id)
+            for command in commands:
+                self.image = apply(self.image, command, index=entry.index)
+        if self.image is not before:
+            self._on_image(self.image)
+        return [None] * len(entries)
+
+    def _remember(self, request_id: bytes) -> None:
+        self._requests[request_id] = None
+        if len(self._requests) > REQUESTS_REMEMBERED:
+            del self._requests[next(iter(self._requests))]
+
+    def take_snapshot(self) -> FrozenChunks:
+        return FrozenChunks(encode_snapshot(self.image, list(self._requests)))
+
+    def restore(self, snapshot: RaftSnapshot) -> None:
+        """Raises: CorruptData."""
+        self.image, requests = decode_snapshot(snapshot.chunks)
+        self._requests = dict.fromkeys(requests)
+        self.applied = snapshot.index
+        self._on_image(self.image)
+
+
+class _Decide(msgspec.Struct, array_like=True):
+    """The body of a forwarded request."""
+
+    request_id: bytes
+    request: ControllerRequest
+
+
+_decode = msgspec.msgpack.Decoder(_Decide)
+
+
+class MetadataGroup:
+    """This node's member of the metadata group. Belongs to the event loop."""
+
+    def __init__(self, driver: RaftDriver, peers: Peers, random: Random) -> None:
+        self._driver = driver
+        self._peers = peers
+        self._random = random
+        self._machine = MetadataMachine(lambda image: self.on_image(image))
+        self.on_image: OnImage = lambda _: None
+        """Called on the event loop with each new image; set before `open`."""
+        self._group: RaftGroup | None = None
+        self._deciding = asyncio.Lock()
+        self._settled_term = 0
+        """The term in which this controller has looked for what its predecessor left undone."""
+
+    @property
+    def image(self) -> Image:
+        return self._machine.image
+
+    @property
+    def controller_id(self) -> int:
+        """The controller as far as known, else 0."""
+        return 0 if self._group is None else self._group.leader
+
+    @property
+    def is_controller(self) -> bool:
+        return self._group is not None and self._group.is_leader
+
+    @property
+    def term(self) -> int:
+        return 0 if self._group is None else self._group.node.term
+
+    @property
+    def applied(self) -> int:
+        return self._machine.applied
+
+    async def open(self, *, voters: Iterable[int]) -> None:
+        """Join the group; `voters` are its founding members. Raises: CorruptData, OSError."""
+        self._group = await self._driver.open_group(
+            GROUP, self._machine, initial_members=Members.of(*voters)
+        )
+
+    async def submit(self, request: ControllerRequest) -> int:
+        """Have the controller decide on `request`; return once its effect is in this node's image.
+
+        The result is an index of the log at which the effect is there. Raises: what `decide`
+        raises; Indeterminate after `SUBMIT_SECONDS_MAX` without a controller.
+        """
+        request_id = self._random.bytes(REQUEST_ID_BYTES)
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + SUBMIT_SECONDS_MAX
+        while True:
+            try:
+                index = await self._submit_once(request_id, request)
+                await self.wait_applied(index)
+                return index
+            except _TRY_AGAIN as error:
+                if loop.time() > deadline:
+                    what = type(request).__name__.lower()
+                    raise Indeterminate(f"no controller has answered ({what}): {error}") from error
+                log.debug("no controller yet", extra={"error": str(error)})
+            await asyncio.sleep(RETRY_SECONDS)
+
+    async def wait_applied(self, index: int) -> None:
+        """Return once this node's image has everything up to `index`. Raises: LaggingIndex."""
+        assert self._group is not None
+        await self._group.barrier(index, timeout_s=SUBMIT_SECONDS_MAX)
+
+    async def handle_decide(self, body: bytes) -> bytes:
+        """Answer a forwarded request. Raises: NotLeader, and as `submit`."""
+        asked = _decode.decode(body)
+        index = await self._decide(asked.request_id, asked.request)
+        return msgspec.msgpack.encode(index)
+
+    async def settle(self) -> None:
+        """As a new controller, finish what the predecessor left undone. Raises: as `submit`."""
+        async with self._deciding:
+            await self._settle()
+
+    async def _submit_once(self, request_id: bytes, request: ControllerRequest) -> int:
+        assert self._group is not None
+        if self._group.is_leader:
+            return await self._decide(request_id, request)
+        controller = self._group.leader
+        if not controller:
+            raise NotLeader(None, term=self._group.node.term)
+        body = msgspec.msgpack.encode(_Decide(request_id, request))
+        reply = await self._peers.control(controller, DECIDE, body, timeout_s=PROPOSE_SECONDS_MAX)
+        index: int = msgspec.msgpack.decode(reply)
+        return index
+
+    async def _decide(self, request_id: bytes, request: ControllerRequest) -> int:
+        group, machine = self._group, self._machine
+        assert group is not None
+        if not group.is_leader:
+            raise NotLeader(group.leader or None, term=group.node.term)
+        async with self._deciding:
+            await self._settle()
+            if machine.has_done(request_id):
+                return machine.applied
+            try:
+                commands = decide(machine.image, request)
+            except BasculeError:
+                # Not from an image that another controller has changed meanwhile.
+                await group.read(timeout_s=PROPOSE_SECONDS_MAX)
+                raise
+            if not commands:
+                await group.read(timeout_s=PROPOSE_SECONDS_MAX)
+                return machine.applied
+            return await self._propose(commands, request_id)
+
+    async def _settle(self) -> None:
+        """Once in each term: apply what is committed, and finish what was begun."""
+        group = self._group
+        assert group is not None
+        term = group.node.term
+        if self._settled_term == term:
+            return
+        await group.read(timeout_s=PROPOSE_SECONDS_MAX)
+        commands = settle(self._machine.image)
+        if not self._machine.image.cluster_id:
+            drawn = self._random.bytes(CLUSTER_ID_BYTES).hex()
+            commands = (SetClusterId(drawn), *commands)
+        if commands:
+            await self._propose(commands, b"")
+        self._settled_term = term
+
+    async def _propose(self, commands: Sequence[Command], request_id: bytes) -> int:
+        assert self._group is not None
+        payload = encode_commands(commands, request_id=request_id)
+        committed = await self._group.propose(payload, timeout_s=PROPOSE_SECONDS_MAX)
+        return committed.index

@@ -1,0 +1,192 @@
+"""The cluster and its streams as one node sees them, for clients and people."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Final
+
+import msgspec
+
+from bascule.controller.cluster.metadata_group import MetadataGroup, Peers
+from bascule.errors import BasculeError, UnknownStream
+from bascule.metadata.troubles import find_troubles
+from bascule.model import (
+    NO_LEADER,
+    ClusterInfo,
+    DuplicateStream,
+    NodeRegistration,
+    PartitionInfo,
+    PartitionState,
+    StreamDefinition,
+    StreamInfo,
+)
+from bascule.replica.partitions import Partitions
+
+log = logging.getLogger("bascule.controller")
+
+PARTITIONS: Final = "partitions"
+"""The kind of control request for the state of the partitions that a node leads."""
+INFO_SECONDS_MAX: Final = 2.0
+
+
+class ClusterViews:
+    """Belongs to the event loop. What another node knows better, it is asked for."""
+
+    def __init__(
+        self,
+        node_id: int,
+        name: str,
+        partitions: Partitions,
+        metadata: MetadataGroup,
+        peers: Peers,
+        *,
+        refusals: Callable[[], Mapping[str, str]],
+        duplicates: Callable[[str], tuple[DuplicateStream, ...]],
+    ) -> None:
+        """`name` is that of the cluster. `refusals` says which streams the NATS server of this node
+        refuses, and why; `duplicates` which other clusters have a stream."""
+        self._node_id = node_id
+        self._name = name
+        self._partitions = partitions
+        self._metadata = metadata
+        self._peers = peers
+        self._refusals = refusals
+        self._duplicates = duplicates
+
+    def definition(self, name: str) -> StreamDefinition:
+        """Raises: UnknownStream."""
+        found = self._metadata.image.streams.get(name)
+        if found is None:
+            raise UnknownStream(name)
+        return found
+
+    @property
+    def controller_id(self) -> int:
+        """The controller as far as known, else 0."""
+        return self._metadata.controller_id
+
+    def nodes(self) -> list[NodeRegistration]:
+        """The nodes that are alive and have a client listener."""
+        return [each for each in self._metadata.image.nodes.values() if each.alive and each.client]
+
+    def states(self, stream_id: bytes) -> Sequence[PartitionState]:
+        """The states of a stream's partitions; empty for an unknown stream."""
+        return self._metadata.image.partitions.get(stream_id, ())
+
+    def cluster_info(self) -> ClusterInfo:
+        """The cluster as this node sees it."""
+        metadata = self._metadata
+        image = metadata.image
+        troubles = find_troubles(image)
+        return ClusterInfo(
+            name=self._name,
+            controller=metadata.controller_id,
+            term=metadata.term,
+            index=metadata.applied,
+            nodes=tuple(node for _, node in sorted(image.nodes.items())),
+            partitions=sum(map(len, image.partitions.values())),
+            leaderless=troubles.leaderless,
+            under_min_isr=troubles.under_min_isr,
+            under_replicated=troubles.under_replicated,
+        )
+
+    def stream_info(self, name: str) -> StreamInfo:
+        """As this node knows it. Raises: UnknownStream."""
+        return self._info(self.definition(name))
+
+    def stream_infos(self) -> list[StreamInfo]:
+        """As this node knows them."""
+        return [self._info(each) for each in self._metadata.image.streams.values()]
+
+    async def describe(self, name: str) -> StreamInfo:
+        """A stream, with what its leaders say of its partitions. Raises: UnknownStream."""
+        info = self.stream_info(name)
+        found = await self._ask_leaders([info.definition])
+        return _merged(info, found.get(info.definition.id, {}))
+
+    async def describe_all(self) -> list[StreamInfo]:
+        """All streams, with what their leaders say of their partitions."""
+        infos = self.stream_infos()
+        found = await self._ask_leaders([info.definition for info in infos])
+        return [_merged(info, found.get(info.definition.id, {})) for info in infos]
+
+    def _info(self, definition: StreamDefinition) -> StreamInfo:
+        present = self._partitions.stream_by_id(definition.id) or ()
+        states = self._metadata.image.partitions.get(definition.id, ())
+        refusals = self._refusals()
+        partitions = tuple(
+            _partition_info(index, state, present[index].info() if index < len(present) else None)
+            for index, state in enumerate(states)
+        )
+        overlaps = self._partitions.overlaps(definition) if present else ()
+        return StreamInfo(
+            definition,
+            partitions,
+            refusal=refusals.get(definition.name),
+            overlaps=overlaps,
+            duplicates=self._duplicates(definition.name),
+        )
+
+    async def _ask_leaders(
+        self, definitions: list[StreamDefinition]
+    ) -> dict[bytes, dict[int, PartitionInfo]]:
+        """Stream id -> partition -> what its leader says, of partitions that others lead."""
+        wanted: dict[int, list[bytes]] = {}
+        for definition in definitions:
+            for state in self._metadata.image.partitions.get(definition.id, ()):
+                if state.leader not in (self._node_id, NO_LEADER):
+                    asked = wanted.setdefault(state.leader, [])
+                    if definition.id not in asked:
+                        asked.append(definition.id)
+        found: dict[bytes, dict[int, PartitionInfo]] = {}
+
+        async def ask(node: int, ids: list[bytes]) -> None:
+            body = msgspec.msgpack.encode(ids)
+            try:
+                reply = await self._peers.control(
+                    node, PARTITIONS, body, timeout_s=INFO_SECONDS_MAX
+                )
+            except BasculeError as error:
+                log.debug("partitions not described", extra={"node": node, "error": str(error)})
+                return
+            said = msgspec.msgpack.decode(reply, type=list[tuple[bytes, PartitionInfo]])
+            for stream_id, info in said:
+                found.setdefault(stream_id, {})[info.partition] = info
+
+        await asyncio.gather(*(ask(node, ids) for node, ids in wanted.items()))
+        return found
+
+    async def answer_partitions(self, body: bytes) -> bytes:
+        """Answer a control request for the partitions that this node leads."""
+        said = []
+        for stream_id in msgspec.msgpack.decode(body, type=list[bytes]):
+            states = self._metadata.image.partitions.get(stream_id, ())
+            for partition in self._partitions.stream_by_id(stream_id) or ():
+                if partition.index < len(states):
+                    state = states[partition.index]
+                    if state.leader == self._node_id:
+                        info = _partition_info(partition.index, state, partition.info())
+                        said.append((stream_id, info))
+        return msgspec.msgpack.encode(said)
+
+
+def _partition_info(
+    index: int, state: PartitionState, present: PartitionInfo | None
+) -> PartitionInfo:
+    found = present or PartitionInfo(index, 0, 0, 0, 0, state.leader_epoch, 0)
+    return replace(
+        found,
+        leader=state.leader,
+        leader_epoch=state.leader_epoch,
+        replicas=state.replicas,
+        isr=state.isr,
+    )
+
+
+def _merged(info: StreamInfo, said: Mapping[int, PartitionInfo]) -> StreamInfo:
+    return replace(
+        info, partitions=tuple(said.get(each.partition, each) for each in info.partitions)
+    )

@@ -1,0 +1,131 @@
+"""Encodes commands for the log of the cluster, and images for its snapshots. MessagePack.
+
+An entry of the log is `[request id, [[kind, fields by name], ...]]`: its commands take effect
+together. The request id is empty, or 16 bytes that its sender draws once and repeats with the
+request. Fields that a later version adds have defaults, so older entries stay readable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from types import MappingProxyType
+from typing import Any, Final
+
+import msgspec
+
+from bascule.errors import CorruptData
+from bascule.metadata.commands import (
+    AlterStream,
+    ChangePartitions,
+    Command,
+    CreateStream,
+    DeleteStream,
+    FenceNode,
+    ForgetDeletions,
+    PauseStream,
+    RegisterNode,
+    ResumeStream,
+    SetClusterId,
+)
+from bascule.metadata.image import Image
+from bascule.model import NodeRegistration, PartitionState, StreamDefinition
+
+SNAPSHOT_VERSION: Final = 1
+CHUNK_STREAMS: Final = 1_000
+"""Streams in one chunk of a snapshot."""
+
+_KINDS: Final[tuple[type[Command], ...]] = (
+    CreateStream,
+    AlterStream,
+    PauseStream,
+    ResumeStream,
+    DeleteStream,
+    ForgetDeletions,
+    RegisterNode,
+    FenceNode,
+    ChangePartitions,
+    SetClusterId,
+)
+"""By number: only ever appended to."""
+_NUMBERS: Final = {kind: number for number, kind in enumerate(_KINDS)}
+
+
+class _Entry(msgspec.Struct, array_like=True):
+    request_id: bytes
+    commands: list[tuple[int, msgspec.Raw]]
+
+
+class _Chunk(msgspec.Struct, kw_only=True):
+    """A part of an image. The chunks of a snapshot are in order."""
+
+    version: int
+    cluster_id: str = ""
+    streams: list[tuple[StreamDefinition, tuple[PartitionState, ...]]] = []
+    deletions: list[tuple[bytes, str]] = []
+    nodes: list[NodeRegistration] = []
+    requests: list[bytes] = []
+
+
+_entry = msgspec.msgpack.Decoder(_Entry)
+_chunk = msgspec.msgpack.Decoder(_Chunk)
+_commands: Final[tuple[msgspec.msgpack.Decoder[Any], ...]] = tuple(
+    msgspec.msgpack.Decoder(kind) for kind in _KINDS
+)
+
+
+def encode_commands(commands: Sequence[Command], *, request_id: bytes = b"") -> bytes:
+    """The payload of an entry of the log."""
+    plain = [(_NUMBERS[type(each)], msgspec.Raw(msgspec.msgpack.encode(each))) for each in commands]
+    return msgspec.msgpack.encode(_Entry(request_id, plain))
+
+
+def decode_commands(payload: bytes) -> tuple[bytes, list[Command]]:
+    """The request id and the commands of an entry. Raises: CorruptData."""
+    try:
+        entry = _entry.decode(payload)
+        commands = [_commands[kind].decode(fields) for kind, fields in entry.commands]
+    except (msgspec.MsgspecError, IndexError) as error:
+        raise CorruptData("metadata log", 0, "commands", str(error)) from error
+    return entry.request_id, commands
+
+
+def encode_snapshot(image: Image, requests: Sequence[bytes]) -> Iterator[bytes]:
+    """The chunks of a snapshot: the same bytes on every node."""
+    deletions = sorted(image.deletions.items())
+    nodes = [node for _, node in sorted(image.nodes.items())]
+    head = _Chunk(
+        version=SNAPSHOT_VERSION,
+        cluster_id=image.cluster_id,
+        deletions=deletions,
+        nodes=nodes,
+        requests=list(requests),
+    )
+    yield msgspec.msgpack.encode(head)
+    streams = sorted(image.streams.items())
+    for start in range(0, len(streams), CHUNK_STREAMS):
+        part = [
+            (definition, image.partitions.get(definition.id, ()))
+            for _, definition in streams[start : start + CHUNK_STREAMS]
+        ]
+        yield msgspec.msgpack.encode(_Chunk(version=SNAPSHOT_VERSION, streams=part))
+
+
+def decode_snapshot(chunks: Sequence[bytes]) -> tuple[Image, tuple[bytes, ...]]:
+    """The image, and the ids of recent requests. Raises: CorruptData."""
+    try:
+        parts = [_chunk.decode(chunk) for chunk in chunks]
+    except msgspec.MsgspecError as error:
+        raise CorruptData("metadata snapshot", 0, "a part of an image", str(error)) from error
+    for part in parts:
+        if part.version != SNAPSHOT_VERSION:
+            expected = f"version {SNAPSHOT_VERSION}"
+            raise CorruptData("metadata snapshot", 0, expected, f"version {part.version}")
+    streams = [item for part in parts for item in part.streams]
+    image = Image(
+        streams=MappingProxyType({definition.name: definition for definition, _ in streams}),
+        deletions=MappingProxyType(dict(pair for part in parts for pair in part.deletions)),
+        partitions=MappingProxyType({definition.id: states for definition, states in streams}),
+        cluster_id=next((part.cluster_id for part in parts if part.cluster_id), ""),
+        nodes=MappingProxyType({node.node_id: node for part in parts for node in part.nodes}),
+    )
+    return image, tuple(request for part in parts for request in part.requests)

@@ -1,0 +1,196 @@
+"""Requests to the controller as values, and the decision on each: commands, or an error. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, TypeAlias
+
+import msgspec
+
+from bascule.metadata import controller
+from bascule.metadata.apply import apply
+from bascule.metadata.commands import (
+    AlterStream,
+    ClusterCommand,
+    Command,
+    CreateStream,
+    FenceNode,
+    RegisterNode,
+)
+from bascule.metadata.controller import Existing
+from bascule.metadata.elections import change_isr, changes_after_loss, changes_after_return
+from bascule.metadata.image import Image
+from bascule.metadata.placement import place_partitions
+from bascule.model import NodeRegistration, StreamConfig
+
+
+class Create(msgspec.Struct, tag=True, frozen=True):
+    """Create a stream; see `controller.create_stream`."""
+
+    name: str
+    config: StreamConfig
+    id: bytes
+    now_ms: int
+    internal: bool = False
+
+
+class Alter(msgspec.Struct, tag=True, frozen=True):
+    """Change settings of a stream; see `controller.alter_stream`."""
+
+    name: str
+    changes: dict[str, Any]
+    internal: bool = False
+
+
+class SetPaused(msgspec.Struct, tag=True, frozen=True):
+    """Pause or resume a stream."""
+
+    name: str
+    paused: bool
+
+
+class Delete(msgspec.Struct, tag=True, frozen=True):
+    """Delete a stream; with `id` only the stream of that id, and without error where it is gone."""
+
+    name: str
+    id: bytes = b""
+    internal: bool = False
+
+
+class RegisterProcess(msgspec.Struct, tag=True, frozen=True):
+    """A node's process has started, or was lost and is back."""
+
+    node: NodeRegistration
+
+
+class LoseNode(msgspec.Struct, tag=True, frozen=True):
+    """The controller has lost the process of a node that registered at `epoch`."""
+
+    node_id: int
+    epoch: int
+
+
+class ChangeIsr(msgspec.Struct, tag=True, frozen=True):
+    """The leader of a partition asks for another ISR; see `elections.change_isr`."""
+
+    stream_id: bytes
+    partition: int
+    leader: int
+    leader_epoch: int
+    version: int
+    members: tuple[tuple[int, int], ...]
+    """Node id and node epoch of each."""
+
+
+ControllerRequest: TypeAlias = (
+    Create | Alter | SetPaused | Delete | RegisterProcess | LoseNode | ChangeIsr
+)
+
+
+def decide(image: Image, request: ControllerRequest) -> tuple[Command, ...]:
+    """The commands that fulfil `request`; empty where there is nothing to do.
+
+    Raises: the errors of `controller`, `placement` and `elections`.
+    """
+    match request:
+        case Create():
+            return _create(image, request)
+        case Alter():
+            return _alter(image, request)
+        case SetPaused():
+            choose = controller.pause_stream if request.paused else controller.resume_stream
+            decision = choose(image, request.name)
+            return () if isinstance(decision, Existing) else (decision,)
+        case Delete():
+            return _delete(image, request)
+        case RegisterProcess():
+            return _register(image, request.node)
+        case LoseNode():
+            return _lose(image, request)
+        case ChangeIsr():
+            change = change_isr(
+                image,
+                request.stream_id,
+                request.partition,
+                leader=request.leader,
+                leader_epoch=request.leader_epoch,
+                version=request.version,
+                members=request.members,
+            )
+            return () if change is None else (change,)
+
+
+def settle(image: Image) -> tuple[Command, ...]:
+    """What a new controller finds undone: its predecessor may have stopped between decisions."""
+    commands: list[ClusterCommand] = []
+    for node_id, node in image.nodes.items():
+        if not node.alive and (change := changes_after_loss(image, node_id)) is not None:
+            commands.append(change)
+            image = apply(image, change)
+    if (change := changes_after_return(image)) is not None:
+        commands.append(change)
+    return tuple(commands)
+
+
+def _create(image: Image, request: Create) -> tuple[Command, ...]:
+    present = image.streams.get(request.name)
+    if present is not None and present.id == request.id:
+        return ()  # The same request again.
+    decision = controller.create_stream(
+        image,
+        request.name,
+        request.config,
+        id=request.id,
+        now_ms=request.now_ms,
+        internal=request.internal,
+    )
+    if isinstance(decision, Existing):
+        return ()
+    config = request.config
+    placed = place_partitions(image, config.partitions, replicas=config.replicas)
+    return (CreateStream(decision.definition, placed),)
+
+
+def _alter(image: Image, request: Alter) -> tuple[Command, ...]:
+    decision = controller.alter_stream(
+        image, request.name, request.changes, internal=request.internal
+    )
+    if isinstance(decision, Existing):
+        return ()
+    config = decision.config
+    more = config.partitions - image.streams[request.name].config.partitions
+    added = place_partitions(image, more, replicas=config.replicas)
+    return (AlterStream(decision.name, decision.id, config, added),)
+
+
+def _delete(image: Image, request: Delete) -> tuple[Command, ...]:
+    present = image.streams.get(request.name)
+    if request.id and (present is None or present.id != request.id):
+        return ()
+    return (controller.delete_stream(image, request.name, internal=request.internal),)
+
+
+def _register(image: Image, node: NodeRegistration) -> tuple[Command, ...]:
+    present = image.nodes.get(node.node_id)
+    if present is not None and present.alive and present.incarnation == node.incarnation:
+        same = replace(node, epoch=present.epoch, alive=True) == present
+        return () if same else (RegisterNode(node),)
+    commands: list[ClusterCommand] = []
+    if present is not None and present.alive:
+        # Nobody noticed the end of its last process, which led until now.
+        commands += _lose(image, LoseNode(present.node_id, present.epoch))
+    commands.append(RegisterNode(node))
+    for command in commands:
+        image = apply(image, command)
+    if (change := changes_after_return(image)) is not None:
+        commands.append(change)
+    return tuple(commands)
+
+
+def _lose(image: Image, request: LoseNode) -> tuple[ClusterCommand, ...]:
+    node = image.nodes.get(request.node_id)
+    if node is None or not node.alive or node.epoch != request.epoch:
+        return ()
+    fence = FenceNode(request.node_id, request.epoch)
+    change = changes_after_loss(apply(image, fence), request.node_id)
+    return (fence,) if change is None else (fence, change)

@@ -1,0 +1,327 @@
+"""Placement, elections and ISR changes: properties that hold after any history of requests."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bascule.errors import BasculeError, FencedEpoch, NotEnoughNodes, UnknownPartition
+from bascule.metadata.apply import apply
+from bascule.metadata.command_codec import (
+    decode_commands,
+    decode_snapshot,
+    encode_commands,
+    encode_snapshot,
+)
+from bascule.metadata.commands import ChangePartitions
+from bascule.metadata.elections import change_isr
+from bascule.metadata.image import Image
+from bascule.metadata.placement import place_partitions
+from bascule.metadata.requests import (
+    Alter,
+    ChangeIsr,
+    ControllerRequest,
+    Create,
+    Delete,
+    LoseNode,
+    RegisterProcess,
+    SetPaused,
+    decide,
+    settle,
+)
+from bascule.metadata.troubles import find_troubles
+from bascule.model import NO_LEADER, NodeRegistration, PartitionState, StreamConfig
+
+NODES = (1, 2, 3, 4)
+
+
+def registration(node: int, incarnation: int = 1, rack: str = "") -> NodeRegistration:
+    return NodeRegistration(
+        node_id=node,
+        peer=f"host{node}:9093",
+        client=f"host{node}:9092",
+        http=f"http://host{node}:9080",
+        incarnation=incarnation,
+        rack=rack,
+    )
+
+
+class DecidingController:
+    """An image and its log; each request is one entry, which is encoded and decoded."""
+
+    def __init__(self) -> None:
+        self.image = Image()
+        self.index = 0
+
+    def submit(self, request: ControllerRequest) -> int:
+        """Commit what is decided. Raises: as `decide`."""
+        return self.commit(decide(self.image, request))
+
+    def commit(self, commands: Any) -> int:
+        self.index += 1
+        request_id, decoded = decode_commands(encode_commands(commands, request_id=b"id"))
+        assert request_id == b"id"
+        assert tuple(decoded) == tuple(commands)
+        for command in decoded:
+            self.image = apply(self.image, command, index=self.index)
+        return self.index
+
+    def register(self, *nodes: int) -> None:
+        for node in nodes:
+            self.submit(RegisterProcess(registration(node)))
+
+    def create(self, name: str, *, replicas: int, partitions: int = 1) -> bytes:
+        config = StreamConfig(name, replicas=replicas, partitions=partitions)
+        self.submit(Create(name, config, name.encode().ljust(16), 0))
+        return self.image.streams[name].id
+
+    def lose(self, node: int) -> None:
+        self.submit(LoseNode(node, self.image.nodes[node].epoch))
+
+    def state(self, name: str, partition: int = 0) -> PartitionState:
+        return self.image.partitions[self.image.streams[name].id][partition]
+
+
+@pytest.fixture
+def controller() -> DecidingController:
+    made = DecidingController()
+    made.register(1, 2, 3)
+    return made
+
+
+def check(before: Image, image: Image) -> None:
+    """What holds in every image, and from one to the next."""
+    for stream_id, index, state in image.partition_states():
+        assert len(set(state.replicas)) == len(state.replicas), "replicas are on different nodes"
+        assert state.isr, "an ISR is never empty"
+        assert set(state.isr) <= set(state.replicas)
+        alive = [node for node in state.isr if image.nodes[node].alive]
+        if alive:
+            assert state.leader in alive, "who is in sync and alive leads"
+        else:
+            assert state.leader == NO_LEADER
+        earlier = before.partitions.get(stream_id, ())
+        if index < len(earlier):
+            old = earlier[index]
+            assert state.version >= old.version
+            assert state.leader_epoch >= old.leader_epoch
+            assert (state.version == old.version) == (state == old)
+            if state.leader != old.leader:
+                assert state.leader_epoch > old.leader_epoch, "an election raises the epoch"
+                assert state.leader in (*old.isr, NO_LEADER), "leaders come from the ISR"
+            elif (
+                state.leader != NO_LEADER
+                and before.nodes[old.leader].epoch != image.nodes[old.leader].epoch
+            ):
+                assert state.leader_epoch > old.leader_epoch, "a new process, a new epoch"
+    assert {d.id for d in image.streams.values()} == set(image.partitions)
+
+
+@st.composite
+def histories(draw: st.DrawFn) -> list[tuple[str, int, int]]:
+    kinds = st.sampled_from(("start", "lose", "create", "delete", "shrink", "grow", "more"))
+    return draw(st.lists(st.tuples(kinds, st.integers(0, 3), st.integers(1, 3)), max_size=40))
+
+
+@settings(max_examples=200)
+@given(histories())
+def test_any_history_keeps_the_rules(history: list[tuple[str, int, int]]) -> None:
+    controller = DecidingController()
+    controller.register(*NODES)
+    incarnation = 1
+    for kind, which, number in history:
+        before, node, name = controller.image, NODES[which], f"s{which}"
+        incarnation += 1
+        try:
+            if kind == "start":
+                controller.submit(RegisterProcess(registration(node, incarnation)))
+            elif kind == "lose":
+                controller.lose(node)
+            elif kind == "create":
+                controller.create(name, replicas=number, partitions=1 + which)
+            elif kind == "delete":
+                controller.submit(Delete(name))
+            elif kind == "more":
+                partitions = controller.image.streams[name].config.partitions + 1
+                controller.submit(Alter(name, {"partitions": partitions}))
+            else:
+                controller.submit(isr_change(controller, name, grow=kind == "grow", node=node))
+        except (BasculeError, KeyError):
+            assert controller.image == before
+        check(before, controller.image)
+        assert settle(controller.image) == (), "nothing is left for the next controller"
+    chunks = list(encode_snapshot(controller.image, [b"a", b"b"]))
+    assert decode_snapshot(chunks) == (controller.image, (b"a", b"b"))
+
+
+def isr_change(
+    controller: DecidingController, name: str, *, grow: bool, node: int
+) -> ControllerRequest:
+    state = controller.state(name)
+    members = {*state.isr, node} if grow else {*state.isr} - {node} | {state.leader}
+    epochs = tuple((each, controller.image.nodes[each].epoch) for each in sorted(members))
+    stream_id = controller.image.streams[name].id
+    return ChangeIsr(stream_id, 0, state.leader, state.leader_epoch, state.version, epochs)
+
+
+def test_replicas_are_spread_and_each_node_leads_its_share(
+    controller: DecidingController,
+) -> None:
+    controller.create("a", replicas=3, partitions=6)
+    states = controller.image.partitions[controller.image.streams["a"].id]
+    assert sorted(state.leader for state in states) == [1, 1, 2, 2, 3, 3]
+    assert all(state.replicas[0] == state.leader for state in states)
+    assert all(sorted(state.replicas) == [1, 2, 3] for state in states)
+
+
+def test_replicas_are_in_different_racks() -> None:
+    controller = DecidingController()
+    for node, rack in enumerate(("a", "a", "b", "b"), start=1):
+        controller.submit(RegisterProcess(registration(node, rack=rack)))
+    for state in place_partitions(controller.image, 20, replicas=2):
+        first, second = state.replicas
+        assert (first <= 2) != (second <= 2)
+
+
+def test_more_replicas_than_nodes_are_refused(controller: DecidingController) -> None:
+    controller.lose(2)
+    with pytest.raises(NotEnoughNodes, match=r"3 replicas .* 2 nodes are alive: \[1, 3\]"):
+        controller.create("a", replicas=3)
+
+
+def test_a_lost_leader_is_replaced_from_the_isr(controller: DecidingController) -> None:
+    controller.create("a", replicas=3)
+    before = controller.state("a")
+    controller.lose(before.leader)
+    after = controller.state("a")
+    assert after.leader in before.isr
+    assert after.leader != before.leader
+    assert after.isr == tuple(node for node in (1, 2, 3) if node != before.leader)
+    assert after.leader_epoch == before.leader_epoch + 1
+    assert [ref.stream for ref in find_troubles(controller.image).under_replicated] == ["a"]
+
+
+def test_a_lost_follower_leaves_the_isr_and_the_leader_stays(
+    controller: DecidingController,
+) -> None:
+    controller.create("a", replicas=3)
+    before = controller.state("a")
+    lost = next(node for node in before.isr if node != before.leader)
+    controller.lose(lost)
+    after = controller.state("a")
+    assert (after.leader, after.leader_epoch) == (before.leader, before.leader_epoch)
+    assert lost not in after.isr
+
+
+def test_the_last_member_of_an_isr_stays_in_it_and_leads_when_it_is_back(
+    controller: DecidingController,
+) -> None:
+    controller.create("a", replicas=1)
+    node = controller.state("a").leader
+    controller.lose(node)
+    lost = controller.state("a")
+    assert (lost.leader, lost.isr) == (NO_LEADER, (node,))
+    assert [ref.stream for ref in find_troubles(controller.image).leaderless] == ["a"]
+    controller.submit(RegisterProcess(registration(node, incarnation=2)))
+    assert controller.state("a").leader == node
+    assert controller.state("a").leader_epoch > lost.leader_epoch
+
+
+def test_a_process_that_was_started_again_unnoticed_leads_in_a_new_epoch(
+    controller: DecidingController,
+) -> None:
+    controller.create("alone", replicas=1)
+    controller.create("many", replicas=3)
+    before = {name: controller.state(name) for name in ("alone", "many")}
+    node = before["alone"].leader
+    controller.submit(RegisterProcess(registration(node, incarnation=9)))
+    assert controller.state("alone").leader == node
+    assert controller.state("alone").leader_epoch > before["alone"].leader_epoch
+    assert node not in controller.state("many").isr, "it has to catch up first"
+
+
+def test_the_same_process_registers_again_with_addresses(controller: DecidingController) -> None:
+    epoch = controller.image.nodes[1].epoch
+    assert decide(controller.image, RegisterProcess(registration(1))) == ()
+    moved = replace(registration(1), client="host1:7777")
+    controller.submit(RegisterProcess(moved))
+    assert controller.image.nodes[1].client == "host1:7777"
+    assert controller.image.nodes[1].epoch == epoch
+
+
+def test_an_old_process_cannot_be_lost_in_place_of_a_new_one(
+    controller: DecidingController,
+) -> None:
+    epoch = controller.image.nodes[1].epoch
+    controller.submit(RegisterProcess(registration(1, incarnation=2)))
+    assert decide(controller.image, LoseNode(1, epoch)) == ()
+
+
+def test_isr_changes_are_fenced(controller: DecidingController) -> None:
+    stream_id = controller.create("a", replicas=3)
+    state = controller.state("a")
+    epochs = {node: controller.image.nodes[node].epoch for node in (1, 2, 3)}
+
+    def change(**other: Any) -> ChangePartitions | None:
+        wanted: dict[str, Any] = {
+            "leader": state.leader,
+            "leader_epoch": state.leader_epoch,
+            "version": state.version,
+            "members": [(state.leader, epochs[state.leader])],
+        }
+        return change_isr(controller.image, stream_id, 0, **{**wanted, **other})
+
+    made = change()
+    assert made is not None
+    assert made.changes[0].state.isr == (state.leader,)
+    assert change(version=state.version + 1) is None
+    assert change(members=[(4, 1), (state.leader, epochs[state.leader])]) is None, "no replica"
+    assert change(members=[(n, e) for n, e in epochs.items() if n != state.leader]) is None
+    stale = [(node, epoch - (node != state.leader)) for node, epoch in epochs.items()]
+    assert change(members=stale) is None, "an older process of a node"
+    with pytest.raises(FencedEpoch):
+        change(leader_epoch=state.leader_epoch + 1)
+    with pytest.raises(FencedEpoch):
+        change(leader=next(node for node in epochs if node != state.leader))
+    with pytest.raises(UnknownPartition):
+        change_isr(
+            controller.image, b"nobody".ljust(16), 0,
+            leader=1, leader_epoch=0, version=0, members=[],
+        )  # fmt: skip
+
+
+def test_a_repeated_request_has_one_effect(controller: DecidingController) -> None:
+    request = Create("a", StreamConfig("a"), b"i" * 16, 0)
+    controller.submit(request)
+    assert decide(controller.image, request) == ()
+    controller.submit(SetPaused("a", True))
+    assert decide(controller.image, SetPaused("a", True)) == ()
+    controller.submit(Delete("a", b"i" * 16))
+    assert decide(controller.image, Delete("a", b"i" * 16)) == ()
+    before = controller.image
+    assert apply(before, ChangePartitions(())) == before
+
+
+def test_a_change_of_an_older_version_has_no_effect(controller: DecidingController) -> None:
+    controller.create("a", replicas=3)
+    (late,) = decide(controller.image, LoseNode(3, controller.image.nodes[3].epoch))[1:]
+    controller.lose(2)
+    before = controller.image
+    assert apply(before, late, index=99) == before
+
+
+def test_a_new_controller_finishes_what_its_predecessor_began(
+    controller: DecidingController,
+) -> None:
+    controller.create("a", replicas=3)
+    node = controller.state("a").leader
+    fence, *_ = decide(controller.image, LoseNode(node, controller.image.nodes[node].epoch))
+    controller.commit([fence])
+    assert controller.state("a").leader == node, "the predecessor died between the two"
+    controller.commit(settle(controller.image))
+    assert controller.state("a").leader != node
+    assert settle(controller.image) == ()
