@@ -193,7 +193,7 @@ def test_a_map_that_is_too_small_takes_several_runs() -> None:
     assert runs > 1
     assert under_test.cleaner.counts.runs_cut_short == runs - 1
     log = under_test.store(under_test.every[0])
-    closed = [r.key for r in held(log) if r.offset < log.swaps.closed_segments()[-1][1]]
+    closed = [r.key for r in held(log) if r.offset < log.replacement.closed_segments()[-1][1]]
     assert len(closed) == len(set(closed)) == 150
 
 

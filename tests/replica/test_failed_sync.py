@@ -23,8 +23,11 @@ def test_eio_on_sync_is_final() -> None:
     for ack in acks.values():
         error = ack["error"]
         assert isinstance(error, dict)
-        assert (error["code"], error["err_code"]) == (503, 10077)
-        assert "EIO" in error["description"]
+        assert (error["code"], error["err_code"]) == (503, 20007)
+        assert error["description"] == (
+            "message may or may not be stored: partition 0 has stopped: EIO"
+        )
+    assert partition.counts.records_indeterminate == 2
     assert partition.failure is not None
     assert partition.high_watermark.offset == 1, "what was not confirmed is not served"
     operations = len(files.operations)

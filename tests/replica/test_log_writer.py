@@ -18,7 +18,7 @@ from bascule.replica.log_writer import LogWriter
 from bascule.replica.maintenance.checkpoints import verify_all
 from bascule.replica.partitions import Partitions
 from bascule.sim.disk import SimClock, SimFiles
-from support.replicas import awaited_batch, decode_acks, open_partition
+from support.replicas import awaited_batch, decode_acks, no_reserve, open_partition
 
 
 class LogThreads:
@@ -27,7 +27,7 @@ class LogThreads:
     def __init__(self) -> None:
         self.sent = b""
         self.syncer = LogSyncer(clock=SimClock(1_000), threads=1)
-        self.writer = LogWriter(self.syncer)
+        self.writer = LogWriter(self.syncer, no_reserve())
         self._lock = threading.Lock()
 
     def __enter__(self) -> LogThreads:
@@ -107,3 +107,56 @@ def test_nobody_waits_for_a_log_writer_that_has_stopped() -> None:
     waiting.start()
     waiting.join(20)
     assert not waiting.is_alive()
+
+
+def test_a_bug_in_an_append_stops_the_partition_and_not_the_thread(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    broken, whole = (open_partition(SimFiles(RealRandom(seed))) for seed in (1, 2))
+
+    def append(batch: UnstampedBatch) -> bytes:
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(broken, "append", append)
+    done = threading.Event()
+    with LogThreads() as threads:
+        threads.writer.append(broken, [awaited_batch(b"in.0")], done.set)
+        threads.writer.append(whole, [awaited_batch(b"in.1")])
+    assert done.is_set()
+    assert broken.failure is not None
+    assert decode_acks(threads.sent)["in.1"]["offset"] == 0
+
+
+def test_on_done_follows_the_write() -> None:
+    """The memory of the batches is reused after it."""
+    partition = open_partition(SimFiles(RealRandom(1)))
+    ends: list[int] = []
+    with LogThreads() as threads:
+        assert partition.log is not None
+        log = partition.log
+        batches = [awaited_batch(b"in.0"), awaited_batch(b"in.1")]
+        threads.writer.append(partition, batches, lambda: ends.append(log.end.offset))
+    assert ends == [2]
+
+
+def test_the_high_watermark_follows_a_roll() -> None:
+    """The end is in the new segment then, and the old one may be compacted."""
+    partition = open_partition(SimFiles(RealRandom(1)))
+    partition.append(awaited_batch(b"in.0"))
+    partition.sync()
+    with LogThreads() as threads:
+        threads.writer.roll(partition)
+    assert partition.log is not None
+    assert partition.log.end.segment_base == 1
+    assert partition.high_watermark == partition.log.end
+
+
+def test_no_segment_of_a_removed_partition_is_ended() -> None:
+    files = SimFiles(RealRandom(1))
+    partition = open_partition(files)
+    partition.append(awaited_batch(b"in.0"))
+    partition.deleted = True
+    operations = len(files.operations)
+    with LogThreads() as threads:
+        threads.writer.roll(partition)
+    assert len(files.operations) == operations

@@ -18,6 +18,7 @@ from bascule.replica.partitions import Partitions
 from bascule.sim.disk import SimClock, SimFiles
 from bascule.storage.partition_log import PartitionLog
 from bascule.storage.retention import log_config
+from support.replicas import awaited_batch, no_reserve
 from support.stored_batches import DIRECTORY, append
 
 CONFIG = StreamConfig(subject="s", sync=SyncPolicy.ALWAYS, segment_bytes_max=600)
@@ -45,7 +46,11 @@ class RetentionUnderTest:
         self.archived: int | None = None
         self.asked: list[tuple[str, str, int]] = []
         self.retention = Retention(
-            self.partitions, clock=self.clock, archived=self.committed, roll=self.roll
+            self.partitions,
+            clock=self.clock,
+            archived=self.committed,
+            roll=self.roll,
+            reserve=no_reserve(),
         )
 
     def committed(self, archive: str, stream: str, partition: int) -> int | None:
@@ -175,3 +180,39 @@ def test_a_deleted_or_closed_partition_is_left_alone() -> None:
     assert under_test.retention.counts.failures == 0
     under_test.partitions.remove(under_test.partitions.stream("s")[0].definition)
     assert under_test.tick() == 0
+
+
+def test_records_that_are_not_synced_stay() -> None:
+    config = replace(CONFIG, sync=SyncPolicy.INTERVAL, retention_messages_max=2)
+    under_test = RetentionUnderTest(config)
+    for _ in range(30):
+        append(under_test.log, 2, timestamp=under_test.clock.ms, size=60)
+    under_test.partition.append(awaited_batch(b"in.0"))
+    assert under_test.partition.high_watermark == under_test.log.end
+    assert under_test.tick() <= under_test.log.synced.offset
+    under_test.partition.sync()
+    assert under_test.tick() > 50
+
+
+def test_records_that_are_not_committed_stay() -> None:
+    under_test = RetentionUnderTest(replace(CONFIG, retention_messages_max=2))
+    for _ in range(30):
+        append(under_test.log, 2, timestamp=under_test.clock.ms, size=60)
+    under_test.log.sync()
+    assert under_test.tick() == 0
+    under_test.partition.sync()
+    assert under_test.tick() > 50
+
+
+def test_segments_are_removed_under_the_maintenance_lock(monkeypatch: pytest.MonkeyPatch) -> None:
+    under_test = RetentionUnderTest(replace(CONFIG, retention_messages_max=2))
+    under_test.write(30)
+    advance_start, locked = under_test.log.advance_start, []
+
+    def record(offset: int, *, high_watermark: int) -> object:
+        locked.append(under_test.partition.maintenance_lock.locked())
+        return advance_start(offset, high_watermark=high_watermark)
+
+    monkeypatch.setattr(under_test.log, "advance_start", record)
+    under_test.tick()
+    assert locked == [True]

@@ -1,9 +1,10 @@
-"""Load the dedupe window of a partition from its log when it is opened."""
+"""Load the dedupe window of a partition: from its log, and from what a follower appends."""
 
 from __future__ import annotations
 
 from typing import Final
 
+from bascule.errors import BasculeError
 from bascule.publish.headers import read_publish_headers
 from bascule.publish.preconditions import Preconditions
 from bascule.record.batch import scan_batches
@@ -32,20 +33,46 @@ def load_dedupe_window(preconditions: Preconditions, log: PartitionLog, *, since
         if part.length == 0:
             break
         data = memoryview(part.file.read_at(part.position, part.length))
-        for header, start, stop in scan_batches(
-            data, origin=part.file.path, origin_position=part.position
-        ):
-            offset = header.end_offset
-            batch = data[start:stop]
-            if header.is_control:
-                continue
-            if header.codec:
-                batch = memoryview(decompress_batch(batch, origin=part.file.path))
-            preconditions.load_batch(
-                read_publish_headers(batch, header.record_count, preconditions.hash_key),
-                base_offset=header.base_offset,
-                end_offset=header.end_offset,
-                timestamp=header.max_timestamp,
-            )
+        origin, position = part.file.path, part.position
+        offset = _load(preconditions, data, origin=origin, origin_position=position)
         read += part.length
     return read
+
+
+def load_appended_ids(
+    preconditions: Preconditions, batches: memoryview, now_ms: int | None
+) -> bool:
+    """Take over the ids of whole batches that a follower has appended, so that it can lead at once.
+
+    `now_ms` is the time of the log, or None if no record has an id. False if the batches cannot be
+    read: the window must be loaded again then.
+    """
+    if now_ms is None:
+        preconditions.accept_without_headers()
+        return True
+    try:
+        preconditions.expire(now_ms)
+        _load(preconditions, batches, origin="batches of the leader", origin_position=0)
+    except BasculeError:
+        return False
+    return True
+
+
+def _load(
+    preconditions: Preconditions, data: memoryview, *, origin: str, origin_position: int
+) -> int:
+    """Add the ids of whole batches; return their end offset. Raises: CorruptData."""
+    end_offset = -1
+    for header, start, stop in scan_batches(data, origin=origin, origin_position=origin_position):
+        batch, end_offset = data[start:stop], header.end_offset
+        if header.is_control:
+            continue
+        if header.codec:
+            batch = memoryview(decompress_batch(batch, origin=origin))
+        preconditions.load_batch(
+            read_publish_headers(batch, header.record_count, preconditions.hash_key),
+            base_offset=header.base_offset,
+            end_offset=header.end_offset,
+            timestamp=header.max_timestamp,
+        )
+    return end_offset

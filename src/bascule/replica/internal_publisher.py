@@ -6,12 +6,13 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from bascule.errors import PublishRejected, UnknownPartition, UnknownStream
+from bascule.errors import UnknownPartition, UnknownStream
 from bascule.publish.acks import AckError
 from bascule.publish.unstamped_batch import Append, UnstampedBatch
 from bascule.record.batch import Record
 from bascule.record.builder import build_batch
 from bascule.replica.partitions import Partitions
+from bascule.wire.ack_codes import publish_error
 
 
 class InternalRecord(NamedTuple):
@@ -33,7 +34,8 @@ class InternalPublisher:
     async def publish(self, stream: str, partition: int, records: Sequence[InternalRecord]) -> int:
         """Append `records` as one batch; return its base offset once it is committed.
 
-        Raises: UnknownStream, UnknownPartition, PublishRejected where it is not stored.
+        Raises: UnknownStream, UnknownPartition, PublishRejected where it is not stored,
+        Indeterminate where it may or may not be.
         """
         found = self._partitions.stream(stream)
         if found is None:
@@ -77,7 +79,7 @@ def _resolver(
         if error is None:
             done.set_result(base_offset)
         else:
-            done.set_exception(PublishRejected(error.code, error.err_code, error.description))
+            done.set_exception(publish_error(error.code, error.err_code, error.description))
 
     def on_committed(base_offset: int, error: AckError | None) -> None:
         try:

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Final
 
+from bascule.errors import BasculeError, reason_without_paths
 from bascule.host.api import Clock
 from bascule.replica.partition import Partition
 
@@ -70,7 +71,7 @@ class LogSyncer:
             with self._urgent:
                 self._urgent.notify_all()
 
-    def stop_partition(self, partition: Partition, cause: str) -> None:
+    def stop_partition(self, partition: Partition, cause: BasculeError) -> None:
         """Stop the partition soon, on a sync thread; waiting publishers get error acks."""
         partition.stop_cause = cause
         self.request(partition)
@@ -111,7 +112,7 @@ class LogSyncer:
                     partition.checkpoint_requested = False
                     cause = partition.stop_cause
                 try:
-                    self._send_acks(partition.sync() if cause is None else partition.fail(cause))
+                    self._send_acks(partition.sync() if cause is None else _stop(partition, cause))
                     if checkpoint:
                         partition.checkpoint()
                 except Exception as error:  # boundary: a bug stops one partition, not the thread
@@ -122,6 +123,10 @@ class LogSyncer:
                     partition.sync_queued = again
             with self._idle:
                 self._idle.notify_all()
+
+
+def _stop(partition: Partition, cause: BasculeError) -> bytes:
+    return partition.fail(str(cause), reason=reason_without_paths(cause))
 
 
 def _send_nothing(operations: bytes) -> None:

@@ -9,12 +9,15 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from concurrent.futures import Future
+from functools import partial
 from queue import SimpleQueue
-from typing import Final, TypeAlias
+from typing import Final, TypeAlias, TypeVar
 
 from bascule.errors import BasculeError
+from bascule.model import PartitionState
 from bascule.publish.unstamped_batch import Replica, UnstampedBatch
+from bascule.replica.disk_reserve import DiskReserve
 from bascule.replica.log_syncer import LogSyncer
 from bascule.replica.partition import Partition
 
@@ -26,21 +29,24 @@ STOPPED_POLL_SECONDS: Final = 1.0
 
 _Append: TypeAlias = tuple[Partition, Sequence[UnstampedBatch], Callable[[], None] | None]
 """Replica, batches, `on_done`; a tuple, since there is one for every batch."""
-
-
-@dataclass(slots=True)
-class _Roll:
-    replica: Partition
+T = TypeVar("T")
 
 
 class LogWriter:
     """The thread that appends to all logs of this node, and its queue."""
 
-    def __init__(self, syncer: LogSyncer) -> None:
+    def __init__(self, syncer: LogSyncer, reserve: DiskReserve) -> None:
+        """While `reserve` is given back, appends are refused: they would use it up."""
         self._syncer = syncer
+        self._reserve = reserve
         self._send: Callable[[bytes], None] | None = None
-        self._queue: SimpleQueue[_Append | _Roll | threading.Event | None] = SimpleQueue()
+        self._queue: SimpleQueue[_Append | Callable[[], object] | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="log-writer", daemon=True)
+
+    @property
+    def is_disk_full(self) -> bool:
+        """Whether appends are refused, so that they do not use up the disk reserve."""
+        return self._reserve.is_released
 
     def start(self, send: Callable[[bytes], None]) -> None:
         """`send` takes NATS operations with acks; the log writer thread calls it."""
@@ -59,7 +65,28 @@ class LogWriter:
 
     def roll(self, replica: Partition) -> None:
         """End the replica's active segment after everything queued before the call."""
-        self._queue.put(_Roll(replica))
+        self._queue.put(partial(self._roll_segment, replica))
+
+    def call(self, function: Callable[[], T]) -> Future[T]:
+        """Call a function on the thread, after everything queued before. It may block on the disk.
+
+        The callbacks of the future run on the thread, too.
+        """
+        done: Future[T] = Future()
+        self._queue.put(partial(_call, function, done))
+        return done
+
+    def set_role(
+        self, replica: Partition, state: PartitionState, node_id: int, *, lag_ns_max: int
+    ) -> Future[None]:
+        """Have the replica lead or follow, after everything queued before; see its `set_role`."""
+
+        def set_role() -> None:
+            self._send_acks(replica.set_role(state, node_id, lag_ns_max=lag_ns_max))
+            if replica.needs_sync:
+                self._syncer.request(replica)
+
+        return self.call(set_role)
 
     def wait_written(self) -> None:
         """Return once everything queued before the call is written or refused.
@@ -67,7 +94,7 @@ class LogWriter:
         Also returns once the thread has stopped: it will write nothing more.
         """
         done = threading.Event()
-        self._queue.put(done)
+        self._queue.put(done.set)
         while not done.wait(STOPPED_POLL_SECONDS) and self._thread.is_alive():
             pass
 
@@ -84,10 +111,8 @@ class LogWriter:
                 return
             if isinstance(request, tuple):
                 self._write(*request)
-            elif isinstance(request, threading.Event):
-                request.set()
             else:
-                self._roll_segment(request.replica)
+                request()
 
     def _write(
         self,
@@ -97,7 +122,9 @@ class LogWriter:
     ) -> None:
         for batch in batches:
             try:
-                if operations := replica.append(batch):
+                if self.is_disk_full:
+                    self._send_acks(replica.refuse(batch, "the disk is full"))
+                elif operations := replica.append(batch):
                     self._send_acks(operations)
                 if replica.needs_sync:
                     self._syncer.request(replica)
@@ -126,3 +153,13 @@ class LogWriter:
             log.warning("segment not ended", extra=extra)
         else:
             self._syncer.request(replica)
+
+
+def _call(function: Callable[[], T], done: Future[T]) -> None:
+    """Call a function for its future. What it raises is for whoever waits."""
+    try:
+        result = function()
+    except Exception as error:  # boundary: the caller is told, and the thread goes on
+        done.set_exception(error)
+    else:
+        done.set_result(result)

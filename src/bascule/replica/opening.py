@@ -7,7 +7,13 @@ import threading
 from dataclasses import dataclass
 from typing import Final
 
-from bascule.errors import BasculeError, CorruptData, PartitionFailed
+from bascule.errors import (
+    BasculeError,
+    CorruptData,
+    MissingLog,
+    PartitionFailed,
+    reason_without_paths,
+)
 from bascule.host.api import Clock, Files
 from bascule.model import StreamDefinition
 from bascule.publish.headers import HashKey
@@ -19,6 +25,7 @@ from bascule.replica.partitions import Partitions
 from bascule.storage.checkpoint import replace_file
 from bascule.storage.partition_log import PartitionLog
 from bascule.storage.retention import log_config
+from bascule.storage.segment import LOG_SUFFIX
 
 log = logging.getLogger("bascule.replica")
 
@@ -35,12 +42,15 @@ class PartitionOpener:
     hash_key: HashKey
     partitions: Partitions
     """Notified when an opened partition changes; the caller adds the partition to it."""
+    waits_for_role: bool = False
+    """Opened partitions do nothing before `Partition.set_role`; else each leads alone."""
 
     def open(
-        self, definition: StreamDefinition, index: int, directory: str, *, adopt: bool
+        self, definition: StreamDefinition, index: int, directory: str, *, adopt: bool, held: bool
     ) -> tuple[Partition, bool]:
         """Open the log in `directory`, creating it where there is none.
 
+        `held`: this node has had the log before, so a missing one is not created anew.
         `adopt` accepts a log without an identity file, as an older release left it, and writes
         the file. A log that cannot be opened gives a failed partition. The second value says
         whether a retry may succeed: the cause was the disk and not the data.
@@ -50,6 +60,8 @@ class PartitionOpener:
         marker = f"{directory}/{MESSAGE_IDS_FILE}"
         has_ids = False
         try:
+            if held and not _has_segments(self.files, directory):
+                raise MissingLog(definition.name, index, directory)
             self._check_identity(directory, LogIdentity(definition.id, index), adopt=adopt)
             store = PartitionLog.open(
                 self.files,
@@ -69,11 +81,14 @@ class PartitionOpener:
             failure=None,
             clock=self.clock,
             on_changed=self.partitions.notify_watchers,
+            on_appended=self.partitions.notify_replicas,
             hash_key=self.hash_key,
+            subjects=self.partitions.subjects,
+            waits_for_role=self.waits_for_role,
             persist_id_marker=(None if has_ids else lambda: replace_file(self.files, marker, b"")),
         )
         if store is not None and has_ids:
-            since_ms = self.clock.now_ms() - definition.config.dedupe_window_ms
+            since_ms = partition.now_ms() - definition.config.dedupe_window_ms
             try:
                 load_dedupe_window(partition.preconditions, store, since_ms=since_ms)
             except (OSError, BasculeError) as error:
@@ -82,13 +97,32 @@ class PartitionOpener:
             partition.failure = _cannot_open(definition, index, failure)
         return partition, isinstance(failure, OSError)
 
+    def without_log(self, definition: StreamDefinition, index: int) -> Partition:
+        """A partition whose replicas are on other nodes."""
+        return Partition(
+            definition,
+            index,
+            log=None,
+            failure=None,
+            clock=self.clock,
+            on_changed=self.partitions.notify_watchers,
+            hash_key=self.hash_key,
+            subjects=self.partitions.subjects,
+            waits_for_role=True,
+        )
+
+    def fail(self, partition: Partition, error: OSError) -> None:
+        """Mark a partition as failed that was opened and cannot be used yet."""
+        if partition.failure is None:
+            partition.failure = _cannot_open(partition.definition, partition.index, error)
+
     def _check_identity(self, directory: str, expected: LogIdentity, *, adopt: bool) -> None:
         """Compare the identity file; write it for a new log. Raises: CorruptData, OSError."""
         files = self.files
         path = f"{directory}/{IDENTITY_FILE}"
         found = read_identity(files, directory)
         if found is None:
-            if files.exists(directory) and not adopt and _has_segments(files, directory):
+            if not adopt and _has_segments(files, directory):
                 raise CorruptData(path, 0, f"the identity of {expected}", "no such file")
             files.make_dirs(directory)
             write_identity(files, directory, expected)
@@ -102,7 +136,7 @@ def close_partition(partition: Partition) -> None:
         return
     try:
         with partition.maintenance_lock:
-            partition.log.close()
+            partition.log.close(high_watermark=partition.committed_offset)
     except (OSError, BasculeError) as error:
         log.error(
             "closing a log failed",
@@ -111,17 +145,19 @@ def close_partition(partition: Partition) -> None:
 
 
 def _has_segments(files: Files, directory: str) -> bool:
-    return any(name.endswith(".log") for name in files.list_dir(directory))
+    if not files.exists(directory):
+        return False
+    return any(name.endswith(LOG_SUFFIX) for name in files.list_dir(directory))
 
 
 def _log_cut_tail(store: PartitionLog, definition: StreamDefinition, index: int) -> None:
-    if store.cut_bytes:
+    if store.truncated_bytes:
         log.warning(
             "unsynced tail cut",
             extra={
                 "stream": definition.name,
                 "partition": index,
-                "bytes": store.cut_bytes,
+                "bytes": store.truncated_bytes,
                 "end_offset": store.end.offset,
             },
         )
@@ -134,4 +170,4 @@ def _cannot_open(
         "partition cannot be opened; the other streams go on",
         extra={"stream": definition.name, "partition": index, "error": str(error)},
     )
-    return PartitionFailed(definition.name, index, str(error))
+    return PartitionFailed(definition.name, index, str(error), reason=reason_without_paths(error))

@@ -5,42 +5,47 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 
-from bascule.errors import BasculeError, OffsetOutOfRange, PartitionFailed
+from bascule.errors import (
+    BasculeError,
+    FencedEpoch,
+    PartitionFailed,
+    reason_without_paths,
+)
 from bascule.host.api import Clock
-from bascule.model import PartitionInfo, StreamDefinition, SyncPolicy
-from bascule.publish.acks import AckFormat, PendingAcks, store_failed, too_large
+from bascule.model import (
+    NO_LEADER,
+    PartitionInfo,
+    PartitionState,
+    StreamDefinition,
+    SyncPolicy,
+)
+from bascule.publish.acks import (
+    AckError,
+    AckFormat,
+    indeterminate,
+    not_enough_replicas,
+    not_stored,
+    too_large,
+)
 from bascule.publish.admission import Admission, LogState
 from bascule.publish.headers import HashKey, PublishHeaders
 from bascule.publish.preconditions import Preconditions
+from bascule.publish.stream_subjects import StreamSubjects
 from bascule.publish.unstamped_batch import UnstampedBatch
 from bascule.record import header as batch_header
 from bascule.record.compression import compress_batch
-from bascule.replica.metrics import PartitionMetrics
-from bascule.replication.high_watermark import HighWatermark
+from bascule.replica.dedupe_loading import load_appended_ids, load_dedupe_window
+from bascule.replica.failure_run import AppendFailures, FailureRun
+from bascule.replica.log_time import LogClock
+from bascule.replica.metrics import PartitionCounts, PartitionMetrics
+from bascule.replica.roles.commitment import Commitment
+from bascule.replica.roles.role import PartitionRole, log_role
 from bascule.storage.partition_log import PartitionLog
 from bascule.storage.retention import log_config
 from bascule.storage.segment import LogPosition
 
 log = logging.getLogger("bascule.replica")
-
-_EMPTY_LOG = LogPosition(0, 0, 0)
-
-
-@dataclass(slots=True)
-class PartitionCounts:
-    """For metrics. Counts only grow."""
-
-    records: int = 0
-    bytes: int = 0
-    batches: int = 0
-    syncs: int = 0
-    messages_refused: int = 0
-    records_not_stored: int = 0
-    """Messages the log could not store; those that asked for an ack got an error ack."""
-    disk_errors: int = 0
-    """Appends and syncs that failed with an OSError."""
 
 
 class Partition:
@@ -59,13 +64,19 @@ class Partition:
         failure: PartitionFailed | None,
         clock: Clock,
         on_changed: Callable[[Partition], None],
+        on_appended: Callable[[Partition], None] = lambda _: None,
         hash_key: HashKey,
         persist_id_marker: Callable[[], None] | None = None,
+        subjects: StreamSubjects | None = None,
+        waits_for_role: bool = False,
     ) -> None:
-        """Any thread calls `on_changed` after the high watermark moved or the log failed.
+        """Any thread calls `on_changed` after the high watermark moved or the log failed, and
+        the log writer `on_appended` after other appends, while there are `replica_watchers`.
 
         `hash_key` keys the hashes of message ids. `persist_id_marker` persists a marker that the
         log contains message ids; it may raise OSError. None: the marker exists already.
+        `subjects` are those of all streams on this node. `waits_for_role`: the partition does
+        nothing before `set_role`; else this node is its only replica and leads.
         """
         config = definition.config
         self.definition = definition
@@ -74,17 +85,26 @@ class Partition:
         self.failure = failure
         self.deleted = False
         self.leader_epoch = 0 if log is None else log.epochs.latest + 1
+        self.state: PartitionState | None = None
+        """As the metadata image says; None before the first `set_role`."""
+        self.leader_start_offset = 0  # as a follower was told; retention applies it
+        self.on_synced: Callable[[Partition], None] | None = None
+        """Called on a sync thread after each sync."""
         self.watchers: set[Callable[[], None]] = set()
+        self.replica_watchers: set[Callable[[], None]] = set()
+        """Called as `watchers`, and after appends of a leader with followers."""
         self.counts = PartitionCounts()
         self.metrics = PartitionMetrics()
         self.maintenance_lock = threading.Lock()
-        """Held while files other than the end of the log change: checkpoint, retention, swap."""
+        """Held while closed segments change: by checkpoint, retention or segment replacement."""
+        self._sync_guard = threading.Lock()
+        """Held while the log is synced or truncated."""
         self.sync_lock = threading.Lock()
         """Guards the next three; see `replica.log_syncer`."""
         self.sync_queued = False
         self.sync_requested_again = False
         self.checkpoint_requested = False
-        self.stop_cause: str | None = None
+        self.stop_cause: BasculeError | None = None
         """The reason for which a sync thread must stop the partition; None: none."""
         self.synced_at_ns = 0
         """When the last sync ended, on the monotonic clock."""
@@ -92,8 +112,8 @@ class Partition:
         """`counts.bytes` at the last checkpoint; a recovery scans what was appended since."""
         self._clock = clock
         self._on_changed = on_changed
+        self._on_appended = on_appended
         self._persist_id_marker = persist_id_marker
-        self._watermark = HighWatermark(config.sync, _EMPTY_LOG if log is None else log.end)
         self._ack_format = AckFormat(
             stream=definition.name,
             subject=config.subject,
@@ -101,11 +121,18 @@ class Partition:
             replicas=1,
             synced=config.sync is SyncPolicy.ALWAYS,
         )
-        self._pending = PendingAcks(self._ack_format)
-        self._commit_lock = threading.Lock()
-        """Guards the high watermark and the removal of pending acks: where acks do not wait for a
-        sync, the log writer and a sync thread both advance the one and take from the other."""
-        self._admission = Admission(definition, self._ack_format, hash_key)
+        self.commitment = Commitment(log, self._ack_format, clock, config.sync)
+        if waits_for_role:
+            self.commitment.await_role(log)
+        self._epoch_start = 0  # the end of the log when this node began to lead
+        self._ids_are_stale = False
+        """Whether records were appended or removed that the dedupe window does not know of."""
+        self._log_clock = LogClock(definition.name, index, clock)
+        self._failed_appends = AppendFailures(definition.name, index)
+        self._failed_checkpoints = FailureRun()
+        self.failed_reads = FailureRun()
+        """Of listeners: reads and lookups by time."""
+        self._admission = Admission(definition, self._ack_format, hash_key, subjects)
 
     @property
     def preconditions(self) -> Preconditions:
@@ -119,8 +146,7 @@ class Partition:
         """
         self.definition = definition
         config = definition.config
-        self._watermark.configure(config.sync)
-        self._ack_format.configure(synced=config.sync is SyncPolicy.ALWAYS)
+        self.commitment.configure(config.sync)
         self._admission.configure(definition)
         if self.log is not None:
             self.log.configure(log_config(config))
@@ -128,7 +154,20 @@ class Partition:
     @property
     def high_watermark(self) -> LogPosition:
         """Only records below it may be served."""
-        return self._watermark.position
+        return self.commitment.watermark.position
+
+    @property
+    def committed_offset(self) -> int:
+        """The offset of the high watermark; never lower than before."""
+        return self.commitment.watermark.offset
+
+    @property
+    def role(self) -> PartitionRole:
+        return self.commitment.role
+
+    @property
+    def is_leader(self) -> bool:
+        return self.commitment.role is PartitionRole.LEADER
 
     @property
     def start_offset(self) -> int:
@@ -144,30 +183,44 @@ class Partition:
         """Whether the sync policy requires a sync for records, or for acks of duplicates."""
         if self.definition.config.sync is not SyncPolicy.ALWAYS:
             return False
-        return self.is_dirty or len(self._pending) > 0
+        return self.is_dirty or len(self.commitment.pending) > 0
 
     @property
     def is_awaited(self) -> bool:
-        """Whether a publisher or a reader waits for the next sync."""
-        return len(self._pending) > 0 or bool(self.watchers)
+        """Whether a publisher, a reader or a leader waits for the next sync."""
+        pending, role = self.commitment.pending, self.commitment.role
+        return len(pending) > 0 or bool(self.watchers) or role is PartitionRole.FOLLOWER
+
+    def now_ms(self) -> int:
+        """The time that a record appended now gets, in Unix milliseconds; see `LogTime`."""
+        last_ms = -1 if self.log is None else self.log.timestamp_max
+        return self._log_clock.now_ms(last_ms)
+
+    @property
+    def ahead_ms(self) -> int:
+        """By how much the time of the log is ahead of the wall clock, which was ahead once."""
+        self.now_ms()
+        return self._log_clock.ahead_ms
 
     def append(self, batch: UnstampedBatch) -> bytes:
         """Stamp the batch and append it; return the acks and error acks to send now.
 
         Never raises: records that cannot be stored get error acks and are counted.
         """
-        replies = b""
-        if batch.refused_count:
-            self.counts.messages_refused += batch.refused_count
-            limit = too_large(self.definition.config.message_bytes_max)
-            replies = self._ack_format.errors(
-                batch.refused_entries, limit, count=batch.refused_count
-            )
+        if self.commitment.role is not PartitionRole.LEADER:
+            return self._drop(batch)
+        replies = self._refuse_too_large(batch) if batch.refused_count else b""
         if not batch.record_count:
             return replies
+        if batch.headers is not None:
+            self.preconditions.leave_to_others(batch)
         if self.log is None or self.failure is not None or self.deleted:
-            return replies + self._not_stored(batch, str(self.failure or "the stream is deleted"))
-        now_ms = max(self._clock.now_ms(), self.log.timestamp_max)
+            return replies + self._refuse(batch, not_stored(self._why_closed()))
+        if self.commitment.replication is not None:
+            short = self.commitment.refusal
+            if short is not None:
+                return replies + self._refuse(batch, not_enough_replicas(*short))
+        now_ms = self.now_ms()
         next_offset = self.log.end.offset
         try:
             # Must come first: the rollback after an error undoes the last evaluation.
@@ -179,23 +232,25 @@ class Partition:
             self._append(self.log, batch, now_ms)
         except (OSError, BasculeError) as error:
             self.counts.disk_errors += isinstance(error, OSError)
-            replies += self._roll_back_acks(self.log.end.offset, str(error))
+            reason = reason_without_paths(error)
+            replies += self._roll_back_acks(self.log.end.offset, reason)
             self.preconditions.rollback(self.log.end.offset)
             if self.log.failure is not None:
-                return replies + self._not_stored(batch, str(error)) + self.fail(str(error))
-            self._log_failed_append(error)
-            return replies + self._not_stored(batch, str(error))
+                # What the failed append wrote could not be removed: the next opening may find it.
+                replies += self._refuse(batch, indeterminate(reason))
+                return replies + self.fail(str(error), reason=reason)
+            self._failed_appends.on_failure(error, batch.record_count)
+            return replies + self._refuse(batch, not_stored(reason))
         except Exception as error:  # boundary: a bug stops one partition, not the log writer
             log.exception("log writer failed")
-            cause = f"internal error while appending: {error!r}"
             if self.log.end.offset == next_offset:
-                replies += self._roll_back_acks(next_offset, cause)
-                replies += self._not_stored(batch, cause)
-            return replies + self.fail(cause)
-        stopped = self._failure_cause()
+                replies += self._roll_back_acks(next_offset, "internal error")
+                replies += self._refuse(batch, not_stored("internal error"))
+            return replies + self.fail(f"internal error while appending: {error!r}")
+        stopped = self._failure_now()
         if stopped is not None:
             # A sync failed meanwhile; it may have failed the pending acks before this append.
-            return replies + self._fail_acks(stopped)
+            return replies + self._fail_acks(stopped.reason)
         return replies + self._commit_appended(self.log.end)
 
     def sync(self) -> bytes:
@@ -205,11 +260,12 @@ class Partition:
             return b""
         written, began_ns = self.counts.bytes, self._clock.monotonic_ns()
         try:
-            synced = self.log.sync()
+            with self._sync_guard:
+                synced = self.log.sync()
         except (OSError, BasculeError) as error:
             self.counts.disk_errors += isinstance(error, OSError)
             # The kernel may have dropped the pages: a second sync would lie (fsyncgate).
-            return self.fail(str(error))
+            return self.fail(str(error), reason=reason_without_paths(error))
         self.counts.syncs += 1
         self.synced_at_ns = self._clock.monotonic_ns()
         self.metrics.on_synced(
@@ -218,12 +274,16 @@ class Partition:
             now_ns=self.synced_at_ns,
             is_dirty=self.is_dirty,
         )
-        with self._commit_lock:
-            if not self._watermark.on_synced(synced) and not len(self._pending):
-                return b""
-            replies = self._release()
+        if self.on_synced is not None:
+            self.on_synced(self)
+        return self._after(self.commitment.on_synced(synced))
+
+    def _after(self, released: bytes | None) -> bytes:
+        """Tell the watchers if the commitment has changed; the acks to send now."""
+        if released is None:
+            return b""
         self._on_changed(self)
-        return replies
+        return released
 
     def checkpoint(self) -> None:
         """Write a checkpoint. A failure is logged; the older checkpoint stays valid."""
@@ -232,65 +292,190 @@ class Partition:
         written = self.counts.bytes
         try:
             with self.maintenance_lock:
-                self.log.checkpoint(high_watermark=self.high_watermark.offset)
+                self.log.checkpoint(high_watermark=self.committed_offset)
         except (OSError, BasculeError) as error:
-            log.warning(
-                "checkpoint failed",
-                extra={
-                    "stream": self.definition.name,
-                    "partition": self.index,
-                    "error": str(error),
-                },
-            )
+            if self._failed_checkpoints.on_failure(error):
+                name = self.definition.name
+                extra = {"stream": name, "partition": self.index, "error": str(error)}
+                log.warning("checkpoint failed", extra=extra)
             return
+        self._failed_checkpoints.end()
         self.checkpointed_bytes = written
 
-    def purge(self, *, to_offset: int | None, before_ms: int | None) -> None:
-        """Move the start of the log forward: see `Controller.purge_stream`. Blocks on the disk.
+    def notify(self) -> None:
+        """Tell all watchers of a change that others made."""
+        self._on_changed(self)
 
-        Raises: OffsetOutOfRange, PartitionFailed, CorruptData, LogFailed, Closed, OSError.
+    def fail(self, cause: str, *, reason: str = "internal error") -> bytes:
+        """Stop the partition; return error acks for every waiting publisher.
+
+        Their messages were appended and may be found when the log is opened again, so the acks
+        say that they may or may not be stored. `reason` is the cause without paths, for publishers.
         """
-        if self.failure is not None or self.log is None:
-            raise self.failure or PartitionFailed(self.definition.name, self.index, "not open")
-        committed = self.high_watermark
-        offset = committed.offset if to_offset is None else to_offset
-        if offset > committed.offset:
-            raise OffsetOutOfRange(offset, self.start_offset, committed.offset)
-        if before_ms is not None:
-            found = self.log.find_timestamp(before_ms, end=committed)
-            offset = min(offset, committed.offset if found is None else found[0])
-        with self.maintenance_lock:
-            self.log.advance_start(offset, high_watermark=committed.offset)
-
-    def fail(self, cause: str) -> bytes:
-        """Stop the partition; return error acks for every waiting publisher."""
         name = self.definition.name
         if self.failure is None:
-            self.failure = PartitionFailed(name, self.index, cause)
+            self.failure = PartitionFailed(name, self.index, cause, reason=reason)
             log.error(
                 "partition stopped",
                 extra={"stream": name, "partition": self.index, "cause": cause},
             )
-        replies = self._fail_acks(cause)
+        replies = self._fail_acks(reason)
         self._on_changed(self)
         return replies
 
-    def _log_failed_append(self, error: OSError | BasculeError) -> None:
-        log.error(
-            "append failed",
-            extra={"stream": self.definition.name, "partition": self.index, "error": str(error)},
-        )
+    def _failure_now(self) -> PartitionFailed | None:
+        return self.failure  # read again: another thread may have set it
 
-    def _failure_cause(self) -> str | None:
-        """The cause of the failure, read again: another thread may have set it."""
-        return None if self.failure is None else self.failure.cause
+    def _why_closed(self) -> str:
+        if self.failure is None:
+            return "the stream is deleted"
+        return f"partition {self.index} has stopped: {self.failure.reason}"
+
+    # -- roles, on the log writer thread; see `replica.roles` -----------------------------------
+
+    def set_role(self, state: PartitionState, node_id: int, *, lag_ns_max: int) -> bytes:
+        """Do what `state` says: lead, follow or neither; return the acks to send now.
+
+        An older state than that in force changes nothing.
+
+        Raises: FencedEpoch if the log has records of the leader epoch that this node is to begin.
+        LogFailed, CorruptData, Closed, OSError. The node does not lead then.
+        """
+        before = self.state
+        if before is not None and before.leader_epoch == state.leader_epoch:
+            if state.version < before.version:
+                return b""
+        elif state.leader_epoch < self.leader_epoch and before is not None:
+            return b""
+        if self.log is None or self.failure is not None or self.deleted:
+            self._resign(state, PartitionRole.NONE)
+            return b""
+        if state.leader == node_id:
+            return self._lead(self.log, state, node_id, lag_ns_max)
+        follows = state.leader != NO_LEADER and node_id in state.replicas
+        self._resign(state, PartitionRole.FOLLOWER if follows else PartitionRole.NONE)
+        return b""
+
+    def _lead(
+        self, store: PartitionLog, state: PartitionState, node_id: int, lag_ns_max: int
+    ) -> bytes:
+        before = self.state
+        begins = before is None or before.leader_epoch != state.leader_epoch or not self.is_leader
+        if begins:
+            if state.leader_epoch <= store.epochs.latest:
+                raise FencedEpoch(state.leader_epoch, store.epochs.latest)
+            if self.definition.config.sync is SyncPolicy.ALWAYS:
+                with self._sync_guard:
+                    store.sync()
+            if self._ids_are_stale:
+                self._load_ids(store)
+            self._epoch_start = store.end.offset
+        self.state, self.leader_epoch = state, state.leader_epoch
+        released = self.commitment.lead(
+            store, state, node_id,
+            min_isr=self.definition.min_isr, lag_ns_max=lag_ns_max, epoch_start=self._epoch_start,
+        )  # fmt: skip
+        if begins:
+            self._log_role()
+        self._on_changed(self)
+        return released or b""
+
+    def _resign(self, state: PartitionState, role: PartitionRole) -> None:
+        changes = role is not self.role or state.leader_epoch != self.leader_epoch
+        self.counts.records_dropped += self.commitment.resign(self.log, role)
+        self.state, self.leader_epoch = state, state.leader_epoch
+        if changes:
+            self._log_role()
+        self._on_changed(self)
+
+    def _log_role(self) -> None:
+        assert self.state is not None
+        end_offset = 0 if self.log is None else self.log.end.offset
+        log_role(
+            self.definition.name, self.index, self.role, self.state,
+            high_watermark=self.committed_offset, end_offset=end_offset,
+        )  # fmt: skip
+
+    def _load_ids(self, store: PartitionLog) -> None:
+        """Load the dedupe window from the log, which was written by other leaders."""
+        self.preconditions.reset()
+        if self._persist_id_marker is None:
+            since_ms = self.now_ms() - self.definition.config.dedupe_window_ms
+            load_dedupe_window(self.preconditions, store, since_ms=since_ms)
+        self._ids_are_stale = False
+
+    @property
+    def may_have_ids(self) -> bool:
+        """Whether records of the log may have message ids."""
+        return self._persist_id_marker is None
+
+    def append_replicated(self, data: memoryview, *, may_have_ids: bool) -> None:
+        """Append whole batches of the leader's log, unchanged, as a follower of it.
+
+        Raises: see `PartitionLog.append_as_follower`.
+        """
+        assert self.log is not None
+        if may_have_ids and self._persist_id_marker is not None:
+            self._persist_id_marker()
+            self._persist_id_marker = None
+        are_stale, self._ids_are_stale = self._ids_are_stale, True
+        self.log.append_as_follower(data)
+        if not are_stale:
+            now = self.now_ms() if may_have_ids else None
+            self._ids_are_stale = not load_appended_ids(self.preconditions, data, now)
+        self.counts.replicated_bytes += len(data)
+        self.counts.bytes += len(data)
+
+    def truncate_replicated(self, offset: int) -> None:
+        """Truncate the log to `offset`, from where on the leader has other records.
+
+        Raises: OffsetOutOfRange if committed records would be removed; see `truncate_to`.
+        """
+        assert self.log is not None
+        with self.maintenance_lock, self._sync_guard:
+            self._ids_are_stale = True
+            self.log.truncate_to(
+                offset,
+                self.leader_epoch,
+                high_watermark=min(self.committed_offset, self.log.end.offset),
+            )
+
+    def restart_replicated(self, offset: int) -> None:
+        """Replace the log by an empty one that starts at `offset`, the leader's log start.
+
+        Raises: see `PartitionLog.start_at`.
+        """
+        assert self.log is not None
+        with self.maintenance_lock, self._sync_guard:
+            self._ids_are_stale = True
+            self.log.start_at(offset, self.leader_epoch)
+            self.commitment.on_replaced(offset)
+
+    def on_leader_watermark(self, offset: int) -> None:
+        """Take over the leader's high watermark, as far as this follower's log goes."""
+        if self.commitment.on_leader_watermark(offset):
+            self._on_changed(self)
+
+    def on_fetch(self, node: int, node_epoch: int, *, log_end: int, synced_end: int) -> bytes:
+        """A follower's log is equal to this one up to `log_end`; return the acks to send now.
+
+        Any thread may call it.
+        """
+        if self.log is None or self.failure is not None:
+            return b""
+        return self._after(
+            self.commitment.on_fetch(
+                node, node_epoch,
+                log_end=log_end, synced_end=synced_end, own_end=self.log.end.offset,
+            )
+        )  # fmt: skip
 
     def info(self) -> PartitionInfo:
         store = self.log
         return PartitionInfo(
             partition=self.index,
             start_offset=self.start_offset,
-            high_watermark=self.high_watermark.offset,
+            high_watermark=self.committed_offset,
             synced_offset=0 if store is None else store.synced.offset,
             end_offset=0 if store is None else store.end.offset,
             leader_epoch=self.leader_epoch,
@@ -309,22 +494,27 @@ class Partition:
         )
         if evaluation is None:
             return b""
+        refusals = evaluation.refusals
+        if self.commitment.replication is not None and next_offset > self.committed_offset:
+            # They may rest on records that a successor does not have.
+            self.commitment.pending.add_replies(refusals, end_offset=next_offset)
+            refusals = b""
         if not evaluation.duplicates:
-            return evaluation.refusals
+            return refusals
         end_offset = next_offset + batch.record_count
-        if end_offset <= self.high_watermark.offset:
-            return evaluation.refusals + self._ack_format.duplicates(
+        if end_offset <= self.committed_offset:
+            return refusals + self._ack_format.duplicates(
                 evaluation.duplicates,
                 base=evaluation.duplicates_base,
                 count=evaluation.duplicate_count,
             )
-        self._pending.add_duplicates(
+        self.commitment.pending.add_duplicates(
             evaluation.duplicates,
             base=evaluation.duplicates_base,
             count=evaluation.duplicate_count,
             end_offset=end_offset,
         )
-        return evaluation.refusals
+        return refusals
 
     def _persist_marker_before_first_id(self, headers: PublishHeaders) -> None:
         """Persist, before the first message id is appended, that the log contains ids."""
@@ -345,7 +535,7 @@ class Partition:
             keep_codec=True,
         )
         # Before the append: a concurrent sync may already cover the batch.
-        self._pending.add(
+        self.commitment.pending.add(
             base_offset=base_offset,
             count=batch.record_count,
             ack_entries=batch.ack_entries,
@@ -353,6 +543,8 @@ class Partition:
             on_committed=batch.on_committed,
         )
         store.append(data)
+        if self._failed_appends.count:
+            self._failed_appends.end()
         self.counts.records += batch.record_count
         self.counts.bytes += len(data)
         self.counts.batches += 1
@@ -362,28 +554,45 @@ class Partition:
 
     def _commit_appended(self, end: LogPosition) -> bytes:
         """Commit what is appended, unless the stream's policy waits for the sync; the acks."""
-        with self._commit_lock:
-            if not self._watermark.on_appended(end):
-                return b""
-            replies = self._release()
-        self._on_changed(self)
+        released = self.commitment.on_appended(end)
+        if released is None and self.replica_watchers:
+            self._on_appended(self)
+        return self._after(released)
+
+    def _roll_back_acks(self, offset: int, reason: str) -> bytes:
+        """Error acks for duplicates, some of which may be of messages that are stored."""
+        return self.commitment.rollback(offset, indeterminate(reason))
+
+    def _fail_acks(self, reason: str) -> bytes:
+        error = indeterminate(f"partition {self.index} has stopped: {reason}")
+        replies, count = self.commitment.fail(error)
+        self.counts.records_indeterminate += count
         return replies
 
-    def _release(self) -> bytes:
-        """Acks of everything below the high watermark; the lock is held."""
-        return self._pending.release(self.high_watermark.offset, committed_ms=self._clock.now_ms())
+    def _drop(self, batch: UnstampedBatch) -> bytes:
+        """Leave the batch to the leader. Publishers get no answer: another node may store it."""
+        self.counts.records_dropped += batch.record_count + batch.refused_count
+        if batch.on_committed is not None:
+            batch.on_committed(-1, not_stored("this node does not lead the partition"))
+        return b""
 
-    def _roll_back_acks(self, offset: int, cause: str) -> bytes:
-        with self._commit_lock:
-            return self._pending.rollback(offset, store_failed(cause))
+    def refuse(self, batch: UnstampedBatch, reason: str) -> bytes:
+        """Refuse a whole batch without trying to append it; return the error acks to send now."""
+        if not self.is_leader:
+            return self._drop(batch)
+        replies = self._refuse_too_large(batch)
+        self.preconditions.leave_to_others(batch)
+        return replies + self._refuse(batch, not_stored(reason)) if batch.record_count else replies
 
-    def _fail_acks(self, cause: str) -> bytes:
-        with self._commit_lock:
-            return self._pending.fail(store_failed(cause))
+    def _refuse_too_large(self, batch: UnstampedBatch) -> bytes:
+        if not batch.refused_count:
+            return b""
+        self.counts.messages_refused += batch.refused_count
+        limit = too_large(self.definition.config.message_bytes_max)
+        return self._ack_format.errors(batch.refused_entries, limit, count=batch.refused_count)
 
-    def _not_stored(self, batch: UnstampedBatch, cause: str) -> bytes:
+    def _refuse(self, batch: UnstampedBatch, error: AckError) -> bytes:
         self.counts.records_not_stored += batch.record_count
-        error = store_failed(cause)
         if batch.on_committed is not None:
             batch.on_committed(-1, error)
         if not batch.ack_entries:

@@ -7,17 +7,21 @@ from collections import deque
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from bascule.model import StreamDefinition
+from bascule.model import Overlap, StreamDefinition
+from bascule.publish.stream_subjects import StreamSubjects
 from bascule.replica.partition import Partition
 
 
 class Partitions:
     """All partitions by stream. Only the event loop changes it; readers see complete states."""
 
-    def __init__(self) -> None:
+    def __init__(self, subjects: StreamSubjects | None = None) -> None:
+        self.subjects = subjects
+        """Of all streams that are present; None: streams know nothing of each other."""
         self._by_name: dict[str, tuple[Partition, ...]] = {}
         self._by_id: dict[bytes, tuple[Partition, ...]] = {}
         self._changed: deque[Partition] = deque()
+        self._appended: deque[Partition] = deque()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._scheduled = False
 
@@ -26,20 +30,40 @@ class Partitions:
         self._loop = loop
 
     def add(self, partitions: tuple[Partition, ...]) -> None:
-        """Add a stream's partitions, or replace them by all of its partitions."""
+        """Add a stream's partitions, or replace them by all of its partitions.
+
+        Who watches a partition that is replaced watches the new one from now on, and is told.
+        """
         definition = partitions[0].definition
+        present = {partition.index: partition for partition in self._by_id.get(definition.id, ())}
+        for partition in partitions:
+            replaced = present.get(partition.index, partition)
+            if replaced is not partition:
+                partition.watchers |= replaced.watchers
+                partition.replica_watchers |= replaced.replica_watchers
+                self.notify_watchers(partition)
         self._by_name[definition.name] = partitions
         self._by_id[definition.id] = partitions
+        if self.subjects is not None:
+            self.subjects.add(definition)
 
     def remove(self, definition: StreamDefinition) -> tuple[Partition, ...]:
         """Remove a stream, if it is present, and notify its watchers."""
         partitions = self._by_id.pop(definition.id, ())
         if partitions:
             del self._by_name[definition.name]
+            if self.subjects is not None:
+                self.subjects.remove(definition)
         for partition in partitions:
             partition.deleted = True
             self.notify_watchers(partition)
         return partitions
+
+    def overlaps(self, definition: StreamDefinition) -> tuple[Overlap, ...]:
+        """The other streams that receive some of the messages of this one."""
+        others = () if self.subjects is None else self.subjects.overlapping(definition)
+        present = [self._by_name[each.name][0].definition for each in others]
+        return tuple(Overlap(d.name, d.config.subject, d.config.acks) for d in present)
 
     def stream(self, name: str) -> tuple[Partition, ...] | None:
         return self._by_name.get(name)
@@ -55,13 +79,23 @@ class Partitions:
 
         Cheap without watchers. A watcher must register before it checks the state.
         """
-        if not partition.watchers or self._loop is None:
+        if self._loop is None or not (partition.watchers or partition.replica_watchers):
             return
         self._changed.append(partition)
+        self._schedule(self._loop)
+
+    def notify_replicas(self, partition: Partition) -> None:
+        """Call the partition's `replica_watchers` soon, as `notify_watchers` does."""
+        if self._loop is None or not partition.replica_watchers:
+            return
+        self._appended.append(partition)
+        self._schedule(self._loop)
+
+    def _schedule(self, loop: asyncio.AbstractEventLoop) -> None:
         if not self._scheduled:
             self._scheduled = True
             try:
-                self._loop.call_soon_threadsafe(self._call_watchers)
+                loop.call_soon_threadsafe(self._call_watchers)
             except RuntimeError:
                 pass  # The loop is closed, so no watcher waits.
 
@@ -72,5 +106,11 @@ class Partitions:
             partition = self._changed.popleft()
             if id(partition) not in seen:
                 seen.add(id(partition))
-                for watcher in list(partition.watchers):
+                for watcher in (*partition.watchers, *partition.replica_watchers):
+                    watcher()
+        while self._appended:
+            partition = self._appended.popleft()
+            if id(partition) not in seen:
+                seen.add(id(partition))
+                for watcher in tuple(partition.replica_watchers):
                     watcher()

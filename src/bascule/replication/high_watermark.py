@@ -13,6 +13,10 @@ class HighWatermark:
         self._on_sync = policy is SyncPolicy.ALWAYS
         self.position = position
 
+    @property
+    def offset(self) -> int:
+        return self.position.offset
+
     def on_appended(self, end: LogPosition) -> bool:
         """The log ends at `end` now. Returns whether the high watermark moved."""
         return not self._on_sync and self._advance(end)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import AsyncIterator
 from typing import Final
 
 from bascule.errors import BasculeError, CorruptData
@@ -41,25 +42,38 @@ async def verify_all(partitions: Partitions, syncer: LogSyncer) -> None:
     """Check the CRC of every synced batch once; stop a partition with a wrong one."""
     eager = VERIFY_EAGER_BYTES
     for partition in _all(partitions):
-        at = None
-        while partition.log is not None and partition.failure is None and not partition.deleted:
-            try:
-                at = await asyncio.to_thread(partition.log.verify, at)
-            except CorruptData as error:
-                syncer.stop_partition(partition, str(error))
-                break
-            except (OSError, BasculeError) as error:
-                log.warning(
-                    "check of a log broken off",
-                    extra={"stream": partition.definition.name, "error": str(error)},
-                )
-                break
-            if at is None:
-                break
+        async for _ in _verify_pieces(partition, syncer):
             eager -= VERIFY_BYTES
             if eager < 0:
                 await asyncio.sleep(VERIFY_BYTES / VERIFY_BYTES_PER_SECOND)
     log.info("all logs checked")
+
+
+async def verify(partition: Partition, syncer: LogSyncer) -> None:
+    """Check the CRC of every synced batch at full speed; stop the partition with a wrong one."""
+    async for _ in _verify_pieces(partition, syncer):
+        pass
+    await asyncio.to_thread(syncer.wait_idle, partition)
+
+
+async def _verify_pieces(partition: Partition, syncer: LogSyncer) -> AsyncIterator[None]:
+    """Check a log; yield after each piece of about VERIFY_BYTES but the last."""
+    at = None
+    while partition.log is not None and partition.failure is None and not partition.deleted:
+        try:
+            at = await asyncio.to_thread(partition.log.verify, at)
+        except CorruptData as error:
+            syncer.stop_partition(partition, error)
+            return
+        except (OSError, BasculeError) as error:
+            log.warning(
+                "check of a log broken off",
+                extra={"stream": partition.definition.name, "error": str(error)},
+            )
+            return
+        if at is None:
+            return
+        yield
 
 
 def _all(partitions: Partitions) -> list[Partition]:

@@ -22,8 +22,8 @@ from bascule.replica.partition import Partition
 from bascule.replica.partitions import Partitions
 from bascule.storage.compaction.clean_offset import read_clean_offset
 from bascule.storage.compaction.keys.key_map import SECRET_BYTES
-from bascule.storage.compaction.plan import Plan, plan_compaction
-from bascule.storage.compaction.run import Compacted, Compaction, CompactionConfig
+from bascule.storage.compaction.plan import CompactionPlan, plan_compaction
+from bascule.storage.compaction.run import Compaction, CompactionConfig, CompactionProgress
 from bascule.storage.partition_log import PartitionLog
 from bascule.storage.retention import log_config
 
@@ -64,7 +64,7 @@ class CleanerLimits(NamedTuple):
 class _Chosen(NamedTuple):
     partition: Partition
     store: PartitionLog
-    plan: Plan
+    plan: CompactionPlan
 
 
 class Cleaner:
@@ -131,7 +131,7 @@ class Cleaner:
         self._clean(chosen)
         return True
 
-    def _plan(self, partition: Partition) -> Plan | None:
+    def _plan(self, partition: Partition) -> CompactionPlan | None:
         """The plan for one log; None where it cannot be planned now."""
         store = partition.log
         if store is None or partition.failure is not None or partition.deleted:
@@ -143,15 +143,15 @@ class Cleaner:
                 store,
                 partition.definition.config,
                 read_clean_offset(self._files, store.directory),
-                high_watermark=partition.high_watermark.offset,
-                now_ms=self._clock.now_ms(),
+                high_watermark=partition.committed_offset,
+                now_ms=partition.now_ms(),
             )
         except (OSError, BasculeError) as error:
             self._note_failure(partition, error)
             return None
         if plan.roll:
             self._roll(partition)
-        if store.end.segment_base > store.swaps.recovery_segment:
+        if store.end.segment_base > store.replacement.recovery_segment:
             self._checkpoint(partition)
         return plan
 
@@ -168,7 +168,7 @@ class Cleaner:
                 map_bytes_max=self._limits.map_bytes_max,
             ),
             end_offset=plan.end_offset,
-            now_ms=self._clock.now_ms(),
+            now_ms=partition.now_ms(),
             secret=self._random.bytes(SECRET_BYTES),
             lock=partition.maintenance_lock,
         )
@@ -195,7 +195,7 @@ class Cleaner:
             if (ahead := spent / rate - elapsed) > 0:
                 self._stopping.wait(ahead)
 
-    def _count(self, done: Compacted, started_ns: int) -> None:
+    def _count(self, done: CompactionProgress, started_ns: int) -> None:
         counts = self.counts
         counts.records += done.records_removed
         counts.bytes_read += done.bytes_read
@@ -203,7 +203,7 @@ class Cleaner:
         counts.bytes_removed += done.bytes_removed
         counts.run_ns += self._clock.monotonic_ns() - started_ns
 
-    def _note_done(self, chosen: _Chosen, done: Compacted, started_ns: int) -> None:
+    def _note_done(self, chosen: _Chosen, done: CompactionProgress, started_ns: int) -> None:
         self.counts.runs += 1
         self.counts.runs_cut_short += done.map_is_full
         partition, store, plan = chosen

@@ -14,10 +14,18 @@ from typing import Final
 
 from bascule.errors import BasculeError, Closed
 from bascule.host.api import Clock
+from bascule.replica.disk_reserve import DiskReserve
+from bascule.replica.failure_run import FailureRun
 from bascule.replica.partition import Partition
 from bascule.replica.partitions import Partitions
 from bascule.storage.partition_log import PartitionLog
-from bascule.storage.retention import Limits, is_over, limits_of, plan_start
+from bascule.storage.retention import (
+    RetentionLimits,
+    exceeds_limits,
+    limits_of,
+    plan_retention,
+    wall_time,
+)
 
 log = logging.getLogger("bascule.replica")
 
@@ -51,16 +59,19 @@ class Retention:
         clock: Clock,
         archived: Archived,
         roll: Callable[[Partition], None],
+        reserve: DiskReserve,
     ) -> None:
-        """`roll` requests that the log writer ends the partition's active segment."""
+        """`roll` requests that the log writer ends the partition's active segment. `reserve` is
+        used where the disk is too full to move the start of a log."""
         self._partitions = partitions
         self._clock = clock
         self._archived = archived
         self._roll = roll
-        self._due: dict[Partition, tuple[Limits, int]] = {}
+        self._reserve = reserve
+        self._due: dict[Partition, tuple[RetentionLimits, int]] = {}
         """The limits, with one on age, and when a log with them must be checked again."""
-        self._failing: dict[Partition, str] = {}
-        """The error that ended the last pass; logged when it changes."""
+        self._failing: dict[Partition, FailureRun] = {}
+        """The passes in a row that an error ended."""
         self.counts = RetentionCounts()
 
     async def run(self) -> None:
@@ -84,18 +95,20 @@ class Retention:
         """All partitions; the state of removed ones is dropped."""
         known = {p for ps in self._partitions.streams().values() for p in ps}
         self._due = {p: due for p, due in self._due.items() if p in known}
-        self._failing = {p: error for p, error in self._failing.items() if p in known}
+        self._failing = {p: run for p, run in self._failing.items() if p in known}
         return known
 
     def _is_due(self, partition: Partition) -> bool:
         if partition.log is None or partition.failure is not None or partition.deleted:
             return False
+        if not partition.is_leader:
+            return partition.leader_start_offset > partition.start_offset
         limits = limits_of(partition.definition.config)
         if limits.age_ms_max:
             seen, due_ms = self._due.get(partition, (None, 0))
             if seen != limits or due_ms <= self._clock.now_ms():
                 return True
-        return is_over(partition.log, limits)
+        return exceeds_limits(partition.log, limits)
 
     def _enforce_all(self, partitions: list[Partition]) -> None:
         for partition in partitions:
@@ -105,54 +118,75 @@ class Retention:
             except Closed:
                 continue  # the node stops, or the stream is deleted
             except (OSError, BasculeError) as error:
-                self._note_failure(partition, str(error))
+                self._note_failure(partition, error)
             else:
                 self._failing.pop(partition, None)
 
-    def _note_failure(self, partition: Partition, error: str) -> None:
+    def _note_failure(self, partition: Partition, error: Exception) -> None:
         self.counts.failures += 1
-        if self._failing.get(partition) != error:
-            self._failing[partition] = error
+        if self._failing.setdefault(partition, FailureRun()).on_failure(error):
             name, index = partition.definition.name, partition.index
-            extra = {"stream": name, "partition": index, "error": error}
+            extra = {"stream": name, "partition": index, "error": str(error)}
             log.warning("retention failed", extra=extra)
 
     def _enforce(self, partition: Partition, store: PartitionLog) -> None:
-        """Apply the limits to one log. Raises: CorruptData, LogFailed, Closed, OSError."""
+        """Apply the limits to one log; on a follower, the start of its leader's log.
+
+        Raises: CorruptData, LogFailed, Closed, OSError.
+        """
+        if not partition.is_leader:
+            self._follow_start(partition, store)
+            return
         limits = limits_of(partition.definition.config)
-        now_ms = self._clock.now_ms()
+        now_ms, ahead_ms = self._clock.now_ms(), partition.ahead_ms
         with partition.maintenance_lock:
             if partition.deleted:
                 return
             if limits.age_ms_max:
-                store.learn_times(now_ms - limits.age_ms_max)
+                store.load_timestamps(now_ms + ahead_ms - limits.age_ms_max)
             start = store.start_offset
-            plan = plan_start(
+            plan = plan_retention(
                 store.segments_info(),
                 limits,
                 start_offset=start,
                 now_ms=now_ms,
+                ahead_ms=ahead_ms,
                 end_offset=self._end(partition, store),
             )
-            if plan.start_offset > start or plan.leftover:
-                removed = store.advance_start(
-                    plan.start_offset, high_watermark=partition.high_watermark.offset
+            if plan.start_offset > start or plan.has_obsolete_segment:
+                removed = self._reserve.run(
+                    store.advance_start,
+                    plan.start_offset,
+                    high_watermark=partition.committed_offset,
                 )
                 self._note_removed(partition, removed.records, removed.segments, removed.bytes)
         if plan.roll:
             self._roll(partition)
         if limits.age_ms_max:
-            self._due[partition] = limits, _next_check_ms(store, limits, now_ms)
+            self._due[partition] = limits, _next_check_ms(store, limits, now_ms, ahead_ms)
+
+    def _follow_start(self, partition: Partition, store: PartitionLog) -> None:
+        with partition.maintenance_lock:
+            if partition.deleted:
+                return
+            removed = self._reserve.run(
+                store.advance_start,
+                partition.leader_start_offset,
+                high_watermark=partition.committed_offset,
+            )
+        if removed.records:
+            self._note_removed(partition, removed.records, removed.segments, removed.bytes)
 
     def _end(self, partition: Partition, store: PartitionLog) -> int:
         """The first offset that must stay: not synced, not committed, or not archived."""
-        end = min(store.synced.offset, partition.high_watermark.offset)
+        end = min(store.synced.offset, partition.committed_offset)
         definition = partition.definition
         if archive := definition.config.retention_after:
             end = min(end, self._archived(archive, definition.name, partition.index) or 0)
         return end
 
     def _note_removed(self, partition: Partition, records: int, segments: int, size: int) -> None:
+        partition.notify()
         counts = self.counts
         counts.records += records
         counts.segments += segments
@@ -170,9 +204,10 @@ class Retention:
         )
 
 
-def _next_check_ms(store: PartitionLog, limits: Limits, now_ms: int) -> int:
+def _next_check_ms(store: PartitionLog, limits: RetentionLimits, now_ms: int, ahead_ms: int) -> int:
     """When the oldest segment expires, in Unix milliseconds, as far as is known."""
     oldest = store.segments_info()[0]
     if oldest.timestamp_max is None or oldest.bytes == 0:
         return now_ms + limits.age_ms_max // 8
-    return max(oldest.timestamp_max, now_ms - limits.age_ms_max) + limits.age_ms_max
+    written_ms = wall_time(oldest.timestamp_max, now_ms=now_ms, ahead_ms=ahead_ms)
+    return max(written_ms, now_ms - limits.age_ms_max) + limits.age_ms_max

@@ -1,8 +1,31 @@
-"""Metrics of one partition's batches, syncs and reads."""
+"""Counters and metrics of one partition's batches, syncs and reads."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from bascule.replica.metrics.histogram import BYTES, COUNTS, SECONDS, Histogram
+
+
+@dataclass(slots=True)
+class PartitionCounts:
+    """For metrics. Counts only grow."""
+
+    records: int = 0
+    bytes: int = 0
+    batches: int = 0
+    syncs: int = 0
+    messages_refused: int = 0
+    records_not_stored: int = 0
+    """Messages the log could not store; those that asked for an ack got an error ack."""
+    records_indeterminate: int = 0
+    """Messages that were appended when the log failed: they may or may not be stored."""
+    records_dropped: int = 0
+    """Messages that came, or waited for their ack, while this node does not lead: unanswered."""
+    replicated_bytes: int = 0
+    """Bytes of record batches appended as a follower."""
+    disk_errors: int = 0
+    """Appends and syncs that failed with an OSError."""
 
 
 class PartitionMetrics:

@@ -1,0 +1,279 @@
+"""One accepted connection: one coroutine, which answers requests in their order."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections.abc import Awaitable, Callable
+from math import inf
+from typing import Final, TypeAlias
+
+from bascule.errors import Broken, RemoteProtocolError
+from bascule.listening.limits import ListenerLimits, ListenerStatistics
+from bascule.listening.refusals import TEXT_LENGTH_MAX, RefusalLog
+from bascule.listening.sending import RunOnThread, Sender
+from bascule.wire.connection import NEED_DATA, ReceivedRequest, ServerConnection
+from bascule.wire.frame import CHUNK_BYTES
+from bascule.wire.schema import Message
+
+log = logging.getLogger(__name__)
+
+PARTIAL_REQUEST: Final = "the request did not arrive completely in time"
+
+BASE_BUFFER_BYTES: Final = CHUNK_BYTES
+"""A buffer, request or response of up to this size is not accounted for. What is larger counts
+against `ListenerLimits.memory_bytes_max`."""
+DECODED_FACTOR: Final = 16
+"""Upper bound of a decoded request's memory as a multiple of its bytes. Measured on Fetch and
+Metadata requests of many small items."""
+
+
+Handle: TypeAlias = Callable[[ReceivedRequest], Message | Awaitable[Message]]
+"""Answers a request; awaitable if it may have to wait. Raises: RemoteProtocolError to close the
+connection instead of a response."""
+
+
+class ServedConnection:
+    """Reads while it answers, so that it notices when the client closes and ends the waiting.
+
+    The reader stays registered with the loop, so a request usually costs no call to epoll_ctl.
+    The reader is removed only while `read_ahead_bytes` are waiting.
+    """
+
+    def __init__(
+        self,
+        sock: socket.socket,
+        protocol: ServerConnection,
+        handle: Handle,
+        *,
+        peer: str,
+        limits: ListenerLimits,
+        statistics: ListenerStatistics,
+        refusals: RefusalLog,
+        run_on_thread: RunOnThread,
+        on_pipelined: Callable[[], None] | None = None,
+        on_closed: Callable[[], None] | None = None,
+    ) -> None:
+        """`peer` is the address and port of the other end. `on_pipelined` is called when bytes
+        arrive while a request is answered, `on_closed` once the connection has ended."""
+        self._socket = sock
+        self._protocol = protocol
+        self._handle = handle
+        self._on_pipelined = on_pipelined
+        self._on_closed = on_closed
+        self._peer = peer
+        self._refusals = refusals
+        self._client_id: str | None = None
+        """As the last request said."""
+        self._limits = limits
+        self._statistics = statistics
+        self._loop = asyncio.get_running_loop()
+        self._sender = Sender(
+            sock,
+            statistics=statistics,
+            run_on_thread=run_on_thread,
+            writable=self._wait_writable,
+            progress=self._on_progress,
+        )
+        self._task: asyncio.Task[None] | None = None
+        self._waiting: asyncio.Future[None] | None = None
+        """Done when bytes have arrived; None while a request is answered."""
+        self._reading = False
+        self._answering = False
+        self._closing = False
+        self._expired = ""
+        self._deadline = inf
+        """Loop time at which the present state expires."""
+        self._deadline_reason = ""
+        self._accounted_bytes = 0
+        """Bytes of this connection that count against `memory_bytes_max`."""
+
+    def start(self) -> asyncio.Task[None]:
+        """Serve until either side closes."""
+        self._task = self._loop.create_task(self._run(), name=f"client {self._peer}")
+        return self._task
+
+    def close_when_answered(self) -> None:
+        """Close now, or as soon as the current request is answered."""
+        self._closing = True
+        if not self._answering and self._task is not None:
+            self._task.cancel()
+
+    def abort(self) -> None:
+        """Close now."""
+        self._closing = True
+        if self._task is not None:
+            self._task.cancel()
+
+    def expire(self, now: float) -> None:
+        """Close if the deadline of the present state has passed."""
+        if now >= self._deadline and self._task is not None:
+            self._expired = self._deadline_reason
+            self._deadline = inf
+            self._task.cancel()
+
+    async def _run(self) -> None:
+        try:
+            self._resume_reading()
+            while not self._closing:
+                await self._serve_one()
+        except RemoteProtocolError as error:
+            self._statistics.protocol_errors += 1
+            if self._refusals.is_first(self._peer, self._client_id, str(error)):
+                log.info(
+                    "client closed: protocol error",
+                    extra={"peer": self._peer, "client": self._client_id, "error": str(error)},
+                )
+        except (OSError, Broken) as error:
+            log.info("client disconnected", extra={"peer": self._peer, "error": str(error)})
+        except asyncio.CancelledError:
+            if self._expired:
+                self._statistics.connections_expired += 1
+                log.info(
+                    "client closed: timeout",
+                    extra={"peer": self._peer, "reason": self._expired},
+                )
+        except Exception:  # boundary: the failure of one request must not affect other clients
+            self._statistics.handler_errors += 1
+            log.exception("client closed: internal error", extra={"peer": self._peer})
+        finally:
+            self._pause_reading()
+            self._socket.close()
+            self._account(-self._accounted_bytes)
+            if self._on_closed is not None:
+                self._on_closed()
+
+    async def _serve_one(self) -> None:
+        before = self._protocol.buffered_bytes
+        event = self._protocol.next_event()
+        if event is NEED_DATA:
+            await self._wait_readable()
+            return
+        decoded = _above_base_buffer(DECODED_FACTOR * (before - self._protocol.buffered_bytes))
+        self._answering = True
+        try:
+            if self._account(decoded):
+                await self._answer(event)
+            else:
+                self._close_out_of_memory()
+        finally:
+            self._account(-decoded)
+            self._answering = False
+            self._deadline = inf
+        if self._protocol.buffered_bytes:
+            await asyncio.sleep(0)  # let other connections run between pipelined requests
+
+    async def _answer(self, request: ReceivedRequest) -> None:
+        message, started = request.message, self._loop.time()
+        name = type(message).__name__.removesuffix("Request")
+        self._client_id = request.client_id and request.client_id[:TEXT_LENGTH_MAX]
+        self._statistics.requests[name] += 1
+        self._statistics.trailing_bytes += request.trailing_bytes
+        response = self._handle(request)
+        if not isinstance(response, Message):
+            response = await response
+        pieces = self._protocol.send(request, response)
+        self._on_progress()
+        size = sum(len(p) for p in pieces if isinstance(p, (bytes, bytearray, memoryview)))
+        try:
+            if self._account(_above_base_buffer(size)):
+                await self._sender.send(pieces)
+            else:
+                self._close_out_of_memory()
+        finally:
+            self._account(-_above_base_buffer(size))
+        self._statistics.on_answered(name, int((self._loop.time() - started) * 1e9))
+
+    def _on_progress(self) -> None:
+        self._deadline = self._loop.time() + self._limits.write_stall_ms_max / 1000
+        self._deadline_reason = "the client does not read its response"
+
+    def _account(self, count: int) -> bool:
+        """Add `count` bytes to the accounted memory; False if that exceeds the limit."""
+        self._accounted_bytes += count
+        self._statistics.account(count)
+        return count <= 0 or self._statistics.memory_bytes <= self._limits.memory_bytes_max
+
+    def _close_out_of_memory(self) -> None:
+        """Close: the listener has no memory left for this connection's request or response."""
+        self._statistics.connections_out_of_memory += 1
+        log.warning(
+            "client closed: memory limit reached",
+            extra={"peer": self._peer, "held_bytes": self._statistics.memory_bytes},
+        )
+        self.abort()
+        self._pause_reading()
+
+    async def _wait_writable(self) -> None:
+        waiting: asyncio.Future[None] = self._loop.create_future()
+        fd = self._socket.fileno()
+        self._loop.add_writer(fd, _set_done, waiting)
+        try:
+            await waiting
+        finally:
+            self._loop.remove_writer(fd)
+
+    async def _wait_readable(self) -> None:
+        partial = self._protocol.buffered_bytes > 0
+        if not partial:
+            self._deadline = self._loop.time() + self._limits.idle_ms_max / 1000
+            self._deadline_reason = "the client has been idle for too long"
+        elif self._deadline_reason is not PARTIAL_REQUEST or self._deadline == inf:
+            # Further bytes do not extend the deadline: a slowly sent request must still end.
+            self._deadline = self._loop.time() + self._limits.request_ms_max / 1000
+            self._deadline_reason = PARTIAL_REQUEST
+        self._resume_reading()
+        self._waiting = self._loop.create_future()
+        try:
+            await self._waiting
+        finally:
+            self._waiting = None
+
+    def _resume_reading(self) -> None:
+        if not self._reading:
+            self._reading = True
+            self._loop.add_reader(self._socket.fileno(), self._on_readable)
+
+    def _pause_reading(self) -> None:
+        if self._reading:
+            self._reading = False
+            self._loop.remove_reader(self._socket.fileno())
+
+    def _on_readable(self) -> None:
+        if self._answering and self._protocol.buffered_bytes >= self._limits.read_ahead_bytes:
+            self._pause_reading()
+            return
+        before = self._protocol.allocated_bytes
+        room = self._protocol.get_buffer()
+        after = self._protocol.allocated_bytes
+        if after != before and not self._account(
+            _above_base_buffer(after) - _above_base_buffer(before)
+        ):
+            self._close_out_of_memory()
+            return
+        try:
+            count = self._socket.recv_into(room)
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError:
+            count = 0
+        if count == 0:
+            self.abort()
+            self._pause_reading()
+            return
+        self._statistics.bytes_in += count
+        self._protocol.received(count)
+        if self._waiting is not None:
+            _set_done(self._waiting)
+        elif self._on_pipelined is not None:
+            self._on_pipelined()
+
+
+def _above_base_buffer(count: int) -> int:
+    return max(count - BASE_BUFFER_BYTES, 0)
+
+
+def _set_done(waiting: asyncio.Future[None]) -> None:
+    if not waiting.done():
+        waiting.set_result(None)

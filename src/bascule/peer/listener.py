@@ -1,0 +1,180 @@
+"""The peer listener: one port for requests of other nodes, and for their Raft connections."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final, TypeAlias
+
+from bascule.errors import RemoteProtocolError
+from bascule.listening.connection import ServedConnection
+from bascule.listening.limits import ListenerLimits
+from bascule.listening.listener import FrameListener
+from bascule.wire.connection import ReceivedRequest, ServerConnection
+from bascule.wire.messages import PEER_REQUESTS
+from bascule.wire.messages.peer.control import PeerHelloRequest, PeerHelloResponse
+from bascule.wire.schema import Message, Request, Versions
+
+log = logging.getLogger(__name__)
+
+PEEK_BYTES: Final = 5
+"""The size of the first frame, and the byte behind it."""
+PEEK_SECONDS_MAX: Final = 3.0
+RAFT_FIRST_BYTES: Final = range(0x90, 0xA0)
+"""A Raft hello is a MessagePack array. A request begins with an API key, of which none is so
+large."""
+
+_SERVED: Final[dict[int, Versions]] = {key: kind.VERSIONS for key, kind in PEER_REQUESTS.items()}
+
+
+class PeerSession:
+    """Who is at the other end of a connection; known after its hello."""
+
+    def __init__(self, protocol: ServerConnection) -> None:
+        self.node_id = 0
+        self.node_epoch = -1
+        self.watchers: set[Callable[[], None]] = set()
+        """Called when bytes of the next request arrive while one is answered."""
+        self.on_closed: list[Callable[[], None]] = []
+        """Called once after the connection has ended."""
+        self._protocol = protocol
+
+    @property
+    def has_more(self) -> bool:
+        """Whether bytes of the next request have arrived."""
+        return self._protocol.buffered_bytes > 0
+
+    def notify_watchers(self) -> None:
+        for watcher in tuple(self.watchers):
+            watcher()
+
+    def close(self) -> None:
+        """The connection has ended."""
+        for on_closed in self.on_closed:
+            on_closed()
+
+
+PeerHandler: TypeAlias = Callable[[Any, PeerSession], Message | Awaitable[Message]]
+"""Answers a request of the node of the session."""
+
+
+class PeerListener(FrameListener):
+    """Serves other nodes; used on one event loop."""
+
+    NAME = "peer"
+
+    def __init__(
+        self,
+        *,
+        node_id: int,
+        cluster: str,
+        node_epoch: Callable[[], int],
+        handlers: Mapping[type[Request[Any]], PeerHandler],
+        on_raft: Callable[[socket.socket], Awaitable[None]],
+        limits: ListenerLimits | None = None,
+    ) -> None:
+        """`on_raft` takes over a socket whose first bytes, still unread, are those of Raft."""
+        super().__init__(limits)
+        self._node_id = node_id
+        self._cluster = cluster
+        self._node_epoch = node_epoch
+        self._handlers = handlers
+        self._on_raft = on_raft
+        self._peeking: set[asyncio.Task[None]] = set()
+
+    async def close(self) -> None:
+        """See `FrameListener.close`."""
+        for task in self._peeking:
+            task.cancel()
+        await asyncio.gather(*self._peeking, return_exceptions=True)
+        await super().close()
+
+    def _admit(self, sock: socket.socket, peer: str) -> None:
+        task = asyncio.get_running_loop().create_task(self._sort(sock, peer))
+        self._peeking.add(task)
+        task.add_done_callback(self._peeking.discard)
+
+    async def _sort(self, sock: socket.socket, peer: str) -> None:
+        """Give the connection to Raft or to the handlers of requests."""
+        try:
+            async with asyncio.timeout(PEEK_SECONDS_MAX):
+                head = await _peek(sock)
+            if len(head) == PEEK_BYTES and head[-1] in RAFT_FIRST_BYTES:
+                await self._on_raft(sock)
+            else:
+                super()._admit(sock, peer)
+        except (OSError, TimeoutError):
+            sock.close()
+        except asyncio.CancelledError:
+            sock.close()
+            raise
+
+    def _connection(self, sock: socket.socket, peer: str) -> ServedConnection:
+        protocol = ServerConnection(
+            served=_SERVED,
+            frame_bytes_max=self._limits.request_bytes_max,
+            requests=PEER_REQUESTS,
+        )
+        session = PeerSession(protocol)
+
+        def handle(request: ReceivedRequest) -> Message | Awaitable[Message]:
+            message = request.message
+            if isinstance(message, PeerHelloRequest):
+                return self._on_hello(message, session)
+            handler = self._handlers.get(type(message))
+            if handler is None or not session.node_id:
+                raise RemoteProtocolError(f"{type(message).__name__} before a hello")
+            return handler(message, session)
+
+        return ServedConnection(
+            sock,
+            protocol,
+            handle,
+            peer=peer,
+            limits=self._limits,
+            statistics=self._statistics,
+            refusals=self._refusals,
+            run_on_thread=self._run_on_thread,
+            on_pipelined=session.notify_watchers,
+            on_closed=session.close,
+        )
+
+    def _on_hello(self, hello: PeerHelloRequest, session: PeerSession) -> PeerHelloResponse:
+        """Note who connects. Raises: RemoteProtocolError for another cluster or another node."""
+        if hello.cluster != self._cluster:
+            raise RemoteProtocolError(
+                f"the peer belongs to cluster {hello.cluster!r:.80}, expected {self._cluster!r}"
+            )
+        if hello.target != self._node_id:
+            raise RemoteProtocolError(
+                f"the peer expects node {hello.target} here, this is node {self._node_id}"
+            )
+        session.node_id, session.node_epoch = hello.source, hello.node_epoch
+        return PeerHelloResponse(node_epoch=self._node_epoch())
+
+
+async def _peek(sock: socket.socket) -> bytes:
+    """The first bytes, which stay to be read; fewer where the peer closes. Raises: OSError."""
+    loop = asyncio.get_running_loop()
+    head = b""
+    while len(head) < PEEK_BYTES:
+        readable: asyncio.Future[None] = loop.create_future()
+        loop.add_reader(sock.fileno(), _set_done, readable)
+        try:
+            await readable
+        finally:
+            loop.remove_reader(sock.fileno())
+        found = sock.recv(PEEK_BYTES, socket.MSG_PEEK)
+        if len(found) == len(head):
+            if not found:
+                return b""
+            await asyncio.sleep(0.01)  # a part of the frame's size: the rest is on its way
+        head = found
+    return head
+
+
+def _set_done(waiting: asyncio.Future[None]) -> None:
+    if not waiting.done():
+        waiting.set_result(None)

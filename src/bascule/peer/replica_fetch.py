@@ -1,0 +1,377 @@
+"""ReplicaFetch: serves the logs of the partitions that this node leads to their followers.
+
+The handler does not read record bytes: slices of segment files leave by sendfile. Followers get
+what is appended, synced and committed or not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from types import MappingProxyType
+from typing import Final, NamedTuple, TypeVar
+
+from bascule.errors import BasculeError, Closed, OffsetOutOfRange
+from bascule.host.api import Clock
+from bascule.model import PartitionState
+from bascule.peer.listener import PeerSession
+from bascule.peer.replica_session import FetchedPartition, Key, ReplicaSession
+from bascule.replica.metrics import ReplicaFetchCounts
+from bascule.replica.partition import Partition
+from bascule.replica.partitions import Partitions
+from bascule.replica.purgatory import Purgatory
+from bascule.replica.roles.batch_positions import position_of
+from bascule.storage.partition_log import FileSlice, PartitionLog
+from bascule.wire.error_codes import ErrorCode, code_of
+from bascule.wire.messages.peer.replica_fetch import (
+    ReplicaFetchPartition,
+    ReplicaFetchPartitionResponse,
+    ReplicaFetchRequest,
+    ReplicaFetchResponse,
+)
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+FETCH_BYTES_MAX: Final = 16 << 20
+"""Most record bytes of one response, whatever a follower asks for."""
+WAIT_MS_MAX: Final = 10_000
+READ_THREADS: Final = 2
+YIELD_PARTITIONS: Final = 200
+"""Partitions looked at before the event loop may run other connections."""
+
+
+class WantedIsr(NamedTuple):
+    """A change of an in-sync replica set that its leader asks for."""
+
+    partition: Partition
+    state: PartitionState
+    """The state that it changes: the leader epoch and the version are its fence."""
+    isr: tuple[int, ...]
+    node_epochs: Mapping[int, int]
+    """The incarnations of the followers in `isr`, as they fetch."""
+
+
+class ReplicaFetchHandler:
+    """Answers ReplicaFetch requests, and knows which followers are in sync. Used on one event
+    loop."""
+
+    def __init__(
+        self, partitions: Partitions, *, clock: Clock, send_acks: Callable[[bytes], None]
+    ) -> None:
+        """`send_acks` takes NATS operations with acks; the event loop calls it."""
+        self.counts = ReplicaFetchCounts()
+        self._partitions = partitions
+        self._clock = clock
+        self._send_acks = send_acks
+        self._purgatory = Purgatory()
+        self._threads = ThreadPoolExecutor(READ_THREADS, "replica-reads")
+        self._sessions: dict[PeerSession, ReplicaSession] = {}
+        self._current: dict[int, PeerSession] = {}
+        """The latest session of each node."""
+        self._heard_ns: dict[int, int] = {}
+        self._unsettled: set[Partition] = set()
+
+    def close(self) -> None:
+        """Answer the requests that wait; later ones do not wait."""
+        self._purgatory.close()
+        self._threads.shutdown(wait=False)
+
+    # -- requests -------------------------------------------------------------------------------
+
+    async def handle(self, request: ReplicaFetchRequest, peer: PeerSession) -> ReplicaFetchResponse:
+        """Take over what a follower reports; answer when there is something to say to it."""
+        session = self._session(peer)
+        self.counts.requests += 1
+        self.counts.reports += len(request.partitions)
+        self._heard_ns[peer.node_id] = self._clock.monotonic_ns()
+        for forgotten in request.forgotten:
+            self._forget(session, (forgotten.stream_id, forgotten.partition), peer)
+        responses = [
+            refusal
+            for report in request.partitions
+            if (refusal := self._on_report(session, report, peer)) is not None
+        ]
+        deadline = 0.0
+        wait_ms = min(max(request.max_wait_ms, 0), WAIT_MS_MAX)
+        bytes_max = min(max(request.max_bytes, 1), FETCH_BYTES_MAX)
+        while True:
+            responses += await self._look(session, bytes_max, peer)
+            if responses or not wait_ms or peer.has_more:
+                break
+            deadline = deadline or asyncio.get_running_loop().time() + wait_ms / 1000
+            if not await self._purgatory.wait(
+                (session, peer),
+                unless=lambda: bool(session.changed) or peer.has_more,
+                deadline=deadline,
+            ):
+                wait_ms = 0
+        self._heard_ns[peer.node_id] = self._clock.monotonic_ns()
+        return ReplicaFetchResponse(partitions=responses)
+
+    def _session(self, peer: PeerSession) -> ReplicaSession:
+        session = self._sessions.get(peer)
+        if session is None:
+            session = self._sessions[peer] = ReplicaSession(self._unsettled.add)
+            self._current[peer.node_id] = peer
+            peer.on_closed.append(partial(self._on_closed, peer))
+        return session
+
+    def _on_closed(self, peer: PeerSession) -> None:
+        session = self._sessions.pop(peer)
+        is_current = self._current.get(peer.node_id) is peer
+        if is_current:
+            del self._current[peer.node_id]
+        for fetched in session.close():
+            if is_current:
+                fetched.partition.commitment.on_forgotten(peer.node_id, peer.node_epoch)
+                self._unsettled.add(fetched.partition)
+
+    def _forget(self, session: ReplicaSession, key: Key, peer: PeerSession) -> None:
+        fetched = session.forget(key)
+        if fetched is not None and self._current.get(peer.node_id) is peer:
+            fetched.partition.commitment.on_forgotten(peer.node_id, peer.node_epoch)
+            self._unsettled.add(fetched.partition)
+
+    def _on_report(
+        self, session: ReplicaSession, report: ReplicaFetchPartition, peer: PeerSession
+    ) -> ReplicaFetchPartitionResponse | None:
+        """Note what has changed on the follower; an error if the partition is not fetched here."""
+        key = report.stream_id, report.partition
+        found = self._partitions.stream_by_id(report.stream_id)
+        if found is None or not 0 <= report.partition < len(found):
+            return _refusal(report, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        fetched = session.fetched.get(key)
+        if fetched is None or fetched.attempt != report.attempt:
+            session.begin(key, found[report.partition], report)
+            return None
+        fetched.report = report
+        if report.fetch_offset > fetched.sent_from and fetched.fetch_offset < 0:
+            fetched.fetch_offset = report.fetch_offset
+            session.changed[key] = None
+        if fetched.is_checked:
+            self._count_position(fetched, peer)
+        return None
+
+    def _count_position(self, fetched: FetchedPartition, peer: PeerSession) -> None:
+        partition, report = fetched.partition, fetched.report
+        if report.leader_epoch != partition.leader_epoch:
+            return  # the next look at the partition says so
+        acks = partition.on_fetch(
+            peer.node_id, peer.node_epoch, log_end=report.log_end, synced_end=report.synced_end
+        )
+        self._unsettled.add(partition)
+        if acks:
+            self._send_acks(acks)
+
+    # -- responses ------------------------------------------------------------------------------
+
+    async def _look(
+        self, session: ReplicaSession, bytes_max: int, peer: PeerSession
+    ) -> list[ReplicaFetchPartitionResponse]:
+        """What there is to say of the partitions that have changed."""
+        responses: list[ReplicaFetchPartitionResponse] = []
+        left = bytes_max
+        for number, fetched in enumerate(session.take_changed()):
+            if number % YIELD_PARTITIONS == YIELD_PARTITIONS - 1:
+                await asyncio.sleep(0)
+            if session.fetched.get(fetched.key) is not fetched:
+                continue
+            response = await self._check(fetched, peer)
+            if session.fetched.get(fetched.key) is not fetched:
+                continue
+            if response is None and fetched.is_checked:
+                response = await self._read(session, fetched, left)
+                if response is not None and isinstance(response.records, FileSlice):
+                    left -= response.records.length
+            elif response is not None:
+                self._forget(session, fetched.key, peer)
+            if response is not None:
+                responses.append(response)
+        self.counts.bytes += bytes_max - left
+        return responses
+
+    async def _check(
+        self, fetched: FetchedPartition, peer: PeerSession
+    ) -> ReplicaFetchPartitionResponse | None:
+        """An error if this node does not lead the partition as the follower thinks.
+
+        Compares the logs at the beginning of an attempt. Until this node has heard of the leader
+        epoch that the follower follows, nothing is said.
+        """
+        partition, report = fetched.partition, fetched.report
+        store = partition.log
+        if partition.deleted or self._is_replaced(fetched):
+            return _refusal(report, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        if report.leader_epoch > partition.leader_epoch:
+            return None  # a change of the partition's role wakes the session
+        if report.leader_epoch < partition.leader_epoch:
+            return _refusal(report, ErrorCode.FENCED_LEADER_EPOCH)
+        if partition.failure is not None or store is None:
+            return _refusal(report, ErrorCode.KAFKA_STORAGE_ERROR)
+        if not partition.is_leader:
+            return _refusal(report, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        if fetched.is_checked:
+            return None
+        if not partition.commitment.accepts(peer.node_id, peer.node_epoch):
+            if peer.node_id in (() if partition.state is None else partition.state.replicas):
+                self.counts.stale += 1
+                return _refusal(report, ErrorCode.STALE_BROKER_EPOCH)
+            return _refusal(report, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        diverging = await self._compare(store, fetched)
+        if diverging is None:
+            fetched.is_checked = True
+            self._count_position(fetched, peer)
+        return diverging
+
+    def _is_replaced(self, fetched: FetchedPartition) -> bool:
+        stream_id, index = fetched.key
+        found = self._partitions.stream_by_id(stream_id)
+        return found is None or found[index] is not fetched.partition
+
+    async def _compare(
+        self, store: PartitionLog, fetched: FetchedPartition
+    ) -> ReplicaFetchPartitionResponse | None:
+        """Where the follower's log leaves this one; None where it is the beginning of it."""
+        report = fetched.report
+        if report.last_fetched_epoch >= 0:
+            epoch, end = _epoch_end(store, report.last_fetched_epoch)
+            if 0 <= epoch < report.last_fetched_epoch or end < report.log_end:
+                self.counts.truncations += 1
+                response = _refusal(report, ErrorCode.NONE)
+                response.diverging_epoch, response.diverging_end = epoch, end
+                return response
+        start = store.start_offset
+        if report.log_end < start:
+            start = await self._first_offset(store)
+        if not start <= report.log_end <= store.end.offset:
+            response = _refusal(report, ErrorCode.OFFSET_OUT_OF_RANGE)
+            response.log_start_offset = start
+            return response
+        return None
+
+    async def _first_offset(self, store: PartitionLog, start: int | None = None) -> int:
+        """The first offset of the batch in which the log starts: batches are sent as a whole."""
+        start = store.start_offset if start is None else start
+        look = partial(position_of, store, start, nowait=False)
+        try:
+            found = await self._on_thread(look)
+        except (BasculeError, OSError):
+            return start  # the next attempt meets the same error when it reads
+        assert found is not None, "only nowait finds nothing"
+        return found.offset
+
+    async def _read(
+        self, session: ReplicaSession, fetched: FetchedPartition, bytes_left: int
+    ) -> ReplicaFetchPartitionResponse | None:
+        """Records, and what else is new of the partition; None if nothing is."""
+        partition, store = fetched.partition, fetched.partition.log
+        assert store is not None
+        piece: FileSlice | None = None
+        if 0 <= fetched.fetch_offset < store.end.offset:
+            if bytes_left <= 0:
+                session.changed[fetched.key] = None
+            else:
+                try:
+                    piece = await self._plan_read(store, fetched.fetch_offset, bytes_left)
+                except (BasculeError, OSError) as error:
+                    return self._read_failed(session, fetched, error)
+                if session.fetched.get(fetched.key) is not fetched:
+                    return None
+        mark, start = partition.committed_offset, partition.start_offset
+        if piece is None and (mark, start) == (fetched.told_watermark, fetched.told_start):
+            return None
+        fetched.told_watermark, fetched.told_start = mark, start
+        if piece is not None:
+            fetched.sent_from, fetched.fetch_offset = fetched.fetch_offset, -1
+        return ReplicaFetchPartitionResponse(
+            *fetched.key,
+            fetched.attempt,
+            high_watermark=mark,
+            log_start_offset=start,
+            may_have_ids=partition.may_have_ids,
+            records=b"" if piece is None else piece,
+        )
+
+    async def _plan_read(self, store: PartitionLog, offset: int, bytes_max: int) -> FileSlice:
+        start = store.start_offset
+        if offset < start:
+            if offset < await self._first_offset(store, start):
+                raise OffsetOutOfRange(offset, start, store.end.offset)
+            offset = start
+        read = partial(store.plan_read, offset, bytes_max=bytes_max, end=store.end)
+        piece = read(nowait=True)
+        if piece is None:
+            piece = await self._on_thread(read)
+        assert piece is not None, "only nowait finds nothing"
+        return piece
+
+    async def _on_thread(self, function: Callable[[], T]) -> T:
+        """Raises: Closed while the node stops, and what the function raises."""
+        try:
+            running = asyncio.get_running_loop().run_in_executor(self._threads, function)
+        except RuntimeError as error:
+            raise Closed(f"the node stops: {error}") from None
+        return await running
+
+    def _read_failed(
+        self, session: ReplicaSession, fetched: FetchedPartition, error: Exception
+    ) -> ReplicaFetchPartitionResponse:
+        partition = fetched.partition
+        session.forget(fetched.key)
+        response = _refusal(fetched.report, code_of(error))
+        if isinstance(error, OffsetOutOfRange):
+            response.error_code = ErrorCode.UNKNOWN_SERVER_ERROR  # the next attempt compares again
+        elif partition.failed_reads.on_failure(error):
+            name, index = partition.definition.name, partition.index
+            extra = {"stream": name, "partition": index, "error": str(error)}
+            log.warning("read for a follower failed", extra=extra)
+        return response
+
+    # -- the in-sync replica sets ---------------------------------------------------------------
+
+    def watch(self, partition: Partition) -> None:
+        """This node leads the partition from now on. Any thread may call it."""
+        self._unsettled.add(partition)
+
+    def wanted_isrs(self) -> list[WantedIsr]:
+        """The changes to propose now. Call it a few times in `lag_ns_max`.
+
+        Looks only at partitions in which something has changed or is under way.
+        """
+        heard = MappingProxyType(
+            {node: at for node, at in self._heard_ns.items() if node in self._current}
+        )
+        wanted = []
+        for partition in tuple(self._unsettled):
+            commitment = partition.commitment
+            isr = commitment.wanted_isr(heard)
+            if isr is not None and partition.state is not None:
+                wanted.append(
+                    WantedIsr(partition, partition.state, isr, commitment.node_epochs(isr))
+                )
+            elif commitment.is_settled:
+                self._unsettled.discard(partition)
+        return wanted
+
+
+def _epoch_end(store: PartitionLog, last_epoch: int) -> tuple[int, int]:
+    """The largest epoch of the log up to `last_epoch`, and its end.
+
+    Epoch -1 and the start of the first epoch if all epochs of the log are later: a log that ends
+    there or below does not contradict this one.
+    """
+    epoch, end = store.epochs.end_of(last_epoch, end_offset=store.end.offset)
+    if epoch >= 0:
+        return epoch, end
+    entries = store.epochs.entries
+    return -1, entries[0].start if entries else store.end.offset
+
+
+def _refusal(report: ReplicaFetchPartition, code: ErrorCode) -> ReplicaFetchPartitionResponse:
+    return ReplicaFetchPartitionResponse(
+        report.stream_id, report.partition, report.attempt, code, records=b""
+    )

@@ -1,0 +1,107 @@
+"""The partitions that one follower fetches over one connection, and which of them have news."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+from bascule.replica.partition import Partition
+from bascule.wire.messages.peer.replica_fetch import ReplicaFetchPartition
+
+Key: TypeAlias = tuple[bytes, int]
+"""Stream id and partition."""
+
+
+class FetchedPartition:
+    """One partition in a session, as the follower has reported it and what it was told."""
+
+    __slots__ = (
+        "attempt",
+        "fetch_offset",
+        "is_checked",
+        "key",
+        "partition",
+        "report",
+        "sent_from",
+        "told_start",
+        "told_watermark",
+        "wake",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        key: Key,
+        partition: Partition,
+        report: ReplicaFetchPartition,
+        wake: Callable[[], None],
+    ) -> None:
+        self.key = key
+        self.partition = partition
+        self.wake = wake
+        """Called when the partition has changed."""
+        self.begin(report)
+
+    def begin(self, report: ReplicaFetchPartition) -> None:
+        """Begin a new attempt."""
+        self.report = report
+        self.attempt = report.attempt
+        self.is_checked = False
+        """Whether the follower's log was compared with this one's; its position counts then."""
+        self.fetch_offset = report.fetch_offset
+        """The next offset to send; -1 while records are on their way to the follower."""
+        self.sent_from = -1
+        """Where the records began that were sent last. A report that still asks for them was
+        sent before they arrived."""
+        self.told_watermark = -1
+        self.told_start = -1
+
+
+class ReplicaSession:
+    """Belongs to the event loop. `watchers` are called when a partition has changed."""
+
+    def __init__(self, on_changed: Callable[[Partition], None]) -> None:
+        """`on_changed` is called with each partition that has changed on this node."""
+        self._on_changed = on_changed
+        self.watchers: set[Callable[[], None]] = set()
+        self.fetched: dict[Key, FetchedPartition] = {}
+        self.changed: dict[Key, None] = {}
+        """Partitions to look at for the next response, in order."""
+
+    def begin(self, key: Key, partition: Partition, report: ReplicaFetchPartition) -> None:
+        """Fetch a partition from now on, or begin another attempt."""
+        found = self.fetched.get(key)
+        if found is not None and found.partition is not partition:
+            self.forget(key)
+            found = None
+        if found is None:
+            found = FetchedPartition(key, partition, report, lambda: self.note(key))
+            self.fetched[key] = found
+            partition.replica_watchers.add(found.wake)
+        else:
+            found.begin(report)
+        self.changed[key] = None
+
+    def forget(self, key: Key) -> FetchedPartition | None:
+        """Do not fetch a partition any more."""
+        found = self.fetched.pop(key, None)
+        if found is not None:
+            found.partition.replica_watchers.discard(found.wake)
+            self.changed.pop(key, None)
+        return found
+
+    def note(self, key: Key) -> None:
+        """A partition has changed on this node."""
+        self.changed[key] = None
+        self._on_changed(self.fetched[key].partition)
+        for watcher in tuple(self.watchers):
+            watcher()
+
+    def take_changed(self) -> list[FetchedPartition]:
+        """The partitions to look at, which are unchanged from now on."""
+        found = [self.fetched[key] for key in self.changed if key in self.fetched]
+        self.changed.clear()
+        return found
+
+    def close(self) -> list[FetchedPartition]:
+        """Forget all partitions; return them."""
+        return [found for key in list(self.fetched) if (found := self.forget(key)) is not None]

@@ -1,0 +1,156 @@
+"""Requests to other nodes over their peer listeners, on the event loop.
+
+A connection answers one request at a time, so each request in flight has its own. Connections are
+kept for the next request.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final, TypeVar, cast
+
+import msgspec
+
+from bascule.errors import Broken, ConnectionGone, RemoteProtocolError
+from bascule.errors.plain import from_plain
+from bascule.wire.connection import NEED_DATA, ClientConnection
+from bascule.wire.messages.peer.control import (
+    ControlRequest,
+    ControlResponse,
+    PeerHelloRequest,
+    PeerHelloResponse,
+)
+from bascule.wire.schema import Message, Request
+
+CLIENT_ID: Final = "bascule-node"
+FRAME_BYTES_MAX: Final = 64 << 20
+IDLE_CONNECTIONS_MAX: Final = 4
+"""Kept for one node; more are closed after their request."""
+READ_BYTES: Final = 64 << 10
+ResponseT = TypeVar("ResponseT", bound=Message)
+
+
+class _Connection:
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+        self._protocol = ClientConnection(client_id=CLIENT_ID, frame_bytes_max=FRAME_BYTES_MAX)
+
+    async def request(self, request: Request[ResponseT]) -> ResponseT:
+        """Raises: Broken, RemoteProtocolError, OSError."""
+        self._writer.write(self._protocol.send(request, version=0))
+        await self._writer.drain()
+        while (event := self._protocol.next_event()) is NEED_DATA:
+            data = await self._reader.read(READ_BYTES)
+            if not data:
+                raise Broken("the node closed the connection")
+            self._protocol.feed(data)
+        return cast(ResponseT, event.message)
+
+    @property
+    def is_usable(self) -> bool:
+        return not self._reader.at_eof() and not self._writer.is_closing()
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+class PeerClient:
+    """Connections to other nodes. Belongs to the event loop."""
+
+    def __init__(self, node_id: int, cluster: str, *, node_epoch: Callable[[], int]) -> None:
+        """`node_epoch` returns that of this node's registration, -1 before it."""
+        self._node_id = node_id
+        self._cluster = cluster
+        self._node_epoch = node_epoch
+        self._addresses: dict[int, tuple[str, int]] = {}
+        self._idle: dict[int, list[_Connection]] = {}
+
+    def set_peer(self, node: int, host: str, port: int) -> None:
+        """The address of a node's peer listener."""
+        if self._addresses.get(node) != (host, port):
+            self._addresses[node] = host, port
+            self._close_idle(node)
+
+    async def control(self, node: int, kind: str, body: bytes, *, timeout_s: float) -> bytes:
+        """Send a control request; return the body of the answer.
+
+        Raises: ConnectionGone where no process listens; Broken; what the other node raised.
+        """
+        request = ControlRequest(kind=kind, body=body)
+        try:
+            async with asyncio.timeout(timeout_s):
+                response = await self._request(node, request)
+        except TimeoutError:
+            raise Broken(f"node {node} did not answer within {timeout_s} s") from None
+        answer = bytes(cast("bytes", response.body or b""))
+        if response.error_code:
+            raise from_plain(*msgspec.msgpack.decode(answer))
+        return answer
+
+    async def _request(self, node: int, request: ControlRequest) -> ControlResponse:
+        idle = self._idle.setdefault(node, [])
+        while idle:
+            connection = idle.pop()
+            if not connection.is_usable:
+                connection.close()
+                continue
+            try:
+                return await self._ask(node, connection, request)
+            except (OSError, Broken):
+                # It may have been closed since its last request. Control requests can be repeated.
+                break
+        return await self._ask(node, await self._connect(node), request)
+
+    async def _ask(
+        self, node: int, connection: _Connection, request: ControlRequest
+    ) -> ControlResponse:
+        is_whole = False
+        try:
+            response = await connection.request(request)
+            is_whole = True
+            return response
+        except OSError as error:
+            raise Broken(f"node {node}: {error}") from error
+        finally:
+            idle = self._idle.setdefault(node, [])
+            if is_whole and len(idle) < IDLE_CONNECTIONS_MAX:
+                idle.append(connection)
+            else:
+                connection.close()
+
+    async def _connect(self, node: int) -> _Connection:
+        address = self._addresses.get(node)
+        if address is None:
+            raise Broken(f"the address of node {node} is not known")
+        try:
+            connection = _Connection(*await asyncio.open_connection(*address))
+        except ConnectionRefusedError as error:
+            raise ConnectionGone(f"node {node} does not listen at {_text(address)}") from error
+        except OSError as error:
+            raise Broken(f"node {node} at {_text(address)}: {error}") from error
+        hello = PeerHelloRequest(self._cluster, self._node_id, node, self._node_epoch())
+        try:
+            response: PeerHelloResponse = await connection.request(hello)
+            if response.error_code:
+                raise RemoteProtocolError(f"node {node} refused: {response.error_message}")
+        except OSError as error:
+            connection.close()
+            raise Broken(f"node {node} at {_text(address)}: {error}") from error
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def close(self) -> None:
+        for node in list(self._idle):
+            self._close_idle(node)
+
+    def _close_idle(self, node: int) -> None:
+        for connection in self._idle.pop(node, ()):
+            connection.close()
+
+
+def _text(address: tuple[str, int]) -> str:
+    return f"{address[0]}:{address[1]}"

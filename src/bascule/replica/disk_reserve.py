@@ -1,0 +1,144 @@
+"""A file of some megabytes that is given back when the disk is full.
+
+What makes room on a full disk needs a little room itself: a purge, a lower retention, a pause and a
+deletion each write a file before anything is removed. They run with the blocks of this file.
+Appends get none of them: they are refused from then on, until the file has its size again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable
+from typing import Final, ParamSpec, TypeVar
+
+from bascule.errors import DiskFull
+from bascule.host.api import Files, Random
+from bascule.storage.maintenance import NO_SPACE
+
+log = logging.getLogger("bascule.replica")
+
+FILE_NAME: Final = "reserve"
+_WRITE_BYTES: Final = 1 << 20
+
+HOLD_SECONDS: Final = 5.0
+"""How often a reserve that was given back is tried to be held again."""
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class DiskReserve:
+    """The reserve of one data directory. Any thread may call it. Blocks on the disk."""
+
+    def __init__(
+        self, files: Files, data_directory: str, random: Random, *, size_bytes: int
+    ) -> None:
+        """`size_bytes` 0: there is no reserve."""
+        self._files = files
+        self._data = data_directory
+        self._path = f"{data_directory}/{FILE_NAME}"
+        self._random = random
+        self._size_bytes = size_bytes
+        self._lock = threading.Lock()
+        self._is_held = False
+        self._is_missed = False
+        """Whether the last attempt to hold it failed."""
+        self.is_released = False
+        """Whether the reserve was given back, and appends must not use it up."""
+
+    def hold(self) -> bool:
+        """Make the file as large as it should be; return whether it is.
+
+        A disk without room for it leaves the file empty, which is logged once.
+        """
+        with self._lock:
+            if self._is_held or not self._size_bytes:
+                return True
+            try:
+                self._fill()
+            except OSError as error:
+                if not self.is_released and not self._is_missed:
+                    log.warning(
+                        "no room for the disk reserve; it is tried again",
+                        extra={"bytes": self._size_bytes, "error": str(error)},
+                    )
+                self._is_missed = True
+                return False
+            self._is_held, self._is_missed = True, False
+            if self.is_released:
+                self.is_released = False
+                log.info("disk reserve is held again; appends go on")
+            return True
+
+    def run(self, call: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """Call something that makes room; on a full disk give the reserve back and repeat it.
+
+        Raises: DiskFull where that does not help either, and whatever the call raises.
+        """
+        try:
+            return call(*args, **kwargs)
+        except OSError as error:
+            if error.errno not in NO_SPACE:
+                raise
+            if not self._release():
+                raise self._disk_full() from error
+        return self.check(call, *args, **kwargs)
+
+    def check(self, call: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """Call something that does not make room. Raises: DiskFull where the disk is full."""
+        try:
+            return call(*args, **kwargs)
+        except OSError as error:
+            if error.errno not in NO_SPACE:
+                raise
+            raise self._disk_full() from error
+
+    def _disk_full(self) -> DiskFull:
+        try:
+            free_bytes, _ = self._files.room(self._data)
+        except OSError:
+            free_bytes = 0
+        return DiskFull(self._data, free_bytes)
+
+    def _release(self) -> bool:
+        """Give the blocks back; return whether there were any, or were before."""
+        with self._lock:
+            if not self._is_held:
+                return self.is_released
+            # First, so that no append takes what is about to be free.
+            self.is_released = True
+            self._is_held = False
+            self._files.open(self._path).truncate(0)
+        log.warning(
+            "disk full: the reserve is given back for changes that make room; appends are refused",
+            extra={"bytes": self._size_bytes},
+        )
+        return True
+
+    def _fill(self) -> None:
+        """Write the file up to its size. Not zeros, which some file systems do not store."""
+        file = self._files.open(self._path, create=True)
+        try:
+            if file.size() == self._size_bytes:
+                return
+            file.truncate(0)
+            left = self._size_bytes
+            while left:
+                size = min(left, _WRITE_BYTES)
+                file.append(self._random.bytes(size))
+                left -= size
+            file.sync()
+        except OSError:
+            file.truncate(0)
+            raise
+        finally:
+            file.close()
+
+
+async def hold_reserve(reserve: DiskReserve) -> None:
+    """Hold the reserve again once there is room. Runs until cancelled."""
+    while True:
+        await asyncio.sleep(HOLD_SECONDS)
+        await asyncio.to_thread(reserve.hold)

@@ -1,0 +1,405 @@
+"""The thread that copies logs from one other node."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from errno import ENOSPC
+from functools import partial
+from typing import Final, cast
+
+from bascule.errors import BasculeError, Broken
+from bascule.log_connection import LogConnection
+from bascule.replica.follower.followed_partition import (
+    EXPECTED_ERRORS,
+    FollowedPartition,
+    whole_batches,
+)
+from bascule.replica.follower.receive_buffers import ReceiveBuffer, ReceiveBuffers
+from bascule.replica.log_syncer import LogSyncer
+from bascule.replica.log_writer import LogWriter
+from bascule.replica.metrics import FetcherCounts
+from bascule.wire.codec import decode
+from bascule.wire.error_codes import ErrorCode
+from bascule.wire.messages.peer.control import PeerHelloRequest
+from bascule.wire.messages.peer.replica_fetch import (
+    ForgottenPartition,
+    ReplicaFetchPartition,
+    ReplicaFetchPartitionResponse,
+    ReplicaFetchRequest,
+    ReplicaFetchResponse,
+)
+
+log = logging.getLogger("bascule.replica")
+
+FETCH_WAIT_MS: Final = 500
+"""How long the leader holds a request without news."""
+FETCH_BYTES: Final = 4 << 20
+"""Record bytes of one response."""
+IN_FLIGHT_MAX: Final = 2
+REPORTS_MAX: Final = 1_000
+"""Partitions in one request, of some 50 bytes each: no send fills the socket's buffer."""
+SMALL_BYTES: Final = 64 << 10
+"""A response of up to this size is received into memory that the thread keeps."""
+RETRY_SECONDS_MIN: Final = 0.02
+RETRY_SECONDS_MAX: Final = 0.5
+Key = tuple[bytes, int]
+
+
+@dataclass(frozen=True, slots=True)
+class PeerIdentity:
+    """Who connects, and what it says of itself."""
+
+    node_id: int
+    cluster: str
+    node_epoch: Callable[[], int]
+    """That of this process; -1 before it has registered."""
+
+
+class FollowerFetcher:
+    """Fetches the partitions that one node leads. Any thread may call its methods."""
+
+    def __init__(
+        self,
+        leader: int,
+        identity: PeerIdentity,
+        *,
+        address: Callable[[], tuple[str, int] | None],
+        writer: LogWriter,
+        syncer: LogSyncer,
+        send_acks: Callable[[bytes], None],
+        on_silent: Callable[[int, str], None],
+        silence_seconds_max: float,
+    ) -> None:
+        """`address` gives that of the leader's peer listener. `on_silent` is called on this
+        fetcher's thread when the leader, by its number, does not answer, with the reason."""
+        self.leader = leader
+        self.counts = FetcherCounts()
+        self._identity = identity
+        self._address = address
+        self._writer = writer
+        self._syncer = syncer
+        self._send_acks = send_acks
+        self._on_silent = on_silent
+        self._silence_seconds_max = silence_seconds_max
+        self._followed: dict[Key, FollowedPartition] = {}
+        self._buffers = ReceiveBuffers()
+        self._small = memoryview(bytearray(SMALL_BYTES))
+        self._lock = threading.Lock()
+        """Guards the next fields, and sending."""
+        self._connection: LogConnection | None = None
+        self._in_flight = 0
+        self._changed: dict[Key, FollowedPartition] = {}
+        self._forgotten: dict[Key, None] = {}
+        self._retries: dict[Key, FollowedPartition] = {}
+        self._timer: threading.Timer | None = None
+        self._is_renewing = False
+        """Whether this node ends the connection to begin another one."""
+        self._stopping = threading.Event()
+        self._wake = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=f"fetch-{leader}", daemon=True)
+        self._thread.start()
+
+    # -- what is followed -----------------------------------------------------------------------
+
+    def follow(self, followed: FollowedPartition) -> None:
+        """Copy a partition from now on. Called on the log writer thread."""
+        with self._lock:
+            self._followed[followed.key] = followed
+            self._forgotten.pop(followed.key, None)
+            is_connected = self._connection is not None
+        self._wake.set()
+        if is_connected:
+            self._begin(followed)
+
+    def forget(self, followed: FollowedPartition) -> None:
+        """Copy it no longer."""
+        followed.has_ended = True
+        with self._lock:
+            if self._followed.get(followed.key) is followed:
+                del self._followed[followed.key]
+                self._changed.pop(followed.key, None)
+                self._retries.pop(followed.key, None)
+                self._forgotten[followed.key] = None
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is followed."""
+        return not self._followed
+
+    def on_synced(self, followed: FollowedPartition) -> None:
+        """A sync of the partition has ended. Called on a sync thread."""
+        self._note_changed(followed)
+
+    def close(self) -> None:
+        """Return once the thread has ended."""
+        self._stopping.set()
+        self._wake.set()
+        with self._lock:
+            if self._connection is not None:
+                self._connection.abort()
+            if self._timer is not None:
+                self._timer.cancel()
+        self._thread.join()
+
+    def renew(self) -> None:
+        """Connect again: this node has another epoch, which a connection states as it begins."""
+        with self._lock:
+            self._is_renewing = True
+            if self._connection is not None:
+                self._connection.abort()
+
+    def retry_now(self) -> None:
+        """Connect without waiting: the leader's address has changed, or it is back."""
+        self._wake.set()
+
+    # -- the thread -----------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        pause, was_lost = RETRY_SECONDS_MIN, False
+        while not self._stopping.is_set():
+            if not self._followed:
+                self._wake.wait()
+                self._wake.clear()
+                continue
+            try:
+                self._connect()
+                if was_lost:
+                    log.info("copying from a node again", extra={"leader": self.leader})
+                pause, was_lost = RETRY_SECONDS_MIN, False
+                while not self._stopping.is_set():
+                    self._receive()
+            except (BasculeError, OSError) as error:
+                self._disconnect()
+                if self._stopping.is_set():
+                    return
+                if self._is_renewing:
+                    continue
+                self.counts.failures += 1
+                if not was_lost:
+                    extra = {"leader": self.leader, "error": str(error)}
+                    log.warning("cannot copy from a node", extra=extra)
+                was_lost = True
+                self._on_silent(self.leader, str(error))
+                self._wake.wait(pause)
+                self._wake.clear()
+                pause = min(2 * pause, RETRY_SECONDS_MAX)
+            except Exception:  # boundary: a bug ends one connection, not the thread
+                log.exception("fetcher failed")
+                self._disconnect()
+                self._stopping.wait(RETRY_SECONDS_MAX)
+
+    def _connect(self) -> None:
+        """Connect, and begin an attempt of every partition. Raises: Broken, RemoteProtocolError."""
+        address = self._address()
+        if address is None:
+            raise Broken(f"the address of node {self.leader} is not known")
+        identity = self._identity
+        self._is_renewing = False
+        epoch = identity.node_epoch()
+        if epoch < 0:
+            raise Broken("this node has not registered yet")
+        connection = LogConnection(*address, timeout=self._silence_seconds_max, negotiates=False)
+        try:
+            connection.send(
+                PeerHelloRequest(identity.cluster, identity.node_id, self.leader, epoch), version=0
+            )
+            connection.receive()
+            # The leader holds a request without news: that is no silence.
+            connection.set_timeout(self._silence_seconds_max + FETCH_WAIT_MS / 1000)
+        except BaseException:
+            connection.close()
+            raise
+        self.counts.connects += 1
+        with self._lock:
+            self._connection, self._in_flight = connection, 0
+            self._changed.clear()
+            self._forgotten.clear()
+            everything = list(self._followed.values())
+            self._send()
+        self._begin_all(everything)
+
+    def _disconnect(self) -> None:
+        with self._lock:
+            connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+
+    def _begin(self, followed: FollowedPartition) -> None:
+        """Begin an attempt. On the log writer thread."""
+        if followed.begin():
+            self._note_changed(followed)
+        elif not followed.is_in_force:
+            self.forget(followed)
+
+    def _begin_all(self, followed: Iterable[FollowedPartition]) -> None:
+        chosen = list(followed)
+
+        def begin() -> None:
+            for each in chosen:
+                self._begin(each)
+
+        if chosen:
+            self._writer.call(begin)
+
+    def _note_changed(self, followed: FollowedPartition) -> None:
+        """Tell the leader soon; now, if few requests are under way."""
+        with self._lock:
+            if self._followed.get(followed.key) is not followed or followed.attempt == 0:
+                return
+            self._changed[followed.key] = followed
+            if self._connection is not None and self._in_flight < IN_FLIGHT_MAX:
+                try:
+                    self._send()
+                except Broken:
+                    self._connection.abort()  # the fetcher thread sees it
+
+    def _send(self) -> None:
+        """Send what has changed; the lock is held. Raises: Broken."""
+        assert self._connection is not None
+        reports: list[ReplicaFetchPartition] = []
+        while self._changed and len(reports) < REPORTS_MAX:
+            key = next(iter(self._changed))
+            reports.append(self._changed.pop(key).report())
+        forgotten = [ForgottenPartition(*key) for key in self._forgotten]
+        self._forgotten.clear()
+        request = ReplicaFetchRequest(FETCH_WAIT_MS, FETCH_BYTES, reports, forgotten)
+        self._in_flight += 1
+        self.counts.requests += 1
+        self._connection.send(request, version=0)
+
+    def _receive(self) -> None:
+        """Receive one response and act on it. Raises: Broken, RemoteProtocolError."""
+        connection = self._connection
+        assert connection is not None
+        _, size = connection.receive_size()
+        buffer: ReceiveBuffer | None = None
+        if size > SMALL_BYTES:
+            while (buffer := self._buffers.take(timeout=1.0)) is None:
+                if self._stopping.is_set():
+                    return
+            frame = buffer.view(size)
+        else:
+            frame = self._small[:size]
+        try:
+            connection.receive_into(frame)
+            self.counts.bytes += size
+            at = connection.check_head(frame)
+            response = decode(ReplicaFetchResponse, 0, frame, at)
+            appends = [
+                append
+                for each in response.partitions
+                if (append := self._on_partition(each, buffer)) is not None
+            ]
+            with self._lock:
+                self._in_flight -= 1
+                if self._connection is not None and (
+                    self._in_flight == 0 or (self._changed and self._in_flight < IN_FLIGHT_MAX)
+                ):
+                    self._send()
+            for append in appends:
+                self._writer.call(append)
+        finally:
+            if buffer is not None:
+                buffer.release()
+
+    def _on_partition(
+        self, response: ReplicaFetchPartitionResponse, buffer: ReceiveBuffer | None
+    ) -> Callable[[], None] | None:
+        """Act on the answer for one partition; return what the log writer has to do."""
+        followed = self._followed.get((response.stream_id, response.partition))
+        if followed is None or response.attempt != followed.attempt:
+            return None
+        attempt, epoch = response.attempt, response.diverging_epoch
+        if response.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
+            start = response.log_start_offset
+            return self._repairing(followed, followed.restart, attempt, start)
+        if response.diverging_end >= 0:
+            end = response.diverging_end
+            return self._repairing(followed, followed.truncate, attempt, epoch, end)
+        if response.error_code:
+            if response.error_code != ErrorCode.FENCED_LEADER_EPOCH:
+                self._retry_later(followed)
+            return None  # a fenced follower waits for its next state
+        followed.on_news(response)
+        records = cast(memoryview, response.records)
+        if not len(records):
+            return None
+        size, end_offset = whole_batches(records)
+        start = followed.advance(attempt, end_offset)
+        if start < 0:
+            return None
+        with self._lock:
+            self._changed[followed.key] = followed
+        data = records[:size]
+        if buffer is None:
+            data = memoryview(bytes(data))
+        else:
+            buffer.retain()
+        return partial(self._append, followed, attempt, start, data, response.may_have_ids, buffer)
+
+    # -- on the log writer thread ---------------------------------------------------------------
+
+    def _append(
+        self,
+        followed: FollowedPartition,
+        attempt: int,
+        start: int,
+        data: memoryview,
+        may_have_ids: bool,
+        buffer: ReceiveBuffer | None,
+    ) -> None:
+        try:
+            if self._writer.is_disk_full:
+                raise OSError(ENOSPC, "the disk is full")
+            if not followed.append(attempt, start, data, may_have_ids=may_have_ids):
+                return
+            if followed.partition.needs_sync:
+                self._syncer.request(followed.partition)
+            else:
+                self._note_changed(followed)
+        except EXPECTED_ERRORS as error:
+            self._attempt_failed(followed, error)
+        finally:
+            if buffer is not None:
+                buffer.release()
+
+    def _repairing(
+        self, followed: FollowedPartition, repair: Callable[..., bool], *arguments: int
+    ) -> Callable[[], None]:
+        """Repair the log on the log writer thread, then begin another attempt."""
+
+        def run() -> None:
+            try:
+                if repair(*arguments):
+                    self._begin(followed)
+            except EXPECTED_ERRORS as error:
+                self._attempt_failed(followed, error)
+
+        return run
+
+    def _attempt_failed(self, followed: FollowedPartition, error: Exception) -> None:
+        followed.end_attempt()
+        followed.fail(error, self._send_acks)
+        self._retry_later(followed)
+
+    # -- later attempts -------------------------------------------------------------------------
+
+    def _retry_later(self, followed: FollowedPartition) -> None:
+        """Begin another attempt after a pause."""
+        with self._lock:
+            self._retries[followed.key] = followed
+            if self._timer is None and not self._stopping.is_set():
+                followed_for = RETRY_SECONDS_MIN * (1 + min(followed.failures.count, 24))
+                self._timer = threading.Timer(followed_for, self._retry)
+                self._timer.daemon = True
+                self._timer.start()
+
+    def _retry(self) -> None:
+        with self._lock:
+            self._timer = None
+            chosen = list(self._retries.values())
+            self._retries.clear()
+        self._begin_all(chosen)

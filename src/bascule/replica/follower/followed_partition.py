@@ -1,0 +1,227 @@
+"""One partition that this node follows: its attempts, its appends, and what its leader is told."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from itertools import count
+from struct import Struct
+from typing import Final
+
+from bascule.errors import (
+    BasculeError,
+    LogFailed,
+    RemoteProtocolError,
+    UnexpectedOffset,
+    reason_without_paths,
+)
+from bascule.record.header import HEADER_BYTES, LENGTH_PREFIX_BYTES
+from bascule.replica.failure_run import FailureRun
+from bascule.replica.partition import Partition
+from bascule.replica.roles import PartitionRole
+from bascule.wire.messages.peer.replica_fetch import (
+    ReplicaFetchPartition,
+    ReplicaFetchPartitionResponse,
+)
+
+log = logging.getLogger("bascule.replica")
+
+_BATCH: Final = Struct(">qi11xi")
+"""Base offset, length, offset of the last record from the base."""
+
+
+def whole_batches(records: memoryview) -> tuple[int, int]:
+    """The bytes of the whole batches at the beginning of `records`, and their end offset.
+
+    Raises: RemoteProtocolError if there is none.
+    """
+    at, end_offset, size = 0, -1, len(records)
+    while at + HEADER_BYTES <= size:
+        base, length, delta = _BATCH.unpack_from(records, at)
+        stop = at + LENGTH_PREFIX_BYTES + length
+        if length < 0 or stop > size:
+            break
+        at, end_offset = stop, base + delta + 1
+    if not at:
+        raise RemoteProtocolError(f"{size} bytes of records without a whole batch")
+    return at, end_offset
+
+
+_ATTEMPTS: Final = count(1)
+"""Numbers of attempts, so that those of one partition in different leader epochs differ."""
+
+
+class FollowedPartition:
+    """One partition in one leader epoch.
+
+    The log writer thread begins attempts and appends. The fetcher thread moves `fetch_offset` and
+    `leader_watermark`.
+    """
+
+    def __init__(self, partition: Partition, leader_epoch: int) -> None:
+        self.partition = partition
+        self.key = partition.definition.id, partition.index
+        self.leader_epoch = leader_epoch
+        self.attempt = 0
+        self.fetch_offset = 0
+        self.leader_watermark = 0
+        self.has_ended = False
+        """Another state of the partition is in force, or the node stops."""
+        self.failures = FailureRun()
+        self._lock = threading.Lock()
+        """Guards `attempt`, `fetch_offset` and `_last_fetched_epoch`, which belong together."""
+        self._last_fetched_epoch = -1
+
+    @property
+    def is_in_force(self) -> bool:
+        """Whether the partition still follows this leader epoch and can."""
+        partition = self.partition
+        return (
+            not self.has_ended
+            and partition.role is PartitionRole.FOLLOWER
+            and partition.leader_epoch == self.leader_epoch
+            and partition.failure is None
+            and not partition.deleted
+        )
+
+    def begin(self) -> bool:
+        """Begin an attempt at the end of the log; False if the partition is not followed now."""
+        store = self.partition.log
+        if not self.is_in_force or store is None:
+            return False
+        with self._lock:
+            self._last_fetched_epoch = store.epochs.latest
+            self.fetch_offset = store.end.offset
+            self.attempt = next(_ATTEMPTS)
+        return True
+
+    def end_attempt(self) -> None:
+        """Drop what the attempt still brings."""
+        with self._lock:
+            self.attempt = next(_ATTEMPTS)
+
+    def advance(self, attempt: int, end_offset: int) -> int:
+        """Ask for `end_offset` next, as records up to there have arrived.
+
+        Returns where these records begin, -1 if they are of an older attempt.
+        """
+        with self._lock:
+            start = self.fetch_offset
+            if attempt != self.attempt or end_offset <= start:
+                return -1
+            self.fetch_offset = end_offset
+            return start
+
+    def report(self) -> ReplicaFetchPartition:
+        """What the leader is told. Any thread may call it."""
+        store = self.partition.log
+        assert store is not None
+        # Before the end: a report must not claim more synced than appended.
+        synced = store.synced.offset
+        with self._lock:
+            return ReplicaFetchPartition(
+                *self.key,
+                attempt=self.attempt,
+                leader_epoch=self.leader_epoch,
+                last_fetched_epoch=self._last_fetched_epoch,
+                fetch_offset=self.fetch_offset,
+                log_end=store.end.offset,
+                synced_end=synced,
+            )
+
+    def on_news(self, response: ReplicaFetchPartitionResponse) -> None:
+        """Take over the leader's log start and high watermark, as far as this log goes."""
+        partition = self.partition
+        self.leader_watermark = max(self.leader_watermark, response.high_watermark)
+        partition.leader_start_offset = max(
+            partition.leader_start_offset, response.log_start_offset
+        )
+        partition.on_leader_watermark(self.leader_watermark)
+
+    def append(self, attempt: int, start: int, data: memoryview, *, may_have_ids: bool) -> bool:
+        """Append batches of an attempt, which follow offset `start`; False if they are dropped.
+
+        Raises: BasculeError, OSError. Begin another attempt then.
+        """
+        store = self.partition.log
+        if attempt != self.attempt or not self.is_in_force or store is None:
+            return False
+        if store.end.offset != start:
+            # A gap would be taken for one that compaction left.
+            raise UnexpectedOffset(store.end.offset, start)
+        self.partition.append_replicated(data, may_have_ids=may_have_ids)
+        self.partition.on_leader_watermark(self.leader_watermark)
+        self.failures.end()
+        return True
+
+    def truncate(self, attempt: int, epoch: int, end: int) -> bool:
+        """Truncate the log to where it leaves the leader's: the leader's `epoch` ends at `end`.
+
+        `epoch` is -1 if all epochs of the leader's log are later; they begin at `end`.
+        False if that was said of another attempt. Raises: see `Partition.truncate_replicated`.
+        """
+        store = self.partition.log
+        if attempt != self.attempt or not self.is_in_force or store is None:
+            return False
+        before = store.end.offset
+        own_end = store.epochs.end_of(epoch, end_offset=before)[1] if epoch >= 0 else before
+        offset = max(min(end, own_end), store.start_offset)
+        self.partition.truncate_replicated(offset)
+        self._log_truncation(epoch, before)
+        return True
+
+    def restart(self, attempt: int, log_start: int) -> bool:
+        """Begin an empty log at the leader's log start, if this one ends below it.
+
+        False if that was said of another attempt. Raises: RemoteProtocolError if this log does not
+        end below it; see `Partition.restart_replicated`.
+        """
+        store = self.partition.log
+        if attempt != self.attempt or not self.is_in_force or store is None:
+            return False
+        before = store.end.offset
+        if before >= log_start:
+            raise RemoteProtocolError(
+                f"the leader refuses offset {before}, and its log starts at {log_start}"
+            )
+        self.partition.restart_replicated(log_start)
+        self._log_truncation(-1, before)
+        return True
+
+    def fail(self, error: Exception, send: Callable[[bytes], None]) -> None:
+        """Note why an attempt ended; a log that has failed stops the partition."""
+        partition = self.partition
+        partition.counts.disk_errors += isinstance(error, OSError)
+        if isinstance(error, LogFailed) and partition.failure is None:
+            send(partition.fail(str(error), reason=reason_without_paths(error)))
+        if self.failures.on_failure(error):
+            log.warning(
+                "copying from the leader failed; it is tried again",
+                extra={
+                    "stream": partition.definition.name,
+                    "partition": partition.index,
+                    "leader_epoch": self.leader_epoch,
+                    "error": str(error),
+                },
+            )
+
+    def _log_truncation(self, epoch: int, before: int) -> None:
+        partition, store = self.partition, self.partition.log
+        assert store is not None
+        log.info(
+            "log truncated to its leader's",
+            extra={
+                "stream": partition.definition.name,
+                "partition": partition.index,
+                "leader_epoch": self.leader_epoch,
+                "diverging_epoch": epoch,
+                "end_before": before,
+                "end_offset": store.end.offset,
+                "high_watermark": partition.committed_offset,
+            },
+        )
+
+
+EXPECTED_ERRORS: Final = (BasculeError, OSError)
+"""What ends an attempt; anything else is a bug."""

@@ -1,0 +1,159 @@
+"""Leads and follows partitions as their states say."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Final
+
+from bascule.errors import BasculeError, LogFailed, reason_without_paths
+from bascule.model import PartitionState
+from bascule.replica.follower.fetcher import FollowerFetcher, PeerIdentity
+from bascule.replica.follower.followed_partition import FollowedPartition
+from bascule.replica.log_syncer import LogSyncer
+from bascule.replica.log_writer import LogWriter
+from bascule.replica.metrics import FetcherCounts
+from bascule.replica.partition import Partition
+from bascule.replica.roles import PartitionRole
+
+REPLICA_LAG_MS_MAX: Final = 1_000
+"""A follower that has not been at its leader's end for so long is not in sync."""
+SILENCE_SECONDS_MAX: Final = 1.0
+"""A leader that does not answer for so long, beyond what it may wait, is reported as silent."""
+
+
+class Replicator:
+    """The roles of all partitions of this node, and the fetchers. Any thread may call it."""
+
+    def __init__(
+        self,
+        identity: PeerIdentity,
+        *,
+        writer: LogWriter,
+        syncer: LogSyncer,
+        send_acks: Callable[[bytes], None],
+        on_leading: Callable[[Partition], None] = lambda _: None,
+        on_silent: Callable[[int, str], None] = lambda _, __: None,
+        lag_ms_max: int = REPLICA_LAG_MS_MAX,
+        silence_seconds_max: float = SILENCE_SECONDS_MAX,
+    ) -> None:
+        """`on_leading` is called on the log writer thread when this node leads a partition.
+
+        `on_silent` is called on a thread of its own, repeatedly, with a leader that does not answer
+        and the reason. `send_acks` takes NATS operations.
+        """
+        self._identity = identity
+        self._writer = writer
+        self._syncer = syncer
+        self._send_acks = send_acks
+        self._on_leading = on_leading
+        self._on_silent = on_silent
+        self._lag_ns_max = lag_ms_max * 1_000_000
+        self._silence_seconds_max = silence_seconds_max
+        self._addresses: dict[int, tuple[str, int]] = {}
+        self._fetchers: dict[int, FollowerFetcher] = {}
+        self._followed: dict[tuple[bytes, int], tuple[FollowerFetcher, FollowedPartition]] = {}
+        self._lock = threading.Lock()
+        self._is_closed = False
+
+    def set_peer(self, node: int, host: str, port: int) -> None:
+        """The address of a node's peer listener."""
+        with self._lock:
+            self._addresses[node] = host, port
+            fetcher = self._fetchers.get(node)
+        if fetcher is not None:
+            fetcher.retry_now()
+
+    def renew(self) -> None:
+        """This node has another epoch: connect to all leaders again, so that they know it."""
+        with self._lock:
+            fetchers = list(self._fetchers.values())
+        for fetcher in fetchers:
+            fetcher.renew()
+
+    def set_role(self, partition: Partition, state: PartitionState) -> Future[None]:
+        """Have a partition lead, follow or do neither, after everything queued for it before.
+
+        The future is done when the role is in force. It raises what `Partition.set_role` raises.
+        """
+        return self._writer.call(lambda: self._set_role(partition, state))
+
+    def counts(self) -> dict[int, FetcherCounts]:
+        """The counters of the fetchers by leader."""
+        with self._lock:
+            return {node: fetcher.counts for node, fetcher in self._fetchers.items()}
+
+    def close(self) -> None:
+        """Copy nothing any more. Return once all threads have ended."""
+        with self._lock:
+            self._is_closed = True
+            fetchers = list(self._fetchers.values())
+            self._fetchers.clear()
+            followed = list(self._followed.values())
+            self._followed.clear()
+        for fetcher, each in followed:
+            fetcher.forget(each)
+        for fetcher in fetchers:
+            fetcher.close()
+
+    # -- on the log writer thread ---------------------------------------------------------------
+
+    def _set_role(self, partition: Partition, state: PartitionState) -> None:
+        node = self._identity.node_id
+        try:
+            acks = partition.set_role(state, node, lag_ns_max=self._lag_ns_max)
+        except (BasculeError, OSError) as error:
+            if isinstance(error, LogFailed):
+                # The disk failed while the log was synced to lead: reconciliation cannot help.
+                self._send_acks(partition.fail(str(error), reason=reason_without_paths(error)))
+            self._follow(partition)
+            raise
+        if acks:
+            self._send_acks(acks)
+        self._follow(partition)
+        if partition.role is PartitionRole.LEADER:
+            self._on_leading(partition)
+
+    def _follow(self, partition: Partition) -> None:
+        """Follow the leader of the state in force, and nobody else."""
+        key = partition.definition.id, partition.index
+        state = partition.state
+        with self._lock:
+            found = self._followed.get(key)
+            is_same = (
+                found is not None
+                and found[1].is_in_force
+                and found[1].partition is partition
+                and state is not None
+                and found[0].leader == state.leader
+            )
+            if is_same:
+                return
+            if found is not None:
+                del self._followed[key]
+                found[0].forget(found[1])
+            partition.on_synced = None
+            if self._is_closed or state is None or partition.role is not PartitionRole.FOLLOWER:
+                return
+            fetcher = self._fetcher(state.leader)
+            followed = FollowedPartition(partition, state.leader_epoch)
+            self._followed[key] = fetcher, followed
+        partition.on_synced = lambda _: fetcher.on_synced(followed)
+        fetcher.follow(followed)
+
+    def _fetcher(self, leader: int) -> FollowerFetcher:
+        """The fetcher of a leader; the lock is held."""
+        fetcher = self._fetchers.get(leader)
+        if fetcher is None:
+            fetcher = self._fetchers[leader] = FollowerFetcher(
+                leader,
+                self._identity,
+                address=lambda: self._addresses.get(leader),
+                writer=self._writer,
+                syncer=self._syncer,
+                send_acks=self._send_acks,
+                on_silent=self._on_silent,
+                silence_seconds_max=self._silence_seconds_max,
+            )
+        return fetcher

@@ -1,0 +1,32 @@
+"""The byte position of an offset in a log."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from bascule.storage.partition_log import LogPosition, PartitionLog
+from bascule.storage.segment import base_offset_of
+
+_BASE_OFFSET_BYTES: Final = 8
+
+
+def position_of(log: PartitionLog, offset: int, *, nowait: bool) -> LogPosition | None:
+    """The position of the batch boundary at `offset`; at the start of its batch if it is inside.
+
+    `offset` is limited to the log. None if `nowait` is set and the disk would have to be read.
+
+    Raises: OffsetOutOfRange if the log was truncated meanwhile, CorruptData, LogFailed, Closed,
+    OSError.
+    """
+    end = log.end
+    if offset >= end.offset:
+        return end
+    offset = max(offset, log.start_offset)
+    found = log.plan_read(offset, bytes_max=1, end=end, nowait=nowait)
+    if found is None:
+        return None
+    base = base_offset_of(found.file.path.rpartition("/")[2])
+    assert base is not None, f"{found.file.path} is not a segment"
+    # The header is in the page cache: planning the read has just read it.
+    begins = int.from_bytes(found.file.read_at(found.position, _BASE_OFFSET_BYTES), "big")
+    return LogPosition(min(offset, begins), base, found.position)

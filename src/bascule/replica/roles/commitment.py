@@ -1,0 +1,233 @@
+"""What of one partition is committed, by the role of this node, and who waits for it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Mapping
+from typing import Final, TypeAlias
+
+from bascule.host.api import Clock
+from bascule.model import PartitionState, SyncPolicy
+from bascule.publish.acks import AckError, AckFormat, PendingAcks, indeterminate
+from bascule.replica.roles.batch_positions import position_of
+from bascule.replica.roles.follower_watermark import FollowerWatermark
+from bascule.replica.roles.leader_watermark import LeaderWatermark
+from bascule.replica.roles.role import PartitionRole
+from bascule.replication.high_watermark import HighWatermark
+from bascule.replication.leader import NO_NODE_EPOCH, LeaderReplication
+from bascule.storage.partition_log import LogPosition, PartitionLog
+
+Watermark: TypeAlias = HighWatermark | LeaderWatermark | FollowerWatermark
+EMPTY_LOG: Final = LogPosition(0, 0, 0)
+
+
+class Commitment:
+    """The high watermark and the pending acks of one partition, and its followers if it leads.
+
+    The log writer thread changes the role and adds pending acks. The log writer, a sync thread and
+    the event loop move the watermark, under a lock. Methods that may move it return the acks to
+    send now, or None if nothing has changed for anybody.
+    """
+
+    def __init__(
+        self, log: PartitionLog | None, ack_format: AckFormat, clock: Clock, policy: SyncPolicy
+    ) -> None:
+        """A leader without followers, whose log is committed as a whole."""
+        self.role = PartitionRole.LEADER
+        self.watermark: Watermark = HighWatermark(policy, EMPTY_LOG if log is None else log.end)
+        self.replication: LeaderReplication | None = None
+        """What this leader knows of its followers; None without followers."""
+        self.pending = PendingAcks(ack_format)
+        self._ack_format = ack_format
+        self._clock = clock
+        self._policy = policy
+        self._lock = threading.Lock()
+
+    @property
+    def refusal(self) -> tuple[int, int] | None:
+        """Members of the ISR, and how many are required, where these are more; else None."""
+        replication = self.replication
+        if replication is None or replication.has_min_isr:
+            return None
+        return replication.isr_size, replication.min_isr
+
+    # -- roles, on the log writer thread --------------------------------------------------------
+
+    def await_role(self, log: PartitionLog | None) -> None:
+        """Begin without a role: of the log only what the checkpoint says is known as committed."""
+        self.role = PartitionRole.NONE
+        if log is not None:
+            self.watermark = FollowerWatermark(log, log.checkpointed_high_watermark)
+
+    def lead(
+        self, log: PartitionLog, state: PartitionState, node_id: int, *,
+        min_isr: int, lag_ns_max: int, epoch_start: int,
+    ) -> bytes | None:  # fmt: skip
+        """Lead the epoch of `state`, or go on leading it with another ISR or other replicas."""
+        with self._lock:
+            is_alone = state.replicas == (node_id,) and min_isr <= 1
+            counts_synced = self._policy is SyncPolicy.ALWAYS
+            own = log.synced if counts_synced else log.end
+            self._ack_format.configure(synced=counts_synced, replicas=len(state.isr))
+            before = self.replication
+            if is_alone:
+                moved = self._lead_alone(own)
+            elif before is not None and before.state.leader_epoch == state.leader_epoch:
+                before.configure(state, min_isr)
+                assert isinstance(self.watermark, LeaderWatermark)
+                moved = self.watermark.on_replication()
+            else:
+                known = self.watermark.offset
+                replication = LeaderReplication(
+                    node_id, state, min_isr=min_isr, own_synced=own.offset,
+                    now_ns=self._clock.monotonic_ns(), lag_ns_max=lag_ns_max,
+                    epoch_start=epoch_start, high_watermark=known, log_end=log.end.offset,
+                    counts_synced=counts_synced,
+                )  # fmt: skip
+                position = position_of(log, known, nowait=False)
+                assert position is not None, "only nowait finds nothing"
+                self.watermark = LeaderWatermark(log, replication, position, self._clock)
+                self.replication = replication
+                moved = True
+            self.role = PartitionRole.LEADER
+            return self._release() if moved else None
+
+    def _lead_alone(self, own: LogPosition) -> bool:
+        watermark, self.replication = self.watermark, None
+        if isinstance(watermark, HighWatermark):
+            return watermark.on_synced(own)
+        self.watermark = HighWatermark(self._policy, max(own, watermark.position))
+        return True
+
+    def resign(self, log: PartitionLog | None, role: PartitionRole) -> int:
+        """Follow or do nothing; forget who waits for acks, unanswered. Returns their records.
+
+        The successor may have their records, or lose them: this node cannot know.
+        """
+        with self._lock:
+            self.role, self.replication = role, None
+            if log is not None and not isinstance(self.watermark, FollowerWatermark):
+                self.watermark = FollowerWatermark(log, self.watermark.offset)
+            return self.pending.drop(indeterminate("another node leads the partition now"))
+
+    # -- events ---------------------------------------------------------------------------------
+
+    def configure(self, policy: SyncPolicy) -> None:
+        """Follow another policy from the next batch on."""
+        with self._lock:
+            self._policy = policy
+            self.watermark.configure(policy)
+            self._ack_format.configure(synced=policy is SyncPolicy.ALWAYS)
+
+    def on_appended(self, end: LogPosition) -> bytes | None:
+        """This leader's log ends at `end` now."""
+        with self._lock:
+            return self._release() if self.watermark.on_appended(end) else None
+
+    def on_synced(self, end: LogPosition) -> bytes | None:
+        """The log is synced up to `end`."""
+        with self._lock:
+            if not self.watermark.on_synced(end) and not len(self.pending):
+                return None
+            return self._release()
+
+    def on_fetch(
+        self, node: int, node_epoch: int, *, log_end: int, synced_end: int, own_end: int
+    ) -> bytes | None:
+        """A follower's log ends at `log_end` and is synced up to `synced_end`; see `replication`.
+
+        `own_end` is the end of this leader's log.
+        """
+        with self._lock:
+            watermark = self.watermark
+            if not isinstance(watermark, LeaderWatermark):
+                return None
+            watermark.replication.on_fetch(
+                node, node_epoch, log_end, synced_end, self._clock.monotonic_ns(), own_end
+            )
+            return self._release() if watermark.on_replication() else None
+
+    def on_leader_watermark(self, offset: int) -> bool:
+        """As a follower: the leader's high watermark. Whether this one moved."""
+        with self._lock:
+            watermark = self.watermark
+            return isinstance(watermark, FollowerWatermark) and watermark.on_leader(offset)
+
+    def on_replaced(self, offset: int) -> None:
+        """As a follower: the log is an empty one that starts at `offset` now."""
+        with self._lock:
+            if isinstance(self.watermark, FollowerWatermark):
+                self.watermark.on_replaced(offset)
+
+    def rollback(self, offset: int, error: AckError) -> bytes:
+        """Remove the batch added last, at `offset`; error acks for duplicates in it."""
+        with self._lock:
+            return self.pending.rollback(offset, error)
+
+    def fail(self, error: AckError) -> tuple[bytes, int]:
+        """Error acks for everyone who waits, and how many records they wait for."""
+        with self._lock:
+            count = self.pending.record_count
+            return self.pending.fail(error), count
+
+    # -- the in-sync replica set, on the event loop ---------------------------------------------
+
+    def accepts(self, node: int, node_epoch: int) -> bool:
+        """Whether fetches of this incarnation of a follower count."""
+        with self._lock:
+            replication = self.replication
+            return replication is not None and replication.accepts(node, node_epoch)
+
+    def on_forgotten(self, node: int, node_epoch: int) -> None:
+        """A follower does not fetch the partition any more."""
+        with self._lock:
+            if (replication := self.replication) is not None:
+                replication.on_forgotten(node, node_epoch)
+
+    def wanted_isr(self, heard_ns: Mapping[int, int]) -> tuple[int, ...] | None:
+        """The ISR to propose now; see `LeaderReplication.wanted_isr`."""
+        with self._lock:
+            replication = self.replication
+            if replication is None:
+                return None
+            return replication.wanted_isr(self._clock.monotonic_ns(), heard_ns)
+
+    def node_epochs(self, nodes: Iterable[int]) -> dict[int, int]:
+        """The incarnations of those of `nodes` that fetch from this leader."""
+        with self._lock:
+            replication = self.replication
+            if replication is None:
+                return {}
+            found = {node: replication.node_epoch(node) for node in nodes}
+            return {node: epoch for node, epoch in found.items() if epoch != NO_NODE_EPOCH}
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether the ISR can only change after an append, or when a follower is lost."""
+        with self._lock:
+            return self.replication is None or self.replication.is_settled
+
+    def on_isr_proposed(self, isr: tuple[int, ...], state: PartitionState) -> bool:
+        """`isr` is about to be proposed as a change of `state`; False where that is not in force.
+
+        Its new members count from now on.
+        """
+        with self._lock:
+            replication = self.replication
+            if replication is None or replication.state != state or replication.pending_isr:
+                return False
+            replication.on_isr_proposed(isr)
+            return True
+
+    def on_isr_failed(self, state: PartitionState) -> bytes | None:
+        """The proposed change of `state` will never take effect."""
+        with self._lock:
+            watermark = self.watermark
+            if not isinstance(watermark, LeaderWatermark) or watermark.replication.state != state:
+                return None
+            watermark.replication.on_isr_failed()
+            return self._release() if watermark.on_replication() else None
+
+    def _release(self) -> bytes:
+        """Acks of everything below the high watermark; the lock is held."""
+        return self.pending.release(self.watermark.offset, committed_ms=self._clock.now_ms())

@@ -1,0 +1,292 @@
+"""The leader's side of replica fetches: one session at a time, driven by hand."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from bascule.host.real import RealRandom
+from bascule.model import PartitionState, StreamConfig, StreamDefinition
+from bascule.peer.listener import PeerSession
+from bascule.peer.replica_fetch import ReplicaFetchHandler
+from bascule.publish.headers import HashKey
+from bascule.replica.partition import Partition
+from bascule.replica.partitions import Partitions
+from bascule.sim.disk import SimClock, SimFiles
+from bascule.storage.partition_log import FileSlice, LogConfig, PartitionLog
+from bascule.wire.connection import ServerConnection
+from bascule.wire.error_codes import ErrorCode
+from bascule.wire.messages.peer.replica_fetch import (
+    ForgottenPartition,
+    ReplicaFetchPartition,
+    ReplicaFetchPartitionResponse,
+    ReplicaFetchRequest,
+)
+from support.replica_group import LAG_NS, message
+from support.replicas import decode_acks
+from support.stored_batches import DIRECTORY
+
+STREAM = b"i" * 16
+
+
+def peer(node: int, node_epoch: int = 1) -> PeerSession:
+    session = PeerSession(ServerConnection(served={}, frame_bytes_max=1_000))
+    session.node_id, session.node_epoch = node, node_epoch
+    return session
+
+
+async def turn() -> None:
+    """Let everything run that is ready."""
+    loop = asyncio.get_running_loop()
+    done = loop.create_future()
+    loop.call_soon(done.set_result, None)
+    await done
+
+
+class Leader:
+    """Node 1, which leads one partition in epoch 5, and its handler."""
+
+    def __init__(self) -> None:
+        clock = SimClock(1_000)
+        self.partitions = Partitions()
+        self.partitions.bind(asyncio.get_running_loop())
+        config = StreamConfig(subject="s", replicas=3)
+        sizes = LogConfig(segment_bytes_max=400)
+        log = PartitionLog.open(SimFiles(RealRandom(1)), DIRECTORY, sizes, clock)
+        self.partition = Partition(
+            StreamDefinition("s", STREAM, 0, config), 0, log=log, failure=None, clock=clock,
+            on_changed=self.partitions.notify_watchers, on_appended=self.partitions.notify_replicas,
+            hash_key=HashKey(bytes(16)), waits_for_role=True,
+        )  # fmt: skip
+        self.log = log
+        self.partitions.add((self.partition,))
+        self.acks = b""
+        self.handler = ReplicaFetchHandler(
+            self.partitions, clock=clock, send_acks=lambda acks: setattr(self, "acks", acks)
+        )
+        self.state = PartitionState((1, 2, 3), (1, 2), 1, 5, 1)
+        self.lead()
+
+    def lead(self, epoch: int = 5, leader: int = 1) -> None:
+        self.state = PartitionState((1, 2, 3), (1, 2), leader, epoch, self.state.version + 1)
+        self.partition.set_role(self.state, 1, lag_ns_max=LAG_NS)
+
+    def append(self, inbox: bytes = b"", count: int = 1) -> None:
+        self.partition.append(message(inbox, count))
+        self.partition.sync()
+
+    async def fetch(
+        self, session: PeerSession, *reports: ReplicaFetchPartition, wait_ms: int = 0, **more: int
+    ) -> list[ReplicaFetchPartitionResponse]:
+        request = ReplicaFetchRequest(wait_ms, more.get("max_bytes", 1 << 20), reports)
+        return list((await self.handler.handle(request, session)).partitions)
+
+
+def report(
+    attempt: int = 1, end: int = 0, *, last_epoch: int = -1, epoch: int = 5, **changes: int
+) -> ReplicaFetchPartition:
+    return ReplicaFetchPartition(
+        STREAM, 0, attempt, epoch, last_epoch,
+        fetch_offset=changes.get("fetch_offset", end),
+        log_end=end,
+        synced_end=changes.get("synced_end", end),
+    )  # fmt: skip
+
+
+def run(scene: Callable[[Leader], Awaitable[None]]) -> None:
+    async def main() -> None:
+        leader = Leader()
+        try:
+            await scene(leader)
+        finally:
+            leader.handler.close()
+
+    asyncio.run(asyncio.wait_for(main(), 60))
+
+
+def test_records_are_sent_once_until_they_are_reported() -> None:
+    async def scene(leader: Leader) -> None:
+        leader.append(b"in.0", 3)
+        follower = peer(2)
+        (first,) = await leader.fetch(follower, report())
+        assert isinstance(first.records, FileSlice)
+        assert (first.records.length, first.high_watermark) == (leader.log.end.position, 0)
+        # Sent before the records arrived: it asks for the same offset.
+        assert await leader.fetch(follower, report()) == []
+        (news,) = await leader.fetch(follower, report(end=3))
+        assert (news.records, news.high_watermark) == (b"", 3)
+        assert decode_acks(leader.acks)["in.0"]["replicas"] == 2
+        assert await leader.fetch(follower) == []
+        leader.append(count=2)
+        (second,) = await leader.fetch(follower, wait_ms=10_000)
+        assert isinstance(second.records, FileSlice)
+
+    run(scene)
+
+
+def test_a_request_waits_for_news_and_ends_with_the_next_request() -> None:
+    async def scene(leader: Leader) -> None:
+        follower = peer(2)
+        await leader.fetch(follower, report())
+        waiting = asyncio.ensure_future(leader.fetch(follower, wait_ms=10_000))
+        await turn()
+        assert not waiting.done()
+        leader.append()
+        (found,) = await waiting
+        assert isinstance(found.records, FileSlice)
+        waiting = asyncio.ensure_future(leader.fetch(follower, wait_ms=10_000))
+        await turn()
+        follower._protocol.feed(b"\0")
+        follower.notify_watchers()
+        assert await waiting == []
+
+    run(scene)
+
+
+def test_an_older_leader_epoch_is_refused() -> None:
+    async def scene(leader: Leader) -> None:
+        (found,) = await leader.fetch(peer(2), report(epoch=4))
+        assert (found.error_code, found.attempt) == (ErrorCode.FENCED_LEADER_EPOCH, 1)
+        assert leader.partition.commitment.replication is not None
+        assert leader.partition.commitment.replication.position(2) == -1
+
+    run(scene)
+
+
+def test_a_follower_that_is_ahead_of_its_leader_waits_for_it() -> None:
+    async def scene(leader: Leader) -> None:
+        leader.append()
+        follower = peer(2)
+        waiting = asyncio.ensure_future(leader.fetch(follower, report(epoch=6), wait_ms=10_000))
+        await turn()
+        assert not waiting.done()
+        leader.lead(epoch=6)
+        (found,) = await waiting
+        assert (found.error_code, found.records is not None) == (0, True)
+
+    run(scene)
+
+
+def test_a_deposed_leader_refuses_who_still_fetches() -> None:
+    async def scene(leader: Leader) -> None:
+        follower = peer(2)
+        await leader.fetch(follower, report())
+        waiting = asyncio.ensure_future(leader.fetch(follower, wait_ms=10_000))
+        await turn()
+        leader.lead(epoch=6, leader=3)
+        (found,) = await waiting
+        assert found.error_code == ErrorCode.FENCED_LEADER_EPOCH
+        (found,) = await leader.fetch(follower, report(2, epoch=6))
+        assert found.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+    run(scene)
+
+
+def test_old_incarnations_and_strangers_are_refused() -> None:
+    async def scene(leader: Leader) -> None:
+        leader.append()
+        await leader.fetch(peer(2, node_epoch=7), report(end=1, last_epoch=5))
+        (found,) = await leader.fetch(peer(2, node_epoch=6), report(end=1, last_epoch=5))
+        assert found.error_code == ErrorCode.STALE_BROKER_EPOCH
+        (found,) = await leader.fetch(peer(9), report())
+        assert found.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        unknown = ReplicaFetchPartition(b"x" * 16, 0, 1, 5)
+        (found,) = await leader.fetch(peer(2, node_epoch=7), unknown)
+        assert found.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        assert leader.handler.counts.stale == 1
+
+    run(scene)
+
+
+def test_a_diverging_log_does_not_count_before_it_is_truncated() -> None:
+    async def scene(leader: Leader) -> None:
+        leader.append(count=4)
+        leader.lead(epoch=8)
+        leader.append(count=2)
+        follower, replication = peer(2), leader.partition.commitment.replication
+        assert replication is not None
+        # Its tail is of epoch 6, which this leader does not know: 5 ends at 4.
+        (found,) = await leader.fetch(follower, report(end=9, last_epoch=6, epoch=8))
+        assert (found.diverging_epoch, found.diverging_end) == (5, 4)
+        assert replication.position(2) == -1
+        (found,) = await leader.fetch(follower, report(2, end=5, last_epoch=5, epoch=8))
+        assert (found.diverging_epoch, found.diverging_end) == (5, 4)
+        (found,) = await leader.fetch(follower, report(3, end=4, last_epoch=5, epoch=8))
+        assert isinstance(found.records, FileSlice)
+        assert replication.position(2) == 4
+        # All records of epochs before the first one here are others'.
+        (found,) = await leader.fetch(follower, report(4, end=3, last_epoch=2, epoch=8))
+        assert (found.diverging_epoch, found.diverging_end) == (-1, 0)
+        assert leader.handler.counts.truncations == 3
+
+    run(scene)
+
+
+def test_an_offset_beyond_the_log_is_refused() -> None:
+    async def scene(leader: Leader) -> None:
+        leader.append(count=4)
+        (found,) = await leader.fetch(peer(2), report(end=9))
+        assert (found.error_code, found.log_start_offset) == (ErrorCode.OFFSET_OUT_OF_RANGE, 0)
+
+    run(scene)
+
+
+def test_records_that_retention_removed_are_never_skipped() -> None:
+    """The follower would take them for records that compaction removed."""
+
+    async def scene(leader: Leader) -> None:
+        for _ in range(20):
+            leader.append(count=3)
+        follower = peer(2)
+        (found,) = await leader.fetch(follower, report(), max_bytes=1)
+        assert isinstance(found.records, FileSlice)
+        await leader.fetch(follower, report(end=3, last_epoch=-1))
+        leader.log.advance_start(31, high_watermark=60)
+        (found,) = await leader.fetch(follower, report(end=6))
+        assert found.error_code == ErrorCode.UNKNOWN_SERVER_ERROR
+        (found,) = await leader.fetch(follower, report(2, end=6, last_epoch=5))
+        assert (found.error_code, found.log_start_offset) == (ErrorCode.OFFSET_OUT_OF_RANGE, 30)
+        (found,) = await leader.fetch(follower, report(3, end=30))
+        assert isinstance(found.records, FileSlice)
+        first = found.records.file.read_at(found.records.position, 8)
+        assert int.from_bytes(first, "big") == 30
+
+    run(scene)
+
+
+def test_a_follower_that_forgets_or_disconnects_is_not_known_any_more() -> None:
+    async def scene(leader: Leader) -> None:
+        follower, replication = peer(2), leader.partition.commitment.replication
+        assert replication is not None
+        await leader.fetch(follower, report())
+        assert replication.position(2) == 0
+        again = peer(2)
+        await leader.fetch(again, report())
+        follower.close()
+        assert replication.position(2) == 0, "a later connection of the same process counts"
+        request = ReplicaFetchRequest(0, 1, (), [ForgottenPartition(STREAM, 0)])
+        await leader.handler.handle(request, again)
+        assert replication.position(2) == -1
+        assert not leader.partition.replica_watchers
+        await leader.fetch(again, report(5))
+        again.close()
+        assert replication.position(2) == -1
+        assert not leader.partition.replica_watchers
+
+    run(scene)
+
+
+def test_only_a_follower_that_is_heard_of_is_wanted_in_sync() -> None:
+    async def scene(leader: Leader) -> None:
+        assert leader.handler.wanted_isrs() == []
+        leader.handler.watch(leader.partition)
+        await leader.fetch(peer(2), report())
+        third = peer(3, node_epoch=4)
+        await leader.fetch(third, report())
+        (wanted,) = leader.handler.wanted_isrs()
+        assert (wanted.isr, wanted.node_epochs) == ((1, 2, 3), {2: 1, 3: 4})
+        assert wanted.state == leader.state
+        third.close()
+        assert [w.isr for w in leader.handler.wanted_isrs()] == []
+
+    run(scene)

@@ -1,0 +1,101 @@
+"""The follower's side of a partition: attempts, and what is appended where."""
+
+from __future__ import annotations
+
+import pytest
+
+from bascule.errors import RemoteProtocolError, UnexpectedOffset
+from bascule.replica.follower.followed_partition import FollowedPartition, whole_batches
+from bascule.wire.messages.peer.replica_fetch import ReplicaFetchPartitionResponse
+from support.replica_group import ReplicaGroup, message
+from support.stored_batches import make_batch
+
+
+def followed(group: ReplicaGroup, node: int = 2) -> FollowedPartition:
+    found = FollowedPartition(group.replicas[node].partition, group.state.leader_epoch)
+    assert found.begin()
+    return found
+
+
+def test_the_batch_that_is_cut_short_is_left() -> None:
+    first, second = make_batch(10, 3), make_batch(13, 2)
+    for size in (len(first), len(first) + 1, len(first) + len(second) - 1):
+        assert whole_batches(memoryview(first + second)[:size]) == (len(first), 13)
+    assert whole_batches(memoryview(first + second)) == (len(first + second), 15)
+    with pytest.raises(RemoteProtocolError):
+        whole_batches(memoryview(first)[:-1])
+
+
+def test_records_are_appended_where_they_were_asked_for_or_not_at_all() -> None:
+    group = ReplicaGroup()
+    group.apply()
+    follower = followed(group)
+    attempt = follower.attempt
+    later = memoryview(make_batch(5, 2, leader_epoch=1))
+    with pytest.raises(UnexpectedOffset):
+        follower.append(attempt, 5, later, may_have_ids=False)
+    assert group.replicas[2].log.end.offset == 0, "it would look like a gap of compaction"
+
+
+def test_what_an_older_attempt_brings_is_dropped() -> None:
+    group = ReplicaGroup()
+    group.apply()
+    follower = followed(group)
+    old = follower.attempt
+    batch = memoryview(make_batch(0, 2, leader_epoch=1))
+    assert follower.advance(old, 2) == 0
+    assert follower.report().fetch_offset == 2
+    assert follower.begin()
+    assert follower.report().fetch_offset == 0
+    assert follower.advance(old, 2) == -1
+    assert not follower.append(old, 0, batch, may_have_ids=False)
+    assert follower.append(follower.attempt, 0, batch, may_have_ids=False)
+    assert not follower.truncate(old, 0, 0)
+    assert not follower.restart(old, 7)
+    assert group.replicas[2].log.end.offset == 2
+
+
+def test_attempts_of_different_epochs_have_different_numbers() -> None:
+    group = ReplicaGroup()
+    group.apply()
+    first = followed(group)
+    group.apply(leader=3, leader_epoch=2)
+    assert followed(group).attempt != first.attempt
+    assert not first.begin(), "the partition follows another epoch"
+    assert not first.append(first.attempt, 0, memoryview(b""), may_have_ids=False)
+
+
+def test_the_watermark_of_the_leader_waits_for_the_records() -> None:
+    group = ReplicaGroup()
+    group.apply()
+    follower = followed(group)
+    follower.on_news(ReplicaFetchPartitionResponse(high_watermark=2, log_start_offset=0))
+    assert group.replicas[2].partition.committed_offset == 0
+    batch = memoryview(make_batch(0, 3, leader_epoch=1))
+    follower.append(follower.attempt, 0, batch, may_have_ids=False)
+    assert group.replicas[2].partition.committed_offset == 2
+
+
+def test_message_ids_are_announced_before_they_are_appended() -> None:
+    group = ReplicaGroup()
+    group.apply()
+    group.leader.append(message(Nats_Msg_Id="a"))
+    follower = followed(group)
+    assert not group.replicas[2].partition.may_have_ids
+    batch = memoryview(make_batch(0, 3, leader_epoch=1))
+    follower.append(follower.attempt, 0, batch, may_have_ids=group.leader.may_have_ids)
+    assert group.replicas[2].partition.may_have_ids
+
+
+def test_a_log_without_epochs_of_the_leader_is_emptied() -> None:
+    group = ReplicaGroup()
+    group.apply()
+    follower = followed(group)
+    batch = memoryview(make_batch(0, 3, leader_epoch=1))
+    follower.append(follower.attempt, 0, batch, may_have_ids=False)
+    assert follower.truncate(follower.attempt, -1, 0)
+    assert group.replicas[2].log.end.offset == 0
+    with pytest.raises(RemoteProtocolError):
+        follower.restart(follower.attempt, 0)
+    assert follower.restart(follower.attempt, 40)
+    assert group.replicas[2].log.end.offset == 40

@@ -1,0 +1,98 @@
+"""Opening a partition: its identity, its dedupe window, and failures."""
+
+from __future__ import annotations
+
+import errno
+
+import pytest
+
+from bascule.host.real import RealRandom
+from bascule.model import StreamConfig, StreamDefinition
+from bascule.publish.headers import HashKey, read_publish_headers
+from bascule.publish.unstamped_batch import UnstampedBatch
+from bascule.record.batch import Record
+from bascule.record.builder import build_batch
+from bascule.replica.opening import PartitionOpener, close_partition
+from bascule.replica.partition import Partition
+from bascule.replica.partitions import Partitions
+from bascule.sim.disk import SimClock, SimFiles
+
+DIRECTORY = "/data/streams/s/0"
+HASH_KEY = HashKey(bytes(16))
+DEFINITION = StreamDefinition("s", b"i" * 16, 0, StreamConfig(subject="s"))
+OTHER = StreamDefinition("s", b"j" * 16, 0, StreamConfig(subject="s"))
+
+
+class Disk:
+    """A disk, and the partition opened on it."""
+
+    def __init__(self) -> None:
+        self.files = SimFiles(RealRandom(1))
+        self.clock = SimClock(1_000_000)
+
+    def open(
+        self, definition: StreamDefinition = DEFINITION, *, adopt: bool = False
+    ) -> tuple[Partition, bool]:
+        opener = PartitionOpener(self.files, self.clock, HASH_KEY, Partitions())
+        return opener.open(definition, 0, DIRECTORY, adopt=adopt, held=False)
+
+
+@pytest.fixture
+def disk() -> Disk:
+    return Disk()
+
+
+def publish(partition: Partition, message_id: str) -> None:
+    headers = (("Nats-Msg-Id", message_id.encode()),)
+    data = build_batch([Record(0, 0, None, b"v", headers)], base_offset=0, log_append_time=True)
+    batch = UnstampedBatch(data=memoryview(data), record_count=1)
+    batch.headers = read_publish_headers(batch.data, 1, HASH_KEY)
+    partition.append(batch)
+    partition.sync()
+
+
+def test_message_ids_within_the_window_are_known_after_a_restart(disk: Disk) -> None:
+    first, _ = disk.open()
+    for message_id in ("too old", "a", "b"):
+        publish(first, message_id)
+        if message_id == "too old":
+            disk.clock.ms += 2 * DEFINITION.config.dedupe_window_ms
+    close_partition(first)
+    again, _ = disk.open()
+    for message_id in ("a", "b"):
+        publish(again, message_id)
+    assert again.preconditions.counts.duplicates == 2
+    publish(again, "too old")
+    assert again.high_watermark.offset == 4
+
+
+def test_the_log_of_another_stream_fails(disk: Disk) -> None:
+    first, _ = disk.open()
+    close_partition(first)
+    found, retry = disk.open(OTHER)
+    assert "directories were exchanged" in str(found.failure)
+    assert found.log is None
+    assert not retry
+
+
+def test_a_log_without_an_identity_is_only_adopted_on_request(disk: Disk) -> None:
+    first, _ = disk.open()
+    publish(first, "a")
+    close_partition(first)
+    disk.files.remove(f"{DIRECTORY}/identity")
+    refused, retry = disk.open()
+    assert "the identity" in str(refused.failure)
+    assert not retry
+    adopted, _ = disk.open(adopt=True)
+    assert adopted.failure is None
+    assert adopted.high_watermark.offset == 1
+
+
+def test_a_failed_disk_is_worth_a_retry(disk: Disk) -> None:
+    disk.files.fail(1, errno.EIO)
+    failed, retry = disk.open()
+    assert failed.failure is not None
+    assert retry
+    found, retry = disk.open()
+    assert found.failure is None
+    assert not retry
