@@ -129,7 +129,7 @@ def test_a_drain_without_a_connection_ends_the_subscriptions(
     async def scenario() -> None:
         ingest = make_ingest()
         with pytest.raises(Broken):
-            await ingest.subscribe([[NamedReplica(0)]])
+            await ingest.subscribe([([NamedReplica(0)], [0])])
         assert ingest.statistics()["subscription"]["refused"] == {"s": 0}
         await ingest.drain()
         assert ingest.statistics()["subscription"]["refused"] == {}
@@ -151,7 +151,7 @@ def test_a_second_partition_puts_the_first_into_the_queue_group_beside_other_str
         for count in (1, 2):
             replicas = [NamedReplica(index, grouped) for index in range(count)]
             with pytest.raises(Broken):
-                await ingest.subscribe([[NamedReplica(0)], replicas])
+                await ingest.subscribe([([NamedReplica(0)], [0]), (replicas, range(len(replicas)))])
         found = ingest._source._subscriptions._by_sid.values()
         assert [(each.subject, each.group) for each in found] == [
             ("s", None), ("g", "bascule.g"), ("g", "bascule.g"),
@@ -173,14 +173,14 @@ def test_max_payload_is_raised_by_the_next_call_where_the_first_one_failed(
             pass
 
     async def scenario() -> None:
-        nats = EmbeddedNats(tmp_path, host="127.0.0.1", port=0, payload_bytes_max=0)
+        nats = EmbeddedNats(tmp_path, host="127.0.0.1", port=0, payload_bytes_max=0, token="t")
         nats._process = Process()  # type: ignore[assignment]
         announced = 8 << 20
 
-        async def read_announced() -> int:
-            return announced
+        async def read_announced() -> ServerInfo:
+            return ServerInfo(max_payload=announced, auth_required=True)
 
-        monkeypatch.setattr(nats, "_announced_payload", read_announced)
+        monkeypatch.setattr(nats, "_announced", read_announced)
         for _ in range(2):
             with pytest.raises(Broken):
                 await nats.raise_max_payload(9 << 20)

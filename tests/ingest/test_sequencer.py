@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bascule.ingest import sequencer as sequencer_module
-from bascule.ingest.routing import PartitionSlot
+from bascule.ingest.routing import PartitionSlot, SubjectListener
 from bascule.ingest.sequencer import Sequencer
 from bascule.publish import headers as headers_module
 from bascule.publish.headers import HashKey
@@ -45,12 +45,20 @@ def route(
     limit: int = 1 << 20,
     batch_max: int = 1 << 20,
     by_subject: bool = False,
+    implied: str = "",
+    keeps_reply: bool = True,
 ) -> tuple[Sequencer, list[tuple[Replica, list[UnstampedBatch]]]]:
     sequencer = Sequencer(batch_bytes_max=batch_max, hash_key=HASH_KEY)
     for sid in sids:
         sequencer.routes.set_slot(
             sid + 3,
-            PartitionSlot(NamedReplica(sid + 3), limit, key_from_subject=by_subject),
+            PartitionSlot(
+                NamedReplica(sid + 3),
+                limit,
+                key_from_subject=by_subject,
+                implied_subject=implied.encode(),
+                keeps_reply=keeps_reply,
+            ),
         )
         sequencer.routes.set_route(sid, (sid + 3,))
     messages, state = array("i", bytes(4 * 8 * 512)), array("q", bytes(32))
@@ -118,6 +126,71 @@ def test_a_header_called_reply_cannot_pass_for_the_reply_subject() -> None:
     first, second = records(batch)
     assert first.headers == (("subject", b"a"), ("reply", None), ("reply", b"fake"))
     assert second.headers == (("subject", b"a"), ("reply", b"real"), ("reply", b"fake"))
+
+
+def test_a_plain_message_on_the_implied_subject_has_no_headers() -> None:
+    data = msg("a.b", b"plain") + msg("a.b", b"asks", reply="in.box") + msg("a.c", b"other")
+    _, (batch,) = sequence(data + msg("a.bc", b"x"), implied="a.b", keeps_reply=False)
+    assert [record.headers for record in records(batch)] == [
+        (), (), (("subject", b"a.c"),), (("subject", b"a.bc"),),
+    ]  # fmt: skip
+    assert batch.ack_entries == b"\0" + (1).to_bytes(4, "little") + b"\6\0in.box"
+    sizes = [
+        len(sequence(msg("a.b", b"v", reply="r" * 30), **options)[1][0].data)
+        for options in ({"implied": "a.b", "keeps_reply": False}, {})
+    ]
+    assert sizes[0] == 61 + 7 + 1, "seven fields of a byte and the value"
+    assert sizes[1] - sizes[0] == (1 + 7 + 1 + 3) + (1 + 5 + 1 + 30)
+
+
+def test_the_reply_subject_is_kept_on_request() -> None:
+    _, (batch,) = sequence(msg("a", b"x", reply="r"), implied="a", keeps_reply=True)
+    assert records(batch)[0].headers == (("reply", b"r"),)
+    _, (batch,) = sequence(msg("a", b"x", reply="r"), keeps_reply=False)
+    assert records(batch)[0].headers == (("subject", b"a"),)
+
+
+def test_a_header_called_subject_cannot_pass_for_the_subject() -> None:
+    forged = b"NATS/1.0\r\nsubject: fake\r\n\r\n"
+    later = b"NATS/1.0\r\nA: 1\r\nsubject: own\r\n\r\n"
+    cased = b"NATS/1.0\r\nSubject: own\r\n\r\n"
+    behind = b"NATS/1.0\r\nreply: x\r\nsubject: own\r\n\r\n"
+    data = b"".join(msg("a", b"x", block=each) for each in (forged, later, cased, behind))
+    _, (batch,) = sequence(data, implied="a", keeps_reply=False)
+    assert [record.headers for record in records(batch)] == [
+        (("subject", b"a"), ("subject", b"fake")),
+        (("A", b"1"), ("subject", b"own")),
+        (("Subject", b"own"),),
+        (("reply", None), ("reply", b"x"), ("subject", b"own")),
+    ]
+    _, (batch,) = sequence(msg("a", b"x", block=forged, reply="r"), implied="a")
+    assert records(batch)[0].headers == (("subject", b"a"), ("reply", b"r"), ("subject", b"fake"))
+
+
+def test_an_envelopes_header_cannot_pass_for_subject_or_reply() -> None:
+    def envelope(name: bytes) -> bytes:
+        entry = b"\x0a" + bytes([len(name)]) + name + b"\x12\x01x"
+        return b"\xb9\x0e\x43\xb4\0\x08\0\0\x1a\x01v\x4a" + bytes([len(entry)]) + entry
+
+    block = b"NATS/1.0\r\nA: 1\r\n\r\n"
+    data = b"".join(
+        [
+            msg("a", envelope(b"subject")),
+            msg("a", envelope(b"reply")),
+            msg("a", envelope(b"replies")),
+            msg("a", envelope(b"subject"), block=block),
+            msg("a", envelope(b"reply"), reply="r"),
+        ]
+    )
+    _, (batch,) = sequence(data, implied="a", keeps_reply=False)
+    assert [record.headers for record in records(batch)] == [
+        (("subject", b"a"), ("subject", b"x")),
+        (("reply", None), ("reply", b"x")),
+        (("replies", b"x"),),
+        (("A", b"1"), ("subject", b"x")),
+        (("reply", None), ("reply", b"x")),
+    ]
+    assert all(record.value == b"v" for record in records(batch))
 
 
 @pytest.mark.parametrize(
@@ -220,15 +293,21 @@ def test_any_message_comes_out_as_it_went_in() -> None:
     values = st.text(st.characters(min_codepoint=32, max_codepoint=0x17F), max_size=70).map(
         lambda v: v.strip(" \t").encode()
     )
-    subjects = st.text("ab.*X", min_size=1, max_size=130)
+    names |= st.sampled_from(("reply", "subject", "Reply"))
+    subjects = st.text("ab.*X", min_size=1, max_size=130) | st.sampled_from("abX")
     message = st.tuples(
         subjects, st.binary(max_size=9000), st.just("") | subjects,
         st.none() | st.lists(st.tuples(names, values), max_size=5), st.none() | values,
     )  # fmt: skip
 
-    @given(st.lists(message, min_size=1, max_size=6))
+    @given(
+        st.lists(message, min_size=1, max_size=6), st.just("") | st.sampled_from("abX"),
+        st.booleans(),
+    )  # fmt: skip
     def check(
         drawn: list[tuple[str, bytes, str, list[tuple[str, bytes]] | None, bytes | None]],
+        implied: str,
+        keeps_reply: bool,
     ) -> None:
         data, wanted = b"", []
         for number, (subject, payload, reply, headers, key) in enumerate(drawn):
@@ -239,20 +318,49 @@ def test_any_message_comes_out_as_it_went_in() -> None:
                     lines.insert(len(lines) // 2, b"Bascule-Key: " + key)
                 block = b"\r\n".join([b"NATS/1.0", *lines, b"", b""])
             data += msg(subject, payload, reply=reply, block=block)
-            kept = list(headers or [])
-            marked = not reply and bool(kept) and kept[0][0] == "reply"
-            wanted.append(
-                Record(
-                    number, 5, key if headers is not None else None, payload,
-                    (
-                        ("subject", subject.encode()),
-                        *([("reply", reply.encode())] if reply else []),
-                        *([("reply", None)] if marked else []),
-                        *kept,
-                    ),
-                )
-            )  # fmt: skip
-        _, (batch,) = sequence(data)
+            kept: list[tuple[str, bytes | None]] = list(headers or [])
+            own = kept[0][0] if kept else ""
+            if keeps_reply and reply:
+                kept.insert(0, ("reply", reply.encode()))
+            elif own == "reply":
+                kept.insert(0, ("reply", None))
+            if subject != implied or own == "subject":
+                kept.insert(0, ("subject", subject.encode()))
+            key = key if headers is not None else None
+            wanted.append(Record(number, 5, key, payload, tuple(kept)))
+        _, (batch,) = sequence(data, implied=implied, keeps_reply=keeps_reply)
         assert records(batch) == wanted
 
     check()
+
+
+def test_a_listener_gets_the_payloads_of_its_subscription_in_order() -> None:
+    heard: list[bytes] = []
+    sequencer = Sequencer(batch_bytes_max=1 << 20, hash_key=HASH_KEY)
+    sequencer.routes.set_slot(0, PartitionSlot(NamedReplica(0), 1 << 20))
+    sequencer.routes.set_slot(1, SubjectListener(heard.append, bytes_max=8))
+    for sid in (1, 2):
+        sequencer.routes.set_route(sid, (sid - 1,))
+    block = b"NATS/1.0\r\nA: b\r\n\r\n"
+    data = b"".join(
+        [
+            msg("a", b"stored"),
+            msg("_own", b"one", sid=2),
+            msg("_own", b"two", sid=2, block=block, reply="r"),
+            msg("a", b"too"),
+            msg("_own", b"", sid=2),
+            msg("_own", b"12345678", sid=2),
+            msg("_own", b"1234567890", sid=2),
+        ]
+    )
+    messages, state = array("i", bytes(4 * 8 * 512)), array("q", bytes(32))
+    buf = bytearray(data)
+    count = wire_hot.parse_messages(buf, 0, len(buf), 1 << 24, 4096, messages, state)
+    room = Room(sequencer.bytes_needed(len(buf), count))
+    ((_, batches),), _ = sequencer.sequence(
+        buf, messages, count, wire_bytes=len(buf), slab=room, start=0
+    )
+    assert heard == [b"one", b"two", b"", b"12345678", b"123456789"]
+    assert [record.value for batch in batches for record in records(batch)] == [b"stored", b"too"]
+    counts = sequencer.counts
+    assert (counts.messages, counts.messages_unrouted) == (2, 0)

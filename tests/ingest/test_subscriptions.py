@@ -155,3 +155,19 @@ def test_ids_are_used_again() -> None:
     assert subscriptions.streams() == ["b", "c"]
     assert subscriptions.clear() == b"UNSUB 1\r\nUNSUB 2\r\n"
     assert subscriptions.streams() == []
+
+
+def test_a_subscription_of_the_node_is_no_streams() -> None:
+    subscriptions = Subscriptions()
+    for subject, stream in (("_own", None), ("a", "a")):
+        sid = subscriptions.reserve_sid()
+        subscriptions.add(sid, Subscription(subject, None, stream))
+        subscriptions.await_pong(Future(), sid)
+    about, _ = subscriptions.on_refused(denied("_own"))
+    assert [(each.stream, each.refusal is not None) for each in about] == [(None, True)]
+    subscriptions.on_refused(denied("a"))
+    assert list(subscriptions.refusals()) == subscriptions.streams() == ["a"]
+    assert subscriptions.refused_sids() == [2], "the node tries its own again when it wants to"
+    assert subscriptions.own_subjects() == {"_own"}
+    expected = b"SUB a 2\r\nPING\r\nSUB _own 1\r\nPING\r\nPING\r\n"
+    assert subscriptions.resubscribe_all() == expected, "streams first, if there is a limit"

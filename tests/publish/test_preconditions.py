@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bascule.host.real import RealRandom
-from bascule.model import StreamConfig
+from bascule.model import StreamConfig, StreamDefinition
 from bascule.publish import headers as headers_module
 from bascule.publish import preconditions as preconditions_module
 from bascule.publish.acks import AckFormat
@@ -35,6 +35,8 @@ FORM = AckFormat(stream="s", subject="s.>", partition=0, replicas=1, synced=True
 def both_twins(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Twin:
     twin: Twin = request.param
     monkeypatch.setattr(preconditions_module, "_hot", load_twin("publish/preconditions", twin))
+    answers = load_twin("publish/preconditions/_hot_answers", twin)
+    monkeypatch.setattr(preconditions_module, "_hot_answers", answers)
     monkeypatch.setattr(window_module, "_hot", load_twin("publish/preconditions", twin))
     monkeypatch.setattr(headers_module, "_hot", load_twin("publish/headers", twin))
     return twin
@@ -106,7 +108,8 @@ def values(found: UnstampedBatch) -> list[bytes | None]:
 
 
 def preconditions(**config: int) -> Preconditions:
-    return Preconditions("s", StreamConfig("s.>", **config), FORM, HASH_KEY)  # type: ignore[arg-type]
+    made = StreamConfig("s.>", **config)  # type: ignore[arg-type]
+    return Preconditions(StreamDefinition("s", b"i" * 16, 0, made), FORM, HASH_KEY)
 
 
 class Model:
@@ -294,6 +297,89 @@ def test_every_publisher_gets_an_ack_or_an_error_ack() -> None:
     assert b'"description":"expected stream does not match: this is s"' in replies.refusals
     counts = evaluation.counts
     assert (counts.duplicates, counts.expectations_failed) == (1, 2)
+
+
+REQUESTS = [
+    "Nats-Batch-Id", "Nats-Batch-Sequence", "Nats-Batch-Commit", "Nats-Schedule",
+    "Nats-Schedule-TTL", "Nats-Schedule-Target", "Nats-Schedule-Next", "Nats-Scheduler",
+    "Nats-Incr", "Nats-Required-Api-Level", "Nats-Rollup", "Nats-TTL",
+    "Nats-Expected-Last-Subject-Sequence", "Nats-Expected-Last-Subject-Sequence-Subject",
+    "Nats-Expected-Streams", "Nats-X", "nats-of-2031", "NATS-INCR", "Nats-Msg-Id-Extra",
+]  # fmt: skip
+INFORMS = [
+    "Nats-Stream", "Nats-Subject", "Nats-Sequence", "Nats-Time-Stamp", "Nats-Last-Sequence",
+    "Nats-Num-Pending", "Nats-UpTo-Sequence", "Nats-Msg-Size", "Nats-Stream-Source",
+    "Nats-Last-Consumer", "Nats-Last-Stream", "Nats-Consumer-Stalled", "Nats-Marker-Reason",
+    "Nats-Counter-Sources", "Nats-Response-Type", "Nats-Pending-Messages", "Nats-Pending-Bytes",
+    "Nats-Pin-Id", "Nats-Request-Info", "Nats-Server-Xkey", "Nats-Service-Error",
+    "Nats-Service-Error-Code", "Nats-Trace-Dest", "Nats-Trace-Only", "nats-trace-hop",
+    "Nats-Header-Block", "Nats", "Natsy-Id", "Bascule-Key", "traceparent",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REQUESTS)
+def test_a_header_that_requests_what_is_not_supported_is_refused_by_name(name: str) -> None:
+    # Beside headers that are supported, in front of them and after them.
+    sequence = {"Nats-Expected-Last-Sequence": "0"}
+    headers = [{name: "1"}, {"Nats-Msg-Id": "a", **sequence, name: "1"},
+               {name: "1", "Nats-Msg-Id": "b", **sequence}]  # fmt: skip
+    made = batch(headers, ack_entries=b"".join(entry(row, b"in%d" % row) for row in range(3)))
+    evaluation = preconditions()
+    replies = evaluation.evaluate(made, next_offset=0, now_ms=5)
+    assert replies is not None
+    assert made.record_count == 0
+    text = f'"err_code":20004,"description":"the header {name} is not supported here"'
+    assert replies.refusals.count(text.encode()) == 3
+    assert evaluation.counts.headers_refused == 3
+    assert evaluation.ids == 0
+
+
+@pytest.mark.parametrize("name", INFORMS)
+def test_a_header_that_requests_nothing_is_stored(name: str) -> None:
+    made = batch([{name: "1"}, {"Nats-Msg-Id": "a", name: "1"}])
+    assert preconditions().evaluate(made, next_offset=0, now_ms=5) is None
+    assert made.record_count == 2
+
+
+def test_each_message_of_a_batch_is_told_the_name_of_its_own_header() -> None:
+    headers = [{"Nats-Incr": "1"}, {}, {"Nats-TTL": "1"}, {"Nats-Incr": "2"}, {"nats-incr": "2"}]
+    made = batch(headers, ack_entries=b"".join(entry(row, b"in%d" % row) for row in range(5)))
+    replies = preconditions().evaluate(made, next_offset=0, now_ms=5)
+    assert replies is not None
+    answered = dict(
+        operation.split(b" ", 1) for operation in replies.refusals.split(b"PUB ") if operation
+    )
+    told = {inbox: text.split(b"the header ")[1].split()[0] for inbox, text in answered.items()}
+    assert told == {b"in0": b"Nats-Incr", b"in2": b"Nats-TTL", b"in3": b"Nats-Incr",
+                    b"in4": b"nats-incr"}  # fmt: skip
+    assert made.ack_entries == entry(0, b"in1")
+
+
+def test_more_names_than_are_told_apart_are_refused_without_a_name() -> None:
+    names = [f"Nats-New-{number}" for number in range(40)]
+    headers = [{name: "1"} for name in [*names, "Nats-" + "x" * 70_000, names[0]]]
+    entries = b"".join(entry(row, b"in%d" % row) for row in range(len(headers)))
+    replies = preconditions().evaluate(batch(headers, ack_entries=entries), next_offset=0, now_ms=5)
+    assert replies is not None
+    assert replies.refusals.count(b"the header Nats-New-") == 33
+    assert replies.refusals.count(b"the message has headers that are not supported here") == 9
+    long_name = batch([headers[-2]], ack_entries=entry(0, b"in"))
+    replies = preconditions().evaluate(long_name, next_offset=0, now_ms=5)
+    assert replies is not None
+    assert b'"the header Nats-' + b"x" * 95 + b" is not supported" in replies.refusals
+
+
+def test_a_stored_message_with_an_unsupported_header_keeps_its_id() -> None:
+    """Earlier versions stored such messages; a log that has them is loaded."""
+    loaded = preconditions()
+    stored = batch([{"Nats-Msg-Id": "a", "Nats-Incr": "1"}]).headers
+    assert stored is not None
+    loaded.load_batch(stored, base_offset=7, end_offset=8, timestamp=5)
+    replies = loaded.evaluate(
+        batch([{"Nats-Msg-Id": "a"}], ack_entries=entry(0, b"in")), next_offset=8, now_ms=5
+    )
+    assert replies is not None
+    assert (replies.duplicate_count, replies.duplicates_base) == (1, 7)
 
 
 def test_records_with_wrong_lengths_are_refused(

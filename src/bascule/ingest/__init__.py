@@ -9,10 +9,11 @@
       nats_health     counts and logs what goes wrong with the connection
       subscriptions   which SUB the server has confirmed or refused
     chunk_reader    one reusable buffer; wire._hot finds the messages in it
-    routing         subscription id -> partition slot -> replica
+    routing         subscription id -> partition slot -> replica, or a listener of the node itself
     sequencer       the messages of one partition in one chunk become the records of one batch
     ingest_buffer   bounded memory that batches are written into, until the log writer is done
     embedded_nats   the nats-server process that a node runs where no server is configured
+      nats_supervisor restarts it when it ends
 
     bytes -> nats_source -> sequencer -> ingest_buffer -> publish.unstamped_batch.Append
 

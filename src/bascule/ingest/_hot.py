@@ -13,7 +13,10 @@ except ModuleNotFoundError:
     from bascule import _cython_stub as cython  # type: ignore[no-redef]
 
 if cython.compiled:
-    from cython.cimports.libc.string import memcpy
+    from cython.cimports.bascule.record._hot_varint import write_varint
+    from cython.cimports.libc.string import memcmp, memcpy
+else:
+    from bascule.record._hot_varint import write_varint
 
 IS_COMPILED: bool = cython.compiled
 
@@ -44,31 +47,10 @@ def _put(
 @cython.cfunc
 @cython.inline
 @cython.nogil
-@cython.boundscheck(False)
-@cython.exceptval(check=False)
-@cython.returns(cython.Py_ssize_t)
-def _put_varint(out: cython.uchar[::1], to: cython.Py_ssize_t, value: cython.longlong):
-    """Write a number of at least -1 as a zigzag varint. The caller checked the space."""
-    raw: cython.ulonglong
-    if value < 0:
-        raw = 1
-    else:
-        raw = 2 * value
-    while raw >= 128:
-        out[to] = (raw & 127) | 128
-        raw >>= 7
-        to += 1
-    out[to] = raw
-    return to + 1
-
-
-@cython.cfunc
-@cython.inline
-@cython.nogil
 @cython.exceptval(check=False)
 @cython.returns(cython.Py_ssize_t)
 def _varint_bytes(value: cython.longlong):
-    """How many bytes `_put_varint` writes for a number of at least -1."""
+    """How many bytes `write_varint` writes for a number of at least -1."""
     size: cython.Py_ssize_t = 1
     while value >= 64:
         value >>= 7
@@ -101,6 +83,46 @@ def _is(
 
 
 @cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.boundscheck(False)
+@cython.exceptval(check=False)
+@cython.returns(cython.bint)
+def _same(
+    buf: cython.const[cython.uchar][::1],
+    at: cython.Py_ssize_t,
+    text: cython.const[cython.uchar][::1],
+):
+    """Whether all of `text`, which is not empty, is at `at`. The caller checked the range."""
+    same: cython.bint
+    if cython.compiled:
+        same = memcmp(cython.address(buf[at]), cython.address(text[0]), len(text)) == 0
+    else:
+        same = bytes(buf[at : at + len(text)]) == bytes(text)
+    return same
+
+
+@cython.cfunc
+@cython.nogil
+@cython.boundscheck(False)
+@cython.exceptval(check=False)
+@cython.returns(cython.longlong)
+def _first_name(
+    headers: cython.const[cython.uchar][::1], at: cython.Py_ssize_t, size: cython.Py_ssize_t
+):
+    """1 or 2 if the first of the record headers at `at` is named `reply` or `subject`, else 0.
+
+    The caller checked the range of `size` bytes.
+    """
+    # A name has its length before it, as a varint: 5 and 7 are 10 and 14.
+    if size >= 6 and headers[at] == 10 and _is(headers, at + 1, b"reply", 5, 0):
+        return 1
+    if size >= 8 and headers[at] == 14 and _is(headers, at + 1, b"subject", 7, 0):
+        return 2
+    return 0
+
+
+@cython.cfunc
 @cython.nogil
 @cython.boundscheck(False)
 @cython.exceptval(check=False)
@@ -116,9 +138,9 @@ def _walk_headers(
     """Walk a NATS header block; with `to` >= 0 also write it as record headers from there.
 
     `found` becomes: 0 header count, 1 their encoded bytes, 2 and 3 position and length of the key
-    (-1 if none), 4 whether the first header left is named `reply`, 5 whether the message removes
-    its key, 6 the requested ack policy (2 none, 1 any other), 7 whether a publish header is set
-    (`Nats-...`, or an unknown ack policy). False: the block is malformed.
+    (-1 if none), 4 whether the first header left is named `reply` (1) or `subject` (2), 5 whether
+    the message removes its key, 6 the requested ack policy (2 none, 1 any other), 7 whether a
+    publish header is set (`Nats-...`, or an unknown ack policy). False: the block is malformed.
     """
     end: cython.Py_ssize_t = at + length
     name_at: cython.Py_ssize_t
@@ -201,15 +223,18 @@ def _walk_headers(
             found[5] = (value_end - value_at == 3 and _is(buf, value_at, b"DEL", 3, 0)) or (
                 value_end - value_at == 5 and _is(buf, value_at, b"PURGE", 5, 0)
             )
-        if count == 0 and name_end - name_at == 5 and _is(buf, name_at, b"reply", 5, 0):
-            found[4] = 1
+        if count == 0:
+            if name_end - name_at == 5 and _is(buf, name_at, b"reply", 5, 0):
+                found[4] = 1
+            elif name_end - name_at == 7 and _is(buf, name_at, b"subject", 7, 0):
+                found[4] = 2
         count += 1
         size += _varint_bytes(name_end - name_at) + (name_end - name_at)
         size += _varint_bytes(value_end - value_at) + (value_end - value_at)
         if to >= 0:
-            to = _put_varint(out, to, name_end - name_at)
+            to = write_varint(out, to, name_end - name_at)
             to = _put(buf, name_at, name_end - name_at, out, to)
-            to = _put_varint(out, to, value_end - value_at)
+            to = write_varint(out, to, value_end - value_at)
             to = _put(buf, value_at, value_end - value_at, out, to)
     found[0] = count
     found[1] = size
@@ -234,7 +259,7 @@ def _put_raw_block(
     out[to] = 34
     for position in range(17):
         out[to + 1 + position] = name[position]
-    to = _put_varint(out, to + 18, length)
+    to = write_varint(out, to + 18, length)
     return _put(buf, at, length, out, to)
 
 
@@ -296,6 +321,8 @@ def build_records(
     first: cython.Py_ssize_t,
     message_bytes_max: cython.longlong,
     key_from_subject: cython.bint,
+    implied_subject: cython.const[cython.uchar][::1],
+    keeps_reply: cython.bint,
     batch_bytes_max: cython.longlong,
     envelopes: cython.const[cython.longlong][::1],
     envelope_headers: cython.const[cython.uchar][::1],
@@ -312,7 +339,8 @@ def build_records(
     Stops before a record that would take the records beyond `batch_bytes_max`; the first record is
     always written. `out`, `answers` and `refused` need as many bytes as the messages' operations
     have, and 64 more for each message (see `bascule.record` for what a record holds of a message).
-    With `key_from_subject` the key of a message without a key is its subject.
+    With `key_from_subject` the key of a message without a key is its subject. A record has a header
+    `subject` unless its subject is `implied_subject`, and `reply` only with `keeps_reply`.
 
     Set in `state`: 0 the end of the records, 1 the end of the ack entries, 2 the end of the refused
     entries, 3 the next message to continue with or -1, 8 how many records expect an offset. Added
@@ -347,6 +375,10 @@ def build_records(
     has_block: cython.bint
     is_raw_block: cython.bint
     is_marked: cython.bint
+    has_subject: cython.bint
+    has_reply: cython.bint
+    first_name: cython.longlong
+    implied_bytes: cython.Py_ssize_t = len(implied_subject)
     removes: cython.bint
     expects: cython.bint
     wanted: cython.longlong = 0
@@ -389,39 +421,53 @@ def build_records(
             key_bytes = -1
             value_at = body_at + block_bytes
             value_bytes = wire_bytes - block_bytes
-            header_count = 1
-            header_size = 9 + subject_bytes + (0 if subject_bytes < 64 else 1)
-            if subject_bytes >= 8192:
-                header_size += 1
+            header_count = 0
+            header_size = 0
+            # 1 or 2 if the message's own first header is named `reply` or `subject`.
+            first_name = 0
             has_block = False
             expects = False
             is_raw_block = False
-            is_marked = False
             removes = False
             policy = 1
             if block_bytes > 0:
                 if _walk_headers(buf, body_at, block_bytes, out, -1, found):
                     has_block = True
-                    header_count += found[0]
-                    header_size += found[1]
+                    header_count = found[0]
+                    header_size = found[1]
                     key_at = found[2]
                     key_bytes = found[3]
-                    is_marked = reply_bytes == 0 and found[4] != 0
+                    first_name = found[4]
                     removes = found[5] != 0
                     policy = found[6]
                 else:
                     is_raw_block = True
-                    header_count += 1
-                    header_size += 18 + _varint_bytes(block_bytes) + block_bytes
+                    header_count = 1
+                    header_size = 18 + _varint_bytes(block_bytes) + block_bytes
             row = 13 * index
             is_envelope = row < len(envelopes) and envelopes[row] >= 0
             if is_envelope:
                 if envelopes[row + 2] >= 0:
                     key_at = envelopes[row + 2]
                     key_bytes = envelopes[row + 3]
+                if header_count == 0 and envelopes[row] > 0:
+                    first_name = _first_name(
+                        envelope_headers, envelopes[row + 1], envelopes[row + 11]
+                    )
                 header_count += envelopes[row]
                 header_size += envelopes[row + 11]
-            if reply_bytes > 0:
+            has_subject = (
+                first_name == 2
+                or implied_bytes == 0
+                or subject_bytes != implied_bytes
+                or not _same(buf, subject_at, implied_subject)
+            )
+            if has_subject:
+                header_count += 1
+                header_size += 8 + _varint_bytes(subject_bytes) + subject_bytes
+            has_reply = keeps_reply and reply_bytes > 0
+            is_marked = first_name == 1 and not has_reply
+            if has_reply:
                 header_count += 1
                 header_size += 6 + _varint_bytes(reply_bytes) + reply_bytes
             elif is_marked:
@@ -474,27 +520,28 @@ def build_records(
                 expectations += 1
             if has_block and found[7]:
                 state[7] += 1
-            at = _put_varint(out, at, size)
+            at = write_varint(out, at, size)
             out[at] = 0
             out[at + 1] = 0
-            at = _put_varint(out, at + 2, count)
-            at = _put_varint(out, at, key_bytes)
+            at = write_varint(out, at + 2, count)
+            at = write_varint(out, at, key_bytes)
             at = _put(buf, key_at, key_bytes, out, at)
-            at = _put_varint(out, at, value_bytes)
+            at = write_varint(out, at, value_bytes)
             at = _put(buf, value_at, value_bytes, out, at)
-            at = _put_varint(out, at, header_count)
-            # The header name `subject` with its length.
-            out[at] = 14
-            out[at + 1] = 115
-            out[at + 2] = 117
-            out[at + 3] = 98
-            out[at + 4] = 106
-            out[at + 5] = 101
-            out[at + 6] = 99
-            out[at + 7] = 116
-            at = _put_varint(out, at + 8, subject_bytes)
-            at = _put(buf, subject_at, subject_bytes, out, at)
-            if reply_bytes > 0 or is_marked:
+            at = write_varint(out, at, header_count)
+            if has_subject:
+                # The header name `subject` with its length.
+                out[at] = 14
+                out[at + 1] = 115
+                out[at + 2] = 117
+                out[at + 3] = 98
+                out[at + 4] = 106
+                out[at + 5] = 101
+                out[at + 6] = 99
+                out[at + 7] = 116
+                at = write_varint(out, at + 8, subject_bytes)
+                at = _put(buf, subject_at, subject_bytes, out, at)
+            if has_reply or is_marked:
                 # The header name `reply` with its length.
                 out[at] = 10
                 out[at + 1] = 114
@@ -502,8 +549,9 @@ def build_records(
                 out[at + 3] = 112
                 out[at + 4] = 108
                 out[at + 5] = 121
-                at = _put_varint(out, at + 6, -1 if is_marked else reply_bytes)
-                at = _put(buf, reply_at, reply_bytes, out, at)
+                at = write_varint(out, at + 6, -1 if is_marked else reply_bytes)
+                if has_reply:
+                    at = _put(buf, reply_at, reply_bytes, out, at)
             if has_block:
                 _walk_headers(buf, body_at, block_bytes, out, at, found)
                 at += found[1]

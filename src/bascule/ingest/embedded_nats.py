@@ -3,33 +3,43 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ctypes
+import json
 import logging
+import os
 import shutil
 import signal
 import subprocess
 import sys
 import sysconfig
+import threading
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
+from bascule.config import listen_advice
 from bascule.errors import Broken, ConfigError, RemoteProtocolError
-from bascule.wire.nats import decode_info, parse_server_url
+from bascule.wire.nats import ServerInfo, decode_info, parse_server_url
 
 log = logging.getLogger("bascule.nats")
 
 START_SECONDS_MAX: Final = 10.0
 STOP_SECONDS_MAX: Final = 5.0
+LOG_BYTES_MAX: Final = 16 << 20
+"""A larger log file is renamed to `nats-server.log.1` when the server starts."""
 _PR_SET_PDEATHSIG: Final = 1
+_LAST_LINE_BYTES_MAX: Final = 4096
 
 PAYLOAD_BYTES_MIN: Final = 8 << 20
 """The largest max_payload that NATS recommends, and a stream's default message_bytes_max."""
 
 _CONFIG: Final = """\
-# Written by Bascule at every start, and when a stream needs a larger max_payload.
-server_name: bascule-embedded
+# Written by Bascule at every start, when its streams are subscribed, and when one needs a larger
+# max_payload.
+server_name: {name}
 # The largest message_bytes_max of a stream.
 max_payload: {payload_bytes_max}
 # How much the server buffers for a reader before it drops it as a slow consumer.
@@ -37,30 +47,92 @@ max_pending: 256MB
 write_deadline: "30s"
 """
 
+_CLOSED: Final = """\
+# Until the node has subscribed for its streams, no other client may connect. With a user name in
+# the place of the token, nats-server would close the node's connection when this is removed.
+authorization {{ token: "{token}", timeout: 1 }}
+max_connections: 1
+"""
+
+
+_ROUTES: Final = """\
+# The servers of the other nodes of the cluster.
+cluster {{
+  name: {name}
+  listen: {host}:{port}
+  routes: {routes}
+}}
+"""
+
 
 class _Ports(msgspec.Struct):
     nats: list[str] = []
+    cluster: list[str] = []
 
 
 class EmbeddedNats:
-    """One `nats-server` process. The kernel ends it when this process ends in any way."""
+    """One `nats-server` process at a time, always on the same port.
 
-    def __init__(self, directory: Path, *, host: str, port: int, payload_bytes_max: int) -> None:
-        """`directory` holds the server's configuration, ports and log files; port 0: any port."""
+    It starts closed: it accepts one connection, with the token of `private_url`. Other clients get
+    an error and try again, and keep what they have to publish. `open` lets them in.
+
+    The kernel ends the process when this one ends in any way. All methods belong to one event
+    loop, on the main thread: the kernel takes the end of the thread that starts a process for the
+    end of its parent.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        host: str,
+        port: int,
+        payload_bytes_max: int,
+        token: str,
+        name: str = "bascule-embedded",
+        cluster: str = "",
+    ) -> None:
+        """`directory` holds the server's configuration, ports and log files; port 0: any port.
+
+        With the name of a `cluster` the server takes routes of others, on any port; their `name`s
+        differ.
+        """
         self._directory = directory
         self._host = host
         self._port = port
         self._payload_bytes_max = max(payload_bytes_max, PAYLOAD_BYTES_MIN)
+        self._token = token
+        self._name = name
+        self._cluster = cluster
+        self._route_port = -1
+        self._routes: tuple[str, ...] = ()
+        self._is_open = False
+        self._reloading = asyncio.Lock()
+        """Guards the configuration file."""
         self._process: subprocess.Popen[bytes] | None = None
         self._url = ""
 
-    async def start(self) -> str:
-        """Start the server and return its URL once it listens.
+    @property
+    def log_file(self) -> Path:
+        """Output of the server: of this start and of those before."""
+        return self._directory / "nats-server.log"
 
-        Raises: ConfigError (no binary, port taken), Broken.
+    @property
+    def private_url(self) -> str:
+        """The URL for the node, with the token that a closed server asks for."""
+        scheme, _, rest = self._url.partition("://")
+        return f"{scheme}://{self._token}@{rest}"
+
+    async def start(self) -> str:
+        """Start the server, closed, and return its URL once it listens; again after it has ended.
+
+        Raises: ConfigError (no binary, port taken), Broken, OSError.
         """
+        self._is_open = False
         self._process = self._spawn()
         self._url = await self._wait_for_url(self._process)
+        # Clients know this port, so the next start must have it again.
+        self._port = parse_server_url(self._url).port
         log.info("nats-server started", extra={"url": self._url, "server_pid": self._process.pid})
         return self._url
 
@@ -70,8 +142,9 @@ class EmbeddedNats:
         for stale in self._directory.glob("*.ports"):
             stale.unlink()
         config = self._write_config(self._payload_bytes_max)
-        output = (self._directory / "nats-server.log").open("wb")
-        with output:
+        if self.log_file.exists() and self.log_file.stat().st_size > LOG_BYTES_MAX:
+            self.log_file.replace(self.log_file.with_suffix(".log.1"))
+        with self.log_file.open("ab") as output:
             return subprocess.Popen(
                 [
                     binary, "--config", str(config), "--addr", self._host,
@@ -82,8 +155,23 @@ class EmbeddedNats:
                 stderr=subprocess.STDOUT,
                 # Ctrl-C in a terminal signals the process group; the node must drain first.
                 process_group=0,
-                preexec_fn=_set_parent_death_signal,
+                preexec_fn=_end_with_parent(os.getpid()),
             )  # fmt: skip
+
+    @property
+    def route(self) -> str:
+        """host:port where the servers of other nodes connect; empty without a cluster."""
+        return f"{self._host}:{self._route_port}" if self._route_port > 0 else ""
+
+    async def set_routes(self, routes: Collection[str]) -> None:
+        """Connect to the servers at these host:port, and to no other. Raises: Broken."""
+        async with self._reloading:
+            wanted = tuple(sorted(set(routes) - {self.route}))
+            if wanted == self._routes or self._process is None:
+                return
+            self._routes = wanted
+            await self._reload(self._payload_bytes_max, "connect to the servers of other nodes")
+        log.info("nats-server routes", extra={"routes": list(wanted)})
 
     async def raise_max_payload(self, size: int) -> None:
         """Raise the server's `max_payload` to at least `size` bytes.
@@ -93,36 +181,66 @@ class EmbeddedNats:
         Raises: Broken where the server does not announce the new value, or its configuration file
         cannot be written. The next call tries again.
         """
-        if size <= self._payload_bytes_max or self._process is None:
-            return
-        try:
-            await asyncio.to_thread(self._write_config, size)
-        except OSError as error:
-            raise Broken(f"the embedded nats-server's configuration: {error}") from error
-        self._process.send_signal(signal.SIGHUP)
-        deadline = asyncio.get_running_loop().time() + START_SECONDS_MAX
-        while await self._announced_payload() < size:
-            if asyncio.get_running_loop().time() > deadline:
-                raise Broken(f"the embedded nats-server did not raise max_payload to {size} bytes")
-            await asyncio.sleep(0.01)
-        self._payload_bytes_max = size
+        async with self._reloading:
+            if size <= self._payload_bytes_max or self._process is None:
+                return
+            await self._reload(size, f"raise max_payload to {size} bytes")
+            self._payload_bytes_max = size
         log.info("nats-server takes larger messages", extra={"max_payload": size})
 
-    async def _announced_payload(self) -> int:
-        """`max_payload` of the INFO that a new connection receives."""
+    async def open(self) -> None:
+        """Let all clients connect. The node's connection and its subscriptions stay.
+
+        Raises: Broken where the server does not follow.
+        """
+        async with self._reloading:
+            self._is_open = True
+            await self._reload(self._payload_bytes_max, "open its listener")
+        log.info("nats-server open", extra={"url": self._url})
+
+    async def _reload(self, payload_bytes_max: int, what: str) -> None:
+        """Have the server read a new configuration; return once it announces it."""
+        try:
+            await asyncio.to_thread(self._write_config, payload_bytes_max)
+        except OSError as error:
+            raise Broken(f"the embedded nats-server's configuration: {error}") from error
+        if self._process is not None:
+            self._process.send_signal(signal.SIGHUP)
+        deadline = asyncio.get_running_loop().time() + START_SECONDS_MAX
+        while True:
+            announced = await self._announced()
+            is_open = not announced.auth_required
+            if announced.max_payload >= payload_bytes_max and is_open == self._is_open:
+                return
+            if asyncio.get_running_loop().time() > deadline:
+                raise Broken(f"the embedded nats-server did not {what}")
+            await asyncio.sleep(0.01)
+
+    async def _announced(self) -> ServerInfo:
+        """The INFO that a new connection receives; a closed server sends it, too."""
         address = parse_server_url(self._url)
         try:
-            reader, writer = await asyncio.open_connection(*address.place)
+            reader, writer = await asyncio.open_connection(*address.endpoint)
             line = await reader.readline()
             writer.close()
             await writer.wait_closed()
-            return decode_info(line).max_payload
+            return decode_info(line)
         except (OSError, RemoteProtocolError) as error:
             raise Broken(f"the embedded nats-server cannot be reached: {error}") from error
 
     def _write_config(self, payload_bytes_max: int) -> Path:
         config = self._directory / "nats-server.conf"
-        config.write_text(_CONFIG.format(payload_bytes_max=payload_bytes_max))
+        closed = "" if self._is_open else _CLOSED.format(token=self._token)
+        config.touch(mode=0o600)
+        text = _CONFIG.format(name=self._name, payload_bytes_max=payload_bytes_max) + closed
+        if self._cluster:
+            text += _ROUTES.format(
+                name=json.dumps(self._cluster),
+                host=self._host,
+                port=self._route_port,
+                routes=json.dumps([f"nats-route://{route}" for route in self._routes]),
+            )
+        config.write_text(text)
         return config
 
     async def stop(self) -> None:
@@ -138,30 +256,63 @@ class EmbeddedNats:
             await asyncio.to_thread(process.wait)
         self._process = None
 
-    @property
-    def running(self) -> bool:
-        return self._process is not None and self._process.poll() is None
+    async def wait_ended(self) -> str:
+        """How the server ended, once it has ended and is reaped: by itself or by another program.
+
+        Not for use together with `stop`.
+        """
+        process = self._process
+        assert process is not None
+        loop = asyncio.get_running_loop()
+        ended = asyncio.Event()
+
+        def wait() -> None:
+            process.wait()
+            # The loop may be closed.
+            with contextlib.suppress(RuntimeError):
+                loop.call_soon_threadsafe(ended.set)
+
+        # A thread of its own: the default executor joins its threads before the process is stopped.
+        threading.Thread(target=wait, name="nats-server-wait", daemon=True).start()
+        await ended.wait()
+        return f"{_ending(process.returncode)}: {self._last_log_line()}"
 
     async def _wait_for_url(self, process: subprocess.Popen[bytes]) -> str:
         deadline = asyncio.get_running_loop().time() + START_SECONDS_MAX
         while asyncio.get_running_loop().time() < deadline:
             if process.poll() is not None:
-                raise ConfigError(
-                    f"the embedded nats-server ended at once: {self._last_log_line()}"
-                )
+                raise self._ended_at_once()
             for path in self._directory.glob("*.ports"):
                 try:
                     ports = msgspec.json.decode(path.read_bytes(), type=_Ports)
                 except msgspec.DecodeError:
                     continue  # Still being written.
-                if ports.nats:
+                if ports.nats and (ports.cluster or not self._cluster):
+                    if ports.cluster:
+                        # As with the port of clients: others know it.
+                        self._route_port = int(ports.cluster[0].rpartition(":")[2])
                     return ports.nats[0].replace("0.0.0.0", "127.0.0.1")  # noqa: S104
             await asyncio.sleep(0.01)
         await self.stop()
         raise Broken(f"the embedded nats-server did not listen within {START_SECONDS_MAX:.0f} s")
 
+    def _ended_at_once(self) -> ConfigError:
+        line = self._last_log_line()
+        if "listen" not in line:
+            return ConfigError(f"the embedded nats-server ended at once: {line}")
+        why = line.rpartition(": ")[2].strip('"')
+        return ConfigError(
+            f"the embedded nats-server cannot listen on {self._host} port {self._port}: {why}; "
+            f"{listen_advice('nats', why)}"
+        )
+
     def _last_log_line(self) -> str:
-        text = (self._directory / "nats-server.log").read_text(errors="replace").strip()
+        try:
+            with self.log_file.open("rb") as output:
+                output.seek(max(0, self.log_file.stat().st_size - _LAST_LINE_BYTES_MAX))
+                text = output.read().decode(errors="replace").strip()
+        except OSError as error:
+            return f"its log cannot be read: {error.strerror}"
         return text.splitlines()[-1] if text else "its log is empty"
 
 
@@ -191,7 +342,26 @@ def _load_libc() -> ctypes.CDLL | None:
 _LIBC: Final = _load_libc()
 
 
-def _set_parent_death_signal() -> None:
-    """Ask the kernel for SIGTERM when the node dies: a server left behind would hold the port."""
-    if _LIBC is not None:
-        _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+def _end_with_parent(parent: int) -> Callable[[], None]:
+    """For the child, before exec: the kernel kills it when the node dies.
+
+    A server left behind would hold the port. SIGKILL ends one that is stopped or hangs, too.
+    """
+
+    def set_signal() -> None:
+        if _LIBC is not None:
+            _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        if os.getppid() != parent:
+            # The node died before the call.
+            os._exit(1)
+
+    return set_signal
+
+
+def _ending(code: int) -> str:
+    if code >= 0:
+        return f"exit code {code}"
+    try:
+        return signal.Signals(-code).name
+    except ValueError:
+        return f"signal {-code}"

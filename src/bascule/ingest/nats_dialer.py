@@ -65,11 +65,11 @@ class Dialer:
     def on_info(self, address: ServerAddress, info: ServerInfo) -> None:
         """Learn the cluster's servers from an INFO, and whether `address` is in lame duck mode."""
         with self._lock:
-            self._pool.learn(address, info.connect_urls)
+            self._pool.update_discovered(address, info.connect_urls)
             if info.ldm:
-                self._pool.leave(address)
+                self._pool.mark_lame_duck(address)
             else:
-                self._pool.stay(address)
+                self._pool.clear_lame_duck(address)
 
     def connect_first(self) -> Connection:
         """Connect to the first server, in the configured order, that accepts.
@@ -79,7 +79,7 @@ class Dialer:
         """
         failures: list[str] = []
         refused: NatsRefused | None = None
-        for address in self._pool.in_order():
+        for address in self._pool.all_servers():
             try:
                 return self._connect(address)
             except NatsRefused as error:
@@ -93,14 +93,11 @@ class Dialer:
 
     def reconnect(self, last: ServerAddress | None, stopping: threading.Event) -> Connection | None:
         """Try all servers repeatedly until one accepts; None once `stopping` is set."""
-        began = self._clock.monotonic_ns()
-        for pause in self._pool.pauses():
+        for pause in self._pool.backoff_seconds():
             with self._lock:
                 candidates = self._pool.candidates(last)
             connection = self._try_each(candidates, stopping)
             if connection is not None:
-                after_ms = (self._clock.monotonic_ns() - began) // 1_000_000
-                log.info("nats back", extra={"after_ms": after_ms})
                 return connection
             if stopping.wait(pause):
                 break
@@ -112,7 +109,7 @@ class Dialer:
         """Connect to a server that is not in lame duck mode; try while `wanted` returns True."""
         while wanted() and not stopping.is_set():
             with self._lock:
-                others = self._pool.others(leaving)
+                others = self._pool.migration_candidates(leaving)
             connection = self._try_each(others, stopping)
             if connection is not None:
                 return connection

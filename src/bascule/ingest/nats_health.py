@@ -27,6 +27,8 @@ class SourceCounts:
     disconnects: int = 0
     moves: int = 0
     """Moves to another server before one in lame duck mode closed the connection."""
+    unsubscribed_ns: int = 0
+    """Time from the loss of a connection until the next one had all subscriptions."""
     connect_failures: int = 0
     refusals: int = 0
     """Failures because of credentials, limits, or a file that cannot be read."""
@@ -51,10 +53,15 @@ class NatsHealth:
         self._clock = clock
         self._logged: dict[tuple[str, ...], int] = {}
 
-    def on_server_error(self, error: ServerError, streams: Sequence[str]) -> None:
-        """The server sent -ERR; `streams` are the streams concerned, where they are known."""
+    def on_server_error(
+        self, error: ServerError, streams: Sequence[str], *, is_own: bool = False
+    ) -> None:
+        """The server sent -ERR; `streams` are the streams concerned, where they are known.
+
+        `is_own`: it concerns a subject of the node itself, whose user logs it.
+        """
         self._counts.server_errors[error.kind.value] += 1
-        if not self._should_log(error.kind.value, *streams):
+        if is_own or not self._should_log(error.kind.value, *streams):
             return
         extra: dict[str, object] = {"error": error.text, "kind": error.kind.value}
         if streams:
@@ -69,6 +76,14 @@ class NatsHealth:
         log.warning(
             "nats disconnected; what is published meanwhile without an ack is not stored",
             extra={"server": server, "reason": reason},
+        )
+
+    def on_subscribed_again(self, server: str, streams: Sequence[str], *, gap_ns: int) -> None:
+        """All subscriptions stand again; for `gap_ns` nobody was subscribed."""
+        self._counts.unsubscribed_ns += gap_ns
+        log.warning(
+            "nats subscriptions restored",
+            extra={"server": server, "streams": len(streams), "seconds": round(gap_ns / 1e9, 3)},
         )
 
     def on_slow_consumer(

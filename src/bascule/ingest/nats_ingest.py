@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
@@ -16,12 +16,12 @@ from bascule.host.api import Clock, Random
 from bascule.host.credential_files import client_tls
 from bascule.ingest.ingest_buffer import IngestBuffer
 from bascule.ingest.nats_source import NatsSource
-from bascule.ingest.routing import BY_KEY, BY_SUBJECT, PartitionSlot
+from bascule.ingest.routing import BY_KEY, BY_SUBJECT, PartitionSlot, SubjectListener
 from bascule.ingest.sequencer import Sequencer
-from bascule.model import KeyFrom, PartitionBy, StreamDefinition
+from bascule.model import KeyFrom, PartitionBy, RecordHeader, StreamDefinition
 from bascule.publish.headers import HashKey
 from bascule.publish.unstamped_batch import Append, Replica
-from bascule.wire.nats import ConnectOptions, NatsRefused, parse_server_url
+from bascule.wire.nats import ConnectOptions, ErrorKind, NatsRefused, parse_server_url
 
 log = logging.getLogger("bascule.ingest")
 
@@ -38,8 +38,36 @@ class _StreamSubscriptions:
 
     slots: list[int] = field(default_factory=list)
     """By partition."""
-    sids: list[int] = field(default_factory=list)
-    """One, or one for each partition where a NATS queue group distributes the messages."""
+    sids: dict[int, int] = field(default_factory=dict)
+    """Partition -> its sid where a NATS queue group distributes the messages; else 0 -> the only
+    one."""
+    in_group: bool = False
+    """Whether `sids` are in a queue group of the stream's partitions."""
+
+
+@dataclass(frozen=True, slots=True)
+class OwnSubscription:
+    """A subscription of the node itself, and the subject of which it may publish on, too."""
+
+    _source: NatsSource
+    _sid: int
+    _subject: str
+
+    def publish(self, payload: bytes) -> bool:
+        """Publish on the subject. False without a connection, or where the server has refused that
+        on this one."""
+        if self.refusals()[1] is not None:
+            return False
+        head = f"PUB {self._subject} {len(payload)}\r\n".encode()
+        return self._source.publish_own(b"%b%b\r\n" % (head, payload))
+
+    def refusals(self) -> tuple[str | None, str | None]:
+        """Why the server does not permit to subscribe, and to publish, on this connection."""
+        return self._source.refusals_of_own(self._sid)
+
+    def retry(self) -> None:
+        """Try again what was refused."""
+        self._source.retry_own(self._sid)
 
 
 class NatsIngest:
@@ -84,6 +112,16 @@ class NatsIngest:
         return self._source.connected
 
     @property
+    def connects(self) -> int:
+        """Connections to NATS so far."""
+        return self._source.counts.connects
+
+    @property
+    def payload_bytes_max(self) -> int:
+        """Largest message that the connected server takes."""
+        return self._source.counts.max_payload_bytes
+
+    @property
     def server(self) -> str:
         """The connected NATS server, without credentials; empty without a connection."""
         return str(self._source.address) if self._source.connected else ""
@@ -96,30 +134,49 @@ class NatsIngest:
         """Send NATS operations, such as acks. From any thread."""
         self._source.publish(operations)
 
-    async def start(self) -> None:
-        """Connect and begin to read. Raises: Broken, NatsRefused."""
-        await asyncio.to_thread(self._source.start)
+    async def start(self, *, wait_for_place: bool = False) -> None:
+        """Connect and begin to read. Raises: Broken, NatsRefused.
+
+        `wait_for_place`: try again while the server has too many connections. A closed embedded
+        server has one, which another client holds until it is refused.
+        """
+        deadline = asyncio.get_running_loop().time() + CONFIRM_SECONDS_MAX
+        while True:
+            try:
+                await asyncio.to_thread(self._source.start)
+                break
+            except NatsRefused as error:
+                is_late = asyncio.get_running_loop().time() > deadline
+                if not wait_for_place or is_late or error.kind is not ErrorKind.CONNECTIONS:
+                    raise
+            await asyncio.sleep(0.01)
         self._retrying = asyncio.create_task(self._retry_refused())
 
-    async def subscribe(self, streams: Sequence[Sequence[Replica]]) -> dict[bytes, NatsRefused]:
-        """Subscribe for streams, each given as its replicas, one a partition, in order.
+    async def subscribe(
+        self, streams: Sequence[tuple[Sequence[Replica], Collection[int]]]
+    ) -> dict[bytes, NatsRefused]:
+        """Subscribe for streams: the replicas of each, one a partition, in order, and the indexes
+        of the partitions that this node leads.
 
-        Idempotent: existing subscriptions stay, and replicas that were added or opened again are
-        put into their slots. Returns, once the server delivers to all partitions, stream id -> why
-        the server refuses a subscription. A refused or unconfirmed subscription is kept: the next
-        connection or the next retry sends it again.
+        Idempotent: subscriptions that exist stay, those of partitions that are no longer led end,
+        and replicas that were added or opened again are put into their slots. Returns, once the
+        server delivers to all led partitions and to no other, stream id -> why the server refuses a
+        subscription. A refused or unconfirmed subscription is kept: the next connection or the next
+        retry sends it again.
 
         Raises: Broken after a time-out.
         """
         confirmations: list[tuple[bytes, Future[None]]] = []
         replaced: list[int] = []
-        for replicas in streams:
+        for replicas, led in streams:
             stream_id = replicas[0].definition.id
             stream = self._subscribed.setdefault(stream_id, _StreamSubscriptions())
-            if _needs_queue_group(replicas, stream):
-                replaced.append(stream.sids.pop())
-                confirmations.append((stream_id, self._source.unsubscribe(replaced[-1])))
-            confirmations += [(stream_id, future) for future in self._subscribe(replicas)]
+            ending = _obsolete_sids(replicas, led, stream)
+            for partition in ending:
+                sid = stream.sids.pop(partition)
+                replaced.append(sid)
+                confirmations.append((stream_id, self._source.unsubscribe(sid)))
+            confirmations += [(stream_id, future) for future in self._subscribe(replicas, led)]
         refusals = await _confirmed([future for _, future in confirmations])
         for sid in replaced:
             self._sequencer.routes.set_route(sid, ())
@@ -146,7 +203,7 @@ class NatsIngest:
         if stream is None:
             return
         connected = self._source.connected
-        endings = [self._source.unsubscribe(sid) for sid in stream.sids]
+        endings = [self._source.unsubscribe(sid) for sid in stream.sids.values()]
         ended = connected
         if connected:
             try:
@@ -158,11 +215,31 @@ class NatsIngest:
         for slot in stream.slots:
             self._sequencer.routes.set_slot(slot, None)
             self._free_slots.append(slot)
-        for sid in stream.sids:
+        for sid in stream.sids.values():
             self._sequencer.routes.set_route(sid, ())
             if ended:
                 # Otherwise messages with this id may still arrive, so it is not reused.
                 self._source.release_sid(sid)
+
+    async def listen(
+        self, subject: str, on_message: Callable[[bytes], None], *, bytes_max: int
+    ) -> OwnSubscription:
+        """Subscribe for the node itself. `on_message` gets the payload of each message, in the
+        reading thread; it may not wait or raise. One beyond `bytes_max` is cut after one byte more.
+
+        Returns once the server has answered, or after a time-out. A refused or unconfirmed
+        subscription is kept: the next connection sends it again.
+        """
+        sid = self._source.reserve_sid()
+        slot = self._take_slot()
+        self._sequencer.routes.set_slot(slot, SubjectListener(on_message, bytes_max))
+        self._sequencer.routes.set_route(sid, (slot,))
+        confirmed = self._source.subscribe(sid, subject, group=None, stream=None)
+        try:
+            await _confirmed([confirmed])
+        except Broken:
+            pass  # The next connection subscribes.
+        return OwnSubscription(self._source, sid, subject)
 
     async def drain(self) -> None:
         """End all subscriptions; return once all that was delivered is with the log writer.
@@ -178,6 +255,13 @@ class NatsIngest:
                 await _confirmed([ended])
             except Broken as error:
                 log.warning("drain without the nats server", extra={"error": str(error)})
+
+    async def subscribed(self) -> None:
+        """Return once the server has all subscriptions; without a connection, the next server.
+
+        Raises: Broken after a time-out.
+        """
+        await _confirmed([self._source.flush()])
 
     async def flush(self) -> None:
         """Return once the server has received everything that was published."""
@@ -199,35 +283,43 @@ class NatsIngest:
             "buffer": {**asdict(self._buffer.counts), **self._buffer.usage()},
         }
 
-    def _subscribe(self, replicas: Sequence[Replica]) -> list[Future[None]]:
-        """Assign partition slots to all replicas; subscribe for those that have no route yet."""
+    def _subscribe(self, replicas: Sequence[Replica], led: Collection[int]) -> list[Future[None]]:
+        """Assign partition slots to all replicas; subscribe for the led ones without a route."""
         definition = replicas[0].definition
         config = definition.config
-        stream = self._subscribed.setdefault(definition.id, _StreamSubscriptions())
+        stream = self._subscribed[definition.id]
         while len(stream.slots) < len(replicas):
-            stream.slots.append(self._free_slots.pop() if self._free_slots else self._slots_made)
-            self._slots_made = max(self._slots_made, stream.slots[-1] + 1)
+            stream.slots.append(self._take_slot())
         for slot, replica in zip(stream.slots, replicas, strict=True):
             self._sequencer.routes.set_slot(slot, _slot(replica))
         group = config.group
+        targets: dict[int, tuple[int, ...]] = {}
         if config.partition_by is PartitionBy.GROUP:
-            targets: list[tuple[int, ...]] = [(slot,) for slot in stream.slots]
-            if len(replicas) > 1:
-                group = group or f"bascule.{definition.name}"
-        else:
-            targets = [tuple(stream.slots)]
+            targets = {index: (stream.slots[index],) for index in sorted(led)}
+            stream.in_group = len(replicas) > 1
+            if stream.in_group:
+                group = group or definition.partitions_group
+        elif led:
+            targets = {0: tuple(stream.slots)}
         by = BY_KEY if config.partition_by is PartitionBy.KEY else BY_SUBJECT
-        for sid, target in zip(stream.sids, targets, strict=False):
-            self._sequencer.routes.set_route(sid, target, by=by)
         confirmations: list[Future[None]] = []
-        for target in targets[len(stream.sids) :]:
-            sid = self._source.reserve_sid()
+        for partition, target in targets.items():
+            sid = stream.sids.get(partition)
+            if sid is not None:
+                self._sequencer.routes.set_route(sid, target, by=by)
+                continue
+            sid = stream.sids[partition] = self._source.reserve_sid()
             self._sequencer.routes.set_route(sid, target, by=by)
-            stream.sids.append(sid)
             confirmations.append(
                 self._source.subscribe(sid, config.subject, group=group, stream=definition.name)
             )
         return confirmations
+
+    def _take_slot(self) -> int:
+        if self._free_slots:
+            return self._free_slots.pop()
+        self._slots_made += 1
+        return self._slots_made - 1
 
     async def _retry_refused(self) -> None:
         while True:
@@ -235,19 +327,31 @@ class NatsIngest:
             self._source.retry_refused()
 
 
-def _needs_queue_group(replicas: Sequence[Replica], stream: _StreamSubscriptions) -> bool:
-    """Whether the stream's one subscription has no queue group, and more partitions need one."""
+def _obsolete_sids(
+    replicas: Sequence[Replica], led: Collection[int], stream: _StreamSubscriptions
+) -> list[int]:
+    """The keys of `stream.sids` whose subscriptions end: of partitions that are not led here, and
+    one without queue group where there are more partitions now."""
     config = replicas[0].definition.config
-    in_group = config.partition_by is PartitionBy.GROUP and config.group is None
-    return in_group and len(stream.sids) == 1 and len(replicas) > 1
+    if config.partition_by is not PartitionBy.GROUP:
+        return [] if led else list(stream.sids)
+    if config.group is None and not stream.in_group and len(replicas) > 1:
+        return list(stream.sids)
+    return [partition for partition in stream.sids if partition not in led]
 
 
 def _slot(replica: Replica) -> PartitionSlot:
     config = replica.definition.config
+    implied = config.literal_subject
+    if implied is None or RecordHeader.SUBJECT in config.record_headers:
+        implied = ""
     return PartitionSlot(
         replica,
         message_bytes_max=config.message_bytes_max,
         key_from_subject=config.key_from is KeyFrom.SUBJECT,
+        implied_subject=implied.encode(),
+        keeps_reply=RecordHeader.REPLY in config.record_headers,
+        acks=config.acks,
     )
 
 

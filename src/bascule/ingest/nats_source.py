@@ -20,6 +20,7 @@ from bascule.ingest.sequencer import Sequencer
 from bascule.ingest.subscriptions import PING, Subscription, Subscriptions, fail_refused
 from bascule.wire.nats import (
     ConnectOptions,
+    ErrorKind,
     ServerAddress,
     ServerError,
     ServerInfo,
@@ -77,6 +78,11 @@ class NatsSource:
         """A connection to another server, used once this one has delivered everything."""
         self._lame_duck_thread: threading.Thread | None = None
         self._idle_pings = 0
+        self._clock = clock
+        self._unsubscribed_since_ns: int | None = None
+        """Since when nobody is subscribed; None while the subscriptions stand."""
+        self._publish_refusals: dict[str, str] = {}
+        """Subject of a subscription of the node itself -> why it may not publish there."""
         self.address: ServerAddress | None = None
 
     @property
@@ -115,8 +121,21 @@ class NatsSource:
         with self._lock:
             self._subscriptions.release_sid(sid)
 
-    def subscribe(self, sid: int, subject: str, *, group: str | None, stream: str) -> Future[None]:
+    def refusals_of_own(self, sid: int) -> tuple[str | None, str | None]:
+        """Why the node may not subscribe to, and not publish on, the subject of a subscription
+        without stream, as far as this connection has shown."""
+        with self._lock:
+            found = self._subscriptions.get(sid)
+            if found is None:
+                return None, None
+            return found.refusal, self._publish_refusals.get(found.subject)
+
+    def subscribe(
+        self, sid: int, subject: str, *, group: str | None, stream: str | None
+    ) -> Future[None]:
         """Subscribe for `stream`; the future is done once the server has the subscription.
+
+        Without `stream` it is the node's own: its refusal is only told by `refusals_of_own`.
 
         The future fails with NatsRefused where the server does not permit it. The subscription is
         kept; `retry_refused` and every new connection send it again.
@@ -130,8 +149,18 @@ class NatsSource:
         with self._lock:
             return self._send_and_confirm(self._subscriptions.remove(sid))
 
+    def retry_own(self, sid: int) -> None:
+        """Send a subscription without stream again if it was refused, and allow publishing."""
+        with self._lock:
+            found = self._subscriptions.get(sid)
+            if found is None or self._transport is None:
+                return
+            self._publish_refusals.pop(found.subject, None)
+            if found.refusal is not None:
+                self._send_and_confirm(self._subscriptions.add(sid, found), sid)
+
     def retry_refused(self) -> None:
-        """Send the refused subscriptions again."""
+        """Send the refused subscriptions of streams again."""
         with self._lock:
             for sid in self._subscriptions.refused_sids():
                 found = self._subscriptions.get(sid)
@@ -159,6 +188,14 @@ class NatsSource:
         except OSError:
             pass
         self._health.on_acks_dropped(len(operations), connected=transport is not None)
+
+    def publish_own(self, operations: bytes) -> bool:
+        """Send PUB operations of the node itself. False without a connection: they are dropped."""
+        with self._lock:
+            transport = self._transport
+            if transport is not None:
+                self._send_or_close(transport, operations)
+            return transport is not None
 
     def close(self) -> None:
         """Send what is queued, within a time limit, then end the connection and the threads."""
@@ -207,7 +244,9 @@ class NatsSource:
             self.address = connection.address
             self._transport = connection.transport
             self.counts.connects += 1
+            self._publish_refusals.clear()
             self._send_or_close(connection.transport, self._subscriptions.resubscribe_all())
+            self._send_and_confirm(b"").add_done_callback(self._on_subscribed)
         self._on_info(info)
         log.info(
             "nats connected",
@@ -226,6 +265,8 @@ class NatsSource:
         while True:
             reason, by_server = self._read_until_end(rest)
             with self._lock:
+                if self._unsubscribed_since_ns is None:
+                    self._unsubscribed_since_ns = self._clock.monotonic_ns()
                 ended, connection = self._transport, self._next_connection
                 self._next_connection = None
                 # Unconfirmed operations may be lost: the next connection confirms them.
@@ -255,6 +296,15 @@ class NatsSource:
                 # `close` may have looked for a connection before this one was adopted.
                 connection.transport.close()
             rest = connection.rest
+
+    def _on_subscribed(self, confirmed: Future[None]) -> None:
+        """The server has confirmed the subscriptions of a new connection, unless it was lost."""
+        since_ns = self._unsubscribed_since_ns
+        if since_ns is None or confirmed.exception() is not None:
+            return
+        self._unsubscribed_since_ns = None
+        gap_ns = self._clock.monotonic_ns() - since_ns
+        self._health.on_subscribed_again(str(self.address), self.streams(), gap_ns=gap_ns)
 
     def _on_disconnected(self, transport: Transport, reason: str, *, by_server: bool) -> None:
         server = str(self.address)
@@ -314,7 +364,7 @@ class NatsSource:
     def _on_pong(self) -> None:
         with self._lock:
             confirmed, back = self._subscriptions.on_pong()
-        if back is not None:
+        if back is not None and back.stream is not None:
             log.info(
                 "nats subscription works again",
                 extra={"stream": back.stream, "subject": back.subject},
@@ -333,7 +383,15 @@ class NatsSource:
         """Raises: Broken for a fatal error."""
         with self._lock:
             about, refused = self._subscriptions.on_refused(error)
-        self._health.on_server_error(error, [found.stream for found in about])
+            is_own = bool(about) and all(found.stream is None for found in about)
+            if (
+                error.kind is ErrorKind.PUBLISH_PERMISSION
+                and error.subject in self._subscriptions.own_subjects()
+            ):
+                self._publish_refusals[error.subject] = error.text
+                is_own = True
+        streams = [found.stream for found in about if found.stream is not None]
+        self._health.on_server_error(error, streams, is_own=is_own)
         # The PONG comes later and finds the future done.
         fail_refused(refused, error)
         if error.is_fatal:

@@ -278,7 +278,7 @@ def connect(
         sock.close()
         raise
     assert handshake.info is not None
-    return transport, handshake.info, handshake.rest
+    return transport, handshake.info, handshake.trailing_bytes
 
 
 def _perform_handshake(

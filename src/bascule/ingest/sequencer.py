@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from bascule.ingest import _hot
-from bascule.ingest.routing import PartitionSlot, Routes
+from bascule.ingest.routing import PartitionSlot, Routes, SubjectListener
 from bascule.ingest.routing import _hot as routing_hot
 from bascule.publish.headers import HashKey, read_publish_headers
 from bascule.publish.unstamped_batch import Replica, UnstampedBatch
@@ -119,6 +119,12 @@ class Sequencer:
             slot = slots[number] if number < len(slots) else None
             if slot is None:
                 continue
+            if isinstance(slot, SubjectListener):
+                heard = self._hand_over(buf, messages, first, slot)
+                # Not messages of a stream.
+                self.counts.messages -= heard
+                taken += heard
+                continue
             batches: list[UnstampedBatch] = []
             while first >= 0:
                 batch, at, first = self._build(
@@ -130,6 +136,19 @@ class Sequencer:
             self.counts.batches += len(batches)
         self.counts.messages_unrouted += count - taken
         return routed, at
+
+    def _hand_over(
+        self, buf: bytearray, messages: array[int], first: int, listener: SubjectListener
+    ) -> int:
+        """Pass the payloads of one slot to its listener; return how many."""
+        count = 0
+        while first >= 0:
+            *_, header_bytes, at, size = messages[8 * first : 8 * first + 8]
+            at, end = at + header_bytes, at + size
+            listener.on_message(bytes(buf[at : min(end, at + listener.bytes_max + 1)]))
+            count += 1
+            first = self._scratch.nexts[first]
+        return count
 
     def _find_envelopes(
         self, buf: bytearray, messages: array[int], count: int, wire_bytes: int
@@ -158,7 +177,8 @@ class Sequencer:
         state[4] = state[5] = state[6] = state[7] = 0
         records = _hot.build_records(
             buf, messages, scratch.nexts, first, slot.message_bytes_max, slot.key_from_subject,
-            self._batch_bytes_max, envelopes, envelope_headers, slab.view, at + HEADER_BYTES,
+            slot.implied_subject, slot.keeps_reply, self._batch_bytes_max,
+            envelopes, envelope_headers, slab.view, at + HEADER_BYTES,
             scratch.ack_entries, scratch.refused, scratch.expected, scratch.found, state,
         )  # fmt: skip
         (
@@ -175,6 +195,8 @@ class Sequencer:
         counts.envelopes += found
         counts.header_blocks_malformed += malformed
         counts.messages_refused += refused
+        if not slot.acks:
+            ack_entries_end = refused_end = 0
         batch = UnstampedBatch(
             data=slab.view[at:end] if records else slab.view[at:at],
             record_count=records,

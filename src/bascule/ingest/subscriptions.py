@@ -21,8 +21,14 @@ class Subscription:
 
     subject: str
     group: str | None
-    stream: str
+    stream: str | None
+    """None: the node's own, for no stream."""
     refusal: str | None = None
+
+    @property
+    def is_own(self) -> bool:
+        """Whether it is the node's own."""
+        return self.stream is None
 
 
 @dataclass(slots=True)
@@ -93,7 +99,8 @@ class Subscriptions:
         for done, sid in waiting:
             by_sid.setdefault(sid if sid in self._by_sid else None, []).append(done)
         operations = []
-        for sid, subscription in self._by_sid.items():
+        # Streams first: the server may have a limit.
+        for sid, subscription in sorted(self._by_sid.items(), key=lambda each: each[1].is_own):
             operations += [self.add(sid, subscription), PING]
             self._awaited.append(_AwaitedPong(_combined(by_sid.pop(sid, [])), sid))
         operations.append(PING)
@@ -101,18 +108,30 @@ class Subscriptions:
         return b"".join(operations)
 
     def refused_sids(self) -> list[int]:
-        """The ids of the subscriptions that the server refused."""
-        return [sid for sid, found in self._by_sid.items() if found.refusal is not None]
+        """The ids of the streams' subscriptions that the server refused."""
+        return [
+            sid
+            for sid, found in self._by_sid.items()
+            if found.refusal is not None and found.stream is not None
+        ]
 
     def refusals(self) -> dict[str, str]:
         """Stream -> why the server refused its subscription."""
-        return {s.stream: s.refusal for s in self._by_sid.values() if s.refusal is not None}
+        return {
+            found.stream: found.refusal
+            for found in self._by_sid.values()
+            if found.stream is not None and found.refusal is not None
+        }
 
     def get(self, sid: int) -> Subscription | None:
         return self._by_sid.get(sid)
 
     def streams(self) -> list[str]:
-        return sorted({found.stream for found in self._by_sid.values()})
+        return sorted({each.stream for each in self._by_sid.values() if each.stream is not None})
+
+    def own_subjects(self) -> set[str]:
+        """The subjects of the node's own subscriptions."""
+        return {found.subject for found in self._by_sid.values() if found.stream is None}
 
     def on_pong(self) -> tuple[Future[None] | None, Subscription | None]:
         """The future to complete, and the subscription if it was refused before and works now."""

@@ -4,6 +4,7 @@
 
     headers            publish headers of a batch: Nats-Msg-Id, Nats-Expected-*, Bascule-Ack
     admission          paused, read-only, rates and sizes: which records a stream accepts
+    stream_subjects    which streams of the node receive the same messages
     preconditions      dedupe window and expectations, evaluated where offsets are assigned
     acks               acks and error acks, and the batches that wait for the high watermark
     unstamped_batch    a batch without offset, time and CRC, and the port that appends it

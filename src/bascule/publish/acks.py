@@ -13,18 +13,19 @@ from typing import Final, TypeAlias
 
 import msgspec
 
-from bascule.wire import _hot
+from bascule.wire import _hot, ack_codes
 from bascule.wire.liftbridge import ERROR_INCORRECT_OFFSET, ERROR_TOO_LARGE, ERROR_UNKNOWN
 
 _NS_PER_MS: Final = 1_000_000
 _WRONG_SEQUENCE: Final = (
-    b'{"error":{"code":400,"err_code":10071,"description":"wrong last sequence: '
+    b'{"error":{"code":400,"err_code":%d,"description":"wrong last sequence: '
+    % ack_codes.WRONG_LAST_SEQUENCE
 )
 
 
 @dataclass(frozen=True, slots=True)
 class AckError:
-    """Why a message was not stored. Codes are JetStream's where it has one for the case."""
+    """Why a message was not stored, or may not be. Codes: see `wire.ack_codes`."""
 
     code: int
     err_code: int
@@ -32,36 +33,61 @@ class AckError:
     liftbridge: int = ERROR_UNKNOWN
 
 
-WRONG_LAST_ID: Final = AckError(400, 10070, "wrong last msg ID")
-DISCARDED_MESSAGES: Final = AckError(503, 10077, "maximum messages exceeded")
-DISCARDED_BYTES: Final = AckError(503, 10077, "maximum bytes exceeded")
-PAUSED: Final = AckError(503, 20001, "stream is paused")
-READ_ONLY: Final = AckError(403, 20002, "stream is read-only")
-RATE_MESSAGES: Final = AckError(429, 20003, "the stream's rate of messages is exceeded")
-RATE_BYTES: Final = AckError(429, 20003, "the stream's rate of bytes is exceeded")
-UNSUPPORTED_HEADER: Final = AckError(
-    400, 20004,
-    "Nats-Expected-Last-Subject-Sequence, Nats-Rollup and Nats-TTL are not supported here",
-)  # fmt: skip
-UNKNOWN_ACK_POLICY: Final = AckError(400, 20005, "Bascule-Ack must be all, leader or none")
+WRONG_LAST_ID: Final = AckError(400, ack_codes.WRONG_LAST_ID, "wrong last msg ID")
+DISCARDED_MESSAGES: Final = AckError(503, ack_codes.NOT_STORED, "maximum messages exceeded")
+DISCARDED_BYTES: Final = AckError(503, ack_codes.NOT_STORED, "maximum bytes exceeded")
+PAUSED: Final = AckError(503, ack_codes.PAUSED, "stream is paused")
+READ_ONLY: Final = AckError(403, ack_codes.READ_ONLY, "stream is read-only")
+RATE_MESSAGES: Final = AckError(
+    429, ack_codes.RATE_EXCEEDED, "the stream's rate of messages is exceeded"
+)
+RATE_BYTES: Final = AckError(429, ack_codes.RATE_EXCEEDED, "the stream's rate of bytes is exceeded")
+UNSUPPORTED_HEADERS: Final = AckError(
+    400, ack_codes.UNSUPPORTED_HEADER, "the message has headers that are not supported here"
+)
+"""For the messages of a batch with so many different headers that not all are told apart."""
+UNKNOWN_ACK_POLICY: Final = AckError(
+    400, ack_codes.UNKNOWN_ACK_POLICY, "Bascule-Ack must be all, leader or none"
+)
 MALFORMED_SEQUENCE: Final = AckError(
-    400, 20006, "Nats-Expected-Last-Sequence must be a whole number"
+    400, ack_codes.MALFORMED_SEQUENCE, "Nats-Expected-Last-Sequence must be a whole number"
 )
 
 
+def unsupported_header(name: str) -> AckError:
+    return AckError(400, ack_codes.UNSUPPORTED_HEADER, f"the header {name} is not supported here")
+
+
 def wrong_stream(name: str) -> AckError:
-    return AckError(400, 10060, f"expected stream does not match: this is {name}")
+    return AckError(400, ack_codes.WRONG_STREAM, f"expected stream does not match: this is {name}")
 
 
 def too_large(message_bytes_max: int) -> AckError:
     return AckError(
-        400, 10054, f"message exceeds the stream's limit of {message_bytes_max} bytes",
+        400,
+        ack_codes.TOO_LARGE,
+        f"message exceeds the stream's limit of {message_bytes_max} bytes",
         ERROR_TOO_LARGE,
-    )  # fmt: skip
+    )
 
 
-def store_failed(cause: str) -> AckError:
-    return AckError(503, 10077, f"message was not stored: {cause}")
+def not_stored(cause: str) -> AckError:
+    """For a message that is not in the log and never will be."""
+    return AckError(503, ack_codes.NOT_STORED, f"message was not stored: {cause}")
+
+
+def not_enough_replicas(in_sync: int, min_isr: int) -> AckError:
+    """For a message that was refused before it got an offset: it could not be committed."""
+    return AckError(
+        503,
+        ack_codes.NOT_ENOUGH_REPLICAS,
+        f"not enough replicas: {in_sync} in sync, {min_isr} required",
+    )
+
+
+def indeterminate(cause: str) -> AckError:
+    """For a message that was appended, and whose log failed before it was committed."""
+    return AckError(503, ack_codes.INDETERMINATE, f"message may or may not be stored: {cause}")
 
 
 class AckFormat:
@@ -81,8 +107,10 @@ class AckFormat:
         self._subject = subject.encode()
         self._stream_name = stream
 
-    def configure(self, *, synced: bool) -> None:
-        """Change `synced` from the next ack on."""
+    def configure(self, *, synced: bool, replicas: int | None = None) -> None:
+        """Change `synced` and, if given, the replicas that hold a record, from the next ack on."""
+        if replicas is not None:
+            self._replicas = replicas
         promise = b"true" if synced else b"false"
         self._tail = b',"replicas":%d,"synced":%s}' % (self._replicas, promise)
         self._duplicate_tail = self._tail[:-1] + b',"duplicate":true}'
@@ -161,6 +189,8 @@ class _Waiting:
     received_ms: int
     on_committed: OnCommitted | None
     is_duplicate: bool
+    replies: bytes = b""
+    """NATS operations to send instead of acks."""
 
 
 class PendingAcks:
@@ -177,6 +207,11 @@ class PendingAcks:
     def __len__(self) -> int:
         """The number of batches that wait."""
         return len(self._waiting)
+
+    @property
+    def record_count(self) -> int:
+        """Records of the batches that wait, without duplicates of records stored before."""
+        return sum(batch.count for batch in self._waiting if not batch.is_duplicate)
 
     def add(
         self,
@@ -205,6 +240,24 @@ class PendingAcks:
         if ack_entries:
             self._waiting.append(_Waiting(end_offset, base, ack_entries, count, 0, None, True))
 
+    def add_replies(self, replies: bytes, *, end_offset: int) -> None:
+        """Add NATS operations to send once everything below `end_offset` is committed."""
+        if replies:
+            self._waiting.append(_Waiting(end_offset, end_offset, b"", 0, 0, None, True, replies))
+
+    def drop(self, error: AckError) -> int:
+        """Forget every batch that waits without an answer to its publishers; return the records.
+
+        Callers within this process are told `error`.
+        """
+        dropped = 0
+        while self._waiting:
+            batch = self._waiting.popleft()
+            dropped += 0 if batch.is_duplicate else batch.count
+            if batch.on_committed is not None:
+                batch.on_committed(batch.base_offset, error)
+        return dropped
+
     def rollback(self, base_offset: int, error: AckError) -> bytes:
         """Remove the batch added last, at `base_offset`, after its append failed.
 
@@ -225,6 +278,9 @@ class PendingAcks:
             batch = waiting.popleft()
             if batch.on_committed is not None:
                 batch.on_committed(batch.base_offset, None)
+            if batch.replies:
+                ready.append(batch.replies)
+                continue
             if batch.is_duplicate:
                 ready.append(
                     self._ack_format.duplicates(
@@ -252,5 +308,8 @@ class PendingAcks:
             batch = self._waiting.popleft()
             if batch.on_committed is not None:
                 batch.on_committed(batch.base_offset, error)
-            failed.append(self._ack_format.errors(batch.ack_entries, error, count=batch.count))
+            failed.append(
+                batch.replies
+                or self._ack_format.errors(batch.ack_entries, error, count=batch.count)
+            )
         return b"".join(failed)

@@ -25,6 +25,7 @@ from bascule.publish.preconditions import (
     Evaluation,
     Preconditions,
 )
+from bascule.publish.stream_subjects import StreamSubjects
 from bascule.publish.unstamped_batch import UnstampedBatch
 from bascule.record.header import HEADER_BYTES
 
@@ -67,10 +68,14 @@ class Admission:
     """Admission to one partition. Only the log writer thread uses it, except for `configure`."""
 
     def __init__(
-        self, definition: StreamDefinition, ack_format: AckFormat, hash_key: HashKey
+        self,
+        definition: StreamDefinition,
+        ack_format: AckFormat,
+        hash_key: HashKey,
+        subjects: StreamSubjects | None = None,
     ) -> None:
         self._ack_format = ack_format
-        self.preconditions = Preconditions(definition.name, definition.config, ack_format, hash_key)
+        self.preconditions = Preconditions(definition, ack_format, hash_key, subjects)
         self._records = self._bytes = TokenBucket(0)
         self.configure(definition)
 
@@ -94,7 +99,7 @@ class Admission:
         self._is_limited = bool(
             self._records.rate or self._bytes.rate or self._messages_max or self._bytes_max
         )
-        self.preconditions.configure(config)
+        self.preconditions.configure(definition)
 
     def admit(
         self, batch: UnstampedBatch, state: LogState, *, now_ms: int, now_ns: int

@@ -9,8 +9,9 @@ NATS publishers write with one key are in one partition.
 from __future__ import annotations
 
 from array import array
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeAlias
 
 from bascule.ingest.routing import _hot
 from bascule.publish.unstamped_batch import Replica
@@ -26,6 +27,24 @@ class PartitionSlot:
     replica: Replica
     message_bytes_max: int
     key_from_subject: bool = False
+    implied_subject: bytes = b""
+    """The subject whose records have no header `subject`; empty: all records have it."""
+    keeps_reply: bool = False
+    """Whether records have a header `reply`."""
+    acks: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class SubjectListener:
+    """In the place of a partition: messages that the node itself takes, one by one."""
+
+    on_message: Callable[[bytes], None]
+    """Gets each payload, in the reading thread. It may not wait or raise."""
+    bytes_max: int
+    """A longer payload is cut after one byte more."""
+
+
+Slot: TypeAlias = PartitionSlot | SubjectListener
 
 
 class Routes:
@@ -35,16 +54,16 @@ class Routes:
     """
 
     def __init__(self) -> None:
-        self._slots: tuple[PartitionSlot | None, ...] = ()
+        self._slots: tuple[Slot | None, ...] = ()
         self.arrays: tuple[array[int], array[int]] = (array("i"), array("i"))
         """Three numbers for each sid (start of its slots, their count, BY_...), and the slots."""
 
     @property
-    def slots(self) -> tuple[PartitionSlot | None, ...]:
+    def slots(self) -> tuple[Slot | None, ...]:
         """By number; None where a slot is not in use."""
         return self._slots
 
-    def set_slot(self, number: int, slot: PartitionSlot | None) -> None:
+    def set_slot(self, number: int, slot: Slot | None) -> None:
         slots = list(self._slots)
         slots += [None] * (number + 1 - len(slots))
         slots[number] = slot

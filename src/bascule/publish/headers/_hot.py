@@ -5,7 +5,8 @@ construct a collision. Records are untrusted input: every length is checked befo
 
 A row is 8 numbers: 0 offset delta of the record in its batch, 1 flags (`HAS_ID` and so
 on), 2 and 3 hash of the message id, 4 expected last sequence, 5 and 6 hash of the expected last
-message id, 7 half of the hash of the expected stream's name.
+message id, 7 half of the hash of the expected stream's name. With `UNSUPPORTED`, 4 is the position
+in the batch of the first unsupported header's name instead, times 65536, plus the name's length.
 """
 
 from __future__ import annotations
@@ -157,6 +158,52 @@ def _is(
 @cython.nogil
 @cython.boundscheck(False)
 @cython.exceptval(check=False)
+@cython.returns(cython.bint)
+def _requests_nothing(
+    buf: cython.const[cython.uchar][::1], at: cython.Py_ssize_t, name: cython.Py_ssize_t
+):
+    """Whether a `Nats-` header only informs: servers and clients add it to what they deliver.
+
+    `Nats-Trace-*` is for the servers on the way. The others describe a message that JetStream
+    republished, sourced or delivered, or the request or reply of a service. `Nats-Header-Block` is
+    a malformed header block (see `bascule.record`). The caller checked the range and `nats-`.
+    """
+    # The names without `nats-`, each before a space. One loop
+    # instead of a call for each name: names that request nothing are rare.
+    known: cython.p_char = (
+        b"stream pin-id subject sequence msg-size time-stamp num-pending last-stream server-xkey "
+        b"header-block request-info last-sequence upto-sequence stream-source last-consumer "
+        b"marker-reason response-type pending-bytes service-error counter-sources "
+        b"consumer-stalled pending-messages service-error-code "
+    )
+    size: cython.Py_ssize_t = 294
+    place: cython.Py_ssize_t = 0
+    matched: cython.Py_ssize_t
+    if name >= 11 and _is(buf, at, b"nats-trace-", 11):
+        return True
+    at += 5
+    name -= 5
+    while place < size:
+        matched = 0
+        while (
+            matched < name
+            and known[place + matched] != 32
+            and (buf[at + matched] | 32) == known[place + matched]
+        ):
+            matched += 1
+        if matched == name and known[place + matched] == 32:
+            return True
+        place += matched
+        while known[place] != 32:
+            place += 1
+        place += 1
+    return False
+
+
+@cython.cfunc
+@cython.nogil
+@cython.boundscheck(False)
+@cython.exceptval(check=False)
 @cython.returns(cython.int)
 def _read_header(
     buf: cython.const[cython.uchar][::1],
@@ -182,16 +229,12 @@ def _read_header(
             ):
                 flags |= 64
         return flags
-    if first != 110 or name < 8 or not _is(buf, name_at, b"nats-", 5):
+    if first != 110 or not _is(buf, name_at, b"nats-", 5):
         return flags
     if name == 11 and _is(buf, name_at, b"nats-msg-id", 11):
         if length > 0 and not flags & 1:
             _hash(buf, at, length, hash_key, rows, row + 2)
             flags |= 1
-    elif name == 11 and _is(buf, name_at, b"nats-rollup", 11):
-        flags |= 32
-    elif name == 8 and _is(buf, name_at, b"nats-ttl", 8):
-        flags |= 32
     elif name == 27 and _is(buf, name_at, b"nats-expected-last-sequence", 27):
         if length < 1 or length > 18:
             return flags | 16
@@ -199,7 +242,8 @@ def _read_header(
             if buf[place] < 48 or buf[place] > 57:
                 return flags | 16
             value = 10 * value + buf[place] - 48
-        rows[row + 4] = value
+        if not flags & 32:
+            rows[row + 4] = value
         flags |= 2
     elif name == 25 and _is(buf, name_at, b"nats-expected-last-msg-id", 25):
         if length > 0:
@@ -210,7 +254,9 @@ def _read_header(
             # The second half is overwritten by the next row, or is in the spare one.
             _hash(buf, at, length, hash_key, rows, row + 7)
             flags |= 8
-    elif name >= 35 and _is(buf, name_at, b"nats-expected-last-subject-sequence", 35):
+    elif not flags & 32 and not _requests_nothing(buf, name_at, name):
+        value = name_at
+        rows[row + 4] = value * 65536 + (name if name < 65536 else 65535)
         flags |= 32
     return flags
 
@@ -302,7 +348,7 @@ def read_publish_headers(
                 if size > record_end - stop:
                     bad = True
                     break
-                if name > 7:
+                if name > 5 and name != 7 or name == 7 and batch[name_at] | 32 == 110:
                     flags = _read_header(
                         batch, name_at, name, stop, size, flags, hash_key, rows, row
                     )
@@ -313,8 +359,9 @@ def read_publish_headers(
             while 2 * expectation + 1 < len(expected) and expected[2 * expectation] < index:
                 expectation += 1
             if 2 * expectation + 1 < len(expected) and expected[2 * expectation] == index:
+                if not flags & 32:
+                    rows[row + 4] = expected[2 * expectation + 1]
                 flags |= 2
-                rows[row + 4] = expected[2 * expectation + 1]
             if flags:
                 rows[row] = delta
                 rows[row + 1] = flags

@@ -11,25 +11,29 @@ from array import array
 from dataclasses import dataclass
 from typing import Final
 
-from bascule.model import StreamConfig
+from bascule.model import StreamDefinition
 from bascule.publish.acks import (
     DISCARDED_BYTES,
     DISCARDED_MESSAGES,
     MALFORMED_SEQUENCE,
     UNKNOWN_ACK_POLICY,
-    UNSUPPORTED_HEADER,
+    UNSUPPORTED_HEADERS,
     WRONG_LAST_ID,
     AckError,
     AckFormat,
+    unsupported_header,
     wrong_stream,
 )
 from bascule.publish.headers import HAS_ID, HEADER_FIELDS, HashKey, PublishHeaders
-from bascule.publish.preconditions import _hot
+from bascule.publish.preconditions import _hot, _hot_answers
 from bascule.publish.preconditions.dedupe_window import DedupeWindow
+from bascule.publish.stream_subjects import StreamSubjects
 from bascule.publish.unstamped_batch import UnstampedBatch
 from bascule.record.header import HEADER_BYTES
 
 UNLIMITED: Final = (1 << 62) - 1
+HEADER_NAME_SHOWN_BYTES: Final = 100
+"""Most bytes of a header's name in an error ack: names are as long as their sender likes."""
 _NO_HEADERS: Final = PublishHeaders(array("q"), 0)
 _NO_TABLE: Final = array("i")
 
@@ -81,23 +85,40 @@ class Preconditions:
     """The preconditions of one partition. Only the log writer thread uses it."""
 
     def __init__(
-        self, stream: str, config: StreamConfig, ack_format: AckFormat, hash_key: HashKey
+        self,
+        definition: StreamDefinition,
+        ack_format: AckFormat,
+        hash_key: HashKey,
+        subjects: StreamSubjects | None = None,
     ) -> None:
+        """`subjects` of the streams on this node; without, the stream answers for all of them."""
+        config = definition.config
         self.hash_key = hash_key
         self.counts = PreconditionCounts()
-        self._stream = stream
-        self._stream_hash = hash_key.hash(stream.encode())[0]
+        self._definition = definition
+        self._stream_hash = hash_key.hash(definition.name.encode())[0]
         self._ack_format = ack_format
+        self._subjects = subjects
         self._window = DedupeWindow(
             ms_max=config.dedupe_window_ms, messages_max=config.dedupe_messages_max
         )
         self._previous_last_id = self._window.state[2:5]
         """The id of the log's last record before the last evaluation."""
 
-    def configure(self, config: StreamConfig) -> None:
-        """Apply the altered limits of the window."""
+    def configure(self, definition: StreamDefinition) -> None:
+        """Apply the altered settings."""
+        config = definition.config
+        self._definition = definition
         self._window.ms_max = config.dedupe_window_ms
         self._window.messages_max = config.dedupe_messages_max
+
+    def reset(self) -> None:
+        """Forget all ids, before those of another state of the log are loaded."""
+        config = self._definition.config
+        self._window = DedupeWindow(
+            ms_max=config.dedupe_window_ms, messages_max=config.dedupe_messages_max
+        )
+        self._previous_last_id = self._window.state[2:5]
 
     @property
     def ids(self) -> int:
@@ -118,6 +139,37 @@ class Preconditions:
             if base_offset + last[0] == end_offset - 1 and last[1] & HAS_ID:
                 window.state[2], window.state[3], window.state[4] = last[2], last[3], 1
 
+    def leave_to_others(self, batch: UnstampedBatch) -> None:
+        """Drop the ack entries of messages that expect another stream which receives them too.
+
+        That stream answers. Must come before anything that may refuse the batch.
+        """
+        headers = batch.headers
+        if self._subjects is None or headers is None or not batch.ack_entries:
+            return
+        rows, count = headers.rows, headers.count
+        if not _hot_answers.count_other_streams(rows, count, self._stream_hash):
+            return
+        streams, patterns = array("q"), b""
+        for name_hash in set(rows[7 : HEADER_FIELDS * count : HEADER_FIELDS]):
+            subject = self._subjects.overlapping_subject(name_hash, self._definition).encode()
+            if subject:
+                streams.extend((name_hash, len(patterns), len(patterns) + len(subject)))
+                patterns += subject
+        if streams:
+            verdicts = bytearray(batch.record_count)
+            implied = (self._definition.config.literal_subject or "").encode()
+            _hot_answers.mark_expecting(
+                batch.data, HEADER_BYTES, batch.record_count, rows, count, streams, patterns,
+                implied, verdicts,
+            )  # fmt: skip
+            numbers = array("q", range(batch.record_count))
+            out = bytearray(len(batch.ack_entries))
+            size = _hot.split_ack_entries(
+                batch.ack_entries, verdicts, numbers, _hot.ACCEPTED, 0, out
+            )
+            batch.ack_entries = bytes(memoryview(out)[:size])
+
     def evaluate(
         self,
         batch: UnstampedBatch,
@@ -135,6 +187,8 @@ class Preconditions:
         self._previous_last_id = window.state[2:5]
         headers = batch.headers or _NO_HEADERS
         rows, count = headers.rows, headers.count
+        if count and not self._definition.config.acks:
+            _hot_answers.keep_flags(rows, count, HAS_ID)
         remembers = window.ms_max > 0 and count > 0
         if remembers:
             window.expire(now_ms)
@@ -159,6 +213,10 @@ class Preconditions:
         batch.data = batch.data[:end]
         batch.record_count = accepted
         return evaluation
+
+    def expire(self, now_ms: int) -> None:
+        """Forget ids that are older than the window."""
+        self._window.expire(now_ms)
 
     def accept_without_headers(self) -> None:
         """Accept a batch without headers: the log's last record then has no id."""
@@ -190,9 +248,8 @@ class Preconditions:
             return Evaluation(b"", b"", 0, 0)
         errors = {
             _hot.WRONG_ID: WRONG_LAST_ID,
-            _hot.WRONG_STREAM: wrong_stream(self._stream),
+            _hot.WRONG_STREAM: wrong_stream(self._definition.name),
             _hot.NOT_A_NUMBER: MALFORMED_SEQUENCE,
-            _hot.NOT_SUPPORTED: UNSUPPORTED_HEADER,
             _hot.NO_POLICY: UNKNOWN_ACK_POLICY,
             _hot.OVER_RECORDS: limits.records_error,
             _hot.OVER_BYTES: limits.bytes_error,
@@ -208,6 +265,11 @@ class Preconditions:
             for verdict, error in errors.items()
             if tally[verdict]
         ]
+        if tally[_hot.NOT_SUPPORTED]:
+            refusals += [
+                self._ack_format.errors(entries(verdict, 0), error, count=verdicts.count(verdict))
+                for verdict, error in _unsupported(batch, verdicts)
+            ]
         if tally[_hot.WRONG_SEQUENCE]:
             base = next_offset - 1
             refusals.append(
@@ -221,3 +283,16 @@ class Preconditions:
             duplicates = entries(_hot.DUPLICATE, oldest)
         batch.ack_entries = entries(_hot.ACCEPTED, 0)
         return Evaluation(b"".join(refusals), duplicates, oldest, tally[_hot.DUPLICATE])
+
+
+def _unsupported(batch: UnstampedBatch, verdicts: bytearray) -> list[tuple[int, AckError]]:
+    """A verdict and an error for each unsupported header; `verdicts` tells them apart."""
+    headers = batch.headers or _NO_HEADERS
+    names = array("q", bytes(8 * _hot_answers.NAMES_MAX))
+    found = _hot_answers.group_unsupported(batch.data, headers.rows, headers.count, verdicts, names)
+    errors = [(_hot.NOT_SUPPORTED, UNSUPPORTED_HEADERS)] if _hot.NOT_SUPPORTED in verdicts else []
+    for number, name in enumerate(names[:found]):
+        at = name >> 16
+        text = bytes(batch.data[at : at + (name & 0xFFFF)])[:HEADER_NAME_SHOWN_BYTES]
+        errors.append((_hot.VERDICTS + number, unsupported_header(text.decode(errors="replace"))))
+    return errors
