@@ -19,7 +19,7 @@ from bascule.record.batch import Record
 from bascule.replica.internal_publisher import InternalRecord
 from bascule.replica.partitions import Partitions
 from bascule.storage.partition_log import LogConfig
-from bascule.wire.offsets import OFFSETS_STREAM, Commit, OffsetKey, commit_subject
+from bascule.wire.offsets import OFFSETS_STREAM, Commit, OffsetKey, commit_subject, encode_commit
 from support.keyed_logs import close_segment, compact
 from support.served_stream import (
     TIMESTAMP,
@@ -253,13 +253,44 @@ def test_a_recreated_stream_has_no_commits(harness: OffsetsHarness, tmp_path: Pa
     assert gone.log is not None
     gone.log.close()
     again = open_stream(tmp_path / "again", harness.partitions, clock=harness.clock)
-    object.__setattr__(again.definition, "created_ms", harness.clock.wall_ms + 1)
+    object.__setattr__(again.definition, "id", b"another stream's")
 
     async def look(offsets: CommittedOffsetStore) -> None:
         assert offsets.committed("billing", "flights", 0) is None
         assert offsets.entries() == []
 
     harness.run(look)
+
+
+def test_a_stream_created_while_the_clock_was_ahead_has_its_commits(
+    harness: OffsetsHarness,
+) -> None:
+    (flights,) = harness.partitions.stream("flights")
+    object.__setattr__(flights.definition, "created_ms", harness.clock.wall_ms + 1_000_000)
+
+    async def commit(offsets: CommittedOffsetStore) -> None:
+        await offsets.commit([(KEY, Commit(offset=5))])
+        assert offsets.committed("billing", "flights", 0) == 5
+
+    harness.run(commit)
+
+
+def test_a_commit_without_a_stream_id_counts_from_the_creation_on(
+    harness: OffsetsHarness,
+) -> None:
+    """As commits over NATS are, and those of release 0.1.0."""
+    (flights,) = harness.partitions.stream("flights")
+
+    async def commit(offsets: CommittedOffsetStore) -> None:
+        subject = commit_subject(KEY)
+        record = InternalRecord(subject, subject.encode(), encode_commit(Commit(offset=5)))
+        await offsets._publisher.publish(OFFSETS_STREAM, 0, [record])
+        await offsets.wait_caught_up()
+        assert offsets.committed("billing", "flights", 0) == 5
+        object.__setattr__(flights.definition, "created_ms", harness.clock.wall_ms + 1_000_000)
+        assert offsets.committed("billing", "flights", 0) is None
+
+    harness.run(commit)
 
 
 @pytest.mark.parametrize(

@@ -8,11 +8,14 @@ import pytest
 
 from bascule.errors import RemoteProtocolError
 from bascule.kafka.handlers import SUPPORTED_VERSIONS
+from bascule.listening.refusals import RefusalLog
 from bascule.wire.error_codes import ErrorCode
 from bascule.wire.messages.api_versions import ApiVersionsRequest
+from bascule.wire.messages.describe_configs import ConfigResource, DescribeConfigsRequest
 from bascule.wire.messages.find_coordinator import FindCoordinatorRequest
 from bascule.wire.messages.list_offsets import (
     ListOffsetsPartition,
+    ListOffsetsPartitionResponse,
     ListOffsetsRequest,
     ListOffsetsTopic,
 )
@@ -65,8 +68,62 @@ def test_produce_is_refused_with_the_subject(harness: HandlerHarness) -> None:
     assert [p.error_code for p in first.partition_responses] == [ErrorCode.POLICY_VIOLATION] * 2
     assert "NATS subject flights.>" in first.partition_responses[0].error_message
     assert second.partition_responses[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    with pytest.raises(RemoteProtocolError, match="without acks"):
-        harness.handle(ProduceRequest(acks=0, topic_data=topics), 9)
+
+
+def refused(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str, str]]:
+    return [
+        (str(r.client), str(r.api), str(r.reason))  # type: ignore[attr-defined]
+        for r in caplog.records
+        if r.getMessage() == "request refused"
+    ]
+
+
+def test_produce_without_acks_closes_the_connection_and_the_log_says_why(
+    harness: HandlerHarness, caplog: pytest.LogCaptureFixture
+) -> None:
+    topics = [ProduceTopic("flights", partition_data=[ProducePartition(0, b"x")])]
+    for _ in range(3):
+        with pytest.raises(RemoteProtocolError, match=r"acks is 0, .* stored: stream flights"):
+            harness.handle(ProduceRequest(acks=0, topic_data=topics), 9)
+    ((client, api, reason),) = refused(caplog)
+    assert (client, api) == ("test", "Produce")
+    assert "acks is 0" in reason
+    assert "NATS subject flights.>" in reason
+
+
+def test_a_refusal_is_logged_once_for_each_client_and_reason(
+    harness: HandlerHarness, caplog: pytest.LogCaptureFixture
+) -> None:
+    now = [0.0]
+    log = RefusalLog(lambda: now[0])
+    for port in range(3):
+        log.note(f"192.0.2.1:{port}", "a", api="Produce", reason="no")
+    log.note("192.0.2.1:9", "b", api="Produce", reason="no")
+    log.note("192.0.2.2:9", None, api="Produce", reason="no" * 1000)
+    assert [(c, len(r)) for c, _, r in refused(caplog)] == [("a", 2), ("b", 2), ("", 400)]
+    now[0] = 3_600.0
+    log.note("192.0.2.1:9", "a", api="Produce", reason="no")
+    assert len(refused(caplog)) == 4
+    # However many there are, so many are remembered.
+    for n in range(5_000):
+        log.note("192.0.2.1:9", str(n), api="Produce", reason="no")
+    log.note("192.0.2.1:9", "a", api="Produce", reason="no")
+    assert len(refused(caplog)) == 5_005
+
+
+def test_a_refusal_of_many_partitions_does_not_repeat_its_text(harness: HandlerHarness) -> None:
+    topic = ProduceTopic("flights", partition_data=[ProducePartition(n) for n in range(5_000)])
+    answer = harness.handle(ProduceRequest(acks=1, topic_data=[topic]), 9)
+    partitions = answer.responses[0].partition_responses
+    assert {p.error_code for p in partitions} == {ErrorCode.POLICY_VIOLATION}
+    assert sum(p.error_message is not None for p in partitions) == 100
+
+
+def test_what_a_request_repeats_is_answered_once(harness: HandlerHarness) -> None:
+    topics = [MetadataRequestTopic(name="flights")] * 1_000
+    assert len(harness.handle(MetadataRequest(topics), 12).topics) == 1
+    keys = FindCoordinatorRequest(coordinator_keys=["g"] * 1_000)
+    assert len(harness.handle(keys, 4).coordinators) == 1
 
 
 # -- Metadata -----------------------------------------------------------------------------------
@@ -109,17 +166,22 @@ def test_metadata_by_name_and_by_id(harness: HandlerHarness) -> None:
 # -- ListOffsets --------------------------------------------------------------------------------
 
 
-def list_offset(
+def listed(
     harness: HandlerHarness,
     timestamp: int,
     *,
     version: int = 8,
     name: str = "flights",
     **asked: Any,
-) -> tuple[int, int, int]:
+) -> ListOffsetsPartitionResponse:
     partition = ListOffsetsPartition(timestamp=timestamp, **asked)
     request = ListOffsetsRequest(topics=[ListOffsetsTopic(name, [partition])])
-    answer = harness.handle(request, version).topics[0].partitions[0]
+    answer: ListOffsetsPartitionResponse = harness.handle(request, version).topics[0].partitions[0]
+    return answer
+
+
+def list_offset(harness: HandlerHarness, timestamp: int, **asked: Any) -> tuple[int, int, int]:
+    answer = listed(harness, timestamp, **asked)
     return answer.error_code, answer.offset, answer.timestamp
 
 
@@ -144,9 +206,43 @@ def test_offsets_by_timestamp(harness: HandlerHarness) -> None:
     assert list_offset(harness, TIMESTAMP + 19_001) == (0, -1, -1)
 
 
+def test_remote_offsets_are_those_of_a_broker_without_remote_storage(
+    harness: HandlerHarness,
+) -> None:
+    assert list_offset(harness, -5, version=9) == (0, -1, -1)
+    for timestamp in (-5, -6):
+        assert list_offset(harness, timestamp, version=11) == (0, -1, -1)
+        assert listed(harness, timestamp, version=11).leader_epoch == -1
+
+
+def test_every_listed_offset_has_its_leader_epoch(harness: HandlerHarness) -> None:
+    first = harness.flights.leader_epoch
+    harness.flights.leader_epoch = first + 2
+    harness.clock.wall_ms = TIMESTAMP + 60_000
+    append(harness.flights, make_records(200, 5))
+    harness.flights.leader_epoch = first + 5  # nothing is written in it yet
+    earliest, local = listed(harness, -2), listed(harness, -4)
+    assert (earliest.offset, earliest.leader_epoch) == (0, first)
+    assert (local.offset, local.leader_epoch) == (0, first)
+    early, late = listed(harness, TIMESTAMP), listed(harness, TIMESTAMP + 30_000)
+    assert (early.offset, early.leader_epoch) == (0, first)
+    assert (late.offset, late.leader_epoch) == (200, first + 2)
+    latest, newest = listed(harness, -1), listed(harness, -3)
+    assert (newest.offset, newest.leader_epoch) == (200, first + 2)
+    assert (latest.offset, latest.leader_epoch) == (205, first + 5)
+    assert listed(harness, TIMESTAMP + 90_000).leader_epoch == -1
+    # The first record of a log without records will be of the present epoch.
+    empty = listed(harness, -2, name="empty")
+    assert (empty.offset, empty.leader_epoch) == (
+        0,
+        harness.partitions.streams()["empty"][0].leader_epoch,
+    )
+    assert listed(harness, -2, version=3).leader_epoch == first
+
+
 def test_offsets_that_cannot_be_listed(harness: HandlerHarness) -> None:
     unsupported = ErrorCode.UNSUPPORTED_VERSION
-    for timestamp, version in ((-3, 6), (-4, 7), (-5, 11), (-77, 11)):
+    for timestamp, version in ((-3, 6), (-4, 7), (-5, 8), (-6, 10), (-7, 11), (-77, 11)):
         assert list_offset(harness, timestamp, version=version)[0] == unsupported
     unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert list_offset(harness, -1, name="nobody")[0] == unknown
@@ -157,6 +253,36 @@ def test_offsets_that_cannot_be_listed(harness: HandlerHarness) -> None:
     assert list_offset(harness, -1, current_leader_epoch=epoch)[0] == 0
     assert list_offset(harness, -1, current_leader_epoch=epoch - 1)[0] == 74
     assert list_offset(harness, -1, current_leader_epoch=epoch + 1)[0] == 75
+
+
+# -- DescribeConfigs ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("version", range(1, 5))
+def test_the_settings_of_a_stream_include_its_subject(
+    harness: HandlerHarness, version: int
+) -> None:
+    asked = [
+        ConfigResource(2, "flights", None),
+        ConfigResource(2, "empty", ["bascule.subject", "nothing"]),
+        ConfigResource(2, "nobody", None),
+        ConfigResource(4, "7", None),
+        ConfigResource(2, "flights", ["retention.ms"]),
+    ]
+    answer = harness.handle(DescribeConfigsRequest(asked), version)
+    found = {(r.resource_type, r.resource_name): r for r in answer.results}
+    assert len(found) == len(answer.results) == 4, "a repeated resource is answered once"
+    (one,) = found[2, "empty"].configs
+    assert (one.name, one.value, one.read_only) == ("bascule.subject", "empty.>", True)
+    assert [c.name for c in found[2, "flights"].configs] == ["retention.ms"]
+    assert found[2, "nobody"].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert found[4, "7"].error_code == ErrorCode.INVALID_REQUEST
+    answer = harness.handle(DescribeConfigsRequest(asked[:1]), version)
+    values = {c.name: c.value for c in answer.results[0].configs}
+    assert values["bascule.subject"] == "flights.>"
+    assert values["bascule.stream.id"] == FLIGHTS_ID.hex()
+    assert values["retention.ms"] == values["retention.bytes"] == "-1"
+    assert values["cleanup.policy"] == "delete"
 
 
 # -- OffsetForLeaderEpoch -----------------------------------------------------------------------

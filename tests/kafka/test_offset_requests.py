@@ -147,8 +147,10 @@ def test_a_group_that_never_committed_has_nothing(with_offsets: HandlerHarness) 
         ({"group_id": ""}, ErrorCode.INVALID_GROUP_ID),
         ({"group_id": "x" * 201}, ErrorCode.INVALID_GROUP_ID),
         ({"generation_id_or_member_epoch": 0}, ErrorCode.ILLEGAL_GENERATION),
-        ({"member_id": "someone"}, ErrorCode.UNKNOWN_MEMBER_ID),
-        ({"group_instance_id": "static"}, ErrorCode.UNKNOWN_MEMBER_ID),
+        (
+            {"generation_id_or_member_epoch": 3, "member_id": "someone"},
+            ErrorCode.ILLEGAL_GENERATION,
+        ),
     ],
 )
 def test_invalid_commits_are_refused(
@@ -157,6 +159,16 @@ def test_invalid_commits_are_refused(
     done, answer = handle_all(with_offsets, commit(**fields), fetch(partitions=None))
     assert code(done) == expected
     assert fetched(answer, 9) == []
+
+
+@pytest.mark.parametrize("fields", [{"member_id": "someone"}, {"group_instance_id": "static"}])
+def test_a_member_id_without_a_generation_means_nothing(
+    with_offsets: HandlerHarness, fields: dict[str, Any]
+) -> None:
+    """A consumer of librdkafka with group.protocol=consumer that assigns sends its member id."""
+    done, answer = handle_all(with_offsets, commit(**fields), fetch())
+    assert code(done) == ErrorCode.NONE
+    assert fetched(answer, 9)[0][3] == 7
 
 
 def test_a_member_of_a_group_is_refused(with_offsets: HandlerHarness) -> None:

@@ -11,19 +11,21 @@ from typing import Final
 from bascule.errors import (
     BasculeError,
     Indeterminate,
+    NotLeader,
     PartitionFailed,
     UnknownPartition,
     UnknownStream,
 )
 from bascule.groups.offset_records import (
     REPAIRS_HEADER,
+    STREAM_ID_HEADER,
     OffsetChange,
     StoredCommit,
     read_changes,
     resolve_offset,
 )
 from bascule.host.api import Clock
-from bascule.model import Cleanup, CommittedOffset, KeyFrom, StreamConfig
+from bascule.model import NO_LEADER, Cleanup, CommittedOffset, KeyFrom, StreamConfig
 from bascule.replica.internal_publisher import InternalPublisher, InternalRecord
 from bascule.replica.partition import Partition
 from bascule.replica.partitions import Partitions
@@ -121,6 +123,16 @@ class CommittedOffsetStore:
         stored = self._valid(OffsetKey(consumer, stream, partition))
         return None if stored is None else stored.commit.offset
 
+    async def largest(self, stream: str, partition: int) -> int:
+        """The largest committed offset of any consumer; 0 where there is none or none is known."""
+        try:
+            await self.wait_caught_up()
+        except (PartitionFailed, Indeterminate) as error:
+            log.warning("committed offsets may be missing", extra={"error": str(error)})
+        keys = self._keys(consumer=None, stream=stream, partition=partition)
+        found = (self._valid(key) for key in keys)
+        return max((stored.commit.offset for stored in found if stored is not None), default=0)
+
     def entries(
         self, *, consumer: str | None = None, stream: str | None = None
     ) -> list[CommittedOffset]:
@@ -199,9 +211,13 @@ class CommittedOffsetStore:
         """The commit of `key`; None if its stream was created again after the commit."""
         stored = self._commits.get(key)
         stream = self._partitions.stream(key.stream)
-        if stored is None or (stream and stored.appended_ms < stream[0].definition.created_ms):
-            return None
-        return stored
+        if stored is None or not stream:
+            return stored
+        definition = stream[0].definition
+        if stored.stream_id is not None:
+            return stored if stored.stream_id == definition.id.hex() else None
+        # A commit over NATS names no stream id, and one of release 0.1.0 has none.
+        return stored if stored.appended_ms >= definition.created_ms else None
 
     def _keys(
         self, *, consumer: str | None, stream: str | None, partition: int | None = None
@@ -230,14 +246,26 @@ class CommittedOffsetStore:
         records = []
         for key, value in values:
             subject = commit_subject(key)
-            records.append(InternalRecord(subject, subject.encode(), value))
-        self._partition()
+            records.append(
+                InternalRecord(subject, subject.encode(), value, self._stream_id_header(key))
+            )
+        partition = self._partition()
+        if not partition.is_leader:
+            state = partition.state
+            leader = None if state is None or state.leader == NO_LEADER else state.leader
+            raise NotLeader(leader, partition.leader_epoch)
         try:
             async with asyncio.timeout(COMMIT_SECONDS_MAX):
                 base = await self._publisher.publish(OFFSETS_STREAM, 0, records)
         except TimeoutError:
             raise Indeterminate(f"the commit is not stored after {COMMIT_SECONDS_MAX} s") from None
         await self._wait_position(base + len(records))
+
+    def _stream_id_header(self, key: OffsetKey) -> tuple[tuple[str, bytes], ...]:
+        stream = self._partitions.stream(key.stream)
+        if not stream:
+            return ()
+        return ((STREAM_ID_HEADER, stream[0].definition.id.hex().encode()),)
 
     async def _wait_position(self, offset: int) -> None:
         """Return once everything below `offset` is read. Raises: PartitionFailed, Indeterminate."""
@@ -352,7 +380,8 @@ class CommittedOffsetStore:
             for key, commit in repairs:
                 subject = commit_subject(key)
                 value = encode_commit(commit)
-                record = InternalRecord(subject, subject.encode(), value, (header,))
+                headers = (header, *self._stream_id_header(key))
+                record = InternalRecord(subject, subject.encode(), value, headers)
                 async with asyncio.timeout(COMMIT_SECONDS_MAX):
                     await self._publisher.publish(OFFSETS_STREAM, 0, [record])
                 self.counts.repairs += 1

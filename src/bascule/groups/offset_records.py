@@ -17,6 +17,9 @@ READ_BYTES: Final = 1 << 20
 REPAIRS_HEADER: Final = "Bascule-Repairs"
 """Header of a repair; its value is the last offset of `_offsets` that the node had read."""
 
+STREAM_ID_HEADER: Final = "Bascule-Stream-Id"
+"""Header of a commit; its value is the hexadecimal id of the stream."""
+
 
 class StoredCommit(NamedTuple):
     """A commit and its record in `_offsets`."""
@@ -25,6 +28,8 @@ class StoredCommit(NamedTuple):
     appended_ms: int
     """Timestamp of the record, from this node's clock."""
     record_offset: int
+    stream_id: str | None = None
+    """Hexadecimal id of the stream that it was committed for; None in commits over NATS."""
 
 
 class OffsetChange(NamedTuple):
@@ -70,8 +75,15 @@ def _change_of(record: Record) -> OffsetChange:
         key = _key_of(record)
         if record.value is None:
             return OffsetChange(key)
-        stored = StoredCommit(decode_commit(record.value), record.timestamp, record.offset)
-        read_up_to = dict(record.headers).get(REPAIRS_HEADER)
+        headers = dict(record.headers)
+        stream_id = headers.get(STREAM_ID_HEADER)
+        stored = StoredCommit(
+            decode_commit(record.value),
+            record.timestamp,
+            record.offset,
+            None if stream_id is None else stream_id.decode(errors="replace"),
+        )
+        read_up_to = headers.get(REPAIRS_HEADER)
         return OffsetChange(key, stored, None if read_up_to is None else int(read_up_to))
     except ValueError as error:
         return OffsetChange(key, error=str(error))

@@ -1,39 +1,30 @@
-"""The client listener: accepts connections within limits, expires and closes them."""
+"""The client listener: serves this node's streams to Kafka clients."""
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import socket
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
-from typing import Final, TypeVar
 
-from bascule.kafka.connection import KafkaConnection
+from bascule.kafka.handlers import SUPPORTED_VERSIONS, handle
 from bascule.kafka.handlers.context import (
+    ClusterView,
     Context,
     NodeIdentity,
     ServedOffsets,
     ServedPartitions,
 )
-from bascule.kafka.limits import ListenerLimits, ListenerStatistics
-from bascule.replica.purgatory import Purgatory
+from bascule.listening.connection import ServedConnection
+from bascule.listening.limits import ListenerLimits
+from bascule.listening.listener import FrameListener
+from bascule.wire.connection import ServerConnection
 
 log = logging.getLogger(__name__)
-T = TypeVar("T")
-
-BACKLOG: Final = 512
-SWEEP_SECONDS: Final = 2.0
-"""Time between checks for expired connections."""
-REFUSAL_LOG_SECONDS: Final = 10.0
-"""Least time between log lines about refused connections."""
-ACCEPT_RETRY_SECONDS: Final = 1.0
-"""Pause after a failed accept. Accept fails while no file descriptor is free."""
 
 
-class ClientListener:
+class ClientListener(FrameListener):
     """Serves `partitions` and `offsets` to Kafka clients; used on one event loop."""
+
+    NAME = "client"
 
     def __init__(
         self,
@@ -43,123 +34,39 @@ class ClientListener:
         node: NodeIdentity,
         limits: ListenerLimits | None = None,
         advertised: tuple[str, int] | None = None,
+        cluster: ClusterView | None = None,
     ) -> None:
         """`advertised` is the address in Metadata; by default the one the client connected to."""
+        super().__init__(limits)
         self._partitions = partitions
         self._offsets = offsets
         self._node = node
-        self._limits = limits or ListenerLimits()
         self._advertised = advertised
-        self._statistics = ListenerStatistics()
-        self._purgatory = Purgatory()
-        self._disk_threads = ThreadPoolExecutor(self._limits.disk_threads, "client-disk")
-        self._listeners: list[socket.socket] = []
-        self._accepting: list[asyncio.Task[None]] = []
-        self._connections: dict[asyncio.Task[None], KafkaConnection] = {}
-        self._sweep: asyncio.TimerHandle | None = None
-        self._refusal_logged_next = 0.0
+        self._cluster = cluster
 
-    async def start(self, host: str, port: int) -> tuple[str, int]:
-        """Listen on every address of `host`; port 0 picks a free port. Returns the bound address.
+    def open(self) -> None:
+        """See `FrameListener.open`."""
+        super().open()
+        host, port = self._listeners[0].getsockname()[:2]
+        log.info("client listener open", extra={"host": host, "port": port})
 
-        Raises: OSError where an address cannot be bound.
-        """
-        loop = asyncio.get_running_loop()
-        found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        for family, _, _, _, address in dict.fromkeys(found):
-            bound = (address[0], port, *address[2:])
-            listener = _listen(family, bound)
-            self._listeners.append(listener)
-            port = listener.getsockname()[1]  # use the same port for the other addresses
-            self._accepting.append(loop.create_task(self._accept(listener)))
-        first: tuple[str, int] = self._listeners[0].getsockname()[:2]
-        log.info("client listener open", extra={"host": first[0], "port": first[1]})
-        return first
-
-    async def close(self) -> None:
-        """Stop accepting, answer requests in flight within `drain_ms_max`, close everything."""
-        await _cancel(self._accepting)
-        for listener in self._listeners:
-            listener.close()
-        self._listeners.clear()
-        if self._sweep is not None:
-            self._sweep.cancel()
-        self._purgatory.close()
-        for connection in tuple(self._connections.values()):
-            connection.close_when_answered()
-        if self._connections:
-            await asyncio.wait(self._connections, timeout=self._limits.drain_ms_max / 1000)
-        for connection in tuple(self._connections.values()):
-            connection.abort()
-        if self._connections:
-            await asyncio.wait(tuple(self._connections))
-        await asyncio.get_running_loop().run_in_executor(None, self._disk_threads.shutdown)
-
-    def statistics(self) -> ListenerStatistics:
-        """A copy of the counters."""
-        now = self._statistics
-        return replace(
-            now,
-            connections=len(self._connections),
-            waiting=len(self._purgatory),
-            requests=now.requests.copy(),
-        )
-
-    async def _accept(self, listener: socket.socket) -> None:
-        loop = asyncio.get_running_loop()
-        while True:
-            try:
-                sock, address = await loop.sock_accept(listener)
-            except OSError as error:
-                log.warning("cannot accept a client", extra={"error": str(error)})
-                await asyncio.sleep(ACCEPT_RETRY_SECONDS)
-                continue
-            self._admit(sock, f"{address[0]}:{address[1]}")
-
-    def _admit(self, sock: socket.socket, peer: str) -> None:
-        if len(self._connections) >= self._limits.connections_max:
-            self._statistics.connections_refused += 1
-            self._log_refusal(peer)
-            sock.close()
-            return
-        try:
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            host, port = self._advertised or sock.getsockname()[:2]
-        except OSError:  # the client has closed already
-            sock.close()
-            return
-        self._statistics.connections_accepted += 1
-        connection = KafkaConnection(
+    def _connection(self, sock: socket.socket, peer: str) -> ServedConnection:
+        host, port = self._advertised or sock.getsockname()[:2]
+        context = self._context(host, port, peer)
+        return ServedConnection(
             sock,
+            ServerConnection(
+                served=SUPPORTED_VERSIONS, frame_bytes_max=self._limits.request_bytes_max
+            ),
+            lambda request: handle(request, context),
             peer=peer,
-            context=self._context(host, port),
             limits=self._limits,
             statistics=self._statistics,
+            refusals=self._refusals,
+            run_on_thread=self._run_on_thread,
         )
-        task = connection.start()
-        self._connections[task] = connection
-        task.add_done_callback(self._on_connection_closed)
-        if self._sweep is None:
-            self._schedule_sweep()
 
-    def _log_refusal(self, peer: str) -> None:
-        """Log at most one line per `REFUSAL_LOG_SECONDS`: refusals must not flood the log."""
-        now = asyncio.get_running_loop().time()
-        if now >= self._refusal_logged_next:
-            self._refusal_logged_next = now + REFUSAL_LOG_SECONDS
-            log.warning(
-                "client refused: too many connections",
-                extra={
-                    "peer": peer,
-                    "connections": len(self._connections),
-                    "refused": self._statistics.connections_refused,
-                },
-            )
-
-    def _on_connection_closed(self, task: asyncio.Task[None]) -> None:
-        del self._connections[task]
-
-    def _context(self, host: str, port: int) -> Context:
+    def _context(self, host: str, port: int, peer: str) -> Context:
         return Context(
             partitions=self._partitions,
             offsets=self._offsets,
@@ -170,42 +77,7 @@ class ClientListener:
             fetch_wait_ms_max=self._limits.fetch_wait_ms_max,
             purgatory=self._purgatory,
             run_on_thread=self._run_on_thread,
+            peer=peer,
+            refusals=self._refusals,
+            cluster=self._cluster,
         )
-
-    def _run_on_thread(self, function: Callable[[], T], /) -> asyncio.Future[T]:
-        return asyncio.get_running_loop().run_in_executor(self._disk_threads, function)
-
-    def _schedule_sweep(self) -> None:
-        """Schedule the next check for expired connections while there are connections."""
-        loop = asyncio.get_running_loop()
-        self._sweep = (
-            loop.call_later(SWEEP_SECONDS, self._expire, loop) if self._connections else None
-        )
-
-    def _expire(self, loop: asyncio.AbstractEventLoop) -> None:
-        now = loop.time()
-        for connection in tuple(self._connections.values()):
-            connection.expire(now)
-        self._schedule_sweep()
-
-
-def _listen(family: int, address: tuple[object, ...]) -> socket.socket:
-    listener = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if family == socket.AF_INET6:
-            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-        listener.setblocking(False)
-        listener.bind(address)
-        listener.listen(BACKLOG)
-    except OSError:
-        listener.close()
-        raise
-    return listener
-
-
-async def _cancel(tasks: list[asyncio.Task[None]]) -> None:
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
-    tasks.clear()

@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from bascule.errors import (
     BasculeError,
     FencedEpoch,
+    NotLeader,
     PartitionFailed,
     UnknownEpoch,
     UnknownPartition,
 )
-from bascule.model import CommittedOffset, StreamDefinition
+from bascule.listening.refusals import RefusalLog
+from bascule.listening.sending import RunOnThread
+from bascule.model import (
+    NO_LEADER,
+    CommittedOffset,
+    NodeRegistration,
+    PartitionState,
+    StreamDefinition,
+)
+from bascule.replica.failure_run import FailureRun
 from bascule.replica.metrics import PartitionMetrics
 from bascule.replica.purgatory import Purgatory
 from bascule.storage.partition_log import LogPosition, PartitionLog
@@ -34,6 +44,10 @@ class ServedPartition(Protocol):
     @property
     def leader_epoch(self) -> int: ...
     @property
+    def is_leader(self) -> bool: ...
+    @property
+    def state(self) -> PartitionState | None: ...
+    @property
     def log(self) -> PartitionLog | None: ...
     @property
     def high_watermark(self) -> LogPosition: ...
@@ -47,6 +61,8 @@ class ServedPartition(Protocol):
     def watchers(self) -> set[Callable[[], None]]: ...
     @property
     def metrics(self) -> PartitionMetrics: ...
+    @property
+    def failed_reads(self) -> FailureRun: ...
 
 
 class ServedPartitions(Protocol):
@@ -81,10 +97,21 @@ class NodeIdentity:
     cluster_id: str
 
 
-class RunOnThread(Protocol):
-    """Runs a function that may wait for the disk on a bounded pool of threads."""
+class ClusterView(Protocol):
+    """What the metadata image says of nodes and leaders; implemented by `controller`."""
 
-    def __call__(self, function: Callable[[], T], /) -> Awaitable[T]: ...
+    @property
+    def controller_id(self) -> int:
+        """0 where none is known."""
+        ...
+
+    def nodes(self) -> Sequence[NodeRegistration]:
+        """The nodes that are alive and have a client listener."""
+        ...
+
+    def states(self, stream_id: bytes) -> Sequence[PartitionState]:
+        """By partition; empty for an unknown stream."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +129,11 @@ class Context:
     fetch_wait_ms_max: int
     purgatory: Purgatory
     run_on_thread: RunOnThread
+    peer: str
+    """Address and port of the client."""
+    refusals: RefusalLog
+    cluster: ClusterView | None = None
+    """None: a node alone, which leads everything."""
 
 
 def find_stream(
@@ -126,7 +158,7 @@ def readable_log(
     """The partition and its log, if the partition can be read.
 
     `leader_epoch` is the epoch that the client sent, -1 for none (KIP-320).
-    Raises: UnknownPartition, PartitionFailed, FencedEpoch, UnknownEpoch.
+    Raises: UnknownPartition, PartitionFailed, NotLeader, FencedEpoch, UnknownEpoch.
     """
     name = stream[0].definition.name
     if not 0 <= index < len(stream):
@@ -134,6 +166,10 @@ def readable_log(
     partition = stream[index]
     if partition.failure is not None:
         raise partition.failure
+    if not partition.is_leader:
+        state = partition.state
+        leader = None if state is None or state.leader == NO_LEADER else state.leader
+        raise NotLeader(leader, partition.leader_epoch)
     if partition.log is None:
         raise PartitionFailed(name, index, "its log is not open")
     if leader_epoch >= 0 and leader_epoch != partition.leader_epoch:
@@ -150,6 +186,8 @@ def offsets_error_code(error: BasculeError) -> ErrorCode:
     """
     if isinstance(error, PartitionFailed):
         return ErrorCode.UNKNOWN_SERVER_ERROR
+    if isinstance(error, NotLeader):
+        return ErrorCode.NOT_COORDINATOR
     return ErrorCode.COORDINATOR_NOT_AVAILABLE
 
 

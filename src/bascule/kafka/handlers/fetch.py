@@ -157,9 +157,10 @@ async def _plan_partition(
         plan.respond_now = True
         code = code_of(error)
         if code is ErrorCode.KAFKA_STORAGE_ERROR:
-            name = stream[0].definition.name
-            extra = {"stream": name, "partition": requested.partition, "error": str(error)}
-            log.warning("read failed", extra=extra)
+            name, index = stream[0].definition.name, requested.partition
+            if stream[index].failed_reads.on_failure(error):
+                extra = {"stream": name, "partition": index, "error": str(error)}
+                log.warning("read failed", extra=extra)
         response = _error_response(requested.partition, code)
         response.log_start_offset = start_offset
         return response

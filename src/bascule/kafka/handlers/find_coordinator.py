@@ -1,4 +1,4 @@
-"""FindCoordinator: always this node, which stores committed offsets but runs no consumer groups.
+"""FindCoordinator: the node that stores committed offsets. It runs no consumer groups.
 
 librdkafka derives LZ4 support from this API. Clients with a group id that assign partitions
 themselves commit and fetch their offsets here. Clients that subscribe find that JoinGroup is not
@@ -11,19 +11,45 @@ kafka-python never reads a record, closing takes librdkafka 46 s, and aiokafka n
 from __future__ import annotations
 
 from bascule.kafka.handlers.context import Context
+from bascule.wire.error_codes import ErrorCode
 from bascule.wire.messages.find_coordinator import (
     Coordinator,
     FindCoordinatorRequest,
     FindCoordinatorResponse,
 )
+from bascule.wire.offsets import OFFSETS_STREAM
 
 
 def handle_find_coordinator(
     request: FindCoordinatorRequest, version: int, context: Context
 ) -> FindCoordinatorResponse:
-    """This node for every key."""
-    node_id, host, port = context.node.node_id, context.host, context.port
+    """The same node for every key: the one that leads the stream of committed offsets."""
+    found = _coordinator(context)
+    code = ErrorCode.NONE if found is not None else ErrorCode.COORDINATOR_NOT_AVAILABLE
+    node_id, host, port = found or (-1, "", -1)
     if version < 4:
-        return FindCoordinatorResponse(node_id=node_id, host=host, port=port)
-    coordinators = [Coordinator(key, node_id, host, port) for key in request.coordinator_keys]
+        return FindCoordinatorResponse(error_code=code, node_id=node_id, host=host, port=port)
+    # Each key once: a short request that repeats a key must not cause a huge response.
+    distinct = dict.fromkeys(request.coordinator_keys)
+    coordinators = [Coordinator(key, node_id, host, port, code) for key in distinct]
     return FindCoordinatorResponse(coordinators=coordinators)
+
+
+def is_coordinator(context: Context) -> bool:
+    """Whether this node stores committed offsets."""
+    found = _coordinator(context)
+    return found is not None and found[0] == context.node.node_id
+
+
+def _coordinator(context: Context) -> tuple[int, str, int] | None:
+    """Node id, host and port; None while nobody leads the stream of committed offsets."""
+    here = context.node.node_id, context.host, context.port
+    if context.cluster is None:
+        return here
+    stream = context.partitions.stream(OFFSETS_STREAM)
+    states = context.cluster.states(stream[0].definition.id) if stream else ()
+    for node in context.cluster.nodes():
+        if states and node.node_id == states[0].leader:
+            host, _, port = node.client.rpartition(":")
+            return here if node.node_id == here[0] else (node.node_id, host, int(port))
+    return None

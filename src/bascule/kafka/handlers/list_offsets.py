@@ -17,7 +17,9 @@ from bascule.wire.error_codes import ErrorCode, code_of
 from bascule.wire.messages.list_offsets import (
     TIMESTAMP_EARLIEST,
     TIMESTAMP_EARLIEST_LOCAL,
+    TIMESTAMP_EARLIEST_PENDING_UPLOAD,
     TIMESTAMP_LATEST,
+    TIMESTAMP_LATEST_TIERED,
     TIMESTAMP_MAX,
     ListOffsetsPartition,
     ListOffsetsPartitionResponse,
@@ -28,7 +30,14 @@ from bascule.wire.messages.list_offsets import (
 )
 
 log = logging.getLogger(__name__)
-_FIRST_VERSION = {TIMESTAMP_MAX: 7, TIMESTAMP_EARLIEST_LOCAL: 8}
+_FIRST_VERSION = {
+    TIMESTAMP_MAX: 7,
+    TIMESTAMP_EARLIEST_LOCAL: 8,
+    TIMESTAMP_LATEST_TIERED: 9,
+    TIMESTAMP_EARLIEST_PENDING_UPLOAD: 11,
+}
+_REMOTE = (TIMESTAMP_LATEST_TIERED, TIMESTAMP_EARLIEST_PENDING_UPLOAD)
+"""Ask about remote storage. A node has none, and answers -1 as a Kafka broker without it does."""
 
 
 async def handle_list_offsets(
@@ -62,7 +71,8 @@ async def _partition_response(
         return await _look_up(partition, records, requested.timestamp, context)
     except READ_ERRORS as error:
         code = code_of(error)
-        if code is ErrorCode.KAFKA_STORAGE_ERROR:
+        is_failure = code is ErrorCode.KAFKA_STORAGE_ERROR
+        if is_failure and stream[index].failed_reads.on_failure(error):
             extra = {"stream": topic.name, "partition": index, "error": str(error)}
             log.warning("offset lookup failed", extra=extra)
         return ListOffsetsPartitionResponse(index, code)
@@ -83,8 +93,15 @@ async def _look_up(
         found.offset = end.offset
         found.leader_epoch = partition.leader_epoch
         return found
+    if timestamp in _REMOTE:
+        return found
     if timestamp in (TIMESTAMP_EARLIEST, TIMESTAMP_EARLIEST_LOCAL):
         found.offset = partition.start_offset
+        # The log has no epoch of an offset that is not written yet; it will be the present one.
+        is_written = found.offset < end.offset
+        found.leader_epoch = (
+            records.epochs.at(found.offset) if is_written else partition.leader_epoch
+        )
         return found
     if timestamp == TIMESTAMP_MAX:
         found_record = await context.run_on_thread(partial(records.find_timestamp_max, end=end))
@@ -94,4 +111,5 @@ async def _look_up(
         )
     if found_record is not None:
         found.offset, found.timestamp = found_record
+        found.leader_epoch = records.epochs.at(found.offset)
     return found

@@ -1,12 +1,13 @@
-"""Metadata: this node, the streams, and the leader of each partition."""
+"""Metadata: the nodes, the streams, and the leader of each partition."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from typing import Final
 
 from bascule.kafka.handlers.context import Context, ServedPartition, find_stream
-from bascule.metadata.controller import INTERNAL_PREFIX
+from bascule.model import NO_LEADER, PartitionState, is_internal_stream
 from bascule.wire.error_codes import ErrorCode
 from bascule.wire.messages.metadata import (
     MetadataBroker,
@@ -19,8 +20,8 @@ from bascule.wire.messages.metadata import (
 from bascule.wire.schema import NO_ID
 
 _TOPIC_NAME: Final = re.compile(r"(?!\.{1,2}\Z)[A-Za-z0-9._-]{1,249}\Z")
-"""Kafka's rule, wider than the rule for stream names. A name that it allows is an unknown topic;
-any other name is invalid."""
+"""Kafka's rule. A stream's name may not begin with a dot or a dash; such a name is an unknown
+topic, and one that Kafka forbids is an invalid topic."""
 
 
 def handle_metadata(request: MetadataRequest, version: int, context: Context) -> MetadataResponse:
@@ -28,18 +29,34 @@ def handle_metadata(request: MetadataRequest, version: int, context: Context) ->
 
     A request never creates a stream; `allow_auto_topic_creation` is ignored.
     """
-    node = context.node
     if request.topics is None or (version == 0 and not request.topics):
         streams = sorted(context.partitions.streams().items())
-        topics = [_topic_metadata(node.node_id, s) for _, s in streams if s and not s[0].deleted]
+        topics = [_topic_metadata(s, context) for _, s in streams if s and not s[0].deleted]
     else:
-        topics = [_requested_topic(topic, version, context) for topic in request.topics]
+        # Each topic once: a short request that repeats one must not cause a huge response.
+        distinct = {(topic.topic_id, topic.name): topic for topic in request.topics}.values()
+        topics = [_requested_topic(topic, version, context) for topic in distinct]
+    cluster, node = context.cluster, context.node
     return MetadataResponse(
-        brokers=[MetadataBroker(node.node_id, context.host, context.port)],
+        brokers=_brokers(context),
         cluster_id=node.cluster_id,
-        controller_id=node.node_id,
+        controller_id=node.node_id if cluster is None else cluster.controller_id or -1,
         topics=topics,
     )
+
+
+def _brokers(context: Context) -> list[MetadataBroker]:
+    """This node at the address where the client has reached it, and the others as they say."""
+    node_id = context.node.node_id
+    brokers = [MetadataBroker(node_id, context.host, context.port)]
+    if context.cluster is not None:
+        for node in context.cluster.nodes():
+            if node.node_id == node_id:
+                brokers[0].rack = node.rack or None
+                continue
+            host, _, port = node.client.rpartition(":")
+            brokers.append(MetadataBroker(node.node_id, host, int(port), node.rack or None))
+    return brokers
 
 
 def _requested_topic(topic: MetadataRequestTopic, version: int, context: Context) -> MetadataTopic:
@@ -47,29 +64,47 @@ def _requested_topic(topic: MetadataRequestTopic, version: int, context: Context
         return MetadataTopic(ErrorCode.INVALID_TOPIC, topic.name or "")
     stream, code = find_stream(context, name=topic.name or "", id=topic.topic_id)
     if stream:
-        return _topic_metadata(context.node.node_id, stream)
+        return _topic_metadata(stream, context)
     if topic.topic_id == NO_ID:
         return MetadataTopic(code, topic.name)
     # Only from version 12 on may the name of an unknown id be null.
     return MetadataTopic(code, None if version >= 12 else "", topic.topic_id)
 
 
-def _topic_metadata(node_id: int, stream: tuple[ServedPartition, ...]) -> MetadataTopic:
+def _topic_metadata(stream: tuple[ServedPartition, ...], context: Context) -> MetadataTopic:
     definition = stream[0].definition
-    this_node = [node_id]
-    partitions = [
-        MetadataPartition(
-            partition_index=partition.index,
-            leader_id=node_id,
-            leader_epoch=partition.leader_epoch,
-            replica_nodes=this_node,
-            isr_nodes=this_node,
-        )
-        for partition in stream
-    ]
+    if context.cluster is None:
+        partitions = [_led_here(partition, context.node.node_id) for partition in stream]
+    else:
+        alive = {node.node_id for node in context.cluster.nodes()}
+        states = enumerate(context.cluster.states(definition.id))
+        partitions = [_as_agreed(index, state, alive) for index, state in states]
     return MetadataTopic(
         name=definition.name,
         topic_id=definition.id,
-        is_internal=definition.name.startswith(INTERNAL_PREFIX),
+        is_internal=is_internal_stream(definition.name),
         partitions=partitions,
+    )
+
+
+def _led_here(partition: ServedPartition, node_id: int) -> MetadataPartition:
+    return MetadataPartition(
+        partition_index=partition.index,
+        leader_id=node_id,
+        leader_epoch=partition.leader_epoch,
+        replica_nodes=[node_id],
+        isr_nodes=[node_id],
+    )
+
+
+def _as_agreed(index: int, state: PartitionState, alive: Collection[int]) -> MetadataPartition:
+    has_leader = state.leader in alive
+    return MetadataPartition(
+        error_code=ErrorCode.NONE if has_leader else ErrorCode.LEADER_NOT_AVAILABLE,
+        partition_index=index,
+        leader_id=state.leader if has_leader else NO_LEADER,
+        leader_epoch=state.leader_epoch,
+        replica_nodes=list(state.replicas),
+        isr_nodes=list(state.isr),
+        offline_replicas=[node for node in state.replicas if node not in alive],
     )

@@ -1,7 +1,8 @@
 """OffsetCommit: stores the committed offsets of a consumer in the stream `_offsets`.
 
-It serves consumers that assign partitions themselves: they send a group id and no member id.
-A request with a member id or a generation is refused, as Kafka does for an unknown group.
+It serves consumers that assign partitions themselves: they send a group id and no generation. Some
+of them send a member id, which means nothing without a generation. A request with a generation is
+refused. Kafka does the same for a group without members.
 """
 
 from __future__ import annotations
@@ -48,8 +49,6 @@ def _request_error(request: OffsetCommitRequest) -> ErrorCode:
     """The error of the request as a whole, or NONE."""
     if request.generation_id_or_member_epoch >= 0:
         return ErrorCode.ILLEGAL_GENERATION
-    if request.member_id or request.group_instance_id is not None:
-        return ErrorCode.UNKNOWN_MEMBER_ID
     try:
         check_consumer(request.group_id)
     except InvalidName:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from bascule.errors import BasculeError
 from bascule.kafka.handlers.context import Context, find_stream, offsets_error_code
+from bascule.kafka.handlers.find_coordinator import is_coordinator
 from bascule.model import CommittedOffset
 from bascule.wire.error_codes import ErrorCode
 from bascule.wire.messages.offset_fetch import (
@@ -27,12 +28,12 @@ async def handle_offset_fetch(
     request: OffsetFetchRequest, version: int, context: Context
 ) -> OffsetFetchResponse:
     """The committed offset per partition, -1 for none; includes every acknowledged commit."""
-    code = ErrorCode.NONE
+    code = ErrorCode.NONE if is_coordinator(context) else ErrorCode.NOT_COORDINATOR
     try:
         await context.offsets.wait_caught_up()
     except BasculeError as error:
         log.warning("committed offsets not available", extra={"error": str(error)})
-        code = offsets_error_code(error)
+        code = code or offsets_error_code(error)
     if version >= 8:
         # Each group once: a short request that repeats a group must not cause a huge response.
         distinct = {group.group_id: group for group in request.groups}.values()

@@ -7,6 +7,8 @@ range starts at 0 because some clients take a higher start for a broker without 
 
 from __future__ import annotations
 
+from typing import Final
+
 from bascule.errors import RemoteProtocolError
 from bascule.kafka.handlers.context import Context, find_stream
 from bascule.wire.error_codes import ErrorCode
@@ -18,17 +20,28 @@ from bascule.wire.messages.produce import (
     ProduceTopicResponse,
 )
 
+MESSAGES_MAX: Final = 100
+"""Partitions of one response that carry the text of their error. A short request can name many."""
 
-def handle_produce(request: ProduceRequest, version: int, context: Context) -> ProduceResponse:
+
+def handle_produce(
+    request: ProduceRequest, client_id: str | None, context: Context
+) -> ProduceResponse:
     """A non-retriable error for every partition, with the subject to publish to.
 
-    Raises: RemoteProtocolError for acks = 0. The client expects no response then, so only
-    closing the connection can report the refusal.
+    Raises: RemoteProtocolError for acks = 0. The client expects no response then and takes its
+    records for stored, so the connection is closed and the log says why.
     """
     responses = [_refuse(topic, context) for topic in request.topic_data]
+    partitions = [p for topic in responses for p in topic.partition_responses]
+    for partition in partitions[MESSAGES_MAX:]:
+        partition.error_message = None
+    reason = partitions[0].error_message if partitions else "the request has no records"
     if request.acks == 0:
-        why = next((p.error_message for r in responses for p in r.partition_responses), "")
-        raise RemoteProtocolError(f"a produce request without acks cannot be refused: {why}")
+        reason = f"acks is 0, so the client does not learn that nothing is stored: {reason}"
+    context.refusals.note(context.peer, client_id, api="Produce", reason=str(reason))
+    if request.acks == 0:
+        raise RemoteProtocolError(f"Produce is refused; {reason}")
     return ProduceResponse(responses=responses)
 
 
