@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from bascule.version import __version__
+
 if TYPE_CHECKING:
     from bascule.client import Client, SyncClient, connect, connect_sync
 
-__version__ = "0.1.0"
+_OF_THE_CLIENT = ("Client", "SyncClient", "connect", "connect_sync")
 
-__all__ = ["Client", "SyncClient", "connect", "connect_sync"]
+__all__ = ["Client", "SyncClient", "__version__", "connect", "connect_sync"]
 
 
 def __getattr__(name: str) -> object:
-    """The client, imported when it is first asked for: the package itself stays light."""
-    if name in __all__:
+    """Import the client on first use, so that an import of the package stays cheap."""
+    if name in _OF_THE_CLIENT:
         from bascule import client
 
         return getattr(client, name)

@@ -8,6 +8,21 @@ from typing import Final, Literal
 
 PARTITION_COUNT_MAX: Final = 1024
 """Most partitions of one stream: each costs files and memory."""
+STREAM_NAME_LENGTH_MAX: Final = 249
+"""As of a Kafka topic's name. A name is a directory name too, of at most 255 bytes on Linux."""
+INTERNAL_STREAMS: Final = frozenset({"_offsets"})
+"""The node's own streams, which no operator creates, alters or deletes."""
+INTERNAL_PREFIX: Final = "_bascule"
+"""Begins the names of the node's own streams of later releases."""
+
+
+NO_LEADER: Final = -1
+"""In place of the node id of a partition's leader."""
+
+
+def is_internal_stream(name: str) -> bool:
+    """Whether `name` is reserved for the node's own streams."""
+    return name in INTERNAL_STREAMS or name.startswith(INTERNAL_PREFIX)
 
 
 class SyncPolicy(StrEnum):
@@ -69,6 +84,15 @@ class Discard(StrEnum):
     """Refuse new messages."""
 
 
+class RecordHeader(StrEnum):
+    """A header that the node adds to the records of NATS messages."""
+
+    SUBJECT = "subject"
+    """The message's subject. Without it a record has the subject of its stream's definition."""
+    REPLY = "reply"
+    """The message's reply subject."""
+
+
 @dataclass(frozen=True, slots=True)
 class StreamConfig:
     """The settings of a stream. A repeated creation must have an equal configuration.
@@ -119,6 +143,63 @@ class StreamConfig:
     """Most bytes of messages stored per second."""
     read_only: bool = False
     """The stream refuses messages; publishers that ask for an ack get an error."""
+    replicas: int = 1
+    """Copies of each partition, on different nodes."""
+    min_isr: int = 0
+    """Replicas that must be in sync for a record to be committed; 0: more than half of them."""
+    acks: bool = True
+    """Whether publishers get acks and errors. Without, as for an audit of other streams' subjects,
+    what a message requests of a stream is not evaluated either, except for its id."""
+    shared: bool = False
+    """Whether other clusters on the same NATS may have this stream, too; else it is reported."""
+    record_headers: tuple[RecordHeader, ...] = ()
+    """Headers of every record. `subject` is stored without it too where `literal_subject` is None
+    or another one."""
+
+    @property
+    def literal_subject(self) -> str | None:
+        """The subject of records that have no header `subject`; None if `subject` has wildcards."""
+        return None if "*" in self.subject or ">" in self.subject else self.subject
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionState:
+    """Who holds a partition, and who leads it, as the metadata image says."""
+
+    replicas: tuple[int, ...]
+    """Node ids, the preferred leader first."""
+    isr: tuple[int, ...]
+    """The replicas in sync, sorted."""
+    leader: int
+    """A node of `isr`, or NO_LEADER."""
+    leader_epoch: int
+    """Raised by every election."""
+    version: int
+    """Raised by every change of this state."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeRegistration:
+    """One node as it registered when its process started."""
+
+    node_id: int
+    peer: str
+    """host:port of the peer listener."""
+    client: str
+    """host:port of the client listener, as clients reach it."""
+    http: str
+    """URL of the HTTP listener."""
+    nats_route: str = ""
+    """host:port of the embedded NATS server for those of other nodes; empty: there is none."""
+    rack: str = ""
+    version: str = ""
+    """Version of the program."""
+    incarnation: int = 0
+    """A random number that the process drew when it started."""
+    epoch: int = 0
+    """Log index of the registration: a later process of the node has a larger one."""
+    alive: bool = True
+    """False once the controller has lost the node."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +218,25 @@ class StreamDefinition:
     @property
     def partition_count(self) -> int:
         return self.config.partitions
+
+    @property
+    def queue_group(self) -> str | None:
+        """The NATS queue group of its subscriptions, or None.
+
+        Several partitions between which NATS chooses are members of a group named for the stream.
+        """
+        in_group = self.config.partition_by is PartitionBy.GROUP and self.config.partitions > 1
+        return self.config.group or (self.partitions_group if in_group else None)
+
+    @property
+    def partitions_group(self) -> str:
+        """The queue group of its partitions, if it has no group of its own."""
+        return f"bascule.{self.name}"
+
+    @property
+    def min_isr(self) -> int:
+        """Replicas that must be in sync for a record to be committed."""
+        return self.config.min_isr or self.config.replicas // 2 + 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +257,36 @@ class PartitionInfo:
     """Bytes of record batches in the log."""
     failure: str | None = None
     """Why the partition stopped, or None."""
+    leader: int = NO_LEADER
+    replicas: tuple[int, ...] = ()
+    isr: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Overlap:
+    """Another stream that receives some of a stream's messages too."""
+
+    name: str
+    subject: str
+    acks: bool
+    """Whether it answers publishers, who then get more than one answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class DuplicateStream:
+    """A stream of another cluster on the same NATS: the same name, and an overlapping subject."""
+
+    cluster_id: str
+    nodes: tuple[int, ...]
+    """Ids of the nodes that announce it."""
+    subject: str
+    acks: bool
+    """Whether it answers publishers."""
+    shared: bool
+    """Whether the other cluster expects it."""
+    conflict: bool
+    """Whether this cluster does not expect it, and publishers notice it: both streams answer, or
+    NATS gives each message to one of them only."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +297,24 @@ class StreamInfo:
     partitions: tuple[PartitionInfo, ...]
     refusal: str | None = None
     """Why the NATS server does not deliver messages to the stream, or None."""
+    overlaps: tuple[Overlap, ...] = ()
+    """Other streams on its subject; empty where several streams are asked for at once."""
+    duplicates: tuple[DuplicateStream, ...] = ()
+    """The same stream in other clusters on the same NATS, as far as they announce it."""
+
+
+@dataclass(frozen=True, slots=True)
+class RepairedPartition:
+    """What a repair did to one partition that had failed."""
+
+    partition: int
+    failure_before: str
+    failure: str | None
+    """Why it is still failed; None: it serves."""
+    start_offset: int
+    end_offset: int
+    moved_to: str | None
+    """Where its old directory is, if its records were given up and there was one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,9 +338,46 @@ class NodeInfo:
     """URL of the HTTP listener."""
     uptime_ms: int = 0
     ready: bool = True
-    """False while the node is opening or draining, or is not connected to NATS."""
+    """False while the node is opening or draining, is not connected to NATS, or another cluster has
+    one of its streams."""
     nats_server: str = ""
     """The connected NATS server; empty: none."""
+    bootstrap: str = ""
+    """The client listeners of all nodes that are alive, host:port, comma separated, this node's
+    first."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionRef:
+    """One partition, with the state that it is in."""
+
+    stream: str
+    partition: int
+    leader: int
+    replicas: tuple[int, ...]
+    isr: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterInfo:
+    """The cluster as one node sees it: its controller, its nodes, and what is wrong."""
+
+    name: str
+    controller: int
+    """0: none is known."""
+    term: int
+    """Of the controller; 0 on a node alone."""
+    index: int
+    """Log index that this node's image has; 0 on a node alone."""
+    nodes: tuple[NodeRegistration, ...]
+    """By id."""
+    partitions: int
+    leaderless: tuple[PartitionRef, ...]
+    """Partitions that nobody leads, so that they take and serve nothing."""
+    under_min_isr: tuple[PartitionRef, ...]
+    """Partitions with fewer replicas in sync than messages need."""
+    under_replicated: tuple[PartitionRef, ...]
+    """Partitions with a replica that is not in sync."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -94,6 +94,12 @@ class ImageAdmin:
     def stream_infos(self) -> list[StreamInfo]:
         return [self.stream_info(name) for name in self.image.streams]
 
+    async def describe_all(self) -> list[StreamInfo]:
+        return self.stream_infos()
+
+    async def describe(self, name: str) -> StreamInfo:
+        return self.stream_info(name)
+
     def stream_info(self, name: str) -> StreamInfo:
         if name not in self.image.streams:
             raise UnknownStream(name)
@@ -248,10 +254,72 @@ def test_bodies_are_bounded_and_typed(call: Call) -> None:
 def test_unknown_paths_and_methods(call: Call) -> None:
     missing = call("GET", "/v1/strems")
     assert (missing.status_code, error_of(missing)["code"]) == (404, "unknown_path")
-    method = call("PUT", "/v1/streams")
-    assert (method.status_code, error_of(method)["code"]) == (405, "method_not_allowed")
+    for path, allowed in (
+        ("/v1/streams", "GET, HEAD, POST"),
+        ("/v1/streams/a", "DELETE, GET, HEAD, PATCH"),
+        ("/v1/offsets", "DELETE, GET, HEAD, POST"),
+        ("/v1/streams/a/pause", "POST"),
+        ("/healthz", "GET, HEAD"),
+    ):
+        method = call("PUT", path)
+        assert (method.status_code, error_of(method)["code"]) == (405, "method_not_allowed")
+        assert method.headers.get_list("allow") == [allowed]
+        assert error_of(method)["message"].endswith(f"is not allowed at {path}; use {allowed}")
     traversal = call("GET", "/v1/streams/..%2f..%2fetc")
     assert traversal.status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "says"),
+    [
+        ("DELETE", "/v1/offsets?consumer=a&streem=b", "'streem'; did you mean 'stream'?"),
+        ("DELETE", "/v1/offsets?consumer=a&stream=b&stream=c", "'stream' is given twice"),
+        ("DELETE", "/v1/offsets?consumer=a&stream=", "'stream' is empty"),
+        ("DELETE", "/v1/offsets?consumer=a&xyz=1", "known are consumer, stream, partition"),
+        ("GET", "/v1/offsets?partition=1", "unknown parameter 'partition'; known are consumer"),
+        ("GET", "/v1/offsets?group=a", "unknown parameter 'group'"),
+        ("DELETE", "/v1/streams/a?dry_run=true", "'dry_run'; there is no parameter here"),
+        ("POST", "/v1/streams/a/purge?to_offset=5", "'to_offset'; there is no parameter here"),
+        ("POST", "/v1/streams?name=a", "'name'; there is no parameter here"),
+        ("GET", "/v1/streams?limit=5", "'limit'"),
+        ("GET", "/metrics?name=a", "'name'"),
+        ("GET", "/healthz?verbose", "'verbose'"),
+        ("GET", "/v1/openapi.json?x=1", "'x'"),
+        ("GET", "/docs?x=1", "'x'"),
+        ("GET", "/?x=1", "'x'"),
+    ],
+)
+def test_unknown_query_parameters_are_refused(
+    call: Call, admin: ImageAdmin, method: str, path: str, says: str
+) -> None:
+    call("POST", "/v1/streams", json={"name": "a", "subject": "a.>"})
+    refused = call(method, path, json={"name": "b", "subject": "b"} if method == "POST" else None)
+    assert (refused.status_code, error_of(refused)["code"]) == (400, "malformed_request")
+    assert says in error_of(refused)["message"]
+    assert list(admin.image.streams) == ["a"]
+    assert admin.purged == []
+
+
+def test_no_operation_ignores_a_query_parameter_or_a_body(call: Call) -> None:
+    """Whatever the route table holds."""
+    for operation in OPERATIONS.values():
+        path = operation.path.replace("{name}", "a")
+        refused = call(operation.method, f"{path}?nosuch=1", json={})
+        assert refused.status_code == 400, operation
+        assert error_of(refused)["field"] == "nosuch"
+        if operation.request is None:
+            refused = call(operation.method, path, json={"stream": "b"})
+            assert refused.status_code == 400, operation
+            assert error_of(refused)["message"] == f"{operation.method} {path} takes no body"
+
+
+def test_every_body_ends_in_a_newline(call: Call) -> None:
+    for operation in OPERATIONS.values():
+        answer = call(operation.method, operation.path.replace("{name}", "a"))
+        assert answer.text.endswith("\n"), operation
+    for path in ("/docs", "/v1/openapi.json", "/nothing"):
+        assert call("GET", path).text.endswith("\n")
+    assert call("GET", "/v1/node", headers={"host": "evil.example"}).text.endswith("\n")
 
 
 def test_a_foreign_host_name_is_refused(call: Call) -> None:
@@ -300,7 +368,7 @@ def test_altering_a_stream(call: Call) -> None:
         ({"subject": "b"}, 409, "cannot_alter", "subject", "create another stream"),
         ({"group": "g"}, 409, "cannot_alter", "group", "is None and cannot become 'g'"),
         ({"partition_by": "key"}, 409, "cannot_alter", "partition_by", "another stream"),
-        ({"partitions": 1, "key_from": "subject"}, 409, "cannot_alter", "key_from", "two things"),
+        ({"partitions": 1, "key_from": "subject"}, 409, "cannot_alter", "key_from", "two kinds"),
         ({"cleanup": []}, 400, "invalid_config", "cleanup", "choose delete, compact or both"),
         ({"cleanup": ["x"]}, 400, "malformed_request", "cleanup[0]", "one of delete, compact"),
         ({"discard": "x"}, 400, "malformed_request", "discard", "expected one of old, new"),
@@ -456,7 +524,7 @@ def test_responses_match_their_schemas(call: Call) -> None:
         ("GET", "/readyz", "Health"),
         ("POST", "/v1/streams/a/purge", "Purged"),
     ):
-        body = call(method, path, json={}).json()
+        body = call(method, path, json={} if method == "POST" else None).json()
         assert body.keys() == schemas[name]["properties"].keys()
         assert set(schemas[name]["required"]) <= body.keys()
 

@@ -24,7 +24,7 @@ from bascule.http.metrics.statistics import (
     counter_values,
     sum_histograms,
 )
-from bascule.kafka.limits import ListenerStatistics
+from bascule.listening.limits import ListenerStatistics
 from bascule.model import NodeInfo
 from bascule.replica.metrics.histogram import BYTES, COUNTS, SECONDS, Histogram, Scale
 from bascule.replica.metrics.partition_metrics import PartitionMetrics
@@ -142,6 +142,10 @@ SECTIONS = {
     "OffsetsCounts": "offsets",
     "RetentionCounts": "retention",
     "CompactionCounts": "compaction",
+    "SupervisorCounts": "nats_server",
+    "AnnouncementCounts": "announcements",
+    "ReplicaFetchCounts": "replica_fetch",
+    "FetcherCounts": "fetcher",
 }
 """Class of counters -> its section of `NodeStatus.statistics`."""
 MERGED = {path.rpartition(".")[2] for path in REFUSALS}

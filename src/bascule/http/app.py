@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
-from typing import Any, Protocol
+import functools
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, Protocol, TypeAlias
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -12,7 +13,6 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
 
-from bascule import __version__
 from bascule.config import StreamDefaults
 from bascule.errors import BasculeError, LimitExceeded
 from bascule.http.listener import LoopbackGuard
@@ -25,6 +25,9 @@ from bascule.http.requests import (
     CreateStreamRequest,
     EmptyRequest,
     PurgeRequest,
+    RepairRequest,
+    check_no_body,
+    check_query,
     decode_body,
 )
 from bascule.http.responses import (
@@ -34,8 +37,27 @@ from bascule.http.responses import (
     on_unexpected_error,
 )
 from bascule.http.routes import OPERATIONS
-from bascule.http.schemas import StreamList, health_body, node_body, purged_body, stream_body
-from bascule.model import NodeInfo, PartHealth, StreamConfig, StreamDefinition, StreamInfo
+from bascule.http.schemas import (
+    StreamList,
+    cluster_body,
+    health_body,
+    node_body,
+    purged_body,
+    repaired_body,
+    stream_body,
+)
+from bascule.model import (
+    ClusterInfo,
+    NodeInfo,
+    PartHealth,
+    RepairedPartition,
+    StreamConfig,
+    StreamDefinition,
+    StreamInfo,
+)
+from bascule.version import __version__
+
+Handler: TypeAlias = Callable[[Request], Awaitable[Response]]
 
 
 class StreamAdmin(Protocol):
@@ -62,14 +84,26 @@ class StreamAdmin(Protocol):
         """Raises: UnknownStream, InternalStream, UnknownPartition, OffsetOutOfRange."""
         ...
 
+    async def repair_stream(
+        self, name: str, *, partition: int | None, accept_loss: bool
+    ) -> list[RepairedPartition]:
+        """Raises: UnknownStream, UnknownPartition."""
+        ...
+
     async def delete_stream(self, name: str) -> None:
         """Raises: UnknownStream, InternalStream."""
         ...
 
-    def stream_infos(self) -> list[StreamInfo]: ...
+    def stream_infos(self) -> list[StreamInfo]:
+        """As this node knows them, for metrics."""
+        ...
 
-    def stream_info(self, name: str) -> StreamInfo:
-        """Raises: UnknownStream."""
+    async def describe_all(self) -> list[StreamInfo]:
+        """With what the leaders of their partitions say."""
+        ...
+
+    async def describe(self, name: str) -> StreamInfo:
+        """With what the leaders of its partitions say. Raises: UnknownStream."""
         ...
 
 
@@ -77,6 +111,8 @@ class StatusSource(Protocol):
     """The state of the node; implemented by `node.status`."""
 
     def node_info(self) -> NodeInfo: ...
+
+    def cluster_info(self) -> ClusterInfo: ...
 
     def liveness(self) -> tuple[PartHealth, ...]:
         """The checks whose failure requires a restart."""
@@ -110,8 +146,11 @@ class AdminApi(OffsetsApi):
     async def handle_node(self, request: Request) -> Response:
         return json_response(node_body(self._node.node_info()))
 
+    async def handle_cluster(self, request: Request) -> Response:
+        return json_response(cluster_body(self._node.cluster_info()))
+
     async def handle_list_streams(self, request: Request) -> Response:
-        infos = sorted(self._streams.stream_infos(), key=lambda info: info.definition.name)
+        infos = sorted(await self._streams.describe_all(), key=lambda info: info.definition.name)
         return json_response(StreamList(streams=[stream_body(info) for info in infos]))
 
     async def handle_create_stream(self, request: Request) -> Response:
@@ -119,17 +158,17 @@ class AdminApi(OffsetsApi):
         definition, created = await self._streams.create_stream(
             asked.name, asked.config(self._defaults)
         )
-        info = self._streams.stream_info(definition.name)
+        info = await self._streams.describe(definition.name)
         where = {"location": f"/v1/streams/{definition.name}"}
         return json_response(stream_body(info), 201 if created else 200, where)
 
     async def handle_stream(self, request: Request) -> Response:
-        return json_response(stream_body(self._streams.stream_info(request.path_params["name"])))
+        return json_response(stream_body(await self._streams.describe(request.path_params["name"])))
 
     async def handle_alter_stream(self, request: Request) -> Response:
         asked = decode_body(await self._body(request), AlterStreamRequest)
         definition = await self._streams.alter_stream(request.path_params["name"], asked.chosen())
-        return json_response(stream_body(self._streams.stream_info(definition.name)))
+        return json_response(stream_body(await self._streams.describe(definition.name)))
 
     async def handle_pause_stream(self, request: Request) -> Response:
         return await self._set_paused(request, paused=True)
@@ -141,11 +180,11 @@ class AdminApi(OffsetsApi):
         # The body is empty, but its required content type keeps other sites out; see `_body`.
         decode_body(await self._body(request) or b"{}", EmptyRequest)
         definition = await self._streams.set_paused(request.path_params["name"], paused)
-        return json_response(stream_body(self._streams.stream_info(definition.name)))
+        return json_response(stream_body(await self._streams.describe(definition.name)))
 
     async def handle_purge_stream(self, request: Request) -> Response:
         asked = decode_body(await self._body(request), PurgeRequest)
-        before = self._streams.stream_info(request.path_params["name"])
+        before = await self._streams.describe(request.path_params["name"])
         asked.check(partitions=len(before.partitions))
         after = await self._streams.purge_stream(
             before.definition.name,
@@ -154,6 +193,14 @@ class AdminApi(OffsetsApi):
             partition=asked.partition,
         )
         return json_response(purged_body(before, after))
+
+    async def handle_repair_stream(self, request: Request) -> Response:
+        asked = decode_body(await self._body(request), RepairRequest)
+        name = request.path_params["name"]
+        repaired = await self._streams.repair_stream(
+            name, partition=asked.partition, accept_loss=asked.accept_loss
+        )
+        return json_response(repaired_body(name, repaired))
 
     async def handle_delete_stream(self, request: Request) -> Response:
         await self._streams.delete_stream(request.path_params["name"])
@@ -181,6 +228,9 @@ class AdminApi(OffsetsApi):
         server = self._node.node_info().http
         return HTMLResponse(docs_page(operations, version=__version__, server=server))
 
+    async def handle_root(self, request: Request) -> Response:
+        return RedirectResponse("/docs")
+
     async def _body(self, request: Request) -> bytes:
         media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         if media_type != "application/json":
@@ -204,6 +254,19 @@ def _health_response(parts: tuple[PartHealth, ...]) -> Response:
     return json_response(health, 503 if health.status == "not_ready" else 200)
 
 
+def _checked(handler: Handler, *, query: Sequence[str] = (), has_body: bool = False) -> Handler:
+    """`handler` behind the checks of the query parameters and of a body that it would ignore."""
+
+    @functools.wraps(handler)
+    async def handle(request: Request) -> Response:
+        check_query(request, query)
+        if not has_body:
+            check_no_body(request)
+        return await handler(request)
+
+    return handle
+
+
 def create_app(
     streams: StreamAdmin,
     offsets: OffsetsAdmin,
@@ -222,13 +285,21 @@ def create_app(
         body_bytes_max=body_bytes_max,
     )
     routes = [
-        Route(operation.path, getattr(handlers, f"handle_{name}"), methods=[operation.method])
+        Route(
+            operation.path,
+            _checked(
+                getattr(handlers, f"handle_{name}"),
+                query=[parameter for parameter, _ in operation.query],
+                has_body=operation.request is not None,
+            ),
+            methods=[operation.method],
+        )
         for name, operation in OPERATIONS.items()
     ]
     routes += [
-        Route("/v1/openapi.json", handlers.handle_openapi),
-        Route("/docs", handlers.handle_docs),
-        Route("/", lambda _: RedirectResponse("/docs")),
+        Route("/v1/openapi.json", _checked(handlers.handle_openapi)),
+        Route("/docs", _checked(handlers.handle_docs)),
+        Route("/", _checked(handlers.handle_root)),
     ]
     app = Starlette(
         routes=routes,

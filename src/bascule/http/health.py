@@ -6,7 +6,7 @@ import threading
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
-from bascule.model import PartHealth
+from bascule.model import ClusterInfo, DuplicateStream, PartHealth
 from bascule.replica.partition import Partition
 
 THREADS: Final = ("log-writer", "sync-0", "nats-reader")
@@ -50,6 +50,17 @@ def nats_health(*, connected: bool, server: str, refusals: Mapping[str, str]) ->
     )
 
 
+def nats_server_health(*, failure: str, has_given_up: bool) -> PartHealth:
+    """Of the embedded server; `failure`: why it is away, empty while it runs."""
+    if has_given_up:
+        return PartHealth(
+            "nats-server", "down", f"failed too often and is not restarted: {failure}"
+        )
+    if failure:
+        return PartHealth("nats-server", "degraded", f"being restarted: {failure}")
+    return PartHealth("nats-server", "ok", "the embedded server runs")
+
+
 def partitions_health(partitions: Iterable[Partition]) -> PartHealth:
     """A stopped partition degrades the node: the other partitions are served."""
     every = list(partitions)
@@ -67,6 +78,41 @@ def partitions_health(partitions: Iterable[Partition]) -> PartHealth:
     )
 
 
+def streams_health(
+    conflicts: Mapping[str, Sequence[DuplicateStream]], *, cluster_id: str, refusal: str | None
+) -> PartHealth:
+    """`conflicts`: stream -> the same stream in other clusters on this NATS; `cluster_id` is this
+    one's. `refusal`: why the NATS server does not permit announcements, or None.
+
+    With a conflict the node is down: publishers are answered twice, or get half of what they read.
+    """
+    if conflicts:
+        shown = "; ".join(
+            f"{name}: {duplicate_text(others[0], cluster_id=cluster_id)}"
+            for name, others in [*conflicts.items()][:LISTED_FAILURES_MAX]
+        )
+        more = len(conflicts) - LISTED_FAILURES_MAX
+        return PartHealth(
+            "streams",
+            "down",
+            f"{len(conflicts)} streams are in conflict with other clusters on this NATS: {shown}"
+            f"{f'; and {more} more' if more > 0 else ''}; delete one of each, or use --no-acks or "
+            "--shared",
+        )
+    if refusal is not None:
+        return PartHealth("streams", "ok", f"conflicts may not be noticed: {refusal}")
+    return PartHealth("streams", "ok", "no conflict with another cluster on this NATS")
+
+
+def duplicate_text(other: DuplicateStream, *, cluster_id: str) -> str:
+    """A stream of another cluster, in words; `cluster_id` is this node's."""
+    nodes = ", ".join(map(str, other.nodes))
+    what = "node" if len(other.nodes) == 1 else "nodes"
+    if other.cluster_id == cluster_id:
+        return f"a copy of this node's data directory runs, with {what} {nodes}"
+    return f"on {other.subject} in cluster {other.cluster_id}, {what} {nodes}"
+
+
 def controller_health(pending: Sequence[str]) -> PartHealth:
     """Pending steps are retried; until they succeed the node differs from the metadata image."""
     if not pending:
@@ -74,6 +120,27 @@ def controller_health(pending: Sequence[str]) -> PartHealth:
     return PartHealth(
         "controller", "degraded", f"{len(pending)} steps to retry, the first: {pending[0]}"
     )
+
+
+def cluster_health(info: ClusterInfo, *, node_id: int, is_suspended: bool) -> PartHealth:
+    """A node that leads nothing, since no controller reaches it, is down."""
+    if is_suspended:
+        return PartHealth("cluster", "down", "no controller reaches the node, which leads nothing")
+    if not info.controller:
+        return PartHealth("cluster", "degraded", "no controller is known: nothing can be changed")
+    mine = [ref for ref in info.leaderless if node_id in ref.replicas]
+    short = [ref for ref in info.under_min_isr if node_id in ref.replicas]
+    if mine or short:
+        shown = ", ".join(
+            f"{r.stream} {r.partition}" for r in (mine or short)[:LISTED_FAILURES_MAX]
+        )
+        what = (
+            f"{len(mine)} partitions of this node have no leader"
+            if mine
+            else f"{len(short)} partitions of this node have too few replicas in sync"
+        )
+        return PartHealth("cluster", "degraded", f"{what}: {shown}")
+    return PartHealth("cluster", "ok", f"node {info.controller} is the controller")
 
 
 def disk_health(*, free_bytes: int, total_bytes: int) -> PartHealth:

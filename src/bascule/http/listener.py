@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
+import msgspec
 import uvicorn
 from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -19,8 +20,12 @@ from bascule.http.metrics.http_statistics import HttpStatistics
 from bascule.http.responses import json_response
 from bascule.http.schemas import ErrorBody, ErrorDetail
 
-SWEEP_SECONDS: Final = 2.0
+SWEEP_SECONDS: Final = 1.0
 """Time between checks for expired connections."""
+WATCHED_PATHS: Final = frozenset({"/healthz", "/readyz", "/metrics"})
+"""What must be answered while other requests take all connections that they may have."""
+WATCHED_SHARE: Final = 8
+"""An eighth of the connections is kept for WATCHED_PATHS."""
 
 
 class LoopbackGuard:
@@ -67,6 +72,39 @@ def _is_localhost_or_address(host: str) -> bool:
     return True
 
 
+class ReservedShare:
+    """Refuses requests when they take all connections but those kept for health and metrics.
+
+    A request counts from its complete head to the end of its response, so that a slow body cannot
+    take the kept connections either.
+    """
+
+    def __init__(self, app: ASGIApp, *, requests_max: int) -> None:
+        self.app = app
+        self.requests_max = requests_max
+        self._requests = 0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["path"] in WATCHED_PATHS:
+            await self.app(scope, receive, send)
+            return
+        if self._requests >= self.requests_max:
+            detail = ErrorDetail(
+                code="busy",
+                message=f"{self._requests} requests are being answered; the remaining connections "
+                "are kept for health and metrics; try again later",
+                retriable=True,
+            )
+            refused = json_response(ErrorBody(error=detail), 503, {"connection": "close"})
+            await refused(scope, receive, send)
+            return
+        self._requests += 1
+        try:
+            await self.app(scope, receive, send)
+        finally:
+            self._requests -= 1
+
+
 class _Server(uvicorn.Server):
     """uvicorn without signal handlers: the node decides when its listeners close."""
 
@@ -81,11 +119,20 @@ class HttpLimits:
     head and trailers (64 KiB)."""
 
     connections_max: int = 256
-    """Connections beyond this are closed at once."""
+    """At this number a new connection takes the place of one that waits for a request or has not
+    read its response. Without such a one it is closed at once."""
+    head_ms_max: int = 5_000
+    """Time for the head of a request after the connection was made or the last response was
+    sent."""
     request_ms_max: int = 30_000
-    """Time for a complete request after the connection was made or the last response was sent."""
+    """Time for a complete request, from the same moment."""
     write_stall_ms_max: int = 60_000
     """A client that reads no byte of its response for this long is closed."""
+
+    @property
+    def requests_max(self) -> int:
+        """Requests at a time, but for those of WATCHED_PATHS."""
+        return self.connections_max - self.connections_max // WATCHED_SHARE
 
 
 class _Config(uvicorn.Config):
@@ -114,8 +161,8 @@ class _Connection(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         statistics = self.config.statistics
         self._stalled_bytes = 0
-        self._since = self._stalled_since = self.loop.time()
-        if len(self.connections) >= self.config.limits.connections_max:
+        self.waiting_since = self._stalled_since = self.loop.time()
+        if len(self.connections) >= self.config.limits.connections_max and not self._displace():
             statistics.connections_refused += 1
             self.transport = transport
             transport.abort()
@@ -124,27 +171,56 @@ class _Connection(H11Protocol):
         super().connection_made(transport)
         statistics.connections = len(self.connections)
 
+    def _displace(self) -> bool:
+        """Close the connection that has waited longest; first of those without a request so far.
+        False if all of them have a request to be answered."""
+        idle = [each for each in self.connections if isinstance(each, _Connection) and each.is_idle]
+        if not idle:
+            return False
+        oldest = min(idle, key=lambda each: (each.cycle is not None, each.waiting_since))
+        self.config.statistics.connections_displaced += 1
+        self.connections.discard(oldest)
+        oldest.transport.abort()
+        return True
+
+    @property
+    def is_idle(self) -> bool:
+        """No request is complete in its head and unanswered."""
+        cycle: RequestResponseCycle | None = self.cycle
+        return cycle is None or cycle.response_complete
+
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
         self.config.statistics.connections = len(self.connections)
 
     def on_response_complete(self) -> None:
-        self._since = self.loop.time()
+        self.waiting_since = self.loop.time()
         super().on_response_complete()
 
     def send_400_response(self, msg: str) -> None:
         self.config.statistics.protocol_errors += 1
-        super().send_400_response(msg)
+        detail = ErrorDetail(code="malformed_request", message=msg.rstrip(".").lower())
+        body = msgspec.json.encode(ErrorBody(error=detail)) + b"\n"
+        head = (
+            b"HTTP/1.1 400 Bad Request\r\ncontent-type: application/json\r\n"
+            b"connection: close\r\ncontent-length: %d\r\n\r\n"
+        )
+        if self.is_idle:  # otherwise this would end up within a response
+            self.transport.write(head % len(body) + body)
+        self.transport.close()
 
     def expire(self, now: float) -> None:
         """Close if the time for the request or the response has passed."""
         limits = self.config.limits
+        request_ms_max = limits.request_ms_max
+        if self.is_idle:
+            request_ms_max = min(request_ms_max, limits.head_ms_max)
         unsent = self.transport.get_write_buffer_size()
         if unsent == 0 or unsent != self._stalled_bytes:
             self._stalled_bytes, self._stalled_since = unsent, now
         cycle: RequestResponseCycle | None = self.cycle
         answering = cycle is not None and not cycle.more_body and not cycle.response_complete
-        late = not answering and unsent == 0 and now - self._since > limits.request_ms_max / 1000
+        late = not answering and unsent == 0 and now - self.waiting_since > request_ms_max / 1000
         if late or now - self._stalled_since > limits.write_stall_ms_max / 1000:
             self.config.statistics.connections_expired += 1
             self.transport.abort()
@@ -160,7 +236,9 @@ class HttpListener:
         limits: HttpLimits | None = None,
         statistics: HttpStatistics | None = None,
     ) -> None:
-        config = _Config(app, limits or HttpLimits(), statistics or HttpStatistics())
+        limits = limits or HttpLimits()
+        shared = ReservedShare(app, requests_max=limits.requests_max)
+        config = _Config(shared, limits, statistics or HttpStatistics())
         self._server = _Server(config)
         self._task: asyncio.Task[None] | None = None
         self._sweep: asyncio.Task[None] | None = None

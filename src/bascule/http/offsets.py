@@ -133,7 +133,7 @@ class OffsetsApi:
         consumer, partition = query.get("consumer"), query.get("partition")
         if not consumer:
             raise MalformedRequest("the parameter `consumer` is required", field="consumer")
-        if partition is not None and not partition.isdecimal():
+        if partition is not None and not (partition.isascii() and partition.isdecimal()):
             raise MalformedRequest(f"partition {partition!r} is not a number", field="partition")
         removed = await self._offsets.remove(
             consumer=consumer,

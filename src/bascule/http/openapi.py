@@ -91,7 +91,8 @@ def _operation(operation: ApiOperation, schemas: dict[type, dict[str, Any]]) -> 
         elif operation.media_type != "application/json":
             responses[str(status)]["content"] = {operation.media_type: {}}
     by_status: dict[int, list[str]] = {}
-    for status, code in operation.errors:
+    # Every operation refuses unknown query parameters.
+    for status, code in dict.fromkeys([(400, "malformed_request"), *operation.errors]):
         by_status.setdefault(status, []).append(code)
     for status, codes in by_status.items():
         responses[str(status)] = {
@@ -154,8 +155,9 @@ def docs_page(operations: Sequence[ApiOperation], *, version: str, server: str) 
         f"<h1>Bascule HTTP API</h1><p>Version {html.escape(version)}. Specification: "
         '<a href="/v1/openapi.json">/v1/openapi.json</a> (OpenAPI 3.1). Bodies are JSON; a '
         "request with a body needs <code>Content-Type: application/json</code>. Every error is "
-        '<code>{"error": {"code": …, "message": …}}</code>.</p>'
-        f"{sections}</body></html>"
+        '<code>{"error": {"code": …, "message": …}}</code>. Unknown fields and query parameters '
+        "are refused.</p>"
+        f"{sections}</body></html>\n"
     )
 
 

@@ -1,4 +1,4 @@
-"""The request bodies, and their strict decoding.
+"""The request bodies, and the strict decoding of bodies and queries.
 
 The descriptions and limits of stream settings come from the table of configuration keys, which
 TOML, the environment and this API share.
@@ -7,11 +7,13 @@ TOML, the environment and this API share.
 from __future__ import annotations
 
 import difflib
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Annotated, Any, TypeVar
 
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
+from starlette.requests import Request
 
 from bascule.config import KEYS, StreamDefaults, stream_config
 from bascule.errors import BasculeError
@@ -21,6 +23,7 @@ from bascule.http.schemas import (
     Discard,
     KeyFrom,
     PartitionBy,
+    RecordHeader,
     Sync,
 )
 from bascule.model import StreamConfig
@@ -63,6 +66,11 @@ class RequestedStreamSettings(Struct, kw_only=True, forbid_unknown_fields=True):
     rate_messages_max: int | UnsetType = UNSET
     rate_bytes_max: int | UnsetType = UNSET
     read_only: bool | UnsetType = UNSET
+    replicas: int | UnsetType = UNSET
+    min_isr: int | UnsetType = UNSET
+    acks: bool | UnsetType = UNSET
+    shared: bool | UnsetType = UNSET
+    record_headers: list[RecordHeader] | UnsetType = UNSET
 
     def chosen(self) -> dict[str, Any]:
         """Field -> value of the fields that the request contains."""
@@ -132,8 +140,56 @@ class PurgeRequest(Struct, kw_only=True, forbid_unknown_fields=True):
             )
 
 
+class RepairRequest(Struct, kw_only=True, forbid_unknown_fields=True):
+    """Open failed partitions again, with or without giving up their records."""
+
+    partition: Annotated[int | None, Meta(description="Only this partition; default: all.")] = None
+    accept_loss: Annotated[
+        bool,
+        Meta(
+            description="Give up the records of failed partitions that are missing, and those "
+            "from the first damage on. Offsets from there on are given to new records, in a new "
+            "leader epoch. Where nothing can be kept, the files are moved to `aside` in the data "
+            "directory, and an empty log begins at the largest committed offset."
+        ),
+    ] = False
+
+
 class EmptyRequest(Struct, kw_only=True, forbid_unknown_fields=True):
     """An empty object."""
+
+
+def check_query(request: Request, known: Sequence[str]) -> None:
+    """Return if the query has only `known` parameters, each at most once and with a value.
+
+    Raises: MalformedRequest that names the nearest known parameter for an unknown one.
+    """
+    seen = set()
+    for name, value in request.query_params.multi_items():
+        if name not in known:
+            raise MalformedRequest(
+                f"unknown parameter {name!r}; {_known_hint(name, known, what='parameter')}",
+                field=name,
+            )
+        if name in seen:
+            raise MalformedRequest(f"parameter {name!r} is given twice", field=name)
+        if not value:
+            raise MalformedRequest(f"parameter {name!r} is empty", field=name)
+        seen.add(name)
+
+
+def check_no_body(request: Request) -> None:
+    """Return if the request announces no body. Raises: MalformedRequest."""
+    headers = request.headers
+    if headers.get("content-length", "0") != "0" or "transfer-encoding" in headers:
+        raise MalformedRequest(f"{request.method} {request.url.path} takes no body")
+
+
+def _known_hint(name: str, known: Sequence[str], *, what: str) -> str:
+    near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    if near:
+        return f"did you mean {near[0]!r}?"
+    return f"known are {', '.join(known)}" if known else f"there is no {what} here"
 
 
 def decode_body(data: bytes, type_: type[_T]) -> _T:
@@ -150,8 +206,7 @@ def decode_body(data: bytes, type_: type[_T]) -> _T:
     known = [field.encode_name for field in msgspec.structs.fields(type_)]  # type: ignore[arg-type]
     for name in raw:
         if name not in known:
-            near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-            hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(known)}"
+            hint = _known_hint(name, known, what="field")
             raise MalformedRequest(f"unknown field {name!r}; {hint}", field=name)
     try:
         return msgspec.convert(raw, type_, strict=True)

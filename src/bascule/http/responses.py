@@ -9,6 +9,7 @@ import msgspec
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import Match, Route
 
 from bascule.errors import (
     BasculeError,
@@ -16,10 +17,14 @@ from bascule.errors import (
     CannotAlter,
     Closed,
     ConfigError,
+    DiskFull,
     Indeterminate,
     InternalStream,
     InvalidName,
     LimitExceeded,
+    NotEnoughNodes,
+    NotLeader,
+    NotSupported,
     OffsetOutOfRange,
     PartitionFailed,
     PublishRejected,
@@ -44,7 +49,11 @@ ERROR_STATUSES: Final[tuple[tuple[type[BasculeError], int, str], ...]] = (
     (InternalStream, 409, "internal_stream"),
     (LimitExceeded, 413, "limit_exceeded"),
     (PartitionFailed, 500, "partition_failed"),
+    (DiskFull, 507, "disk_full"),
+    (NotSupported, 501, "not_supported"),
     (PublishRejected, 503, "not_stored"),
+    (NotLeader, 503, "not_leader"),
+    (NotEnoughNodes, 503, "not_enough_nodes"),
     (Indeterminate, 503, "indeterminate"),
     (Closed, 503, "closing"),
     (Broken, 503, "unavailable"),
@@ -59,6 +68,7 @@ HTTP_STATUS_CODES: Final = {
     404: "unknown_path",
     405: "method_not_allowed",
     415: "unsupported_media_type",
+    503: "busy",
 }
 
 
@@ -104,11 +114,23 @@ async def on_http_error(request: Request, error: Exception) -> Response:
     if error.status_code == 404:
         message = f"unknown path {request.url.path}; see /docs for the API"
     elif error.status_code == 405:
-        message = f"method {request.method} is not allowed at {request.url.path}"
+        allowed = ", ".join(allowed_methods(request))
+        message = f"method {request.method} is not allowed at {request.url.path}; use {allowed}"
     code = HTTP_STATUS_CODES.get(error.status_code, "malformed_request")
     body = ErrorBody(error=ErrorDetail(code=code, message=message))
-    headers = dict(error.headers) if error.headers else None
+    headers = {name.lower(): value for name, value in (error.headers or {}).items()}
+    if error.status_code == 405:
+        headers["allow"] = ", ".join(allowed_methods(request))
     return json_response(body, error.status_code, headers)
+
+
+def allowed_methods(request: Request) -> list[str]:
+    """The methods of all routes to the path of a request: Starlette names those of one route."""
+    methods = set()
+    for route in request.app.routes:
+        if isinstance(route, Route) and route.matches(request.scope)[0] is not Match.NONE:
+            methods |= route.methods or set()
+    return sorted(methods)
 
 
 async def on_unexpected_error(request: Request, error: Exception) -> Response:

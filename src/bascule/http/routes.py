@@ -12,8 +12,17 @@ from bascule.http.requests import (
     CreateStreamRequest,
     EmptyRequest,
     PurgeRequest,
+    RepairRequest,
 )
-from bascule.http.schemas import Health, NodeBody, Purged, StreamBody, StreamList
+from bascule.http.schemas import (
+    ClusterBody,
+    Health,
+    NodeBody,
+    Purged,
+    Repaired,
+    StreamBody,
+    StreamList,
+)
 
 _BODY: Final = (
     (400, "malformed_request"),
@@ -21,9 +30,14 @@ _BODY: Final = (
     (415, "unsupported_media_type"),
 )
 """Errors of every operation with a body."""
-_CHANGE: Final = ((404, "unknown_stream"), (409, "internal_stream"))
+_CHANGE: Final = ((404, "unknown_stream"), (409, "internal_stream"), (507, "disk_full"))
 """Errors of every operation that changes a stream."""
-_OFFSETS: Final = ((500, "partition_failed"), (503, "indeterminate"), (503, "not_stored"))
+_OFFSETS: Final = (
+    (500, "partition_failed"),
+    (503, "indeterminate"),
+    (503, "not_stored"),
+    (503, "not_leader"),
+)
 """Errors of every operation on committed offsets."""
 
 OPERATIONS: Final[Mapping[str, ApiOperation]] = {
@@ -33,6 +47,13 @@ OPERATIONS: Final[Mapping[str, ApiOperation]] = {
         "The node: its addresses, versions and state",
         {200: ("The node.", NodeBody)},
         example="curl $SERVER/v1/node",
+    ),
+    "cluster": ApiOperation(
+        "GET",
+        "/v1/cluster",
+        "The cluster: its controller, its nodes, and the partitions in trouble",
+        {200: ("The cluster as this node sees it.", ClusterBody)},
+        example="curl $SERVER/v1/cluster",
     ),
     "list_streams": ApiOperation(
         "GET",
@@ -55,6 +76,8 @@ OPERATIONS: Final[Mapping[str, ApiOperation]] = {
             (400, "invalid_name"),
             (400, "invalid_config"),
             (409, "stream_conflict"),
+            (503, "not_enough_nodes"),
+            (507, "disk_full"),
         ),
         example='curl --json \'{"name": "flights", "subject": "flights.>"}\' $SERVER/v1/streams',
     ),
@@ -106,9 +129,24 @@ OPERATIONS: Final[Mapping[str, ApiOperation]] = {
             (400, "offset_out_of_range"),
             (404, "unknown_partition"),
             (500, "partition_failed"),
+            (503, "not_leader"),
         ),
         example='curl --json \'{"to_offset": 1000, "partition": 0}\' '
         "$SERVER/v1/streams/flights/purge",
+    ),
+    "repair_stream": ApiOperation(
+        "POST",
+        "/v1/streams/{name}/repair",
+        "Open the failed partitions of a stream again",
+        {200: ("The partitions that had failed, and what became of them.", Repaired)},
+        request=RepairRequest,
+        errors=(
+            *_BODY,
+            (404, "unknown_stream"),
+            (404, "unknown_partition"),
+            (501, "not_supported"),
+        ),
+        example="curl --json '{\"accept_loss\": false}' $SERVER/v1/streams/flights/repair",
     ),
     "delete_stream": ApiOperation(
         "DELETE",
@@ -181,7 +219,11 @@ OPERATIONS: Final[Mapping[str, ApiOperation]] = {
         "Readiness; `parts` lists the checks with their reasons",
         {
             200: ("The node serves; `degraded` means that a part does not fully work.", Health),
-            503: ("The node is opening or draining, or is not connected to NATS.", Health),
+            503: (
+                "The node is opening or draining, is not connected to NATS, or another cluster has "
+                "one of its streams.",
+                Health,
+            ),
         },
         example="curl $SERVER/readyz",
     ),

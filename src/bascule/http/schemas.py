@@ -5,13 +5,21 @@ The OpenAPI document is generated from these types.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta, Struct
 
-from bascule.model import NodeInfo, PartHealth, PartitionInfo, StreamInfo
+from bascule.model import (
+    ClusterInfo,
+    NodeInfo,
+    PartHealth,
+    PartitionInfo,
+    RepairedPartition,
+    StreamInfo,
+)
 
 Sync = Literal["always", "interval", "never"]
 PartitionBy = Literal["group", "subject", "key"]
@@ -19,6 +27,7 @@ KeyFrom = Literal["header", "subject"]
 Compression = Literal["none", "gzip", "snappy", "lz4", "zstd"]
 Cleanup = Literal["delete", "compact"]
 Discard = Literal["old", "new"]
+RecordHeader = Literal["subject", "reply"]
 
 
 class StreamConfiguration(Struct, kw_only=True):
@@ -50,6 +59,11 @@ class StreamConfiguration(Struct, kw_only=True):
     rate_messages_max: int
     rate_bytes_max: int
     read_only: bool
+    replicas: int
+    min_isr: int
+    acks: bool
+    shared: bool
+    record_headers: list[RecordHeader]
 
 
 class PartitionBody(Struct, kw_only=True):
@@ -62,9 +76,35 @@ class PartitionBody(Struct, kw_only=True):
     ]
     synced_offset: Annotated[int, Meta(description="All records below it are synced to disk.")]
     end_offset: Annotated[int, Meta(description="The offset the next record gets.")]
+    leader: Annotated[int, Meta(description="Node that leads the partition; -1: none.")]
     leader_epoch: int
+    replicas: Annotated[
+        list[int], Meta(description="Nodes that hold it, the preferred leader first.")
+    ]
+    isr: Annotated[list[int], Meta(description="The replicas in sync.")]
     bytes: Annotated[int, Meta(description="Bytes of record batches in the log.")]
     failure: Annotated[str | None, Meta(description="Why the partition stopped, or null.")]
+
+
+class OverlapBody(Struct, kw_only=True):
+    """Another stream that receives some of the messages too."""
+
+    name: str
+    subject: str
+    acks: Annotated[bool, Meta(description="Whether it answers publishers.")]
+
+
+class DuplicateBody(Struct, kw_only=True):
+    """The same stream in another cluster on the same NATS."""
+
+    cluster_id: str
+    nodes: Annotated[list[int], Meta(description="Ids of its nodes there.")]
+    subject: str
+    acks: Annotated[bool, Meta(description="Whether it answers publishers.")]
+    shared: Annotated[bool, Meta(description="Whether the other cluster expects it.")]
+    conflict: Annotated[
+        bool, Meta(description="Whether this stream is not shared, and publishers notice it.")
+    ]
 
 
 class StreamBody(Struct, kw_only=True):
@@ -79,6 +119,14 @@ class StreamBody(Struct, kw_only=True):
     refusal: Annotated[
         str | None,
         Meta(description="Why the NATS server does not deliver messages to it, or null."),
+    ]
+    overlaps: Annotated[
+        list[OverlapBody],
+        Meta(description="Other streams on its subject; empty in the list of all streams."),
+    ]
+    duplicates: Annotated[
+        list[DuplicateBody],
+        Meta(description="Streams of other clusters with its name and an overlapping subject."),
     ]
 
 
@@ -103,9 +151,50 @@ class NodeBody(Struct, kw_only=True):
     nats_server: Annotated[str, Meta(description="The connected server; empty: none.")]
     nats_embedded: bool
     client: Annotated[str, Meta(description="host:port of the Kafka wire protocol.")]
+    bootstrap: Annotated[
+        str,
+        Meta(description="client of all nodes alive, comma separated, this one first."),
+    ]
     http: str
     uptime_ms: int
     ready: bool
+
+
+class ClusterNodeBody(Struct, kw_only=True):
+    """One node of the cluster, as it registered."""
+
+    node_id: int
+    alive: Annotated[bool, Meta(description="False once the controller has lost it.")]
+    epoch: Annotated[int, Meta(description="Log index of its registration.")]
+    rack: str
+    version: str
+    peer: Annotated[str, Meta(description="host:port for other nodes.")]
+    client: Annotated[str, Meta(description="host:port of the Kafka wire protocol.")]
+    http: str
+
+
+class PartitionRefBody(Struct, kw_only=True):
+    """One partition."""
+
+    stream: str
+    partition: int
+    leader: Annotated[int, Meta(description="Node that leads it; -1: none.")]
+    replicas: list[int]
+    isr: list[int]
+
+
+class ClusterBody(Struct, kw_only=True):
+    """The cluster as one node sees it."""
+
+    name: str
+    controller: Annotated[int, Meta(description="Node that decides; 0: none is known.")]
+    term: int
+    index: Annotated[int, Meta(description="Log index up to which this node knows decisions.")]
+    nodes: list[ClusterNodeBody]
+    partitions: Annotated[int, Meta(description="Partitions of all streams.")]
+    leaderless: list[PartitionRefBody]
+    under_min_isr: list[PartitionRefBody]
+    under_replicated: list[PartitionRefBody]
 
 
 class PurgedPartitionBody(Struct, kw_only=True):
@@ -126,10 +215,34 @@ class Purged(Struct, kw_only=True):
     partitions: list[PurgedPartitionBody]
 
 
+class RepairedPartitionBody(Struct, kw_only=True):
+    """What a repair did to one partition that had failed."""
+
+    partition: int
+    failure_before: Annotated[str, Meta(description="Why it had failed.")]
+    failure: Annotated[str | None, Meta(description="Why it is still failed; null: it serves.")]
+    start_offset: int
+    end_offset: Annotated[int, Meta(description="Offset of the next record.")]
+    moved_to: Annotated[
+        str | None,
+        Meta(description="Where its old directory is, if its records were given up."),
+    ]
+
+
+class Repaired(Struct, kw_only=True):
+    """The partitions that had failed; empty: none had."""
+
+    name: str
+    partitions: list[RepairedPartitionBody]
+
+
 class PartHealthBody(Struct, kw_only=True):
     """The health of one part of the node."""
 
-    part: Annotated[str, Meta(description="node, nats, threads, controller, partitions or disk.")]
+    part: Annotated[
+        str,
+        Meta(description="node, nats, threads, controller, cluster, partitions, streams or disk."),
+    ]
     state: Annotated[
         Literal["ok", "degraded", "down"],
         Meta(description="degraded: it works only partly."),
@@ -189,6 +302,8 @@ def stream_body(info: StreamInfo) -> StreamBody:
         config=msgspec.convert(asdict(config), StreamConfiguration),
         partitions=[partition_body(partition) for partition in info.partitions],
         refusal=info.refusal,
+        overlaps=[msgspec.convert(asdict(each), OverlapBody) for each in info.overlaps],
+        duplicates=[msgspec.convert(asdict(each), DuplicateBody) for each in info.duplicates],
     )
 
 
@@ -212,6 +327,10 @@ def purged_body(before: StreamInfo, after: StreamInfo) -> Purged:
     )
 
 
+def repaired_body(name: str, repaired: Sequence[RepairedPartition]) -> Repaired:
+    return Repaired(name=name, partitions=[RepairedPartitionBody(**asdict(p)) for p in repaired])
+
+
 def health_body(parts: tuple[PartHealth, ...]) -> Health:
     states = {part.state for part in parts}
     worst: Literal["ok", "degraded", "not_ready"] = "degraded" if "degraded" in states else "ok"
@@ -227,6 +346,10 @@ def health_body(parts: tuple[PartHealth, ...]) -> Health:
 
 def partition_body(info: PartitionInfo) -> PartitionBody:
     return msgspec.convert(info, PartitionBody, from_attributes=True)
+
+
+def cluster_body(info: ClusterInfo) -> ClusterBody:
+    return msgspec.convert(info, ClusterBody, from_attributes=True)
 
 
 def node_body(info: NodeInfo) -> NodeBody:

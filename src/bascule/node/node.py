@@ -4,29 +4,42 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import resource
 import signal
+import socket
 from collections.abc import Awaitable, Callable
+from concurrent.futures import Future
+from dataclasses import replace
 from pathlib import Path
+from typing import Any, Final
 
-from bascule import __version__
-from bascule.config import Config
+from bascule.announce.exchange import AnnouncingNode
+from bascule.config import KEYS, Config, listen_advice
+from bascule.config.sections import PORT_MAX
+from bascule.controller.announcer import Announcer
+from bascule.controller.cluster.controller import ClusterController
 from bascule.controller.controller import Controller
 from bascule.controller.directories import StreamDirectories
+from bascule.controller.held_partitions import HeldPartitions
 from bascule.controller.image_store import ImageStore
 from bascule.controller.reconciler import Reconciler
-from bascule.errors import BasculeError, ConfigError
+from bascule.errors import BasculeError, ConfigError, NotEnoughNodes
 from bascule.groups import OFFSETS_CONFIG, CommittedOffsetStore
 from bascule.host.real import DirectoryLock, RealClock, RealFiles, RealRandom
 from bascule.http.app import create_app
 from bascule.http.listener import HttpLimits, HttpListener
 from bascule.ingest.embedded_nats import EmbeddedNats
 from bascule.ingest.nats_ingest import NatsIngest
+from bascule.ingest.nats_supervisor import NatsSupervisor
 from bascule.kafka import ClientListener, ListenerLimits, NodeIdentity
-from bascule.metadata.codec import decode_cluster_id, encode_cluster_id
-from bascule.model import NodeInfo
+from bascule.model import NodeInfo, PartitionState
+from bascule.node.cluster import ClusterNode
+from bascule.node.cluster_id import load_cluster_id
 from bascule.node.status import NodeStatus
 from bascule.publish.headers import HashKey
+from bascule.publish.stream_subjects import StreamSubjects
+from bascule.replica.disk_reserve import DiskReserve, hold_reserve
 from bascule.replica.internal_publisher import InternalPublisher
 from bascule.replica.log_syncer import LogSyncer
 from bascule.replica.log_writer import LogWriter
@@ -34,17 +47,26 @@ from bascule.replica.maintenance.checkpoints import checkpoint_periodically, ver
 from bascule.replica.maintenance.cleaner import Cleaner, CleanerLimits
 from bascule.replica.maintenance.retention import Retention
 from bascule.replica.opening import PartitionOpener
+from bascule.replica.partition import Partition
 from bascule.replica.partitions import Partitions
-from bascule.storage.checkpoint import replace_file
+from bascule.version import __version__
 from bascule.wire.offsets import OFFSETS_STREAM
 
 log = logging.getLogger("bascule.node")
 
+OFFSETS_REPLICAS: Final = 3
+"""Of `_offsets`, in a cluster of so many nodes."""
+NODES_RETRY_SECONDS: Final = 0.2
 
-async def serve(config: Config, *, on_ready: Callable[[NodeInfo], None]) -> None:
-    """Run one node until SIGTERM or SIGINT; then drain, sync, close and return.
+
+async def serve(
+    config: Config, *, on_ready: Callable[[NodeInfo], None], new_cluster_id: bool = False
+) -> None:
+    """Run one node until SIGTERM or SIGINT, or until its embedded NATS server fails for good; then
+    drain, sync, close and return, or raise Broken.
 
     `on_ready` is called once every listener is open and every stream is subscribed.
+    `new_cluster_id` replaces a cluster id that is missing or damaged.
 
     Raises: DataDirectoryInUse, ConfigError, CorruptData, NatsRefused, Broken, OSError.
     """
@@ -54,46 +76,81 @@ async def serve(config: Config, *, on_ready: Callable[[NodeInfo], None]) -> None
         loop.add_signal_handler(number, stop.set)
     _raise_open_files_limit()
     data = _data_directory(config)
-    with DirectoryLock(str(data)):
-        node = Node(config, data)
+    with _lock(data, config):
+        node = Node(config, data, new_cluster_id=new_cluster_id)
         try:
-            await node.start()
-            on_ready(node.status.node_info())
-            await stop.wait()
+            if await _started(node, stop):
+                on_ready(node.status.node_info())
+                await node.run_until(stop)
             log.info("stopping")
         finally:
             await node.close()
     log.info("stopped")
 
 
+async def _started(node: Node, stop: asyncio.Event) -> bool:
+    """Start the node; False if `stop` was set before that was done. Raises: as `serve`."""
+    starting = asyncio.create_task(node.start())
+    stopping = asyncio.create_task(stop.wait())
+    await asyncio.wait({starting, stopping}, return_when=asyncio.FIRST_COMPLETED)
+    stopping.cancel()
+    if not starting.done():
+        # A node of a cluster may wait for others as long as there are too few of them.
+        starting.cancel()
+        await asyncio.wait({starting})
+        if starting.cancelled():
+            return False
+    starting.result()
+    return True
+
+
 class Node:
     """The parts of a node. `close` also works after a failed or partial `start`."""
 
-    def __init__(self, config: Config, data: Path) -> None:
+    def __init__(self, config: Config, data: Path, *, new_cluster_id: bool = False) -> None:
         self._config = config
+        self._new_cluster_id = new_cluster_id
         self._data = data
         self._clock = RealClock()
         self._random = RealRandom()
         self._files = RealFiles()
         self._hash_key = HashKey(self._random.bytes(16))
-        self._partitions = Partitions()
+        self._partitions = Partitions(StreamSubjects(self._hash_key))
         self._syncer = LogSyncer(clock=self._clock)
-        self._writer = LogWriter(self._syncer)
+        self._reserve = DiskReserve(
+            self._files,
+            str(data),
+            self._random,
+            size_bytes=config.limits.disk_reserve_bytes,
+        )
+        self._writer = LogWriter(self._syncer, self._reserve)
         directories = StreamDirectories(self._files, str(data))
+        self._cluster: ClusterNode | None = None
         self._reconciler = Reconciler(
             self._partitions,
-            opener=PartitionOpener(self._files, self._clock, self._hash_key, self._partitions),
+            opener=PartitionOpener(
+                self._files,
+                self._clock,
+                self._hash_key,
+                self._partitions,
+                waits_for_role=bool(config.cluster.peers),
+            ),
             directories=directories,
+            held=HeldPartitions(self._files, str(data)),
             writer=self._writer,
             syncer=self._syncer,
+            node_id=config.node_id,
+            set_role=self._set_role,
         )
-        self._controller = Controller(
+        self._alone = Controller(
             self._partitions,
             self._reconciler,
             store=ImageStore(self._files, str(data)),
             directories=directories,
+            reserve=self._reserve,
             clock=self._clock,
             random=self._random,
+            node_id=config.node_id,
         )
         self.status = NodeStatus(
             config,
@@ -101,31 +158,101 @@ class Node:
             files=self._files,
             clock=self._clock,
             partitions=self._partitions,
-            controller=self._controller,
+            controller=self._alone,
         )
         self._nats: EmbeddedNats | None = None
         self._ingest: NatsIngest | None = None
         self._offsets: CommittedOffsetStore | None = None
+        self._announcer: Announcer | None = None
         self._client_listener: ClientListener | None = None
         self._http_listener: HttpListener | None = None
         self._cleaner: Cleaner | None = None
         self._tasks: list[asyncio.Task[None]] = []
+        self._supervision: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         """Open the logs, connect to NATS, then open the listeners. Raises: as `serve`."""
         self._partitions.bind(asyncio.get_running_loop())
-        self.status.cluster_id = await asyncio.to_thread(self._load_cluster_id)
-        await self._controller.open()
+        self.status.cluster_id = await asyncio.to_thread(
+            load_cluster_id,
+            self._files,
+            str(self._data),
+            self._random,
+            draw_new=self._new_cluster_id,
+        )
+        await asyncio.to_thread(self._reserve.hold)
+        self._writer.start(self._send_acks)
+        self._syncer.start(self._send_acks)
+        if self._config.cluster.peers:
+            self._cluster = self._make_cluster()
+            await self._cluster.start()
+            self.status.cluster_id = self._cluster.controller.image.cluster_id
+        else:
+            await self._alone.open()
         if self._config.nats.embedded:
             self._nats = await self._start_nats()
-        self._ingest = await self._start_ingest()
+        await self._start_ingest()
+        assert self._ingest is not None
         raise_max_payload = None if self._nats is None else self._nats.raise_max_payload
         await self._controller.attach(self._ingest, raise_max_payload)
         self._offsets = self.status.offsets = await self._open_offsets()
-        self._controller.attach_offsets(self._offsets)
+        self._alone.attach_offsets(self._offsets)
+        if self._nats is not None:
+            # Not before the subscriptions stand: reconnecting clients send what they have kept.
+            await self._nats.open()
+        await self._start_announcer(self._ingest)
         await self._open_listeners(self._offsets)
+        if self._cluster is not None:
+            await self._cluster.announce(self.status.node_info(), self._nats)
         self._start_maintenance(self._offsets)
         self.status.ready = True
+        if self._nats is not None:
+            supervisor = self.status.nats_supervisor = NatsSupervisor(
+                self._nats, subscribed=self._ingest.subscribed, clock=self._clock
+            )
+            self._supervision = asyncio.create_task(supervisor.run())
+
+    @property
+    def _controller(self) -> Controller | ClusterController:
+        return self._alone if self._cluster is None else self._cluster.controller
+
+    def _make_cluster(self) -> ClusterNode:
+        cluster = ClusterNode(
+            self._config,
+            self._data,
+            self._partitions,
+            self._reconciler,
+            writer=self._writer,
+            syncer=self._syncer,
+            files=self._files,
+            reserve=self._reserve,
+            clock=self._clock,
+            dice=self._random,
+            send=self._send_acks,
+        )
+        self.status.controller = cluster.controller
+        self.status.replication_statistics = cluster.statistics
+        return cluster
+
+    def _set_role(self, partition: Partition, state: PartitionState) -> Future[None]:
+        assert self._cluster is not None
+        return self._cluster.replicator.set_role(partition, state)
+
+    def _send_acks(self, operations: bytes) -> None:
+        """Send NATS operations; called by the log writer and the sync threads."""
+        if self._ingest is not None:
+            self._ingest.publish(operations)
+
+    async def run_until(self, stop: asyncio.Event) -> None:
+        """Return once `stop` is set. Raises: Broken if the embedded NATS server fails for good."""
+        stopping = asyncio.create_task(stop.wait())
+        watched: set[asyncio.Task[Any]] = {stopping}
+        if self._supervision is not None:
+            watched.add(self._supervision)
+        await asyncio.wait(watched, return_when=asyncio.FIRST_COMPLETED)
+        stopping.cancel()
+        if self._supervision is not None and self._supervision.done():
+            self._supervision.result()
 
     async def close(self) -> None:
         """Drain: store and acknowledge everything delivered, then close the listeners."""
@@ -133,11 +260,20 @@ class Node:
         self.status.closing = True
         for task in self._tasks:
             task.cancel()
+        if self._supervision is not None:
+            self._supervision.cancel()
         if self._cleaner is not None:
             await self._cleaner.close()
+        if self._announcer is not None:
+            self._announcer.stop()
         if self._ingest is not None:
             await self._ingest.drain()
             await self._drain_logs(self._ingest)
+            if self._nats is not None:
+                # Before the listeners, which may wait for their clients: from here on publishers
+                # keep their messages, instead of sending them to a server without subscriptions.
+                await self._ingest.close()
+                await self._nats.stop()
         if self._client_listener is not None:
             await self._client_listener.close()
         if self._http_listener is not None:
@@ -146,6 +282,8 @@ class Node:
             await self._offsets.close()
         if self._ingest is not None:
             await self._ingest.close()
+        if self._cluster is not None:
+            await self._cluster.close()
         await asyncio.to_thread(self._reconciler.close)
         if self._nats is not None:
             await self._nats.stop()
@@ -162,7 +300,7 @@ class Node:
         await ingest.flush()
 
     async def _start_nats(self) -> EmbeddedNats:
-        config = self._config
+        config, alone = self._config, self._cluster is None
         nats = EmbeddedNats(
             self._data / "nats",
             host=config.nats.host,
@@ -170,6 +308,9 @@ class Node:
             payload_bytes_max=max(
                 config.streams.message_bytes_max, self._controller.message_bytes_max
             ),
+            token=self._random.bytes(16).hex(),
+            name="bascule-embedded" if alone else f"bascule-{config.node_id}",
+            cluster="" if alone else config.cluster.name,
         )
         self.status.urls = [await nats.start()]
         return nats
@@ -177,33 +318,73 @@ class Node:
     async def _start_ingest(self) -> NatsIngest:
         ingest = NatsIngest(
             self._config,
-            self.status.urls,
+            self.status.urls if self._nats is None else [self._nats.private_url],
             append=self._writer.append,
             clock=self._clock,
             random=self._random,
             hash_key=self._hash_key,
             version=__version__,
         )
-        self._writer.start(ingest.publish)
-        self._syncer.start(ingest.publish)
-        self.status.ingest = ingest
-        await ingest.start()
+        self._ingest = self.status.ingest = ingest
+        await ingest.start(wait_for_place=self._nats is not None)
         return ingest
+
+    async def _start_announcer(self, ingest: NatsIngest) -> None:
+        """Announce this node's streams to other nodes on the same NATS, unless that is off."""
+        if not self._config.nats.announce:
+            return
+        me = AnnouncingNode(
+            self.status.cluster_id,
+            self._config.node_id,
+            run=self._random.bytes(8).hex(),
+            interval_ms=self._config.nats.announce_interval_ms,
+        )
+        self._announcer = self.status.announcer = Announcer(me, ingest, self._clock)
+        self._controller.attach_announcer(self._announcer)
+        await self._announcer.start()
 
     async def _open_offsets(self) -> CommittedOffsetStore:
         """Create the stream `_offsets` if it does not exist, and start reading it."""
-        if self._partitions.stream(OFFSETS_STREAM) is None:
-            try:
-                await self._controller.create_stream(OFFSETS_STREAM, OFFSETS_CONFIG, internal=True)
-            except (BasculeError, OSError) as error:
-                log.error(
-                    "no stream for committed offsets; the other streams serve",
-                    extra={"stream": OFFSETS_STREAM, "error": str(error)},
-                )
         publisher = InternalPublisher(self._partitions, self._writer.append)
         offsets = CommittedOffsetStore(self._partitions, publisher, self._clock)
-        offsets.start()
+        if self._partitions.stream(OFFSETS_STREAM) is not None:
+            offsets.start()
+        elif self._cluster is not None:
+            # It waits for as many nodes as it has replicas; the other streams do not.
+            waiting = self._start_offsets_when_created(offsets, self._cluster)
+            self._tasks.append(asyncio.create_task(waiting))
+        else:
+            try:
+                await self._alone.create_stream(OFFSETS_STREAM, OFFSETS_CONFIG, internal=True)
+            except (BasculeError, OSError) as error:
+                self._log_no_offsets(error)
+            offsets.start()
         return offsets
+
+    async def _start_offsets_when_created(
+        self, offsets: CommittedOffsetStore, cluster: ClusterNode
+    ) -> None:
+        """Create the stream `_offsets` once there are nodes for it, unless another node has."""
+        replicas = min(OFFSETS_REPLICAS, len(self._config.cluster.peers))
+        config = replace(OFFSETS_CONFIG, replicas=replicas)
+        is_logged = False
+        while True:
+            try:
+                await cluster.controller.create_stream(OFFSETS_STREAM, config, internal=True)
+                break
+            except (BasculeError, OSError) as error:
+                if not is_logged and not isinstance(error, NotEnoughNodes):
+                    self._log_no_offsets(error)
+                    is_logged = True
+            await asyncio.sleep(NODES_RETRY_SECONDS)
+        await cluster.controller.wait_followed()
+        offsets.start()
+
+    def _log_no_offsets(self, error: Exception) -> None:
+        log.error(
+            "no stream for committed offsets; the other streams serve",
+            extra={"stream": OFFSETS_STREAM, "error": str(error)},
+        )
 
     async def _open_listeners(self, offsets: CommittedOffsetStore) -> None:
         config, limits = self._config, self._config.limits
@@ -223,11 +404,13 @@ class Node:
                 drain_ms_max=limits.drain_ms_max,
             ),
             advertised=_host_and_port(config.client.advertised),
+            cluster=None if self._cluster is None else self._cluster.controller.views,
         )
         self.status.client_statistics = self._client_listener.statistics
         self.status.client_address = await _bind(
             "client listener",
-            config.client.port,
+            "client",
+            config,
             self._client_listener.start(config.client.host, config.client.port),
         )
         app = create_app(
@@ -243,13 +426,15 @@ class Node:
             statistics=self.status.http_statistics,
             limits=HttpLimits(
                 connections_max=limits.http_connections_max,
+                head_ms_max=limits.http_head_ms_max,
                 request_ms_max=limits.request_ms_max,
                 write_stall_ms_max=limits.write_stall_ms_max,
             ),
         )
         self.status.http_address = await _bind(
             "HTTP listener",
-            config.http.port,
+            "http",
+            config,
             self._http_listener.start(config.http.host, config.http.port),
         )
 
@@ -260,6 +445,7 @@ class Node:
             clock=self._clock,
             archived=offsets.committed,
             roll=self._writer.roll,
+            reserve=self._reserve,
         )
         self._cleaner = Cleaner(
             self._partitions,
@@ -273,46 +459,81 @@ class Node:
             checkpoint=lambda partition: self._syncer.request(partition, checkpoint=True),
         )
         self.status.retention, self.status.compaction = retention.counts, self._cleaner.counts
-        self._tasks = [
-            asyncio.create_task(self._controller.run()),
+        self._tasks += [
+            *([asyncio.create_task(self._alone.run())] if self._cluster is None else []),
+            asyncio.create_task(hold_reserve(self._reserve)),
             asyncio.create_task(checkpoint_periodically(self._partitions, self._syncer)),
             asyncio.create_task(retention.run()),
             asyncio.create_task(self._cleaner.run()),
             asyncio.create_task(verify_all(self._partitions, self._syncer)),
         ]
-
-    def _load_cluster_id(self) -> str:
-        """The cluster id, which is generated at the first start on this data directory."""
-        path = str(self._data / "node.json")
-        if not self._files.exists(path):
-            cluster_id = self._random.bytes(12).hex()
-            replace_file(self._files, path, encode_cluster_id(cluster_id))
-            return cluster_id
-        return decode_cluster_id(self._files.read_bytes(path), path)
+        if self._announcer is not None:
+            self._tasks.append(asyncio.create_task(self._announcer.run()))
 
 
 def _data_directory(config: Config) -> Path:
+    """The data directory, which is created if it does not exist. Raises: ConfigError."""
+    if not config.data:
+        origin = config.origins["data"]
+        raise ConfigError(f"{origin} is empty: name a directory, such as {KEYS['data'].default}")
     data = Path(config.data).absolute()
-    data.mkdir(parents=True, exist_ok=True)
+    try:
+        data.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise _unusable(data, config, error) from error
     return data
 
 
-async def _bind(listener: str, port: int, starting: Awaitable[tuple[str, int]]) -> tuple[str, int]:
+def _lock(data: Path, config: Config) -> DirectoryLock:
+    """Raises: ConfigError if no file can be written to the directory; DataDirectoryInUse."""
+    try:
+        return DirectoryLock(str(data))
+    except OSError as error:
+        raise _unusable(data, config, error) from error
+
+
+def _unusable(data: Path, config: Config, error: OSError) -> ConfigError:
+    # mkdir says that a file "exists"; opening below it, that it is not a directory.
+    is_file = isinstance(error, FileExistsError | NotADirectoryError)
+    why = "it, or a part of its path, is a file" if is_file else _reason(error)
+    origin = config.origins.get("data", "the default")
+    return ConfigError(
+        f"data directory {data} ({origin}) cannot be used: {why}; "
+        "name a directory that this user may write to with --data DIR"
+    )
+
+
+async def _bind(
+    listener: str, section: str, config: Config, starting: Awaitable[tuple[str, int]]
+) -> tuple[str, int]:
+    """Start a listener. Raises: ConfigError that names the option for another address."""
+    host, port = getattr(config, section).host, getattr(config, section).port
     try:
         return await starting
     except OSError as error:
+        where = f"{host} port {port}"
+        why = _reason(error)
         raise ConfigError(
-            f"the {listener} cannot listen on port {port}: {error.strerror}; "
-            "choose another port, or 0 for a free one"
+            f"the {listener} cannot listen on {where}: {why}; {listen_advice(section, why)}"
         ) from error
 
 
+def _reason(error: OSError) -> str:
+    """The system's text, without what asyncio and the socket module add to it."""
+    if isinstance(error, socket.gaierror) or error.errno is None:
+        return str(error.strerror or error).lower()
+    return os.strerror(error.errno).lower()
+
+
 def _host_and_port(text: str) -> tuple[str, int] | None:
+    """Raises: ConfigError."""
     if not text:
         return None
     host, _, port = text.rpartition(":")
-    if not host or not port.isdigit():
-        raise ConfigError(f"client.advertised is {text!r}, expected host:port")
+    if not host or not (port.isascii() and port.isdigit()) or not 0 < int(port) <= PORT_MAX:
+        raise ConfigError(
+            f"client.advertised is {text!r}, expected host:port with a port from 1 to {PORT_MAX}"
+        )
     return host, int(port)
 
 

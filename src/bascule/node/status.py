@@ -6,8 +6,9 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from bascule import __version__
 from bascule.config import Config
+from bascule.controller.announcer import Announcer
+from bascule.controller.cluster.controller import ClusterController
 from bascule.controller.controller import Controller
 from bascule.groups import CommittedOffsetStore
 from bascule.host.api import Clock
@@ -17,11 +18,19 @@ from bascule.http import health
 from bascule.http.metrics.http_statistics import HttpStatistics
 from bascule.http.metrics.statistics import counter_values, disk_statistics, stream_statistics
 from bascule.ingest.nats_ingest import NatsIngest
+from bascule.ingest.nats_supervisor import NatsSupervisor
 from bascule.kafka import ListenerStatistics
-from bascule.model import NodeInfo, PartHealth
+from bascule.model import (
+    ClusterInfo,
+    DuplicateStream,
+    NodeInfo,
+    NodeRegistration,
+    PartHealth,
+)
 from bascule.replica.maintenance.cleaner import CompactionCounts
 from bascule.replica.maintenance.retention import RetentionCounts
 from bascule.replica.partitions import Partitions
+from bascule.version import __version__
 from bascule.wire.nats import without_credentials
 
 
@@ -36,14 +45,14 @@ class NodeStatus:
         files: RealFiles,
         clock: Clock,
         partitions: Partitions,
-        controller: Controller,
+        controller: Controller | ClusterController,
     ) -> None:
         self._config = config
         self._data = data
         self._files = files
         self._clock = clock
         self._partitions = partitions
-        self._controller = controller
+        self.controller = controller
         self._started_ns = clock.monotonic_ns()
         self.cluster_id = ""
         self.urls = list(config.nats.urls)
@@ -53,7 +62,13 @@ class NodeStatus:
         self.ready = False
         self.closing = False
         self.ingest: NatsIngest | None = None
+        self.nats_supervisor: NatsSupervisor | None = None
+        """Where the NATS server is embedded."""
         self.offsets: CommittedOffsetStore | None = None
+        self.announcer: Announcer | None = None
+        """Where announcements are exchanged."""
+        self.replication_statistics: Callable[[], dict[str, Any]] | None = None
+        """In a cluster."""
         self.client_statistics: Callable[[], ListenerStatistics] | None = None
         self.http_statistics = HttpStatistics()
         self.retention: RetentionCounts | None = None
@@ -75,12 +90,63 @@ class NodeStatus:
             client="{}:{}".format(*self.client_address),
             http=f"http://{host}:{port}",
             uptime_ms=(self._clock.monotonic_ns() - self._started_ns) // 1_000_000,
-            ready=self.ready and connected,
+            ready=self.ready and connected and not self._conflicts(),
+            bootstrap=",".join(self._bootstrap()),
+        )
+
+    def _bootstrap(self) -> list[str]:
+        found = ["{}:{}".format(*self.client_address)]
+        if isinstance(self.controller, ClusterController):
+            node_id = self._config.node_id
+            found += [n.client for n in self.controller.views.nodes() if n.node_id != node_id]
+        return found
+
+    def _cluster_health(self) -> tuple[PartHealth, ...]:
+        if not isinstance(self.controller, ClusterController):
+            return ()
+        return (
+            health.cluster_health(
+                self.controller.views.cluster_info(),
+                node_id=self._config.node_id,
+                is_suspended=self.controller.is_suspended,
+            ),
+        )
+
+    def cluster_info(self) -> ClusterInfo:
+        """The cluster; a node alone is one, too."""
+        if isinstance(self.controller, ClusterController):
+            return self.controller.views.cluster_info()
+        node = self.node_info()
+        alone = NodeRegistration(
+            node_id=node.node_id,
+            incarnation=0,
+            peer="",
+            client=node.client,
+            http=node.http,
+            version=node.version,
+        )
+        return ClusterInfo(
+            name=self._config.cluster.name,
+            controller=node.node_id,
+            term=0,
+            index=0,
+            nodes=(alone,),
+            partitions=sum(map(len, self._partitions.streams().values())),
+            leaderless=(),
+            under_min_isr=(),
+            under_replicated=(),
         )
 
     def liveness(self) -> tuple[PartHealth, ...]:
         serving = self.ready and not self.closing
-        return (health.threads_health(),) if serving else ()
+        supervisor = self.nats_supervisor
+        nats_server = supervisor and health.nats_server_health(
+            failure=supervisor.failure, has_given_up=supervisor.has_given_up
+        )
+        return (
+            *((health.threads_health(),) if serving else ()),
+            *((nats_server,) if nats_server else ()),
+        )
 
     def readiness(self) -> tuple[PartHealth, ...]:
         connected = self.ingest is not None and self.ingest.connected
@@ -95,10 +161,19 @@ class NodeStatus:
                 refusals={} if self.ingest is None else self.ingest.refusals(),
             ),
             *self.liveness(),
-            health.controller_health(self._controller.pending_steps()),
+            health.controller_health(self.controller.pending_steps()),
+            *self._cluster_health(),
             health.partitions_health(every),
+            *((self._streams_health(),) if self.announcer is not None else ()),
             health.disk_health(free_bytes=free_bytes, total_bytes=total_bytes),
         )
+
+    def _conflicts(self) -> Mapping[str, list[DuplicateStream]]:
+        return {} if self.announcer is None else self.announcer.conflicts()
+
+    def _streams_health(self) -> PartHealth:
+        refusal = None if self.announcer is None else self.announcer.refusal
+        return health.streams_health(self._conflicts(), cluster_id=self.cluster_id, refusal=refusal)
 
     def statistics(self) -> dict[str, Any]:
         streams = self._partitions.streams()
@@ -106,12 +181,15 @@ class NodeStatus:
         client = None if self.client_statistics is None else self.client_statistics()
         return {
             **({} if self.ingest is None else self.ingest.statistics()),
+            "nats_server": _counters(self.nats_supervisor and self.nats_supervisor.counts),
+            **({} if self.replication_statistics is None else self.replication_statistics()),
             "stream": stream_statistics(streams, now_ns=self._clock.monotonic_ns()),
             "client_listener": _counters(client),
             "http_listener": counter_values(self.http_statistics),
             "offsets": _counters(None if self.offsets is None else self.offsets.counts),
             "retention": _counters(self.retention),
             "compaction": _counters(self.compaction),
+            "announcements": self.announcer.statistics(streams) if self.announcer else {},
             "disk": disk_statistics(streams, free_bytes=free_bytes, total_bytes=total_bytes),
         }
 

@@ -76,6 +76,11 @@ METRIC_FAMILIES: Final[Mapping[str, MetricFamily]] = {
     "nats.moves": MetricFamily(
         "nats_moves", "Times the node moved from a NATS server in lame duck mode to another server."
     ),
+    "nats.unsubscribed_ns": MetricFamily(
+        "nats_unsubscribed_seconds",
+        "Time between the loss of a NATS connection and the next one with all subscriptions.",
+        scale=NANOSECONDS,
+    ),
     "nats.connect_failures": MetricFamily(
         "nats_connect_failures", "Failed attempts to reconnect to a NATS server."
     ),
@@ -104,7 +109,34 @@ METRIC_FAMILIES: Final[Mapping[str, MetricFamily]] = {
         counter=False,
         label="stream",
     ),
+    "announcements.sent": MetricFamily(
+        "announcements_sent", "Announcements sent to other nodes on the same NATS."
+    ),
+    "announcements.received": MetricFamily(
+        "announcements_received", "Announcements received, of nodes of any cluster."
+    ),
+    "announcements.refused": MetricFamily(
+        "announcements_refused", "Announcements that were ignored, by reason.", label="reason"
+    ),
+    "announcements.left_out": _gauge(
+        "announcements_left_out_streams", "Streams too large for an announcement."
+    ),
+    "announcements.nodes": _gauge(
+        "announced_nodes", "Nodes of other clusters that announce themselves on the same NATS."
+    ),
+    "announcements.conflict": _gauge(
+        "stream_conflict",
+        "Whether another cluster on the same NATS has the stream, too, and that is not expected: "
+        "1 or 0.",
+        label="stream",
+    ),
     "nats.connected": _gauge("nats_connected", "Whether a NATS server is connected: 1 or 0."),
+    "nats_server.ends": MetricFamily(
+        "nats_server_ends", "Times the embedded nats-server ended although it was not stopped."
+    ),
+    "nats_server.restarts": MetricFamily(
+        "nats_server_restarts", "Times the embedded nats-server was started again after it ended."
+    ),
     "ingest.messages": MetricFamily("ingest_messages", "Messages received from NATS for a stream."),
     "ingest.batches": MetricFamily(
         "ingest_batches", "Record batches built from received messages."
@@ -171,9 +203,10 @@ METRIC_FAMILIES: Final[Mapping[str, MetricFamily]] = {
     ),
     "stream.refused": MetricFamily(
         "stream_refused_messages",
-        "Messages not stored, by reason: too_large, closed (paused or read-only), limit (rate, or "
-        "full with discard = new), expectation, headers (a header that cannot be satisfied), "
-        "not_stored (the append failed). Publishers that asked for an ack got an error.",
+        "Messages that got no ack, by reason: too_large, closed (paused or read-only), limit "
+        "(rate, or full with discard = new), expectation, headers (a header that cannot be "
+        "satisfied), not_stored (the append failed), indeterminate (the disk failed after the "
+        "append: they may be stored). Publishers that asked for an ack got an error.",
         label=(*PARTITION, "reason"),
     ),
     "stream.duplicates": MetricFamily(
@@ -185,6 +218,32 @@ METRIC_FAMILIES: Final[Mapping[str, MetricFamily]] = {
         "stream_message_ids_dropped_early",
         "Message ids dropped before the end of the dedupe window because of dedupe_messages_max.",
         label=PARTITION,
+    ),
+    "stream.records_dropped": MetricFamily(
+        "stream_dropped_messages",
+        "Messages that came, or waited for their ack, while this node does not lead the partition. "
+        "They got no answer: the leader may have stored them.",
+        label=PARTITION,
+    ),
+    "stream.replicated_bytes": MetricFamily(
+        "stream_replicated_bytes",
+        "Bytes of record batches copied from the leader.",
+        label=PARTITION,
+    ),
+    "stream.under_replicated": _gauge(
+        "stream_under_replicated",
+        "Whether replicas of a partition that this node leads are not in sync: 1 or 0.",
+        label=PARTITION,
+    ),
+    "stream.in_sync_replicas": _gauge(
+        "stream_in_sync_replicas",
+        "Replicas in sync of a partition that this node leads, itself included.",
+        label=PARTITION,
+    ),
+    "stream.replica_lag": _gauge(
+        "stream_replica_lag_records",
+        "Offsets by which a follower is behind this leader, as far as the leader knows.",
+        label=(*PARTITION, "node"),
     ),
     "stream.disk_errors": MetricFamily(
         "stream_disk_errors", "Appends and syncs that failed with an I/O error.", label=PARTITION
@@ -260,6 +319,9 @@ METRIC_FAMILIES: Final[Mapping[str, MetricFamily]] = {
     "client_listener.protocol_errors": MetricFamily(
         "client_protocol_errors", "Client connections closed because of a protocol error."
     ),
+    "client_listener.trailing_bytes": MetricFamily(
+        "client_trailing_bytes", "Bytes behind client requests, which are ignored."
+    ),
     "client_listener.handler_errors": MetricFamily(
         "client_handler_errors", "Requests that failed with an internal error."
     ),
@@ -283,6 +345,36 @@ METRIC_FAMILIES: Final[Mapping[str, MetricFamily]] = {
     "client_listener.cold_reads": MetricFamily(
         "client_cold_reads", "File ranges that a thread had to read into the page cache first."
     ),
+    "replica_fetch.requests": MetricFamily(
+        "replica_fetch_requests", "Fetch requests of followers answered."
+    ),
+    "replica_fetch.reports": MetricFamily(
+        "replica_fetch_reports", "Partitions named in fetch requests of followers."
+    ),
+    "replica_fetch.bytes": MetricFamily(
+        "replica_fetch_sent_bytes", "Bytes of record batches sent to followers."
+    ),
+    "replica_fetch.truncations": MetricFamily(
+        "replica_fetch_truncations", "Times a follower was told to truncate a diverging log."
+    ),
+    "replica_fetch.stale": MetricFamily(
+        "replica_fetch_stale_reports",
+        "Partitions refused to an older process of a follower's node.",
+    ),
+    "fetcher.requests": MetricFamily(
+        "fetcher_requests", "Fetch requests sent to a leader, by its node.", label="leader"
+    ),
+    "fetcher.bytes": MetricFamily(
+        "fetcher_received_bytes", "Bytes of fetch responses of a leader.", label="leader"
+    ),
+    "fetcher.connects": MetricFamily(
+        "fetcher_connects", "Connections made to a leader.", label="leader"
+    ),
+    "fetcher.failures": MetricFamily(
+        "fetcher_failures",
+        "Connections to a leader that failed or could not be made.",
+        label="leader",
+    ),
     "http_listener.connections": _gauge("http_connections", "HTTP connections open now."),
     "http_listener.connections_accepted": MetricFamily(
         "http_connections_accepted", "HTTP connections accepted."
@@ -290,6 +382,11 @@ METRIC_FAMILIES: Final[Mapping[str, MetricFamily]] = {
     "http_listener.connections_refused": MetricFamily(
         "http_connections_refused",
         "HTTP connections refused because of limits.http_connections_max.",
+    ),
+    "http_listener.connections_displaced": MetricFamily(
+        "http_connections_displaced",
+        "HTTP connections closed while waiting for a request, in favour of a new one, at "
+        "limits.http_connections_max.",
     ),
     "http_listener.connections_expired": MetricFamily(
         "http_connections_expired", "HTTP connections closed because of a timeout."

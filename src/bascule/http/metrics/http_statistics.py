@@ -30,6 +30,8 @@ class HttpStatistics:
     connections_accepted: int = 0
     connections_refused: int = 0
     """Closed at once because of `HttpLimits.connections_max`."""
+    connections_displaced: int = 0
+    """Closed while waiting, in favour of a new connection, at `HttpLimits.connections_max`."""
     connections_expired: int = 0
     """Closed because of an incomplete request or an unread response."""
     protocol_errors: int = 0

@@ -12,14 +12,16 @@ from operator import attrgetter
 from typing import Any, Final
 
 from bascule.publish.preconditions import PreconditionCounts
+from bascule.replica.metrics import FetcherCounts, PartitionCounts, ReplicaFetchCounts
 from bascule.replica.metrics.histogram import SECONDS, Histogram
-from bascule.replica.partition import Partition, PartitionCounts
+from bascule.replica.partition import Partition
 
 Streams = Mapping[str, tuple[Partition, ...]]
 
 REFUSALS: Final[Mapping[str, str]] = {
     "messages_refused": "too_large",
     "records_not_stored": "not_stored",
+    "records_indeterminate": "indeterminate",
     "preconditions.closed_refused": "closed",
     "preconditions.limit_refused": "limit",
     "preconditions.expectations_failed": "expectation",
@@ -65,6 +67,9 @@ def stream_statistics(streams: Streams, *, now_ns: int) -> LazyMapping:
 
     readers: dict[str, Callable[[Partition], Any]] = {
         "refused": _refused,
+        "under_replicated": _under_replicated,
+        "in_sync_replicas": _in_sync_replicas,
+        "replica_lag": _replica_lag,
         "unsynced_bytes": lambda p: p.counts.bytes - p.metrics.synced_bytes,
         "sync_lag_ns": lambda p: p.metrics.sync_lag_ns(now_ns),
     }
@@ -86,6 +91,39 @@ def _refused(partition: Partition) -> dict[str, int]:
         )
         for path, reason in REFUSALS.items()
     }
+
+
+def _under_replicated(partition: Partition) -> int | dict[str, int]:
+    """Nothing where this node does not lead, as in the next two."""
+    state = partition.state
+    if state is None or not partition.is_leader:
+        return {}
+    return int(len(state.isr) < len(state.replicas))
+
+
+def _in_sync_replicas(partition: Partition) -> int | dict[str, int]:
+    state = partition.state
+    return {} if state is None or not partition.is_leader else len(state.isr)
+
+
+def _replica_lag(partition: Partition) -> dict[int, int]:
+    """Node -> offsets that it is behind."""
+    replication = partition.commitment.replication
+    if replication is None:
+        return {}
+    followers = [n for n in replication.state.replicas if n != replication.node_id]
+    return {node: replication.lag(node) for node in followers}
+
+
+def replication_statistics(
+    fetches: ReplicaFetchCounts, fetchers: Mapping[int, FetcherCounts]
+) -> dict[str, Any]:
+    """What followers fetch from this node, and what this node fetches, by the leader's node."""
+    by_leader: dict[str, dict[int, int]] = {item.name: {} for item in fields(FetcherCounts)}
+    for leader, counts in fetchers.items():
+        for name, value in counter_values(counts).items():
+            by_leader[name][leader] = value
+    return {"replica_fetch": counter_values(fetches), "fetcher": by_leader}
 
 
 def disk_statistics(streams: Streams, *, free_bytes: int, total_bytes: int) -> LazyMapping:

@@ -1,0 +1,230 @@
+"""What a node of a cluster has beyond a node alone: the peer listener, Raft, and its controller."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+from bascule.config import Config
+from bascule.config.sections import PORT_MAX
+from bascule.controller.cluster.controller import ClusterController
+from bascule.controller.cluster.isr_keeper import IsrKeeper
+from bascule.controller.cluster.metadata_group import MetadataGroup
+from bascule.controller.reconciler import Reconciler
+from bascule.errors import Broken, ConfigError
+from bascule.host.api import Clock, Files, Random
+from bascule.http.metrics.statistics import replication_statistics
+from bascule.ingest.embedded_nats import EmbeddedNats
+from bascule.model import NodeInfo, NodeRegistration
+from bascule.node.founding import FOUNDING, Founding
+from bascule.peer.listener import PeerListener, PeerSession
+from bascule.peer.replica_fetch import ReplicaFetchHandler
+from bascule.peer_client import PeerClient
+from bascule.raft_driver.driver import DriverSettings, RaftDriver
+from bascule.replica.disk_reserve import DiskReserve
+from bascule.replica.follower import Replicator
+from bascule.replica.follower.fetcher import PeerIdentity
+from bascule.replica.log_syncer import LogSyncer
+from bascule.replica.log_writer import LogWriter
+from bascule.replica.partitions import Partitions
+from bascule.version import __version__
+from bascule.wire.messages.peer.control import ControlRequest, ControlResponse
+from bascule.wire.messages.peer.replica_fetch import ReplicaFetchRequest
+
+log = logging.getLogger("bascule.node")
+
+RAFT_DIRECTORY: Final = "raft"
+REFUSED: Final = 1
+"""The error code of a control request that failed; the body says how."""
+
+
+class ClusterNode:
+    """The parts of one node that the cluster needs. Made on the event loop."""
+
+    def __init__(
+        self,
+        config: Config,
+        data: Path,
+        partitions: Partitions,
+        reconciler: Reconciler,
+        *,
+        files: Files,
+        writer: LogWriter,
+        syncer: LogSyncer,
+        reserve: DiskReserve,
+        clock: Clock,
+        dice: Random,
+        send: Callable[[bytes], None],
+    ) -> None:
+        """`send` takes NATS operations with acks. Raises: ConfigError."""
+        self._config = config
+        self._data = data
+        self._founders = founding_nodes(config)
+        self._founding = Founding(config.node_id, self._founders, files, str(data))
+        self._incarnation = int.from_bytes(dice.bytes(7), "big")
+        name = config.cluster.name
+        self._driver = RaftDriver(config.node_id, DriverSettings(cluster=name))
+        self.peers = PeerClient(config.node_id, name, node_epoch=self._node_epoch)
+        self._metadata = MetadataGroup(self._driver, self.peers, dice)
+        self.controller = ClusterController(
+            config.node_id,
+            name,
+            partitions,
+            reconciler,
+            self._metadata,
+            self.peers,
+            reserve=reserve,
+            clock=clock,
+            random=dice,
+            on_node=self._on_node,
+        )
+        self._replica_fetches = ReplicaFetchHandler(partitions, clock=clock, send_acks=send)
+        self.replicator = Replicator(
+            PeerIdentity(config.node_id, name, self._node_epoch),
+            writer=writer,
+            syncer=syncer,
+            send_acks=send,
+            on_leading=self._replica_fetches.watch,
+            lag_ms_max=config.cluster.replica_lag_ms_max,
+        )
+        self._isr_keeper = IsrKeeper(
+            config.node_id,
+            self._metadata,
+            node_epoch=self._node_epoch,
+            wanted=self._replica_fetches.wanted_isrs,
+            send=send,
+        )
+        self.listener = PeerListener(
+            node_id=config.node_id,
+            cluster=name,
+            node_epoch=self._node_epoch,
+            handlers={
+                ControlRequest: self._on_control,
+                ReplicaFetchRequest: self._replica_fetches.handle,
+            },
+            on_raft=self._driver.transport.adopt,
+        )
+        self._raft_runs = False
+        self._nats: EmbeddedNats | None = None
+        self._nodes_changed = asyncio.Event()
+        self._epoch = -1
+        """Of this process, as the replicator knows it."""
+        self._tasks: list[asyncio.Task[None]] = []
+        self.address = ("", 0)
+        """Of the peer listener."""
+
+    def statistics(self) -> dict[str, Any]:
+        """Counters of replication."""
+        return replication_statistics(self._replica_fetches.counts, self.replicator.counts())
+
+    async def start(self) -> None:
+        """Listen, join the metadata group, register, and open this node's partitions.
+
+        Raises: CorruptData, DataDirectoryInUse, ConfigError, OSError.
+        """
+        config = self._config
+        self.address = await self.listener.start(config.peer.host, config.peer.port)
+        for node, (host, port) in self._founders.items():
+            self.peers.set_peer(node, host, port)
+        await self._founding.take_part(self.peers)
+        await self._driver.start(
+            directory=str(self._data / RAFT_DIRECTORY),
+            peers=self._founders,
+        )
+        self._raft_runs = True
+        await self._metadata.open(voters=self._founders)
+        await self.controller.open(self.registration("", ""))
+        self._tasks.append(asyncio.create_task(self._isr_keeper.run()))
+
+    def registration(self, client: str, http: str) -> NodeRegistration:
+        """This process, as it registers; the addresses are empty until the listeners are open."""
+        host, port = self._founders[self._config.node_id]
+        return NodeRegistration(
+            node_id=self._config.node_id,
+            incarnation=self._incarnation,
+            peer=f"{host}:{port}",
+            client=client,
+            http=http,
+            rack=self._config.cluster.rack,
+            version=__version__,
+        )
+
+    async def announce(self, node: NodeInfo, nats: EmbeddedNats | None) -> None:
+        """Register the addresses of the listeners, and connect the NATS servers of all nodes."""
+        self._nats = nats
+        registration = self.registration(self._config.client.advertised or node.client, node.http)
+        route = "" if nats is None else nats.route
+        await self.controller.announce(replace(registration, nats_route=route))
+        self._tasks.append(asyncio.create_task(self._follow_routes()))
+
+    async def _follow_routes(self) -> None:
+        """Connect the embedded NATS server to those of the other nodes, as these come and go."""
+        while self._nats is not None:
+            self._nodes_changed.clear()
+            nodes = self.controller.image.nodes.values()
+            try:
+                await self._nats.set_routes([each.nats_route for each in nodes if each.nats_route])
+            except Broken as error:
+                log.warning("nats-server routes not set", extra={"error": str(error)})
+            await self._nodes_changed.wait()
+
+    async def close(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await self.controller.close()
+        self._replica_fetches.close()
+        await self.listener.close()
+        await asyncio.to_thread(self.replicator.close)
+        self.peers.close()
+        if self._raft_runs:
+            await self._driver.stop()
+
+    def _node_epoch(self) -> int:
+        return self.controller.node_epoch
+
+    def _on_node(self, node: NodeRegistration) -> None:
+        host, _, port = node.peer.rpartition(":")
+        self.peers.set_peer(node.node_id, host, int(port))
+        is_this = node.node_id == self._config.node_id and node.incarnation == self._incarnation
+        if is_this and node.epoch != self._epoch:
+            self._epoch = node.epoch
+            self.replicator.renew()
+        self.replicator.set_peer(node.node_id, host, int(port))
+        self._driver.transport.set_peer(node.node_id, (host, int(port)))
+        self._nodes_changed.set()
+
+    async def _on_control(self, request: ControlRequest, session: PeerSession) -> ControlResponse:
+        body = bytes(request.body or b"")  # type: ignore[arg-type]
+        if request.kind == FOUNDING:
+            return ControlResponse(body=await self._founding.answer(body))
+        succeeded, answer = await self.controller.handle_control(request.kind, body)
+        return ControlResponse(error_code=0 if succeeded else REFUSED, body=answer)
+
+
+def founding_nodes(config: Config) -> dict[int, tuple[str, int]]:
+    """Node id -> peer address of the founding nodes.
+
+    Raises: ConfigError for an entry that is not N@host:port, or where this node is missing.
+    """
+    found: dict[int, tuple[str, int]] = {}
+    for entry in config.cluster.peers:
+        number, at, address = entry.partition("@")
+        host, _, port = address.rpartition(":")
+        if not (at and host and number.isdigit() and port.isdigit() and 0 < int(port) <= PORT_MAX):
+            raise ConfigError(
+                f"cluster.peers has {entry!r}, expected N@host:port with the number of a node and "
+                f"a port from 1 to {PORT_MAX}"
+            )
+        if int(number) in found:
+            raise ConfigError(f"cluster.peers names node {number} twice")
+        found[int(number)] = host, int(port)
+    if config.node_id not in found:
+        raise ConfigError(
+            f"cluster.peers names the nodes {sorted(found)}, and this is node {config.node_id}: "
+            "give its number with --node-id"
+        )
+    return found
