@@ -7,16 +7,21 @@ import json
 import logging
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
+import bascule
 from bascule import __version__
 from bascule.cli import exit_codes
+from bascule.cli.demo import display
+from bascule.cli.demo.command import command_line
 from bascule.cli.demo.output_folder import MARK, fresh_folder
 from bascule.cli.logs import set_up_logging
 from bascule.cli.main import main
-from bascule.cli.read import as_json, as_text, parse_start
+from bascule.cli.read import as_json, as_partition_text, as_text, parse_position
 from bascule.cli.serve import load_config, write_ready_file
 from bascule.cli.units import bytes_text, duration_text
 from bascule.client import Message
@@ -56,6 +61,76 @@ def test_help_lists_commands_and_exit_codes(capsys: pytest.CaptureFixture[str]) 
 def test_wrong_usage_is_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(arguments) == exit_codes.USAGE
     assert "Try 'bascule" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["strem"], "error: no such command 'strem'"),
+        (["read"], "error: missing argument 'STREAM'"),
+        (["read", "a", "--partition", "x"], "error: invalid value for '--partition'"),
+        (["read", "a", "--order", "x"], "error: --order 'x' is not one of partition, timestamp"),
+        (["stream", "create", "a"], "error: missing option '--subject'"),
+        (["stream", "create", "a", "--subjct", "b"], "error: no such option: --subjct"),
+        (["top", "--sort", "x"], "error: --sort 'x' is not one of"),
+        (["serve", "--log-level", "loud"], "error: --log-level must be one of"),
+        (["inspect", "/nowhere"], "error: invalid value for 'FILE'"),
+        (["read", "a", "--from", "soon"], "error: --from 'soon' is not a position"),
+    ],
+)
+def test_errors_of_usage_look_like_other_errors(
+    arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments) == exit_codes.USAGE
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err.startswith(says)
+    assert not set("╭│╰\x1b") & set(printed.err)
+
+
+@pytest.mark.parametrize("arguments", [[], ["stream"], ["offsets"]])
+def test_a_group_without_a_command_prints_its_help_once(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments) == exit_codes.USAGE
+    printed = capsys.readouterr()
+    assert (printed.out + printed.err).count("Usage: bascule") == 1
+
+
+@pytest.mark.parametrize(
+    ("server", "why"),
+    [
+        ("http://127.0.0.1:99999", "Port out of range 0-65535"),
+        ("127.0.0.1:99999", "Port out of range 0-65535"),
+        ("http://127.0.0.1:http", "could not be cast"),
+        ("http://127.0.0.1:0", "port 0 is no address"),
+        ("ftp://127.0.0.1:9080", "it begins with ftp://"),
+        ("http://", "it names no host"),
+        ("http://[::1", "Invalid IPv6 URL"),
+        ("http://127.0.0.1:9080?a=b", "it has a query"),
+    ],
+)
+def test_a_server_that_is_no_address_is_told_in_a_line(
+    server: str, why: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for arguments in (["stream", "list"], ["stream", "list", "--server", server]):
+        if "--server" not in arguments:
+            monkeypatch.setenv("BASCULE_SERVER", server)
+        else:
+            monkeypatch.delenv("BASCULE_SERVER")
+        assert main(arguments) == exit_codes.USAGE
+        (line,) = capsys.readouterr().err.splitlines()
+        origin = "server" if "--server" in arguments else "BASCULE_SERVER"
+        assert f"{origin} '{server}' is not an HTTP address such as http://127.0.0.1:9080" in line
+        assert why in line
+
+
+def test_the_variable_of_a_wrong_server_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BASCULE_SERVER", "http://127.0.0.1:99999")
+    with pytest.raises(ConfigError, match="BASCULE_SERVER 'http://127"):
+        bascule.connect_sync()
+    with pytest.raises(ConfigError, match="server '127"):
+        bascule.connect_sync("127.0.0.1:99999")
 
 
 def test_wrong_configuration_is_2_and_says_why(
@@ -160,19 +235,23 @@ def test_json_logs_hold_fields_and_exceptions(quiet_root: logging.Logger) -> Non
     [("earliest", "earliest"), ("latest", "latest"), ("42", 42), ("0", 0)],
 )
 def test_places_to_read_from(text: str, expected: object) -> None:
-    assert parse_start(text) == expected
+    assert parse_position(text) == expected
 
 
-def test_times_to_read_from() -> None:
-    moment = parse_start("2026-01-31T12:00:00Z")
+def test_times_to_read_from(monkeypatch: pytest.MonkeyPatch) -> None:
+    moment = parse_position("2026-01-31T12:00:00Z")
     assert not isinstance(moment, int | str)
     assert moment.timestamp() == 1_769_860_800
-    local = parse_start("2026-01-31T12:00:00")
+    local = parse_position("2026-01-31T12:00:00")
     assert not isinstance(local, int | str)
     assert local.tzinfo is not None
-    for wrong in ("yesterday", "-1", "1.5", ""):
+    monkeypatch.setattr(time, "time_ns", lambda: 1_769_860_800 * 10**9)
+    ago = parse_position("1h30m")
+    assert not isinstance(ago, int | str)
+    assert ago.timestamp() == 1_769_860_800 - 5_400
+    for wrong in ("yesterday", "-1", "1.5", "", "2 hours ago", "٣"):
         with pytest.raises(ConfigError, match="expected earliest, latest"):
-            parse_start(wrong)
+            parse_position(wrong)
 
 
 MESSAGE = Message(
@@ -183,6 +262,11 @@ MESSAGE = Message(
 
 def test_messages_as_text_are_harmless_to_a_terminal() -> None:
     assert as_text(MESSAGE) == (b"       7 2026-01-31T12:00:00.123Z s.t [\\xff] a\\tb\\x1b[2J\n")
+
+
+def test_messages_of_several_partitions_name_theirs() -> None:
+    text = as_partition_text(MESSAGE._replace(partition=3))
+    assert text.startswith(b"3/7        2026-01-31T12:00:00.123Z s.t ")
 
 
 def test_messages_as_json() -> None:
@@ -220,3 +304,47 @@ def test_a_demo_empties_only_what_a_demo_left(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="was not made by a demo"), fresh_folder(tmp_path):
         pass
     assert (tmp_path / "mine.txt").exists()
+
+
+def test_the_demo_names_a_command_that_works_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scripts = tmp_path / "my venv" / "bin"
+    scripts.mkdir(parents=True)
+    monkeypatch.setattr(sys, "executable", str(scripts / "python"))
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert command_line() == (f"'{scripts / 'python'}' -m bascule.cli.main", "")
+    (scripts / "bascule").touch(mode=0o755)
+    monkeypatch.chdir(tmp_path)
+    command, hint = command_line()
+    assert command == "'my venv/bin/bascule'"
+    assert hint.startswith(". 'my venv/bin/activate' ")
+    # As pipx and `uv tool` do it: a link on the PATH to the script.
+    (tmp_path / "bascule").symlink_to(scripts / "bascule")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert command_line() == ("bascule", "")
+
+
+def test_stages_of_a_piped_demo_are_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(display, "SECONDS_BETWEEN_LINES", 0.001)
+    text = io.StringIO()
+    with (
+        display.LineDisplay(Console(file=text)) as lines,
+        lines.stage("publish, acked", 1_000) as set_done,
+    ):
+        set_done(500)
+        while "  publish, acked 500 of 1,000, " not in text.getvalue():
+            pass
+    first, *_, last = text.getvalue().splitlines()
+    assert first == "publish, acked ..."
+    assert last.startswith("publish, acked 1,000: done in ")
+
+
+def test_a_command_that_reads_nothing_loads_no_arrow() -> None:
+    """numpy and pyarrow would be a quarter of the start of `bascule stream list` or `publish`."""
+    code = (
+        "import sys, bascule.cli.main, bascule.client; "
+        "print([m for m in ('pyarrow', 'numpy', 'pandas') if m in sys.modules])"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ended.stdout.strip() == "[]"

@@ -15,7 +15,7 @@ from bascule.host.real import RealClock, RealFiles
 from bascule.record.batch import Record
 from bascule.record.builder import build_batch
 from bascule.replica.log_identity import LogIdentity, write_identity
-from bascule.storage.compaction.swap import Swap, encode_swap
+from bascule.storage.compaction.replacement_manifest import ReplacementManifest, encode_manifest
 from bascule.storage.partition_log import LogConfig, PartitionLog
 from support.keyed_logs import Model, append_keyed, close_segment, compact
 from support.stored_batches import append, put
@@ -68,6 +68,7 @@ def test_records_of_a_segment(log_directory: Path) -> None:
     assert rows[6] == {
         "offset": 6,
         "timestamp": 4_000,
+        "subject": "orders.new",
         "key": "[red]key[/red]",
         "value": "two\nlines",
         "headers": [["subject", "orders.new"], ["raw", {"base64": "/wo="}]],
@@ -196,13 +197,13 @@ def test_a_compacted_log(tmp_path: Path) -> None:
         [{"offset": 7, "horizon_ms": 6_000}],
     )
     manifest = directory / "swap"
-    manifest.write_bytes(encode_swap(Swap((0, 7), ((0, 99),))))
+    manifest.write_bytes(encode_manifest(ReplacementManifest((0, 7), ((0, 99),))))
     code, rows = lines(manifest)
     assert code == exit_codes.OK
     assert [(row["segment"], row["what"]) for row in rows] == [
         (0, "goes"), (7, "goes"), (0, "comes"),
     ]  # fmt: skip
-    manifest.write_bytes(encode_swap(Swap((0, 7), ((0, 99),)))[:-1])
+    manifest.write_bytes(encode_manifest(ReplacementManifest((0, 7), ((0, 99),)))[:-1])
     assert lines(manifest)[0] == exit_codes.CORRUPT
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import threading
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,8 @@ from bascule.cli import exit_codes
 from bascule.cli.main import main
 from bascule.cli.pipeline import display
 from bascule.cli.pipeline.display import ProgressDisplay, summary
+from bascule.cli.pipeline.json_lines import JsonLines
+from bascule.cli.pipeline.spark_log import SparkLogFollower
 from bascule.errors import DataLoss, UnknownStream
 from bascule.pipeline.declare.sections import KINDS
 from bascule.pipeline.jobs.model import JobResult, Table
@@ -82,7 +85,7 @@ def test_codes_of_errors_that_another_process_told() -> None:
 def test_the_bar_shows_rows_lag_and_late_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     console = Console(file=io.StringIO(), force_terminal=True, width=160, highlight=False)
     monkeypatch.setattr(display, "err", console)
-    with ProgressDisplay("flights", quiet=False) as shown:
+    with ProgressDisplay("flights") as shown:
         shown.show({"event": "started", "spark": "4.3.0", "prometheus": 9464})
         shown.show({"event": "begin", "what": "archive [x]", "total": 1_000})
         shown.show({"event": "advance", "done": 250})
@@ -93,6 +96,76 @@ def test_the_bar_shows_rows_lag_and_late_rows(monkeypatch: pytest.MonkeyPatch) -
     text = console.file.getvalue()
     for word in ("http://127.0.0.1:9464/metrics", "250 rows", "lag 750", "late 3", "[small]"):
         assert word in text
+
+
+def test_lines_of_json_tell_the_state_of_a_run() -> None:
+    written: list[str] = []
+    now = iter([100.0, 110.0, 120.0, 130.0, 140.0])
+    lines = JsonLines("flights", write=written.append, clock=lambda: next(now))
+    lines.progress()
+    lines.show({"event": "started", "spark": "4.3.0", "prometheus": None})
+    lines.show({"event": "begin", "what": "archive flights", "total": 1_000})
+    lines.progress()
+    lines.show({"event": "advance", "done": 250})
+    lines.show({"event": "lag", "rows": 250, "rows_per_s": 9.0, "lag": 750, "late_rows": 3})
+    lines.show({"event": "say", "text": "compacting"})
+    lines.show({"event": "unknown to this version"})
+    lines.progress()
+    lines.result({"kind": "archive", "ok": True})
+    assert all(line.endswith("}\n") for line in written)
+    assert [json.loads(line) for line in written] == [
+        {"event": "progress", "seconds": 10.0, "name": "flights", "step": "starting Spark"},
+        {"event": "progress", "seconds": 20.0, "name": "flights", "step": "archive flights",
+         "done": 0, "total": 1_000},
+        {"event": "say", "text": "compacting"},
+        {"event": "progress", "seconds": 30.0, "name": "flights", "step": "archive flights",
+         "done": 250, "total": 1_000, "rows": 250, "rows_per_s": 9.0, "lag": 750, "late_rows": 3},
+        {"event": "result", "kind": "archive", "ok": True},
+    ]  # fmt: skip
+
+
+def test_lines_of_json_come_while_nothing_happens() -> None:
+    written: list[str] = []
+    enough = threading.Event()
+
+    def write(line: str) -> None:
+        written.append(line)
+        if len(written) == 3:
+            enough.set()
+
+    with JsonLines("flights", write=write, interval_s=0.001):
+        assert enough.wait(60)
+    count = len(written)
+    assert all(json.loads(line)["event"] == "progress" for line in written)
+    assert len(written) == count, "the last line is written before the end"
+
+
+def test_the_log_of_spark_is_searched_for_messages_of_ours(tmp_path: Path) -> None:
+    log = tmp_path / "spark.log"
+    log.write_text("26/11/22 WARN x\nbascule: no node at h; retrying\n")
+    said: list[str] = []
+    follower = SparkLogFollower(log, said.append)
+    follower.poll()
+    with log.open("a") as file:
+        file.write(
+            "bascule: no node at h; retrying\n" * 4 + "26/11/22 ERROR bascule: back\nbascule: ha"
+        )
+    follower.poll()
+    assert said == ["no node at h; retrying", "back"]
+    with log.open("a") as file:
+        file.write("lf a line\n")
+    follower.poll()
+    assert said[2:] == ["half a line"]
+
+
+def test_the_end_of_the_log_is_read_at_the_end(tmp_path: Path) -> None:
+    log = tmp_path / "spark.log"
+    log.touch()
+    said: list[str] = []
+    with pytest.raises(ValueError), SparkLogFollower(log, said.append):
+        log.write_text("bascule: no node at h; retrying\n")
+        raise ValueError
+    assert said == ["no node at h; retrying"]
 
 
 def test_the_summary_is_one_table_and_what_the_job_found() -> None:

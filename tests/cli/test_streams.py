@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from dataclasses import fields, replace
 from typing import Any
 
@@ -12,6 +13,8 @@ from typer.main import get_command
 
 from bascule.cli import exit_codes
 from bascule.cli.main import app, main
+from bascule.cli.offsets import offsets_table
+from bascule.cli.output import PipeConsole
 from bascule.cli.streams.settings import SETTINGS
 from bascule.cli.streams.tables import (
     kept_text,
@@ -30,7 +33,15 @@ from bascule.cli.units import (
     parse_size,
 )
 from bascule.client import PurgedPartition
-from bascule.model import Cleanup, PartitionInfo, StreamConfig, StreamDefinition, StreamInfo
+from bascule.model import (
+    Cleanup,
+    CommittedOffset,
+    DuplicateStream,
+    PartitionInfo,
+    StreamConfig,
+    StreamDefinition,
+    StreamInfo,
+)
 
 DAY = 86_400_000
 
@@ -71,13 +82,17 @@ def test_sizes(text: str, bytes: int) -> None:
 @pytest.mark.parametrize(
     ("text", "ms"),
     [("none", 0), ("0", 0), ("7d", 7 * DAY), ("1.5h", 5_400_000), ("90s", 90_000),
-     ("250ms", 250), ("2w", 14 * DAY), ("5 min", 300_000), ("5m", 300_000)],
+     ("250ms", 250), ("2w", 14 * DAY), ("5 min", 300_000), ("5m", 300_000),
+     ("1h30m", 5_400_000), ("1d 12h", 36 * 3_600_000), ("2m30s", 150_000), ("1s250ms", 1_250)],
 )  # fmt: skip
 def test_times(text: str, ms: int) -> None:
     assert parse_duration(text) == ms
 
 
-@pytest.mark.parametrize("text", ["", "7", "-1d", "7 years", "d", "1.0001s", "1e3s", "nan d"])
+@pytest.mark.parametrize(
+    "text",
+    ["", "7", "-1d", "7 years", "d", "1.0001s", "1e3s", "nan d", "30m1h", "1h1h", "1h30", "h30m"],
+)
 def test_what_is_no_time(text: str) -> None:
     with pytest.raises(typer.BadParameter):
         parse_duration(text)
@@ -93,6 +108,8 @@ def test_counts_and_moments() -> None:
     assert (parse_count("10k"), parse_count("1.5M"), parse_count("none")) == (10_000, 1_500_000, 0)
     assert parse_moment("1970-01-01T00:00:01Z", now_ms=5) == 1_000
     assert parse_moment("7d", now_ms=8 * DAY) == DAY
+    assert parse_moment("1h30m", now_ms=5_400_001) == 1
+    assert parse_moment("19700101T000001Z", now_ms=5) == 1_000
     with pytest.raises(typer.BadParameter, match="is not a time"):
         parse_moment("yesterday", now_ms=0)
     assert [count_text(n) for n in (0, 950, 12_345, 999_999, 4_500_000)] == [
@@ -114,7 +131,7 @@ def options_of(command: str) -> set[str]:
 def test_create_offers_all_settings_and_alter_those_that_may_change() -> None:
     flags = {item.flag.partition("/")[0] for item in SETTINGS}
     assert flags <= options_of("create")
-    fixed = {"--partition-by", "--key-from"}
+    fixed = {"--partition-by", "--key-from", "--replicas"}
     assert options_of("alter") & flags == flags - fixed
     assert "--subject" not in options_of("alter")
 
@@ -122,12 +139,12 @@ def test_create_offers_all_settings_and_alter_those_that_may_change() -> None:
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["create", "a", "--subject", "a", "--retention", "7"], "is not a time: expected 7d"),
+        (["create", "a", "--subject", "a", "--retention", "7"], "is not a duration: expected 7d"),
         (["create", "a", "--subject", "a", "--retention-bytes", "x"], "is not a size"),
         (["create", "a", "--subject", "a", "--cleanup", "delete,x"], "'x' is not one of delete"),
         (["create", "a", "--subject", "a", "--sync", "often"], "'often' is not one of always"),
         (["alter", "a"], "nothing to change"),
-        (["alter", "a", "--subject", "b"], "No such option"),
+        (["alter", "a", "--subject", "b"], "no such option"),
         (["purge", "a", "--to", "1", "--before", "7d"], "expected one of them"),
         (["purge", "a", "--before", "soon"], "is not a time"),
     ],
@@ -167,6 +184,58 @@ def test_the_detail_shows_what_differs_from_usual() -> None:
     assert {"retention 7 d", "partitions 2", "dedupe window none"} <= set(lines)
     assert "segment bytes" not in text
     assert "segment bytes" in shown(stream_detail(info, all_settings=True))
+
+
+def test_the_detail_shows_what_retention_waits_for() -> None:
+    info = a_stream(retention_after="archive")
+    commit = CommittedOffset("archive", "a", 0, 1_000, -1, "", 0, 5, 1_040)
+
+    def waits(*commits: CommittedOffset) -> str:
+        (line,) = [
+            line for line in shown(stream_detail(info, commits)).splitlines() if "waits" in line
+        ]
+        return " ".join(line.split())
+
+    assert waits() == (
+        "retention waits for consumer archive, which has not committed an offset yet; "
+        "nothing is removed"
+    )
+    assert waits(commit) == (
+        "retention waits for consumer archive, 1,075 messages behind; "
+        "no offset committed yet in partition 1"
+    )
+    both = waits(commit, replace(commit, partition=1, offset=1_040))
+    assert both == "retention waits for consumer archive, 40 messages behind"
+    assert "waits" not in shown(stream_detail(a_stream()))
+
+
+def test_the_detail_and_the_list_show_other_clusters() -> None:
+    other = DuplicateStream("b0b0", (1,), "s.*", acks=True, shared=False, conflict=True)
+    info = replace(a_stream(), duplicates=(other,))
+    assert "in conflict with cluster b0b0 (node 1), on s.*" in " ".join(
+        shown(stream_detail(info)).split()
+    )
+    assert "in conflict with another cluster" in shown(streams_table([info]))
+    assert stream_as_json(info)["duplicates"][0]["cluster_id"] == "b0b0"
+    info = replace(info, duplicates=(replace(other, acks=False, conflict=False),))
+    told = " ".join(shown(stream_detail(info)).split())
+    assert "also in cluster b0b0 (node 1), on s.*: it does not answer publishers" in told
+    assert "conflict" not in told
+
+
+def test_a_table_that_is_not_for_a_terminal_is_whole() -> None:
+    stream = "s" * 300
+    text = io.StringIO()
+    out = PipeConsole(file=text, width=40, highlight=False, soft_wrap=True)
+    info = a_stream()
+    named = replace(info, definition=replace(info.definition, name=stream))
+    entry = CommittedOffset("c" * 300, stream, 0, 1, -1, "m" * 300, 0, 0, 1)
+    for table in (streams_table([named]), stream_detail(named), offsets_table([entry])):
+        out.print(table)
+    lines = text.getvalue().splitlines()
+    assert sum(stream in line for line in lines) == 3
+    assert sum("c" * 300 in line and "m" * 300 in line for line in lines) == 1
+    assert not set("…\x1b") & set(text.getvalue())
 
 
 def test_json_is_that_of_the_api() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -13,11 +14,14 @@ from rich.markup import escape
 from rich.table import Table
 
 from bascule.cli import exit_codes
-from bascule.cli.output import JsonOption, err, out, print_json
-from bascule.errors import CorruptData
+from bascule.cli.output import JsonOption, out, print_error, print_json
+from bascule.controller import image_store
+from bascule.errors import BasculeError, CorruptData
 from bascule.host.api import File
 from bascule.host.real import RealFiles
-from bascule.record.batch import RecordBatch
+from bascule.metadata.codec import decode_image
+from bascule.model import RecordHeader
+from bascule.record.batch import Record, RecordBatch
 from bascule.record.header import BatchHeader
 from bascule.replica import log_identity
 from bascule.storage import checkpoint as checkpoint_file
@@ -25,7 +29,7 @@ from bascule.storage import epochs as epochs_file
 from bascule.storage import synced_mark
 from bascule.storage.appended_batches import has_gaps
 from bascule.storage.checkpoint import decode_checkpoint
-from bascule.storage.compaction import clean_offset, swap
+from bascule.storage.compaction import clean_offset, replacement_manifest
 from bascule.storage.epochs import decode_epochs
 from bascule.storage.index.offset_index import OffsetIndex
 from bascule.storage.index.sparse_index import SparseIndex
@@ -80,7 +84,7 @@ def inspect(
     if json:
         print_json({"damage": _damage_row(damage)}, indent=False)
     else:
-        err.print(f"[red]corrupt:[/red] {damage}")
+        print_error(str(damage))
     raise typer.Exit(exit_codes.CORRUPT)
 
 
@@ -96,7 +100,7 @@ def _rows_of(path: str, records: bool) -> Iterator[Row]:
         synced_mark.FILE_NAME: lambda: _mark_rows(path),
         log_identity.FILE_NAME: lambda: _identity_rows(path),
         clean_offset.FILE_NAME: lambda: _clean_offset_rows(path),
-        swap.FILE_NAME: lambda: _swap_rows(path),
+        replacement_manifest.FILE_NAME: lambda: _manifest_rows(path),
         reset.FILE_NAME: lambda: _checkpoint_rows(path),
     }
     kind = kinds.get(name) or kinds.get(Path(name).suffix)
@@ -111,6 +115,7 @@ def _segment_rows(path: str, records: bool) -> Iterator[Row]:
     # A renamed copy has no base offset in its name. Its first batch has it.
     offset = base_offset_of(path.rpartition("/")[2])
     position, size = 0, file.size()
+    subject = _literal_subject(path) if records else None
     # Compaction may have removed the batch that a segment is named after.
     is_compacted = has_gaps(RealFiles(), path.rpartition("/")[0])
     try:
@@ -119,7 +124,7 @@ def _segment_rows(path: str, records: bool) -> Iterator[Row]:
                 gaps_allowed = at > 0 or is_compacted
                 check_offset(header, path, at, offset=offset, gaps_allowed=gaps_allowed)
             if records:
-                yield from _record_rows(file, at, header)
+                yield from _record_rows(file, at, header, subject)
             else:
                 yield _batch_row(at, header)
             position = at + header.total_bytes
@@ -155,13 +160,44 @@ def _batch_row(position: int, header: BatchHeader) -> Row:
     }
 
 
-def _record_rows(file: File, position: int, header: BatchHeader) -> Iterator[Row]:
+def _literal_subject(path: str) -> str | None:
+    """The subject of the records without header `subject` in a segment: that of their stream.
+
+    None if the segment is not in a data directory, or the stream's subject has wildcards. Damaged
+    metadata does not prevent the inspection of a log.
+    """
+    directory = Path(path).parent
+    files = RealFiles()
+    try:
+        identity = log_identity.read_identity(files, str(directory))
+        metadata = directory.parents[2] / image_store.FILE_NAME
+        if identity is None or not metadata.exists():
+            return None
+        image = decode_image(files.read_bytes(str(metadata)), str(metadata))
+    except (BasculeError, OSError, IndexError):
+        return None
+    for definition in image.streams.values():
+        if definition.id == identity.stream_id:
+            return definition.config.literal_subject
+    return None
+
+
+def _subject_of(record: Record) -> bytes | None:
+    name, value = record.headers[0] if record.headers else ("", None)
+    return value if name == RecordHeader.SUBJECT else None
+
+
+def _record_rows(
+    file: File, position: int, header: BatchHeader, subject: str | None
+) -> Iterator[Row]:
     data = file.read_at(position, header.total_bytes)
     try:
         for record in RecordBatch(data, origin=file.path):
+            stored = _subject_of(record)
             yield {
                 "offset": record.offset,
                 "timestamp": record.timestamp,
+                "subject": subject if stored is None else _jsonable(stored),
                 "key": _jsonable(record.key),
                 "value": _jsonable(record.value),
                 "headers": [[name, _jsonable(value)] for name, value in record.headers],
@@ -207,8 +243,8 @@ def _clean_offset_rows(path: str) -> Iterator[Row]:
     yield clean_offset.decode_clean_offset(RealFiles().read_bytes(path), path=path)._asdict()
 
 
-def _swap_rows(path: str) -> Iterator[Row]:
-    found = swap.decode_swap(RealFiles().read_bytes(path), path=path)
+def _manifest_rows(path: str) -> Iterator[Row]:
+    found = replacement_manifest.decode_manifest(RealFiles().read_bytes(path), path=path)
     for base in found.removed:
         yield {"segment": base, "what": "goes", "bytes": None}
     for base, size in found.added:
@@ -238,9 +274,11 @@ def _print_table(rows: Iterator[Row], limit: int | None, name: str) -> CorruptDa
     except CorruptData as error:
         damage = error
     if kept:
-        table = _facts(kept[0]) if name == checkpoint_file.FILE_NAME else _table(kept)
+        cut = sys.stdout.isatty()
+        table = _facts(kept[0], cut) if name == checkpoint_file.FILE_NAME else _table(kept, cut)
         # Columns are not truncated for a narrow terminal. Lines wrap, and pipes get everything.
-        Console(width=max(out.width, TABLE_WIDTH), highlight=False).print(table)
+        wide = Console(width=max(out.width, TABLE_WIDTH), highlight=False) if cut else out
+        wide.print(table)
     if count > len(kept):
         out.print(f"... and {count - len(kept):,} more", style="dim")
     if damage is None:
@@ -249,19 +287,19 @@ def _print_table(rows: Iterator[Row], limit: int | None, name: str) -> CorruptDa
     return damage
 
 
-def _table(rows: list[Row]) -> Table:
+def _table(rows: list[Row], cut: bool) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     for title, value in rows[0].items():
         table.add_column(title, justify="right" if _is_number(value) else "left", no_wrap=True)
     for row in rows:
-        table.add_row(*(_shown(value) for value in row.values()))
+        table.add_row(*(_shown(value, cut) for value in row.values()))
     return table
 
 
-def _facts(row: Row) -> Table:
+def _facts(row: Row, cut: bool) -> Table:
     table = Table(box=None, pad_edge=False, show_header=False)
     for name, value in row.items():
-        table.add_row(name, _shown(value))
+        table.add_row(name, _shown(value, cut))
     return table
 
 
@@ -278,12 +316,14 @@ def _is_number(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def _shown(value: object) -> str:
-    """A cell: one line of printable text, truncated and without rich's markup."""
+def _shown(value: object, cut: bool) -> str:
+    """A cell: one line of printable text, truncated if `cut`, and without rich's markup."""
     if isinstance(value, list):
         value = "; ".join(f"{name}={_plain(content)}" for name, content in value)
     text = "".join(c if c.isprintable() else repr(c)[1:-1] for c in _plain(value))
-    return escape(text if len(text) <= TEXT_SHOWN else text[: TEXT_SHOWN - 1] + "…")
+    if cut and len(text) > TEXT_SHOWN:
+        text = text[: TEXT_SHOWN - 1] + "…"
+    return escape(text)
 
 
 def _plain(value: object) -> str:

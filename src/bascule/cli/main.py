@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from bascule import __version__
 from bascule.cli import exit_codes
+from bascule.cli.cluster import cluster, node
 from bascule.cli.demo.command import demo
 from bascule.cli.inspect import inspect
 from bascule.cli.offsets import offsets
-from bascule.cli.output import err
+from bascule.cli.output import err, print_error
 from bascule.cli.pipeline import pipeline
 from bascule.cli.publish import publish
 from bascule.cli.read import read
@@ -21,10 +21,14 @@ from bascule.cli.streams import streams
 from bascule.cli.top import top
 from bascule.errors import BasculeError
 from bascule.host.twins import loaded_twins, twin_of_all
+from bascule.version import __version__
 
 EXIT_CODES = "Exit codes: {}.".format(
     "; ".join(f"{code} {what}" for code, what in exit_codes.EXPLAINED)
 )
+
+_UsageError: type[Exception] = typer.BadParameter.__mro__[1]
+"""The base of all usage errors, which Typer does not export."""
 
 app = typer.Typer(
     name="bascule",
@@ -37,6 +41,8 @@ app = typer.Typer(
 app.command()(serve)
 app.add_typer(streams, name="stream")
 app.add_typer(offsets, name="offsets")
+app.add_typer(cluster, name="cluster")
+app.add_typer(node, name="node")
 app.add_typer(pipeline, name="pipeline")
 app.command()(publish)
 app.command()(read)
@@ -74,28 +80,39 @@ def _options(
 def main(arguments: list[str] | None = None) -> int:
     """Run one command. Return its exit code."""
     try:
-        app(args=arguments, prog_name="bascule")
-        return exit_codes.OK
-    except SystemExit as end:
-        # Typer exits with 0, with 2 after a usage error, with the code of a command, or with 130
-        # after Ctrl-C.
-        if end.code == exit_codes.INTERRUPTED:
+        ended = app(args=arguments, prog_name="bascule", standalone_mode=False)
+        # The code of `typer.Exit`; Typer's own is 130 after Ctrl-C. Commands return None.
+        code = ended if isinstance(ended, int) else exit_codes.OK
+        if code == exit_codes.INTERRUPTED:
             err.print("interrupted", style="yellow")
+        return code
+    except SystemExit as end:
+        # Shell completion, and a closed pipe.
         return end.code if isinstance(end.code, int) else exit_codes.OK
+    except _UsageError as error:
+        return _report_usage(error)
+    except typer.Abort:
+        print_error("not confirmed: nothing has been changed")
+        return exit_codes.FAILED
     except BasculeError as error:
         code, hint = exit_codes.explain(error)
-        err.print(f"[red]error:[/red] {_plain(str(error))}")
-        if hint:
-            err.print(f"[dim]{_plain(hint)}[/dim]")
+        print_error(str(error), hint)
         return code
     except OSError as error:
-        err.print(f"[red]error:[/red] {_plain(str(error))}")
+        print_error(str(error))
         return exit_codes.FAILED
 
 
-def _plain(text: str) -> str:
-    """Escape rich's markup."""
-    return text.replace("[", r"\[")
+def _report_usage(error: Any) -> int:
+    """Print a usage error in the style of other errors, with the way to the help."""
+    context = error.ctx
+    if type(error).__name__ == "NoArgsIsHelpError":
+        # Typer has printed the help when it made the error.
+        return exit_codes.USAGE
+    text = error.format_message().removeprefix("Invalid value: ").rstrip(".")
+    hint = f"Try '{context.command_path} --help'" if context is not None else ""
+    print_error(text[:1].lower() + text[1:], hint)
+    return exit_codes.USAGE
 
 
 if __name__ == "__main__":

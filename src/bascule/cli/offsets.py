@@ -11,31 +11,51 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from bascule.cli.output import JsonOption, ServerOption, err, out, print_json
-from bascule.cli.read import parse_start
+from bascule.cli.completion import consumer_names, stream_names
+from bascule.cli.output import (
+    JsonOption,
+    ServerOption,
+    StreamArgument,
+    YesOption,
+    confirm,
+    err,
+    out,
+    print_json,
+)
+from bascule.cli.read import POSITION_HELP, POSITION_METAVAR, parse_position
 from bascule.cli.units import moment_text
 from bascule.model import CommittedOffset
 
 offsets = typer.Typer(
-    help="List, reset and remove the committed offsets of consumers.", no_args_is_help=True
+    help="List, reset and remove the committed offsets of consumers. Also: ls, rm.",
+    no_args_is_help=True,
 )
 
 ConsumerArgument = Annotated[
     str,
     typer.Argument(
-        metavar="CONSUMER", help="Name of the consumer; the group.id of a Kafka client."
+        metavar="CONSUMER",
+        help="Name of the consumer; the group.id of a Kafka client.",
+        autocompletion=consumer_names,
     ),
 ]
-StreamArgument = Annotated[str, typer.Argument(metavar="STREAM", help="Name of the stream.")]
+ConsumerOption = Annotated[
+    str | None,
+    typer.Option("--consumer", help="Only this consumer.", autocompletion=consumer_names),
+]
+StreamOption = Annotated[
+    str | None, typer.Option("--stream", help="Only this stream.", autocompletion=stream_names)
+]
 PartitionOption = Annotated[
     int | None, typer.Option("--partition", min=0, help="Only this partition.")
 ]
 
 
+@offsets.command("ls", hidden=True)
 @offsets.command("list")
 def list_offsets(
-    consumer: Annotated[str | None, typer.Option("--consumer", help="Only this consumer.")] = None,
-    stream: Annotated[str | None, typer.Option("--stream", help="Only this stream.")] = None,
+    consumer: ConsumerOption = None,
+    stream: StreamOption = None,
     server: ServerOption = None,
     json: JsonOption = False,
 ) -> None:
@@ -60,8 +80,8 @@ def reset(
         str,
         typer.Option(
             "--to",
-            metavar="earliest|latest|OFFSET|TIME",
-            help="New position; TIME is ISO 8601, local without a zone.",
+            metavar=POSITION_METAVAR,
+            help=f"New position. {POSITION_HELP}",
         ),
     ],
     partition: PartitionOption = None,
@@ -74,7 +94,7 @@ def reset(
     """
     import bascule
 
-    place = parse_start(to, option="--to")
+    place = parse_position(to, option="--to")
     with bascule.connect_sync(server) as client:
         if isinstance(place, datetime):
             at = max(0, round(place.timestamp() * 1_000))
@@ -89,23 +109,21 @@ def reset(
         out.print(offsets_table(done))
 
 
+@offsets.command("rm", hidden=True)
 @offsets.command()
 def remove(
     consumer: ConsumerArgument,
-    stream: Annotated[str | None, typer.Option("--stream", help="Only this stream.")] = None,
+    stream: StreamOption = None,
     partition: PartitionOption = None,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
+    yes: YesOption = False,
     server: ServerOption = None,
 ) -> None:
     """Remove the committed offsets of a consumer. It then starts from the beginning."""
     import bascule
 
     with bascule.connect_sync(server) as client:
-        if not yes:
-            where = f" in stream {stream}" if stream else " in every stream"
-            typer.confirm(
-                f"forget the offsets of consumer {consumer}{where}?", abort=True, err=True
-            )
+        where = f"in stream {stream}" if stream else "in every stream"
+        confirm(f"forget the offsets of consumer {consumer} {where}?", yes=yes)
         count = client.remove_offsets(consumer, stream=stream, partition=partition)
     out.print(f"[green]✓[/green] {count} committed {'offset' if count == 1 else 'offsets'} removed")
 
@@ -119,7 +137,7 @@ def offsets_table(entries: Sequence[CommittedOffset]) -> Table:
     """One row per consumer and partition."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for title in ("consumer", "stream"):
-        table.add_column(title)
+        table.add_column(title, overflow="fold")
     for title in ("partition", "offset", "end", "lag"):
         table.add_column(title, justify="right")
     table.add_column("committed", no_wrap=True)

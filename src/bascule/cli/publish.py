@@ -4,22 +4,23 @@ acks."""
 from __future__ import annotations
 
 import asyncio
-import json as json_text
 import os
 import sys
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final, TypedDict
 
 import typer
 
 from bascule.cli import nats_options
-from bascule.cli.output import JsonOption, ServerOption, err, out, print_json
-from bascule.errors import ConfigError
+from bascule.cli.output import JsonOption, ServerOption, err, out, print_json, print_warning
+from bascule.cli.units import parse_duration
+from bascule.errors import BasculeError, ConfigError, PublishRejected
 
 if TYPE_CHECKING:
-    from bascule.client import Acks, Client, Outgoing
+    from bascule.client import Ack, Acks, Client, Outgoing
 
 STDIN_CHUNK_BYTES: Final = 1 << 16
 STDIN_CHUNKS_AHEAD: Final = 16
@@ -61,6 +62,49 @@ class Template:
         return Outgoing(self.subject, value, key, self.headers or None)
 
 
+class PublishOptions(TypedDict, total=False):
+    """Arguments of `Client.publish_many` that the options of the command set."""
+
+    window: int
+    stream: str | None
+    on_other_reply: Callable[[int, Ack | BasculeError], None]
+    reply_wait: float
+
+
+class OtherReplies:
+    """The replies beside the acks that count: of further streams on the subject."""
+
+    def __init__(self) -> None:
+        self.acks: dict[tuple[int, str], Ack] = {}
+        """Of the first message; by number and stream."""
+        self.counts: Counter[str] = Counter()
+        """Stream -> acked messages."""
+        self.errors: Counter[str] = Counter()
+        """Text -> messages."""
+
+    def add(self, index: int, reply: Ack | BasculeError) -> None:
+        if isinstance(reply, BasculeError):
+            by = reply.stream if isinstance(reply, PublishRejected) else ""
+            self.errors[f"stream {by}: {reply}" if by else str(reply)] += 1
+            return
+        if index == 0:
+            self.acks[index, reply.stream] = reply
+        self.counts[reply.stream] += 1
+
+    def report(self, acks: Acks, *, json: bool) -> None:
+        """Print what further streams replied. A repeated ack of the same stream is none."""
+        if len(acks) == 1:
+            for ack in self.acks.values():
+                if ack.stream != acks[0].stream:
+                    _report_ack(ack, json=json)
+        elif not json:
+            for stream, count in sorted(self.counts.items()):
+                if acks.names != [stream]:
+                    out.print(f"  {count:,} of them acknowledged by stream {stream} as well")
+        for text, count in sorted(self.errors.items()):
+            print_warning(text if count == 1 else f"{text} ({count:,} messages)")
+
+
 def publish(
     subject: Annotated[str, typer.Argument(metavar="SUBJECT", help="NATS subject to publish on.")],
     value: ValueArgument = None,
@@ -74,6 +118,14 @@ def publish(
     stream: Annotated[
         str | None,
         typer.Option(help="Stream whose ack counts, if several streams use the subject."),
+    ] = None,
+    wait: Annotated[
+        int | None,
+        typer.Option(
+            parser=parse_duration,
+            metavar="TIME",
+            help="Time to wait for acks of further streams: 250ms, with --stream none.",
+        ),
     ] = None,
     nats: nats_options.Servers = None,
     user: nats_options.User = None,
@@ -102,16 +154,24 @@ def publish(
         tls=nats_options.tls_context(tls_ca, tls_cert, tls_key), tls_first=tls_first,
     )  # fmt: skip
 
+    others = OtherReplies()
+    options = PublishOptions(window=window, stream=stream)
+    if stream is None and wait != 0:
+        options["on_other_reply"] = others.add
+        if wait is not None:
+            options["reply_wait"] = wait / 1_000
+
     async def run() -> Acks:
         async with bascule.connect(server, **told) as client:
             if from_stdin:
-                return await _publish_lines(client, template, window=window, stream=stream)
+                return await _publish_lines(client, template, options)
             assert value is not None
             message = template.message(value.encode())
-            return await _publish_count(client, message, count, window=window, stream=stream)
+            return await _publish_count(client, message, count, options)
 
     acks = asyncio.run(run())
     _report(acks, json=json)
+    others.report(acks, json=json)
 
 
 def _headers(given: list[str]) -> tuple[tuple[str, str], ...]:
@@ -125,7 +185,7 @@ def _headers(given: list[str]) -> tuple[tuple[str, str], ...]:
 
 
 async def _publish_count(
-    client: Client, message: Outgoing, count: int, *, window: int, stream: str | None
+    client: Client, message: Outgoing, count: int, options: PublishOptions
 ) -> Acks:
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
 
@@ -141,15 +201,12 @@ async def _publish_count(
         task = bar.add_task("", total=count)
         return await client.publish_many(
             repeated(),
-            window=window,
-            stream=stream,
+            **options,
             on_progress=lambda done: bar.update(task, completed=done),
         )
 
 
-async def _publish_lines(
-    client: Client, template: Template, *, window: int, stream: str | None
-) -> Acks:
+async def _publish_lines(client: Client, template: Template, options: PublishOptions) -> Acks:
     from rich.progress import Progress, SpinnerColumn, TextColumn
 
     async def messages() -> AsyncIterator[Outgoing]:
@@ -164,8 +221,7 @@ async def _publish_lines(
         task = bar.add_task("", total=None)
         return await client.publish_many(
             messages(),
-            window=window,
-            stream=stream,
+            **options,
             on_progress=lambda done: bar.update(task, completed=done),
         )
 
@@ -202,26 +258,29 @@ async def stdin_lines() -> AsyncIterator[bytes]:
 
 
 def _report(acks: Acks, *, json: bool) -> None:
-    if json and len(acks) == 1:
-        print_json(_ack_as_json(acks, 0))
-    elif json:
-        for index in range(len(acks)):
-            sys.stdout.write(json_text.dumps(_ack_as_json(acks, index)) + "\n")
+    if json:
+        for ack in acks:
+            _report_ack(ack, json=True)
     elif len(acks) == 1:
-        ack = acks[0]
-        promise = "synced" if ack.synced else "not synced yet"
-        out.print(
-            f"[green]✓[/green] {ack.stream} partition {ack.partition} offset {ack.offset}"
-            f"  [dim]{promise}, replicas {ack.replicas}[/dim]"
-        )
+        _report_ack(acks[0], json=False)
     elif len(acks):
-        out.print(
-            f"[green]✓[/green] {len(acks):,} messages acknowledged, offsets "
-            f"{min(acks.offsets):,} to {max(acks.offsets):,}"
+        partitions = len(set(acks.partitions))
+        where = (
+            f"offsets {min(acks.offsets):,} to {max(acks.offsets):,}"
+            if partitions == 1
+            else f"in {partitions} partitions"
         )
+        out.print(f"[green]✓[/green] {len(acks):,} messages acknowledged, {where}")
     else:
         err.print("nothing to publish: standard input was empty")
 
 
-def _ack_as_json(acks: Acks, index: int) -> dict[str, object]:
-    return acks[index]._asdict()
+def _report_ack(ack: Ack, *, json: bool) -> None:
+    if json:
+        print_json(ack._asdict(), indent=False)
+        return
+    promise = "synced" if ack.synced else "not synced yet"
+    out.print(
+        f"[green]✓[/green] {ack.stream} partition {ack.partition} offset {ack.offset}"
+        f"  [dim]{promise}, replicas {ack.replicas}[/dim]"
+    )

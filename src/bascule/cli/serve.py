@@ -37,10 +37,29 @@ def serve(
     nats_port: Annotated[
         int | None, typer.Option(metavar="N", help="Embedded NATS; 0 picks a free port.")
     ] = None,
+    node_id: Annotated[
+        int | None, typer.Option(metavar="N", help="This node's number in its cluster.")
+    ] = None,
+    peer_port: Annotated[
+        int | None, typer.Option(metavar="N", help="Other nodes of the cluster connect here.")
+    ] = None,
+    peers: Annotated[
+        str | None,
+        typer.Option(
+            metavar="N@HOST:PORT,...", help="The founding nodes of the cluster, this one too."
+        ),
+    ] = None,
+    rack: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Replicas are placed in different racks.")
+    ] = None,
     ready_file: Annotated[
         str | None,
         typer.Option(metavar="FILE", help="Receives the listeners as JSON once the node serves."),
     ] = None,
+    new_cluster_id: Annotated[
+        bool,
+        typer.Option("--new-cluster-id", help="Replace a missing or damaged cluster id."),
+    ] = False,
     log_level: Annotated[str | None, typer.Option(help="debug, info, warning or error.")] = None,
     log_format: Annotated[str | None, typer.Option(help="text or json.")] = None,
 ) -> None:
@@ -51,11 +70,15 @@ def serve(
         "client.port": ("--client-port", client_port),
         "http.port": ("--http-port", http_port),
         "nats.port": ("--nats-port", nats_port),
+        "node_id": ("--node-id", node_id),
+        "peer.port": ("--peer-port", peer_port),
+        "cluster.peers": ("--peers", peers.split(",") if peers else None),
+        "cluster.rack": ("--rack", rack),
         "ready_file": ("--ready-file", ready_file),
         "log.level": ("--log-level", log_level),
         "log.format": ("--log-format", log_format),
     }
-    run_node(load_config(config, os.environ, flags))
+    run_node(load_config(config, os.environ, flags), new_cluster_id=new_cluster_id)
 
 
 def load_config(
@@ -77,7 +100,7 @@ def load_config(
     return merge(*layers, layer_from_environment(environment), layer_from_flags(flags))
 
 
-def run_node(config: Config) -> None:
+def run_node(config: Config, *, new_cluster_id: bool = False) -> None:
     """Serve until a signal. Raises: BasculeError if the node cannot start."""
     from bascule.cli.logs import set_up_logging
     from bascule.node.node import serve as serve_node
@@ -87,8 +110,7 @@ def run_node(config: Config) -> None:
     set_up_logging(config.log)
     ready_file = Path(config.ready_file) if config.ready_file else None
     if ready_file is not None:
-        # A file of an earlier node would announce listeners that are closed.
-        ready_file.unlink(missing_ok=True)
+        _prepare_ready_file(ready_file)
 
     def on_ready(node: NodeInfo) -> None:
         show_banner(config, node)
@@ -96,16 +118,36 @@ def run_node(config: Config) -> None:
             write_ready_file(ready_file, node)
 
     try:
-        asyncio.run(serve_node(config, on_ready=on_ready))
+        asyncio.run(serve_node(config, on_ready=on_ready, new_cluster_id=new_cluster_id))
     finally:
         if ready_file is not None:
             ready_file.unlink(missing_ok=True)
 
 
+def _prepare_ready_file(path: Path) -> None:
+    """Remove the file of an earlier node, whose listeners are closed, and check that a new one can
+    be written. Raises: ConfigError."""
+    unfinished = _unfinished(path, os.getpid())
+    try:
+        path.unlink(missing_ok=True)
+        unfinished.touch()
+        unfinished.unlink()
+    except OSError as error:
+        why = (error.strerror or "").lower()
+        raise ConfigError(
+            f"ready file {path} cannot be written: {why}; "
+            "name a file in a directory that exists with --ready-file FILE"
+        ) from error
+
+
+def _unfinished(path: Path, pid: int) -> Path:
+    return path.with_name(f".{path.name}.{pid}")
+
+
 def write_ready_file(path: Path, node: NodeInfo) -> None:
     """Write the addresses of the listeners as JSON, atomically."""
     addresses = {"pid": node.pid, "nats": node.nats, "client": node.client, "http": node.http}
-    unfinished = path.with_name(f".{path.name}.{node.pid}")
+    unfinished = _unfinished(path, node.pid)
     unfinished.write_text(json.dumps(addresses) + "\n")
     unfinished.replace(path)
 

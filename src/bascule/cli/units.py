@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime
+from fractions import Fraction
 from typing import Final
 
 import typer
@@ -12,6 +13,8 @@ NO_LIMIT: Final = frozenset({"none", "no", "off", "unlimited"})
 """Words for no limit, which is 0 on the node."""
 
 _NUMBER: Final = re.compile(r"([0-9][0-9_,]*(?:\.[0-9]+)?)\s*([A-Za-z]*)")
+_PART: Final = re.compile(r"([0-9][0-9_,]*(?:\.[0-9]+)?)\s*([A-Za-z]+)\s*")
+_DURATION: Final = re.compile(f"(?:{_PART.pattern})+")
 
 _SIZES: Final = {
     "": 1, "b": 1,
@@ -33,9 +36,26 @@ def parse_size(text: str) -> int:
 
 
 def parse_duration(text: str) -> int:
-    """Parse `7d`, `90s`, `250ms`, `1.5h` to milliseconds; `none` is 0. Other numbers need a
-    unit."""
-    return _parse(text, _TIMES, "a time", "7d, 12h, 30min, 90s or 250ms")
+    """Parse `7d`, `90s`, `250ms`, `1.5h` or `1h30m` to milliseconds; `none` is 0. Other numbers
+    need a unit."""
+    if _is_zero(text):
+        return 0
+    parts = _duration_parts(text)
+    sizes = [size for _, size in parts]
+    what, examples = "a duration", "7d, 12h, 1h30m, 90s or 250ms"
+    # 30m1h is more likely a mistake than 90 minutes.
+    if not parts or sizes != sorted(set(sizes), reverse=True):
+        raise typer.BadParameter(f"{text!r} is not {what}: expected {examples}")
+    return _whole(sum(number * size for number, size in parts), text, what, examples)
+
+
+def _duration_parts(text: str) -> list[tuple[Fraction, int]]:
+    """The numbers of a duration and their units in milliseconds; empty for other texts."""
+    word = text.strip().lower()
+    parts = _PART.findall(word) if _DURATION.fullmatch(word) else []
+    if not all(unit in _TIMES for _, unit in parts):
+        return []
+    return [(_number(digits), _TIMES[unit]) for digits, unit in parts]
 
 
 def parse_count(text: str) -> int:
@@ -50,8 +70,7 @@ def parse_moment(text: str, *, now_ms: int) -> int:
 
     Raises: typer.BadParameter.
     """
-    matched = _NUMBER.fullmatch(text.strip())
-    if matched and matched[2].lower() in _TIMES:
+    if _duration_parts(text):
         return now_ms - parse_duration(text)
     try:
         return int(datetime.fromisoformat(text.strip()).astimezone().timestamp() * 1_000)
@@ -62,14 +81,25 @@ def parse_moment(text: str, *, now_ms: int) -> int:
 
 
 def _parse(text: str, units: dict[str, int], what: str, examples: str) -> int:
-    word = text.strip().lower()
-    if word in NO_LIMIT or word == "0":
+    if _is_zero(text):
         return 0
-    matched = _NUMBER.fullmatch(word)
+    matched = _NUMBER.fullmatch(text.strip().lower())
     if matched is None or matched[2] not in units:
         raise typer.BadParameter(f"{text!r} is not {what}: expected {examples}")
-    value = float(matched[1].replace("_", "").replace(",", "")) * units[matched[2]]
-    if value != int(value):
+    return _whole(_number(matched[1]) * units[matched[2]], text, what, examples)
+
+
+def _is_zero(text: str) -> bool:
+    word = text.strip().lower()
+    return word in NO_LIMIT or word == "0"
+
+
+def _number(digits: str) -> Fraction:
+    return Fraction(digits.replace("_", "").replace(",", ""))
+
+
+def _whole(value: Fraction | int, text: str, what: str, examples: str) -> int:
+    if value.denominator != 1:
         raise typer.BadParameter(f"{text!r} is not {what} in whole units: expected {examples}")
     return int(value)
 

@@ -7,8 +7,8 @@
             ...
 
 Guarantees: an acked message is stored as its ack states. A message without ack may be stored once,
-several times or not at all. A read returns every record of its range exactly once and in order,
-across lost connections, or raises. A batch with a wrong CRC is refused.
+several times or not at all. A read returns every record of its range exactly once and each
+partition's in order, across lost connections, or raises. A batch with a wrong CRC is refused.
 
     client, sync       the asynchronous and the blocking client
     admin/             administration over HTTP
@@ -20,7 +20,8 @@ across lost connections, or raises. A batch with a wrong CRC is refused.
     connection         blocking connections to client listeners; finds partition leaders
     fetch_response     parses the head of a Fetch response before its batches have arrived
     fetcher            fetches and decodes one partition in pieces
-    batch_reader       reads offset ranges as Arrow batches, and batches as messages
+    batch_reader       reads a range of one partition as Arrow batches, and batches as messages
+    stream_reader/     reads all partitions of a stream, in turn or by time
     consumer           consumers with a name, whose position is kept in the stream `_offsets`
 
 The client never creates a stream by itself. A read keeps no position. A consumer with a name
@@ -30,21 +31,21 @@ delivers at least once.
 from __future__ import annotations
 
 from bascule.client.admin import PurgedPartition
-from bascule.client.batch_reader import BatchReader
 from bascule.client.client import Client, connect
 from bascule.client.consumer import Consumer, SyncConsumer
 from bascule.client.messages import Ack, Acks, Message, Outgoing
+from bascule.client.stream_reader import StreamReader
 from bascule.client.sync import SyncClient, connect_sync
 
 __all__ = [
     "Ack",
     "Acks",
-    "BatchReader",
     "Client",
     "Consumer",
     "Message",
     "Outgoing",
     "PurgedPartition",
+    "StreamReader",
     "SyncClient",
     "SyncConsumer",
     "connect",

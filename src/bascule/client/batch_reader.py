@@ -9,10 +9,11 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 from weakref import finalize
 
-from bascule.client.connection import LogConnection, PartitionConnector
+from bascule.client.connection import PartitionConnector
 from bascule.client.fetcher import OFFSET_MAX, Fetcher, FetchOptions
 from bascule.client.messages import Message
 from bascule.errors import OffsetOutOfRange
+from bascule.log_connection import LogConnection
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -103,10 +104,24 @@ class BatchReader(Iterator["pa.RecordBatch"]):
         """The first offset to read."""
         self.end = last
         """The end offset, exclusive; OFFSET_MAX without an end."""
+        self._connector = connector
+        self._options = options
         self._fetcher = Fetcher(
-            connector, connection, leader, start=first, end=last, follow=follow, options=options
+            connector, (connection, leader), start=first, end=last, follow=follow, options=options
         )
         # A reader that is dropped before its end closes its connection.
+        finalize(self, self._fetcher.close)
+
+    def follow(self) -> None:
+        """Continue after the end, which has been reached: `next` waits for new records.
+
+        The next fetch connects. It waits for a node that does not reply as after a lost
+        connection. Not thread-safe.
+        """
+        first, self.end = self.end, OFFSET_MAX
+        self._fetcher = Fetcher(
+            self._connector, None, start=first, end=self.end, follow=True, options=self._options
+        )
         finalize(self, self._fetcher.close)
 
     def __next__(self) -> pa.RecordBatch:

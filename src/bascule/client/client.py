@@ -14,13 +14,15 @@ from typing import TYPE_CHECKING, Final
 from weakref import WeakSet
 
 from bascule.client.admin import Admin, AdminMixin, server_url
-from bascule.client.batch_reader import BatchReader, End, Start, messages_of
+from bascule.client.batch_reader import End, Start, messages_of
 from bascule.client.columnar.publisher import ColumnarMixin
 from bascule.client.consumer import COMMIT_INTERVAL_S, Consumer
 from bascule.client.fetcher import FetchOptions
 from bascule.client.messages import Ack, Acks, Headers, Message, MessageFields, with_publish_headers
 from bascule.client.nats import NatsConnection
+from bascule.client.publish_window import OnOtherReply
 from bascule.client.publisher import Publisher
+from bascule.client.stream_reader import Order, StreamReader
 from bascule.errors import Closed, ConfigError
 from bascule.model import NodeInfo
 from bascule.wire.nats import ConnectOptions, parse_server_url
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
 PUBLISH_TIMEOUT_S: Final = 10.0
 RUN_TIMEOUT_S: Final = 60.0
 WINDOW: Final = 5_000
+REPLY_WAIT_S: Final = 0.25
 FETCH_BYTES: Final = FetchOptions().fetch_bytes
 BATCH_BYTES: Final = FetchOptions().batch_bytes
 READ_TIMEOUT_S: Final = FetchOptions().timeout
@@ -59,7 +62,8 @@ class Client(AdminMixin, ColumnarMixin):
         name: str = "bascule-client",
         timeout: float = 10.0,
     ) -> None:
-        """`server` is the node's HTTP address; default: BASCULE_SERVER, then http://127.0.0.1:9080.
+        """`server` is a node's HTTP address, or several, separated by commas, which are tried in
+        turn; default: BASCULE_SERVER, then http://127.0.0.1:9080.
 
         `nats` names the NATS servers, separated by commas; default: the servers that the node
         reports. Credentials in a URL take precedence over `user` and `password`, `token`, `nkey` (a
@@ -87,7 +91,7 @@ class Client(AdminMixin, ColumnarMixin):
         self._nats: NatsConnection | None = None
         self._publisher: Publisher | None = None
         self._opening = asyncio.Lock()
-        self._readers: WeakSet[BatchReader] = WeakSet()
+        self._readers: WeakSet[StreamReader] = WeakSet()
 
     async def open(self) -> Client:
         """Connect to the node. Raises: Broken if it does not reply."""
@@ -141,7 +145,9 @@ class Client(AdminMixin, ColumnarMixin):
         store it twice. With a `message_id`, which the stream remembers for its dedupe window, it is
         stored once. With `expected_last_sequence` it is stored only if that is the partition's last
         sequence (offset + 1). Without an id, a repetition of a stored message is then refused. If
-        several streams use the subject, the first ack counts, or that of `stream`.
+        several streams use the subject, the first reply counts, an ack or an error, or that of
+        `stream`; the others store the message nevertheless. With the header `Nats-Expected-Stream`
+        only that stream stores it.
 
         Raises: Indeterminate if no ack came within `timeout` seconds, PublishRejected,
         NoResponders, LimitExceeded, InvalidName, Broken (no NATS connection).
@@ -160,6 +166,8 @@ class Client(AdminMixin, ColumnarMixin):
         stream: str | None = None,
         timeout: float = RUN_TIMEOUT_S,
         on_progress: Callable[[int], None] | None = None,
+        on_other_reply: OnOtherReply | None = None,
+        reply_wait: float = REPLY_WAIT_S,
     ) -> Acks:
         """Publish many messages in order and return their acks, in the same order.
 
@@ -168,13 +176,20 @@ class Client(AdminMixin, ColumnarMixin):
         receives the number of acks. Delivery is at least once, as in `publish`. Messages that are
         sent again, after a lost connection or a late ack, may be stored out of order.
 
+        If several streams use a subject, the first reply to a message counts, be it an ack or an
+        error, or that of `stream`. With `on_other_reply` the first ack counts: it is called with
+        the number of a message and every other reply to it, an ack or an error. An error ends the
+        run only if no ack comes within `reply_wait` seconds. The method returns so long after the
+        last ack.
+
         Raises: as `publish`. `timeout` applies to each message. Messages without ack may or may not
         be stored.
         """
         publisher = await self._publishing()
         return await publisher.publish_many(
-            messages, window=window, stream=stream, timeout=timeout, on_progress=on_progress
-        )
+            messages, window=window, stream=stream, timeout=timeout, on_progress=on_progress,
+            on_other_reply=on_other_reply, reply_wait=reply_wait,
+        )  # fmt: skip
 
     async def publish_nowait(
         self,
@@ -208,7 +223,8 @@ class Client(AdminMixin, ColumnarMixin):
         *,
         start: Start = "earliest",
         end: End = None,
-        partition: int = 0,
+        partition: int | None = None,
+        order: Order = "partition",
         follow: bool = False,
         fetch_bytes: int = FETCH_BYTES,
         batch_bytes: int = BATCH_BYTES,
@@ -217,29 +233,39 @@ class Client(AdminMixin, ColumnarMixin):
         """Read [start, end) as Arrow batches (`bascule.record.columns.SCHEMA`): the fastest way to
         read.
 
-        `start` is earliest, latest, an offset, or a time, which means the first record at or after
-        it. `end` None is the currently committed end. With `follow` there is no end, and the
-        iteration waits for new records. `fetch_bytes` is the size of a request. A thread decodes
-        `batch_bytes` at a time, one Arrow batch ahead.
+        `partition` None means all partitions. `start` is earliest, latest, a time, which means the
+        first record at or after it, or an offset. Each partition has its own offsets, so in a
+        stream of several partitions an offset needs a `partition`. `end` None is the currently
+        committed end of each partition. With `follow` there is no end, and the iteration waits for
+        new records, also in partitions that are added.
+
+        The records of a partition come in the order of their offsets. With `order` partition,
+        batches of the partitions alternate. With timestamp, the records that are committed when the
+        read begins come in the order of their timestamps, and later ones as they arrive.
+
+        `fetch_bytes` is the size of a request. A thread decodes `batch_bytes` at a time, one Arrow
+        batch ahead. Both are smaller in streams of many partitions.
 
         Raises: OffsetOutOfRange, UnknownStream, UnknownPartition, CorruptData, PartitionFailed,
-        Broken if reconnecting made no progress for `timeout` seconds.
+        ConfigError for an offset that needs a partition, Broken if reconnecting made no progress
+        for `timeout` seconds.
         """
         loop = asyncio.get_running_loop()
         bootstrap = self._bootstrap()
         options = FetchOptions(fetch_bytes, batch_bytes, timeout)
-        reader: BatchReader | None = None
+        reader: StreamReader | None = None
         coming: asyncio.Future[pa.RecordBatch | None] | None = None
         executor = ThreadPoolExecutor(1, thread_name_prefix=f"bascule-read-{stream}")
         try:
             reader = await loop.run_in_executor(
                 executor,
-                lambda: BatchReader(
+                lambda: StreamReader(
                     bootstrap,
                     stream,
                     start=start,
                     end=end,
                     partition=partition,
+                    order=order,
                     follow=follow,
                     options=options,
                 ),
@@ -262,13 +288,20 @@ class Client(AdminMixin, ColumnarMixin):
         *,
         start: Start = "earliest",
         end: End = None,
-        partition: int = 0,
+        partition: int | None = None,
+        order: Order = "partition",
         follow: bool = False,
         timeout: float = READ_TIMEOUT_S,
     ) -> AsyncGenerator[Message, None]:
         """Read [start, end) message by message. The arguments are those of `read_batches`."""
         batches = self.read_batches(
-            stream, start=start, end=end, partition=partition, follow=follow, timeout=timeout
+            stream,
+            start=start,
+            end=end,
+            partition=partition,
+            order=order,
+            follow=follow,
+            timeout=timeout,
         )
         try:
             async for batch in batches:
@@ -313,17 +346,19 @@ class Client(AdminMixin, ColumnarMixin):
         *,
         start: Start = "earliest",
         end: End = None,
-        partition: int = 0,
+        partition: int | None = None,
+        order: Order = "partition",
         follow: bool = False,
         options: FetchOptions | None = None,
-    ) -> BatchReader:
-        """Open a blocking reader of Arrow batches, usable on any thread."""
-        reader = BatchReader(
+    ) -> StreamReader:
+        """Open a blocking reader of Arrow batches, usable on any thread; see `read_batches`."""
+        reader = StreamReader(
             self._bootstrap(),
             stream,
             start=start,
             end=end,
             partition=partition,
+            order=order,
             follow=follow,
             options=options or FetchOptions(),
         )
@@ -340,7 +375,7 @@ class Client(AdminMixin, ColumnarMixin):
     def _bootstrap(self) -> str:
         self._opened()
         assert self._node is not None
-        return self._node.client
+        return self._node.bootstrap or self._node.client
 
     async def _publishing(self) -> Publisher:
         if self._publisher is not None:

@@ -1,18 +1,9 @@
-"""Blocking connections to client listeners, optimised for receiving record batches.
-
-Bytes are received into the caller's reusable memory: mostly one system call, no copy, and the
-interpreter lock is released. Timeouts are the kernel's (SO_RCVTIMEO), because Python's own timeouts
-make the socket non-blocking and split every receive. `PartitionConnector` finds the leader's
-listener of a partition.
-"""
+"""Finds the leader's client listener of a partition, and connects to it."""
 
 from __future__ import annotations
 
-import socket
-from collections import deque
 from dataclasses import dataclass
-from struct import Struct
-from typing import Any, Final, TypeVar, cast
+from typing import Final
 
 from bascule.errors import (
     BasculeError,
@@ -20,16 +11,20 @@ from bascule.errors import (
     FencedEpoch,
     NotLeader,
     PartitionFailed,
-    RemoteProtocolError,
     UnknownEpoch,
     UnknownPartition,
     UnknownStream,
 )
-from bascule.wire.codec import decode, encode
-from bascule.wire.connection import ClientConnection
+from bascule.log_connection import LogConnection
+from bascule.model import StreamConfig
 from bascule.wire.error_codes import ErrorCode, code_name, error_class_of
-from bascule.wire.frame import SIZE_BYTES, frame_bytes
-from bascule.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from bascule.wire.messages.describe_configs import (
+    STREAM_ID,
+    SUBJECT,
+    TOPIC,
+    ConfigResource,
+    DescribeConfigsRequest,
+)
 from bascule.wire.messages.list_offsets import (
     TIMESTAMP_EARLIEST,
     TIMESTAMP_LATEST,
@@ -37,158 +32,14 @@ from bascule.wire.messages.list_offsets import (
     ListOffsetsRequest,
     ListOffsetsTopic,
 )
-from bascule.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
-from bascule.wire.primitives import Piece, read_tags, write_nullable_string
-from bascule.wire.schema import Message, Request
-
-CLIENT_ID: Final = "bascule-python"
-FRAME_BYTES_MAX: Final = 1 << 30
-"""Larger responses are never requested: fetches are far smaller."""
-API_VERSIONS_VERSION: Final = 2
-"""The highest version of ApiVersions that is not flexible. Every server supports it."""
+from bascule.wire.messages.metadata import (
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
+)
 
 ASK_TIMEOUT_S: Final = 10.0
 """Timeout for responses from memory."""
-
-_SIZE: Final = Struct(">i")
-_REQUEST_HEAD: Final = Struct(">hhi")
-_CORRELATION: Final = Struct(">i")
-_TIMEVAL: Final = Struct("@ll")
-
-ResponseT = TypeVar("ResponseT", bound=Message)
-
-
-class LogConnection:
-    """A connection with pipelined requests; responses come in request order. Not thread-safe except
-    `abort`.
-
-    Every method raises Broken if the connection fails or is silent for the timeout, and
-    RemoteProtocolError if the peer uses another protocol.
-    """
-
-    def __init__(self, host: str, port: int, *, timeout: float) -> None:
-        self.address = f"{host}:{port}"
-        self._pending: deque[tuple[int, type[Message], int]] = deque()
-        self._correlation_id = 0
-        self._versions = ClientConnection(client_id=CLIENT_ID, frame_bytes_max=0)
-        self._timeout = timeout
-        try:
-            self._socket = socket.create_connection((host, port), timeout=timeout)
-        except OSError as error:
-            raise Broken(f"cannot connect to {self.address}: {error}") from error
-        try:
-            self._socket.settimeout(None)
-            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            self.set_timeout(timeout)
-            self._negotiate()
-        except BaseException:
-            self._socket.close()
-            raise
-
-    def set_timeout(self, timeout: float) -> None:
-        """Set the timeout. A receive or send without progress for `timeout` seconds raises
-        Broken."""
-        self._timeout = timeout
-        whole = int(timeout)
-        value = _TIMEVAL.pack(whole, int((timeout - whole) * 1e6))
-        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, value)
-        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, value)
-
-    def send(self, request: Request[Any], *, version: int | None = None) -> None:
-        """Send a request. `receive` returns its response in turn."""
-        if version is None:
-            version = self._versions.version_of(type(request))
-        parts: list[Piece] = [_REQUEST_HEAD.pack(request.API_KEY, version, self._correlation_id)]
-        write_nullable_string(parts.append, CLIENT_ID, "client id")
-        if version in request.FLEXIBLE:
-            parts.append(b"\0")
-        encode(request, version, parts)
-        try:
-            self._socket.sendall(frame_bytes(parts))
-        except OSError as error:
-            raise self._broken(error) from error
-        self._pending.append((self._correlation_id, request.RESPONSE, version))
-        self._correlation_id = (self._correlation_id + 1) & 0x7FFFFFFF
-
-    def receive_size(self) -> tuple[int, int]:
-        """Start reading the response to the oldest request. Return its version and its size in
-        bytes.
-
-        The caller then reads exactly that many bytes with `receive_into`.
-        """
-        head = memoryview(bytearray(SIZE_BYTES))
-        self.receive_into(head)
-        (size,) = _SIZE.unpack(head)
-        if not _CORRELATION.size <= size <= FRAME_BYTES_MAX:
-            raise RemoteProtocolError(
-                f"{self.address} sent a frame size of {size} bytes, expected {_CORRELATION.size} "
-                f"to {FRAME_BYTES_MAX}; is it a client listener?"
-            )
-        return self._pending[0][2], size
-
-    def check_head(self, frame: memoryview) -> int:
-        """Check that `frame` starts the oldest response. Return the position of its body."""
-        correlation_id, kind, version = self._pending.popleft()
-        (found,) = _CORRELATION.unpack_from(frame)
-        if found != correlation_id:
-            raise RemoteProtocolError(
-                f"{self.address} answered request {found}, expected {correlation_id}"
-            )
-        position = _CORRELATION.size
-        if version in kind.FLEXIBLE and kind is not ApiVersionsResponse:
-            _, position = read_tags(frame, position, len(frame), "response header")
-        return position
-
-    def receive(self) -> Message:
-        """Receive the whole response to the oldest request."""
-        kind = self._pending[0][1]
-        version, size = self.receive_size()
-        frame = memoryview(bytearray(size))
-        self.receive_into(frame)
-        return decode(kind, version, frame, self.check_head(frame))
-
-    def receive_into(self, view: memoryview) -> None:
-        """Fill `view`, mostly with one system call."""
-        at, size = 0, len(view)
-        while at < size:
-            try:
-                count = self._socket.recv_into(view[at:], size - at, socket.MSG_WAITALL)
-            except OSError as error:
-                raise self._broken(error) from error
-            if count == 0:
-                raise Broken(f"{self.address} closed the connection")
-            at += count
-
-    def request(self, request: Request[ResponseT]) -> ResponseT:
-        """Send a request and wait for its response."""
-        assert not self._pending, "a response is still under way"
-        self.send(request)
-        return cast(ResponseT, self.receive())
-
-    def abort(self) -> None:
-        """End the connection from any thread. A receive in progress fails at once."""
-        try:
-            self._socket.shutdown(socket.SHUT_RDWR)
-        except OSError:
-            pass
-
-    def close(self) -> None:
-        self._socket.close()
-
-    def _negotiate(self) -> None:
-        self.send(ApiVersionsRequest(), version=API_VERSIONS_VERSION)
-        response = self.receive()
-        assert isinstance(response, ApiVersionsResponse)
-        if response.error_code:
-            raise RemoteProtocolError(
-                f"{self.address} refused ApiVersions with code {response.error_code}"
-            )
-        self._versions.negotiate(response)
-
-    def _broken(self, error: OSError) -> Broken:
-        if isinstance(error, BlockingIOError):
-            return Broken(f"{self.address} was silent for {self._timeout} s")
-        return Broken(f"the connection to {self.address} failed: {error}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,6 +50,8 @@ class Leader:
     port: int
     topic_id: bytes
     epoch: int
+    subject: str | None
+    """The subject of records without header `subject`; None: they have none."""
 
 
 class LeaderMoved(Broken):
@@ -219,6 +72,37 @@ def error_of(code: int, stream: str, partition: int, *, address: str) -> Bascule
     return Broken(text)
 
 
+def _connect(bootstrap: str) -> LogConnection:
+    """Connect to the first of the listeners `host:port,...` that answers. Raises: Broken."""
+    failure: Broken | None = None
+    for address in bootstrap.split(","):
+        host, _, port = address.rpartition(":")
+        try:
+            return LogConnection(host.strip("[]"), int(port), timeout=ASK_TIMEOUT_S)
+        except Broken as error:
+            failure = failure or error
+    assert failure is not None
+    raise failure
+
+
+def _metadata(connection: LogConnection, stream: str) -> MetadataResponse:
+    return connection.request(
+        MetadataRequest(topics=[MetadataRequestTopic(name=stream)], allow_auto_topic_creation=False)
+    )
+
+
+def count_partitions(bootstrap: str, stream: str) -> int:
+    """The number of partitions of a stream. Raises: UnknownStream, Broken."""
+    connection = _connect(bootstrap)
+    try:
+        topic = _metadata(connection, stream).topics[0]
+    finally:
+        connection.close()
+    if topic.error_code:
+        raise error_of(topic.error_code, stream, 0, address=connection.address)
+    return len(topic.partitions)
+
+
 class PartitionConnector:
     """Connects to the leader of one partition, starting from any node's listener."""
 
@@ -232,8 +116,7 @@ class PartitionConnector:
 
         Raises: UnknownStream, UnknownPartition, LeaderMoved (no leader now), Broken.
         """
-        host, _, port = self._bootstrap.rpartition(":")
-        connection = LogConnection(host.strip("[]"), int(port), timeout=ASK_TIMEOUT_S)
+        connection = _connect(self._bootstrap)
         try:
             leader = self._leader(connection)
         except BaseException:
@@ -245,11 +128,7 @@ class PartitionConnector:
         return LogConnection(leader.host, leader.port, timeout=ASK_TIMEOUT_S), leader
 
     def _leader(self, connection: LogConnection) -> Leader:
-        response = connection.request(
-            MetadataRequest(
-                topics=[MetadataRequestTopic(name=self.stream)], allow_auto_topic_creation=False
-            )
-        )
+        response = _metadata(connection, self.stream)
         topic = response.topics[0]
         if topic.error_code:
             raise error_of(
@@ -262,8 +141,28 @@ class PartitionConnector:
             raise UnknownPartition(self.stream, self.partition, len(topic.partitions))
         for node in response.brokers:
             if node.node_id == found.leader_id:
-                return Leader(node.host, node.port, topic.topic_id, found.leader_epoch)
+                subject = self._literal_subject(connection, topic.topic_id)
+                return Leader(node.host, node.port, topic.topic_id, found.leader_epoch, subject)
         raise LeaderMoved(f"stream {self.stream!r} partition {self.partition} has no leader now")
+
+    def _literal_subject(self, connection: LogConnection, topic_id: bytes) -> str | None:
+        """The stream's subject; None if it has wildcards.
+
+        A server that does not know the request stores the subject with each record. Raises:
+        LeaderMoved if another stream has the name since its id was read.
+        """
+        if not connection.serves(DescribeConfigsRequest):
+            return None
+        wanted = ConfigResource(TOPIC, self.stream, [SUBJECT, STREAM_ID])
+        result = connection.request(DescribeConfigsRequest(resources=[wanted])).results[0]
+        if result.error_code:
+            raise error_of(
+                result.error_code, self.stream, self.partition, address=connection.address
+            )
+        values = {config.name: config.value or "" for config in result.configs}
+        if values.get(STREAM_ID) != topic_id.hex():
+            raise LeaderMoved(f"stream {self.stream!r} was created again meanwhile")
+        return StreamConfig(values[SUBJECT]).literal_subject
 
     def find_offset(self, connection: LogConnection, timestamp: int) -> int:
         """The first offset with a timestamp (ms) of at least `timestamp`; -1 if there is none.

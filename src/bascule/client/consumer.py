@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from bascule.client.batch_reader import Start, messages_of
 from bascule.client.messages import Ack, Message
+from bascule.client.stream_reader import check_positions
 from bascule.errors import BasculeError, Closed
 from bascule.model import CommittedOffset, StreamInfo
 from bascule.wire.offsets import (
@@ -106,6 +107,7 @@ class Consumer:
         # "latest" means the end at this moment, not at the first response.
         ends = {partition.partition: partition.high_watermark for partition in info.partitions}
         chosen = list(ends) if self._chosen is None else self._chosen
+        check_positions(self._stream, len(chosen), self._start)
         self._reading = len(chosen)
         for partition in chosen:
             start = ends.get(partition, self._start) if self._start == "latest" else self._start

@@ -22,16 +22,14 @@ from typing import TYPE_CHECKING, Final
 from bascule.client import _hot
 from bascule.client.connection import (
     ASK_TIMEOUT_S,
-    FRAME_BYTES_MAX,
     Leader,
-    LogConnection,
     PartitionConnector,
     error_of,
 )
 from bascule.client.fetch_response import HEAD_BYTES_MAX, FetchHead, read_fetch_head
 from bascule.errors import Broken, Closed, CorruptData, OffsetOutOfRange, RemoteProtocolError
 from bascule.host.real import RealClock
-from bascule.record.columns import decode_batches
+from bascule.log_connection import FRAME_BYTES_MAX, LogConnection
 from bascule.record.header import LENGTH_PREFIX_BYTES
 from bascule.wire.error_codes import ErrorCode
 from bascule.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
@@ -67,17 +65,19 @@ class Fetcher:
     def __init__(
         self,
         connector: PartitionConnector,
-        connection: LogConnection,
-        leader: Leader,
+        opened: tuple[LogConnection, Leader] | None,
         *,
         start: int,
         end: int,
         follow: bool,
         options: FetchOptions,
     ) -> None:
+        """`opened` is a connection to the partition's leader; None: connect at the first fetch."""
         self._connector = connector
-        self._connection: LogConnection | None = connection
-        self._leader = leader
+        self._connection: LogConnection | None = None
+        self._leader: Leader | None = None
+        if opened is not None:
+            self._connection, self._leader = opened
         self._position = start
         """The first offset not yet returned."""
         self._end = end
@@ -234,12 +234,17 @@ class Fetcher:
 
         They make one Arrow batch, or several if compression is so high that one would be huge.
         """
+        # Imported here, so that a command that only administers or publishes loads no Arrow.
+        from bascule.record.columns import decode_batches
+
+        subject = None if self._leader is None else self._leader.subject
         while self._position < end:
             batch, self._position = decode_batches(
                 self._buffer[:size],
                 partition=self._connector.partition,
                 offset_min=self._position,
                 offset_end=self._end,
+                subject=subject,
                 origin=f"{self._origin} from offset {self._position}",
             )
             if batch.num_rows:
@@ -288,6 +293,7 @@ class Fetcher:
             raise OffsetOutOfRange(self._end, self._position, head.high_watermark)
 
     def _request(self, offset: int) -> FetchRequest:
+        assert self._leader is not None, "a request needs a connection"
         return FetchRequest(
             max_wait_ms=WAIT_MS,
             min_bytes=1,

@@ -60,7 +60,7 @@ class Message(NamedTuple):
     subject: str | None
     """The NATS subject it was published on."""
     reply: str | None
-    """The reply subject it was published with."""
+    """The reply subject it was published with, if the stream's `record_headers` has `reply`."""
     headers: tuple[tuple[str, bytes | None], ...]
     """NATS headers, in order."""
 

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from array import array
 from collections import deque
 from collections.abc import AsyncIterable, Callable, Iterable
-from typing import Final
+from typing import Final, TypeAlias
 
 from bascule.client import _hot
 from bascule.client.messages import Ack, Acks, MessageEncoder, MessageFields
@@ -23,6 +23,10 @@ TICK_S: Final = 0.5
 REFUSED_WAIT_S: Final = 0.25
 REFUSALS_MAX: Final = 3
 """After so many refusals of the first message there is no stream, rather than a restarting one."""
+
+
+OnOtherReply: TypeAlias = Callable[[int, Ack | BasculeError], None]
+"""Called with the number of a message and a reply to it beside the ack that counts."""
 
 
 class PublishWindow(ABC):
@@ -41,6 +45,8 @@ class PublishWindow(ABC):
         stream: str | None,
         timeout: float,
         on_progress: Callable[[int], None] | None,
+        on_other_reply: OnOtherReply | None = None,
+        reply_wait: float = 0.0,
     ) -> None:
         if window < 1:
             raise ValueError(f"window is {window}: expected at least 1")
@@ -51,9 +57,13 @@ class PublishWindow(ABC):
         self._chunk = max(1, min(CHUNK_MESSAGES_MAX, window // 4))
         self._timeout = timeout
         self._on_progress = on_progress
+        self._on_other_reply = on_other_reply
+        self._reply_wait = 0.0 if on_other_reply is None else reply_wait
+        """Seconds that an error waits for another stream's ack, and the end for more replies."""
         self._prefix = f"{nats.inbox}.{id}.".encode()
         self._acks = Acks()
-        self._only = stream
+        self.only = stream
+        """The stream whose replies count; None: the first reply counts."""
         if stream is not None:
             self._acks.names.append(stream)
         self._base = 0
@@ -97,6 +107,8 @@ class PublishWindow(ABC):
             await self._settle(self._window - self._chunk)
         else:
             await asyncio.sleep(0)
+            # A window that is never full must send again, too.
+            self._check_late()
         if self._failure is not None:
             raise self._failure
 
@@ -160,16 +172,27 @@ class PublishWindow(ABC):
     def on_reply(self, index: int, reply: Ack | BasculeError) -> None:
         """Process one reply that `collect` left."""
         if not self._first <= index < self._count or self._acks.offsets[index - self._base] >= 0:
+            if self._on_other_reply is not None and 0 <= index < self._count:
+                self._on_other_reply(index, reply)
             return
         if isinstance(reply, Ack):
-            if self._only is None or reply.stream == self._only:
-                self._acked += self._acks.put(index - self._base, reply)
+            self._acked += self._acks.put(index - self._base, reply)
         elif isinstance(reply, NoResponders):
             if not self._refused:
                 asyncio.get_running_loop().call_later(REFUSED_WAIT_S, self._retry_refused)
             self._refused.add(index)
+        elif self._reply_wait:
+            loop = asyncio.get_running_loop()
+            loop.call_later(self._reply_wait, self._on_late_error, index, reply)
         else:
             self.fail(self._explain(index, reply))
+
+    def _on_late_error(self, index: int, reply: BasculeError) -> None:
+        """End the window, unless another stream has acked the message meanwhile."""
+        if index >= self._first and self._acks.offsets[index - self._base] < 0:
+            self.fail(self._explain(index, reply))
+        elif self._on_other_reply is not None:
+            self._on_other_reply(index, reply)
 
     def moved(self) -> None:
         """Drop acked messages. Called after every chunk of replies."""
@@ -236,10 +259,13 @@ class MessageWindow(PublishWindow):
         stream: str | None,
         timeout: float,
         on_progress: Callable[[int], None] | None,
+        on_other_reply: OnOtherReply | None = None,
+        reply_wait: float = 0.0,
     ) -> None:
         super().__init__(
-            nats, id=id, window=window, stream=stream, timeout=timeout, on_progress=on_progress
-        )
+            nats, id=id, window=window, stream=stream, timeout=timeout, on_progress=on_progress,
+            on_other_reply=on_other_reply, reply_wait=reply_wait,
+        )  # fmt: skip
         self._encoder = encoder
         self._frames: list[bytes] = []
         self._unsent: list[bytes] = []
@@ -260,6 +286,8 @@ class MessageWindow(PublishWindow):
                         await self._flush()
             await self._flush()
             await self._settle(0)
+            if self._reply_wait:
+                await asyncio.sleep(self._reply_wait)
         except BasculeError as error:
             error.add_note(f"{self._acked} of {self._count} messages were acked")
             raise

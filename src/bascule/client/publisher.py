@@ -21,15 +21,15 @@ import msgspec
 
 from bascule.client.messages import Ack, Acks, Headers, MessageEncoder, MessageFields
 from bascule.client.nats import MESSAGES_PER_PARSE, NatsConnection
-from bascule.client.publish_window import MessageWindow, PublishWindow
+from bascule.client.publish_window import MessageWindow, OnOtherReply, PublishWindow
 from bascule.errors import (
     BasculeError,
     Indeterminate,
     NoResponders,
-    PublishRejected,
     RemoteProtocolError,
 )
 from bascule.wire._hot import MESSAGE_FIELDS
+from bascule.wire.ack_codes import publish_error
 
 ACK_WAIT_S: Final = 2.0
 """Time to wait for an ack before the message is sent again; it doubles with every attempt."""
@@ -53,8 +53,8 @@ class _PubAck(msgspec.Struct):
     error: dict[str, Any] | None = None
 
 
-def decode_reply(data: bytes, subject: str) -> Ack | BasculeError:
-    """Decode the reply to a publish: an ack, or an error.
+def decode_reply(data: bytes, subject: str, only: str | None = None) -> Ack | BasculeError | None:
+    """Decode the reply to a publish: an ack, or an error; None: of another stream than `only`.
 
     `data` is the whole body: header block and payload. A reply of JetStream itself, which counts
     from 1 and has no offset, is also an ack.
@@ -68,11 +68,14 @@ def decode_reply(data: bytes, subject: str) -> Ack | BasculeError:
             f"the reply to a publish on {subject!r} is no ack: {data[:80]!r}; "
             "another program may reply on this subject"
         )
+    if only and reply.stream != only and (reply.stream or reply.error is None):
+        return None
     if reply.error is not None:
-        return PublishRejected(
+        return publish_error(
             int(reply.error.get("code", 0)),
             int(reply.error.get("err_code", 0)),
             str(reply.error.get("description", "no description")),
+            reply.stream,
         )
     offset = reply.offset if reply.offset >= 0 else reply.seq - 1
     return Ack(
@@ -172,6 +175,8 @@ class Publisher:
         stream: str | None,
         timeout: float,
         on_progress: Callable[[int], None] | None,
+        on_other_reply: OnOtherReply | None,
+        reply_wait: float,
     ) -> Acks:
         """Publish all, with at most `window` messages without ack; see `Client.publish_many`."""
 
@@ -184,6 +189,8 @@ class Publisher:
                 stream=stream,
                 timeout=timeout,
                 on_progress=on_progress,
+                on_other_reply=on_other_reply,
+                reply_wait=reply_wait,
             )
 
         publish_window = await self.open_window(create, timeout)
@@ -236,22 +243,24 @@ class Publisher:
 
     def _on_reply(self, data: bytes, fields: array[int]) -> None:
         _, subject_at, subject_bytes, _, _, _, body_at, body_bytes = fields
-        subject = data[subject_at : subject_at + subject_bytes]
+        reply_subject = data[subject_at : subject_at + subject_bytes]
         body = data[body_at : body_at + body_bytes]
         try:
-            window_id, index = map(int, subject.rsplit(b".", 2)[1:])
+            window_id, index = map(int, reply_subject.rsplit(b".", 2)[1:])
         except ValueError:
             return
         if window_id == 0:
             pending = self._pending.get(index)
             if pending is None or pending.reply.done():
                 return
-            reply = decode_reply(body, pending.subject)
-            if pending.stream and isinstance(reply, Ack) and reply.stream != pending.stream:
-                return
-            pending.reply.set_result(reply)
+            reply = decode_reply(body, pending.subject, pending.stream)
+            if reply is not None:
+                pending.reply.set_result(reply)
         elif (publish_window := self._windows.get(window_id)) is not None:
-            publish_window.on_reply(index, decode_reply(body, publish_window.subject_of(index)))
+            subject = publish_window.subject_of(index)
+            decoded = decode_reply(body, subject, publish_window.only)
+            if decoded is not None:
+                publish_window.on_reply(index, decoded)
 
     def _on_reconnect(self) -> None:
         for pending in self._pending.values():

@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from bascule.client.admin import SyncAdminMixin
-from bascule.client.batch_reader import BatchReader, End, Start, messages_of
+from bascule.client.batch_reader import End, Start, messages_of
 from bascule.client.client import (
     BATCH_BYTES,
     FETCH_BYTES,
@@ -28,6 +28,7 @@ from bascule.client.columnar.publisher import SyncColumnarMixin
 from bascule.client.consumer import COMMIT_INTERVAL_S, Consumer, SyncConsumer
 from bascule.client.fetcher import FetchOptions
 from bascule.client.messages import Ack, Acks, Headers, Message, MessageFields
+from bascule.client.stream_reader import Order, StreamReader
 from bascule.errors import Closed
 
 T = TypeVar("T")
@@ -136,18 +137,20 @@ class SyncClient(SyncAdminMixin, SyncColumnarMixin):
         *,
         start: Start = "earliest",
         end: End = None,
-        partition: int = 0,
+        partition: int | None = None,
+        order: Order = "partition",
         follow: bool = False,
         fetch_bytes: int = FETCH_BYTES,
         batch_bytes: int = BATCH_BYTES,
         timeout: float = READ_TIMEOUT_S,
-    ) -> BatchReader:
+    ) -> StreamReader:
         """See `Client.read_batches`. The reader is an iterator and a context manager."""
         return self._client.open_reader(
             stream,
             start=start,
             end=end,
             partition=partition,
+            order=order,
             follow=follow,
             options=FetchOptions(fetch_bytes, batch_bytes, timeout),
         )
@@ -158,13 +161,20 @@ class SyncClient(SyncAdminMixin, SyncColumnarMixin):
         *,
         start: Start = "earliest",
         end: End = None,
-        partition: int = 0,
+        partition: int | None = None,
+        order: Order = "partition",
         follow: bool = False,
         timeout: float = READ_TIMEOUT_S,
     ) -> Iterator[Message]:
         """See `Client.read`."""
         with self.read_batches(
-            stream, start=start, end=end, partition=partition, follow=follow, timeout=timeout
+            stream,
+            start=start,
+            end=end,
+            partition=partition,
+            order=order,
+            follow=follow,
+            timeout=timeout,
         ) as batches:
             for batch in batches:
                 yield from messages_of(batch)

@@ -5,7 +5,8 @@
     output_folder  the output directory; only a demo's directory is emptied
     stages         publish, read, query; each is measured and checked
     chart          draws departures and delays
-    command        order of the stages, progress bars, the table
+    display        progress bars in a terminal, lines elsewhere
+    command        order of the stages, the table
 
 The node and Spark run as processes. The demo is a client of both.
 """

@@ -1,28 +1,24 @@
-"""`bascule demo`: the order of the stages, progress bars, and the table at the end."""
+"""`bascule demo`: the order of the stages, and the table at the end."""
 
 from __future__ import annotations
 
 import importlib.util
+import shlex
+import shutil
+import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 from rich.box import SIMPLE_HEAD
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    SpinnerColumn,
-    TextColumn,
-    TimeElapsedColumn,
-)
 from rich.table import Table
 
 from bascule.cli import exit_codes
+from bascule.cli.demo.display import BarDisplay, LineDisplay
 from bascule.cli.output import err, out
 from bascule.errors import MissingExtra
 
@@ -44,19 +40,15 @@ class StageRow:
 
 
 class StageBoard:
-    """Progress bars of running stages, and the rows of completed ones."""
+    """Progress of running stages, and the rows of completed ones."""
 
-    def __init__(self, progress: Progress) -> None:
-        self._progress = progress
+    def __init__(self, display: BarDisplay | LineDisplay) -> None:
+        self._display = display
         self.rows: list[StageRow] = []
 
-    @contextmanager
-    def bar(self, what: str, total: int | None) -> Iterator[Callable[[int], None]]:
-        """Show a bar. The yielded function sets its number of messages."""
-        task = self._progress.add_task(what, total=total)
-        yield lambda done: self._progress.update(task, completed=done)
-        completed = total if total is not None else 1
-        self._progress.update(task, total=completed, completed=completed)
+    def bar(self, what: str, total: int | None) -> AbstractContextManager[Callable[[int], None]]:
+        """Show a running stage. The value of the context sets its number of messages."""
+        return self._display.stage(what, total)
 
     def stage(
         self, what: str, count: int, size: int, work: Callable[[Callable[[int], None]], StageResult]
@@ -91,20 +83,13 @@ def demo(
     from bascule.cli.demo.processes import interrupted_by_all_signals
     from bascule.cli.demo.stages import CheckFailed
 
-    progress = Progress(
-        SpinnerColumn(finished_text="[green]✓"),
-        TextColumn("{task.description:<18}"),
-        BarColumn(bar_width=40),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        console=err,
-    )
-    with interrupted_by_all_signals(), fresh_folder(output) as folder, progress:
-        board = StageBoard(progress)
+    display = BarDisplay(err) if err.is_terminal else LineDisplay(err)
+    with interrupted_by_all_signals(), fresh_folder(output) as folder, display:
+        board = StageBoard(display)
         try:
             _run(board, folder, limit)
         except CheckFailed as failed:
-            progress.stop()
+            display.stop()
             err.print(f"[red]✗ check failed:[/red] {failed}")
             err.print(f"[dim]logs and data are in {folder}[/dim]")
             raise typer.Exit(exit_codes.CORRUPT) from failed
@@ -189,4 +174,28 @@ def _table(rows: list[StageRow]) -> Table:
 def _farewell(folder: Path) -> None:
     out.print(f"picture  {folder / 'departures.png'}")
     out.print(f"Parquet  {folder / 'flights.parquet'}")
-    out.print(f"the log  bascule serve --data {folder / 'data'}")
+    command, hint = command_line()
+    if hint:
+        out.print(f"on PATH  {hint}")
+    out.print(f"the log  {command} serve --data {folder / 'data'}")
+
+
+def command_line() -> tuple[str, str]:
+    """The command that runs `bascule` as this process does, and how to have `bascule` on PATH.
+
+    The second is empty if it is there.
+    """
+    scripts = Path(sys.executable).parent
+    script = scripts / "bascule"
+    found = shutil.which("bascule")
+    if found is not None and Path(found).resolve() == script.resolve():
+        return "bascule", ""
+    if not script.exists():
+        return f"{shlex.quote(sys.executable)} -m bascule.cli.main", ""
+    here = Path.cwd()
+    if scripts.is_relative_to(here):
+        scripts = scripts.relative_to(here)
+    return (
+        shlex.quote(str(scripts / "bascule")),
+        f". {shlex.quote(str(scripts / 'activate'))}    (or: pipx install .)",
+    )

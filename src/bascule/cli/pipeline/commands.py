@@ -22,6 +22,11 @@ SetOption = Annotated[
     typer.Option("--set", metavar="KEY=VALUE", help="Set a key, such as table.format=delta."),
 ]
 
+JsonLinesOption = Annotated[
+    bool,
+    typer.Option("--json", help="Print lines of JSON: progress every 10 s, the result at the end."),
+]
+
 pipeline = typer.Typer(
     help="Archive, replay, audit and roll up streams with Spark, declared in a file.",
     no_args_is_help=True,
@@ -36,7 +41,7 @@ def run(
         Path | None,
         typer.Option("--report", metavar="HTML", help="Write a page with figures and plots."),
     ] = None,
-    json: JsonOption = False,
+    json: JsonLinesOption = False,
 ) -> None:
     """Run a pipeline to the current end of the stream, or, with an interval, until Ctrl-C.
 
@@ -46,9 +51,7 @@ def run(
 
     chosen = settings or []
     declaration = _load(file, chosen)
-    result = run_declared(file, declaration, chosen, report=report, quiet=json)
-    if json:
-        print_json(result.raw)
+    result = run_declared(file, declaration, chosen, report=report, as_json=json)
     if result.interrupted:
         raise typer.Exit(exit_codes.INTERRUPTED)
     if not result.ok:
@@ -120,7 +123,7 @@ def sdp(
 def sdp_run(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="The project's folder.",
                                            exists=True, file_okay=False)],
-    json: JsonOption = False,
+    json: JsonLinesOption = False,
 ) -> None:  # fmt: skip
     """Run a project of Spark Declarative Pipelines, and exit with its outcome.
 
@@ -129,9 +132,7 @@ def sdp_run(
     """
     from bascule.cli.pipeline.sdp_runner import run_project
 
-    facts = run_project(folder, quiet=json)
-    if json:
-        print_json(facts)
+    facts = run_project(folder, as_json=json)
     if not facts["completed"]:
         raise typer.Exit(exit_codes.FAILED)
 

@@ -32,8 +32,7 @@ ROWS_SHOWN: Final = 20
 class ProgressDisplay:
     """The progress bar. It is disabled without a terminal."""
 
-    def __init__(self, name: str, *, quiet: bool) -> None:
-        self._quiet = quiet
+    def __init__(self, name: str) -> None:
         self._progress = Progress(
             SpinnerColumn(),
             TextColumn("{task.description}"),
@@ -43,7 +42,7 @@ class ProgressDisplay:
             TimeRemainingColumn(),
             console=err,
             transient=True,
-            disable=quiet or not err.is_terminal,
+            disable=not err.is_terminal,
         )
         self._task = self._progress.add_task(f"{name}: starting Spark", total=None, figures="")
         self._name = name
@@ -72,8 +71,7 @@ class ProgressDisplay:
                 self.say(str(event["text"]))
 
     def say(self, text: str) -> None:
-        if not self._quiet:
-            self._progress.console.print(escape(text), style="dim")
+        self._progress.console.print(escape(text), style="dim")
 
     def _describe(self, what: str) -> None:
         self._progress.update(self._task, description=f"{self._name}: {escape(what)}")
@@ -115,6 +113,8 @@ def summary(result: JobResult) -> RenderableType:
     for name, value in result.summary.items():
         if name != "interrupted":
             facts.add_row(escape(title_of(name)), escape(figure(name, value)))
+    if result.sum is not None:
+        facts.add_row("Sum", escape(str(result.sum)))
     head = f"[bold]{escape(result.name)}[/bold] {escape(result.kind)}: [{colour}]{state}[/{colour}]"
     return Group(head, facts, *(_table(table) for table in result.tables if table.rows))
 

@@ -19,6 +19,7 @@ from bascule.cli.demo.processes import Program
 from bascule.cli.demo.stages import require_java
 from bascule.cli.output import err
 from bascule.cli.pipeline.display import ProgressDisplay, summary
+from bascule.cli.pipeline.json_lines import JsonLines
 
 if TYPE_CHECKING:
     from bascule.pipeline.declare import Declaration
@@ -34,14 +35,13 @@ class EndedRun:
 
     ok: bool
     interrupted: bool
-    raw: dict[str, Any]
-    """The result as JSON."""
 
 
 def run_declared(
-    file: Path, declaration: Declaration, settings: list[str], *, report: Path | None, quiet: bool
+    file: Path, declaration: Declaration, settings: list[str], *, report: Path | None, as_json: bool
 ) -> EndedRun:
-    """Run a checked declaration and show its progress on standard error.
+    """Run a checked declaration and show its progress on standard error, or as lines of JSON on
+    standard output.
 
     Raises: Broken if Spark ends without a result; typer.Exit after an error was printed.
     """
@@ -57,7 +57,7 @@ def run_declared(
             "Spark", arguments, log=log, environment=_environment(), piped=True, tied=True
         )
         with spark as program, forward_signals(program):
-            return _watch(program, declaration, quiet=quiet)
+            return _watch(program, declaration, as_json=as_json)
 
 
 def _environment() -> dict[str, str]:
@@ -69,12 +69,17 @@ def _environment() -> dict[str, str]:
     }
 
 
-def _watch(program: Program, declaration: Declaration, *, quiet: bool) -> EndedRun:
+def _watch(program: Program, declaration: Declaration, *, as_json: bool) -> EndedRun:
+    from bascule.cli.pipeline.spark_log import SparkLogFollower
     from bascule.pipeline.declare.events import decode_result
 
     found: dict[str, Any] | None = None
     page = ""
-    with ProgressDisplay(declaration.pipeline.name, quiet=quiet) as display:
+    shown = JsonLines if as_json else ProgressDisplay
+    with (
+        shown(declaration.pipeline.name) as display,
+        SparkLogFollower(program.log, display.say),
+    ):
         for event in _events(program):
             display.show(event)
             if event["event"] == "result":
@@ -89,11 +94,13 @@ def _watch(program: Program, declaration: Declaration, *, quiet: bool) -> EndedR
         program.wait(END_SECONDS_MAX)
         raise program.failure()
     result = decode_result(found)
-    if not quiet:
+    if isinstance(display, JsonLines):
+        display.result(found)
+    else:
         err.print(summary(result))
     if page:
         err.print(f"report: {page}")
-    return EndedRun(result.ok, bool(result.summary.get("interrupted")), found)
+    return EndedRun(result.ok, bool(result.summary.get("interrupted")))
 
 
 @contextmanager

@@ -12,13 +12,14 @@ from rich.markup import escape
 from bascule.cli.demo.processes import Program, interrupted_by_all_signals
 from bascule.cli.demo.stages import require_java
 from bascule.cli.output import err
+from bascule.cli.pipeline.json_lines import JsonLines
 from bascule.errors import ConfigError
 from bascule.pipeline.declare.events import decode_line
 
 MODULE: Final = "bascule.pipeline.sdp"
 
 
-def run_project(folder: Path, *, quiet: bool) -> dict[str, Any]:
+def run_project(folder: Path, *, as_json: bool) -> dict[str, Any]:
     """Run the project in `folder`. Return its outcome.
 
     Raises: ConfigError if there is no project; Broken if the program ends without an outcome.
@@ -35,12 +36,16 @@ def run_project(folder: Path, *, quiet: bool) -> dict[str, Any]:
         )
         with interrupted_by_all_signals(), program:
             facts: dict[str, Any] | None = None
-            with err.status(f"{folder.name}: running", spinner="dots"):
+            lines = JsonLines(folder.name, step="running")
+            status = err.status(f"{folder.name}: running", spinner="dots")
+            with lines if as_json else status:
                 for line in program.output:
                     facts = decode_line(line) or facts
         if facts is None:
             raise program.failure()
-        if not quiet:
+        if as_json:
+            lines.result(facts)
+        else:
             _tell(folder.name, facts, program)
     return facts
 

@@ -4,34 +4,50 @@ from __future__ import annotations
 
 import time
 from dataclasses import asdict
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.markup import escape
 
-from bascule.cli.output import JsonOption, ServerOption, err, out, print_json
+from bascule.cli.exit_codes import CORRUPT
+from bascule.cli.output import (
+    JsonOption,
+    ServerOption,
+    StreamArgument,
+    YesOption,
+    confirm,
+    err,
+    out,
+    print_json,
+    print_warning,
+)
 from bascule.cli.streams.settings import with_settings
 from bascule.cli.streams.tables import (
     partitions_table,
     purged_table,
+    repaired_table,
     stream_as_json,
     stream_detail,
     streams_table,
 )
 from bascule.cli.units import moment_text, parse_moment
-from bascule.model import StreamInfo
+from bascule.model import PartitionBy, StreamInfo, is_internal_stream
+
+if TYPE_CHECKING:
+    from bascule.client import SyncClient
 
 streams = typer.Typer(
-    help="Create, alter, list, show, pause, purge and delete streams.", no_args_is_help=True
+    help="Create, alter, list, show, pause, purge and delete streams. Also: ls, rm.",
+    no_args_is_help=True,
 )
 
-NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="Name of the stream.")]
-YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
+NewNameArgument = Annotated[str, typer.Argument(metavar="NAME", help="Name of the stream.")]
 
 
 @streams.command()
 @with_settings(alterable_only=False)
 def create(
-    name: NameArgument,
+    name: NewNameArgument,
     subject: Annotated[
         str, typer.Option("--subject", help="NATS subject; wildcards * and > are allowed.")
     ],
@@ -51,18 +67,21 @@ def create(
 
     with bascule.connect_sync(server) as client:
         info, created = client.create_stream(name, subject, group=group, **settings)
+        _warn_of_unknown_consumer(client, info)
     if json:
         print_json({"created": created, "stream": stream_as_json(info)})
     else:
         done = "created" if created else "exists already, as asked:"
         out.print(f"[green]✓[/green] stream [bold]{name}[/bold] {done} on {subject}")
+    _warn_of_overlaps(info)
 
 
 @streams.command()
 @with_settings(alterable_only=True)
 def alter(
-    name: NameArgument,
+    name: StreamArgument,
     settings: dict[str, Any],
+    yes: YesOption = False,
     server: ServerOption = None,
     json: JsonOption = False,
 ) -> None:
@@ -70,20 +89,27 @@ def alter(
 
     Subject, group, partition-by and key-from cannot change. Partitions can only be added: with
     partition-by subject or key, later messages of a subject or key may then go to another partition
-    than earlier ones.
+    than earlier ones, so the command asks first.
     """
     import bascule
 
     if not settings:
         raise typer.BadParameter("nothing to change: give at least one setting")
     with bascule.connect_sync(server) as client:
+        if "partitions" in settings and not yes:
+            _confirm_moving_keys(client.stream(name), settings["partitions"])
         info = client.alter_stream(name, **settings)
+        if "retention_after" in settings:
+            _warn_of_unknown_consumer(client, info)
     if json:
         print_json(stream_as_json(info))
     else:
         out.print(f"[green]✓[/green] stream [bold]{name}[/bold] altered")
+    if "acks" in settings:
+        _warn_of_overlaps(info)
 
 
+@streams.command("ls", hidden=True)
 @streams.command("list")
 def list_streams(
     internal: Annotated[bool, typer.Option("--internal", help="Include internal streams.")] = False,
@@ -95,7 +121,7 @@ def list_streams(
 
     with bascule.connect_sync(server) as client:
         every = client.streams()
-    infos = [info for info in every if internal or not info.definition.name.startswith("_")]
+    infos = [info for info in every if internal or not is_internal_stream(info.definition.name)]
     if json:
         print_json([stream_as_json(info) for info in infos])
     elif infos:
@@ -106,7 +132,7 @@ def list_streams(
 
 @streams.command()
 def info(
-    name: NameArgument,
+    name: StreamArgument,
     all_settings: Annotated[
         bool,
         typer.Option("--all", help="Every setting, not only those that differ from the defaults."),
@@ -119,16 +145,18 @@ def info(
 
     with bascule.connect_sync(server) as client:
         found = client.stream(name)
+        consumer = found.definition.config.retention_after
+        commits = client.offsets(consumer=consumer, stream=name) if consumer else []
     if json:
         print_json(stream_as_json(found))
         return
-    out.print(stream_detail(found, all_settings=all_settings))
+    out.print(stream_detail(found, commits, all_settings=all_settings))
     out.print()
     out.print(partitions_table(found.partitions))
 
 
 @streams.command()
-def pause(name: NameArgument, server: ServerOption = None, json: JsonOption = False) -> None:
+def pause(name: StreamArgument, server: ServerOption = None, json: JsonOption = False) -> None:
     """Stop accepting messages: publishers that want an ack get an error. Reading continues."""
     import bascule
 
@@ -137,7 +165,7 @@ def pause(name: NameArgument, server: ServerOption = None, json: JsonOption = Fa
 
 
 @streams.command()
-def resume(name: NameArgument, server: ServerOption = None, json: JsonOption = False) -> None:
+def resume(name: StreamArgument, server: ServerOption = None, json: JsonOption = False) -> None:
     """Accept messages again."""
     import bascule
 
@@ -147,7 +175,7 @@ def resume(name: NameArgument, server: ServerOption = None, json: JsonOption = F
 
 @streams.command()
 def purge(
-    name: NameArgument,
+    name: StreamArgument,
     to: Annotated[
         int | None, typer.Option("--to", metavar="OFFSET", min=0, help="First offset to keep.")
     ] = None,
@@ -177,9 +205,8 @@ def purge(
     before_ms = None if before is None else parse_moment(before, now_ms=time.time_ns() // 1_000_000)
     with bascule.connect_sync(server) as client:
         found = client.stream(name)
-        if not yes:
-            question = _purge_question(found, to=to, before_ms=before_ms, partition=partition)
-            typer.confirm(question, abort=True, err=True)
+        question = _purge_question(found, to=to, before_ms=before_ms, partition=partition)
+        confirm(question, yes=yes)
         purged = client.purge_stream(name, to_offset=to, before_ms=before_ms, partition=partition)
     gone = sum(item.start_offset - item.start_offset_before for item in purged)
     if json:
@@ -190,16 +217,107 @@ def purge(
 
 
 @streams.command()
-def delete(name: NameArgument, yes: YesOption = False, server: ServerOption = None) -> None:
+def repair(
+    name: StreamArgument,
+    partition: Annotated[
+        int | None, typer.Option("--partition", metavar="N", min=0, help="Only this partition.")
+    ] = None,
+    accept_loss: Annotated[
+        bool,
+        typer.Option("--accept-loss", help="Give up records that are missing or damaged."),
+    ] = False,
+    yes: YesOption = False,
+    server: ServerOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Open the failed partitions of a stream again, for example after restoring their files.
+
+    With --accept-loss, a damaged partition ends before its first damage. Offsets from there on are
+    given to new records, in a new leader epoch. Where nothing can be kept, or the files are
+    missing, an empty log begins at the largest offset that a consumer has committed.
+    """
+    import bascule
+
+    with bascule.connect_sync(server) as client:
+        failed = [
+            item
+            for item in client.stream(name).partitions
+            if item.failure is not None and partition in (None, item.partition)
+        ]
+        if accept_loss and failed and not yes:
+            for item in failed:
+                err.print(f"partition {item.partition}: {escape(item.failure or '')}")
+            question = f"give up what is missing or damaged in stream {name}?"
+            confirm(question, yes=False)
+        repaired = client.repair_stream(name, partition=partition, accept_loss=accept_loss)
+    if json:
+        print_json({"name": name, "partitions": [asdict(item) for item in repaired]})
+    elif not repaired:
+        out.print(f"[green]✓[/green] no partition of stream [bold]{name}[/bold] has failed")
+    else:
+        out.print(repaired_table(repaired))
+    if any(item.failure for item in repaired):
+        raise typer.Exit(CORRUPT)
+
+
+@streams.command("rm", hidden=True)
+@streams.command()
+def delete(name: StreamArgument, yes: YesOption = False, server: ServerOption = None) -> None:
     """Delete a stream and all its messages permanently."""
     import bascule
 
     with bascule.connect_sync(server) as client:
         held = _held(client.stream(name), None)
-        if not yes:
-            typer.confirm(f"delete stream {name} and its {held:,} messages?", abort=True, err=True)
+        confirm(f"delete stream {name} and its {held:,} messages?", yes=yes)
         client.delete_stream(name)
     out.print(f"[green]✓[/green] stream [bold]{name}[/bold] deleted")
+
+
+def _confirm_moving_keys(info: StreamInfo, partitions: int) -> None:
+    """Ask before partitions are added to a stream whose keys or subjects choose the partition.
+    Raises: as `confirm`."""
+    config = info.definition.config
+    if config.partition_by is PartitionBy.GROUP or partitions <= config.partitions:
+        return
+    if not any(item.high_watermark for item in info.partitions):
+        return
+    what = config.partition_by.value
+    confirm(
+        f"with {partitions} partitions instead of {config.partitions}, most {what}s move: later "
+        f"messages of a {what} go to another partition than earlier ones, and their order is lost. "
+        f"Add the partitions to stream {info.definition.name}?",
+        yes=False,
+    )
+
+
+def _warn_of_unknown_consumer(client: SyncClient, info: StreamInfo) -> None:
+    """Print a warning if retention waits for a consumer that has never committed an offset."""
+    name, consumer = info.definition.name, info.definition.config.retention_after
+    if consumer and not client.offsets(consumer=consumer, stream=name):
+        print_warning(
+            f"consumer {consumer!r} has not committed an offset of stream {name} yet: retention "
+            "removes nothing until it does; `bascule offsets list` shows the consumers"
+        )
+
+
+def _warn_of_overlaps(info: StreamInfo) -> None:
+    """Print which other streams store the same messages, and who answers publishers."""
+    if not info.overlaps:
+        return
+    name = info.definition.name
+    others = ", ".join(f"{each.name} ({each.subject})" for each in info.overlaps)
+    answering = [each.name for each in info.overlaps if each.acks]
+    if info.definition.config.acks:
+        answering.insert(0, name)
+    text = f"messages on {info.definition.config.subject} may also be stored by {others}"
+    if len(answering) > 1:
+        text += (
+            f"; publishers get an answer of each of {', '.join(answering)}: set the header "
+            f"Nats-Expected-Stream, or alter a stream with --no-acks"
+        )
+    else:
+        text += f"; {answering[0] if answering else 'none of them'} answers publishers"
+    print_warning(text)
 
 
 def _report(info: StreamInfo, done: str, *, json: bool) -> None:

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Final, Literal, get_type_hints
 
 import typer
 
+from bascule.cli.completion import consumer_names
 from bascule.cli.units import (
     NO_LIMIT,
     bytes_text,
@@ -49,8 +50,12 @@ class Setting:
     def metavar(self) -> str:
         choices = KEYS[f"streams.{self.field}"].choices
         if self.kind == "words":
-            return ",".join(choices)
+            return ",".join(choices) + ("|none" if self._may_be_empty else "")
         return "|".join(choices) if choices else self.kind.upper()
+
+    @property
+    def _may_be_empty(self) -> bool:
+        return bool(KEYS[f"streams.{self.field}"].default == ())
 
     def parse(self, text: str) -> Any:
         """Parse the text of the option. Raises: typer.BadParameter."""
@@ -62,6 +67,8 @@ class Setting:
             return parse_count(text)
         choices = KEYS[f"streams.{self.field}"].choices
         if self.kind == "words":
+            if self._may_be_empty and text.lower() in NO_LIMIT:
+                return ()
             words = tuple(word.strip() for word in text.split(",") if word.strip())
             for word in words:
                 self._check_choice(word, choices)
@@ -81,7 +88,7 @@ class Setting:
         if self.kind == "switch":
             return "yes" if value else "no"
         if self.kind == "words":
-            return ", ".join(value)
+            return ", ".join(value) or "none"
         if isinstance(value, str):
             return str(value) or "none"
         if value == 0 and self.field != "dirty_percent_min":
@@ -98,6 +105,8 @@ SETTINGS: Final = (
     Setting("segment_bytes_max", "--segment-bytes", "size", ACKS),
     Setting("segment_age_ms_max", "--segment-age", "time", ACKS),
     Setting("partitions", "--partitions", "number", PARTITIONS),
+    Setting("replicas", "--replicas", "number", PARTITIONS, alterable=False),
+    Setting("min_isr", "--min-isr", "number", PARTITIONS),
     Setting("partition_by", "--partition-by", "word", PARTITIONS, alterable=False),
     Setting("key_from", "--key-from", "word", PARTITIONS, alterable=False),
     Setting("cleanup", "--cleanup", "words", RETENTION),
@@ -116,6 +125,9 @@ SETTINGS: Final = (
     Setting("rate_messages_max", "--rate-messages", "number", PUBLISHERS),
     Setting("rate_bytes_max", "--rate-bytes", "size", PUBLISHERS),
     Setting("read_only", "--read-only/--no-read-only", "switch", PUBLISHERS),
+    Setting("acks", "--acks/--no-acks", "switch", PUBLISHERS),
+    Setting("shared", "--shared/--no-shared", "switch", PUBLISHERS),
+    Setting("record_headers", "--record-headers", "words", PUBLISHERS),
 )
 """All settings, in the order and under the headings of the help."""
 
@@ -139,7 +151,7 @@ def with_settings(*, alterable_only: bool) -> Callable[[Callable[..., None]], Ca
             if name != "settings"
         ]
         added = [_parameter(item) for item in offered]
-        given = [item for item in parameters if item.name not in ("server", "json")]
+        given = [item for item in parameters if item.name not in ("yes", "server", "json")]
         every = given + added + [item for item in parameters if item not in given]
         run.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
             [item.replace(kind=inspect.Parameter.KEYWORD_ONLY) for item in every]
@@ -164,6 +176,7 @@ def _parameter(setting: Setting) -> inspect.Parameter:
             rich_help_panel=setting.panel,
             parser=setting.parse,
             show_default=False,
+            autocompletion=consumer_names if setting.field == "retention_after" else None,
         )
         annotation = Annotated[Any, option]
     return inspect.Parameter(

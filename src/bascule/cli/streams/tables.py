@@ -11,7 +11,14 @@ from rich.table import Table
 
 from bascule.cli.streams.settings import SETTINGS
 from bascule.cli.units import bytes_text, duration_text, moment_text
-from bascule.model import PartitionInfo, StreamConfig, StreamInfo
+from bascule.model import (
+    CommittedOffset,
+    DuplicateStream,
+    PartitionInfo,
+    RepairedPartition,
+    StreamConfig,
+    StreamInfo,
+)
 
 if TYPE_CHECKING:
     from bascule.client import PurgedPartition
@@ -27,6 +34,8 @@ def stream_as_json(info: StreamInfo) -> dict[str, Any]:
         "paused": definition.paused,
         "config": asdict(definition.config),
         "refusal": info.refusal,
+        "overlaps": [asdict(each) for each in info.overlaps],
+        "duplicates": [asdict(each) for each in info.duplicates],
         "partitions": [asdict(partition) for partition in info.partitions],
     }
 
@@ -53,13 +62,15 @@ def streams_table(infos: Sequence[StreamInfo]) -> Table:
 
 
 def state_text(info: StreamInfo) -> str:
-    """The state as rich markup: ok, paused, read-only, the failure, or why NATS refuses the
-    subscription."""
+    """The state as rich markup: ok, paused, read-only, the failure, why NATS refuses the
+    subscription, or that another cluster has the stream."""
     stopped = [p.failure for p in info.partitions if p.failure]
     if stopped:
         return f"[red]stopped: {escape(stopped[0])}"
     if info.refusal:
         return f"[red]refused by NATS: {escape(info.refusal)}"
+    if any(each.conflict for each in info.duplicates):
+        return "[red]in conflict with another cluster"
     if info.definition.paused:
         return "[yellow]paused"
     return "[yellow]read-only" if info.definition.config.read_only else "[green]ok"
@@ -79,9 +90,11 @@ def kept_text(config: StreamConfig) -> str:
     return ", ".join(limits) or "all"
 
 
-def stream_detail(info: StreamInfo, *, all_settings: bool = False) -> Table:
+def stream_detail(
+    info: StreamInfo, commits: Sequence[CommittedOffset] = (), *, all_settings: bool = False
+) -> Table:
     """All properties of one stream, one per row: all settings, or those that differ from the
-    defaults."""
+    defaults. `commits` are those of the consumer that retention waits for."""
     definition, config = info.definition, info.definition.config
     table = Table(box=None, show_header=False, pad_edge=False)
     table.add_column(style="bold")
@@ -95,6 +108,10 @@ def stream_detail(info: StreamInfo, *, all_settings: bool = False) -> Table:
         ("state", state_text(info)),
         ("kept", kept_text(config)),
     ]
+    rows += [("in conflict with" if each.conflict else "also in", duplicate_text(each))
+             for each in info.duplicates]  # fmt: skip
+    if config.retention_after:
+        rows.append(("retention waits for", escape(waits_text(info, commits))))
     usual = StreamConfig(subject=config.subject)
     shown = [
         item
@@ -108,6 +125,36 @@ def stream_detail(info: StreamInfo, *, all_settings: bool = False) -> Table:
     for row in rows:
         table.add_row(*row)
     return table
+
+
+def duplicate_text(other: DuplicateStream) -> str:
+    """The same stream in another cluster, as rich markup."""
+    nodes = ", ".join(map(str, other.nodes))
+    text = (
+        f"cluster {other.cluster_id} (node {nodes}), on {other.subject}: it "
+        f"{'answers' if other.acks else 'does not answer'} publishers"
+    )
+    if other.conflict:
+        return f"[red]{escape(text)}; delete one, or alter one with --no-acks or --shared"
+    return escape(text)
+
+
+def waits_text(info: StreamInfo, commits: Sequence[CommittedOffset]) -> str:
+    """What the consumer of `retention_after` has not committed yet."""
+    consumer = info.definition.config.retention_after
+    offsets = {entry.partition: entry.offset for entry in commits}
+    if not offsets:
+        return f"consumer {consumer}, which has not committed an offset yet; nothing is removed"
+    behind = sum(
+        max(p.high_watermark - max(offsets.get(p.partition, 0), p.start_offset), 0)
+        for p in info.partitions
+    )
+    without = [str(p.partition) for p in info.partitions if p.partition not in offsets]
+    text = f"consumer {consumer}, {behind:,} messages behind"
+    if without:
+        what = "partition" if len(without) == 1 else "partitions"
+        text += f"; no offset committed yet in {what} {', '.join(without)}"
+    return text
 
 
 def partitions_table(partitions: Sequence[PartitionInfo]) -> Table:
@@ -144,6 +191,20 @@ def purged_table(purged: Sequence[PurgedPartition]) -> Table:
             f"{item.start_offset - item.start_offset_before:,}",
             f"{max(item.high_watermark - item.start_offset, 0):,}",
             bytes_text(max(item.bytes_before - item.bytes, 0)),
+        )
+    return table
+
+
+def repaired_table(repaired: Sequence[RepairedPartition]) -> Table:
+    """What became of each partition that had failed."""
+    table = _table(("partition", "start", "end", "state", "old files"), right=("start", "end"))
+    for item in repaired:
+        table.add_row(
+            str(item.partition),
+            f"{item.start_offset:,}",
+            f"{item.end_offset:,}",
+            f"[red]stopped: {escape(item.failure)}" if item.failure else "[green]ok",
+            item.moved_to or "",
         )
     return table
 

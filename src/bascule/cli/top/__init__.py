@@ -2,6 +2,7 @@
 
 samples    two samples of `/metrics`, and the rates between them
 display    the table on a terminal
+quit_key   the key that ends it
 command    polling and output
 """
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,9 +12,11 @@ import typer
 
 from bascule.cli.output import JsonOption, ServerOption, out, print_json
 from bascule.cli.top.display import SORTS, render_view
+from bascule.cli.top.quit_key import QuitKey
 from bascule.cli.top.samples import RateView, Sample, StreamRow, sample_of, view_of
 from bascule.cli.units import parse_duration
 from bascule.errors import Broken, RemoteProtocolError
+from bascule.model import is_internal_stream
 
 if TYPE_CHECKING:
     from bascule.client import SyncClient
@@ -38,8 +41,8 @@ def top(
 ) -> None:
     """Watch a node: input and output of each stream, and its sync lag.
 
-    With --json, one line per interval. in/s counts messages. lag is the time that a record waits
-    for its sync.
+    The key q quits. With --json, one line per interval. in/s counts messages. lag is the time that
+    a record waits for its sync.
     """
     import bascule
 
@@ -48,20 +51,29 @@ def top(
     interval_ms = parse_duration(interval)
     if interval_ms < 100:
         raise typer.BadParameter("--interval must be at least 100ms")
+    seconds = interval_ms / 1_000
     with bascule.connect_sync(server) as client:
-        views = _views(client, interval_ms / 1_000, patient=not (once or json))
         if once or json or not out.is_terminal:
-            for view, _ in views:
+            for view, _ in _views(client, seconds, patient=not (once or json), wait=_sleep):
                 _print(view, _chosen(view, sort, internal=internal), json=json, once=once)
                 if once:
                     return
         else:
-            _live(views, sort, internal=internal)
+            with QuitKey() as key:
+                views = _views(client, seconds, patient=True, wait=key.wait)
+                _live(views, sort, internal=internal)
 
 
-def _views(client: SyncClient, seconds: float, *, patient: bool) -> Iterator[tuple[RateView, str]]:
-    """Yield a view per interval. A `patient` one continues with an error text while the node does
-    not reply.
+def _sleep(seconds: float) -> bool:
+    time.sleep(seconds)
+    return False
+
+
+def _views(
+    client: SyncClient, seconds: float, *, patient: bool, wait: Callable[[float], bool]
+) -> Iterator[tuple[RateView, str]]:
+    """Yield a view per interval until `wait` returns True. A `patient` one continues with an error
+    text while the node does not reply.
 
     Raises: Broken, RemoteProtocolError.
     """
@@ -69,7 +81,8 @@ def _views(client: SyncClient, seconds: float, *, patient: bool) -> Iterator[tup
     due = before.at_s
     while True:
         due = max(due + seconds, time.monotonic())
-        time.sleep(max(due - time.monotonic(), 0))
+        if wait(max(due - time.monotonic(), 0)):
+            return
         try:
             now = _sample(client)
         except (Broken, RemoteProtocolError) as error:
@@ -88,7 +101,7 @@ def _sample(client: SyncClient) -> Sample:
 
 
 def _chosen(view: RateView, sort: str, *, internal: bool) -> list[StreamRow]:
-    rows = [row for row in view.rows if internal or not row.name.startswith("_")]
+    rows = [row for row in view.rows if internal or not is_internal_stream(row.name)]
     return sorted(rows, key=SORTS[sort])
 
 
@@ -105,7 +118,7 @@ def _print(view: RateView, rows: list[StreamRow], *, json: bool, once: bool) -> 
     if json:
         print_json(as_json(view, rows), indent=once)
     else:
-        out.print(render_view(view, rows, height=None))
+        out.print(render_view(view, rows, height=None, cut=sys.stdout.isatty()))
 
 
 def as_json(view: RateView, rows: list[StreamRow]) -> dict[str, Any]:

@@ -30,12 +30,20 @@ SORTS: Final = {
 
 
 def render_view(
-    view: RateView, rows: Sequence[StreamRow], *, height: int | None, news: str = ""
+    view: RateView,
+    rows: Sequence[StreamRow],
+    *,
+    height: int | None,
+    news: str = "",
+    cut: bool = True,
 ) -> RenderableType:
-    """Render the node in two lines, then the streams that fit into `height` lines; None: all."""
+    """Render the node in two lines, then the streams that fit into `height` lines; None: all.
+
+    Without `cut`, for a pipe or a file, lines are as long as names and numbers need.
+    """
     room = len(rows) if height is None else max(height - HEADER_LINES - bool(news), 1)
     shown = rows[:room] if len(rows) <= room else rows[: room - 1]
-    parts: list[RenderableType] = [_node(view), _streams(shown)]
+    parts: list[RenderableType] = [_node(view, live=height is not None), _streams(shown, cut=cut)]
     if len(rows) > len(shown):
         parts.append(Text(f"and {len(rows) - len(shown):,} more streams", style="dim"))
     if not rows:
@@ -45,7 +53,7 @@ def render_view(
     return Group(*parts)
 
 
-def _node(view: RateView) -> Text:
+def _node(view: RateView, *, live: bool) -> Text:
     node = view.node
     buffer = 100 * node.buffer_bytes / node.buffer_bytes_max if node.buffer_bytes_max else 0.0
     used = 100 - 100 * node.disk_free_bytes / node.disk_size_bytes if node.disk_size_bytes else 0.0
@@ -53,7 +61,8 @@ def _node(view: RateView) -> Text:
     text.append(f"bascule {node.version}", style="bold")
     text.append(" ready" if node.ready else " not ready", style="green" if node.ready else "red")
     text.append(f"  up {_uptime(node.uptime_s)}  cpu {view.cpu_percent:.0f} %")
-    text.append(f"  memory {bytes_text(node.memory_bytes)}  clients {node.connections:.0f}\n")
+    text.append(f"  memory {bytes_text(node.memory_bytes)}  clients {node.connections:.0f}")
+    text.append("  q quits\n" if live else "\n", style="dim")
     up = bool(node.nats_connected)
     text.append("NATS connected" if up else "NATS gone", style="green" if up else "red")
     text.append("  buffer ")
@@ -66,14 +75,20 @@ def _node(view: RateView) -> Text:
     return text
 
 
-def _streams(rows: Sequence[StreamRow]) -> Table:
-    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold", expand=True)
-    table.add_column("stream", ratio=1, min_width=NAME_WIDTH_MIN, no_wrap=True, overflow="ellipsis")
+def _streams(rows: Sequence[StreamRow], *, cut: bool) -> Table:
+    padding = (0, 1 if cut else 2, 0, 0)
+    table = Table(box=None, pad_edge=False, padding=padding, header_style="bold", expand=cut)
+    ratio = 1 if cut else None
+    table.add_column(
+        "stream", ratio=ratio, min_width=NAME_WIDTH_MIN, no_wrap=True, overflow="ellipsis"
+    )
     for title, width in (
         ("in/s", 6), ("in B/s", 9), ("out B/s", 9), ("end", 11), ("lag", 7), ("size", 9)
     ):  # fmt: skip
-        table.add_column(title, justify="right", width=width, no_wrap=True)
-    table.add_column("state", width=9, no_wrap=True)
+        table.add_column(
+            title, justify="right", width=width if cut else None, min_width=width, no_wrap=True
+        )
+    table.add_column("state", min_width=9, no_wrap=True)
     for row in rows:
         table.add_row(
             escape(row.name),

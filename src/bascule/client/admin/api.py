@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar, Unpack
-from urllib.parse import quote, urlencode
+from urllib.parse import quote, urlencode, urlsplit
 
 import httpx
 import msgspec
@@ -27,9 +27,13 @@ from bascule.errors import (
     UnknownStream,
 )
 from bascule.model import (
+    ClusterInfo,
     CommittedOffset,
+    DuplicateStream,
     NodeInfo,
+    Overlap,
     PartitionInfo,
+    RepairedPartition,
     StreamConfig,
     StreamDefinition,
     StreamInfo,
@@ -54,26 +58,53 @@ class PurgedPartition:
 
 
 def server_url(server: str | None) -> str:
-    """The node's HTTP address: the argument, else BASCULE_SERVER, else the default."""
+    """The nodes' HTTP addresses, comma separated: the argument, else BASCULE_SERVER, else the
+    default. Raises: ConfigError."""
     chosen = server or os.environ.get(SERVER_VARIABLE) or SERVER_DEFAULT
-    if "://" not in chosen:
-        chosen = f"http://{chosen}"
-    if not chosen.startswith(("http://", "https://")):
-        raise ConfigError(f"server {chosen!r} is not an HTTP address such as {SERVER_DEFAULT}")
-    return chosen.rstrip("/")
+    urls = []
+    for address in chosen.split(","):
+        url = (address if "://" in address else f"http://{address}").strip().rstrip("/")
+        why = _why_not_http(url)
+        if why:
+            # The command line reads the variable itself and hands it in.
+            origin = SERVER_VARIABLE if chosen == os.environ.get(SERVER_VARIABLE) else "server"
+            raise ConfigError(
+                f"{origin} {address!r} is not an HTTP address such as {SERVER_DEFAULT}: {why}"
+            )
+        urls.append(url)
+    return ",".join(urls)
+
+
+def _why_not_http(url: str) -> str:
+    """What is wrong with the address of a node, or an empty text."""
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+        httpx.URL(url)
+    except (ValueError, httpx.InvalidURL) as error:
+        return str(error)
+    if parts.scheme not in ("http", "https"):
+        return f"it begins with {parts.scheme}://"
+    if not parts.hostname:
+        return "it names no host"
+    if port == 0:
+        return "port 0 is no address"
+    return "it has a query" if parts.query or parts.fragment else ""
 
 
 class Admin:
     """Requests about streams and the node over HTTP.
 
-    Every method raises Broken if no node replies. If the node refuses, the method raises the class
-    that the node raised.
+    With several servers a request goes to the one that answered last, and to the next where that
+    does not accept a connection. Every method raises Broken if no node replies. If the node
+    refuses, the method raises the class that the node raised.
     """
 
     def __init__(self, server: str, *, timeout: float) -> None:
         self.server = server
+        self._servers = server.split(",")
         # Proxy settings are for the web and not for nodes.
-        self._http = httpx.AsyncClient(base_url=server, timeout=timeout, trust_env=False)
+        self._http = httpx.AsyncClient(timeout=timeout, trust_env=False)
 
     async def close(self) -> None:
         await self._http.aclose()
@@ -81,6 +112,10 @@ class Admin:
     async def node(self) -> NodeInfo:
         _, body = await self._ask("GET", "/v1/node")
         return _convert(body, NodeInfo)
+
+    async def cluster(self) -> ClusterInfo:
+        _, body = await self._ask("GET", "/v1/cluster")
+        return _convert(body, ClusterInfo)
 
     async def metrics(self) -> str:
         """The text of `/metrics`."""
@@ -141,6 +176,14 @@ class Admin:
         body = {key: value for key, value in wanted.items() if value is not None}
         _, response = await self._ask("POST", f"{_path(name)}/purge", body=body, name=name)
         return [_convert(item, PurgedPartition) for item in response["partitions"]]
+
+    async def repair_stream(
+        self, name: str, *, partition: int | None = None, accept_loss: bool = False
+    ) -> list[RepairedPartition]:
+        """Open failed partitions again; see `AdminMixin`."""
+        body = {"partition": partition, "accept_loss": accept_loss}
+        _, response = await self._ask("POST", f"{_path(name)}/repair", body=body, name=name)
+        return [_convert(item, RepairedPartition) for item in response["partitions"]]
 
     async def delete_stream(self, name: str) -> None:
         """Delete a stream and everything in it. Raises: UnknownStream, InternalStream."""
@@ -203,7 +246,7 @@ class Admin:
 
     async def _request(self, method: str, path: str, *, body: Any = None) -> httpx.Response:
         try:
-            return await self._http.request(method, path, json=body)
+            return await self._request_any(method, path, body)
         except httpx.TimeoutException as error:
             raise Broken(f"the node at {self.server} did not answer {method} {path}") from error
         except httpx.HTTPError as error:
@@ -211,6 +254,15 @@ class Admin:
                 f"no Bascule node answers at {self.server} ({error}): start one with "
                 f"`bascule serve`, or name another with {SERVER_VARIABLE}"
             ) from error
+
+    async def _request_any(self, method: str, path: str, body: Any) -> httpx.Response:
+        """Raises: httpx.HTTPError."""
+        for _ in self._servers[1:]:
+            try:
+                return await self._http.request(method, self._servers[0] + path, json=body)
+            except (httpx.ConnectError, httpx.ConnectTimeout):
+                self._servers.append(self._servers.pop(0))
+        return await self._http.request(method, self._servers[0] + path, json=body)
 
 
 def _given(settings: StreamSettings | AlterableSettings) -> dict[str, Any]:
@@ -292,6 +344,10 @@ def stream_info_of(body: Any) -> StreamInfo:
             ),
             partitions=tuple(_convert(item, PartitionInfo) for item in body["partitions"]),
             refusal=body.get("refusal"),
+            overlaps=tuple(_convert(item, Overlap) for item in body.get("overlaps", ())),
+            duplicates=tuple(
+                _convert(item, DuplicateStream) for item in body.get("duplicates", ())
+            ),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise RemoteProtocolError(f"the node's response is not valid: {error!r}") from error

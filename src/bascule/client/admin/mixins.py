@@ -7,7 +7,7 @@ from typing import Any, Literal, TypeVar, Unpack
 
 from bascule.client.admin.api import Admin, PurgedPartition
 from bascule.client.admin.settings import AlterableSettings, StreamSettings
-from bascule.model import CommittedOffset, NodeInfo, StreamInfo
+from bascule.model import ClusterInfo, CommittedOffset, NodeInfo, RepairedPartition, StreamInfo
 
 T = TypeVar("T")
 
@@ -22,12 +22,16 @@ class AdminMixin:
         """The node: its listeners, version and state."""
         return await self._opened().node()
 
+    async def cluster(self) -> ClusterInfo:
+        """The cluster as the node sees it: controller, nodes, and partitions in trouble."""
+        return await self._opened().cluster()
+
     async def metrics(self) -> str:
         """The node's metrics in Prometheus text format."""
         return await self._opened().metrics()
 
     async def streams(self) -> list[StreamInfo]:
-        """All streams, by name. Names of internal streams begin with an underscore."""
+        """All streams, by name. The node's own streams, such as `_offsets`, are among them."""
         return await self._opened().streams()
 
     async def stream(self, name: str) -> StreamInfo:
@@ -85,6 +89,20 @@ class AdminMixin:
             name, to_offset=to_offset, before_ms=before_ms, partition=partition
         )
 
+    async def repair_stream(
+        self, name: str, *, partition: int | None = None, accept_loss: bool = False
+    ) -> list[RepairedPartition]:
+        """Open the failed partitions of a stream again, or one; return those that had failed.
+
+        With `accept_loss` the records of a partition that cannot be opened are given up
+        permanently: it continues with what is readable, or empty.
+
+        Raises: UnknownStream, RequestFailed for an unknown partition.
+        """
+        return await self._opened().repair_stream(
+            name, partition=partition, accept_loss=accept_loss
+        )
+
     async def delete_stream(self, name: str) -> None:
         """Delete a stream and everything in it. Raises: UnknownStream, InternalStream."""
         await self._opened().delete_stream(name)
@@ -138,6 +156,10 @@ class SyncAdminMixin:
         """See `AdminMixin.node`."""
         return self._run(self._async_admin.node())
 
+    def cluster(self) -> ClusterInfo:
+        """See `AdminMixin.cluster`."""
+        return self._run(self._async_admin.cluster())
+
     def metrics(self) -> str:
         """See `AdminMixin.metrics`."""
         return self._run(self._async_admin.metrics())
@@ -181,6 +203,14 @@ class SyncAdminMixin:
             self._async_admin.purge_stream(
                 name, to_offset=to_offset, before_ms=before_ms, partition=partition
             )
+        )
+
+    def repair_stream(
+        self, name: str, *, partition: int | None = None, accept_loss: bool = False
+    ) -> list[RepairedPartition]:
+        """See `AdminMixin.repair_stream`."""
+        return self._run(
+            self._async_admin.repair_stream(name, partition=partition, accept_loss=accept_loss)
         )
 
     def delete_stream(self, name: str) -> None:

@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TypedDict
 
-from bascule.model import Cleanup, Compression, Discard, KeyFrom, PartitionBy, SyncPolicy
+from bascule.model import (
+    Cleanup,
+    Compression,
+    Discard,
+    KeyFrom,
+    PartitionBy,
+    RecordHeader,
+    SyncPolicy,
+)
 
 
 class AlterableSettings(TypedDict, total=False):
@@ -33,6 +41,10 @@ class AlterableSettings(TypedDict, total=False):
     rate_messages_max: int | None
     rate_bytes_max: int | None
     read_only: bool | None
+    min_isr: int | None
+    acks: bool | None
+    shared: bool | None
+    record_headers: Sequence[RecordHeader | str] | None
 
 
 class StreamSettings(AlterableSettings, total=False):
@@ -41,3 +53,4 @@ class StreamSettings(AlterableSettings, total=False):
     group: str | None
     partition_by: PartitionBy | str | None
     key_from: KeyFrom | str | None
+    replicas: int | None

@@ -227,4 +227,4 @@ class ColumnarWindow(PublishWindow):
 
     def _gives_up(self, refusals: int) -> bool:
         # A named stream exists; its node may be restarting.
-        return self._only is None and super()._gives_up(refusals)
+        return self.only is None and super()._gives_up(refusals)

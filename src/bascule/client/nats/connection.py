@@ -37,6 +37,13 @@ LAST_ACKS_S: Final = 5.0
 """How long a server in lame duck mode may still deliver acks after the client has moved."""
 TEMPORARY: Final = (ErrorKind.CONNECTIONS, ErrorKind.SHUTDOWN)
 """Temporary refusals."""
+REFUSED_S_MAX: Final = 5.0
+"""How long servers must refuse a client that was connected before it gives up.
+
+A server that starts may refuse at first: the one that a node embeds does so for some milliseconds.
+"""
+REFUSED_RETRY_S: Final = 0.5
+"""Pause before the second and last attempt of a new client that was refused."""
 
 
 class NatsConnection:
@@ -85,14 +92,23 @@ class NatsConnection:
     async def connect(self, timeout: float) -> None:
         """Connect to the first server that replies.
 
-        Raises: Broken if none does within `timeout` seconds, NatsRefused if a server refuses and
-        none accepts, ConfigError for unreadable credentials.
+        Raises: Broken if none does within `timeout` seconds, NatsRefused if a server refuses twice
+        and none accepts, ConfigError for unreadable credentials.
         """
         try:
-            await asyncio.wait_for(self._connect_any(self._pool.in_order()), timeout)
+            await asyncio.wait_for(self._connect_first(), timeout)
         except TimeoutError:
             raise Broken(f"no NATS server answered within {timeout} s: {self._where()}") from None
         self._spawn(self._keep_alive())
+
+    async def _connect_first(self) -> None:
+        servers = self._pool.all_servers()
+        try:
+            await self._connect_any(servers)
+        except NatsRefused as error:
+            log.debug("refused by NATS, once more in %s s: %s", REFUSED_RETRY_S, error)
+            await asyncio.sleep(REFUSED_RETRY_S)
+            await self._connect_any(servers)
 
     def send(self, data: bytes) -> None:
         """Add `data` to the next write. Dropped while there is no connection."""
@@ -177,10 +193,10 @@ class NatsConnection:
 
     def on_info(self, link: NatsLink, info: ServerInfo) -> None:
         """Learn the cluster's servers from INFO, and move if this server is about to shut down."""
-        self._pool.learn(link.address, info.connect_urls)
+        self._pool.update_discovered(link.address, info.connect_urls)
         if info.ldm and link is self._link:
             log.info("NATS server %s is in lame duck mode, moving to another", link.address)
-            self._pool.leave(link.address)
+            self._pool.mark_lame_duck(link.address)
             self._spawn(self._move(link))
 
     def on_lost(self, link: NatsLink, error: BaseException) -> None:
@@ -204,7 +220,7 @@ class NatsConnection:
             link.transport.write(data)
 
     def _where(self) -> str:
-        shown = ", ".join(str(server) for server in self._pool.in_order())
+        shown = ", ".join(str(server) for server in self._pool.all_servers())
         return f"{shown} ({self.last_error})" if self.last_error else shown
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
@@ -240,19 +256,26 @@ class NatsConnection:
         self._link = link
         self._last = link.address
         self.last_error = ""
-        self._pool.stay(link.address)
+        self._pool.clear_lame_duck(link.address)
         self.send(encode_sub(f"{self.inbox}.>", 1))
         self._up.set()
         self.on_info(link, link.handshake.info)
 
     async def _reconnect(self) -> None:
-        for pause in self._pool.pauses():
+        now_s = asyncio.get_running_loop().time
+        refused_since_s: float | None = None
+        for pause in self._pool.backoff_seconds():
             if self._closed:
                 return
             try:
                 await self._connect_any(self._pool.candidates(self._last))
             except (Broken, ConfigError) as error:
-                lasting = isinstance(error, NatsRefused) and error.kind not in TEMPORARY
+                refused = isinstance(error, NatsRefused) and error.kind not in TEMPORARY
+                if not refused:
+                    refused_since_s = None
+                elif refused_since_s is None:
+                    refused_since_s = now_s()
+                lasting = refused_since_s is not None and now_s() - refused_since_s > REFUSED_S_MAX
                 if lasting or isinstance(error, ConfigError):
                     self._fail(error)
                     return
@@ -273,7 +296,7 @@ class NatsConnection:
         Nothing is sent again, because this server delivers what it has received.
         """
         while self._link is leaving and not self._closed:
-            others = self._pool.others(leaving.address)
+            others = self._pool.migration_candidates(leaving.address)
             try:
                 if others:
                     await self._connect_any(others)

@@ -9,10 +9,10 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final, Protocol, cast
 
-from bascule import __version__
 from bascule.errors import Broken, ConfigError, RemoteProtocolError
 from bascule.host.credential_files import explain_tls, read_secret
 from bascule.host.real import RealClock
+from bascule.version import __version__
 from bascule.wire import _hot
 from bascule.wire.nats import (
     LINE_BYTES_MAX,
@@ -111,8 +111,8 @@ class NatsLink(asyncio.Protocol):
             return
         self.ready = step is Step.READY
         self.step.set_result(step)
-        if self.ready and self.handshake.rest:
-            self._parse(self.handshake.rest)
+        if self.ready and self.handshake.trailing_bytes:
+            self._parse(self.handshake.trailing_bytes)
 
     def _parse(self, data: bytes) -> None:
         if self._rest:

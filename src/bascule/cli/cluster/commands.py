@@ -1,0 +1,114 @@
+"""The commands `cluster status`, `node list` and `node info`."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Annotated, Any, Final
+
+import typer
+from rich.markup import escape
+from rich.table import Table
+
+from bascule.cli.output import JsonOption, ServerOption, out, print_json
+from bascule.errors import ConfigError
+from bascule.model import NO_LEADER, ClusterInfo, NodeRegistration, PartitionRef
+
+SHOWN_MAX: Final = 20
+"""Partitions listed for each trouble; the rest is counted."""
+
+cluster = typer.Typer(help="Show the cluster.", no_args_is_help=True)
+node = typer.Typer(help="Show the nodes of the cluster.", no_args_is_help=True)
+
+
+@cluster.command()
+def status(server: ServerOption = None, json: JsonOption = False) -> None:
+    """Show the controller, the nodes, and the partitions that are not as they should be."""
+    info = _ask(server)
+    if json:
+        print_json(asdict(info))
+        return
+    controller = f"node {info.controller}, term {info.term}" if info.controller else "[red]none"
+    out.print(f"cluster     {escape(info.name)}")
+    out.print(f"controller  {controller}")
+    out.print(f"partitions  {info.partitions:,}")
+    out.print(_nodes_table(info))
+    _show_trouble("without a leader: they take and serve nothing", info.leaderless)
+    _show_trouble("with fewer replicas in sync than messages need", info.under_min_isr)
+    _show_trouble("with a replica that is not in sync", info.under_replicated)
+    if not (info.leaderless or info.under_min_isr or info.under_replicated):
+        out.print("[green]all partitions have a leader, and all replicas are in sync")
+
+
+@node.command("list")
+def list_nodes(server: ServerOption = None, json: JsonOption = False) -> None:
+    """List the nodes."""
+    info = _ask(server)
+    if json:
+        print_json([asdict(each) for each in info.nodes])
+        return
+    out.print(_nodes_table(info))
+
+
+@node.command("info")
+def show_node(
+    number: Annotated[int, typer.Argument(metavar="N", help="Number of the node.")],
+    server: ServerOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Show one node."""
+    found = [each for each in _ask(server).nodes if each.node_id == number]
+    if not found:
+        raise ConfigError(f"no node {number} has registered; `bascule node list` shows the nodes")
+    shown: dict[str, Any] = asdict(found[0])
+    if json:
+        print_json(shown)
+        return
+    table = Table.grid(padding=(0, 2))
+    for name, value in shown.items():
+        table.add_row(name, escape(str(value)))
+    out.print(table)
+
+
+def _ask(server: str | None) -> ClusterInfo:
+    import bascule
+
+    with bascule.connect_sync(server) as client:
+        return client.cluster()
+
+
+def _nodes_table(info: ClusterInfo) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for title in ("node", "state", "rack", "peer", "client", "HTTP", "version"):
+        table.add_column(title)
+    for each in info.nodes:
+        table.add_row(
+            str(each.node_id),
+            _state(each, info.controller),
+            escape(each.rack),
+            each.peer,
+            each.client,
+            each.http,
+            each.version,
+        )
+    return table
+
+
+def _state(each: NodeRegistration, controller: int) -> str:
+    if not each.alive:
+        return "[red]lost"
+    return "[green]alive, controller" if each.node_id == controller else "[green]alive"
+
+
+def _show_trouble(what: str, partitions: tuple[PartitionRef, ...]) -> None:
+    if not partitions:
+        return
+    out.print(f"[red]{len(partitions):,} partitions {what}")
+    for each in partitions[:SHOWN_MAX]:
+        leader = "no leader" if each.leader == NO_LEADER else f"leader {each.leader}"
+        out.print(
+            f"  {escape(each.stream)} {each.partition}: {leader}, in sync {list(each.isr)} of "
+            f"{list(each.replicas)}",
+            markup=False,
+        )
+    if len(partitions) > SHOWN_MAX:
+        out.print(f"  and {len(partitions) - SHOWN_MAX:,} more")
