@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
 
-from bascule.pipeline.jobs.model import JobResult, Series, Table
+from bascule.pipeline.declare.run_facts import without_secrets
+from bascule.pipeline.jobs.archive.run import sum_of
+from bascule.pipeline.jobs.model import JobResult, RunFacts, Series, Sum, Table
 from bascule.pipeline.report import page, write_report
 from bascule.pipeline.report.chart import chart, ticks
 from bascule.pipeline.report.formatting import figure, seconds_text, short, title_of
@@ -49,8 +52,66 @@ def test_the_page_is_whole() -> None:
         assert word in text
 
 
+FACTS = RunFacts(
+    started="2026-11-22 08:00:00 UTC",
+    file="/etc/flights.toml",
+    server="http://node:9080",
+    node="bascule 0.1.0 (compiled), node 1 of cluster ab",
+    master="local[*]",
+    versions={"spark": "4.3.0", "pyarrow": "21.0.0"},
+    declaration='[pipeline]\nname = "flights"  # <b>\n',
+    settings=("table.format=delta",),
+)
+
+
 def test_nothing_is_fetched() -> None:
-    assert not re.search(r"https?:|src=|@import|url\(|<script|<link", page(RESULT))
+    text = page(replace(RESULT, run=FACTS))
+    assert not re.search(r"(?:src|href)=|@import|url\(|<script|<link", text)
+    assert not re.search(r"https?:", page(RESULT))
+
+
+def test_the_page_says_when_where_and_by_what_the_job_ran() -> None:
+    text = page(replace(RESULT, run=FACTS))
+    balance = Balance()
+    balance.feed(text)
+    assert balance.open == []
+    for word in (
+        "archive · 2026-11-22 08:00:00 UTC", "/etc/flights.toml", "http://node:9080",
+        "node 1 of cluster ab", "spark 4.3.0, pyarrow 21.0.0", "table.format=delta",
+        '<pre>[pipeline]\nname = &quot;flights&quot;  # &lt;b&gt;\n</pre>',
+    ):  # fmt: skip
+        assert word in text
+    without = page(RESULT)
+    assert "<h2>Run</h2>" not in without
+    assert "<pre>" not in without
+
+
+def test_what_adds_up_is_shown_as_a_sum() -> None:
+    added = Sum((("rows", 9_993), ("malformed", 7)), ("offsets", 10_000))
+    assert str(added) == "9,993 rows + 7 malformed = 10,000 offsets"
+    text = re.sub(r"<[^>]+>", " ", page(replace(RESULT, sum=added)))
+    assert "9,993 rows + 7 malformed = 10,000 offsets" in " ".join(text.split())
+    assert sum_of(10, rows=8, malformed=2).parts == (("rows", 8), ("malformed", 2))
+    assert str(sum_of(12, rows=8, malformed=2)).endswith("+ 2 compacted away = 12 offsets")
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ('credential = "hunter2"', 'credential = "***"'),
+        ("token = 'hunter2' # x", 'token = "***" # x'),
+        ('catalog = { uri = "u", "s3.access-key-id" = "hunter2" }',
+         'catalog = { uri = "u", "s3.access-key-id" = "***" }'),
+        ('password = """hunter2\nhunter2"""', 'password = "***"'),
+        ("sink.nkeySeed=hunter2", 'sink.nkeySeed="***"'),
+        ('credential = "${CREDENTIAL}"', 'credential = "${CREDENTIAL}"'),
+        ('uri = "https://me:hunter2@host/x"', 'uri = "https://***@host/x"'),
+        ('name = "flights"\npartition_by = ["day(timestamp)"]',
+         'name = "flights"\npartition_by = ["day(timestamp)"]'),
+    ],
+)  # fmt: skip
+def test_secrets_are_hidden(text: str, shown: str) -> None:
+    assert without_secrets(text) == shown
 
 
 def test_names_and_cells_are_escaped() -> None:

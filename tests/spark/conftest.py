@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -25,10 +26,8 @@ SETTINGS = {
 @pytest.fixture(scope="session")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
     """A node that keeps its ports when it is started again; a test that stops it starts it."""
-    node = Node(tmp_path_factory.mktemp("node"))
+    node = Node(tmp_path_factory.mktemp("node"), keep_ports=True)
     node.start()
-    ports = {name: node.addresses[name].rsplit(":", 1)[1] for name in ("client", "http", "nats")}
-    node.options = [text for name, port in ports.items() for text in (f"--{name}-port", port)]
     yield node
     node.stop()
 
@@ -51,8 +50,9 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 @pytest.fixture
 def stream(client: SyncClient, request: pytest.FixtureRequest) -> str:
-    """A stream named for the file and the test; it takes `<its name>.>`."""
+    """A stream named for the file, the test and its parameters; it takes `<its name>.>`."""
     name = f"{request.path.stem}_{request.node.name}".replace("test_", "")
+    name = re.sub(r"[^A-Za-z0-9_-]+", "_", name).strip("_")
     client.create_stream(name, f"{name}.>", sync="interval")
     return str(name)
 

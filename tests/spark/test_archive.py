@@ -8,6 +8,7 @@ import time
 
 import pytest
 
+from bascule.errors import ConfigError
 from bascule.pipeline.lake import open_table
 from bascule.pipeline.lake.address import malformed_address
 from support.lake_jobs import World
@@ -98,6 +99,12 @@ def test_values_become_columns_and_strangers_go_aside(world: World) -> None:
     assert side[0]["value"] == b"no json"
     assert side[0]["reason"]
     assert done.summary["malformed_total"] == len(bad)
+    assert done.sum is not None
+    parts = dict(done.sum.parts)
+    assert sum(parts.values()) == done.sum.total[1] == done.summary["offsets"]
+    assert parts["malformed"] == done.summary["malformed"]
+    reasons = next(table for table in done.tables if table.title == "Malformed records")
+    assert sum(row[0] for row in reasons.rows) == parts["malformed"]
     assert [row["offset"] for row in rows] == [n for n in range(400) if n not in bad]
     found = world.audit(value=SCHEMA)
     assert found.ok, found
@@ -126,9 +133,28 @@ def test_a_table_of_another_stream_is_refused(world: World) -> None:
     world.client.delete_stream(world.stream)
     world.client.create_stream(world.stream, f"{world.stream}.>")
     world.fill(20)
-    with pytest.raises(DataLoss, match="made again"):
+    with pytest.raises(DataLoss, match="deleted and created again"):
         world.archive()
     assert world.offsets() == list(range(10))
+    other = f"{world.stream}_other"
+    world.client.create_stream(other, f"{other}.>")
+    with pytest.raises(ConfigError, match=rf"archives stream '{world.stream}': stream '{other}'"):
+        World(world.spark, world.node, world.client, other, world.folder).archive()
+
+
+def test_a_checkpoint_of_another_archive_is_refused(world: World) -> None:
+    from pyspark.errors import PySparkException
+
+    world.fill(10)
+    shared = str(world.folder / "checkpoint")
+    world.archive(checkpoint=shared)
+    other = f"{world.stream}_other"
+    world.client.create_stream(other, f"{other}.>")
+    second = World(world.spark, world.node, world.client, other, world.folder / "second")
+    second.fill(10)
+    with pytest.raises(PySparkException, match="it is the checkpoint of another archive"):
+        second.archive(checkpoint=shared)
+    assert second.archive().summary["rows"] == 10
 
 
 def test_retention_waits_for_the_archive(world: World) -> None:

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +17,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from bascule.cli import exit_codes
+from bascule.errors import Broken
+from bascule.pipeline.jobs.audit.task import AuditTaskSpec, SpanGroup, check_span_group
+from bascule.pipeline.jobs.tables import TableSpec
+from bascule.pipeline.lake.model import Span
+from bascule.pipeline.values.spec import ValueSpec
 from support.lake_jobs import World
+from support.processes import Node
 
 Manifest = dict[str, Any]
 
@@ -181,3 +193,149 @@ def test_compaction_of_the_log_is_no_fault(world: World) -> None:
         found = world.audit()
     assert found.ok, found
     assert found.summary["rows"] > found.summary["rows_of_log"]
+
+
+class NodeStop:
+    """Progress of a job that stops the node as the tasks begin, and starts it `up_after` reports
+    later."""
+
+    def __init__(self, node: Node, up_after: float) -> None:
+        self._node, self._left = node, up_after
+
+    def begin(self, what: str, total: int | None) -> None:
+        self._node.stop()
+
+    def advance(self, done: int) -> None:
+        self._left -= 1
+        if self._left == 0:
+            self._node.start()
+
+    def say(self, text: str) -> None:
+        pass
+
+
+def test_the_driver_waits_for_a_node_that_is_away(
+    archived: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    with ThreadPoolExecutor(1) as threads:
+        archived.node.stop()
+        try:
+            with pytest.raises(Broken):
+                archived.audit(retry_timeout_ms=1_000)
+            assert "retrying for up to 1 s" in caplog.text
+            found = threads.submit(partial(archived.audit, retry_timeout_ms=300_000))
+            while "retrying for up to 5 min" not in caplog.text:
+                assert not found.done(), found.result()
+                time.sleep(0.05)
+        finally:
+            archived.node.start()
+        assert found.result().ok
+
+
+def test_tasks_wait_for_a_node_that_is_away(
+    archived: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    from pyspark.errors import PySparkException
+
+    assert archived.audit(NodeStop(archived.node, up_after=3), retry_timeout_ms=300_000).ok
+    try:
+        with pytest.raises(PySparkException, match=r"errors\.system\.Broken"):
+            archived.audit(NodeStop(archived.node, up_after=inf), retry_timeout_ms=500)
+        span = Span(0, 0, 200)
+        task_spec = AuditTaskSpec(
+            server=archived.node.addresses["http"],
+            stream=archived.stream,
+            value=ValueSpec.from_options({}),
+            raw=False,
+            compacted=False,
+            faults_max=1,
+            retry_timeout_ms=1_000,
+        )
+        with pytest.raises(Broken):
+            check_span_group(task_spec, SpanGroup((span,), (None,), 0, 1_200, (), ()))
+        assert "retrying for up to 1 s" in caplog.text
+    finally:
+        archived.node.start()
+
+
+AUDIT = """
+[pipeline]
+name = "privacy"
+kind = "audit"
+server = "{server}"
+master = "local[1]"
+
+[source]
+stream = "{stream}"
+
+[table]
+format = "delta"
+location = "{location}"
+"""
+
+
+def test_rows_that_deltalake_deleted(world: World) -> None:
+    """As privacy requests are fulfilled: `DeltaTable.delete`, also below the log start."""
+    from deltalake import DeltaTable
+
+    location = str(world.folder / "flights")
+    world.table = TableSpec(format="delta", location=location, partition_by=("day(timestamp)",))
+    world.fill(1_200)
+    world.archive(offsets_per_trigger_max=200)
+    DeltaTable(location).delete('"offset" in (7, 8, 700)')
+    version = DeltaTable(location).version()
+    world.client.purge_stream(world.stream, to_offset=300)
+    found = world.audit()
+    assert not found.ok
+    assert found.summary["missing"] == 3
+    texts = {
+        f["offset"]: f["detail"] for f in found.summary["first_faults"] if f["kind"] == "missing"
+    }
+    assert texts.keys() == {7, 700}
+    assert texts[7].startswith(f"offsets [7, 9), removed by snapshot {version} (DELETE) of 20")
+    assert texts[700].startswith(f"offset 700, removed by snapshot {version} (DELETE) of 20")
+    [removal] = found.summary["removals"]
+    assert (removal["rows"], removal["offsets"]) == (3, [[7, 9], [700, 701]])
+    allowed = world.audit(deletions="allowed")
+    assert allowed.ok, allowed
+    assert (allowed.summary["missing"], allowed.summary["deleted"]) == (0, 3)
+
+    path = world.folder / "audit.toml"
+    path.write_text(
+        AUDIT.format(server=world.node.addresses["http"], stream=world.stream, location=location)
+    )
+    for more, code in ((), exit_codes.CORRUPT), (("--set", "audit.deletions=allowed"), 0):
+        command = [sys.executable, "-m", "bascule.cli.main", "pipeline", "run", str(path), "--json"]
+        done = subprocess.run(
+            [*command, *more],
+            cwd=world.folder,
+            capture_output=True,
+            text=True,
+            timeout=400,
+            check=False,
+        )
+        assert done.returncode == code, done.stderr
+        assert "Python worker" not in done.stdout + done.stderr
+        assert json.loads(done.stdout.splitlines()[-1])["summary"]["lag"] == 0
+
+
+def test_a_run_waits_and_says_so(archived: World) -> None:
+    path = archived.folder / "audit.toml"
+    text = AUDIT.format(
+        server=archived.node.addresses["http"],
+        stream=archived.stream,
+        location=archived.folder / "lake",
+    ).replace("delta", "parquet")
+    path.write_text(text.replace("[source]", 'retry_timeout = "1500ms"\n\n[source]'))
+    command = [sys.executable, "-m", "bascule.cli.main", "pipeline", "run", str(path), "--json"]
+    archived.node.stop()
+    try:
+        done = subprocess.run(
+            command, cwd=archived.folder, capture_output=True, text=True, timeout=400, check=False
+        )
+    finally:
+        archived.node.start()
+    assert done.returncode == exit_codes.UNREACHABLE, done.stderr
+    assert "no Bascule node answers at" in done.stderr
+    said = [line["text"] for line in map(json.loads, done.stdout.splitlines()) if "text" in line]
+    assert any("retrying for up to 2 s" in line for line in said), said

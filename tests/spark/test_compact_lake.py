@@ -83,3 +83,26 @@ def test_a_key_that_moved_has_its_latest_value(world: World) -> None:
     ]
     latest = max(records, key=lambda m: (m.timestamp_ms, m.offset, m.partition))
     assert compacted(world)[1] == {b"k": latest.value}
+
+
+def test_rows_that_others_deleted_do_not_count(world: World) -> None:
+    """Files of deltalake lack the columns of their folder, here the subject."""
+    from deltalake import DeltaTable
+
+    location = str(world.folder / "flights")
+    world.table = TableSpec(format="delta", location=location, partition_by=("subject",))
+    world.fill(700)
+    world.archive()
+    _, found = compacted(world)
+    assert found == {b"k%d" % (n % 5): b"%d" % n for n in range(695, 700)}
+    DeltaTable(location).delete('"offset" in (699, 694)')
+    DeltaTable(location).optimize.compact()
+    done, found = compacted(world)
+    assert done.summary["changed"]
+    assert found == {b"k%d" % (n % 5): b"%d" % n for n in (689, *range(695, 699))}
+    into = open_table(TableSpec(location=str(world.folder / "last")).address())
+    assert {(row["offset"], row["subject"]) for row in world.rows(into)} == {
+        (n, f"{world.stream}.{n % 7}") for n in (689, *range(695, 699))
+    }
+    again, _ = compacted(world)
+    assert not again.summary["changed"]

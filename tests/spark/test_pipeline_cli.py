@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -114,12 +115,16 @@ def test_a_run_tells_its_result_and_writes_its_report(
     path = declared(tmp_path, node, stream)
     done = bascule("run", path.name, "--json", folder=tmp_path)
     assert done.returncode == exit_codes.OK, done.stderr
-    result = json.loads(done.stdout)
-    assert result["kind"] == "rollup"
+    *progress, result = [json.loads(line) for line in done.stdout.splitlines()]
+    assert {line["event"] for line in progress} <= {"progress", "say"}
+    assert (result["event"], result["kind"]) == ("result", "rollup")
     assert result["summary"]["rows"] == 3_000
     page = (tmp_path / "report.html").read_text()
     assert "<svg" in page
-    assert "http" not in page.replace("http-equiv", ""), "a report fetches nothing"
+    assert not re.search(r"(?:src|href)=|@import|url\(|<script|<link", page), "it fetches nothing"
+    for told in (node.addresses["http"], "Started", "spark 4.3", "kind = &quot;rollup&quot;"):
+        assert told in page
+    assert result["run"]["server"] == node.addresses["http"]
     again = bascule("run", path.name, folder=tmp_path)
     assert again.returncode == exit_codes.OK, again.stderr
     assert "by-subject rollup: done" in again.stderr
@@ -165,8 +170,13 @@ def test_a_signal_ends_spark_in_order(
     wait_until(lambda: batches(tmp_path) == 1)
     fill(client, stream, 100)  # Spark reports a batch only after it is committed
     wait_until(lambda: batches(tmp_path) == 2)
+    assert process.stdout is not None
+    told = iter(process.stdout.readline, b"")  # a line every 10 s, while the run goes on
+    first = next(line for line in map(json.loads, told) if line.get("done"))
+    assert (first["event"], first["name"], first["step"]) == ("progress", "by-subject", "rollup")
     process.send_signal(number)
     output, news = process.communicate(timeout=WAIT_S)
+    output = output.splitlines()[-1]
     assert process.returncode == exit_codes.INTERRUPTED, news
     summary = json.loads(output)["summary"]
     assert summary["interrupted"] is True

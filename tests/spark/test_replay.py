@@ -49,6 +49,23 @@ class Copy:
         return [int(dict(m.headers)["Bascule-Original-Offset"]) for m in self.messages()]
 
 
+def test_subjects_that_records_do_not_repeat_are_archived_and_replayed(world: World) -> None:
+    client, subject = world.client, "replay.literal"
+    world.stream = f"{world.stream}_literal"
+    client.create_stream(world.stream, subject, record_headers=["subject", "reply"])
+    client.publish_many((subject, b"%d" % n) for n in range(50))
+    client.alter_stream(world.stream, record_headers=[])
+    client.publish_many((subject, b"%d" % n) for n in range(50, 100))
+    assert world.archive().ok
+    rows = world.rows()
+    assert [row["subject"] for row in rows] == [subject] * 100
+    assert [len(row["headers"]) for row in rows] == [1] * 50 + [0] * 50
+    assert world.audit().ok
+    copy = Copy(world)
+    copy.replay()
+    assert [m.subject for m in copy.messages()] == [f"{copy.name}.{subject}"] * 100
+
+
 def test_messages_come_back_as_they_were(world: World) -> None:
     world.fill(500)
     world.client.publish(f"{world.stream}.gone", b"", key="k1", headers={"KV-Operation": "DEL"})

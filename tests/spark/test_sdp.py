@@ -71,7 +71,7 @@ def test_a_rollup_runs_twice(node: Node, client: SyncClient, stream: str, tmp_pa
     assert written.returncode == exit_codes.OK, written.stderr
     done = bascule("sdp-run", "project", "--json", folder=tmp_path)
     assert done.returncode == exit_codes.OK, done.stderr + done.stdout
-    outcome = json.loads(done.stdout)
+    outcome = json.loads(done.stdout.splitlines()[-1])
     assert outcome["completed"]
     assert counted(tmp_path / "table") == {60 * minute: 60 for minute in range(8)}
     client.publish_many((f"{stream}.x", b"%d" % n) for n in range(600, 1_200))

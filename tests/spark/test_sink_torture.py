@@ -89,11 +89,9 @@ class Query:
 @pytest.fixture
 def query(tmp_path: Path) -> Iterator[Query]:
     """With a node of its own, on ports that stay."""
-    node = Node(tmp_path / "node")
+    node = Node(tmp_path / "node", keep_ports=True)
     node.directory.mkdir()
     node.start()
-    ports = {name: node.addresses[name].rsplit(":", 1)[1] for name in ("client", "http", "nats")}
-    node.options = [text for name, port in ports.items() for text in (f"--{name}-port", port)]
     query = Query(node, tmp_path)
     yield query
     query.kill()

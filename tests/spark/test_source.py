@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -74,12 +75,29 @@ def test_all_columns(spark: Any, node: Node, client: SyncClient, stream: str) ->
         assert (row.subject, row.stream) == (message.subject, stream)
         assert row.timestamp.astimezone(UTC) == message.timestamp
         headers = [(entry.key, bytes(entry.value)) for entry in row.headers]
-        assert headers == [("reply", (message.reply or "").encode()), *message.headers]
+        assert headers == list(message.headers)
     grouped = frame.groupBy("subject").count().collect()
     assert sum(row["count"] for row in grouped) == 1_000
     assert len(grouped) == 7
     at = datetime.now(UTC)
     assert frame.where(frame.timestamp > at).count() == 0
+
+
+def test_the_subject_of_records_that_do_not_repeat_it(
+    spark: Any, node: Node, client: SyncClient
+) -> None:
+    name, subject = "source_literal", "source.literal"
+    client.create_stream(name, subject, record_headers=["subject", "reply"])
+    client.publish_many((subject, b"%d" % n) for n in range(10))
+    client.alter_stream(name, record_headers=[])
+    client.publish_many((subject, b"%d" % n) for n in range(10, 20))
+    frame = reading(spark, node, name, includeHeaders="true")
+    rows = sorted(frame.collect(), key=lambda row: row.offset)
+    assert [row.subject for row in rows] == [subject] * 20
+    assert [[h.key for h in row.headers] for row in rows] == [["reply"]] * 10 + [[]] * 10
+    assert frame.where(frame.subject == subject).count() == 20
+    assert frame.where(frame.subject.startswith("other")).count() == 0
+    assert frame.where(frame.subject.isNull()).count() == 0
 
 
 def test_ranges(spark: Any, node: Node, client: SyncClient, stream: str) -> None:
@@ -437,6 +455,54 @@ def test_lost_records_end_a_query_unless_it_may_go_on(
         query.run()
     query.run(failOnDataLoss="false")
     assert query.written() == sorted([*range(100), *range(120)])
+
+
+def test_a_checkpoint_of_another_stream_is_called_what_it_is(
+    spark: Any, node: Node, client: SyncClient, stream: str, tmp_path: Path
+) -> None:
+    from pyspark.errors import PySparkException
+
+    fill(client, stream, 10)
+    Query(spark, node, stream, tmp_path).run()
+    other = f"{stream}_other"
+    client.create_stream(other, f"{other}.>")
+    said = f"holds a position in stream '{stream}', and this query reads '{other}'"
+    with pytest.raises(PySparkException, match=re.escape(said)):
+        Query(spark, node, other, tmp_path).run()
+
+
+def test_columns_and_order_are_checked_on_the_driver(
+    spark: Any, node: Node, client: SyncClient, stream: str
+) -> None:
+    from pyspark.errors import PySparkException
+
+    fill(client, stream, 10)
+    reader = spark.read.format("bascule").options(server=node.addresses["http"], stream=stream)
+    with pytest.raises(PySparkException, match=r"takes no \.schema") as refused:
+        reader.schema("a int").load().count()
+    assert "stage failure" not in str(refused.value)
+    wrong = {"startingOffsets": '{"0": 5}', "endingTimestamp": "2026-01-01T00:00:00Z"}
+    fresh = spark.read.format("bascule").options(server=node.addresses["http"], stream=stream)
+    with pytest.raises(PySparkException, match="would start after its end"):
+        fresh.options(**wrong).load().count()
+
+
+def test_a_read_waits_for_a_node_that_is_away_as_it_begins(
+    spark: Any, node: Node, client: SyncClient, stream: str
+) -> None:
+    from pyspark.errors import PySparkException
+
+    fill(client, stream, 100)
+    patient = reading(spark, node, stream, retryTimeout="5m")
+    with ThreadPoolExecutor(1) as threads:
+        node.stop()
+        try:
+            with pytest.raises(PySparkException, match=r"errors\.system\.Broken"):
+                reading(spark, node, stream, retryTimeout="1s").count()
+            counted = threads.submit(patient.count)
+        finally:
+            node.start()
+        assert counted.result() == 100
 
 
 def test_a_killed_query_repeats_and_skips_nothing(

@@ -22,7 +22,9 @@ This package does none of that.
 Spark finds the source by itself (`pyspark_bascule`) where Bascule is installed and the Python
 workers run the same Python. Set `PYSPARK_PYTHON` to `sys.executable`.
 
-The package imports pyspark only when one of its names is used. The extra `spark` installs pyspark.
+The package imports pyspark only when one of its names is used. It needs Spark 4.3. The extra
+`spark` installs pyspark. Older versions of Spark read streams over their Kafka connector
+(docs/pipelines/kafka-connector.md).
 The extra `pipelines` also installs the libraries for lake tables and typed values.
 """
 
@@ -45,6 +47,7 @@ if TYPE_CHECKING:
     from bascule.pipeline.jobs.tables import TableSpec
     from bascule.pipeline.lake_sink import LakeDataSource
     from bascule.pipeline.listener import LagListener, watch
+    from bascule.pipeline.session import active_session
     from bascule.pipeline.source import BasculeDataSource
 
 __all__ = [
@@ -57,6 +60,7 @@ __all__ = [
     "ReplaySpec",
     "RollupSpec",
     "TableSpec",
+    "active_session",
     "archive",
     "audit",
     "compact_lake",
@@ -75,6 +79,7 @@ _HOMES: Final = {
     "ReplaySpec": "jobs.replay.spec",
     "RollupSpec": "jobs.rollup.spec",
     "TableSpec": "jobs.tables",
+    "active_session": "session",
     "watch": "listener",
 }
 _JOBS: Final = {
@@ -87,7 +92,14 @@ _JOBS: Final = {
 """Each value is a package; its function `run` is exported under the key."""
 
 
+_WITHOUT_SPARK: Final = frozenset(name for name in _HOMES if name.endswith("Spec"))
+
+
 def __getattr__(name: str) -> object:
+    if name in {*_HOMES, *_JOBS} - _WITHOUT_SPARK:
+        from bascule.pipeline.spark_version import require_spark
+
+        require_spark()
     if name in _HOMES:
         return getattr(import_module(f"bascule.pipeline.{_HOMES[name]}"), name)
     if name in _JOBS:

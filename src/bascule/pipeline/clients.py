@@ -3,19 +3,13 @@ too."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from threading import Event
-from typing import Final, TypeVar
+from threading import Lock
+from typing import Final
 
 from bascule.client import SyncClient, connect_sync
-from bascule.errors import Broken
 from bascule.host.credential_files import client_tls
-
-RETRY_PAUSES_S: Final = (0.1, 0.3, 1.0, 3.0, 5.0, 10.0)
-"""A restarting node is back within seconds. Spark in local mode does not retry a failed task."""
-
-T = TypeVar("T")
+from bascule.pipeline.retries import with_retries as with_retries
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,19 +51,19 @@ class NatsLogin:
 
 NO_LOGIN: Final = NatsLogin()
 _clients: dict[tuple[str, NatsLogin], SyncClient] = {}
+_connecting = Lock()
+"""Several threads of a driver run jobs at once."""
 
 
 def client_of(server: str, login: NatsLogin = NO_LOGIN) -> SyncClient:
     """Return this process's client for `server`. The first call connects."""
     client = _clients.get((server, login))
     if client is None:
-        client = _clients[server, login] = login.connect(server)
+        with _connecting:
+            client = _clients.get((server, login))
+            if client is None:
+                client = _clients[server, login] = login.connect(server)
     return client
-
-
-def has_client(server: str, login: NatsLogin = NO_LOGIN) -> bool:
-    """Whether this process has connected to `server` before."""
-    return (server, login) in _clients
 
 
 def drop_client(server: str, login: NatsLogin = NO_LOGIN) -> None:
@@ -77,16 +71,3 @@ def drop_client(server: str, login: NatsLogin = NO_LOGIN) -> None:
     client = _clients.pop((server, login), None)
     if client is not None:
         client.close()
-
-
-def with_retries(attempt: Callable[[], T]) -> T:
-    """Call `attempt` and return its result. On Broken, retry with the pauses in RETRY_PAUSES_S.
-
-    Raises: what the last attempt raises.
-    """
-    for pause in RETRY_PAUSES_S:
-        try:
-            return attempt()
-        except Broken:
-            Event().wait(pause)
-    return attempt()

@@ -86,7 +86,7 @@ class LagListener(StreamingQueryListener):
         self.register(registry)
         try:
             self._server, _ = start_http_server(port, registry=registry)
-        except OSError as error:
+        except (OSError, OverflowError) as error:
             raise ConfigError(f"prometheus_port {port} cannot be opened: {error}") from error
         self.port = int(self._server.server_port)
         return self.port

@@ -23,8 +23,9 @@ from bascule.pipeline.declare.examples import example
 from bascule.pipeline.declare.loader import all_keys
 from bascule.pipeline.declare.sections import KINDS, Kind
 from bascule.pipeline.jobs.archive.spec import ArchiveSpec
+from bascule.pipeline.jobs.audit.spec import AuditSpec
 from bascule.pipeline.jobs.compact_lake.spec import CompactLakeSpec
-from bascule.pipeline.jobs.model import JobResult, Series, Table
+from bascule.pipeline.jobs.model import JobResult, RunFacts, Series, Sum, Table
 from bascule.pipeline.jobs.replay.spec import ReplaySpec
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -84,6 +85,9 @@ def test_sections_become_the_specs_of_the_others(tmp_path: Path) -> None:
     replay = spec_of(*declared(tmp_path, "replay"))
     assert isinstance(replay, ReplaySpec)
     assert (replay.to, replay.subject) == ("flights-again", "again.{subject}")
+    audit = spec_of(*declared(tmp_path, "audit", "pipeline.retry_timeout=5s"))
+    assert isinstance(audit, AuditSpec)
+    assert (audit.stream, audit.retry_timeout_ms) == ("flights", 5_000)
     compaction = spec_of(*declared(tmp_path, "compact-lake"))
     assert isinstance(compaction, CompactLakeSpec)
     assert compaction.into.location == str(tmp_path / "lake")
@@ -93,7 +97,7 @@ def test_sections_become_the_specs_of_the_others(tmp_path: Path) -> None:
     ("kind", "setting", "expected"),
     [
         ("archive", "archive.compact_evry=1", "archive.compact_evry is unknown; did you mean arch"),
-        ("archive", "archive.compact_every=often", "[archive]: expected int, got str"),
+        ("archive", "archive.compact_every=often", "compact_every is wrong: expected int"),
         ("archive", "archive.stream=x", "archive.stream is unknown"),
         (
             "archive",
@@ -102,6 +106,8 @@ def test_sections_become_the_specs_of_the_others(tmp_path: Path) -> None:
         ),
         ("audit", "pipeline.checkpoint=x", "pipeline.checkpoint is not allowed for kind audit"),
         ("audit", "pipeline.trigger=10s", "pipeline.trigger is not allowed for kind audit"),
+        ("audit", "audit.faults_max=-1", "[audit]: faults_max is -1: expected at least 0"),
+        ("audit", "audit.retry_timeout_ms=1", "audit.retry_timeout_ms is unknown"),
         ("replay", "source.stream=x", "[source] is not allowed for kind replay"),
         ("replay", "replay.subject={oops}", "[replay]: subject is '{oops}'"),
         ("compact-lake", "compact_lake.into.name=archive.flights", "into is the archived table"),
@@ -153,6 +159,8 @@ def test_a_result_travels_as_an_event() -> None:
     result = JobResult(
         "audit", "a", False, {"rows": 1, "spans": {"0": [1, 2]}},
         (Table("t", ("a",), ((1,), (None,))),), (Series("s", "x", "y", ((0.0, 1.5),)),),
+        Sum((("rows", 1), ("malformed", 2)), ("offsets", 3)),
+        RunFacts("2026-11-22 08:00:00 UTC", "p.toml", versions={"spark": "4.3.0"}),
     )  # fmt: skip
     events = EventWriter(lines.append)
     events.begin("audit", None)
@@ -179,5 +187,39 @@ def test_failures_are_told_in_our_own_words() -> None:
     where = f"{DataLoss.__module__}.DataLoss"  # as a traceback of a worker names it
     assert failure_of(RuntimeError(f"x\n{where}: {loss}\n")) == ("DataLoss", str(loss))
     assert failure_of(RuntimeError("[TABLE] no\nplan")) == ("BasculeError", "[TABLE] no")
+
+
+WORKER = """An error occurred while calling o57.collectToPython.
+: org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 in stage 0.0 failed
+org.apache.spark.api.python.PythonException: An exception was thrown from the Python worker. Please see the stack trace below.
+Traceback (most recent call last):
+  File "/lib/file_reader.py", line 140, in _sorted_rows
+    ordered = table.take(order)
+              ^^^^^^^^^^^^^^^^^
+pyarrow.lib.ArrowNotImplementedError: Function 'array_take' has no kernel matching input types
+{chained}
+\tat org.apache.spark.api.python.BasePythonRunner.handlePythonException(PythonRunner.scala:654)
+\tat java.base/java.lang.Thread.run(Thread.java:840)
+Driver stacktrace:
+"""  # noqa: E501
+CHAINED = """
+During handling of the above exception, another exception occurred:
+
+Traceback (most recent call last):
+  File "/lib/worker.py", line 3, in main
+    raise KeyError(name) from None
+KeyError: 'offset'
+"""
+
+
+def test_an_exception_of_a_worker_is_told_without_its_wrapping() -> None:
+    name, text = failure_of(RuntimeError(WORKER.replace("{chained}", "")))
+    assert name == "BasculeError"
+    assert text == (
+        "pyarrow.lib.ArrowNotImplementedError: Function 'array_take' has no kernel matching input "
+        "types"
+    )
+    chained = failure_of(RuntimeError(WORKER.replace("{chained}", CHAINED)))
+    assert chained == ("BasculeError", "KeyError: 'offset'")
     assert error_of("DataLoss") is DataLoss
     assert error_of("Final").__name__ == "BasculeError"

@@ -11,19 +11,20 @@ import pyarrow as pa
 import pytest
 
 from bascule.errors import LakeConflict, MalformedValue
-from bascule.pipeline.jobs.archive import task
+from bascule.pipeline.jobs.archive import malformed, task
 from bascule.pipeline.jobs.archive.commit import (
     ArchiveCommitter,
     decode_task_output,
     encode_task_output,
 )
+from bascule.pipeline.jobs.archive.malformed import malformed_reasons
 from bascule.pipeline.jobs.archive.plan import ArchiveRange, split_ranges
 from bascule.pipeline.jobs.archive.task import ArchiveTaskSpec, archive_range
 from bascule.pipeline.jobs.rows import MALFORMED_SCHEMA, archive_schema
 from bascule.pipeline.jobs.tables import TableSpec, ensure_table
 from bascule.pipeline.lake.address import malformed_address
 from bascule.pipeline.lake.file_reader import read_files
-from bascule.pipeline.lake.model import LakeCommit, LakeSnapshot, LakeTable
+from bascule.pipeline.lake.model import LakeCommit, LakeSnapshot, LakeTable, Span, SpanDigest
 from bascule.pipeline.values.spec import ValueSpec
 from bascule.record.columns import SCHEMA
 
@@ -55,7 +56,7 @@ def log(monkeypatch: pytest.MonkeyPatch) -> None:
     """A log that holds what is asked for."""
 
     def read(
-        server: str, stream: str, partition: int, start: int, end: int
+        server: str, stream: str, partition: int, start: int, end: int, *, retry_timeout_ms: int
     ) -> Iterator[pa.RecordBatch]:
         for at in range(start, end, 5):
             yield batch(partition, at, min(at + 5, end))
@@ -158,6 +159,39 @@ def test_a_repeated_commit_changes_nothing(tables: Tables) -> None:
     assert not any(Path(path).exists() for path in gone)
 
 
+def test_reasons_of_malformed_records_are_counted(tables: Tables) -> None:
+    committer = ArchiveCommitter("s", tables.main, tables.side)
+    assert malformed_reasons(tables.side, {0: (0, 40)}) is None
+    committer.commit([archive_range(tables.work(), ArchiveRange(0, 0, 20))])
+    committer.commit([archive_range(tables.work(), ArchiveRange(0, 20, 40))])
+    table = malformed_reasons(tables.side, {0: (0, 40)})
+    assert table is not None
+    ((count, reason, partition, offset),) = table.rows
+    assert (count, partition, offset) == (sum(map(is_bad, range(40))), 0, 3)
+    assert reason
+    later = malformed_reasons(tables.side, {0: (20, 40), 1: (0, 9)})
+    assert later is not None
+    assert later.rows[0][0] == sum(map(is_bad, range(20, 40)))
+    assert malformed_reasons(tables.side, {0: (4, 10)}) is None
+
+
+def test_rare_reasons_are_counted_together(tables: Tables, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(malformed, "REASONS_MAX", 2)
+    reasons = ["often"] * 5 + ["seldom"] * 2 + ["once", "once more"]
+    rows = [{"reason": reason, "offset": n, "partition": 0} for n, reason in enumerate(reasons)]
+    batch = pa.RecordBatch.from_pylist(rows, schema=MALFORMED_SCHEMA)
+    writer = tables.side.writer().open(stream_partition=0)
+    writer.write(batch)
+    files = tuple(writer.finish())
+    digest = SpanDigest(Span(0, 0, 9), 9, 0)
+    tables.side.commit(LakeCommit(files, "s", "ab", (digest,)))
+    table = malformed_reasons(tables.side, {0: (0, 9)})
+    assert table is not None
+    assert table.rows == (
+        (5, "often", 0, 0), (2, "seldom", 0, 5), (2, "2 other reasons", "", ""),
+    )  # fmt: skip
+
+
 def test_a_gap_is_refused(tables: Tables) -> None:
     committer = ArchiveCommitter("s", tables.main, tables.side)
     committer.commit([archive_range(tables.work(), ArchiveRange(0, 0, 10))])
@@ -168,7 +202,7 @@ def test_a_gap_is_refused(tables: Tables) -> None:
 def test_a_task_that_fails_leaves_no_file(
     tables: Tables, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def read(*arguments: object) -> Iterator[pa.RecordBatch]:
+    def read(*arguments: object, retry_timeout_ms: int) -> Iterator[pa.RecordBatch]:
         yield batch(0, 0, 10)
         raise ConnectionError
 

@@ -108,4 +108,4 @@ def test_what_is_asked_is_checked() -> None:
     assert offset_of({"3": 7}, 2) is None
     assert offset_of(5, 2) == 5
     with pytest.raises(ConfigError, match="not a number"):
-        offset_of({"x": 7}, 3)
+        ReplaySpec(name="r", to="s", table=table, start_offset={"x": 7})

@@ -97,14 +97,11 @@ def test_commits_by_other_programs_change_no_spans(lake: Lake) -> None:
     assert offsets_in(table) == {0: [*range(50)]}
 
 
-def test_files_that_join_stream_partitions_are_refused(lake: Lake) -> None:
+def test_a_compaction_may_join_stream_partitions(lake: Lake) -> None:
     table = lake.create()
     table.commit(commit_of(table, records(0, 0, 10), records(1, 0, 10)))
     loaded(lake).optimize.compact()
-    snapshot = table.snapshot()
-    assert snapshot is not None
-    with pytest.raises(ForeignTable, match=r"several stream partitions \(0 to 1\)"):
-        table.files(snapshot)
+    assert offsets_in(table) == {0: [*range(10)], 1: [*range(10)]}
     apart = lake.create(["partition"], name="apart")
     apart.commit(commit_of(apart, records(0, 0, 10), records(1, 0, 10)))
     apart.commit(commit_of(apart, records(0, 10, 20), records(1, 10, 20)))

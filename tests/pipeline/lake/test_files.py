@@ -6,13 +6,23 @@ import dataclasses
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 import pytest
 
 from bascule.errors import Broken, CorruptData
-from bascule.pipeline.lake import WriterOptions, read_files
+from bascule.pipeline.lake import WriterOptions, read_files, storage
 from bascule.pipeline.lake.file_reader import overlapping_groups
-from support.lake_rows import OFFSETS, SCHEMA, Lake, records, written
+from support.lake_rows import (
+    OFFSETS,
+    SCHEMA,
+    Lake,
+    commit_of,
+    data_files,
+    offsets_in,
+    records,
+    written,
+)
 
 
 @pytest.fixture
@@ -147,3 +157,34 @@ def test_clusters_are_files_that_interleave(lake: Lake) -> None:
         [(9, 20), (10, 11), (12, 15)],
         [(20, 21)],
     ]
+
+
+def test_a_folder_that_appears_while_it_is_listed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Arrow finds no folder, then looks whether there is one: a committer made it in between."""
+    lake = Lake("parquet", tmp_path)
+    table = lake.create()
+    filesystem_of = storage.filesystem_of
+    refused = []
+
+    class AppearingFolder:
+        def get_file_info(self, selector: pafs.FileSelector) -> list[pafs.FileInfo]:
+            if not refused:
+                refused.append(selector.base_dir)
+                table.commit(commit_of(table, records(0, 0, 10)))
+                raise FileNotFoundError(2, f"Cannot list directory '{selector.base_dir}'")
+            found: list[pafs.FileInfo] = pafs.LocalFileSystem().get_file_info(selector)
+            return found
+
+    monkeypatch.setattr(
+        storage,
+        "filesystem_of",
+        lambda path: (AppearingFolder(), path) if path.endswith("/data") else filesystem_of(path),
+    )
+    table.expire(older_than_ms=0)
+    assert refused == [f"{tmp_path}/flights/data"]
+    assert [found.path for found in storage.files_below(refused[0])] == [
+        str(path) for path in data_files(lake.folder)
+    ]
+    assert offsets_in(table) == {0: [*range(10)]}

@@ -9,13 +9,13 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from pyiceberg.catalog import load_catalog
 from pyiceberg.table import Table
 
 from bascule.errors import ConfigError, ForeignTable, LakeConflict, UnknownTable
 from bascule.pipeline.lake import open_table, parse_address, storage
 from bascule.pipeline.lake.model import TableAddress
 from support.lake_rows import NOON, SCHEMA, Lake, commit_of, offsets_in, records, rows_of
+from support.pyiceberg_tables import load_by_pyiceberg
 
 
 @pytest.fixture
@@ -24,12 +24,7 @@ def lake(tmp_path: Path) -> Lake:
 
 
 def loaded(lake: Lake, name: str = "flights") -> Table:
-    """The table by pyiceberg alone, as docs/pipelines/lake-tables.md shows it."""
-    folder = lake.folder / "iceberg"
-    catalog = load_catalog(
-        "bascule", type="sql", uri=f"sqlite:///{folder}/catalog.db", warehouse=f"file://{folder}"
-    )
-    return catalog.load_table(f"lake.{name}")
+    return load_by_pyiceberg(lake.folder / "iceberg", f"lake.{name}")
 
 
 def test_pyiceberg_reads_the_rows(lake: Lake) -> None:
@@ -199,3 +194,18 @@ def test_narrow_integers_are_widened(lake: Lake) -> None:
     )
     table.commit(commit_of(table, batch))
     assert rows_of(table, schema).equals(pa.Table.from_batches([batch]))
+
+
+def test_a_sorted_table_lists_the_order_of_unsorted_files(lake: Lake) -> None:
+    """Spark's z-order writes files of sort order 0, and refuses a table that does not list it."""
+    table = lake.create(["hour(timestamp)"])
+    for start in (0, 60):
+        table.commit(commit_of(table, records(0, start, start + 60)))
+    made = loaded(lake)
+    assert {order.order_id: [field.source_id for field in order.fields]
+            for order in made.metadata.sort_orders} == {
+        0: [],
+        1: [made.schema().find_field(name).field_id for name in ("partition", "offset")],
+    }  # fmt: skip
+    assert len(made.metadata.sort_orders) == 2
+    assert made.sort_order().order_id == 1

@@ -15,7 +15,14 @@ def test_defaults() -> None:
     options = SinkOptions.parse({})
     assert (options.server, options.stream, options.subject) == ("", "", "")
     assert (options.dedupe, options.headers, options.window) == ("warn", True, 20_000)
-    assert options.ack_timeout_s == 60
+    assert (options.retry_timeout_ms, options.ack_timeout_s) == (120_000, 120)
+
+
+def test_the_sink_waits_for_acks_as_long_as_for_the_node() -> None:
+    patient = SinkOptions.parse({"retryTimeout": "10m"})
+    assert (patient.retry_timeout_ms, patient.ack_timeout_s) == (600_000, 600)
+    both = SinkOptions.parse({"retryTimeout": "10m", "ackTimeout": "5s"})
+    assert (both.retry_timeout_ms, both.ack_timeout_s) == (600_000, 5)
 
 
 def test_everything_can_be_said_in_any_case() -> None:

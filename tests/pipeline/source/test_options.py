@@ -14,7 +14,7 @@ from bascule.pipeline.source.columns import schema_ddl
 from bascule.pipeline.source.options import Selection, SourceOptions
 
 
-def test_everything_at_once() -> None:
+def test_a_group_elects_commits_and_survives_its_leader() -> None:
     options = SourceOptions.parse(
         {
             "SERVER": "http://h:1",

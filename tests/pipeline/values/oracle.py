@@ -60,15 +60,15 @@ def members(pairs: list[tuple[str, Any]]) -> Members:
 
 
 def no_surrogates(found: Any) -> None:
-    """Half a pair of escapes is no text, wherever it stands."""
-    if isinstance(found, str):
-        found.encode()
-    elif isinstance(found, list):
-        for item in found:
-            no_surrogates(item)
-    elif isinstance(found, tuple):
-        no_surrogates(found[0])
-        no_surrogates(found[1])
+    """Half a pair of escapes is no text, wherever it stands. How deep that may be is up to the
+    parser, and differs between versions of Python."""
+    left = [found]
+    while left:
+        item = left.pop()
+        if isinstance(item, str):
+            item.encode()
+        elif isinstance(item, (list, tuple)):
+            left += item
 
 
 def refuse(word: str) -> Any:

@@ -7,16 +7,22 @@ The job's spec defines the keys of the job's section: `[archive]` may hold the f
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from bascule.errors import BasculeError, ConfigError
+from bascule.pipeline.declare.faults import DeclarationFaults, convert
+from bascule.pipeline.declare.run_facts import run_facts
 from bascule.pipeline.declare.sections import Declaration, Kind
-from bascule.pipeline.declare.validation import source_options, value_options
+from bascule.pipeline.declare.validation import (
+    retry_timeout_ms,
+    source_options,
+    value_options,
+)
 from bascule.pipeline.jobs.model import JobProgress, JobResult
 from bascule.pipeline.trigger import AVAILABLE_NOW
 
@@ -60,19 +66,36 @@ SOURCE_KEYS: Final = {
     "maxOffsetsPerTrigger": "offsets_per_trigger_max",
 }
 """Source option -> field of the spec, for jobs that do not read through the Spark source."""
+_PIPELINE_KEYS: Final = {
+    "name": "name",
+    "server": "server",
+    "checkpoint": "checkpoint",
+    "trigger": "trigger",
+    "retry_timeout_ms": "retry_timeout",
+}
+"""Field of the spec -> key of [pipeline]."""
+_SHARED: Final = frozenset(
+    {*_PIPELINE_KEYS, "value", "source", "table", "sink", *SOURCE_KEYS.values()}
+)
+"""Fields of specs that the shared sections set."""
+SECTIONS: Final = frozenset({"value", "source", "table", "sink"})
+"""Shared sections. They become part of the spec although a key in them is at fault."""
 
 
-def shared(declaration: Declaration) -> dict[str, Any]:
+def shared(declaration: Declaration, faults: DeclarationFaults) -> dict[str, Any]:
     """The values of the shared sections, by the field names of the specs."""
     pipeline = declaration.pipeline
     values: dict[str, Any] = {
         "name": pipeline.name,
         "server": pipeline.server,
-        "checkpoint": pipeline.checkpoint or None,
         "trigger": pipeline.trigger,
         "value": value_options(declaration.value),
         "source": source_options(declaration),
     }
+    if pipeline.checkpoint:
+        values["checkpoint"] = pipeline.checkpoint
+    if pipeline.retry_timeout and "pipeline.retry_timeout" not in faults:
+        values["retry_timeout_ms"] = retry_timeout_ms(pipeline)
     given = {name.lower(): value for name, value in declaration.source.items()}
     for option, name in SOURCE_KEYS.items():
         if option.lower() in given:
@@ -87,36 +110,66 @@ def shared(declaration: Declaration) -> dict[str, Any]:
 def spec_of(declaration: Declaration, origin: str) -> msgspec.Struct:
     """Convert a declaration to the spec of its job.
 
-    Raises: ConfigError with `origin` and the key.
+    Raises: InvalidDeclaration with `origin` and the keys.
     """
+    faults = DeclarationFaults(origin)
+    spec = build_spec(declaration, faults)
+    faults.refuse()
+    assert spec is not None, "a declaration without a spec has faults"
+    return spec
+
+
+def build_spec(declaration: Declaration, faults: DeclarationFaults) -> msgspec.Struct | None:
+    """Convert a declaration to the spec of its job; None if there is a fault."""
     kind = declaration.pipeline.kind
     job = JOBS[kind]
     cls = job.spec_class()
     section = getattr(declaration, job.section)
-    own = msgspec.to_builtins(section) if isinstance(section, msgspec.Struct) else dict(section)
-    common = shared(declaration)
+    own = {} if section is None else _plain(section)
+    common = shared(declaration, faults)
+    known = own_keys(kind)
     fields = cls.__struct_fields__
-    for name in own:
-        if name not in fields or name in common:
-            raise ConfigError(f"{origin}:{job.section}.{name} is unknown; {_near(name, job)}")
-    _refuse_unused(declaration, origin, fields)
+    _find_unused(declaration, faults, fields)
     if job.section != "rollup":
-        _refuse_other_options(declaration, origin, fields)
-    merged = {name: value for name, value in common.items() if name in fields} | own
-    try:
-        return msgspec.convert(merged, cls)
-    except msgspec.ValidationError as error:
-        text = str(error).replace("`$.", f"`{job.section}.").replace("`", "")
-        raise ConfigError(f"{origin}:[{job.section}]: {text[:1].lower()}{text[1:]}") from None
-    except BasculeError as error:
-        raise ConfigError(f"{origin}:[{job.section}]: {error}") from error
+        _find_other_options(declaration, faults, fields)
+    values: dict[str, Any] = {}
+    for field in msgspec.structs.fields(cls):
+        shown, given = _shown(field.name, job), common if field.name in _SHARED else own
+        if shown in faults and shown not in SECTIONS:
+            continue
+        if field.name in given:
+            values[field.name] = convert(given[field.name], field.type, faults, shown)
+        elif field.required and job.section not in faults:
+            faults.add(shown, f"{shown} is missing: kind {kind} needs it")
+    for name in own:
+        if name not in known:
+            full = f"{job.section}.{name}"
+            faults.add(full, f"{full} is unknown; {_near(name, job)}")
+    if any(values.get(field.name) is None for field in msgspec.structs.fields(cls)
+           if field.required):  # fmt: skip
+        return None
+    sound = {name: value for name, value in values.items() if value is not None}
+    return faults.attempt(f"[{job.section}]", f"[{job.section}]", lambda: cls(**sound))
+
+
+def _plain(section: Any) -> dict[str, Any]:
+    found = msgspec.to_builtins(section) if isinstance(section, msgspec.Struct) else section
+    return dict(found)
+
+
+def _shown(name: str, job: JobModule) -> str:
+    """The key of a spec's field in the file."""
+    options = {field: option for option, field in SOURCE_KEYS.items()}
+    if name in options:
+        return f"source.{options[name]}"
+    if name in _PIPELINE_KEYS:
+        return f"pipeline.{_PIPELINE_KEYS[name]}"
+    return name if name in _SHARED else f"{job.section}.{name}"
 
 
 def own_keys(kind: Kind) -> tuple[str, ...]:
     """The keys that a kind's own section may hold."""
-    told = {"name", "server", "checkpoint", "trigger", "value", "source", "table", "sink"}
-    told |= set(SOURCE_KEYS.values())
-    return tuple(f for f in JOBS[kind].spec_class().__struct_fields__ if f not in told)
+    return tuple(f for f in JOBS[kind].spec_class().__struct_fields__ if f not in _SHARED)
 
 
 def _near(name: str, job: JobModule) -> str:
@@ -128,39 +181,51 @@ def _near(name: str, job: JobModule) -> str:
     return f"known are {', '.join(known) or 'none'}"
 
 
-def _refuse_unused(declaration: Declaration, origin: str, fields: tuple[str, ...]) -> None:
-    """Refuse keys that this kind does not use. Raises: ConfigError."""
+def _find_unused(
+    declaration: Declaration, faults: DeclarationFaults, fields: tuple[str, ...]
+) -> None:
+    """Find keys that this kind does not use."""
     pipeline = declaration.pipeline
     given = {
         "checkpoint": bool(pipeline.checkpoint),
         "trigger": pipeline.trigger != AVAILABLE_NOW,
         "server": bool(pipeline.server) and "source" not in fields,
+        "retry_timeout_ms": bool(pipeline.retry_timeout) and "source" not in fields,
     }
     for name, is_given in given.items():
+        key = f"pipeline.{_PIPELINE_KEYS[name]}"
         if is_given and name not in fields:
-            raise ConfigError(f"{origin}:pipeline.{name} is not allowed for kind {pipeline.kind}")
+            faults.add(key, f"{key} is not allowed for kind {pipeline.kind}")
 
 
-def _refuse_other_options(declaration: Declaration, origin: str, fields: tuple[str, ...]) -> None:
-    """Refuse source options that a job with its own reader does not use. Raises: ConfigError."""
-    taken = {option.lower() for option, name in SOURCE_KEYS.items() if name in fields}
+def _find_other_options(
+    declaration: Declaration, faults: DeclarationFaults, fields: tuple[str, ...]
+) -> None:
+    """Find source options that a job with its own reader does not use."""
+    taken = {option.lower(): option for option, name in SOURCE_KEYS.items() if name in fields}
     for name in declaration.source:
-        if name.lower() not in taken:
+        key = f"source.{name}"
+        if name.lower() not in taken and key not in faults:
             kind = declaration.pipeline.kind
-            known = ", ".join(option for option in SOURCE_KEYS if option.lower() in taken)
-            raise ConfigError(
-                f"{origin}:source.{name} is not allowed for kind {kind}; known: {known}"
-            )
+            known = ", ".join(taken.values())
+            faults.add(key, f"{key} is not allowed for kind {kind}; known: {known}")
 
 
 def run(
-    spark: SparkSession, declaration: Declaration, origin: str, progress: JobProgress
+    spark: SparkSession,
+    declaration: Declaration,
+    origin: str,
+    progress: JobProgress,
+    *,
+    settings: Sequence[str] = (),
 ) -> JobResult:
-    """Run the declared job.
+    """Run the declared job. `origin` is its file; `settings` are the keys set beside it.
 
     Raises: BasculeError; exceptions of Spark.
     """
     job = JOBS[declaration.pipeline.kind]
     spec = spec_of(declaration, origin)
+    started = datetime.now(UTC)
     result: JobResult = import_module(job.run_module).run(spark, spec, progress)
-    return result
+    facts = run_facts(spark, declaration, origin, settings=settings, started=started)
+    return replace(result, run=facts)

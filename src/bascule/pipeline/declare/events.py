@@ -15,7 +15,6 @@ Pure.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -24,11 +23,10 @@ import msgspec
 from bascule import errors
 from bascule.errors import BasculeError
 from bascule.pipeline.jobs.model import JobResult
+from bascule.pipeline.worker_errors import own_error, worker_error
 
 Event = dict[str, Any]
 
-_RAISED: Final = re.compile(r"bascule\.errors\.(?:\w+\.)*(\w+): (.+)")
-"""The form in which Spark reports an exception of a Python worker."""
 _SENTENCE_MAX: Final = 600
 
 
@@ -75,16 +73,15 @@ def decode_result(facts: Any) -> JobResult:
 
 
 def failure_of(error: BaseException) -> tuple[str, str]:
-    """Return the class name and the text of a failure. Finds Bascule's error inside an error of
-    Spark."""
+    """Return the class name and the text of a failure. Finds Bascule's error, or another exception
+    of a Python worker, inside an error of Spark."""
     if isinstance(error, BasculeError):
         return type(error).__name__, str(error)
     text = str(error)
-    raised = _RAISED.findall(text)
-    if raised:
-        return str(raised[-1][0]), str(raised[-1][1]).strip()
+    if (found := own_error(text)) is not None:
+        return found
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    sentence = lines[0] if lines else type(error).__name__
+    sentence = worker_error(text) or (lines[0] if lines else type(error).__name__)
     return "BasculeError", sentence[:_SENTENCE_MAX]
 
 

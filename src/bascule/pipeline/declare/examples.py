@@ -28,6 +28,9 @@ kind = "{kind}"
 _SERVER: Final = """\
 # server = "http://127.0.0.1:9080"     the node; default: BASCULE_SERVER
 """
+_RETRY_TIMEOUT: Final = """\
+# retry_timeout = "2m"                 how long the node may be away
+"""
 _CHECKPOINT: Final = """\
 checkpoint = "checkpoint"              # Spark's position and state
 # trigger = "available-now"            or an interval such as "10s": runs until stopped
@@ -69,7 +72,7 @@ _SPARK: Final = """\
 _BODY: Final = {
     "archive": (
         "Archives a stream into a lake table, exactly once by offsets.",
-        _SERVER + _CHECKPOINT,
+        _SERVER + _CHECKPOINT + _RETRY_TIMEOUT,
         _SOURCE
         + _VALUE
         + _TABLE.format(
@@ -92,7 +95,7 @@ _BODY: Final = {
     ),
     "audit": (
         "Compares each record of a stream with the lake table that archives it.",
-        _SERVER,
+        _SERVER + _RETRY_TIMEOUT,
         _STREAM
         + _VALUE
         + _ARCHIVED
@@ -105,7 +108,9 @@ _BODY: Final = {
     ),
     "replay": (
         "Publishes what a lake table holds to a stream, each record once and in order.",
-        _SERVER + 'checkpoint = "checkpoint"              # lets a killed run continue\n',
+        _SERVER
+        + 'checkpoint = "checkpoint"              # lets a killed run continue\n'
+        + _RETRY_TIMEOUT,
         _ARCHIVED
         + """\
 [replay]
@@ -123,7 +128,7 @@ subject = "again.{subject}"            # {subject}, {1}, {2}; empty: the record'
     ),
     "rollup": (
         "Counts a stream by windows of time, in SQL.",
-        _SERVER + _CHECKPOINT,
+        _SERVER + _CHECKPOINT + _RETRY_TIMEOUT,
         _SOURCE
         + """\
 [value]                                # the SQL uses value.carrier and so on

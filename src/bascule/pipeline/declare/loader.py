@@ -7,26 +7,34 @@ import difflib
 import re
 import tomllib
 from collections.abc import Iterable, Mapping
+from functools import partial
 from pathlib import Path
-from typing import Any, Final, get_args, get_type_hints
+from typing import Any, Final, TypeVar, get_args, get_type_hints
 
 import msgspec
 
 from bascule.errors import ConfigError
-from bascule.pipeline.declare.dispatch import spec_of
-from bascule.pipeline.declare.sections import NAME_PATTERN, Declaration
+from bascule.pipeline.declare.dispatch import build_spec
+from bascule.pipeline.declare.faults import DeclarationFaults, convert
+from bascule.pipeline.declare.sections import Declaration
+from bascule.pipeline.declare.table_validation import check_tables
 from bascule.pipeline.declare.validation import check
 
 VARIABLE: Final = re.compile(r"\$\$\{|\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
 """`${NAME}`, `${NAME:-default}`, and `$${` for a literal `${`."""
-_AT: Final = re.compile(r"^(.*) - at `(?:key in )?\$\.?(.*)`$", re.DOTALL)
-"""Form of msgspec's errors: `Expected ..., got ... - at `$.table.format``."""
 PATH_KEYS: Final = (
     "pipeline.checkpoint",
     "pipeline.report",
     "value.schema_file",
     "value.descriptor_file",
 )
+
+STAND_INS: Final[Mapping[str, Any]] = {
+    "pipeline.name": "unnamed",
+    "rollup.sql": "SELECT * FROM records",
+    "rollup.watermark.delay": "0 seconds",
+}
+"""Values for required keys that are missing or wrong, so that the other keys are checked too."""
 
 Document = dict[str, Any]
 
@@ -38,15 +46,21 @@ def load(
 
     `settings` are `key=value` with dotted keys. They take precedence over the file.
 
-    Raises: ConfigError with the file and the key.
+    Raises: InvalidDeclaration with every fault, each with the file and the key; ConfigError for a
+    file that cannot be read or is not TOML.
     """
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} cannot be read: {error}") from error
-    declaration = parse(text, str(path), environment=environment, settings=settings)
-    check(declaration, str(path))
-    spec_of(declaration, str(path))
+    faults = DeclarationFaults(str(path))
+    declaration = _read(text, str(path), faults, environment, settings)
+    if declaration is not None:
+        check(declaration, faults)
+        spec = build_spec(declaration, faults)
+        check_tables(declaration, spec, faults)
+    faults.refuse()
+    assert declaration is not None, "a declaration that cannot be read has faults"
     return declaration
 
 
@@ -57,6 +71,24 @@ def parse(
 
     Raises: ConfigError.
     """
+    faults = DeclarationFaults(origin)
+    declaration = _read(text, origin, faults, environment, settings)
+    faults.refuse()
+    assert declaration is not None, "a declaration that cannot be read has faults"
+    return declaration
+
+
+def _read(
+    text: str,
+    origin: str,
+    faults: DeclarationFaults,
+    environment: Mapping[str, str],
+    settings: Iterable[str],
+) -> Declaration | None:
+    """The declaration without its faulty keys; None if that says too little to be checked.
+
+    Raises: ConfigError if the text is not TOML.
+    """
     try:
         document = tomllib.loads(text)
     except RecursionError:
@@ -64,14 +96,10 @@ def parse(
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{origin} is not valid TOML: {error}") from error
     for setting in settings:
-        apply_setting(document, setting)
-    expanded = expand(document, environment, origin)
-    require_known(expanded, Declaration, origin, "")
+        faults.attempt("", f"--set {setting!r}", partial(apply_setting, document, setting))
+    expanded = expand(document, environment, faults)
     resolve_paths(expanded, Path(origin).parent)
-    try:
-        return msgspec.convert(expanded, Declaration, str_keys=True)
-    except msgspec.ValidationError as error:
-        raise ConfigError(_plain(str(error), origin)) from None
+    return _section(expanded, Declaration, faults, "")
 
 
 def apply_setting(document: Document, setting: str) -> None:
@@ -83,7 +111,7 @@ def apply_setting(document: Document, setting: str) -> None:
     key, equals, text = setting.partition("=")
     names = key.strip().split(".")
     if not equals or not all(names):
-        raise ConfigError(f"--set {setting!r}: expected key=value, such as table.format=delta")
+        raise ConfigError("expected key=value, such as table.format=delta")
     try:
         value = tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
@@ -92,22 +120,24 @@ def apply_setting(document: Document, setting: str) -> None:
     for name in names[:-1]:
         inner = inner.setdefault(name, {})
         if not isinstance(inner, dict):
-            raise ConfigError(f"--set {setting!r}: {name} is a value, not a section")
+            raise ConfigError(f"{name} is a value, not a section")
     inner[names[-1]] = value
 
 
-def expand(value: Any, environment: Mapping[str, str], origin: str, key: str = "") -> Any:
+def expand(
+    value: Any, environment: Mapping[str, str], faults: DeclarationFaults, key: str = ""
+) -> Any:
     """Replace every `${NAME}` in the strings of `value`.
 
-    Raises: ConfigError with the key, never with a value, if a variable is not set.
+    A variable that is not set is a fault. Its text has the key, never a value.
     """
     if isinstance(value, dict):
         return {
-            name: expand(inner, environment, origin, f"{key}.{name}" if key else name)
+            name: expand(inner, environment, faults, f"{key}.{name}" if key else name)
             for name, inner in value.items()
         }
     if isinstance(value, list):
-        return [expand(inner, environment, origin, key) for inner in value]
+        return [expand(inner, environment, faults, key) for inner in value]
     if not isinstance(value, str):
         return value
 
@@ -116,24 +146,54 @@ def expand(value: Any, environment: Mapping[str, str], origin: str, key: str = "
         if name is None:
             return "${"
         if name not in environment and default is None:
-            raise ConfigError(f"{origin}:{key} names ${{{name}}}, which is not set")
+            faults.add(key, f"{key} names ${{{name}}}, which is not set")
         return environment.get(name) or default or ""
 
     return VARIABLE.sub(variable, value)
 
 
-def require_known(value: Any, section: type[msgspec.Struct], origin: str, key: str) -> None:
-    """Raises: ConfigError for an unknown key, with the nearest known one."""
-    if not isinstance(value, dict):
-        return
-    kinds = get_type_hints(section)
+S = TypeVar("S", bound=msgspec.Struct)
+
+
+def _section(value: Document, section: type[S], faults: DeclarationFaults, key: str) -> S | None:
+    """Convert a section without its faulty keys; None if a required key has no usable value."""
+    fields = {field.name: field for field in msgspec.structs.fields(section)}
+    kept: dict[str, Any] = {}
     for name, inner in value.items():
         full = f"{key}.{name}" if key else name
-        if name not in kinds:
-            raise ConfigError(f"{origin}:{full} is unknown; {_near(name, section, key)}")
-        for kind in (kinds[name], *get_args(kinds[name])):
-            if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
-                require_known(inner, kind, origin, full)
+        if name not in fields:
+            faults.add(full, f"{full} is unknown; {_near(name, section, key)}")
+            continue
+        nested = _section_in(fields[name].type)
+        if nested is not None and isinstance(inner, dict):
+            converted: Any = _section(inner, nested, faults, full)
+        elif isinstance(inner, dict):
+            sound = {n: each for n, each in inner.items() if f"{full}.{n}" not in faults}
+            converted = convert(sound, fields[name].type, faults, full)
+        elif full in faults:
+            continue
+        else:
+            converted = convert(inner, fields[name].type, faults, full)
+        if converted is not None:
+            kept[name] = converted
+    for name, field in fields.items():
+        full = f"{key}.{name}" if key else name
+        if not field.required or name in kept:
+            continue
+        if full not in faults:
+            faults.add(full, f"{full} is missing")
+        if full not in STAND_INS:
+            return None
+        kept[name] = STAND_INS[full]
+    return section(**kept)
+
+
+def _section_in(kind: Any) -> type[msgspec.Struct] | None:
+    """The section among the members of a type."""
+    for part in (kind, *get_args(kind)):
+        if isinstance(part, type) and issubclass(part, msgspec.Struct):
+            return part
+    return None
 
 
 def _near(name: str, section: type[msgspec.Struct], key: str) -> str:
@@ -178,33 +238,3 @@ def _resolve(section: Any, name: str, folder: Path) -> None:
         path = section.get(name)
         if isinstance(path, str) and path and "://" not in path:
             section[name] = str((folder / path).absolute())
-
-
-def _plain(text: str, origin: str) -> str:
-    """Convert msgspec's text to `FILE:table.format is wrong: expected ...`."""
-    matched = _AT.match(text)
-    what, key = (matched[1], matched[2]) if matched else (text, "")
-    missing = re.match(r"Object missing required field `(.+)`", what)
-    if missing:
-        full = f"{key}.{missing[1]}" if key else missing[1]
-        return f"{origin}:{full} is missing"
-    kind = kind_of(key)
-    if "enum value" in what and kind is not None:
-        what += f"; expected one of {', '.join(get_args(kind))}"
-    what = what.replace(f"matching regex {NAME_PATTERN!r}", "of letters, digits, dot, _ and -")
-    return f"{origin}:{key} is wrong: {what[:1].lower()}{what[1:].replace('`', '')}"
-
-
-def kind_of(key: str) -> Any:
-    """The type of a dotted key; None for an unknown key."""
-    kind: Any = Declaration
-    for name in key.split("."):
-        sections = [
-            part
-            for part in (kind, *get_args(kind))
-            if isinstance(part, type) and issubclass(part, msgspec.Struct)
-        ]
-        if not sections:
-            return None
-        kind = get_type_hints(sections[0]).get(name)
-    return kind

@@ -15,7 +15,9 @@ import signal
 import sys
 import tempfile
 import threading
+from collections.abc import Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Final
@@ -24,9 +26,11 @@ from bascule.errors import BasculeError, ConfigError, MissingExtra
 from bascule.pipeline.declare import dispatch
 from bascule.pipeline.declare.events import EventWriter, failure_of
 from bascule.pipeline.declare.loader import load
+from bascule.pipeline.declare.run_facts import run_facts
 from bascule.pipeline.declare.sections import Declaration
 from bascule.pipeline.declare.validation import option_text
 from bascule.pipeline.jobs.model import JobResult, Series
+from bascule.pipeline.spark_version import require_spark
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -54,7 +58,9 @@ def main(arguments: list[str] | None = None) -> int:
         _end_with_starter()
     try:
         declaration = load(chosen.file, environment=os.environ, settings=chosen.set)
-        result = run(declaration, str(chosen.file), events, report=chosen.report)
+        result = run(
+            declaration, str(chosen.file), events, report=chosen.report, settings=chosen.set
+        )
     except ConfigError as error:
         return _failed(events, error, WRONG)
     except BasculeError as error:
@@ -70,7 +76,12 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def run(
-    declaration: Declaration, origin: str, events: EventWriter, *, report: Path | None = None
+    declaration: Declaration,
+    origin: str,
+    events: EventWriter,
+    *,
+    report: Path | None = None,
+    settings: Sequence[str] = (),
 ) -> JobResult:
     """Start Spark, run the job, write the report, stop Spark.
 
@@ -79,10 +90,11 @@ def run(
     Raises: BasculeError; KeyboardInterrupt if no query had reported.
     """
     spark_error, java_error = _spark_errors()
+    require_spark()
     with tempfile.TemporaryDirectory(prefix="bascule-spark-", ignore_cleanup_errors=True) as folder:
         spark = session_of(declaration, Path(folder))
         try:
-            result = _watched(spark, declaration, origin, events)
+            result = _watched(spark, declaration, origin, events, settings)
         except (spark_error, java_error) as error:
             name, text = failure_of(error)
             events.tell("failed", error=name, text=text)
@@ -123,11 +135,16 @@ def session_of(declaration: Declaration, folder: Path) -> SparkSession:
 
 
 def _watched(
-    spark: SparkSession, declaration: Declaration, origin: str, events: EventWriter
+    spark: SparkSession,
+    declaration: Declaration,
+    origin: str,
+    events: EventWriter,
+    settings: Sequence[str],
 ) -> JobResult:
     from bascule.pipeline.declare.interruption import Interruption
     from bascule.pipeline.listener import watch
 
+    started = datetime.now(UTC)
     listener = watch(spark, prometheus_port=declaration.pipeline.prometheus_port)
     events.tell("started", spark=spark.version, prometheus=listener.port)
     ended = threading.Event()
@@ -135,11 +152,12 @@ def _watched(
     teller.start()
     stopper = Interruption(spark)
     try:
-        result = dispatch.run(spark, declaration, origin, events)
+        result = dispatch.run(spark, declaration, origin, events, settings=settings)
     except (BasculeError, *_spark_errors()):
         if not stopper.asked:
             raise
-        return _so_far(declaration, listener)
+        facts = run_facts(spark, declaration, origin, settings=settings, started=started)
+        return replace(_so_far(declaration, listener), run=facts)
     else:
         result = replace(result, series=_with_lines(result, listener))
     finally:

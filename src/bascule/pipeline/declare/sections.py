@@ -35,6 +35,7 @@ class PipelineSection(Section, frozen=True, kw_only=True):
     server: str = ""
     checkpoint: str = ""
     trigger: str = AVAILABLE_NOW
+    retry_timeout: str = ""
     report: str = ""
     master: str = ""
     prometheus_port: Port | None = None

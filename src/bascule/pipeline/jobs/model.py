@@ -1,12 +1,30 @@
-"""Types shared by all jobs: progress and results. Pure."""
+"""Types shared by all jobs: faults of specs, progress, results. Pure."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol, TypeAlias
 
+from bascule.errors import BasculeError, InvalidDeclaration
+
 Json: TypeAlias = Any
 """A JSON value: None, bool, int, float, str, lists, and dicts with string keys."""
+
+
+def refuse(faults: Iterable[str]) -> None:
+    """Raises: InvalidDeclaration with all faults of a spec, if there are any."""
+    found = tuple(faults)
+    if found:
+        raise InvalidDeclaration(found)
+
+
+def fault_of(check: Callable[[], object]) -> Iterator[str]:
+    """The text of the error that `check` raises, if it raises one."""
+    try:
+        check()
+    except BasculeError as error:
+        yield str(error)
 
 
 class JobProgress(Protocol):
@@ -58,6 +76,40 @@ class Series:
 
 
 @dataclass(frozen=True, slots=True)
+class Sum:
+    """Counts that add up to another count, such as rows and malformed records to offsets."""
+
+    parts: tuple[tuple[str, int], ...]
+    """Name and count."""
+    total: tuple[str, int]
+
+    def __str__(self) -> str:
+        parts = " + ".join(f"{count:,} {name}" for name, count in self.parts)
+        name, count = self.total
+        return f"{parts} = {count:,} {name}"
+
+
+@dataclass(frozen=True, slots=True)
+class RunFacts:
+    """When, where and by what a declared job ran. Without secrets."""
+
+    started: str
+    """Time of the start, in UTC."""
+    file: str
+    server: str = ""
+    """HTTP address of the node; empty for a job without a node."""
+    node: str = ""
+    """Version and cluster of the node."""
+    master: str = ""
+    versions: dict[str, str] = field(default_factory=dict)
+    """Version of each program and library."""
+    declaration: str = ""
+    """Text of the file."""
+    settings: tuple[str, ...] = ()
+    """Keys that were set on the command line, as `key=value`."""
+
+
+@dataclass(frozen=True, slots=True)
 class JobResult:
     """The result of a completed run. A run that fails raises instead."""
 
@@ -71,3 +123,6 @@ class JobResult:
     """Values by name, with units last: `rows`, `seconds`, `rows_per_s`, `lag`."""
     tables: tuple[Table, ...] = ()
     series: tuple[Series, ...] = ()
+    sum: Sum | None = None
+    run: RunFacts | None = None
+    """None for a job that was not declared in a file."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -44,27 +45,46 @@ def open_if_exists(address: TableAddress) -> LakeTable | None:
 
 
 def ensure_table(
-    address: TableAddress, schema: pa.Schema, partition_by: tuple[str, ...] = ()
+    address: TableAddress,
+    schema: pa.Schema,
+    partition_by: tuple[str, ...] = (),
+    *,
+    stream: Callable[[], tuple[str, str]] = lambda: ("", ""),
 ) -> LakeTable:
     """Open the table at `address`; create it if it does not exist.
 
-    Raises: ConfigError if an existing table has other columns.
+    The table may have more columns, which another program added. They are null in new rows.
+    `stream` gives the name and the id of the stream that a new table archives.
+
+    Raises: ConfigError if an existing table has other columns or another partitioning.
     """
     table = open_if_exists(address)
     if table is None:
+        name, id = stream()
         try:
-            table = create_table(address, schema, partition_by)
+            table = create_table(address, schema, partition_by, stream=name, stream_id=id)
         except TableExists:
             table = open_table(address)
+    check_table(table, schema, partition_by)
+    return table
+
+
+def check_table(table: LakeTable, schema: pa.Schema, partition_by: tuple[str, ...] = ()) -> None:
+    """Raises: ConfigError if the table has other columns or another partitioning."""
     held = table.schema.remove_metadata()
-    if [(f.name, f.type) for f in held] != [(f.name, f.type) for f in schema]:
-        raise ConfigError(f"table {address} has columns {_text(held)}, expected {_text(schema)}")
-    if partition_by and tuple(partition_by) != tuple(table.partitioning):
+    known = [(f.name, f.type) for f in held if f.name in schema.names]
+    added = [f for f in held if f.name not in schema.names]
+    wanted = [(f.name, f.type) for f in schema]
+    if known != wanted or not all(f.nullable for f in added):
         raise ConfigError(
-            f"table {address} is partitioned by {', '.join(table.partitioning) or 'nothing'}, "
+            f"table {table.address} has columns {_text(held)}, expected {_text(schema)}"
+        )
+    if partition_by and tuple(partition_by) != tuple(table.partitioning):
+        by = ", ".join(table.partitioning) or "nothing"
+        raise ConfigError(
+            f"table {table.address} is partitioned by {by}, "
             f"asked for {', '.join(partition_by)}: partitioning cannot change"
         )
-    return table
 
 
 def _text(schema: pa.Schema) -> str:

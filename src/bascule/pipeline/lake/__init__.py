@@ -7,12 +7,13 @@
     table.commit(LakeCommit(tuple(files), stream, stream_id, spans))
     for batch in read_files(table.files(table.snapshot()), table.schema, offset_start=1000): ...
 
-One table archives one stream. A data file holds rows of one stream partition, with ascending
-offsets. Every snapshot records which offsets of each stream partition the table holds, without
-gaps. This makes a commit exactly-once: spans that the table holds change nothing, spans that begin
-at the table's end are added, and all others are refused. Committers may run concurrently. Each
-commit is a compare-and-swap of the newest snapshot. A committer that loses reads the new snapshot
-and decides again.
+One table archives one stream. A data file that Bascule writes holds rows of one stream partition,
+with ascending offsets. `foreign` tells how files of other programs are read. Every snapshot records
+which offsets of each stream partition the table holds, without gaps. This makes a commit
+exactly-once: spans that the table holds change nothing, spans that begin at the table's end are
+added, and all others are refused. Committers may run concurrently. Each commit is a
+compare-and-swap of the newest snapshot. A committer that loses reads the new snapshot and decides
+again.
 
 Three formats implement one contract (tests/pipeline/lake): `iceberg` and `delta`, which other
 engines can read, and `parquet`, which is files in folders with Bascule's own manifest. None needs
@@ -33,6 +34,7 @@ from bascule.pipeline.lake.model import (
     LakeCommit,
     LakeSnapshot,
     LakeTable,
+    SnapshotEntry,
     Span,
     SpanDigest,
     TableAddress,
@@ -48,6 +50,7 @@ __all__ = [
     "LakeCommit",
     "LakeSnapshot",
     "LakeTable",
+    "SnapshotEntry",
     "Span",
     "SpanChecksum",
     "SpanDigest",

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Final
 
 import pyarrow.parquet as pq
 
-from bascule.errors import ForeignTable
-from bascule.pipeline.lake.model import BoundValue, ColumnBounds, Span
+from bascule.pipeline.lake.model import BoundValue, ColumnBounds
 
 TEXT_LENGTH_MAX: Final = 64
 """Longer texts prune little and make manifests large."""
@@ -72,27 +71,3 @@ def _plain(value: object) -> BoundValue:
     if isinstance(value, bool | int | float):
         return value
     return None
-
-
-def span_of(
-    table: str, path: str, bounds: Sequence[ColumnBounds], *, partition: str | None = None
-) -> Span:
-    """The span of a file, computed from its bounds. The stream partition may come from its folder.
-
-    Raises: ForeignTable for a file with several stream partitions, or without these bounds.
-    """
-    known = {each.path: each for each in bounds}
-    offsets, numbers = known.get("offset"), known.get("partition")
-    low = None if numbers is None else numbers.low
-    high = None if numbers is None else numbers.high
-    if partition is not None:
-        low = high = int(partition)
-    if offsets is None or not isinstance(offsets.low, int) or not isinstance(offsets.high, int):
-        raise ForeignTable(table, f"its file {path} has no statistics for column offset")
-    if not isinstance(low, int) or low != high:
-        raise ForeignTable(
-            table,
-            f"its file {path} holds rows of several stream partitions ({low} to {high}): another "
-            "program has joined files, which only a table partitioned by partition allows",
-        )
-    return Span(low, offsets.low, offsets.high + 1)

@@ -1,10 +1,11 @@
-"""Column paths, and conversion to Arrow's common types. Pure."""
+"""Column paths, and conversion of columns to other types. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 
 def type_of(schema: pa.Schema, path: str) -> pa.DataType | None:
@@ -18,6 +19,11 @@ def type_of(schema: pa.Schema, path: str) -> pa.DataType | None:
             return None
         kind = kind.field(name).type
     return kind
+
+
+def select(schema: pa.Schema, names: Sequence[str]) -> pa.Schema:
+    """Some columns of a schema, in its order and with its metadata."""
+    return pa.schema([field for field in schema if field.name in names], schema.metadata)
 
 
 def leaves(schema: pa.Schema) -> list[str]:
@@ -69,3 +75,63 @@ def with_common_types(field: pa.Field, *, metadata: bool = False) -> pa.Field:
     elif pa.types.is_list(kind) or pa.types.is_large_list(kind):
         kind = pa.list_(below(kind.value_field))
     return pa.field(field.name, kind, field.nullable, field.metadata if metadata else None)
+
+
+def stored_paths(held: pa.Schema, wanted: pa.Schema) -> list[str]:
+    """Paths of the columns to read; only the requested fields of a struct."""
+    paths: list[str] = []
+
+    def add(path: str, have: pa.DataType, want: pa.DataType) -> None:
+        if not (pa.types.is_struct(have) and pa.types.is_struct(want)):
+            paths.append(path)
+            return
+        shared = [f for f in want if have.get_field_index(f.name) >= 0]
+        if not shared:
+            paths.append(path)
+        for f in shared:
+            add(f"{path}.{f.name}", have.field(f.name).type, f.type)
+
+    for field in wanted:
+        if held.get_field_index(field.name) >= 0:
+            add(field.name, held.field(field.name).type, field.type)
+    if not paths:
+        # A batch without columns has no row count.
+        paths.append(min(held.names, key=lambda name: (name != "offset", name)))
+    return paths
+
+
+def with_schema(
+    batch: pa.RecordBatch, schema: pa.Schema, values: Mapping[str, str | None] | None = None
+) -> pa.RecordBatch:
+    """Convert a batch to `schema`. Missing columns are null.
+
+    `values` are those of the file's lake partition. Files of other programs in a Delta table do not
+    contain the partition columns.
+    """
+    if batch.schema.equals(schema, check_metadata=True):
+        return batch
+    arrays = []
+    for field in schema:
+        if batch.schema.get_field_index(field.name) < 0:
+            text = (values or {}).get(field.name)
+            arrays.append(pa.repeat(pa.scalar(text).cast(field.type), batch.num_rows))
+        else:
+            arrays.append(_as_type(batch.column(field.name), field.type))
+    if not arrays:
+        return batch.select([])
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _as_type(array: pa.Array, wanted: pa.DataType) -> pa.Array:
+    if array.type.equals(wanted):
+        return array
+    if pa.types.is_struct(wanted) and pa.types.is_struct(array.type):
+        children = [
+            _as_type(pc.struct_field(array, f.name), f.type)
+            if array.type.get_field_index(f.name) >= 0
+            else pa.nulls(len(array), f.type)
+            for f in wanted
+        ]
+        mask = pc.is_null(array) if array.null_count else None
+        return pa.StructArray.from_arrays(children, fields=list(wanted), mask=mask)
+    return pc.cast(array, wanted)

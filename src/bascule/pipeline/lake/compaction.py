@@ -33,18 +33,25 @@ def compact(
     replaced. It leaves out files that another compaction replaced in the meantime.
     """
     whole = replace(spec, options=replace(spec.options, file_bytes=2 * file_bytes))
-    done = [rewrite(group, whole) for group in file_groups(held, file_bytes=file_bytes)]
+    done = [
+        rewrite(group, whole)
+        for group in file_groups(held, file_bytes=file_bytes, fields=len(spec.partitioning))
+    ]
     return outcome(replace_files(done) if done else [])
 
 
-def file_groups(files: Sequence[DataFile], *, file_bytes: int) -> list[list[DataFile]]:
+def file_groups(files: Sequence[DataFile], *, file_bytes: int, fields: int) -> list[list[DataFile]]:
     """Groups of adjacent files of one stream partition and lake partition, up to `file_bytes` each.
 
-    Only adjacent files are grouped. Otherwise the spans would overlap.
+    Only adjacent files are grouped. Otherwise the spans would overlap. Left to the program that
+    made them: files with several stream partitions, with deleted rows, or with another number of
+    partition fields than `fields`.
     """
     assert file_bytes > 0, "files have bytes"
     by_group: dict[GroupKey, list[DataFile]] = {}
     for file in files:
+        if file.is_shared or file.deleted_rows or len(file.partition_values) != fields:
+            continue
         number = file.span.partition if file.span else -1
         by_group.setdefault((number, file.partition_values), []).append(file)
     found: list[list[DataFile]] = []

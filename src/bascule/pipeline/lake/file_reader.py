@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Final
 
 import numpy as np
@@ -13,6 +15,8 @@ import pyarrow.parquet as pq
 
 from bascule.errors import Broken, CorruptData
 from bascule.pipeline.lake import storage
+from bascule.pipeline.lake.columns import stored_paths, with_schema
+from bascule.pipeline.lake.foreign.rows import RowSource, row_group_sources
 from bascule.pipeline.lake.model import DataFile
 
 BATCH_ROWS_MAX: Final = 65_536
@@ -51,7 +55,19 @@ def read_files(
             if len(cluster) == 1:
                 yield from _rows_of(cluster[0], schema, batch_rows, (start, end))
             else:
-                yield from _merged(cluster, schema, batch_rows, (start, end))
+                sources = _sources(cluster, schema, batch_rows, (start, end))
+                yield from _merged(sources, schema, batch_rows)
+
+
+def _sources(
+    files: Sequence[DataFile], schema: pa.Schema, batch_rows: int, offsets: tuple[int, int]
+) -> list[RowSource]:
+    """One source for each file, with the offset among its columns."""
+    wanted = schema if OFFSET in schema.names else schema.append(OFFSET_FIELD)
+    return [
+        RowSource(_start(file), partial(_rows_of, file, wanted, batch_rows, offsets))
+        for file in files
+    ]
 
 
 def overlapping_groups(files: Sequence[DataFile]) -> list[list[DataFile]]:
@@ -80,7 +96,8 @@ def _rows_of(
     batch_rows: int,
     offsets: tuple[int, int] | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of one file. With `offsets`, only these, in ascending order."""
+    """The rows of one file that belong to its span. With `offsets`, only these, in ascending
+    order."""
     span = file.span
     cut = None
     if offsets and span and not (offsets[0] <= span.start and span.end <= offsets[1]):
@@ -93,14 +110,18 @@ def _rows_of(
             source = pa.memory_map(inner)
         else:
             source = filesystem.open_input_file(inner)
-        with source, pq.ParquetFile(source, pre_buffer=False) as opened:
-            if offsets and not _is_sorted(opened.metadata):
-                yield from _sorted_rows(opened, schema, batch_rows, offsets, values)
+        # Spark writes times as INT96. Nanoseconds, Arrow's default for these, end in the year 2262.
+        with (
+            source,
+            pq.ParquetFile(source, pre_buffer=False, coerce_int96_timestamp_unit="us") as opened,
+        ):
+            if file.deleted_rows or file.is_shared or (offsets and not _is_sorted(opened.metadata)):
+                yield from _foreign_rows(opened, file, schema, batch_rows, offsets)
                 return
             for batch in opened.iter_batches(
                 batch_size=batch_rows,
                 row_groups=_row_groups(opened.metadata, cut),
-                columns=_columns(opened.schema_arrow, wanted),
+                columns=stored_paths(opened.schema_arrow, wanted),
                 use_threads=False,
             ):
                 rows = batch if cut is None else _within(batch, cut)
@@ -125,21 +146,23 @@ def _is_sorted(metadata: pq.FileMetaData) -> bool:
     return True
 
 
-def _sorted_rows(
-    file: pq.ParquetFile,
+def _foreign_rows(
+    opened: pq.ParquetFile,
+    file: DataFile,
     schema: pa.Schema,
     batch_rows: int,
-    offsets: tuple[int, int],
-    values: Mapping[str, str | None],
+    offsets: tuple[int, int] | None,
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of a file that another program wrote (a compaction of Delta), in offset order."""
+    """The rows of a file that another program wrote or deleted rows of. Each row group is sorted by
+    itself, and row groups are merged, so a file whose groups do not overlap is never in memory as a
+    whole."""
+    if offsets is None:
+        for source in row_group_sources(opened, file, schema, None):
+            for batch in source.open():
+                yield from _slices(batch, schema, batch_rows)
+        return
     wanted = schema if OFFSET in schema.names else schema.append(OFFSET_FIELD)
-    table = file.read(columns=_columns(file.schema_arrow, wanted), use_threads=False)
-    ordered = table.take(pc.sort_indices(table.column(OFFSET))).combine_chunks()
-    for batch in ordered.to_batches(max_chunksize=batch_rows):
-        rows = _within(batch, offsets)
-        if rows.num_rows:
-            yield with_schema(rows, schema, values)
+    yield from _merged(row_group_sources(opened, file, wanted, offsets), schema, batch_rows)
 
 
 def _within(batch: pa.RecordBatch, offsets: tuple[int, int]) -> pa.RecordBatch:
@@ -164,66 +187,6 @@ def _row_groups(metadata: pq.FileMetaData, offsets: tuple[int, int] | None) -> l
         if not known or (statistics.min < offsets[1] and statistics.max >= offsets[0]):
             chosen.append(group)
     return chosen
-
-
-def _columns(held: pa.Schema, wanted: pa.Schema) -> list[str]:
-    """Paths of the columns to read; only the requested fields of a struct."""
-    paths: list[str] = []
-
-    def add(path: str, have: pa.DataType, want: pa.DataType) -> None:
-        if not (pa.types.is_struct(have) and pa.types.is_struct(want)):
-            paths.append(path)
-            return
-        shared = [f for f in want if have.get_field_index(f.name) >= 0]
-        if not shared:
-            paths.append(path)
-        for f in shared:
-            add(f"{path}.{f.name}", have.field(f.name).type, f.type)
-
-    for field in wanted:
-        if held.get_field_index(field.name) >= 0:
-            add(field.name, held.field(field.name).type, field.type)
-    if not paths:
-        # A batch without columns has no row count.
-        paths.append(min(held.names, key=lambda name: (name != OFFSET, name)))
-    return paths
-
-
-def with_schema(
-    batch: pa.RecordBatch, schema: pa.Schema, values: Mapping[str, str | None] | None = None
-) -> pa.RecordBatch:
-    """Convert a batch to `schema`. Missing columns are null.
-
-    `values` are those of the file's lake partition. Files of other programs in a Delta table do not
-    contain the partition columns.
-    """
-    if batch.schema.equals(schema, check_metadata=True):
-        return batch
-    arrays = []
-    for field in schema:
-        if batch.schema.get_field_index(field.name) < 0:
-            text = (values or {}).get(field.name)
-            arrays.append(pa.repeat(pa.scalar(text).cast(field.type), batch.num_rows))
-        else:
-            arrays.append(_as_type(batch.column(field.name), field.type))
-    if not arrays:
-        return batch.select([])
-    return pa.RecordBatch.from_arrays(arrays, schema=schema)
-
-
-def _as_type(array: pa.Array, wanted: pa.DataType) -> pa.Array:
-    if array.type.equals(wanted):
-        return array
-    if pa.types.is_struct(wanted) and pa.types.is_struct(array.type):
-        children = [
-            _as_type(pc.struct_field(array, f.name), f.type)
-            if array.type.get_field_index(f.name) >= 0
-            else pa.nulls(len(array), f.type)
-            for f in wanted
-        ]
-        mask = pc.is_null(array) if array.null_count else None
-        return pa.StructArray.from_arrays(children, fields=list(wanted), mask=mask)
-    return pc.cast(array, wanted)
 
 
 class _MergeInput:
@@ -254,17 +217,15 @@ class _MergeInput:
 
 
 def _merged(
-    files: list[DataFile], schema: pa.Schema, batch_rows: int, offsets: tuple[int, int]
+    sources: Sequence[RowSource], schema: pa.Schema, batch_rows: int
 ) -> Iterator[pa.RecordBatch]:
-    """Merge interleaved files into one ascending sequence. A file is opened when its first row is
-    due."""
-    with_offset = schema if OFFSET in schema.names else schema.append(OFFSET_FIELD)
-    pending = sorted(files, key=_start)
+    """Merge sources of ascending rows into one. A source is opened when its first row is due."""
+    pending = deque(sorted(sources, key=lambda source: source.start))
     heads: list[_MergeInput] = []
     while pending or heads:
         limit = min((int(head.offsets[-1]) for head in heads), default=-1)
-        while pending and (not heads or _start(pending[0]) <= limit):
-            head = _MergeInput(_rows_of(pending.pop(0), with_offset, batch_rows, offsets))
+        while pending and (not heads or pending[0].start <= limit):
+            head = _MergeInput(pending.popleft().open())
             if head.waiting is not None:
                 heads.append(head)
                 limit = min(int(each.offsets[-1]) for each in heads)
@@ -276,5 +237,9 @@ def _merged(
         if len(parts) > 1:
             rows = pa.concat_batches(parts)
             rows = rows.take(pc.sort_indices(rows.column(OFFSET)))
-        for first in range(0, rows.num_rows, batch_rows):
-            yield with_schema(rows.slice(first, batch_rows), schema)
+        yield from _slices(rows, schema, batch_rows)
+
+
+def _slices(rows: pa.RecordBatch, schema: pa.Schema, batch_rows: int) -> Iterator[pa.RecordBatch]:
+    for first in range(0, rows.num_rows, batch_rows):
+        yield with_schema(rows.slice(first, batch_rows), schema)

@@ -10,6 +10,7 @@ are stored as differences. See docs/pipelines/lake-tables.md.
 from __future__ import annotations
 
 import contextlib
+import re
 import uuid
 from collections import OrderedDict
 from dataclasses import dataclass, field
@@ -28,6 +29,8 @@ from bascule.pipeline.lake.model import DataFile, Span, WriterOptions
 from bascule.pipeline.lake.partitioning import PartitionField, Values, folder_of, split
 
 OFFSET = "offset"
+OWN_FILE = re.compile(r"[0-9a-f]{32}\.parquet")
+"""Names of the files that Bascule writes."""
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Literal, Protocol, TypeAlias
 
@@ -13,6 +13,9 @@ TableFormat: TypeAlias = Literal["iceberg", "delta", "parquet"]
 
 
 BoundValue: TypeAlias = bool | int | float | str | None
+
+Positions: TypeAlias = bytes
+"""Positions of rows in a file: 8 bytes each, little-endian, ascending."""
 
 MIB: Final = 1 << 20
 
@@ -80,6 +83,12 @@ class DataFile:
     """Name and text value of each lake partition field."""
     bounds: tuple[ColumnBounds, ...] = ()
     """Bounds of the columns of numbers, times and short texts."""
+    is_shared: bool = False
+    """The file holds rows of several stream partitions, because another program joined files. Then
+    `files` has one entry for each of them. `rows` and the offsets of `span` are those of the whole
+    file, and readers filter by the column `partition`."""
+    deleted_rows: Positions = b""
+    """Rows that another program deleted without rewriting the file."""
 
     def may_hold(self, wanted: Span) -> bool:
         """Whether the file may hold rows of these offsets."""
@@ -124,6 +133,18 @@ class LakeSnapshot:
     """Stream partition -> [start, end) of the archived offsets, without gaps."""
     rows: int = 0
     bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotEntry:
+    """One snapshot in a table's history."""
+
+    id: str
+    committed_ms: int
+    operation: str
+    """As the format names it: `append`, `replace`, `DELETE`, ..."""
+    is_own: bool
+    """Bascule committed it. Its own commits remove no rows of an archive."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,13 +223,20 @@ class LakeTable(Protocol):
         Raises: UnknownSnapshot.
         """
 
+    def snapshots(self) -> list[SnapshotEntry]:
+        """The current snapshot and those that led to it and have not expired, oldest first."""
+
     def files(self, snapshot: LakeSnapshot) -> list[DataFile]:
-        """The data files of a snapshot, ordered by stream partition and offset."""
+        """The data files of a snapshot, ordered by stream partition and offset. A shared file has
+        one entry for each stream partition."""
 
     def history(self) -> list[SpanDigest]:
         """The digests that the remaining snapshots recorded, oldest first."""
 
-    def writer(self, options: WriterOptions | None = None) -> WriterSpec: ...
+    def writer(
+        self, options: WriterOptions | None = None, *, columns: Sequence[str] | None = None
+    ) -> WriterSpec:
+        """`columns` leaves out columns that another program added to the table."""
 
     def commit(self, commit: LakeCommit) -> LakeSnapshot:
         """Add files atomically. A repetition changes nothing and deletes its files.

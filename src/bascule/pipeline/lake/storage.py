@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 import pyarrow.fs as pafs
 
 from bascule.host.real import RealFiles
+
+LISTINGS_MAX: Final = 10
+"""Attempts to list a folder while other processes create folders below it."""
 
 
 def filesystem_of(path: str) -> tuple[pafs.FileSystem, str]:
@@ -65,6 +69,23 @@ def delete_files(paths: Iterable[str]) -> tuple[int, int]:
     return count, total
 
 
+def entries_below(
+    filesystem: pafs.FileSystem, folder: str, *, recursive: bool = False
+) -> list[pafs.FileInfo]:
+    """The files and folders in a folder; none if it does not exist.
+
+    Raises: OSError.
+    """
+    selector = pafs.FileSelector(folder, recursive=recursive, allow_not_found=True)
+    for _ in range(LISTINGS_MAX - 1):
+        try:
+            return list(filesystem.get_file_info(selector))
+        except FileNotFoundError:
+            # Arrow reports a folder that another process creates while it is listed.
+            continue
+    return list(filesystem.get_file_info(selector))
+
+
 @dataclass(frozen=True, slots=True)
 class StoredFile:
     """A file below a folder."""
@@ -78,10 +99,9 @@ class StoredFile:
 def files_below(location: str) -> list[StoredFile]:
     """All files below a folder, recursively; none if it does not exist."""
     filesystem, inner = filesystem_of(location)
-    selector = pafs.FileSelector(inner, recursive=True, allow_not_found=True)
     base = location.rstrip("/")
     found = []
-    for info in filesystem.get_file_info(selector):
+    for info in entries_below(filesystem, inner, recursive=True):
         if info.type == pafs.FileType.File:
             rest = info.path[len(inner.rstrip("/")) :].lstrip("/")
             modified = int((info.mtime_ns or 0) // 1_000_000)

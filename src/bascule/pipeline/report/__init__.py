@@ -1,4 +1,5 @@
-"""The report of a run: one self-contained HTML file with figures, plots and tables.
+"""The report of a run: one self-contained HTML file with figures, plots and tables, and with when,
+where and by what the job ran.
 
     formatting  numbers as text                            pure
     chart       a line over time as inline SVG             pure

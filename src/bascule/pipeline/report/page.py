@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from html import escape
 from typing import Any, Final
 
-from bascule import __version__
-from bascule.pipeline.jobs.model import JobResult, Series, Table
+from bascule.pipeline.jobs.model import JobResult, RunFacts, Series, Sum, Table
 from bascule.pipeline.report.chart import chart
 from bascule.pipeline.report.formatting import figure, title_of
+from bascule.version import __version__
 
 ROWS_MAX: Final = 1_000
 """Rows of a table that the page shows."""
@@ -19,6 +20,7 @@ FIRST: Final = (
     "files",
     "rows_per_s",
     "seconds",
+    "malformed",
     "lag",
     "late_rows",
     "faults",
@@ -65,6 +67,10 @@ th,td{padding:7px 14px 7px 0;border-bottom:1px solid var(--rule);vertical-align:
 tr:last-child td{border-bottom:0}
 .number{text-align:right}
 td.key{color:var(--soft);width:1%;white-space:nowrap;padding-right:28px}
+.sum{display:flex;flex-wrap:wrap;align-items:baseline;gap:6px 12px;color:var(--soft)}
+.sum b{color:var(--text);font-weight:650;font-variant-numeric:tabular-nums}
+.sign:empty{display:none}
+pre{margin:0;font:13px/1.5 ui-monospace,SFMono-Regular,Menlo,Consolas,monospace;tab-size:4}
 .more,footer{color:var(--soft);font-size:13px}
 footer{margin-top:28px}
 @media(max-width:520px){.plots{grid-template-columns:1fr}main{padding:24px 14px}}
@@ -79,11 +85,14 @@ def page(result: JobResult) -> str:
         '<html lang="en"><head><meta charset="utf-8">',
         '<meta name="viewport" content="width=device-width, initial-scale=1">',
         f"<title>{name} · {kind}</title><style>{STYLE}</style></head><body><main>",
-        f'<header><h1>{name}</h1><span class="kind">{kind}</span>{_state(result)}</header>',
+        f'<header><h1>{name}</h1><span class="kind">{kind}{_when(result.run)}</span>'
+        f"{_state(result)}</header>",
         _figures(result),
+        _sum(result.sum),
         _plots(result.series),
         *(_table(table) for table in result.tables),
         _details(result),
+        *_run(result.run),
         f"<footer>Bascule {escape(__version__)}</footer>",
         "</main></body></html>",
     ]
@@ -109,6 +118,44 @@ def _figures(result: JobResult) -> str:
             f"<span>{escape(title_of(name))}</span></div>"
         )
     return f'<div class="figures">{"".join(cards)}</div>' if cards else ""
+
+
+def _sum(sum: Sum | None) -> str:
+    """Counts that add up, as the sum that they are."""
+    if sum is None:
+        return ""
+    signs = ["", *("+" for _ in sum.parts[1:]), "="]
+    terms = "".join(
+        f'<span class="sign">{sign}</span><span class="term"><b>{count:,}</b> {escape(name)}</span>'
+        for sign, (name, count) in zip(signs, (*sum.parts, sum.total), strict=True)
+    )
+    return f'<section class="card sum">{terms}</section>'
+
+
+def _when(run: RunFacts | None) -> str:
+    return "" if run is None else f" · {escape(run.started)}"
+
+
+def _run(run: RunFacts | None) -> tuple[str, ...]:
+    """When, where and by what the job ran, and its declaration."""
+    if run is None:
+        return ()
+    facts = {
+        "Started": run.started,
+        "File": run.file,
+        "Server": run.server,
+        "Node": run.node,
+        "Spark master": run.master,
+        "Versions": ", ".join(f"{name} {version}" for name, version in run.versions.items()),
+        "Set on the command line": ", ".join(run.settings),
+    }
+    declared = ""
+    if run.declaration:
+        declared = (
+            '<section class="card"><h2>Declaration</h2>'
+            f'<div class="wide"><pre>{escape(run.declaration)}</pre></div></section>'
+        )
+    return _facts("Run", {name: text for name, text in facts.items() if text}), declared
 
 
 def _plots(series: tuple[Series, ...]) -> str:
@@ -149,16 +196,24 @@ def _table(table: Table) -> str:
 
 def _details(result: JobResult) -> str:
     """The values of the summary that are not among the large figures."""
-    rest = {name: value for name, value in result.summary.items() if name not in FIRST}
-    if not rest:
+    rest = {
+        title_of(name): figure(name, value)
+        for name, value in result.summary.items()
+        if name not in FIRST
+    }
+    return _facts("Details", rest)
+
+
+def _facts(title: str, facts: Mapping[str, str]) -> str:
+    """A table of names and texts."""
+    if not facts:
         return ""
     rows = "".join(
-        f'<tr><td class="key">{escape(title_of(name))}</td>'
-        f"<td>{escape(figure(name, value))}</td></tr>"
-        for name, value in rest.items()
+        f'<tr><td class="key">{escape(name)}</td><td>{escape(text)}</td></tr>'
+        for name, text in facts.items()
     )
     return (
-        '<section class="card"><h2>Details</h2><div class="wide"><table><tbody>'
+        f'<section class="card"><h2>{escape(title)}</h2><div class="wide"><table><tbody>'
         f"{rows}</tbody></table></div></section>"
     )
 

@@ -52,8 +52,9 @@ def _define_rollup(spark: SparkSession, spec: RollupSpec) -> None:
 
 def _define_archive(spark: SparkSession, spec: ArchiveSpec) -> None:
     from bascule.pipeline.jobs.archive.data_source import FORMAT, ArchiveDataSource, spec_option
+    from bascule.pipeline.session import register as register_in
 
-    spark.dataSource.register(ArchiveDataSource)
+    register_in(spark, ArchiveDataSource)
     options = spec_option(spec)
     name = _identifier(spec.name)
     dp.create_sink(name, FORMAT, options)

@@ -13,6 +13,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
+from bascule.pipeline.worker_errors import worker_error
+
 _COMPLETED: Final = re.compile(r"\bRun is COMPLETED\b")
 _FAILED: Final = re.compile(r"\bRun (?:is|has) (?:FAILED|STOPPED|CANCELED|TERMINATED)\b")
 _KNOWN_FAULT: Final = re.compile(r"UNKNOWN_RESPONSE.*__python_accumulator__", re.DOTALL)
@@ -54,4 +56,6 @@ def _error_in(text: str) -> str:
     ours = [line for line in found if "bascule.errors." in line]
     if ours:
         return ours[0].partition(": ")[2]
+    if raised := worker_error(text):
+        return raised
     return (found or ["the output does not report that the run COMPLETED"])[0]

@@ -14,21 +14,17 @@ from bascule.errors import (
     PublishRejected,
     RowRefused,
 )
+from bascule.wire import ack_codes
 from bascule.wire.nats import NatsRefused
 
-TOO_LARGE: Final = 10054
-NOT_STORED: Final = 10077
-PAUSED: Final = 20001
-READ_ONLY: Final = 20002
-TOO_FAST: Final = 20003
-"""`err_code`s of error acks; see docs/publishing.md."""
-
 _REJECTED: Final = {
-    TOO_LARGE: "raise the stream's message_bytes_max, or leave such rows out",
-    NOT_STORED: "the stream is at its limits or its partition stopped: see `bascule stream info`",
-    PAUSED: "run `bascule stream resume` and start the write again",
-    READ_ONLY: "the stream is read-only: alter it, or write to another stream",
-    TOO_FAST: "raise the stream's rate limit, or write fewer rows at a time",
+    ack_codes.TOO_LARGE: "raise the stream's message_bytes_max, or leave such rows out",
+    ack_codes.NOT_STORED: (
+        "the stream is at its limits or its partition stopped: see `bascule stream info`"
+    ),
+    ack_codes.PAUSED: "run `bascule stream resume` and start the write again",
+    ack_codes.READ_ONLY: "the stream is read-only: alter it, or write to another stream",
+    ack_codes.RATE_EXCEEDED: "raise the stream's rate limit, or write fewer rows at a time",
 }
 
 

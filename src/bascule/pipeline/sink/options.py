@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Literal, cast
 
-from bascule.client.columnar.publisher import BATCH_TIMEOUT_S, BATCH_WINDOW
+from bascule.client.columnar.publisher import BATCH_WINDOW
 from bascule.errors import ConfigError
 from bascule.pipeline.clients import NO_LOGIN, NatsLogin
 from bascule.pipeline.option_parsing import count_of, flag_of, ms_of, unknown_option_text, word_of
+from bascule.pipeline.retries import RETRY_TIMEOUT_MS
 from bascule.wire.subjects import check_subject
 
 Dedupe = Literal["require", "warn", "off"]
@@ -35,6 +36,7 @@ _NAMES: Final = (
     "includeHeaders",
     "window",
     "ackTimeout",
+    "retryTimeout",
     "dedupe",
     "messageIdPrefix",
     *_LOGIN,
@@ -60,11 +62,14 @@ class SinkOptions:
     """Whether a column `headers` is published."""
     window: int = BATCH_WINDOW
     """Greatest number of rows of a task without ack."""
-    ack_timeout_s: float = BATCH_TIMEOUT_S
+    ack_timeout_s: float = RETRY_TIMEOUT_MS / 1_000
+    """How long no row may be acked. Default: `retry_timeout_ms`."""
     dedupe: Dedupe = "warn"
     id_prefix: str = ""
     """Prefix of the message ids of a batch write. Empty: a random one."""
     login: NatsLogin = NO_LOGIN
+    retry_timeout_ms: int = RETRY_TIMEOUT_MS
+    """How long the node or the NATS server may be away."""
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> SinkOptions:
@@ -83,6 +88,7 @@ class SinkOptions:
         stream = given.get("stream") or given.get("path") or ""
         if dedupe == "require" and not stream:
             raise ConfigError('option "dedupe" is "require", which needs option "stream"')
+        retry_timeout_ms = ms_of("retryTimeout", given, RETRY_TIMEOUT_MS)
         login = {field: given[name.lower()] for name, field in _LOGIN.items() if
                  name.lower() in given}  # fmt: skip
         return cls(
@@ -91,7 +97,8 @@ class SinkOptions:
             subject=subject,
             headers=flag_of("includeHeaders", given, default=True),
             window=count_of("window", given, BATCH_WINDOW),
-            ack_timeout_s=ms_of("ackTimeout", given, round(BATCH_TIMEOUT_S * 1_000)) / 1_000,
+            ack_timeout_s=ms_of("ackTimeout", given, retry_timeout_ms) / 1_000,
+            retry_timeout_ms=retry_timeout_ms,
             dedupe=dedupe,
             id_prefix=_line("messageIdPrefix", given),
             login=NatsLogin(**login, tls_first=flag_of("tlsFirst", given, default=False)),

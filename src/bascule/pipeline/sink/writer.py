@@ -32,7 +32,8 @@ from bascule.errors import (
     RowNotPublished,
     UnknownStream,
 )
-from bascule.pipeline.clients import client_of, drop_client, has_client, with_retries
+from bascule.pipeline.clients import client_of, drop_client
+from bascule.pipeline.retries import with_retries
 from bascule.pipeline.sink.columns import Projection, projection_of
 from bascule.pipeline.sink.dedupe_coverage import DedupeCoverage, coverage_problems
 from bascule.pipeline.sink.error_hints import explain
@@ -77,7 +78,7 @@ class WritePlan:
     planned_ms: int
 
     @classmethod
-    def of(cls, options: SinkOptions, schema: StructType, *, patient: bool) -> WritePlan:
+    def of(cls, options: SinkOptions, schema: StructType) -> WritePlan:
         """Check everything that needs no rows.
 
         Raises: ColumnMismatch, UnknownStream, Broken, DedupeTooSmall.
@@ -90,7 +91,7 @@ class WritePlan:
         )
         window = None
         if options.stream:
-            window = _window(options, options.stream, patient=patient)
+            window = _window(options, options.stream, timeout_ms=options.retry_timeout_ms)
             if options.dedupe == "require" and (none := window.why_no_dedupe()) is not None:
                 raise DedupeTooSmall(options.stream, none)
         return cls(options, projection, window, _now_ms())
@@ -143,7 +144,7 @@ class WritePlan:
                 drop_client(options.server, options.login)
                 raise
 
-        out = with_retries(attempt_anew)
+        out = with_retries(attempt_anew, timeout_ms=options.retry_timeout_ms)
         if isinstance(out, NatsRefused):
             raise out
         return out
@@ -183,7 +184,7 @@ class WritePlan:
         windows = {} if self.window is None else {self.window.stream: self.window}
         for stream in {stream for stream, _, _ in spans} - windows.keys():
             try:
-                windows[stream] = _window(self.options, stream, patient=False)
+                windows[stream] = _window(self.options, stream, timeout_ms=0)
             except (UnknownStream, Broken):
                 # A stream of JetStream, or an unreachable node. The rows are stored in either case.
                 continue
@@ -207,9 +208,7 @@ class BasculeWriter(DataSourceArrowWriter):
         _refuse_overwrite(overwrite, 'use mode("append")')
         parsed = SinkOptions.parse(options)
         ids = parsed.id_prefix or secrets.token_hex(ID_DIGITS // 2)
-        return cls(
-            WritePlan.of(parsed, schema, patient=False), "" if parsed.dedupe == "off" else ids
-        )
+        return cls(WritePlan.of(parsed, schema), "" if parsed.dedupe == "off" else ids)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         return self._plan.publish(iterator, write=self._name, ids=self._ids)
@@ -235,9 +234,9 @@ class BasculeStreamWriter(DataSourceStreamArrowWriter):
     def plan(
         cls, options: Mapping[str, str], schema: StructType, *, overwrite: bool
     ) -> BasculeStreamWriter:
-        _refuse_overwrite(overwrite, 'use output mode "append" or "update"')
+        _refuse_overwrite(overwrite, 'use output mode "append", or foreachBatch')
         parsed = SinkOptions.parse(options).for_stream()
-        return cls(WritePlan.of(parsed, schema, patient=True))
+        return cls(WritePlan.of(parsed, schema))
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         task = _task()
@@ -265,16 +264,14 @@ def _refuse_overwrite(overwrite: bool, instead: str) -> None:
         raise ConfigError(f"a stream cannot be overwritten, only appended to: {instead}")
 
 
-def _window(options: SinkOptions, stream: str, *, patient: bool) -> DedupeCoverage:
+def _window(options: SinkOptions, stream: str, *, timeout_ms: int) -> DedupeCoverage:
     """Ask for the dedupe window of a stream. Raises: UnknownStream, Broken."""
 
     def ask() -> DedupeCoverage:
         info = client_of(options.server, options.login).stream(stream)
         return DedupeCoverage.of(stream, info.definition.config)
 
-    if patient or has_client(options.server, options.login):
-        return with_retries(ask)
-    return ask()
+    return with_retries(ask, timeout_ms=timeout_ms)
 
 
 def _task() -> TaskContext:

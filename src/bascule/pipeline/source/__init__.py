@@ -38,6 +38,9 @@ __all__ = ["BasculeDataSource"]
 
 def __getattr__(name: str) -> object:
     if name == "BasculeDataSource":
+        from bascule.pipeline.spark_version import require_spark
+
+        require_spark()
         from bascule.pipeline.source.data_source import BasculeDataSource
 
         return BasculeDataSource

@@ -96,7 +96,11 @@ class ArchiveHistory:
         """
         if self.stream_id and self.stream_id != extent.id:
             raise DataLoss(
-                extent.stream, None, "it was deleted and created again since it was archived"
+                extent.stream,
+                None,
+                f"the archive is of a stream of this name with id {self.stream_id}, and the node's "
+                f"has id {extent.id}: it was deleted and created again since it was archived, or "
+                "it is on another node",
             )
         partitions = dict(extent.partitions)
         for partition, (start, end) in self.committed.items():

@@ -54,6 +54,36 @@ class ReadBound:
             )
         return dict(chosen)
 
+    def value_at(self, stream: str, partition: int) -> int | None:
+        """The value for a partition; None if the bound does not name it."""
+        if self.each is None:
+            return self.everywhere
+        return self.each.get("", self.each.get(stream, {})).get(partition)
+
+
+def check_order(start: ReadBound, end: ReadBound) -> None:
+    """Check bounds of one kind before the streams are known: two offsets, or two times.
+
+    Raises: ConfigError if the start of a partition is after its end.
+    """
+    if start.kind != end.kind:
+        return
+    for stream, partition in _named(start) | _named(end) | {("", 0)}:
+        first, last = start.value_at(stream, partition), end.value_at(stream, partition)
+        if first is not None and last is not None and min(first, last) >= 0 and first > last:
+            named = _named(start) | _named(end)
+            where = "" if not named else f" of partition {partition}"
+            where += f" of stream {stream!r}" if stream else ""
+            raise ConfigError(
+                f"the read would start after its end: option {start.option!r}{where} is {first}, "
+                f"and option {end.option!r} is {last}"
+            )
+
+
+def _named(bound: ReadBound) -> set[tuple[str, int]]:
+    """The streams and partitions that a bound names."""
+    return {(stream, p) for stream, chosen in (bound.each or {}).items() for p in chosen}
+
 
 def resolve_bound(
     bound: ReadBound, extent: Extent, find: FindOffset, *, none_is_latest: bool

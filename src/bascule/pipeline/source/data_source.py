@@ -21,6 +21,7 @@ from pyspark.sql.datasource import (
     Filter,
     InputPartition,
 )
+from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
     ReadLimit,
@@ -29,8 +30,8 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from bascule.errors import DataLoss
-from bascule.pipeline.source.columns import schema_ddl
+from bascule.errors import ConfigError, DataLoss
+from bascule.pipeline.source.columns import schema_arrow, schema_ddl
 from bascule.pipeline.source.filters import ALL, Predicate, predicate_of
 from bascule.pipeline.source.options import SourceOptions
 from bascule.pipeline.source.planning import ReadPlan, ReadTask, plan_batch_read, run_task
@@ -206,6 +207,19 @@ def _lesser(
     }
 
 
+def _check_schema(schema: StructType, options: SourceOptions) -> None:
+    """Refuse columns that the rows will not have. Spark compares them only in a worker.
+
+    Raises: ConfigError.
+    """
+    if not to_arrow_schema(schema, timezone="UTC").equals(schema_arrow(options)):
+        raise ConfigError(
+            "format 'bascule' takes no .schema(...): its columns are "
+            f'{schema_ddl(options).replace("`", "")}; option "columns" selects some of them, and '
+            'options "valueFormat" and "valueSchema" decode the value'
+        )
+
+
 class BasculeDataSource(DataSource):
     """The data source `bascule`. Register it with `spark.dataSource.register`."""
 
@@ -220,12 +234,15 @@ class BasculeDataSource(DataSource):
 
     def reader(self, schema: StructType) -> BasculeReader:
         options = SourceOptions.parse(self.options).for_batch()
+        _check_schema(schema, options)
         if options.pushdown and PUSHDOWN_WORKER in sys.modules:
             return FilteringReader(options)
         return BasculeReader(options)
 
     def streamReader(self, schema: StructType) -> BasculeStreamReader:  # noqa: N802
-        return BasculeStreamReader(SourceOptions.parse(self.options).for_stream())
+        options = SourceOptions.parse(self.options).for_stream()
+        _check_schema(schema, options)
+        return BasculeStreamReader(options)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         from bascule.pipeline.sink import batch_writer

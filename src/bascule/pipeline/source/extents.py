@@ -5,11 +5,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
-from typing import Final, TypeVar
+from typing import TypeVar
 
-from bascule.client.connection import ASK_TIMEOUT_S, LogConnection, error_of
+from bascule.client.connection import ASK_TIMEOUT_S, error_of
 from bascule.errors import Broken
-from bascule.pipeline.clients import client_of, has_client, with_retries
+from bascule.log_connection import LogConnection
+from bascule.pipeline.clients import client_of
+from bascule.pipeline.retries import RETRY_TIMEOUT_MS, with_retries
 from bascule.pipeline.source.options import Selection
 from bascule.pipeline.source.positions import Extent
 from bascule.wire.messages.list_offsets import (
@@ -48,15 +50,24 @@ class ExtentClient:
         self._bootstrap = ""
         self._connections: dict[str, LogConnection] = {}
 
-    def extents(self, selection: Selection) -> list[Extent]:
+    def extents(
+        self, selection: Selection, *, retry_timeout_ms: int = RETRY_TIMEOUT_MS
+    ) -> list[Extent]:
         """The extent of each selected stream, by name.
 
-        Raises: UnknownStream for a named stream; Broken at once if the node was never reached, and
-        after retries if it was.
+        Raises: UnknownStream for a named stream; Broken if the node did not answer for
+        `retry_timeout_ms`.
         """
-        return self._patiently(lambda: self._extents(selection))
+        return self._patiently(lambda: self._extents(selection), retry_timeout_ms)
 
-    def find_offset(self, stream: str, partition: int, time_ms: int) -> int | None:
+    def find_offset(
+        self,
+        stream: str,
+        partition: int,
+        time_ms: int,
+        *,
+        retry_timeout_ms: int = RETRY_TIMEOUT_MS,
+    ) -> int | None:
         """The first offset at or after a Unix time; None if there is none. Raises: Broken."""
 
         def ask() -> int | None:
@@ -64,9 +75,9 @@ class ExtentClient:
             found = self._list(leaders, {(stream, partition): time_ms})[stream, partition]
             return None if found < 0 else found
 
-        return self._patiently(ask)
+        return self._patiently(ask, retry_timeout_ms)
 
-    def _patiently(self, ask: Callable[[], T]) -> T:
+    def _patiently(self, ask: Callable[[], T], retry_timeout_ms: int) -> T:
         def afresh() -> T:
             try:
                 return ask()
@@ -80,7 +91,7 @@ class ExtentClient:
                 return afresh()
             except Broken:
                 pass
-        return with_retries(afresh) if has_client(self._server) else afresh()
+        return with_retries(afresh, timeout_ms=retry_timeout_ms)
 
     def _extents(self, selection: Selection) -> list[Extent]:
         topics, leaders = self._topics(selection)
@@ -133,7 +144,8 @@ class ExtentClient:
         return found
 
     def _first_address(self) -> str:
-        self._bootstrap = client_of(self._server).node().client
+        node = client_of(self._server).node()
+        self._bootstrap = node.bootstrap or node.client
         return self._bootstrap
 
     def _connect(self, address: str) -> LogConnection:
@@ -151,10 +163,6 @@ class ExtentClient:
         self._connections.clear()
 
 
-_INTERNAL: Final = "_"
-"""Prefix of internal streams. A pattern does not match them."""
-
-
 def _selected(
     topics: Iterable[MetadataTopic], selection: Selection, address: str
 ) -> Iterable[MetadataTopic]:
@@ -166,8 +174,10 @@ def _selected(
         return
     pattern = re.compile(selection.pattern)
     for topic in topics:
-        name = str(topic.name)
-        if not topic.error_code and not name.startswith(_INTERNAL) and pattern.fullmatch(name):
+        # A pattern does not match the node's own streams.
+        if topic.error_code or topic.is_internal:
+            continue
+        if pattern.fullmatch(str(topic.name)):
             yield topic
 
 

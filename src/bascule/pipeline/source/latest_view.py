@@ -54,7 +54,7 @@ def latest_rows(
 
     Raises: DataLoss if compaction removed one of them during the read.
     """
-    how = ReadOptions(options.server, options.fail_on_data_loss)
+    how = ReadOptions(options.server, options.fail_on_data_loss, options.retry_timeout_ms)
     last = last_offsets(fetched_batches(how, wanted))
     if not len(last):
         return

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from bascule.client import BatchReader
-from bascule.errors import DataLoss, OffsetOutOfRange
-from bascule.pipeline.clients import client_of, with_retries
+from bascule.client import StreamReader
+from bascule.errors import Broken, DataLoss, OffsetOutOfRange
+from bascule.pipeline.clients import client_of
+from bascule.pipeline.retries import RETRY_TIMEOUT_MS, Retries
 from bascule.pipeline.source.columns import ROWS_PER_BATCH_MAX, RowProjector
 from bascule.pipeline.source.filters import ALL, Predicate
 from bascule.pipeline.source.positions import Range
@@ -24,37 +24,45 @@ BATCH_BYTES: Final = 12 << 20
 BATCH_BYTES_MIN: Final = 256 << 10
 BYTES_PER_RECORD: Final = 256
 """An estimate. A smaller buffer for a short range saves milliseconds."""
+RECONNECT_S: Final = 5.0
+"""The client reconnects without a word for so long. After that the retries here take over."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """The server, and how to handle removed records."""
+    """The server, and how to handle its absence and removed records."""
 
     server: str
     fail_on_data_loss: bool = True
+    retry_timeout_ms: int = RETRY_TIMEOUT_MS
 
 
 def fetched_batches(options: ReadOptions, wanted: Range) -> Iterator[pa.RecordBatch]:
     """The records of a range as they were fetched (`record.columns.SCHEMA`), in order.
 
     Raises: DataLoss if some were removed. Without `fail_on_data_loss` the remaining ones are read.
+    Broken if the node did not answer for `retry_timeout_ms`.
     """
     start, end = wanted.start, wanted.end
+    retries = Retries(options.retry_timeout_ms)
     while start < end:
         now = Range(wanted.stream, wanted.partition, start, end)
         try:
-            with with_retries(partial(_open, options.server, now)) as batches:
+            with _open(options.server, now) as batches:
                 for batch in batches:
+                    retries.succeeded()
                     yield batch
                     start = batch.column(0)[-1].as_py() + 1
             return
+        except Broken as error:
+            retries.failed(error)
         except OffsetOutOfRange as gone:
             if options.fail_on_data_loss:
                 raise DataLoss(wanted.stream, wanted.partition, str(gone)) from gone
             start, end = max(start, gone.start), min(end, gone.end)
 
 
-def _open(server: str, wanted: Range) -> BatchReader:
+def _open(server: str, wanted: Range) -> StreamReader:
     likely = wanted.records * BYTES_PER_RECORD
     return client_of(server).read_batches(
         wanted.stream,
@@ -62,6 +70,7 @@ def _open(server: str, wanted: Range) -> BatchReader:
         end=wanted.end,
         partition=wanted.partition,
         batch_bytes=min(BATCH_BYTES, max(BATCH_BYTES_MIN, likely)),
+        timeout=RECONNECT_S,
     )
 
 
@@ -73,7 +82,7 @@ def log_rows(
     Raises: DataLoss, MalformedValue.
     """
     projector = RowProjector(options, wanted.stream)
-    how = ReadOptions(options.server, options.fail_on_data_loss)
+    how = ReadOptions(options.server, options.fail_on_data_loss, options.retry_timeout_ms)
     for batch in fetched_batches(how, wanted):
         mask = predicate.mask(batch)
         kept = batch if mask is None else batch.filter(mask)

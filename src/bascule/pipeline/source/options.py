@@ -10,7 +10,14 @@ from typing import Final, Literal, cast
 from bascule.errors import ConfigError
 from bascule.pipeline.lake.model import TableAddress
 from bascule.pipeline.option_parsing import count_of, flag_of, ms_of, unknown_option_text, word_of
-from bascule.pipeline.source.bounds import ReadBound, parse_offsets, parse_time, parse_times
+from bascule.pipeline.retries import RETRY_TIMEOUT_MS
+from bascule.pipeline.source.bounds import (
+    ReadBound,
+    check_order,
+    parse_offsets,
+    parse_time,
+    parse_times,
+)
 from bascule.pipeline.source.columns import check_columns
 from bascule.pipeline.values import VALUE_OPTIONS, ValueSpec
 
@@ -42,6 +49,7 @@ _NAMES: Final = (
     "minOffsetsPerTrigger",
     "maxTriggerDelay",
     "failOnDataLoss",
+    "retryTimeout",
     "includeHeaders",
     "columns",
     "view",
@@ -65,6 +73,12 @@ class Selection:
     names: tuple[str, ...] = ()
     pattern: str | None = None
 
+    def includes(self, stream: str) -> bool:
+        """Whether a stream of this name is selected, if it exists."""
+        if self.pattern is None:
+            return stream in self.names
+        return re.fullmatch(self.pattern, stream) is not None
+
     def __str__(self) -> str:
         if self.pattern is not None:
             return f"streams matching {self.pattern!r}"
@@ -87,6 +101,8 @@ class SourceOptions:
     records_per_trigger_min: int | None = None
     trigger_delay_ms_max: int = TRIGGER_DELAY_MS_MAX
     fail_on_data_loss: bool = True
+    retry_timeout_ms: int = RETRY_TIMEOUT_MS
+    """How long a node may be away."""
     include_headers: bool = False
     columns: tuple[str, ...] = ()
     """Selected columns in this order; empty: all."""
@@ -131,6 +147,7 @@ class SourceOptions:
             records_per_trigger_min=count_of("minOffsetsPerTrigger", given, None),
             trigger_delay_ms_max=ms_of("maxTriggerDelay", given, TRIGGER_DELAY_MS_MAX),
             fail_on_data_loss=flag_of("failOnDataLoss", given, default=True),
+            retry_timeout_ms=ms_of("retryTimeout", given, RETRY_TIMEOUT_MS),
             include_headers=flag_of("includeHeaders", given, default=False),
             columns=_columns(given),
             view=cast(View, word_of("view", given, ("log", "latest", "changes"), default="log")),
@@ -146,6 +163,8 @@ class SourceOptions:
         check_columns(self)
         if self.view != "log" and self.archive is not None:
             raise ConfigError('option "archive" goes with view "log" only')
+        if self.starting is not None and self.ending is not None:
+            check_order(self.starting, self.ending)
         fewest, most = self.records_per_trigger_min, self.records_per_trigger_max
         if fewest is not None and most is not None and fewest > most:
             raise ConfigError(

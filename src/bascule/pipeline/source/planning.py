@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
-from bascule.errors import DataLoss
+from bascule.errors import ConfigError, DataLoss
 from bascule.pipeline.clients import client_of
+from bascule.pipeline.retries import with_retries
 from bascule.pipeline.source.archive_history import ArchiveFiles, ArchiveHistory, history_rows
 from bascule.pipeline.source.bounds import ReadBound, parse_offsets, resolve_bound
 from bascule.pipeline.source.extents import extent_client_of
@@ -27,6 +29,8 @@ from bascule.pipeline.source.positions import (
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from bascule.model import StreamInfo
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +74,10 @@ class ReadPlan:
 
         Raises: UnknownStream, Broken; DataLoss for a gap between the two.
         """
-        extents = {e.stream: e for e in extent_client_of(options.server).extents(options.selection)}
+        found = extent_client_of(options.server).extents(
+            options.selection, retry_timeout_ms=options.retry_timeout_ms
+        )
+        extents = {extent.stream: extent for extent in found}
         histories = {}
         if history and options.archive is not None:
             for stream in extents:
@@ -95,7 +102,11 @@ class ReadPlan:
 
     def find_offset(self, stream: str, partition: int, time_ms: int) -> int | None:
         """The first offset at or after a Unix time, in archive or log; None if there is none."""
-        found = [extent_client_of(self.options.server).find_offset(stream, partition, time_ms)]
+        options = self.options
+        in_log = extent_client_of(options.server).find_offset(
+            stream, partition, time_ms, retry_timeout_ms=options.retry_timeout_ms
+        )
+        found = [in_log]
         history = self.histories.get(stream)
         if history is not None:
             found.append(history.find_offset(partition, time_ms))
@@ -110,8 +121,20 @@ class ReadPlan:
         return {s: Position(self.extents[s].id, held[s]) for s in held}
 
     def held(self, positions: Positions) -> dict[str, dict[int, int]]:
-        """The positions, checked against the extents. Raises: DataLoss."""
+        """The positions, checked against the extents.
+
+        Raises: ConfigError for positions of other streams than those that are read; DataLoss.
+        """
         loss = self.options.fail_on_data_loss
+        selection = self.options.selection
+        others = [stream for stream in positions if not selection.includes(stream)]
+        # Without failOnDataLoss a query may drop some of its streams, but not all of them.
+        if others and (loss or len(others) == len(positions)):
+            raise ConfigError(
+                f"the checkpoint is of another query: it holds a position in stream {others[0]!r}, "
+                f"and this query reads {selection}; a query on other streams needs a new "
+                "checkpoint location"
+            )
         for stream in positions:
             if stream not in self.extents and loss:
                 raise DataLoss(stream, None, "it was deleted since the checkpoint")
@@ -185,12 +208,16 @@ def plan_batch_read(options: SourceOptions, predicate: Predicate) -> list[ReadTa
     plan = ReadPlan.now(options)
     starts = plan.resolved(options.starting or parse_offsets("startingOffsets", "earliest"))
     ends = plan.resolved(options.ending or parse_offsets("endingOffsets", "latest"))
+    _check_order(plan, starts, ends)
     ids, latest = plan.ids(), plan.latest()
     held = plan.held({s: Position(ids[s], starts[s]) for s in starts})
     ranges = []
     for stream in sorted(ends):
         if options.view == "latest":
-            check_keyed(stream, client_of(options.server).stream(stream).definition.config)
+            info = with_retries(
+                partial(_stream_info, options.server, stream), timeout_ms=options.retry_timeout_ms
+            )
+            check_keyed(stream, info.definition.config)
         for partition, end in sorted(ends[stream].items()):
             if end > latest[stream][partition] and options.fail_on_data_loss:
                 raise DataLoss(
@@ -203,6 +230,42 @@ def plan_batch_read(options: SourceOptions, predicate: Predicate) -> list[ReadTa
     if options.view == "latest":
         return plan.split_ranges(ranges)
     return plan.split_ranges(_narrowed(plan, ranges, predicate))
+
+
+def _stream_info(server: str, stream: str) -> StreamInfo:
+    return client_of(server).stream(stream)
+
+
+def _check_order(
+    plan: ReadPlan, starts: dict[str, dict[int, int]], ends: dict[str, dict[int, int]]
+) -> None:
+    """Refuse a read whose start is after its end.
+
+    Raises: ConfigError; DataLoss if the read begins with the earliest record and retention has
+    removed everything before the end.
+    """
+    options = plan.options
+    for stream, extent in plan.extents.items():
+        for partition, (earliest, _) in extent.partitions.items():
+            start, end = starts[stream][partition], ends[stream][partition]
+            if start <= end or options.ending is None:
+                # A start after the latest offset is refused where positions are checked.
+                continue
+            if start > earliest:
+                starting = (
+                    "startingOffsets" if options.starting is None else options.starting.option
+                )
+                raise ConfigError(
+                    f"the read would start after its end: stream {stream!r} partition {partition} "
+                    f"starts at offset {start} (option {starting!r}) and ends at offset {end} "
+                    f"(option {options.ending.option!r})"
+                )
+            if options.fail_on_data_loss:
+                raise DataLoss(
+                    stream,
+                    partition,
+                    f"the read ends at offset {end}, the log starts at {earliest}",
+                )
 
 
 def _narrowed(plan: ReadPlan, ranges: list[Range], predicate: Predicate) -> Iterator[Range]:

@@ -97,7 +97,13 @@ def check_available(
     known: Mapping[int, int] = {} if position is None else position.offsets
     recreated = position is not None and bool(position.id) and position.id != extent.id
     if recreated and fail_on_data_loss:
-        raise DataLoss(extent.stream, None, "it was deleted and created again since the checkpoint")
+        assert position is not None
+        raise DataLoss(
+            extent.stream,
+            None,
+            f"the checkpoint is of a stream of this name with id {position.id}, and the node's has "
+            f"id {extent.id}: it was deleted and created again, or it is on another node",
+        )
     held = {}
     for partition, (earliest, latest) in extent.partitions.items():
         offset = known.get(partition, 0)

@@ -26,7 +26,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
-from bascule.errors import BasculeError, DataLoss
+from bascule.errors import BasculeError, ConfigError, DataLoss
 from bascule.pipeline.jobs.archive.commit import decode_task_output, encode_task_output
 from bascule.pipeline.jobs.archive.endpoints import ArchiveEndpoints, endpoints_of
 from bascule.pipeline.jobs.archive.plan import (
@@ -100,9 +100,11 @@ class ArchiveReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: Position, limit: ReadLimit) -> Position:  # noqa: N802
         """The end of the next batch, computed from the end of the table.
 
-        Raises: DataLoss if the log lost records that the table lacks.
+        Raises: DataLoss if the log lost records that the table lacks; ConfigError for a checkpoint
+        of another stream.
         """
         held, starts = self._read_state(self._endpoints_of_spec())
+        _check_checkpoint(start, held)
         latest = {p: end for p, (_, end) in held.partitions.items()}
         self._latest = encode_position(held.id, latest)
         targets = latest
@@ -126,8 +128,7 @@ class ArchiveReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         endpoints = self._endpoints_of_spec()
         held, starts = self._read_state(endpoints)
         ends = decode_position(_plain(end))
-        if end["id"] != held.id:
-            raise DataLoss(held.stream, None, "it was deleted and created again")
+        _check_checkpoint(end, held)
         for partition, offset in ends.items():
             if offset > held.partitions.get(partition, (0, 0))[1]:
                 raise DataLoss(held.stream, partition, f"it no longer reaches offset {offset}")
@@ -153,6 +154,16 @@ class ArchiveReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def stop(self) -> None:
         """Does nothing: clients belong to the process."""
+
+
+def _check_checkpoint(position: Position, held: LogExtent) -> None:
+    """Raises: ConfigError if a position of Spark's is one in another stream."""
+    if position["id"] != held.id:
+        raise ConfigError(
+            f"the checkpoint is of a stream with id {position['id']}, and stream {held.stream!r} "
+            f"has id {held.id}: it is the checkpoint of another archive, or the stream was deleted "
+            "and created again; use a new checkpoint, because the table alone holds the position"
+        )
 
 
 def _plain(position: Position) -> Position:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -9,8 +10,8 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from bascule.errors import DataLoss
-from bascule.pipeline.clients import client_of, with_retries
+from bascule.errors import ConfigError, DataLoss, ForeignTable
+from bascule.pipeline.clients import client_of
 from bascule.pipeline.jobs.archive.commit import ArchiveCommitter
 from bascule.pipeline.jobs.archive.plan import Committed, LogExtent
 from bascule.pipeline.jobs.archive.spec import ArchiveSpec
@@ -18,10 +19,15 @@ from bascule.pipeline.jobs.archive.task import ArchiveTaskSpec
 from bascule.pipeline.jobs.rows import MALFORMED_SCHEMA, archive_schema
 from bascule.pipeline.jobs.tables import ensure_table
 from bascule.pipeline.lake.address import malformed_address
+from bascule.pipeline.retries import RETRY_TIMEOUT_MS, with_retries
 from bascule.pipeline.values.spec import ValueSpec
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from bascule.pipeline.lake.model import LakeTable
+
+log = logging.getLogger(__name__)
 
 REQUESTS_AT_ONCE: Final = 8
 """Each request commits the offset of one partition."""
@@ -30,9 +36,11 @@ ORPHAN_AGE_MS: Final = 3_600_000
 snapshots."""
 
 
-def log_extent_of(server: str, stream: str) -> LogExtent:
+def log_extent_of(
+    server: str, stream: str, *, retry_timeout_ms: int = RETRY_TIMEOUT_MS
+) -> LogExtent:
     """Ask the node for the extent of the log. Raises: UnknownStream, Broken."""
-    info = with_retries(lambda: client_of(server).stream(stream))
+    info = with_retries(lambda: client_of(server).stream(stream), timeout_ms=retry_timeout_ms)
     return LogExtent(
         stream=stream,
         id=info.definition.id.hex(),
@@ -53,13 +61,24 @@ class ArchiveEndpoints:
     def read_state(self) -> tuple[LogExtent, Committed]:
         """The extent of the log, and the committed span of each stream partition. One request each.
 
-        Raises: DataLoss if the table archives another stream of the same name.
+        Raises: ConfigError if the table archives another stream; DataLoss if it archives another
+        stream of the same name.
         """
-        held = log_extent_of(self.spec.server, self.spec.stream)
+        spec = self.spec
+        held = log_extent_of(spec.server, spec.stream, retry_timeout_ms=spec.retry_timeout_ms)
         snapshot = self.main.snapshot()
         if snapshot is not None and snapshot.stream_id and snapshot.stream_id != held.id:
+            if snapshot.stream != held.stream:
+                raise ConfigError(
+                    f"table {self.main.address} archives stream {snapshot.stream!r}: stream "
+                    f"{held.stream!r} needs a table of its own"
+                )
             raise DataLoss(
-                held.stream, None, "the table holds an older stream, deleted since and made again"
+                held.stream,
+                None,
+                f"the table archives a stream of this name with id {snapshot.stream_id}, and the "
+                f"node's has id {held.id}: it was deleted and created again, or it is on another "
+                "node",
             )
         return held, {} if snapshot is None else snapshot.committed
 
@@ -81,8 +100,11 @@ class ArchiveEndpoints:
             stream_id=stream_id,
             value=self.value,
             raw=self.spec.raw,
-            writer=self.main.writer(),
-            side_writer=None if self.side is None else self.side.writer(),
+            writer=self.main.writer(columns=archive_columns(self.spec, self.value).names),
+            side_writer=(
+                None if self.side is None else self.side.writer(columns=MALFORMED_SCHEMA.names)
+            ),
+            retry_timeout_ms=self.spec.retry_timeout_ms,
         )
 
     def committer(self) -> ArchiveCommitter:
@@ -129,7 +151,11 @@ class ArchiveEndpoints:
         for table in (self.main, self.side):
             if table is None:
                 continue
-            table.compact(file_bytes=self.spec.file_bytes)
+            try:
+                table.compact(file_bytes=self.spec.file_bytes)
+            except ForeignTable as error:
+                # Another program made files that cannot be read. The archive only adds files.
+                log.warning("%s is not compacted: %s", table.address, error)
             if self.spec.expire_after_ms is not None:
                 now = time.time_ns() // 1_000_000
                 age = max(self.spec.expire_after_ms, ORPHAN_AGE_MS)
@@ -141,11 +167,21 @@ def open_endpoints(spec: ArchiveSpec) -> ArchiveEndpoints:
     value = ValueSpec.from_options({name.lower(): text for name, text in spec.value.items()})
     address = spec.table.address()
     by = spec.table.partition_by
-    main = ensure_table(address, archive_schema(value.arrow_type(), raw=spec.raw), by)
+
+    def stream() -> tuple[str, str]:
+        held = log_extent_of(spec.server, spec.stream, retry_timeout_ms=spec.retry_timeout_ms)
+        return spec.stream, held.id
+
+    main = ensure_table(address, archive_columns(spec, value), by, stream=stream)
     side = None
     if not value.is_raw:
-        side = ensure_table(malformed_address(address), MALFORMED_SCHEMA, ())
+        side = ensure_table(malformed_address(address), MALFORMED_SCHEMA, stream=stream)
     return ArchiveEndpoints(spec, value, main, side)
+
+
+def archive_columns(spec: ArchiveSpec, value: ValueSpec) -> pa.Schema:
+    """The columns that the archive writes."""
+    return archive_schema(value.arrow_type(), raw=spec.raw)
 
 
 _endpoints: dict[bytes, ArchiveEndpoints] = {}

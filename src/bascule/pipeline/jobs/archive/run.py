@@ -12,14 +12,17 @@ import msgspec
 
 from bascule.errors import BasculeError
 from bascule.pipeline.jobs.archive.endpoints import ArchiveEndpoints, open_endpoints
+from bascule.pipeline.jobs.archive.malformed import malformed_reasons
 from bascule.pipeline.jobs.archive.plan import decode_position
 from bascule.pipeline.jobs.archive.spec import ArchiveSpec
-from bascule.pipeline.jobs.model import NO_PROGRESS, JobProgress, JobResult, Series, Table
+from bascule.pipeline.jobs.model import NO_PROGRESS, JobProgress, JobResult, Series, Sum, Table
 from bascule.pipeline.trigger import trigger_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
+
+    from bascule.pipeline.lake.model import LakeTable
 
 POLL_S: Final = 1
 """Interval between progress reports."""
@@ -46,7 +49,8 @@ def run(spark: SparkSession, spec: ArchiveSpec, progress: JobProgress = NO_PROGR
     endless = "availableNow" not in trigger_of(spec.trigger)
     progress.begin(f"archive {spec.stream}", None if endless else max(0, waiting))
     watch = _Watch(progress, sum(first.values()))
-    rows, size = _size(endpoints)
+    rows, size = _size(endpoints.main)
+    malformed, _ = _size(endpoints.side)
     began = time.monotonic()
     checkpoint = spec.checkpoint or tempfile.mkdtemp(prefix="bascule-archive-")
     try:
@@ -55,11 +59,13 @@ def run(spark: SparkSession, spec: ArchiveSpec, progress: JobProgress = NO_PROGR
         if spec.checkpoint is None:
             shutil.rmtree(checkpoint, ignore_errors=True)
     seconds = time.monotonic() - began
-    rows_after, size_after = _size(endpoints)
+    rows_after, size_after = _size(endpoints.main)
     committed = _finish(endpoints, progress)
     return _result(
         endpoints,
+        begun=before,
         rows=rows_after - rows,
+        malformed=_size(endpoints.side)[0] - malformed,
         bytes=size_after - size,
         seconds=seconds,
         committed=committed,
@@ -69,11 +75,12 @@ def run(spark: SparkSession, spec: ArchiveSpec, progress: JobProgress = NO_PROGR
 
 def _start(spark: SparkSession, spec: ArchiveSpec, checkpoint: str) -> StreamingQuery:
     from bascule.pipeline.jobs.archive.data_source import FORMAT, ArchiveDataSource, spec_option
+    from bascule.pipeline.session import active_session, register
 
-    spark.dataSource.register(ArchiveDataSource)
+    register(spark, ArchiveDataSource)
     options = spec_option(spec)
     trigger: Any = trigger_of(spec.trigger)
-    return (
+    writer = (
         spark.readStream.format(FORMAT)
         .options(**options)
         .load()
@@ -81,8 +88,9 @@ def _start(spark: SparkSession, spec: ArchiveSpec, checkpoint: str) -> Streaming
         .queryName(spec.name)
         .options(**options, checkpointLocation=checkpoint)
         .trigger(**trigger)
-        .start()
     )
+    with active_session(spark):
+        return writer.start()
 
 
 @dataclass
@@ -126,8 +134,9 @@ class _Watch:
         self.batches = last["batchId"] + 1
 
 
-def _size(endpoints: ArchiveEndpoints) -> tuple[int, int]:
-    snapshot = endpoints.main.snapshot()
+def _size(table: LakeTable | None) -> tuple[int, int]:
+    """Rows and bytes of a table."""
+    snapshot = None if table is None else table.snapshot()
     return (0, 0) if snapshot is None else (snapshot.rows, snapshot.bytes)
 
 
@@ -149,7 +158,9 @@ def _finish(endpoints: ArchiveEndpoints, progress: JobProgress) -> bool:
 def _result(
     endpoints: ArchiveEndpoints,
     *,
+    begun: dict[int, int],
     rows: int,
+    malformed: int,
     bytes: int,
     seconds: float,
     committed: bool,
@@ -157,9 +168,8 @@ def _result(
 ) -> JobResult:
     spec = endpoints.spec
     held, spans = endpoints.read_state()
-    malformed = 0
-    if endpoints.side is not None and (snapshot := endpoints.side.snapshot()) is not None:
-        malformed = snapshot.rows
+    written = {p: (begun.get(p, low), high) for p, (low, high) in spans.items()}
+    offsets = sum(high - low for low, high in written.values())
     lag = 0
     table = []
     for partition, (start, end) in sorted(held.partitions.items()):
@@ -173,9 +183,11 @@ def _result(
         summary={
             "stream": spec.stream,
             "table": str(endpoints.main.address),
+            "offsets": offsets,
             "rows": rows,
+            "malformed": malformed,
+            "malformed_total": _size(endpoints.side)[0],
             "bytes": bytes,
-            "malformed_total": malformed,
             "batches": watch.batches,
             "seconds": round(seconds, 3),
             "rows_per_s": round(rows / seconds) if seconds else 0,
@@ -188,6 +200,30 @@ def _result(
                 ("partition", "log start", "watermark", "lake start", "lake end", "lag"),
                 tuple(table),
             ),
+            *_reasons(endpoints, written, watch.progress),
         ),
         series=(Series("Archived", "seconds", "offsets", tuple(watch.points)),),
+        sum=sum_of(offsets, rows=rows, malformed=malformed),
     )
+
+
+def sum_of(offsets: int, *, rows: int, malformed: int) -> Sum:
+    """Each archived offset is a row, a malformed record, or was removed by compaction before."""
+    parts = [("rows", rows), ("malformed", malformed)]
+    if offsets != rows + malformed:
+        parts.append(("compacted away", offsets - rows - malformed))
+    return Sum(tuple(parts), ("offsets", offsets))
+
+
+def _reasons(
+    endpoints: ArchiveEndpoints, written: dict[int, tuple[int, int]], progress: JobProgress
+) -> tuple[Table, ...]:
+    """Why records of this run were malformed."""
+    if endpoints.side is None:
+        return ()
+    try:
+        table = malformed_reasons(endpoints.side, written)
+    except (BasculeError, OSError) as error:
+        progress.say(f"the reasons of malformed records could not be read: {error}")
+        return ()
+    return () if table is None else (table,)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Final, Literal
 
 import msgspec
 
-from bascule.errors import ConfigError
+from bascule.pipeline.jobs.model import fault_of, refuse
 from bascule.pipeline.jobs.tables import TableSpec
+from bascule.pipeline.retries import RETRY_TIMEOUT_MS
 from bascule.pipeline.trigger import trigger_of
 from bascule.wire.offsets import check_consumer
 
@@ -17,6 +19,15 @@ BYTES_PER_TRIGGER: Final = 1 << 30
 """The limit for large records, estimated from the log's average record size."""
 FILE_BYTES: Final = 128 << 20
 """Target size of a compacted file."""
+LEAST: Final = {
+    "offsets_per_trigger_max": 1,
+    "bytes_per_trigger_max": 1,
+    "file_bytes": 1,
+    "retry_timeout_ms": 1,
+    "tasks": 0,
+    "compact_every": 0,
+}
+"""Field of the spec -> its smallest value."""
 
 
 class ArchiveSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -44,6 +55,8 @@ class ArchiveSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     tasks: int = 0
     """Tasks per batch; 0: one per core."""
     fail_on_data_loss: bool = True
+    retry_timeout_ms: int = RETRY_TIMEOUT_MS
+    """How long the node may be away."""
     commit_offsets: bool = True
     """Commit the table's end as consumer `name`. `retention_after = name` waits for these
     offsets."""
@@ -55,8 +68,11 @@ class ArchiveSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """Expire older snapshots at the end of a run and with every compaction; None: never."""
 
     def __post_init__(self) -> None:
-        check_consumer(self.name)
-        for name in ("offsets_per_trigger_max", "bytes_per_trigger_max", "file_bytes"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name} is {getattr(self, name)}: expected at least 1")
-        trigger_of(self.trigger)
+        refuse(self._faults())
+
+    def _faults(self) -> Iterator[str]:
+        yield from fault_of(lambda: check_consumer(self.name))
+        for name, least in LEAST.items():
+            if getattr(self, name) < least:
+                yield f"{name} is {getattr(self, name)}: expected at least {least}"
+        yield from fault_of(lambda: trigger_of(self.trigger))

@@ -12,6 +12,7 @@ from bascule.pipeline.jobs.archive.plan import ArchiveRange
 from bascule.pipeline.jobs.rows import RowBuilder
 from bascule.pipeline.lake.checksum import SpanChecksum
 from bascule.pipeline.lake.model import DataFile, FileWriter, Span, SpanDigest, WriterSpec
+from bascule.pipeline.retries import RETRY_TIMEOUT_MS
 from bascule.pipeline.source.log_reader import ReadOptions, fetched_batches
 from bascule.pipeline.source.positions import Range
 from bascule.pipeline.values.spec import ValueSpec
@@ -31,16 +32,24 @@ class ArchiveTaskSpec:
     raw: bool
     writer: WriterSpec
     side_writer: WriterSpec | None
+    retry_timeout_ms: int = RETRY_TIMEOUT_MS
 
 
 def read_log(
-    server: str, stream: str, partition: int, start: int, end: int
+    server: str,
+    stream: str,
+    partition: int,
+    start: int,
+    end: int,
+    *,
+    retry_timeout_ms: int = RETRY_TIMEOUT_MS,
 ) -> Iterator[pa.RecordBatch]:
     """Records [start, end) of a partition, as the client reads them.
 
     Raises: DataLoss if some of them were removed.
     """
-    return fetched_batches(ReadOptions(server), Range(stream, partition, start, end))
+    options = ReadOptions(server, retry_timeout_ms=retry_timeout_ms)
+    return fetched_batches(options, Range(stream, partition, start, end))
 
 
 class _Output:
@@ -89,6 +98,7 @@ def archive_range(task_spec: ArchiveTaskSpec, task_range: ArchiveRange) -> TaskO
             task_range.partition,
             task_range.start,
             task_range.end,
+            retry_timeout_ms=task_spec.retry_timeout_ms,
         ):
             good, bad = rows.split(batch)
             main.write(good)

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from bascule.pipeline.jobs.archive.plan import LogExtent
 from bascule.pipeline.jobs.audit.compare import AuditFault, AuditFindings
+from bascule.pipeline.jobs.audit.deletions import RemovedRows
 from bascule.pipeline.jobs.audit.plan import Extents
 from bascule.pipeline.jobs.audit.spec import AuditSpec
 from bascule.pipeline.jobs.audit.task import SpanGroup
 from bascule.pipeline.jobs.model import JobResult, Json, Table
+from bascule.pipeline.lake.model import Span
 
 COLUMNS = (
     "partition", "log start", "watermark", "lake start", "lake end", "rows", "malformed",
-    "missing", "duplicate", "differing", "extra", "crc", "lag",
+    "missing", "deleted", "duplicate", "differing", "extra", "crc", "lag",
 )  # fmt: skip
 
 
@@ -37,6 +40,15 @@ class AuditView:
         start, end = self.log.partitions.get(partition, (0, 0))
         return max(0, min(self.committed[partition][0], end) - start)
 
+    def recorded(self, partition: int) -> list[Span]:
+        """The spans of a partition whose digests the table still has."""
+        return [
+            digest.span
+            for group in self.groups
+            for digest in group.digests
+            if digest is not None and digest.span.partition == partition
+        ]
+
     def beyond(self, partition: int) -> int:
         """Offsets in the table after the log's end."""
         end = self.log.partitions.get(partition, (0, 0))[1]
@@ -44,7 +56,11 @@ class AuditView:
 
 
 def result_of(
-    spec: AuditSpec, view: AuditView, found: dict[int, AuditFindings], seconds: float
+    spec: AuditSpec,
+    view: AuditView,
+    found: dict[int, AuditFindings],
+    removed: Sequence[RemovedRows],
+    seconds: float,
 ) -> JobResult:
     """Build the result: findings by partition, and the first faults. `ok` is True if there are
     none."""
@@ -55,21 +71,32 @@ def result_of(
         one.missing += view.late_start(partition)
         faults += [*more, *one.faults]
         ok = ok and one.is_clean and not more
-    sql_over_frame = faults[: spec.faults_max]
+    faults = faults[: spec.faults_max]
     return JobResult(
         kind="audit",
         name=spec.name,
         ok=ok,
-        summary=_summary(spec, view, found, sql_over_frame, seconds),
+        summary={
+            **_summary(spec, view, found, faults, seconds),
+            "removals": [each.facts() for each in removed],
+        },
         tables=(
             Table("Partitions", COLUMNS, tuple(_row(view, one) for one in found.values())),
             Table(
                 "First faults",
                 ("partition", "offset", "fault", "detail"),
-                tuple((f.partition, f.offset, f.kind, f.detail) for f in sql_over_frame),
+                tuple((f.partition, f.offset, f.kind, f.detail) for f in faults),
             ),
+            *_removal_tables(removed),
         ),
     )
+
+
+def _removal_tables(removed: Sequence[RemovedRows]) -> tuple[Table, ...]:
+    if not removed:
+        return ()
+    rows = tuple((str(each), each.partition, each.rows) for each in removed)
+    return (Table("Removed by other programs", ("by", "partition", "rows"), rows),)
 
 
 def _faults_of_extent(spec: AuditSpec, view: AuditView, partition: int) -> list[AuditFault]:
@@ -92,7 +119,7 @@ def _row(view: AuditView, one: AuditFindings) -> tuple[int | str, ...]:
     crc = f"{one.spans_wrong} of {one.spans_checked} wrong" if one.spans_wrong else "ok"
     return (
         one.partition, start, end, low, high, one.lake_rows, one.malformed, one.missing,
-        one.duplicate, one.differing, one.extra, crc, view.lag(one.partition),
+        one.deleted, one.duplicate, one.differing, one.extra, crc, view.lag(one.partition),
     )  # fmt: skip
 
 
@@ -100,7 +127,7 @@ def _summary(
     spec: AuditSpec,
     view: AuditView,
     found: dict[int, AuditFindings],
-    sql_over_frame: list[AuditFault],
+    faults: list[AuditFault],
     seconds: float,
 ) -> dict[str, Json]:
     total = AuditFindings(-1)
@@ -113,6 +140,7 @@ def _summary(
         "rows_of_log": total.log_rows,
         "malformed": total.malformed,
         "missing": total.missing,
+        "deleted": total.deleted,
         "duplicate": total.duplicate,
         "differing": total.differing,
         "extra": total.extra,
@@ -122,7 +150,7 @@ def _summary(
         "lag": sum(view.lag(partition) for partition in found),
         "first_faults": [
             {"partition": f.partition, "offset": f.offset, "kind": f.kind, "detail": f.detail}
-            for f in sql_over_frame
+            for f in faults
         ],
         "seconds": round(seconds, 3),
         "rows_per_s": round(total.lake_rows / seconds) if seconds else 0,

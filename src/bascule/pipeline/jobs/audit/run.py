@@ -12,6 +12,7 @@ from bascule.errors import DataLoss
 from bascule.pipeline.clients import client_of, with_retries
 from bascule.pipeline.jobs.archive.endpoints import log_extent_of
 from bascule.pipeline.jobs.audit.compare import AuditFindings
+from bascule.pipeline.jobs.audit.deletions import find_deletions, settle
 from bascule.pipeline.jobs.audit.plan import span_groups_of
 from bascule.pipeline.jobs.audit.report import AuditView, result_of
 from bascule.pipeline.jobs.audit.spec import AuditSpec as AuditSpec
@@ -36,16 +37,17 @@ def run(spark: SparkSession, spec: AuditSpec, progress: JobProgress = NO_PROGRES
 
     `ok` is False for a missing, duplicate or different record, for a record that never was in the
     log, for a span with another row count or checksum, and for a table that lags behind the high
-    watermark unless `allow_lag`.
+    watermark unless `allow_lag`. Rows that another program deleted are missing unless
+    `deletions` is `allowed`. The result names the snapshots that removed them.
 
-    Raises: UnknownTable, UnknownStream, DataLoss if the stream was created again.
+    Raises: UnknownTable, UnknownStream, DataLoss if the stream was created again; Broken, or
+    Spark's exception for it, if the node was away for `retry_timeout_ms`.
     """
     began = time.monotonic()
     value = ValueSpec.from_options({name.lower(): text for name, text in spec.value.items()})
     main = open_table(spec.table.address())
-    view = _look(
-        spec, main, None if value.is_raw else open_if_exists(malformed_address(main.address))
-    )
+    side = None if value.is_raw else open_if_exists(malformed_address(main.address))
+    view = _look(spec, main, side)
     task_spec = AuditTaskSpec(
         server=spec.server,
         stream=spec.stream,
@@ -53,6 +55,7 @@ def run(spark: SparkSession, spec: AuditSpec, progress: JobProgress = NO_PROGRES
         raw=RAW in main.schema.names,
         compacted=_is_compacted(spec),
         faults_max=spec.faults_max,
+        retry_timeout_ms=spec.retry_timeout_ms,
     )
     weights = [group.spans[-1].end - group.spans[0].start for group in view.groups]
     progress.begin(f"audit {spec.stream}", sum(weights))
@@ -63,20 +66,25 @@ def run(spark: SparkSession, spec: AuditSpec, progress: JobProgress = NO_PROGRES
     for response in responses:
         one = msgspec.json.decode(response, type=AuditFindings)
         found[one.partition].add(one, faults_max=spec.faults_max)
-    return result_of(spec, view, found, time.monotonic() - began)
+    removed = find_deletions([main] if side is None else [main, side], found)
+    for partition, one in found.items():
+        settle(spec, one, removed, view.recorded(partition))
+    return result_of(spec, view, found, removed, time.monotonic() - began)
 
 
 def _is_compacted(spec: AuditSpec) -> bool:
-    info = with_retries(lambda: client_of(spec.server).stream(spec.stream))
+    info = with_retries(
+        lambda: client_of(spec.server).stream(spec.stream), timeout_ms=spec.retry_timeout_ms
+    )
     return "compact" in info.definition.config.cleanup
 
 
 def _look(spec: AuditSpec, main: LakeTable, side: LakeTable | None) -> AuditView:
     snapshot = main.snapshot()
-    log = log_extent_of(spec.server, spec.stream)
+    log = log_extent_of(spec.server, spec.stream, retry_timeout_ms=spec.retry_timeout_ms)
     if snapshot is None:
         return AuditView(log, {}, [])
-    if snapshot.stream_id != log.id:
+    if snapshot.stream_id and snapshot.stream_id != log.id:
         raise DataLoss(
             spec.stream, None, "the table holds an older stream, deleted since and made again"
         )

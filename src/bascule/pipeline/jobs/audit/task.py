@@ -7,17 +7,26 @@ from dataclasses import dataclass
 from typing import Final
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from bascule.errors import Broken, CorruptData, DataLoss
 from bascule.pipeline.jobs.archive.endpoints import log_extent_of
 from bascule.pipeline.jobs.archive.task import read_log
-from bascule.pipeline.jobs.audit.compare import AuditFault, AuditFindings, RowComparison
+from bascule.pipeline.jobs.audit.compare import (
+    AuditFault,
+    AuditFindings,
+    RowComparison,
+    Runs,
+    extend_runs,
+)
 from bascule.pipeline.jobs.offset_cursor import OffsetCursor
 from bascule.pipeline.jobs.rows import MALFORMED_SCHEMA, RowBuilder
 from bascule.pipeline.lake.checksum import SpanChecksum
 from bascule.pipeline.lake.file_reader import overlapping_groups, read_files
 from bascule.pipeline.lake.model import DataFile, Span, SpanDigest
+from bascule.pipeline.retries import RETRY_TIMEOUT_MS
 from bascule.pipeline.values.spec import ValueSpec
 
 WINDOW_ROWS: Final = 65_536
@@ -35,6 +44,7 @@ class AuditTaskSpec:
     compacted: bool
     """Compaction may have removed records from the log that the table still holds."""
     faults_max: int
+    retry_timeout_ms: int = RETRY_TIMEOUT_MS
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,14 +79,15 @@ class _Side:
         self._rows = rows
         self._checksum = checksum
         self.count = 0
+        self.missing = 0
 
     def compare(self, log: Sequence[pa.RecordBatch], bound: int) -> None:
         lake = self._take(bound)
-        self._comparison.compare(pa.Table.from_batches(log, self.schema), lake)
+        self.missing += self._comparison.compare(pa.Table.from_batches(log, self.schema), lake)
 
-    def pass_over(self, bound: int) -> None:
-        """Check rows that the log no longer holds."""
-        self._comparison.check_duplicates(self._take(bound))
+    def pass_over(self, bound: int) -> npt.NDArray[np.int64]:
+        """Check rows that the log no longer holds. Return their offsets."""
+        return self._comparison.check_duplicates(self._take(bound))
 
     def _take(self, bound: int) -> pa.Table:
         lake = self._rows.until(bound)
@@ -105,14 +116,27 @@ def check_span_group(task_spec: AuditTaskSpec, group: SpanGroup) -> str:
         checksum = SpanChecksum()
         main = _Side(comparison, rows.schema, main_rows, checksum)
         side = _Side(comparison, MALFORMED_SCHEMA, side_rows, SpanChecksum())
-        _check_span(task_spec, span, (group.log_start, group.log_end), rows, main, side, found)
+        log = (group.log_start, group.log_end)
+        absent = _check_span(task_spec, span, log, rows, main, side, found)
         found.lake_rows += main.count + side.count
         found.malformed += side.count
         if recorded is not None:
+            _count_lacking(found, absent, recorded.rows - main.count - main.missing)
             comparison.check_span(
                 span, rows=(main.count, recorded.rows), crc=(checksum.value, recorded.crc)
             )
     return msgspec.json.encode(found).decode()
+
+
+def _count_lacking(found: AuditFindings, absent: Runs, lacking: int) -> None:
+    """Count the rows that a span lacks below the log start. `absent` has the offsets there that
+    neither table holds."""
+    if lacking <= 0:
+        return
+    found.missing += lacking
+    is_exact = lacking == sum(end - start for start, end in absent)
+    runs = found.missing_runs if is_exact else found.absent_runs
+    runs += absent
 
 
 def _rows_of(
@@ -136,19 +160,25 @@ def _check_span(
     main: _Side,
     side: _Side,
     found: AuditFindings,
-) -> None:
+) -> Runs:
     """Check first the offsets that the log no longer holds, then the others. `log` is the log's
-    extent."""
+    extent. Return the offsets below the log start that neither table holds."""
+    server, stream, timeout_ms = task_spec.server, task_spec.stream, task_spec.retry_timeout_ms
     at = span.start
+    absent: Runs = []
     log_start, end = log[0], min(log[1], span.end)
     for attempt in range(3):
         begin = min(span.end, max(at, log_start))
         while at < begin:
-            at = min(begin, at + WINDOW_ROWS)
-            main.pass_over(at)
-            side.pass_over(at)
+            bound = min(begin, at + WINDOW_ROWS)
+            offsets = np.concatenate([main.pass_over(bound), side.pass_over(bound)])
+            if len(offsets) != bound - at:
+                extend_runs(absent, np.setdiff1d(np.arange(at, bound), offsets))
+            at = bound
         try:
-            for batch in read_log(task_spec.server, task_spec.stream, span.partition, at, end):
+            for batch in read_log(
+                server, stream, span.partition, at, end, retry_timeout_ms=timeout_ms
+            ):
                 found.log_rows += batch.num_rows
                 at = batch.column("offset")[-1].as_py() + 1
                 good, bad = rows.split(batch)
@@ -157,11 +187,12 @@ def _check_span(
             break
         except DataLoss:
             # Retention continues during an audit.
-            held = log_extent_of(task_spec.server, task_spec.stream).partitions
-            log_start = held.get(span.partition, (span.end, span.end))[0]
+            held = log_extent_of(server, stream, retry_timeout_ms=timeout_ms)
+            log_start = held.partitions.get(span.partition, (span.end, span.end))[0]
             if attempt == 2 or log_start <= at:
                 raise
     # After the last record of the span: offsets removed by compaction, or rows that never were in
     # the log.
     main.compare([], span.end)
     side.compare([], span.end)
+    return absent

@@ -13,8 +13,10 @@ import pyarrow.compute as pc
 from bascule.pipeline.jobs.compact_lake.spec import CompactLakeSpec
 from bascule.pipeline.jobs.executors import collect_with_progress
 from bascule.pipeline.jobs.model import NO_PROGRESS, JobProgress, JobResult, Table
-from bascule.pipeline.jobs.tables import ensure_table
-from bascule.pipeline.lake import open_table
+from bascule.pipeline.jobs.tables import ensure_table, open_if_exists
+from bascule.pipeline.lake import open_table, read_files
+from bascule.pipeline.lake.columns import select
+from bascule.pipeline.lake.file_writer import OWN_FILE
 from bascule.pipeline.lake.model import DataFile, FileWriter, LakeCommit, LakeTable, WriterSpec
 
 if TYPE_CHECKING:
@@ -30,42 +32,78 @@ def run(
 
     Within a stream partition the greatest offset is the last. A key can be in several partitions if
     partitions were added or messages are partitioned by subject. Then the latest timestamp decides,
-    then the offset. Records without a key and malformed records are left out. If the archive did
-    not grow, a run changes nothing. Readers see either the old or the new rows.
+    then the offset. Records without a key and malformed records are left out. If the archive has
+    not changed, a run changes nothing. Readers see either the old or the new rows.
 
     Raises: UnknownTable, ConfigError if `into` has other columns.
     """
     began = time.monotonic()
     source = open_table(spec.table.address())
-    into = ensure_table(spec.into.address(), source.schema, spec.into.partition_by)
+    into = ensure_into(spec, source.schema)
     snapshot = source.snapshot()
     rows = 0 if snapshot is None else snapshot.rows
     progress.begin(f"compact {spec.table.address()}", rows)
     changed = False
     if snapshot is not None and (files := source.files(snapshot)):
-        batch = sum(end for _, end in snapshot.committed.values())
         before = into.snapshot()
         last = last_records(
-            _read(spark, source, files),
+            _read(spark, source, into.schema, files),
             partitions=len(snapshot.committed),
             keep_tombstones=spec.keep_tombstones,
         )
         written = _write(last, into, progress=progress, total=rows)
-        token = (f"compact-lake:{spec.name}", batch)
+        # Not the offsets: rows may have been deleted from the archive since.
+        token = (f"compact-lake:{spec.name}", snapshot.committed_ms)
         after = into.commit(LakeCommit(tuple(written), token=token, replaces=True))
         changed = before is None or before.id != after.id
         progress.say(f"{after.rows} keys of {rows} records")
     return _result(spec, into, rows=rows, changed=changed, seconds=time.monotonic() - began)
 
 
-def _read(spark: SparkSession, table: LakeTable, files: list[DataFile]) -> DataFrame:
-    """Read the rows of data files with Spark."""
+def ensure_into(spec: CompactLakeSpec, columns: pa.Schema) -> LakeTable:
+    """Open the table `into`; create it with the columns of the archive if it does not exist.
+
+    Raises: ConfigError if it has a column that the archive lacks.
+    """
+    address = spec.into.address()
+    held = open_if_exists(address)
+    if held is not None and set(held.schema.names) < set(columns.names):
+        # Another program added columns to the archive since.
+        columns = select(columns, held.schema.names)
+    return ensure_table(address, columns, spec.into.partition_by)
+
+
+def _read(
+    spark: SparkSession, table: LakeTable, schema: pa.Schema, files: list[DataFile]
+) -> DataFrame:
+    """Read the rows of data files: those that Bascule wrote with Spark, those of other programs
+    with `read_files`."""
     from pyspark.sql.pandas.types import from_arrow_schema
 
-    schema = from_arrow_schema(table.schema.remove_metadata())
-    paths = [file.path for file in files]
+    schema = schema.remove_metadata()
+    columns = from_arrow_schema(schema)
     # The files are listed one by one, because folders also contain files that are in no snapshot.
-    return spark.read.schema(schema).option("recursiveFileLookup", "true").parquet(*paths)
+    plain = [file.path for file in files if not _needs_reader(file)]
+    other = [file for file in files if _needs_reader(file)]
+    reader = spark.read.schema(columns).option("recursiveFileLookup", "true")
+    frame = reader.parquet(*plain) if plain else spark.createDataFrame([], columns)
+    if not other:
+        return frame
+
+    def rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                yield from read_files([other[number]], schema)
+
+    numbers = spark.range(0, len(other), 1, len(other))
+    return frame.unionByName(numbers.mapInArrow(rows, columns))
+
+
+def _needs_reader(file: DataFile) -> bool:
+    """Whether Spark alone would misread a file: rows were deleted, several stream partitions have
+    one entry each, or another program wrote it and may have left out the columns of its folder."""
+    name = file.path.rpartition("/")[2]
+    return bool(file.deleted_rows or file.is_shared or OWN_FILE.fullmatch(name) is None)
 
 
 def last_records(rows: DataFrame, *, partitions: int, keep_tombstones: bool) -> DataFrame:

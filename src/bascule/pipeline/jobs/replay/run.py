@@ -12,7 +12,7 @@ import msgspec
 import pyarrow as pa
 
 from bascule.errors import ConfigError
-from bascule.pipeline.clients import client_of, with_retries
+from bascule.pipeline.clients import client_of
 from bascule.pipeline.jobs.executors import run_on_executors
 from bascule.pipeline.jobs.model import NO_PROGRESS, JobProgress, JobResult, Table
 from bascule.pipeline.jobs.replay.spec import ReplaySpec, offset_of
@@ -34,6 +34,7 @@ from bascule.pipeline.jobs.tables import open_if_exists
 from bascule.pipeline.lake import open_table
 from bascule.pipeline.lake.address import malformed_address
 from bascule.pipeline.lake.model import DataFile, LakeSnapshot, Span
+from bascule.pipeline.retries import with_retries
 from bascule.pipeline.values.spec import ValueSpec
 
 if TYPE_CHECKING:
@@ -97,7 +98,7 @@ def run(spark: SparkSession, spec: ReplaySpec, progress: JobProgress = NO_PROGRE
     value = ValueSpec.from_options({name.lower(): text for name, text in spec.value.items()})
     table = open_table(spec.table.address())
     snapshot = table.snapshot()
-    target = with_retries(lambda: client_of(spec.server).stream(spec.to))
+    target = _target(spec)
     task_spec = ReplayTaskSpec(
         spec, "" if snapshot is None else snapshot.stream_id, table.schema, value
     )
@@ -122,7 +123,7 @@ def run(spark: SparkSession, spec: ReplaySpec, progress: JobProgress = NO_PROGRE
             weights=weights,
         )
         plan.done(ranges, responses)
-        target = with_retries(lambda: client_of(spec.server).stream(spec.to))
+        target = _target(spec)
         write_state(spec.checkpoint, _state(spec, task_spec, target, plan.next))
     return _result(spec, plan, dedupes=dedupes, seconds=time.monotonic() - began)
 
@@ -144,6 +145,12 @@ class _RoundProgress:
         self.progress.say(text)
 
 
+def _target(spec: ReplaySpec) -> StreamInfo:
+    return with_retries(
+        lambda: client_of(spec.server).stream(spec.to), timeout_ms=spec.retry_timeout_ms
+    )
+
+
 def _check(spec: ReplaySpec, task_spec: ReplayTaskSpec) -> None:
     typed = pa.types.is_struct(task_spec.schema.field("value").type)
     if typed and RAW not in task_spec.schema.names and task_spec.value.is_raw:
@@ -159,6 +166,7 @@ def _plan_replay(
     spec: ReplaySpec, snapshot: LakeSnapshot, files: list[DataFile], now: ReplayState
 ) -> _ReplayPlan:
     """The requested offsets of the snapshot, without those that an earlier run published."""
+    _check_range(spec, snapshot)
     starts, ends = {}, {}
     for partition, (first, last) in snapshot.committed.items():
         if spec.partitions and partition not in spec.partitions:
@@ -185,6 +193,28 @@ def _plan_replay(
             at = max(start, state.next.get(str(partition), start))
             starts[partition] = min(at, ends[partition])
     return _ReplayPlan(ends, starts, stored, files, malformed)
+
+
+def _check_range(spec: ReplaySpec, snapshot: LakeSnapshot) -> None:
+    """Refuse a range that would silently publish nothing.
+
+    Raises: ConfigError for a partition that the table does not hold, and a start after its end.
+    """
+    unknown = sorted(set(spec.partitions) - set(snapshot.committed))
+    if unknown:
+        raise ConfigError(
+            f"replay.partitions names {unknown}: the table holds {sorted(snapshot.committed)}"
+        )
+    chosen = spec.partitions or tuple(snapshot.committed)
+    starts = {p: offset_of(spec.start_offset, p) for p in chosen}
+    late = {p: n for p, n in starts.items() if n is not None and n > snapshot.committed[p][1]}
+    # One offset for all partitions may be after the end of some.
+    if late and (isinstance(spec.start_offset, dict) or len(late) == len(chosen)):
+        partition, start = min(late.items())
+        raise ConfigError(
+            f"replay.start_offset of partition {partition} is {start}, after the end of the table, "
+            f"which is {snapshot.committed[partition][1]}"
+        )
 
 
 def _state(

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from typing import Final
 
 import msgspec
 
-from bascule.errors import ConfigError
+from bascule.pipeline.jobs.model import refuse
 from bascule.pipeline.jobs.tables import TableSpec
+from bascule.pipeline.retries import RETRY_TIMEOUT_MS
 
 ROWS_PER_ROUND: Final = 500_000
 """Rows per stream partition and round: some seconds of publishing. A crash repeats at most one
@@ -48,16 +50,38 @@ class ReplaySpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     checkpoint: str | None = None
     """Folder of the state that lets a killed run continue. None: every run starts again."""
     rows_per_round: int = ROWS_PER_ROUND
+    retry_timeout_ms: int = RETRY_TIMEOUT_MS
+    """How long the target's node or its NATS server may be away."""
 
     def __post_init__(self) -> None:
-        if self.rows_per_round < 1:
-            raise ConfigError(f"rows_per_round is {self.rows_per_round}: expected at least 1")
+        refuse(self._faults())
+
+    def _faults(self) -> Iterator[str]:
+        for name in ("rows_per_round", "retry_timeout_ms"):
+            if getattr(self, name) < 1:
+                yield f"{name} is {getattr(self, name)}: expected at least 1"
         rest = PLACEHOLDER.sub("", self.subject)
         if "{" in rest or "}" in rest:
-            raise ConfigError(
+            yield (
                 f"subject is {self.subject!r}: expected {{subject}} or a token number such as "
                 "{1} in braces"
             )
+        if self.start_ms is not None and self.end_ms is not None and self.start_ms > self.end_ms:
+            yield f"start_ms is {self.start_ms}, after end_ms, which is {self.end_ms}"
+        partitions = {
+            name
+            for asked in (self.start_offset, self.end_offset)
+            if isinstance(asked, dict)
+            for name in asked
+        }
+        for name in sorted(partitions or {"0"}):
+            if not name.isdecimal():
+                yield f"partition {name!r} is not a number"
+                continue
+            start, end = (offset_of(a, int(name)) for a in (self.start_offset, self.end_offset))
+            if start is not None and end is not None and start > end:
+                where = f" of partition {name}" if partitions else ""
+                yield f"start_offset{where} is {start}, after end_offset, which is {end}"
 
     def is_mapped(self) -> bool:
         """Whether the subject depends on the original subject."""
@@ -65,10 +89,7 @@ class ReplaySpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 def offset_of(asked: int | dict[str, int] | None, partition: int) -> int | None:
-    """The requested offset of one partition. Raises: ConfigError for a key that is not a number."""
+    """The requested offset of one partition."""
     if asked is None or isinstance(asked, int):
         return asked
-    for name in asked:
-        if not name.isdecimal():
-            raise ConfigError(f"partition {name!r} is not a number")
     return asked.get(str(partition))

@@ -10,13 +10,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from bascule.pipeline.clients import client_of, with_retries
+from bascule.pipeline.clients import client_of
 from bascule.pipeline.jobs.offset_cursor import OffsetCursor
 from bascule.pipeline.jobs.replay.messages import MessageBuilder
 from bascule.pipeline.jobs.replay.spec import ReplaySpec
 from bascule.pipeline.jobs.rows import MALFORMED_SCHEMA, RAW, TIMESTAMP
 from bascule.pipeline.lake.file_reader import read_files
 from bascule.pipeline.lake.model import DataFile, Span
+from bascule.pipeline.retries import with_retries
 from bascule.pipeline.values.spec import ValueSpec
 
 
@@ -57,9 +58,10 @@ def publish_range(task_spec: ReplayTaskSpec, replay_range: ReplayRange) -> str:
     Raises: as `Client.publish_batches`.
     """
     spec = task_spec.spec
-    client = with_retries(lambda: client_of(spec.server))
+    client = with_retries(lambda: client_of(spec.server), timeout_ms=spec.retry_timeout_ms)
     fixed = None if spec.is_mapped() else spec.subject
-    with client.batch_publisher(subject=fixed, stream=spec.to) as out:
+    timeout_s = spec.retry_timeout_ms / 1_000
+    with client.batch_publisher(subject=fixed, stream=spec.to, timeout=timeout_s) as out:
         for batch in messages_of(task_spec, replay_range):
             out.send(batch)
         published = out.finish()

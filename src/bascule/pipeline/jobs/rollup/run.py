@@ -16,6 +16,7 @@ from bascule.pipeline.jobs.rollup.spec import BATCH, VIEW, RollupSpec
 from bascule.pipeline.jobs.tables import TableSpec
 from bascule.pipeline.lag import Lags, QueryState
 from bascule.pipeline.query_report import series_of, table_of
+from bascule.pipeline.session import active_session
 from bascule.pipeline.trigger import trigger_of
 
 if TYPE_CHECKING:
@@ -70,8 +71,13 @@ def sink_of(spec: RollupSpec) -> tuple[str, dict[str, str]]:
     if spec.table is not None:
         return "bascule_lake", lake_options(spec.table)
     assert spec.sink is not None, "the spec says so"
-    server = {"server": spec.source["server"]} if "server" in spec.source else {}
-    given = {**server, **spec.sink}
+    own = {name.lower() for name in spec.sink}
+    from_source: dict[str, Any] = {
+        name: spec.source[name]
+        for name in ("server", "retryTimeout")
+        if name in spec.source and name.lower() not in own
+    }
+    given = {**from_source, **spec.sink}
     return "bascule", {name: option_text(value) for name, value in given.items()}
 
 
@@ -119,14 +125,15 @@ def run(spark: SparkSession, spec: RollupSpec, progress: JobProgress = NO_PROGRE
     register(spark, spec)
     started = time.monotonic()
     progress.begin("rollup", None)
-    query = (
+    writer = (
         stream_writer(rollup_frame(spark, spec), spec)
         .queryName(spec.name)
         .outputMode(spec.mode)
         .option("checkpointLocation", spec.checkpoint)
         .trigger(**trigger_of(spec.trigger))
-        .start()
     )
+    with active_session(spark):
+        query = writer.start()
     lags = Lags()
     try:
         state = await_query(query, lags, progress)
@@ -136,12 +143,13 @@ def run(spark: SparkSession, spec: RollupSpec, progress: JobProgress = NO_PROGRE
 
 
 def register(spark: SparkSession, spec: RollupSpec) -> None:
+    from bascule.pipeline import session
     from bascule.pipeline.lake_sink import LakeDataSource
     from bascule.pipeline.source import BasculeDataSource
 
-    spark.dataSource.register(BasculeDataSource)
+    session.register(spark, BasculeDataSource)
     if spec.table is not None:
-        spark.dataSource.register(LakeDataSource)
+        session.register(spark, LakeDataSource)
 
 
 def await_query(query: StreamingQuery, lags: Lags, progress: JobProgress) -> QueryState | None:

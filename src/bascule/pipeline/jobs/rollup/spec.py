@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from typing import Any, Final, Literal
 
 import msgspec
 
-from bascule.errors import ConfigError
+from bascule.pipeline.jobs.model import fault_of, refuse
 from bascule.pipeline.jobs.tables import TableSpec
+from bascule.pipeline.trigger import trigger_of
 
 VIEW: Final = "records"
 """Name of the stream in the SQL."""
 BATCH: Final = "batch"
 """Column of the table in update mode: the micro-batch that wrote the row."""
+_UNITS: Final = "microsecond|millisecond|second|minute|hour|day|week|month|year"
+DELAY: Final = re.compile(
+    rf"\s*(?:interval\s)?(?:\s*'?\+?\d+(?:\.\d+)?'?\s*(?:{_UNITS})s?)+\s*", re.IGNORECASE
+)
+"""An interval of Spark's SQL that is not negative."""
 
 
 class Watermark(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -46,14 +53,23 @@ class RollupSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """Options of the sink, with lower-case names: the target stream instead of a table."""
 
     def __post_init__(self) -> None:
+        refuse(self._faults())
+
+    def _faults(self) -> Iterator[str]:
         if (self.table is None) == (self.sink is None):
-            raise ConfigError("a rollup needs exactly one of [table] and [sink]")
+            yield "a rollup needs exactly one of [table] and [sink]"
         if self.sink is not None and "stream" not in self.sink:
-            raise ConfigError("sink.stream is missing: expected the target stream")
+            yield "sink.stream is missing: expected the target stream"
         if not re.search(rf"\b{VIEW}\b", self.sql, re.IGNORECASE):
-            raise ConfigError(f"sql does not read FROM {VIEW}, the name of the stream")
+            yield f"sql does not read FROM {VIEW}, the name of the stream"
         if self.mode == "append" and self.watermark is None:
-            raise ConfigError(
+            yield (
                 "watermark is missing: in append mode a window is written once the watermark has "
                 "passed it"
             )
+        if self.watermark is not None and not DELAY.fullmatch(self.watermark.delay):
+            yield (
+                f"watermark.delay is {self.watermark.delay!r}: expected a time such as "
+                "'10 minutes' or '1 hour 30 minutes'"
+            )
+        yield from fault_of(lambda: trigger_of(self.trigger))

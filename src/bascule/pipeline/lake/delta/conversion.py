@@ -11,11 +11,12 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from deltalake.transaction import AddAction, RemoveAction
 
 from bascule.errors import ForeignTable
-from bascule.pipeline.lake.bounds import span_of
+from bascule.pipeline.lake import storage
 from bascule.pipeline.lake.columns import type_of
 from bascule.pipeline.lake.model import BoundValue, ColumnBounds, DataFile
 from bascule.pipeline.lake.partitioning import PartitionField
@@ -26,6 +27,7 @@ PARTITION_TYPES: Final = {
     "day": pa.date32(),
     "hour": pa.string(),
 }
+DELETION_VECTORS: Final = "deletionVectors"
 
 
 def table_schema(schema: pa.Schema, fields: Sequence[PartitionField]) -> pa.Schema:
@@ -97,17 +99,18 @@ def _written(bound: BoundValue, schema: pa.Schema, column: ColumnBounds) -> Boun
 
 
 def data_files(
-    name: str, table: DeltaTable, location: str, fields: Sequence[PartitionField], *, spans: bool
+    name: str, table: DeltaTable, location: str, fields: Sequence[PartitionField]
 ) -> list[DataFile]:
-    """Every file of a loaded version. With `spans`, each file must hold one stream partition.
+    """Every file of a loaded version, without spans.
 
-    Raises: ForeignTable for files outside the location, or without the bounds that spans need.
+    Raises: ForeignTable for files outside the location.
     """
     actions = pa.table(table.get_add_actions(flatten=True))
     columns = {each: _plain(actions.column(each)) for each in actions.column_names}
     bounded = [each[len("null_count.") :] for each in columns if each.startswith("null_count.")]
     nothing: list[Any] = [None] * actions.num_rows
     texts = {field.name: _texts(actions.column(f"partition.{field.name}")) for field in fields}
+    deleted = _deleted_rows(table, location)
     found = []
     for row in range(actions.num_rows):
         path = unquote(columns["path"][row])
@@ -123,19 +126,39 @@ def data_files(
             for each in bounded
             if columns[f"null_count.{each}"][row] is not None
         )
-        values = tuple((field.name, texts[field.name][row]) for field in fields)
+        rows = columns.get("num_records", nothing)[row]
         found.append(
             DataFile(
                 f"{location}/{path}",
-                columns["num_records"][row],
+                _footer_rows(f"{location}/{path}") if rows is None else rows,
                 columns["size_bytes"][row],
-                span_of(name, path, bounds, partition=dict(values).get("partition"))
-                if spans
-                else None,
-                values,
+                None,
+                tuple((field.name, texts[field.name][row]) for field in fields),
                 bounds,
+                deleted_rows=deleted.get(path, b""),
             )
         )
+    return found
+
+
+def _footer_rows(path: str) -> int:
+    """The number of rows in a file whose writer recorded none."""
+    filesystem, inner = storage.filesystem_of(path)
+    with filesystem.open_input_file(inner) as source:
+        return int(pq.read_metadata(source).num_rows)
+
+
+def _deleted_rows(table: DeltaTable, location: str) -> dict[str, bytes]:
+    """Path below the location -> positions of the rows that its deletion vector deletes."""
+    if DELETION_VECTORS not in (table.protocol().reader_features or ()):
+        return {}
+    found = {}
+    for batch in table.deletion_vectors():
+        vectors = pa.record_batch(batch)
+        for uri, kept in zip(vectors.column(0).to_pylist(), vectors.column(1), strict=True):
+            gone = np.flatnonzero(~kept.values.to_numpy(zero_copy_only=False))
+            path = unquote(uri).removeprefix("file://").removeprefix(f"{location}/")
+            found[path] = gone.astype("<i8").tobytes()
     return found
 
 

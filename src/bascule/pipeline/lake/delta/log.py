@@ -8,7 +8,6 @@ from dataclasses import replace
 from typing import Any, Final
 
 import msgspec
-import pyarrow.fs as pafs
 from deltalake import DeltaTable
 from deltalake.transaction import Transaction
 
@@ -36,6 +35,10 @@ class CommitInfo(msgspec.Struct, kw_only=True):
     ms: int
     own: dict[str, Any] | None
     """Bascule's state; None if another program committed."""
+    operation: str = ""
+    """`WRITE`, `DELETE`, `OPTIMIZE`, ..."""
+    restored: int | None = None
+    """The version that a RESTORE went back to; -1 if it is not recorded."""
 
     @property
     def digests(self) -> list[SpanDigest]:
@@ -90,7 +93,13 @@ class DeltaLog:
         for action in self._actions(version):
             if "commitInfo" in action:
                 found = action["commitInfo"]
-                return CommitInfo(version=version, ms=found.get("timestamp", 0), own=found.get(KEY))
+                return CommitInfo(
+                    version=version,
+                    ms=found.get("timestamp", 0),
+                    own=found.get(KEY),
+                    operation=found.get("operation", ""),
+                    restored=_restored(found),
+                )
         return None
 
     def added(self, version: int) -> list[str]:
@@ -115,8 +124,7 @@ class DeltaLog:
         return f"{self._folder}/{version:020d}.json"
 
     def _names(self) -> list[str]:
-        selector = pafs.FileSelector(self._folder, allow_not_found=True)
-        return [info.base_name for info in self._filesystem.get_file_info(selector)]
+        return [info.base_name for info in storage.entries_below(self._filesystem, self._folder)]
 
     def _actions(self, version: int) -> Iterator[dict[str, Any]]:
         path = self.path(version)
@@ -131,20 +139,32 @@ class DeltaLog:
             raise CorruptData(path, 0, "one JSON action a line", str(error)) from error
 
 
+def _restored(found: dict[str, Any]) -> int | None:
+    if found.get("operation") != "RESTORE":
+        return None
+    text = str(found.get("operationParameters", {}).get("version"))
+    return int(text) if text.isdigit() else -1
+
+
 def state_at(log: DeltaLog, table: DeltaTable, version: int) -> TableState:
     """The state at a loaded version.
 
     Versions of other programs (an optimize by Spark) have no state and change none. Then the
-    preceding version has the state, or the application transactions if that version is gone.
+    preceding version has the state, or the application transactions if that version is gone. After
+    a RESTORE the version that it went back to has the state. Transactions are not restored, so then
+    the state has no spans if that version is gone.
     """
     at = version
+    is_restored = False
     while (info := log.info(at)) is not None:
         if info.own is not None:
             return state_of(info.own)
-        at -= 1
+        is_restored = is_restored or info.restored is not None
+        at = at - 1 if info.restored is None else info.restored
     configured = table.metadata().configuration
     committed = {}
-    for number in range(table.transaction_version(f"{APP}partitions") or 0):
+    known = 0 if is_restored else table.transaction_version(f"{APP}partitions") or 0
+    for number in range(known):
         end = table.transaction_version(f"{APP}end:{number}")
         if end is not None:
             start = table.transaction_version(f"{APP}start:{number}")

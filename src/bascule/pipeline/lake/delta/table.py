@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Final, TypeVar
 
 import msgspec
@@ -22,7 +23,7 @@ from bascule.errors import (
     UnknownTable,
 )
 from bascule.pipeline.lake import commit_plan, compaction, storage
-from bascule.pipeline.lake.columns import with_common_types
+from bascule.pipeline.lake.columns import select, with_common_types
 from bascule.pipeline.lake.commit_plan import TableState
 from bascule.pipeline.lake.compaction import RewrittenFiles
 from bascule.pipeline.lake.delta import expiry
@@ -42,12 +43,14 @@ from bascule.pipeline.lake.delta.log import (
     with_token,
 )
 from bascule.pipeline.lake.file_writer import ParquetWriterSpec
+from bascule.pipeline.lake.foreign.spans import committed_by, with_spans
 from bascule.pipeline.lake.model import (
     CompactionResult,
     DataFile,
     ExpiryResult,
     LakeCommit,
     LakeSnapshot,
+    SnapshotEntry,
     SpanDigest,
     TableAddress,
     WriterOptions,
@@ -97,31 +100,43 @@ class DeltaLakeTable:
 
     def files(self, snapshot: LakeSnapshot) -> list[DataFile]:
         """As in `LakeTable`. Raises: UnknownSnapshot, ForeignTable."""
-        table = self._load_version(snapshot.id)
-        return sorted(
-            self._files_of(table, with_spans=bool(snapshot.committed)), key=compaction.file_order
-        )
+        found = self._files_of(self._load_version(snapshot.id))
+        if snapshot.committed:
+            name = str(self.address)
+            found = [each for file in found for each in with_spans(name, file)]
+        return sorted(found, key=compaction.file_order)
+
+    def snapshots(self) -> list[SnapshotEntry]:
+        """As in `LakeTable`. Raises: CorruptData."""
+        found = (self._log.info(version) for version in self._log.versions() if version)
+        return [
+            SnapshotEntry(str(info.version), info.ms, info.operation, info.own is not None)
+            for info in found
+            if info is not None
+        ]
 
     def history(self) -> list[SpanDigest]:
         """As in `LakeTable`. Raises: CorruptData."""
         found = (self._log.info(version) for version in self._log.versions())
         return [each for info in found if info for each in info.digests]
 
-    def writer(self, options: WriterOptions | None = None) -> ParquetWriterSpec:
-        return ParquetWriterSpec(
-            self.schema, self._fields, self._location, options or WriterOptions()
-        )
+    def writer(
+        self, options: WriterOptions | None = None, *, columns: Sequence[str] | None = None
+    ) -> ParquetWriterSpec:
+        schema = self.schema if columns is None else select(self.schema, columns)
+        return ParquetWriterSpec(schema, self._fields, self._location, options or WriterOptions())
 
     def commit(self, commit: LakeCommit) -> LakeSnapshot:
         """As in `LakeTable`. Raises: LakeConflict, LakeBusy, ForeignTable."""
 
         def attempt(table: DeltaTable) -> LakeSnapshot:
-            state = state_at(self._log, table, table.version())
+            state = self._state(table)
             if commit.token is not None:
                 state = with_token(state, table, commit.token[0])
             plan = commit_plan.plan_commit(str(self.address), state, commit)
             if plan.advances:
-                gone = self._files_of(table, with_spans=False) if commit.replaces else []
+                gone = self._files_of(table) if commit.replaces else []
+                self._check_removable(gone)
                 actions: list[AddAction | RemoveAction] = [
                     *(
                         add_action(file, self._location, self.schema, is_new=True)
@@ -138,11 +153,13 @@ class DeltaLakeTable:
 
     def compact(self, *, file_bytes: int) -> CompactionResult:
         """As in `LakeTable`. Raises: LakeBusy, ForeignTable."""
-        snapshot = self.snapshot()
-        held = self.files(snapshot) if snapshot else []
+        # Another program may have added columns since this table was opened.
+        fresh = DeltaLakeTable(self.address, self._load())
+        snapshot = fresh.snapshot()
+        held = fresh.files(snapshot) if snapshot else []
         return compaction.compact(
             held,
-            self.writer(),
+            fresh.writer(),
             file_bytes=file_bytes,
             replace_files=lambda done: self._retry_commit(
                 lambda table: self._replace_files(table, done)
@@ -155,6 +172,17 @@ class DeltaLakeTable:
         self._load()
         return expiry.expire(self._log, self._location, older_than_ms=older_than_ms, keep=keep)
 
+    def _check_removable(self, files: Sequence[DataFile]) -> None:
+        """Raises: ForeignTable for a file with a deletion vector: deltalake cannot name the vector
+        in the action that removes the file, and other engines would keep the file."""
+        for file in files:
+            if file.deleted_rows:
+                raise ForeignTable(
+                    str(self.address),
+                    f"its file {file.path} has a deletion vector, so its rows cannot be replaced: "
+                    "apply it with REORG TABLE ... APPLY (PURGE)",
+                )
+
     def _replace_files(
         self, table: DeltaTable, done: Sequence[RewrittenFiles]
     ) -> list[RewrittenFiles]:
@@ -162,9 +190,13 @@ class DeltaLakeTable:
 
         Raises: CommitFailedError if another commit came first.
         """
-        held = {file.path for file in self._files_of(table, with_spans=False)}
-        still = [each for each in done if held.issuperset(file.path for file in each.old)]
-        # Another compaction has replaced these files.
+        held = {(file.path, file.deleted_rows) for file in self._files_of(table)}
+        still = [
+            each
+            for each in done
+            if held.issuperset((file.path, file.deleted_rows) for file in each.old)
+        ]
+        # Another program has replaced these files, or deleted rows of them.
         storage.delete_files(file.path for each in done if each not in still for file in each.new)
         if not still:
             return []
@@ -174,7 +206,7 @@ class DeltaLakeTable:
             *(add_action(file, self._location, self.schema, is_new=False) for file in new),
             *(remove_action(file, self._location, is_gone=False) for file in old),
         ]
-        state = state_at(self._log, table, table.version())
+        state = self._state(table)
         plan = commit_plan.CommitPlan((), (), (), state, advances=True)
         self._write(table, actions, plan, before=state, files=new, gone=old, kind="compact")
         return still
@@ -219,14 +251,22 @@ class DeltaLakeTable:
         info = self._log.info(table.version())
         if info is not None and info.own is not None:
             return info.own["rows"], info.own["bytes"]
-        actions = pa.table(table.get_add_actions(flatten=True))
-        return (
-            sum(actions.column("num_records").to_pylist()),
-            sum(actions.column("size_bytes").to_pylist()),
-        )
+        files = self._files_of(table)
+        rows, size = compaction.totals(files)
+        return rows - sum(len(file.deleted_rows) for file in files) // 8, size
 
-    def _files_of(self, table: DeltaTable, *, with_spans: bool) -> list[DataFile]:
-        return data_files(str(self.address), table, self._location, self._fields, spans=with_spans)
+    def _files_of(self, table: DeltaTable) -> list[DataFile]:
+        return data_files(str(self.address), table, self._location, self._fields)
+
+    def _state(self, table: DeltaTable) -> TableState:
+        """The state of a loaded version. If nothing records the archived spans any longer, the rows
+        tell them."""
+        state = state_at(self._log, table, table.version())
+        if state.stream_id and not state.committed:
+            name = str(self.address)
+            files = [each for file in self._files_of(table) for each in with_spans(name, file)]
+            return replace(state, committed=committed_by(files))
+        return state
 
     def _as_snapshot(self, table: DeltaTable) -> LakeSnapshot:
         version = table.version()
@@ -234,7 +274,7 @@ class DeltaLakeTable:
         rows, size = self._totals(table)
         return commit_plan.snapshot_of(
             str(version),
-            state_at(self._log, table, version),
+            self._state(table),
             committed_ms=info.ms,
             rows=rows,
             bytes=size,

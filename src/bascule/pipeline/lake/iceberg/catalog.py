@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 from pathlib import Path
 from typing import Final
+from weakref import finalize
 
 from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import NamespaceAlreadyExistsError
 from sqlalchemy.exc import IntegrityError, OperationalError
 
@@ -34,7 +36,7 @@ def open_catalog(address: TableAddress, *, create: bool) -> Catalog | None:
             properties.setdefault("warehouse", address.location)
         name = properties.pop("name", EMBEDDED)
         try:
-            return load_catalog(name, **properties)
+            return _closed_at_its_end(load_catalog(name, **properties))
         except (ValueError, TypeError) as error:
             raise ConfigError(f"the catalog of {address}: {error}", field="catalog") from error
     folder = storage.local_path(address.location)
@@ -53,18 +55,28 @@ def open_catalog(address: TableAddress, *, create: bool) -> Catalog | None:
 def _embedded(folder: str) -> Catalog:
     for attempt in range(ATTEMPTS_MAX):
         try:
-            return load_catalog(
-                EMBEDDED,
-                type="sql",
-                uri=f"sqlite:///{folder}/{FILE}?timeout={WAIT_SECONDS}",
-                warehouse=f"file://{folder}",
-                **{"py-io-impl": FILES},
+            return _closed_at_its_end(
+                load_catalog(
+                    EMBEDDED,
+                    type="sql",
+                    uri=f"sqlite:///{folder}/{FILE}?timeout={WAIT_SECONDS}",
+                    warehouse=f"file://{folder}",
+                    **{"py-io-impl": FILES},
+                )
             )
         except OperationalError:
             # Another process created the same catalog tables at this moment.
             if attempt == ATTEMPTS_MAX - 1:
                 raise
     raise AssertionError("the last attempt returns or raises")
+
+
+def _closed_at_its_end(catalog: Catalog) -> Catalog:
+    """Close the pooled connections of a SQL catalog when nothing refers to it any longer. SQLite's
+    connections warn otherwise, from Python 3.13 on."""
+    if isinstance(catalog, SqlCatalog):
+        finalize(catalog, catalog.engine.dispose)
+    return catalog
 
 
 def ensure_namespace(catalog: Catalog, name: str) -> None:

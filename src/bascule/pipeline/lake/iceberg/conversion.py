@@ -20,6 +20,7 @@ from pyiceberg.manifest import DataFileContent, FileFormat
 from pyiceberg.partitioning import PartitionField as IcebergField
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
+from pyiceberg.table.sorting import UNSORTED_SORT_ORDER, SortField, SortOrder
 from pyiceberg.transforms import parse_transform
 from pyiceberg.typedef import Record
 from pyiceberg.types import (
@@ -33,7 +34,6 @@ from pyiceberg.types import (
 )
 
 from bascule.errors import ConfigError, ForeignTable
-from bascule.pipeline.lake.bounds import span_of
 from bascule.pipeline.lake.columns import with_common_types
 from bascule.pipeline.lake.model import ColumnBounds, DataFile
 from bascule.pipeline.lake.partitioning import TIME_TRANSFORMS, PartitionField
@@ -41,6 +41,7 @@ from bascule.pipeline.lake.partitioning import TIME_TRANSFORMS, PartitionField
 FIELD_ID: Final = b"PARQUET:field_id"
 PARTITION_IDS_FROM: Final = 1000
 """First id of partition fields in Iceberg's specification."""
+OFFSET_ORDER: Final = ("partition", "offset")
 UNITS: Final = {"year": "Y", "month": "M", "day": "D", "hour": "h"}
 
 
@@ -84,6 +85,26 @@ def to_spec(fields: Sequence[PartitionField], schema: Schema) -> PartitionSpec:
             for number, field in enumerate(fields)
         )
     )
+
+
+def to_sort_order(schema: Schema) -> SortOrder:
+    """The order of rows in every file: by stream partition, then by offset. Unsorted for a table
+    without these columns."""
+    if not all(name in schema.column_names for name in OFFSET_ORDER):
+        return UNSORTED_SORT_ORDER
+    return SortOrder(
+        *(SortField(source_id=schema.find_field(name).field_id) for name in OFFSET_ORDER)
+    )
+
+
+def offset_metrics(schema: Schema) -> dict[str, str]:
+    """Properties by which other programs keep the bounds of partitions and offsets, whatever the
+    number of columns before them."""
+    return {
+        f"write.metadata.metrics.column.{name}": "full"
+        for name in OFFSET_ORDER
+        if name in schema.column_names
+    }
 
 
 def to_fields(table: str, spec: PartitionSpec, schema: Schema) -> tuple[PartitionField, ...]:
@@ -149,11 +170,8 @@ class FileConverter:
             spec_id=self._spec.spec_id,
         )
 
-    def from_iceberg(self, table: str, file: IcebergFile, *, spans: bool) -> DataFile:
-        """Convert a file of a manifest. With `spans`, it must hold one stream partition.
-
-        Raises: ForeignTable if it does not.
-        """
+    def from_iceberg(self, file: IcebergFile, *, deleted_rows: bytes = b"") -> DataFile:
+        """Convert a file of a manifest, without its span."""
         bounds = []
         lower, upper = file.lower_bounds or {}, file.upper_bounds or {}
         for number, nulls in (file.null_value_counts or {}).items():
@@ -163,17 +181,20 @@ class FileConverter:
             low = from_bytes(kind, lower[number]) if number in lower else None
             high = from_bytes(kind, upper[number]) if number in upper else None
             bounds.append(ColumnBounds(path, nulls, _plain(low), _plain(high)))
-        values = tuple(
-            (name, _text(file.partition[at], how, kind))
-            for at, (name, how, kind) in enumerate(self._values)
-        )
+        values: tuple[tuple[str, str | None], ...] = ()
+        if file.spec_id == self._spec.spec_id:
+            values = tuple(
+                (name, _text(file.partition[at], how, kind))
+                for at, (name, how, kind) in enumerate(self._values)
+            )
         return DataFile(
             file.file_path,
             file.record_count,
             file.file_size_in_bytes,
-            span_of(table, file.file_path, bounds) if spans else None,
+            None,
             values,
             tuple(bounds),
+            deleted_rows=deleted_rows,
         )
 
 

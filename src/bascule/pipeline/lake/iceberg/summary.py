@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
 from pyiceberg.table import Table
@@ -32,20 +33,47 @@ def summary_of(state: TableState, digests: Sequence[SpanDigest]) -> dict[str, st
     return own_properties(state) | {SPANS: digests_text(digests)}
 
 
+def lineage(table: Table, snapshot: IcebergSnapshot | None = None) -> list[IcebergSnapshot]:
+    """A snapshot, by default the newest, and its ancestors that have not expired, oldest first."""
+    found = []
+    at = snapshot or table.current_snapshot()
+    while at is not None:
+        found.append(at)
+        parent = at.parent_snapshot_id
+        at = table.snapshot_by_id(parent) if parent is not None else None
+    return found[::-1]
+
+
+def is_own(snapshot: IcebergSnapshot) -> bool:
+    """Whether Bascule committed the snapshot."""
+    return MARK in _properties(snapshot)
+
+
 def state_at(table: Table, snapshot: IcebergSnapshot | None = None) -> TableState:
     """The state at a snapshot, by default the newest.
 
     Snapshots of other programs (a compaction by Spark) have no state and change none. Then the
-    parent snapshot has the state, or the table's properties if the parent has expired.
+    nearest ancestor has the state. If all these have expired, the table's properties have it,
+    unless a later snapshot of Bascule wrote them (the table was rolled back): then the state has no
+    spans.
     """
-    at = snapshot or table.current_snapshot()
-    while at is not None:
-        summary = _properties(at)
-        if MARK in summary:
-            return _state(summary)
-        parent = at.parent_snapshot_id
-        at = table.snapshot_by_id(parent) if parent is not None else None
-    return _state(table.properties)
+    held = lineage(table, snapshot)
+    for at in reversed(held):
+        if is_own(at):
+            return _state(_properties(at))
+    state = _state(table.properties)
+    ids = {at.snapshot_id for at in held}
+    if held and any(is_own(at) and at.snapshot_id not in ids for at in table.snapshots()):
+        return replace(state, committed=None)
+    return state
+
+
+def live_rows(snapshot: IcebergSnapshot) -> int:
+    """The rows of a snapshot, without those that position deletes leave out."""
+    summary = snapshot.summary
+    if summary is None:
+        return 0
+    return int(summary.get("total-records") or 0) - int(summary.get("total-position-deletes") or 0)
 
 
 def digests_in(snapshot: IcebergSnapshot) -> list[SpanDigest]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Final, TypeVar
 
 import pyarrow as pa
@@ -15,38 +16,46 @@ from pyiceberg.exceptions import (
     TableAlreadyExistsError,
     ValidationException,
 )
-from pyiceberg.manifest import DataFile as IcebergFile
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot as IcebergSnapshot
 
 from bascule.errors import ForeignTable, LakeBusy, TableExists, UnknownSnapshot, UnknownTable
 from bascule.pipeline.lake import commit_plan, compaction, storage
+from bascule.pipeline.lake.columns import select
 from bascule.pipeline.lake.commit_plan import TableState
 from bascule.pipeline.lake.compaction import RewrittenFiles
 from bascule.pipeline.lake.file_writer import ParquetWriterSpec
+from bascule.pipeline.lake.foreign.spans import committed_by, with_spans
 from bascule.pipeline.lake.iceberg import expiry
 from bascule.pipeline.lake.iceberg.catalog import ensure_namespace, open_catalog
 from bascule.pipeline.lake.iceberg.conversion import (
     FileConverter,
+    offset_metrics,
     to_arrow,
     to_fields,
     to_iceberg,
+    to_sort_order,
     to_spec,
 )
+from bascule.pipeline.lake.iceberg.live_files import LiveFiles, live_files
 from bascule.pipeline.lake.iceberg.summary import (
     PREFIX,
     digests_in,
+    is_own,
+    lineage,
+    live_rows,
     own_properties,
     state_at,
     summary_of,
 )
-from bascule.pipeline.lake.iceberg.transaction import CachedTransaction
+from bascule.pipeline.lake.iceberg.transaction import CachedTransaction, ReplaceFiles
 from bascule.pipeline.lake.model import (
     CompactionResult,
     DataFile,
     ExpiryResult,
     LakeCommit,
     LakeSnapshot,
+    SnapshotEntry,
     SpanDigest,
     TableAddress,
     WriterOptions,
@@ -96,33 +105,38 @@ class IcebergTable:
     def files(self, snapshot: LakeSnapshot) -> list[DataFile]:
         """As in `LakeTable`. Raises: UnknownSnapshot, UnknownTable."""
         table = self._load()
-        held = self._files_of(table, self._held(table, snapshot.id))
-        with_spans = bool(snapshot.committed)
-        found = [
-            self._terms.from_iceberg(str(self.address), file, spans=with_spans) for file in held
-        ]
+        found = self._data_files(table, self._held(table, snapshot.id))
+        if snapshot.committed:
+            name = str(self.address)
+            found = [each for file in found for each in with_spans(name, file)]
         return sorted(found, key=compaction.file_order)
 
-    def history(self) -> list[SpanDigest]:
+    def snapshots(self) -> list[SnapshotEntry]:
         table = self._load()
-        digests: list[list[SpanDigest]] = []
-        at = table.current_snapshot()
-        while at is not None:
-            digests.append(digests_in(at))
-            parent = at.parent_snapshot_id
-            at = table.snapshot_by_id(parent) if parent is not None else None
-        return [each for found in reversed(digests) for each in found]
+        return [
+            SnapshotEntry(
+                str(each.snapshot_id),
+                each.timestamp_ms,
+                each.summary.operation.value if each.summary else "",
+                is_own(each),
+            )
+            for each in lineage(table)
+        ]
 
-    def writer(self, options: WriterOptions | None = None) -> ParquetWriterSpec:
-        return ParquetWriterSpec(
-            self._file_schema, self._fields, self._folder, options or WriterOptions()
-        )
+    def history(self) -> list[SpanDigest]:
+        return [digest for each in lineage(self._load()) for digest in digests_in(each)]
+
+    def writer(
+        self, options: WriterOptions | None = None, *, columns: Sequence[str] | None = None
+    ) -> ParquetWriterSpec:
+        schema = self._file_schema if columns is None else select(self._file_schema, columns)
+        return ParquetWriterSpec(schema, self._fields, self._folder, options or WriterOptions())
 
     def commit(self, commit: LakeCommit) -> LakeSnapshot:
         """As in `LakeTable`. Raises: LakeConflict, LakeBusy, UnknownTable."""
 
         def attempt(table: Table) -> LakeSnapshot:
-            plan = commit_plan.plan_commit(str(self.address), state_at(table), commit)
+            plan = commit_plan.plan_commit(str(self.address), self._state(table), commit)
             if plan.advances:
                 self._append(table, plan, replaces=commit.replaces)
             self._delete_repeated(table, plan.repeated)
@@ -133,11 +147,13 @@ class IcebergTable:
 
     def compact(self, *, file_bytes: int) -> CompactionResult:
         """As in `LakeTable`. Raises: LakeBusy, UnknownTable."""
-        snapshot = self.snapshot()
-        held = self.files(snapshot) if snapshot else []
+        # Another program may have added columns since this table was opened.
+        fresh = IcebergTable(self.address, self._catalog, self._load())
+        snapshot = fresh.snapshot()
+        held = fresh.files(snapshot) if snapshot else []
         return compaction.compact(
             held,
-            self.writer(),
+            fresh.writer(),
             file_bytes=file_bytes,
             replace_files=lambda done: self._retry_commit(
                 lambda table: self._replace_files(table, done)
@@ -153,10 +169,11 @@ class IcebergTable:
 
     def _append(self, table: Table, plan: commit_plan.CommitPlan, *, replaces: bool) -> None:
         """Raises: CommitFailedException if another commit came first."""
-        gone = self._files_of(table, table.current_snapshot()) if replaces else []
+        gone = self._live_files(table, table.current_snapshot()).data if replaces else []
         with CachedTransaction(table) as transaction:
             if table.properties.get(RETRIES) != "0":
                 transaction.set_properties({RETRIES: "0"})
+            transaction.list_unsorted_order()
             transaction.set_properties(own_properties(plan.state))
             update = transaction.update_snapshot(
                 snapshot_properties=summary_of(plan.state, plan.digests)
@@ -172,18 +189,24 @@ class IcebergTable:
 
         Raises: CommitFailedException if another commit came first.
         """
-        held = {file.file_path: file for file in self._files_of(table, table.current_snapshot())}
-        still = [each for each in done if all(file.path in held for file in each.old)]
-        # Another compaction has replaced these files.
+        live = self._live_files(table, table.current_snapshot())
+        held = {file.file_path: file for file in live.data}
+        still = [
+            each
+            for each in done
+            if all(
+                file.path in held and live.deleted_rows.get(file.path, b"") == file.deleted_rows
+                for file in each.old
+            )
+        ]
+        # Another program has replaced these files, or deleted rows of them.
         storage.delete_files(file.path for each in done if each not in still for file in each.new)
         if not still:
             return []
         with CachedTransaction(table) as transaction:
             if table.properties.get(RETRIES) != "0":
                 transaction.set_properties({RETRIES: "0"})
-            with transaction.update_snapshot(
-                snapshot_properties=summary_of(state_at(table), ())
-            ).overwrite() as rewrite:
+            with ReplaceFiles(transaction, table.io, summary_of(self._state(table), ())) as rewrite:
                 for each in still:
                     for file in each.old:
                         rewrite.delete_data_file(held[file.path])
@@ -191,14 +214,30 @@ class IcebergTable:
                         rewrite.append_data_file(self._terms.to_iceberg(file))
         return still
 
-    def _files_of(self, table: Table, snapshot: IcebergSnapshot | None) -> list[IcebergFile]:
-        if snapshot is None:
-            return []
+    def _live_files(self, table: Table, snapshot: IcebergSnapshot | None) -> LiveFiles:
+        return live_files(str(self.address), table, snapshot)
+
+    def _data_files(self, table: Table, snapshot: IcebergSnapshot | None) -> list[DataFile]:
+        """The files of a snapshot, without spans."""
+        live = self._live_files(table, snapshot)
         return [
-            entry.data_file
-            for manifest in snapshot.manifests(table.io)
-            for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=True)
+            self._terms.from_iceberg(file, deleted_rows=live.deleted_rows.get(file.file_path, b""))
+            for file in live.data
         ]
+
+    def _state(self, table: Table, snapshot: IcebergSnapshot | None = None) -> TableState:
+        """The state at a snapshot, by default the newest. If nothing records the archived spans any
+        longer, the rows tell them."""
+        state = state_at(table, snapshot)
+        if state.stream_id and not state.committed:
+            name = str(self.address)
+            files = [
+                each
+                for file in self._data_files(table, snapshot or table.current_snapshot())
+                for each in with_spans(name, file)
+            ]
+            return replace(state, committed=committed_by(files))
+        return state
 
     def _held(self, table: Table, id: str) -> IcebergSnapshot:
         found = table.snapshot_by_id(int(id)) if id.isdigit() else None
@@ -208,13 +247,13 @@ class IcebergTable:
 
     def _as_snapshot(self, table: Table, found: IcebergSnapshot | None) -> LakeSnapshot:
         if found is None:  # an empty commit to an empty table
-            return commit_plan.snapshot_of("0", state_at(table), committed_ms=0, rows=0, bytes=0)
+            return commit_plan.snapshot_of("0", self._state(table), committed_ms=0, rows=0, bytes=0)
         summary = found.summary
         return commit_plan.snapshot_of(
             str(found.snapshot_id),
-            state_at(table, found),
+            self._state(table, found),
             committed_ms=found.timestamp_ms,
-            rows=int(summary.get("total-records", 0)) if summary else 0,
+            rows=live_rows(found),
             bytes=int(summary.get("total-files-size", 0)) if summary else 0,
         )
 
@@ -275,7 +314,10 @@ def create_table(
             address.name,
             iceberg,
             partition_spec=to_spec(fields, iceberg),
-            properties=PROPERTIES | own_properties(TableState(stream, stream_id)),
+            sort_order=to_sort_order(iceberg),
+            properties=PROPERTIES
+            | offset_metrics(iceberg)
+            | own_properties(TableState(stream, stream_id)),
         )
     except TableAlreadyExistsError:
         raise TableExists(str(address)) from None

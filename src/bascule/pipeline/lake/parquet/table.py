@@ -20,6 +20,7 @@ from bascule.errors import (
     UnknownTable,
 )
 from bascule.pipeline.lake import commit_plan, compaction, storage
+from bascule.pipeline.lake.columns import select
 from bascule.pipeline.lake.commit_plan import TableState
 from bascule.pipeline.lake.compaction import RewrittenFiles
 from bascule.pipeline.lake.file_writer import ParquetWriterSpec
@@ -29,6 +30,7 @@ from bascule.pipeline.lake.model import (
     ExpiryResult,
     LakeCommit,
     LakeSnapshot,
+    SnapshotEntry,
     SpanDigest,
     TableAddress,
     WriterOptions,
@@ -104,9 +106,21 @@ class ParquetTable:
 
         return self._retry_after_expiry(read)
 
-    def writer(self, options: WriterOptions | None = None) -> ParquetWriterSpec:
+    def snapshots(self) -> list[SnapshotEntry]:
+        """As in `LakeTable`. Raises: UnknownSnapshot, CorruptData, OSError."""
+        texts = [self._folder.read(n) for n in self._folder.numbers()]
+        return [
+            SnapshotEntry(str(text.n), text.ms, text.commits[-1].kind, True)
+            for text in texts
+            if text.commits
+        ]
+
+    def writer(
+        self, options: WriterOptions | None = None, *, columns: Sequence[str] | None = None
+    ) -> ParquetWriterSpec:
+        schema = self.schema if columns is None else select(self.schema, columns)
         return ParquetWriterSpec(
-            self.schema, self._fields, f"{self._location}/data", options or WriterOptions()
+            schema, self._fields, f"{self._location}/data", options or WriterOptions()
         )
 
     def commit(self, commit: LakeCommit) -> LakeSnapshot:
