@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import os
-import signal
-from collections.abc import Callable, Iterator
+import random
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 from hypothesis import HealthCheck, settings
 
-from support.children import child_pids, kill_trees
-from support.processes import FIRST_PIDS, reap
+from support import children, timeouts
 from support.twins import Twin, TwinMissing, load_twin
 
 TESTS = Path(__file__).parent
@@ -33,11 +32,9 @@ settings.register_profile(
 settings.load_profile("usual")
 
 
-def pytest_configure() -> None:
-    # A shell starts background jobs with SIGINT ignored, and children inherit that: tests that stop
-    # a process by SIGINT would wait for ever.
-    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+def pytest_configure(config: pytest.Config) -> None:
+    for plugin in (children, timeouts):
+        config.pluginmanager.register(plugin)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -53,6 +50,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
     parser.addoption("--rounds", type=int, help="of kill -9 in the tests of torture")
     parser.addoption("--seed", type=int, help="of the dice in the tests of torture")
+    parser.addoption(
+        "--order-seed", type=int, help="run the tests in a random order, the same for the same seed"
+    )
 
 
 @pytest.fixture
@@ -70,34 +70,14 @@ def transcript(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
     return check
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    seed: int | None = config.getoption("--order-seed")
+    if seed is not None:
+        random.Random(seed).shuffle(items)
     for item in items:
         folder = item.path.relative_to(TESTS).parts[0]
         if tier := TIER_BY_FOLDER.get(folder):
             item.add_marker(getattr(pytest.mark, tier))
-
-
-@pytest.fixture(autouse=True)
-def no_process_stays(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Kill what a test of tier 3 left running; fixtures that outlive the test keep theirs."""
-    if request.node.get_closest_marker("tier3") is None:
-        yield
-        return
-    before = child_pids()
-    yield
-    # A server of a fixture that outlives the test may have been started again by the test.
-    new = {pid for pid in child_pids() - before if FIRST_PIDS.get(pid) not in before}
-    left = kill_trees(new)
-    reap(left)
-    assert not left, f"the test left processes running: {left}"
-
-
-@pytest.fixture(scope="session", autouse=True)
-def no_process_stays_at_the_end() -> Iterator[None]:
-    """Kill what fixtures of files and of the session left running, because they failed."""
-    before = child_pids()
-    yield
-    reap(kill_trees(child_pids() - before))
 
 
 @pytest.fixture(scope="session", params=["compiled", "interpreted"])

@@ -6,6 +6,8 @@ Each check takes a file system and an empty directory of it.
 from __future__ import annotations
 
 import errno
+import sys
+import threading
 from collections.abc import Callable
 from typing import Final
 
@@ -99,6 +101,34 @@ def check_write_again_changes_nothing(files: Files, root: str) -> None:
     file.write_again(2_999_999, 100)
     file.sync()
     assert files.read_bytes(f"{root}/a") == b"0123456789" * 300_000
+
+
+def check_a_sync_beside_appends(files: Files, root: str) -> None:
+    """One thread appends while another syncs."""
+    file = files.open(f"{root}/a", create=True)
+    failures: list[BaseException] = []
+    done = threading.Event()
+
+    def sync_on() -> None:
+        try:
+            while not done.is_set():
+                file.sync()
+        except BaseException as error:
+            failures.append(error)
+
+    syncing = threading.Thread(target=sync_on)
+    switch_interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        syncing.start()
+        for _ in range(300):
+            file.append(b"x" * 50_000)
+    finally:
+        done.set()
+        syncing.join()
+        sys.setswitchinterval(switch_interval)
+    assert not failures
+    assert file.size() == 15_000_000
 
 
 def check_removed_file_stays_readable(files: Files, root: str) -> None:

@@ -103,6 +103,28 @@ def test_cached_bytes_come_without_waiting(tmp_path: Path) -> None:
     assert file.read_at_nowait(2, 4) in (b"2345", None)
 
 
+def test_a_loaded_range_is_cached(tmp_path: Path) -> None:
+    file = RealFiles().open(str(tmp_path / "a"), create=True)
+    size = 3 << 20
+    file.append(bytes(size))
+    file.sync()
+    os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    if file.is_cached(1 << 20, 2 << 20):
+        pytest.skip(f"the file system of {tmp_path} keeps its pages")
+    file.load(1 << 20, 2 << 20)
+    assert file.is_cached(1 << 20, 2 << 20)
+    file.load(2 << 20, size + 1)  # what lies beyond the end is left out
+    assert file.is_cached(1 << 20, size)
+
+
+def test_loading_fails_with_the_system_s_error(tmp_path: Path) -> None:
+    file = RealFiles().open(str(tmp_path / "a"), create=True)
+    file.append(b"0123456789")
+    file.close()
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        file.load(0, 10)
+
+
 def test_a_held_directory_names_its_holder(tmp_path: Path) -> None:
     with DirectoryLock(str(tmp_path)):
         with pytest.raises(DataDirectoryInUse) as caught:

@@ -28,7 +28,7 @@ def bascule(
         [str(BIN / "bascule"), *arguments],
         input=input,
         capture_output=True,
-        timeout=60,
+        timeout=120,
         check=False,
         env={**os.environ, "BASCULE_SERVER": node.addresses["http"], "COLUMNS": "120"},
     )
@@ -131,6 +131,47 @@ def test_publish_and_read(node: Node) -> None:
     assert later.stdout == b""
 
 
+def test_overlapping_streams_are_told_and_every_ack_is_shown(node: Node) -> None:
+    def create(name: str, subject: str, *more: str) -> str:
+        made = bascule(node, "stream", "create", name, "--subject", subject, *more)
+        return " ".join(made.stderr.decode().split())
+
+    assert create("lap", "lap.>") == ""
+    told = create("lap1", "lap.1")
+    assert "messages on lap.1 may also be stored by lap (lap.>)" in told
+    assert "publishers get an answer of each of lap1, lap" in told
+    told = create("heard", "lap.2", "--no-acks")
+    assert "may also be stored by lap (lap.>); lap answers publishers" in told
+    made = bascule(node, "stream", "info", "lap", "--json")
+    assert [each["name"] for each in json.loads(made.stdout)["overlaps"]] == ["heard", "lap1"]
+    assert b"acks" in bascule(node, "stream", "info", "heard").stdout
+
+    both = bascule(node, "publish", "lap.1", "x").stdout.decode()
+    assert sorted(line.split()[1] for line in both.splitlines()) == ["lap", "lap1"]
+    lines = bascule(node, "publish", "lap.1", "x", "--json").stdout.splitlines()
+    assert sorted(json.loads(line)["stream"] for line in lines) == ["lap", "lap1"]
+    one = bascule(node, "publish", "lap.1", "x", "--stream", "lap1").stdout.decode()
+    assert [line.split()[1] for line in one.splitlines()] == ["lap1"]
+    assert b"lap partition" in bascule(node, "publish", "lap.2", "x").stdout
+    expected = bascule(node, "publish", "lap.1", "x", "-H", "Nats-Expected-Stream: lap")
+    assert b"lap partition" in expected.stdout
+    assert len(expected.stdout.splitlines()) == 1
+
+    bascule(node, "stream", "pause", "lap1")
+    paused = bascule(node, "publish", "lap.1", "x")
+    assert b"lap partition" in paused.stdout
+    assert b"stream lap1: publish rejected: stream is paused" in paused.stderr
+    refused = bascule(node, "publish", "lap.1", "x", "--stream", "lap1", code=7)
+    assert b"paused" in refused.stderr
+    bascule(node, "stream", "resume", "lap1")
+    many = bascule(node, "publish", "lap.1", "x", "--count", "500")
+    assert b"500 messages acknowledged" in many.stdout
+    assert b"acknowledged by stream lap" in many.stdout
+    altered = bascule(node, "stream", "alter", "lap1", "--no-acks")
+    assert b"lap answers publishers" in b" ".join(altered.stderr.split())
+    assert len(bascule(node, "publish", "lap.1", "x").stdout.splitlines()) == 1
+
+
 def test_nobody_listens(node: Node) -> None:
     refused = bascule(node, "publish", "nobody.listens", "x", code=3)
     assert b"nobody.listens" in refused.stderr
@@ -162,7 +203,7 @@ def test_a_reader_that_has_seen_enough(node: Node) -> None:
     ended = subprocess.run(
         ["bash", "-c", command],
         capture_output=True,
-        timeout=60,
+        timeout=120,
         check=True,
         env={**os.environ, "BASCULE_SERVER": node.addresses["http"]},
     )
@@ -174,7 +215,7 @@ def test_no_node_says_what_to_do(tmp_path: Path) -> None:
     ended = subprocess.run(
         [str(BIN / "bascule"), "stream", "list", "--server", "127.0.0.1:1"],
         capture_output=True,
-        timeout=60,
+        timeout=120,
         check=False,
     )
     assert ended.returncode == 5
@@ -188,7 +229,7 @@ def test_a_second_node_on_the_same_data_is_refused(node: Node) -> None:
             "--client-port", "0", "--http-port", "0", "--nats-port", "0",
         ],
         capture_output=True,
-        timeout=60,
+        timeout=120,
         check=False,
     )  # fmt: skip
     assert ended.returncode == 4

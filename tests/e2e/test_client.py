@@ -17,6 +17,7 @@ import pytest
 
 import bascule
 from bascule.client import Client, Message, Outgoing, SyncClient
+from bascule.client.nats.connection import REFUSED_S_MAX
 from bascule.errors import (
     Broken,
     Closed,
@@ -32,7 +33,7 @@ from bascule.errors import (
 )
 from bascule.record.columns import SCHEMA
 from bascule.wire.nats import NatsRefused
-from support.processes import Node, running_nats, running_node
+from support.processes import NatsServer, Node, running_nats, running_node
 
 Scene = Callable[[Client], Coroutine[Any, Any, None]]
 
@@ -56,7 +57,7 @@ names = (f"stream{n}" for n in itertools.count())
 def stream(sync_client: SyncClient) -> str:
     """A new stream; it takes `<its name>.>`."""
     name = next(names)
-    sync_client.create_stream(name, f"{name}.>")
+    sync_client.create_stream(name, f"{name}.>", record_headers=["reply"])
     return name
 
 
@@ -436,14 +437,53 @@ def test_publishing_survives_a_restart_of_nats(tmp_path: Path) -> None:
         play(node, scene)
 
 
+def test_publishing_survives_a_server_that_refuses_at_first(tmp_path: Path) -> None:
+    """An embedded server that starts refuses everyone until its node is connected."""
+    with (
+        running_nats(tmp_path / "nats") as server,
+        running_node(tmp_path / "node", nats=server.url) as node,
+    ):
+
+        async def scene(client: Client) -> None:
+            await client.create_stream("s", "s")
+            assert (await client.publish("s", b"before")).offset == 0
+            await _restart(server, "--auth", "secret")
+            sent = asyncio.create_task(client.publish("s", b"meanwhile", timeout=30))
+            await asyncio.sleep(REFUSED_S_MAX / 4)
+            await _restart(server)
+            assert (await sent).offset == 1
+
+        play(node, scene)
+
+
+def test_credentials_that_no_longer_count_end_a_client(tmp_path: Path) -> None:
+    with (
+        running_nats(tmp_path / "nats") as server,
+        running_node(tmp_path / "node", nats=server.url) as node,
+    ):
+
+        async def scene(client: Client) -> None:
+            await client.create_stream("s", "s")
+            await client.publish("s", b"before")
+            await _restart(server, "--auth", "secret")
+            with pytest.raises(NatsRefused, match="Authorization Violation"):
+                await client.publish("s", b"meanwhile", timeout=30)
+
+        play(node, scene)
+
+
+async def _restart(server: NatsServer, *options: str) -> None:
+    await asyncio.to_thread(server.stop)
+    server.options = options
+    await asyncio.to_thread(server.start)
+
+
 def test_publishing_survives_a_killed_node(tmp_path: Path) -> None:
     """NATS stays: it answers for the node that is gone that nobody is there."""
     with running_nats(tmp_path / "nats") as server:
-        node = Node(tmp_path / "node", server.url)
+        node = Node(tmp_path / "node", server.url, keep_ports=True)
         node.directory.mkdir()
         node.start()
-        ports = [node.addresses[d].rsplit(":", 1)[1] for d in ("client", "http")]
-        node.options = ["--client-port", ports[0], "--http-port", ports[1]]
 
         async def scene(client: Client) -> None:
             await client.create_stream("s", "s.>")
@@ -474,12 +514,10 @@ def test_publishing_survives_a_killed_node(tmp_path: Path) -> None:
 
 def test_reading_survives_a_restart_of_the_node(tmp_path: Path) -> None:
     with running_nats(tmp_path / "nats") as server:
-        node = Node(tmp_path / "node", server.url)
+        node = Node(tmp_path / "node", server.url, keep_ports=True)
         node.directory.mkdir()
         node.start()
         try:
-            ports = [node.addresses[d].rsplit(":", 1)[1] for d in ("client", "http")]
-            node.options = ["--client-port", ports[0], "--http-port", ports[1]]
             with bascule.connect_sync(node.addresses["http"]) as client:
                 client.create_stream("s", "s.>")
                 filled(client, "s", 1_000)

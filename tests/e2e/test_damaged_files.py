@@ -76,7 +76,7 @@ def test_files_of_the_node_refuse_its_start(written: Path, tmp_path: Path, name:
         node.start()
     text = re.sub(r"\s+", " ", str(refused.value))
     assert f"{name} is corrupt at byte" in text
-    assert "put back a copy" in text
+    assert "restore the file from a copy" in text
     assert "Traceback" not in text
 
 
@@ -91,7 +91,7 @@ def test_a_segment_is_served_as_written_or_named(written: Path, tmp_path: Path, 
     node.wait_failed("flights")
     failure = node.partition("flights")["failure"]
     assert re.search(rf"{SEGMENT} is corrupt at byte \d+", failure)
-    assert "put back a copy of the file" in failure
+    assert "restore the file from a copy" in failure
     assert node.stop() == 0
     assert "Traceback" not in node.log.read_text()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 import time
@@ -13,10 +14,10 @@ from pathlib import Path
 import pytest
 
 from bascule.record.batch import RecordBatch, scan_batches
-from support.processes import Node, RawNats
+from support.processes import WAIT_SECONDS_MAX, Node, RawNats
 from support.raw_client import RawClient, read_all
 
-SIZE = "12m"
+SIZE = "24m"
 BODY = b"%06d " + b"x" * 10_000
 
 
@@ -88,11 +89,16 @@ def publish(nats: RawNats, numbers: range) -> list[dict[str, object]]:
     return [answers[n] for n in numbers]
 
 
-def values(node: Node, end: int) -> list[bytes | None]:
+def values(node: Node, end: int, *, start: int = 0) -> list[bytes | None]:
     host, port = node.addresses["client"].rsplit(":", 1)
     with RawClient(host, int(port)) as client:
-        data = memoryview(read_all(client, end, name="s"))
-    return [r.value for b in scan_batches(data) for r in RecordBatch(data[b.start : b.end])]
+        data = memoryview(read_all(client, end, name="s", start=start))
+    return [
+        r.value
+        for b in scan_batches(data)
+        for r in RecordBatch(data[b.start : b.end])
+        if r.offset >= start
+    ]
 
 
 def test_a_full_disk_refuses_and_then_takes_again(node: SmallDisk) -> None:
@@ -122,7 +128,7 @@ def test_a_full_disk_refuses_and_then_takes_again(node: SmallDisk) -> None:
         assert [a.get("offset") for a in again] == list(range(len(kept), len(kept) + 50))
         kept += [BODY % n for n in range(start, start + 50)]
         assert values(node, len(kept)) == kept
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + WAIT_SECONDS_MAX
     while not node.call("GET", "/v1/node")["ready"]:
         assert time.monotonic() < deadline
         time.sleep(0.05)
@@ -131,25 +137,75 @@ def test_a_full_disk_refuses_and_then_takes_again(node: SmallDisk) -> None:
     assert "Traceback" not in text
 
 
-def refusal(node: Node, method: str, path: str, body: object = None) -> str:
-    """What the node answers to a request that it must refuse."""
+def refusal(node: Node, method: str, path: str, body: object = None) -> tuple[int, str]:
+    """Status and message with which the node refuses a request."""
     with pytest.raises(urllib.error.HTTPError) as caught:
         node.call(method, path, body)
-    assert caught.value.code == 500
     (body_text,) = caught.value.__notes__
-    return str(json.loads(body_text)["error"]["message"])
+    return caught.value.code, str(json.loads(body_text)["error"]["message"])
+
+
+def connect(node: Node) -> RawNats:
+    nats = RawNats(int(node.addresses["nats"].rsplit(":", 1)[1]))
+    nats.send(b"SUB in.* 1\r\n")
+    return nats
+
+
+def wait_reserve(node: SmallDisk) -> None:
+    """Until the reserve has its blocks again, and appends go on."""
+    deadline = time.monotonic() + 60
+    while "disk reserve is held again" not in node.log.read_text():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def test_what_makes_room_works_on_a_full_disk(node: SmallDisk) -> None:
+    for name in ("s", "t", "u"):
+        node.create(name, name, segment_bytes_max=1 << 20)
+    nats = connect(node)
+    publish(nats, range(300))
+    ballast = node.fill()
+    code, message = refusal(node, "POST", "/v1/streams", {"name": "v", "subject": "v"})
+    assert code == 507
+    assert re.search(r"no space left on the disk of .*: \d+ bytes are free; purge or", message)
+    disk = next(p for p in node.call("GET", "/readyz")["parts"] if p["part"] == "disk")
+    assert disk["state"] == "degraded"
+    assert re.search(r"\d+ of \d+ bytes are free", disk["reason"])
+
+    assert node.call("POST", "/v1/streams/t/pause", {})["paused"]
+    (error,) = [answer["error"] for answer in publish(nats, range(300, 301))]
+    assert isinstance(error, dict)
+    assert error["err_code"] == 10077
+    assert error["description"] == "message was not stored: the disk is full"
+    assert node.call("PATCH", "/v1/streams/s", {"retention_messages_max": 50_000})
+    purged = node.call("POST", "/v1/streams/s/purge", {"to_offset": 100})
+    assert purged["partitions"][0]["start_offset"] == 100
+    node.call("DELETE", "/v1/streams/u")
+    assert not (node.data / "streams" / "u").exists()
+    assert values(node, 300, start=100) == [BODY % n for n in range(100, 300)]
+
+    ballast.unlink()
+    wait_reserve(node)
+    assert publish(nats, range(301, 302))[0]["offset"] == 300
+    text = node.log.read_text()
+    assert "the reserve is given back" in text
+    assert "disk reserve is held again" in text
+    assert "Traceback" not in text
 
 
 def test_a_deletion_that_cannot_be_stored_changes_nothing(node: SmallDisk) -> None:
-    """The image is written first, so a full disk leaves stream and image as they were."""
+    """Without a reserve. The image is written first, so stream and image stay as they were."""
+    node.stop()
+    node.options = ("--config", str(node.directory / "no-reserve.toml"))
+    (node.directory / "no-reserve.toml").write_text("[limits]\ndisk_reserve_bytes = 0\n")
+    node.start()
     node.create("s", "s")
-    nats = RawNats(int(node.addresses["nats"].rsplit(":", 1)[1]))
-    nats.send(b"SUB in.* 1\r\n")
+    nats = connect(node)
     publish(nats, range(20))
     ballast = node.fill()
-    first = refusal(node, "DELETE", "/v1/streams/s")
-    assert "OSError" in first
-    assert refusal(node, "DELETE", "/v1/streams/s") == first
+    code, first = refusal(node, "DELETE", "/v1/streams/s")
+    assert code == 507
+    assert refusal(node, "DELETE", "/v1/streams/s") == (507, first)
     assert node.partition("s")["failure"] is None
     assert values(node, 20) == [BODY % n for n in range(20)]
     ballast.unlink()

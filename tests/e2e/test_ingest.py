@@ -19,7 +19,8 @@ import nats.js.errors
 import pytest
 
 from bascule.record.batch import Record, RecordBatch, scan_batches
-from support.processes import BIN, Node, RawNats, running_nats, running_node
+from support.ports import reserve_ports
+from support.processes import BIN, WAIT_SECONDS_MAX, Node, RawNats, running_nats, running_node
 
 
 @pytest.fixture(scope="module")
@@ -68,9 +69,7 @@ def test_js_publish_of_an_unmodified_client(node: Node) -> None:
     found = records(node, "js", 20)
     assert [r.value for r in found] == [b"payload %d" % n for n in range(20)]
     assert found[3].key == b"k"
-    assert found[3].headers[0] == ("subject", b"js.3")
-    assert found[3].headers[1][0] == "reply"
-    assert ("Other", b"x y") in found[3].headers
+    assert found[3].headers == (("subject", b"js.3"), ("Other", b"x y"))
     timestamps = [r.timestamp for r in found]
     assert timestamps == sorted(timestamps)
 
@@ -95,7 +94,7 @@ def test_streams_of_one_group_share_the_subject(node: Node) -> None:
     publisher = raw(node)
     publisher.send(b"".join(b"PUB grouped 4\r\n%04d\r\n" % n for n in range(400)))
     publisher.flush()
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + WAIT_SECONDS_MAX
     while sum(node.partition(g)["high_watermark"] for g in ("g1", "g2")) < 400:
         assert time.monotonic() < deadline
         time.sleep(0.02)
@@ -153,7 +152,7 @@ def test_a_liftbridge_envelope_is_unpacked_and_acked_in_its_own_way(node: Node) 
     assert b"lift" in ack
     (record,) = records(node, "lift", 1)
     assert (record.key, record.value) == (b"key", b"value")
-    assert record.headers == (("subject", b"lift"), ("h1", b"v1"))
+    assert record.headers == (("h1", b"v1"),)
 
 
 def test_a_deleted_stream_takes_nothing_and_its_name_is_free(node: Node) -> None:
@@ -220,7 +219,7 @@ def test_tls(tmp_path: Path) -> None:
         untrusting.directory.mkdir()
         untrusting.spawn(tmp_path / "other" / "ready.json")
         assert untrusting.process is not None
-        assert untrusting.process.wait(20) == 5
+        assert untrusting.process.wait(WAIT_SECONDS_MAX) == 5
         assert "certificate verify failed" in untrusting.log.read_text()
 
 
@@ -299,12 +298,11 @@ def test_a_server_that_says_nonsense_costs_a_connection_and_nothing_else(tmp_pat
 
 
 def test_no_server_is_an_error_that_says_where(tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
+    (port,) = reserve_ports(1)
     node = Node(tmp_path, nats=f"nats://127.0.0.1:{port}")
     node.spawn(tmp_path / "ready.json")
     assert node.process is not None
-    assert node.process.wait(20) == 5
+    assert node.process.wait(WAIT_SECONDS_MAX) == 5
     text = node.log.read_text()
     assert f"127.0.0.1:{port}" in text
     assert "Traceback" not in text
@@ -320,7 +318,7 @@ def test_the_embedded_server_s_port_in_use_is_an_error_that_says_so(tmp_path: Pa
             ],
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=120,
             check=False,
         )  # fmt: skip
     assert run.returncode == 2

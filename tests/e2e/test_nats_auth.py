@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import ssl
@@ -18,7 +19,7 @@ import pytest
 import bascule
 from bascule.client import Ack, Message
 from support.nats_servers import Authority, Identity, Operator, configured_nats, eventually, metric
-from support.processes import BIN, NatsServer, Node, running_node
+from support.processes import BIN, WAIT_SECONDS_MAX, NatsServer, Node, running_node
 
 
 @dataclass
@@ -185,7 +186,7 @@ def ended(tmp_path: Path, url: str, keys: Mapping[str, str], code: int) -> str:
     node = Node(tmp_path, nats=url, environment=environment(keys))
     node.spawn(tmp_path / "ready.json")
     assert node.process is not None
-    assert node.process.wait(30) == code, node.log.read_text()
+    assert node.process.wait(WAIT_SECONDS_MAX) == code, node.log.read_text()
     text = node.log.read_text()
     assert "Traceback" not in text
     return " ".join(text.split())
@@ -270,18 +271,22 @@ def test_a_jwt_that_expires_and_is_replaced(tmp_path: Path) -> None:
     """The node loses its connection when its JWT expires, says so, and reads the new file."""
     operator = Operator()
     creds = tmp_path / "user.creds"
-    # Long enough for a node to start on a busy machine.
-    creds.write_text(operator.credentials(exp=int(time.time()) + 5))
-    with (
-        configured_nats(tmp_path / "nats", operator.server_config()) as server,
-        running_node(
-            tmp_path, nats=server.url, environment=environment({"creds": str(creds)})
-        ) as node,
-    ):
+    variables = environment({"creds": str(creds)})
+    with contextlib.ExitStack() as stack:
+        nats = configured_nats(tmp_path / "nats", operator.server_config())
+        server = stack.enter_context(nats)
+        # The JWT must outlast a start of the node, however slow the machine is.
+        creds.write_text(operator.credentials())
+        began = time.monotonic()
+        with running_node(tmp_path, nats=server.url, environment=variables):
+            lifetime = 5 + 4 * int(time.monotonic() - began)
+        creds.write_text(operator.credentials(exp=int(time.time()) + lifetime))
+        node = stack.enter_context(running_node(tmp_path, nats=server.url, environment=variables))
         node.create("s", "s.>")
         eventually(
             lambda: "expired" in node.log.read_text() and "put a new one there" in
-            " ".join(node.log.read_text().split()), "no word of the expired JWT"
+            " ".join(node.log.read_text().split()),
+            "no word of the expired JWT", lifetime + WAIT_SECONDS_MAX,
         )  # fmt: skip
         # The server says so first and closes the connection then.
         eventually(lambda: not node.call("GET", "/v1/node")["ready"], "still ready")
@@ -314,12 +319,12 @@ def test_the_command_line_is_let_in_as_the_node_is(tmp_path: Path, secrets: Secr
         for offset, (more, variables) in enumerate([([], environment(keys)), (flags, {})]):
             run = subprocess.run(
                 [*command, *more], env={**told, **variables}, capture_output=True, text=True,
-                timeout=60, check=False,
+                timeout=120, check=False,
             )  # fmt: skip
             assert run.returncode == 0, run.stderr
             assert json.loads(run.stdout)["offset"] == offset
         run = subprocess.run(
-            command, env=told, capture_output=True, text=True, timeout=60, check=False
+            command, env=told, capture_output=True, text=True, timeout=120, check=False
         )
         assert run.returncode == 5
         assert "Traceback" not in run.stderr

@@ -14,7 +14,7 @@ import pytest
 import bascule
 from bascule.errors import LimitExceeded
 from support.nats_servers import Operator, configured_nats, eventually, metric, reload
-from support.processes import NatsServer, Node, RawNats, running_node
+from support.processes import WAIT_SECONDS_MAX, NatsServer, Node, RawNats, running_node
 
 
 def restart(server: NatsServer, config: str) -> None:
@@ -165,7 +165,7 @@ def test_no_connection_left_for_the_node(tmp_path: Path) -> None:
         taken = StubbornNats(server)
         other.spawn(tmp_path / "other" / "ready.json")
         assert other.process is not None
-        assert other.process.wait(30) == 5
+        assert other.process.wait(WAIT_SECONDS_MAX) == 5
         assert "maximum connections exceeded" in other.log.read_text()
         taken.close()
 

@@ -172,6 +172,32 @@ def test_members_of_a_group_are_told_that_there_are_none(node: Node, stream: str
     consumer.close()
 
 
+def test_members_by_the_newer_protocol_are_told_too_and_may_assign(
+    node: Node, client: SyncClient, stream: str
+) -> None:
+    options = {
+        "bootstrap.servers": node.addresses["client"],
+        "group.id": "newer",
+        "group.protocol": "consumer",
+        "enable.auto.commit": False,
+    }
+    consumer = confluent_kafka.Consumer(options)
+    consumer.subscribe([stream])
+    while (message := consumer.poll(10)) is None:
+        pass
+    assert message.error().code() == confluent_kafka.KafkaError._FATAL
+    assert "ConsumerGroupHeartbeat" in message.error().str()
+    consumer.close()
+    assert "api=ConsumerGroupHeartbeat" in node.log.read_text()
+    consumer = confluent_kafka.Consumer(options)
+    consumer.assign([confluent_kafka.TopicPartition(stream, 0, 0)])
+    while (message := consumer.poll(10)) is None:
+        pass
+    consumer.commit(message, asynchronous=False)
+    consumer.close()
+    assert committed(client, "newer", stream) == {0: 1}
+
+
 def test_the_stream_is_there_and_marked_as_the_node_s_own(
     node: Node, client: SyncClient, stream: str, cli: Run
 ) -> None:
@@ -188,7 +214,7 @@ def test_the_stream_is_there_and_marked_as_the_node_s_own(
     with pytest.raises(InternalStream):
         client.delete_stream("_offsets")
     with pytest.raises(InvalidName):
-        client.create_stream("_offsets2", "whatever")
+        client.create_stream("_bascule2", "whatever")
 
 
 # The Python client
@@ -406,37 +432,36 @@ def read_whole(output: Path) -> list[int]:
 
 
 def test_a_consumer_lives_through_the_death_of_its_node(tmp_path: Path) -> None:
-    with running_nats(tmp_path / "nats") as server:
-        with running_node(tmp_path / "node", nats=server.url) as first:
-            first.create("flights", "flights.>")
-            port = first.addresses["client"].rpartition(":")[2]
-        options = ("--client-port", port)
-        with running_node(tmp_path / "node", nats=server.url, options=options) as node:
-            with bascule.connect_sync(node.addresses["http"]) as client:
-                client.publish_many(("flights.a", b"%d" % n) for n in range(1_000))
+    with (
+        running_nats(tmp_path / "nats") as server,
+        running_node(tmp_path / "node", nats=server.url, keep_ports=True) as node,
+    ):
+        node.create("flights", "flights.>")
+        with bascule.connect_sync(node.addresses["http"]) as client:
+            client.publish_many(("flights.a", b"%d" % n) for n in range(1_000))
 
-            async def scene() -> None:
-                seen = []
-                async with (
-                    bascule.connect(node.addresses["http"]) as own,
-                    own.consume("flights", "steady", commit_interval=0.05) as messages,
-                ):
-                    async for message in messages:
-                        seen.append(message.offset)
-                        if len(seen) == 400:
-                            await messages.commit()
-                            await asyncio.to_thread(node.stop, signal.SIGKILL)
-                            await asyncio.to_thread(node.start)
-                        if len(seen) == 1_000:
-                            break
-                assert seen == list(range(1_000))
-                assert messages.committed == {0: 1_000}
+        async def scene() -> None:
+            seen = []
+            async with (
+                bascule.connect(node.addresses["http"]) as own,
+                own.consume("flights", "steady", commit_interval=0.05) as messages,
+            ):
+                async for message in messages:
+                    seen.append(message.offset)
+                    if len(seen) == 400:
+                        await messages.commit()
+                        await asyncio.to_thread(node.stop, signal.SIGKILL)
+                        await asyncio.to_thread(node.start)
+                    if len(seen) == 1_000:
+                        break
+            assert seen == list(range(1_000))
+            assert messages.committed == {0: 1_000}
 
-            asyncio.run(asyncio.wait_for(scene(), 60))
-            with bascule.connect_sync(node.addresses["http"]) as client:
-                assert committed(client, "steady", "flights") == {0: 1_000}
-                # A failure in the block is not hidden by that of the commit after it.
-                with pytest.raises(ZeroDivisionError), client.consume("flights", "two") as messages:
-                    assert [next(messages).offset for _ in range(3)] == [0, 1, 2]
-                    node.stop(signal.SIGKILL)
-                    raise ZeroDivisionError
+        asyncio.run(asyncio.wait_for(scene(), 60))
+        with bascule.connect_sync(node.addresses["http"]) as client:
+            assert committed(client, "steady", "flights") == {0: 1_000}
+            # A failure in the block is not hidden by that of the commit after it.
+            with pytest.raises(ZeroDivisionError), client.consume("flights", "two") as messages:
+                assert [next(messages).offset for _ in range(3)] == [0, 1, 2]
+                node.stop(signal.SIGKILL)
+                raise ZeroDivisionError

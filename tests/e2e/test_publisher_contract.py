@@ -148,6 +148,11 @@ def test_expectations_hold_or_the_message_is_refused(node: Node) -> None:
         ("Nats-Expected-Last-Subject-Sequence", "1", 20004),
         ("Nats-Rollup", "sub", 20004),
         ("Nats-TTL", "1m", 20004),
+        ("Nats-Batch-Id", "b", 20004),
+        ("Nats-Schedule", "@every 1m", 20004),
+        ("Nats-Incr", "+1", 20004),
+        ("Nats-Required-Api-Level", "0", 20004),
+        ("Nats-Something-New", "1", 20004),
         ("Bascule-Ack", "maybe", 20005),
     ],
 )
@@ -156,12 +161,25 @@ def test_what_is_not_supported_is_refused(node: Node, header: str, value: str, c
     before = node.partition("strict")["end_offset"]
 
     async def talk(js: JetStreamContext) -> None:
-        assert (
-            await refusal(js.publish("strict.a", b"", headers={header: value}))
-        ).err_code == code
+        refused = await refusal(js.publish("strict.a", b"", headers={header: value}))
+        assert refused.err_code == code
+        assert header in str(refused.description)
 
     publishing(node, talk)
     assert node.partition("strict")["end_offset"] == before
+
+
+def test_headers_that_request_nothing_are_stored(node: Node) -> None:
+    """As of a message that JetStream republished, and of a traced request to a service."""
+    node.create("informed", "informed.>")
+    headers = {"Nats-Stream": "orders", "Nats-Subject": "orders.a", "Nats-Sequence": "7",
+               "Nats-Time-Stamp": "2026-01-31T12:00:00Z", "Nats-Last-Sequence": "6",
+               "Nats-Trace-Dest": "traces", "Nats-Service-Error": "no"}  # fmt: skip
+
+    async def talk(js: JetStreamContext) -> None:
+        assert (await js.publish("informed.a", b"v", headers=headers)).seq == 1
+
+    publishing(node, talk)
 
 
 def test_no_ack_for_who_wants_none(node: Node) -> None:

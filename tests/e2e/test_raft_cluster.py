@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from bascule.host.real import RealRandom
-from support.raft_processes import KvCluster, KvNode, Line, free_ports, running_cluster, until
+from support.ports import reserve_ports
+from support.raft_processes import KvCluster, KvNode, Line, running_cluster, until
 
 WRITERS = 4
 ROUNDS = 6
@@ -199,7 +200,7 @@ def test_nodes_join_are_promoted_lead_and_leave(tmp_path: Path) -> None:
     with running_cluster(tmp_path, "--commit-count", "50") as cluster:
         for number in range(120):
             assert cluster.ask(f"put key-{number % 7} {number}") == "ok"
-        peer_port, client_port = free_ports(2)
+        peer_port, client_port = reserve_ports(2)
         peers = {**cluster.nodes[1].peers, 4: peer_port}
         joiner = KvNode(4, peers, client_port, tmp_path, ("--commit-count", "50", "--join"))
         joiner.start()

@@ -1,4 +1,4 @@
-"""The SQLite store under kill -9 and under a kernel that fails: what was flushed is there."""
+"""The SQLite store under kill -9 and failing system calls: flushed data survives."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The peer listener against strangers, liars and full queues, over real sockets."""
+"""The peer listener with unknown peers, wrong messages and full queues, over real sockets."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from bascule.raft_driver.peer_link import Address
 from bascule.raft_driver.transport import UNAUTHENTICATED_MAX, PeerTransport
 from support.nats_servers import Authority
 
-SECONDS_MAX = 20
+SECONDS_MAX = 120
 
 
 def bundle(source: int, target: int, incarnation: int, *, payload: bytes = b"x") -> Bundle:

@@ -12,6 +12,7 @@ from bascule.client.batch_reader import BatchReader, messages_of
 from bascule.client.fetcher import FetchOptions
 from bascule.errors import Broken, CorruptData, OffsetOutOfRange, PartitionFailed
 from bascule.host.real import RealFiles
+from bascule.kafka.handlers import SUPPORTED_VERSIONS
 from bascule.model import Compression
 from bascule.record.batch import Record
 from bascule.record.builder import build_batch
@@ -20,6 +21,7 @@ from bascule.record.header import CONTROL, seal
 from bascule.replica.partition import Partition
 from bascule.replica.partitions import Partitions
 from bascule.storage.partition_log import LogConfig
+from bascule.wire.messages.describe_configs import DescribeConfigsRequest
 from support.keyed_logs import close_segment, compact
 from support.served_stream import (
     TIMESTAMP,
@@ -81,6 +83,18 @@ def test_any_fetch_size_gives_the_same(
             assert [m.offset for m in found] == list(range(start, end))
             assert [m.value for m in found] == [r.value for r in records[start:end]]
             assert [m.key for m in found] == [r.key for r in records[start:end]]
+
+
+def test_a_server_that_does_not_tell_the_subject_stores_it(
+    partition: Partition, partitions: Partitions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a node of release 0.1.0."""
+    monkeypatch.delitem(SUPPORTED_VERSIONS, DescribeConfigsRequest.API_KEY)
+    records = [*make_records(0, 5), Record(5, TIMESTAMP, None, b"x")]
+    append(partition, records)
+    with running_listener(partitions) as listener, read(listener) as reader:
+        found = [m.subject for batch in reader for m in messages_of(batch)]
+    assert found == [*(f"flights.{n}" for n in range(5)), None]
 
 
 def test_a_batch_with_a_wrong_crc_is_refused_and_named(

@@ -82,6 +82,13 @@ def test_a_data_directory_of_the_release_before_opens(how: str, tmp_path: Path) 
                     # Compaction goes on: what a reader of the latest values sees is the same.
                     for partition in (*stream["partitions"], *found[name]["partitions"]):
                         del partition["digest"], partition["start"]
+                # A setting that the release did not have gets its default.
+                assert found[name]["config"].pop("acks") is True
+                assert found[name]["config"].pop("shared") is False
+                assert found[name]["config"].pop("replicas") == 1
+                assert found[name]["config"].pop("min_isr") == 0
+                # Its streams keep the headers that their consumers may read.
+                assert found[name]["config"].pop("record_headers") == ["subject", "reply"]
                 assert found[name] == stream, name
             ready = node.call("GET", "/readyz")
             assert ready["status"] == "ok", ready

@@ -1,4 +1,4 @@
-"""Hostile variants of valid bytes: flipped, cut, grown, spliced, with numbers that mean trouble."""
+"""Hostile variants of valid bytes: flipped, cut, extended, spliced, or with boundary values."""
 
 from __future__ import annotations
 

@@ -253,7 +253,14 @@ def run_ingest(data: bytes) -> None:
             sequencer.routes.set_route(1, (0,))
             for number in (1, 2, 3):
                 sequencer.routes.set_slot(
-                    number, PartitionSlot(NamedReplica(number), 1_000, key_from_subject=number == 3)
+                    number,
+                    PartitionSlot(
+                        NamedReplica(number),
+                        1_000,
+                        key_from_subject=number == 3,
+                        implied_subject=b"" if number == 1 else b"b.%d" % (number - 1),
+                        keeps_reply=number == 2,
+                    ),
                 )
             sequencer.routes.set_route(2, (1, 2), by=BY_KEY)
             sequencer.routes.set_route(3, (2, 3), by=BY_SUBJECT)

@@ -1,4 +1,4 @@
-"""What another node may send to the hub of this one."""
+"""Bundles that another node may send to this one."""
 
 from __future__ import annotations
 
@@ -49,9 +49,8 @@ BUNDLES = (
 
 
 def run_codec(data: bytes) -> None:
-    """A body is a bundle that is encoded to what decodes to it again, or a protocol error.
-
-    The checksum is made right first, or mutation would never come past it.
+    """A body decodes to a bundle that is encoded and decoded again without change, or gives a
+    protocol error. The checksum is corrected first; otherwise no mutation would pass it.
     """
     body = bytearray(data)
     if len(body) > codec.HEAD_BYTES:

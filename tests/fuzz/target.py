@@ -1,4 +1,5 @@
-"""What can be fuzzed: a border of the program, valid inputs for it, and what must hold for any."""
+"""A fuzz target: a function for input from outside, valid inputs, and the properties that hold for
+any input."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ CORPUS = Path(__file__).resolve().parent.parent / "corpus"
 
 @dataclass(frozen=True)
 class Target:
-    """A border: `run` takes any bytes and raises where the program does what it must not."""
+    """A target: `run` takes any bytes and raises if the program violates a property."""
 
     name: str
     seeds: Callable[[], list[bytes]]
@@ -24,7 +25,7 @@ class Target:
 
     @property
     def corpus(self) -> Path:
-        """Where inputs are kept that once broke something."""
+        """The folder of inputs that once found a bug."""
         return CORPUS / self.name
 
 
@@ -34,7 +35,7 @@ def twins(package: str) -> tuple[ModuleType, ModuleType]:
 
 
 def agree(name: str, results: list[object]) -> None:
-    """All twins did the same."""
+    """Check that all twins gave the same result."""
     for other in results[1:]:
         if other != results[0]:
             pairs = zip(other, results[0], strict=True) if isinstance(other, tuple) else ()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fuzz import (
+    announce_targets,
     kafka_targets,
     nats_targets,
     raft_targets,
@@ -16,6 +17,7 @@ from fuzz.target import Target
 TARGETS: dict[str, Target] = {
     target.name: target
     for module in (
+        announce_targets,
         nats_targets,
         kafka_targets,
         raft_targets,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+import threading
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any, NamedTuple
 
 import confluent_kafka
 import pytest
+from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from bascule.replica.partition import Partition
 from bascule.replica.partitions import Partitions
@@ -110,6 +112,60 @@ def test_offsets_by_time_and_ends(scene: Scene) -> None:
     assert other.beginning_offsets([flights]) == {flights: 0}
     assert other.offsets_for_times({flights: TIMESTAMP + 1})[flights].offset == BATCH_RECORDS
     other.close()
+
+
+def test_all_topics_for_the_admin_client_of_librdkafka(scene: Scene) -> None:
+    """Its request has three bytes more than it describes."""
+    before = scene.listener.statistics()
+    admin = AdminClient({"bootstrap.servers": scene.listener.address})
+    topics = admin.list_topics(timeout=10).topics
+    assert {name: len(topic.partitions) for name, topic in topics.items()} == {
+        "flights": 1,
+        OFFSETS_STREAM: 1,
+    }
+    after = scene.listener.statistics()
+    assert after.trailing_bytes > before.trailing_bytes
+    assert after.protocol_errors == before.protocol_errors
+
+
+def test_listed_offsets_have_their_leader_epoch(scene: Scene) -> None:
+    admin = AdminClient({"bootstrap.servers": scene.listener.address})
+    partition = confluent_kafka.TopicPartition("flights", 0)
+    epoch = scene.flights.leader_epoch
+    for spec, offset in (
+        (OffsetSpec.earliest(), 0),
+        (OffsetSpec.latest(), RECORD_COUNT),
+        (OffsetSpec.max_timestamp(), RECORD_COUNT - BATCH_RECORDS),
+        (OffsetSpec.for_timestamp(TIMESTAMP + 3_500), 4 * BATCH_RECORDS),
+    ):
+        (found,) = admin.list_offsets({partition: spec}).values()
+        result = found.result(20)
+        assert (result.offset, result.leader_epoch) == (offset, epoch)
+
+
+def test_a_producer_without_acks_is_cut_off_and_the_log_says_why(
+    scene: Scene, caplog: pytest.LogCaptureFixture
+) -> None:
+    failed = threading.Event()
+    producer = confluent_kafka.Producer(
+        {
+            "bootstrap.servers": scene.listener.address,
+            "client.id": "careless",
+            "acks": 0,
+            "error_cb": lambda error: failed.set(),
+        }
+    )
+    while not failed.is_set():
+        producer.produce("flights", b"x")
+        producer.flush(1)
+        producer.poll(0.1)
+    (line,) = [
+        record
+        for record in caplog.records
+        if record.getMessage() == "request refused" and record.client == "careless"  # type: ignore[attr-defined]
+    ]
+    assert "acks is 0" in line.reason  # type: ignore[attr-defined]
+    assert scene.flights.high_watermark.offset == RECORD_COUNT
 
 
 def test_a_producer_is_told_where_to_publish(scene: Scene) -> None:

@@ -6,17 +6,22 @@ import socket
 import struct
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
+from random import Random
 from typing import NamedTuple
 
 import pytest
 
 from bascule.kafka import ListenerLimits
+from bascule.kafka.handlers import SUPPORTED_VERSIONS
 from bascule.replica.partition import Partition
 from bascule.replica.partitions import Partitions
 from bascule.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from bascule.wire.messages.metadata import MetadataRequest
 from bascule.wire.messages.produce import ProducePartition, ProduceRequest, ProduceTopic
+from fuzz.kafka_targets import request_frames
+from fuzz.mutation import mutate
 from support.raw_client import RawClient, ServerClosed, fetch, read_all
 from support.served_stream import (
     ListenerThread,
@@ -112,6 +117,24 @@ def test_garbage_costs_only_its_sender(scene: Scene, data: bytes) -> None:
     statistics = scene.listener.statistics()
     assert statistics.protocol_errors + statistics.connections_expired == 1
     assert statistics.handler_errors == 0
+
+
+def test_mutated_requests_of_every_api_cost_only_their_sender(scene: Scene) -> None:
+    """Any of them may be answered, or close the connection that it came on."""
+    seeds = request_frames()
+    assert {struct.unpack_from(">h", seed, 4)[0] for seed in seeds} == set(SUPPORTED_VERSIONS)
+    random = Random(20261122)
+    with Bystander(scene):
+        for number in range(10 * len(SUPPORTED_VERSIONS)):
+            body = mutate(seeds[random.randrange(len(seeds))][4:], random, seeds)
+            with scene.client() as stranger:
+                stranger.socket.settimeout(0.05)
+                with suppress(TimeoutError, ConnectionError):
+                    # Two frames: what comes behind a hostile request is hostile, too.
+                    stranger.socket.sendall(2 * (struct.pack(">i", len(body)) + body))
+                    while stranger.socket.recv(1 << 16):
+                        pass
+            assert scene.listener.statistics().handler_errors == 0, f"request {number}: {body!r}"
 
 
 def test_a_request_that_trickles_in_must_end(scene: Scene) -> None:

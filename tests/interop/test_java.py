@@ -131,3 +131,26 @@ def test_the_java_client_reads_commits_and_resumes(
     assert (held.offset(), held.metadata()) == (123, "half")
     assert poll(jvm, again, 1)[0].offset() == 123
     again.close()
+
+
+@pytest.mark.skipif(client_jar() is None, reason="no kafka-clients jar; see the module")
+def test_the_java_client_finds_offsets_and_returns_from_beyond_the_end(
+    jvm: Any, node: Node
+) -> None:
+    consumer, partition = java_consumer(jvm, node, "seeker", "none")
+    these = jvm.java.util.List.of(partition)
+    assert consumer.beginningOffsets(these).get(partition) == 0
+    assert consumer.endOffsets(these).get(partition) == MESSAGES
+    consumer.seek(partition, MESSAGES + 1_000)
+    assert poll(jvm, consumer, 1)[0].offset() == 0  # auto.offset.reset=earliest
+    consumer.seek(partition, 321)
+    record = poll(jvm, consumer, 1)[0]
+    assert record.offset() == 321
+    assert record.timestampType().toString() == "LogAppendTime"
+    assert record.leaderEpoch().get() == 0
+    times = jvm.java.util.HashMap()
+    times.put(partition, record.timestamp())
+    found = consumer.offsetsForTimes(times).get(partition)
+    assert found.offset() <= 321
+    assert found.timestamp() == record.timestamp()
+    consumer.close()

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from bascule.host.real import RealFile
-from bascule.kafka.limits import ListenerStatistics
-from bascule.kafka.sending import Sender
+from bascule.listening.limits import ListenerStatistics
+from bascule.listening.sending import Sender
 from bascule.replica.partitions import Partitions
 from bascule.storage.partition_log import FileSlice
 from support.raw_client import RawClient, read_all
@@ -128,11 +128,11 @@ class ColdFile(RealFile):
     def is_cached(self, start: int, end: int) -> bool:
         return self.is_warm and super().is_cached(start, end)
 
-    def read_at(self, position: int, length: int) -> bytes:
+    def load(self, start: int, end: int) -> None:
         self.entered.set()
         assert self.held.wait(30)
         self.is_warm = True
-        return super().read_at(position, length)
+        super().load(start, end)
 
 
 def test_the_loop_turns_while_a_thread_reads(tmp_path: Path) -> None:

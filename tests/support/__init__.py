@@ -1,1 +1,1 @@
-"""What tests share: real processes, clients, batches, logs, the twins of hot modules."""
+"""Shared by tests: real processes, clients, batches, logs, twins of hot modules."""

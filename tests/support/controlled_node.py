@@ -7,12 +7,14 @@ from typing import Final
 
 from bascule.controller.controller import Controller
 from bascule.controller.directories import StreamDirectories
+from bascule.controller.held_partitions import HeldPartitions
 from bascule.controller.image_store import ImageStore
 from bascule.controller.reconciler import Reconciler
 from bascule.errors import UnknownStream
 from bascule.host.real import RealRandom
 from bascule.metadata.image import Image
 from bascule.publish.headers import HashKey
+from bascule.replica.disk_reserve import DiskReserve
 from bascule.replica.internal_publisher import InternalPublisher, InternalRecord
 from bascule.replica.log_identity import read_identity
 from bascule.replica.log_syncer import LogSyncer
@@ -22,6 +24,8 @@ from bascule.replica.partitions import Partitions
 from bascule.sim.disk import SimClock, SimFiles
 
 DATA: Final = "/data"
+
+RESERVE_BYTES: Final = 64 << 10
 
 
 class ControlledNode:
@@ -33,13 +37,15 @@ class ControlledNode:
         self.clock = SimClock(1_000)
         self.partitions = Partitions()
         self.syncer = LogSyncer(clock=self.clock)
-        self.writer = LogWriter(self.syncer)
+        self.reserve = DiskReserve(files, DATA, RealRandom(3), size_bytes=RESERVE_BYTES)
+        self.writer = LogWriter(self.syncer, self.reserve)
         directories = StreamDirectories(files, DATA)
         self.store = ImageStore(files, DATA)
         self.reconciler = Reconciler(
             self.partitions,
             opener=PartitionOpener(files, self.clock, HashKey(bytes(16)), self.partitions),
             directories=directories,
+            held=HeldPartitions(files, DATA),
             writer=self.writer,
             syncer=self.syncer,
         )
@@ -48,6 +54,7 @@ class ControlledNode:
             self.reconciler,
             store=self.store,
             directories=directories,
+            reserve=self.reserve,
             clock=self.clock,
             random=RealRandom(7),
         )
@@ -56,6 +63,7 @@ class ControlledNode:
         self.partitions.bind(asyncio.get_running_loop())
         self.syncer.start(lambda _: None)
         self.writer.start(lambda _: None)
+        self.reserve.hold()
         await self.controller.open()
         return self
 
@@ -70,19 +78,19 @@ class ControlledNode:
         await publisher.publish(stream, 0, [InternalRecord("s.x", None, value) for value in values])
 
     async def settle(self) -> None:
-        """What `Controller.run` does after its pause."""
+        """Reconcile as `Controller.run` does after its pause."""
         async with self.controller._deciding:
             await self.controller._reconcile()
 
     def end(self, stream: str) -> int | None:
-        """The end of the stream's first partition; None where there is no such stream."""
+        """The end offset of the stream's first partition; None without such a stream."""
         try:
             return self.controller.stream_info(stream).partitions[0].end_offset
         except UnknownStream:
             return None
 
     def check_agreement(self) -> Image:
-        """Memory, image file and directories say the same."""
+        """Check that memory, image file and directories agree."""
         image = self.store.load()
         assert self.controller.pending_steps() == ()
         streams = self.partitions.streams()

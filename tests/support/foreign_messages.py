@@ -24,9 +24,9 @@ from bascule.wire.primitives import Piece
 from bascule.wire.schema import FieldSpec, ItemSpec, Kind, Message, Structure, field_specs
 
 with warnings.catch_warnings():
-    # It reads its own schema files in a way that Python 3.11 deprecates.
+    # kafka-python reads its schema files with an API that Python 3.11 deprecates.
     warnings.simplefilter("ignore", DeprecationWarning)
-    from kafka.protocol import consumer, metadata, producer
+    from kafka.protocol import admin, consumer, metadata, producer
     from kafka.protocol.api_message import ApiMessage
 
 RENAMED = {
@@ -56,10 +56,18 @@ def our_bytes(message: Message, version: int) -> bytes:
 
 
 def kafka_python_class(message: type[Message]) -> type[ApiMessage]:
-    for module in (consumer, metadata, producer):
+    for module in (consumer, metadata, producer, admin):
         if found := getattr(module, message.__name__, None):
             return found  # type: ignore[no-any-return]
     raise LookupError(message.__name__)
+
+
+def is_known_to_kafka_python(message: type[Message]) -> bool:
+    try:
+        kafka_python_class(message)
+    except LookupError:
+        return False
+    return True
 
 
 def kafka_python_bytes(message: Message, version: int) -> bytes:
@@ -163,12 +171,13 @@ def _value(spec: FieldSpec, version: int) -> st.SearchStrategy[Any]:
 
 
 def structures(kind: type[Structure], version: int) -> st.SearchStrategy[Any]:
-    """Any value of `kind` that `version` can carry; what it cannot has its default."""
+    """Any value of `kind`; fields that `version` does not have get their defaults."""
     return st.builds(kind, **{s.name: _value(s, version) for s in field_specs(kind)})
 
 
 def plain(value: Any) -> Any:
-    """Lists for tuples and bytes for views all the way down, so that equality compares content."""
+    """The value with lists for tuples and bytes for views, at all depths, so that `==` compares
+    contents."""
     if isinstance(value, Structure):
         assert all(f.default is not MISSING for f in fields(value))  # type: ignore[arg-type]
         return {s.name: plain(getattr(value, s.name)) for s in field_specs(type(value))}

@@ -10,6 +10,7 @@ from typing import Any
 
 from bascule.kafka.handlers import handle
 from bascule.kafka.handlers.context import Context
+from bascule.listening.refusals import RefusalLog
 from bascule.replica.partition import Partition
 from bascule.replica.partitions import Partitions
 from bascule.replica.purgatory import Purgatory
@@ -97,6 +98,8 @@ def open_harness(tmp_path: Path) -> Iterator[HandlerHarness]:
         fetch_wait_ms_max=60_000,
         purgatory=purgatory,
         run_on_thread=run_on_thread,
+        peer="192.0.2.1:50000",
+        refusals=RefusalLog(lambda: 0.0),
     )
     yield HandlerHarness(partitions, clock, flights, context, purgatory)
     for stream in partitions.streams().values():

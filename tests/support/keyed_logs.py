@@ -8,9 +8,9 @@ from bascule.host.api import Files
 from bascule.model import Compression
 from bascule.record.batch import Record, RecordBatch, scan_batches
 from bascule.record.builder import build_batch
-from bascule.record.compression import compress_batch
+from bascule.record.compression import compress_batch, decompress_batch
 from bascule.record.header import CONTROL, LOG_APPEND_TIME, batch_crc, read_header
-from bascule.storage.compaction.run import Compacted, Compaction, CompactionConfig
+from bascule.storage.compaction.run import Compaction, CompactionConfig, CompactionProgress
 from bascule.storage.partition_log import LogConfig, PartitionLog
 from support.stored_batches import open_log, put
 
@@ -152,7 +152,7 @@ def close_segment(log: PartitionLog) -> None:
 
 def closed_end(log: PartitionLog) -> int:
     """Where the segments end that may be compacted."""
-    return max((end for _, end in log.swaps.closed_segments()), default=0)
+    return max((end for _, end in log.replacement.closed_segments()), default=0)
 
 
 def compaction(
@@ -175,7 +175,7 @@ def compaction(
     return Compaction(files, log, config, end_offset=end, now_ms=now_ms, secret=SECRET)
 
 
-def compact(files: Files, log: PartitionLog, *, now_ms: int, **options: int) -> Compacted:
+def compact(files: Files, log: PartitionLog, *, now_ms: int, **options: int) -> CompactionProgress:
     run = compaction(files, log, now_ms=now_ms, **options)
     for _ in run.steps():
         pass
@@ -223,6 +223,14 @@ def check(log: PartitionLog, model: Model) -> None:
         horizon = header.base_timestamp if header.attributes & DELETE_HORIZON else None
         assert horizon == batch.horizon_ms
         assert header.max_timestamp == 1_000
+        assert times_by_deltas(data) == {1_000}
+
+
+def times_by_deltas(data: bytes) -> set[int]:
+    """The timestamps of a batch for a reader that ignores LogAppendTime."""
+    plain = bytearray(decompress_batch(data, origin="x"))
+    plain[22] &= ~LOG_APPEND_TIME
+    return {record.timestamp for record in RecordBatch(bytes(plain))}
 
 
 def verify_all(log: PartitionLog) -> None:

@@ -1,4 +1,4 @@
-"""What the tests of the jobs on Spark share: a stream, its table, and the jobs on them."""
+"""For tests of Spark jobs: a stream, its table, and the jobs."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from bascule.pipeline.jobs.archive.run import run as archive
 from bascule.pipeline.jobs.archive.spec import ArchiveSpec
 from bascule.pipeline.jobs.audit.run import AuditSpec
 from bascule.pipeline.jobs.audit.run import run as audit
+from bascule.pipeline.jobs.model import NO_PROGRESS, JobProgress
 from bascule.pipeline.jobs.tables import TableSpec
 from bascule.pipeline.lake import open_table
 from bascule.pipeline.lake.file_reader import read_files
@@ -18,7 +19,7 @@ from support.processes import Node
 
 
 class World:
-    """A stream, its table and the jobs on them."""
+    """A stream, its table, and the jobs."""
 
     def __init__(self, spark: Any, node: Node, client: SyncClient, stream: str, folder: Path):
         self.spark, self.node, self.client, self.stream = spark, node, client, stream
@@ -38,9 +39,10 @@ class World:
     def archive(self, **more: Any) -> Any:
         return archive(self.spark, self.spec(**more))
 
-    def audit(self, **more: Any) -> Any:
+    def audit(self, progress: JobProgress = NO_PROGRESS, **more: Any) -> Any:
         wanted = {"name": "audit", "stream": self.stream, "table": self.table, **more}
-        return audit(self.spark, AuditSpec(server=self.node.addresses["http"], **wanted))
+        spec = AuditSpec(server=self.node.addresses["http"], **wanted)
+        return audit(self.spark, spec, progress)
 
     def open(self) -> LakeTable:
         return open_table(self.table.address())

@@ -1,4 +1,4 @@
-"""Tables of every format, and rows to put into them."""
+"""Tables of every format, and rows for them."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def records(
 
 @dataclass
 class Lake:
-    """A format, and where to put tables of it."""
+    """A format, and a folder for its tables."""
 
     format: str
     folder: Path
@@ -92,7 +92,7 @@ class Lake:
 def written(
     table: LakeTable, *batches: pa.RecordBatch, options: WriterOptions | None = None
 ) -> list[DataFile]:
-    """The batches, of one stream partition, in files that are not committed."""
+    """Write batches of one stream partition to files without a commit."""
     writer = table.writer(options).open(stream_partition=batches[0].column("partition")[0].as_py())
     for batch in batches:
         writer.write(batch)
@@ -111,13 +111,13 @@ def summed(*batches: pa.RecordBatch) -> SpanDigest:
 def commit_of(
     table: LakeTable, *batches: pa.RecordBatch, stream: str = "flights", stream_id: str = "ab12"
 ) -> LakeCommit:
-    """A commit of one span a batch, its files written."""
+    """A commit with one span for each batch; its files are written."""
     files = [file for batch in batches for file in written(table, batch)]
     return LakeCommit(tuple(files), stream, stream_id, tuple(summed(batch) for batch in batches))
 
 
 def offsets_in(table: LakeTable, id: str | None = None) -> dict[int, list[int]]:
-    """Stream partition -> the offsets that a snapshot's files hold, as they are read."""
+    """Stream partition -> the offsets in the files of a snapshot, in reading order."""
     snapshot = table.snapshot(id)
     found: dict[int, list[int]] = {}
     for batch in read_files(table.files(snapshot), OFFSETS) if snapshot else ():
@@ -134,7 +134,7 @@ def rows_of(table: LakeTable, schema: pa.Schema | None = None) -> pa.Table:
 
 
 def data_files(folder: Path) -> set[Path]:
-    """Parquet files below a folder that hold rows: no checkpoints of a table's log."""
+    """Parquet files with rows below a folder, without the checkpoints of a table's log."""
     return {path for path in folder.rglob("*.parquet") if "_delta_log" not in path.parts}
 
 
@@ -143,7 +143,7 @@ SPAN = 3
 
 
 def archive(table: LakeTable) -> int:
-    """One of several that archive the same stream at once, knowing nothing of each other."""
+    """One of several independent archives of the same stream."""
     conflicts = 0
     while True:
         snapshot = table.snapshot()

@@ -1,4 +1,4 @@
-"""What a NATS of its own needs in tests: NKeys, signed JWTs, certificates, clusters."""
+"""NATS servers for tests: NKeys, signed JWTs, certificates, clusters."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import ipaddress
 import json
 import os
 import signal
-import socket
 import threading
 import time
 import urllib.request
@@ -25,7 +24,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.x509.oid import NameOID
 
-from support.processes import NatsServer, Node
+from support.ports import reserve_ports
+from support.processes import WAIT_SECONDS_MAX, NatsServer, Node
 
 PREFIXES = {"operator": 14 << 3, "account": 0, "user": 20 << 3}
 SEED = 18 << 3
@@ -91,7 +91,7 @@ class Operator:
         )
 
     def credentials(self, *, permissions: Mapping[str, Any] | None = None, **more: Any) -> str:
-        """The text of a credentials file of a new user; `more` are claims of the JWT, as exp."""
+        """The text of a credentials file for a new user; `more` are further claims of the JWT."""
         user = Identity("user")
         claims = {"subs": -1, "data": -1, "payload": -1, **(permissions or {})}
         jwt = self.account.sign(user, claims, **more)
@@ -161,7 +161,7 @@ def _pem(certificate: x509.Certificate) -> bytes:
 
 @contextlib.contextmanager
 def configured_nats(directory: Path, config: str) -> Iterator[NatsServer]:
-    """A `nats-server` with the text of a configuration file."""
+    """A `nats-server` with a configuration file of this text."""
     directory.mkdir(parents=True, exist_ok=True)
     (directory / "nats.conf").write_text(config)
     server = NatsServer(directory, ("-c", str(directory / "nats.conf")))
@@ -179,20 +179,13 @@ def reload(server: NatsServer, config: str) -> None:
     server.process.send_signal(signal.SIGHUP)
 
 
-def free_ports(count: int) -> list[int]:
-    """Ports that nobody listens on now."""
-    with contextlib.ExitStack() as stack:
-        found = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
-        return [listener.getsockname()[1] for listener in found]
-
-
 class Cluster:
-    """`nats-server`s that know each other; each can be killed and started again."""
+    """A cluster of `nats-server`s; each can be killed and restarted."""
 
     def __init__(self, directory: Path, size: int, config: str = "") -> None:
         self.servers: list[NatsServer] = []
         # Fixed, so that a server that was killed finds the others, and they it.
-        ports = free_ports(size)
+        ports = reserve_ports(size)
         routes = ", ".join(f'"nats-route://127.0.0.1:{port}"' for port in ports)
         for number, port in enumerate(ports):
             home = directory / f"nats-{number}"
@@ -210,7 +203,7 @@ class Cluster:
             server.stop(signal.SIGKILL)
 
 
-def eventually(look: Callable[[], object], what: str, seconds: float = 20.0) -> None:
+def eventually(look: Callable[[], object], what: str, seconds: float = WAIT_SECONDS_MAX) -> None:
     """Wait until `look` finds something true."""
     deadline = time.monotonic() + seconds
     while not look():
@@ -219,7 +212,7 @@ def eventually(look: Callable[[], object], what: str, seconds: float = 20.0) -> 
 
 
 def metric(node: Node, name: str, **labels: str) -> float:
-    """One sample of /metrics; 0 where there is none."""
+    """One sample of /metrics; 0 if it is missing."""
     with urllib.request.urlopen(node.addresses["http"] + "/metrics", timeout=10) as response:
         text = response.read().decode()
     wanted = "{" + ",".join(f'{k}="{v}"' for k, v in labels.items()) + "}" if labels else ""

@@ -1,4 +1,4 @@
-"""Real processes for tests of tier 3: `nats-server` and `bascule serve` on free loopback ports."""
+"""Real processes for tests of tier 3: `nats-server` and `bascule serve` on loopback ports."""
 
 from __future__ import annotations
 
@@ -12,17 +12,20 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-START_SECONDS_MAX = 30.0
+from support.ports import reserve_ports
+
+WAIT_SECONDS_MAX = 120.0
+"""For a start, an end or another event: a loaded machine takes ten times as long as an idle one."""
 STARTED: list[subprocess.Popen[bytes]] = []
-"""Every process started here, for `reap`."""
+"""Every process started here. None is collected while it runs; Python warns of those that are."""
 BIN = Path(sys.executable).parent
 FIRST_PIDS: dict[int, int] = {}
-"""Process of a server that was started again -> its first process, which a fixture started."""
+"""Process of a restarted server -> its first process, which a fixture started."""
 
 
 @dataclass
@@ -42,37 +45,31 @@ class NatsServer:
         for stale in self.directory.glob("*.ports"):
             stale.unlink()
         before = self.process
+        if not self.port:
+            (self.port,) = reserve_ports(1)
         with (self.directory / "nats.log").open("ab") as output:
             self.process = subprocess.Popen(
                 [
-                    str(BIN / "nats-server"), "-a", "127.0.0.1", "-p", str(self.port or -1),
+                    str(BIN / "nats-server"), "-a", "127.0.0.1", "-p", str(self.port),
                     "--ports_file_dir", str(self.directory), *self.options,
                 ],
                 stdout=output,
                 stderr=subprocess.STDOUT,
             )  # fmt: skip
         note_started(self.process, before)
-        text = wait_for(lambda: _ports(self.directory), self.process, self.directory / "nats.log")
-        self.port = int(json.loads(text)["nats"][0].rsplit(":", 1)[1])
+        wait_for(lambda: _ports(self.directory), self.process, self.directory / "nats.log")
 
     def stop(self, number: int = signal.SIGTERM) -> None:
         if self.process is not None and self.process.poll() is None:
             self.process.send_signal(number)
-            self.process.wait(20)
+            self.process.wait(WAIT_SECONDS_MAX)
 
 
 def note_started(process: subprocess.Popen[bytes], before: subprocess.Popen[bytes] | None) -> None:
-    """Remember a process; `before` is the one of the same server that it takes the place of."""
+    """Remember a process; it replaces `before`, the previous process of the same server."""
     STARTED.append(process)
     if before is not None:
         FIRST_PIDS[process.pid] = FIRST_PIDS.get(before.pid, before.pid)
-
-
-def reap(pids: Collection[int]) -> None:
-    """Wait for those of `pids` that were started here; they have been killed."""
-    for process in STARTED:
-        if process.pid in pids:
-            process.wait()
 
 
 def _ports(directory: Path) -> str | None:
@@ -84,12 +81,12 @@ def _ports(directory: Path) -> str | None:
 
 
 def wait_for(look: Any, process: subprocess.Popen[bytes] | None, log: Path) -> Any:
-    """Poll `look` until it returns a value; fail if the process ends or the time is over."""
+    """Poll `look` until it returns a value; fail when the process ends or the time limit passes."""
     assert process is not None
-    deadline = time.monotonic() + START_SECONDS_MAX
+    deadline = time.monotonic() + WAIT_SECONDS_MAX
     while (found := look()) is None:
         if time.monotonic() > deadline:
-            raise AssertionError(f"timed out after {START_SECONDS_MAX} s: {log.read_text()}")
+            raise AssertionError(f"timed out after {WAIT_SECONDS_MAX} s: {log.read_text()}")
         with contextlib.suppress(subprocess.TimeoutExpired):
             code = process.wait(0.01)
             raise AssertionError(f"the process exited with {code}: {log.read_text()}")
@@ -104,6 +101,10 @@ class Node:
     nats: str | None = None
     options: Sequence[str] = ()
     environment: dict[str, str] = field(default_factory=dict)
+    keep_ports: bool = False
+    """Whether each start has the ports of the first; otherwise each has new ones."""
+    ports: Sequence[int] = (0, 0, 0)
+    """Of the client listener, HTTP and the embedded NATS server."""
     process: subprocess.Popen[bytes] | None = None
     addresses: dict[str, Any] = field(default_factory=dict)
 
@@ -112,18 +113,29 @@ class Node:
         return self.directory / "node.log"
 
     def start(self) -> None:
+        self.spawn_again()
+        self.wait_ready()
+
+    def spawn_again(self) -> None:
+        """Start the process; `wait_ready` waits for it."""
         ready = self.directory / "ready.json"
         ready.unlink(missing_ok=True)
         self.spawn(ready)
+
+    def wait_ready(self) -> None:
+        ready = self.directory / "ready.json"
         self.addresses = json.loads(
             wait_for(lambda: ready.read_text() if ready.exists() else None, self.process, self.log)
         )
 
     def command(self, ready: Path) -> list[str]:
+        if self.keep_ports and not any(self.ports):
+            self.ports = reserve_ports(3)
+        client, http, nats = map(str, self.ports)
         return [
             str(BIN / "bascule"), "serve", "--data", str(self.directory / "data"),
-            "--client-port", "0", "--http-port", "0", "--ready-file", str(ready),
-            *(["--nats", self.nats] if self.nats else ["--nats-port", "0"]),
+            "--client-port", client, "--http-port", http, "--ready-file", str(ready),
+            *(["--nats", self.nats] if self.nats else ["--nats-port", nats]),
             *self.options,
         ]  # fmt: skip
 
@@ -142,7 +154,7 @@ class Node:
         assert self.process is not None
         if self.process.poll() is None:
             self.process.send_signal(number)
-        return self.process.wait(60)
+        return self.process.wait(WAIT_SECONDS_MAX)
 
     def call(self, method: str, path: str, body: object = None) -> Any:
         """Raises urllib.error.HTTPError for an error status."""
@@ -196,9 +208,10 @@ def running_node(
     nats: str | None = None,
     options: Sequence[str] = (),
     environment: dict[str, str] | None = None,
+    keep_ports: bool = False,
 ) -> Iterator[Node]:
     directory.mkdir(parents=True, exist_ok=True)
-    node = Node(directory, nats, options, environment or {})
+    node = Node(directory, nats, options, environment or {}, keep_ports)
     node.start()
     try:
         yield node

@@ -1,4 +1,4 @@
-"""Hand-made events of a group of three, told to all checkers: for the tests of the checkers."""
+"""Events of a group of three, made by tests and passed to all checkers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ CONFIG = RaftConfig(
 
 @dataclass
 class FakeNode:
-    """What checkers look at in a node, to be set by hand."""
+    """The state of a node as checkers see it, set by tests."""
 
     id: int
     config: RaftConfig = CONFIG
@@ -35,6 +35,7 @@ class FakeNode:
     role: Role = Role.FOLLOWER
     commit: int = 0
     applied: int = 0
+    synced: int = 0
     members: Members = THREE
     log: RaftLog = field(default_factory=lambda: RaftLog(CONFIG.log_capacity))
     reads_waiting: int = 0
@@ -56,7 +57,7 @@ def entry(
 
 
 class Scene:
-    """Three nodes, told about by hand to all checkers."""
+    """Three nodes, and methods that pass their events to all checkers."""
 
     def __init__(self, *ids: int) -> None:
         self.standard = standard_checkers()
@@ -90,8 +91,7 @@ class Scene:
         self.checkers.on_crash(node_id)
 
     def write(self, node_id: int, *entries: Entry, disk: bool = True, **fields: object) -> Write:
-        """The node hands over a write, `fields` in it, which is done at once unless `disk` is
-        false."""
+        """The node requests a write with `fields`. It is done at once unless `disk` is false."""
         node = self.nodes[node_id]
         self.numbers[node_id] = number = self.numbers.get(node_id, 0) + 1
         write = Write(number=number, entries=entries, sync=True, **fields)  # type: ignore[arg-type]
@@ -107,7 +107,7 @@ class Scene:
         return write
 
     def lead(self, node_id: int, term: int) -> None:
-        """The node asks, votes for itself and leads `term`."""
+        """The node wins a pre-vote, votes for itself and leads `term`."""
         node = self.nodes[node_id]
         node.role = Role.FOLLOWER
         other = next(iter(self.nodes.keys() - {node_id}))
@@ -130,7 +130,7 @@ class Scene:
         self.checkers.on_ready(self.nodes[node_id], Ready(answers=answers))
 
     def replicated(self, *entries: Entry) -> None:
-        """Node 1 leads term 1, and one after the other the entries are on all disks, in force, and
+        """Node 1 leads term 1. One after the other, the entries are written to all disks and
         committed."""
         self.lead(1, 1)
         for new in entries:
@@ -146,7 +146,7 @@ class Scene:
 
 @contextmanager
 def broken(name: str) -> Iterator[None]:
-    """What stands inside breaks the invariant `name`."""
+    """Expect that the block breaks the invariant `name`."""
     with pytest.raises(InvariantBroken) as found:
         yield
     assert found.value.name == name, found.value

@@ -1,4 +1,4 @@
-"""`examples/raft_kv.py` as real processes, and clients that speak its lines."""
+"""`examples/raft_kv.py` as real processes, and clients for its line protocol."""
 
 from __future__ import annotations
 
@@ -16,29 +16,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from support.processes import STARTED
+from support.ports import reserve_ports
+from support.processes import STARTED, WAIT_SECONDS_MAX
 
 ROOT = Path(__file__).resolve().parents[2]
-WAIT_SECONDS_MAX = 30.0
 NO_EFFECT = ("not-leader", "again")
-"""Answers after which the same request may be sent again."""
+"""Answers after which a client may repeat the request."""
 
 NEVER = threading.Event()
 
 
-def free_ports(count: int) -> list[int]:
-    """Ports that nobody has now, and nobody is given by the kernel unasked for a while."""
-    with contextlib.ExitStack() as open_ones:
-        found = []
-        for _ in range(count):
-            one = open_ones.enter_context(socket.socket())
-            one.bind(("127.0.0.1", 0))
-            found.append(one.getsockname()[1])
-        return found
-
-
 def until(look: Callable[[], Any], what: str) -> Any:
-    """What `look` finds, once it finds something."""
+    """Poll `look`; returns its first true value."""
     deadline = time.monotonic() + WAIT_SECONDS_MAX
     while not (found := look()):
         assert time.monotonic() < deadline, f"not within {WAIT_SECONDS_MAX} s: {what}"
@@ -55,7 +44,7 @@ class Line:
         self._file = self._socket.makefile("rwb")
 
     def ask(self, request: str) -> str:
-        """Raises: OSError where no answer came; whether it took effect is not known then."""
+        """Raises: OSError without an answer; the request may have taken effect or not."""
         self.send(request)
         return self.receive()
 
@@ -70,14 +59,14 @@ class Line:
         return answer.decode().rstrip("\n")
 
     def close(self) -> None:
-        self._socket.close()  # first, so that closing the file has nothing to flush to a dead peer
+        self._socket.close()  # first, so that closing the file flushes nothing to a stopped peer
         with contextlib.suppress(OSError):
             self._file.close()
 
 
 @dataclass
 class KvNode:
-    """One process; it can be killed, stopped and started again over its directory."""
+    """One process; it can be killed, stopped and restarted with its directory."""
 
     number: int
     peers: dict[int, int]
@@ -125,7 +114,7 @@ class KvNode:
         assert self.process is not None
         if self.process.poll() is None:
             self.process.send_signal(number)
-        return self.process.wait(30)
+        return self.process.wait(WAIT_SECONDS_MAX)
 
     def ask(self, request: str, timeout: float = 10.0) -> str:
         """Raises: OSError."""
@@ -151,12 +140,12 @@ class KvNode:
 
 @dataclass
 class KvCluster:
-    """Nodes by number."""
+    """The processes by node number."""
 
     nodes: dict[int, KvNode] = field(default_factory=dict)
 
     def leader(self) -> KvNode:
-        """The node that leads, once one says so and answers a read."""
+        """The leader, when a node says that it leads and answers a read."""
 
         def look() -> KvNode | None:
             for node in self.nodes.values():
@@ -174,7 +163,7 @@ class KvCluster:
         return [node for node in self.nodes.values() if node is not leader and node.is_running]
 
     def ask(self, request: str) -> str:
-        """Ask the leader, again as long as the request took no effect."""
+        """Send a request to the leader; repeat it while it had no effect."""
 
         def look() -> str | None:
             answer = self.leader().try_ask(request, timeout=10)
@@ -193,7 +182,7 @@ class KvCluster:
 @contextlib.contextmanager
 def running_cluster(directory: Path, *options: str, count: int = 3) -> Iterator[KvCluster]:
     """`count` nodes that elect a leader."""
-    ports = free_ports(2 * count)
+    ports = reserve_ports(2 * count)
     peers = dict(zip(range(1, count + 1), ports[:count], strict=True))
     cluster = KvCluster(
         {

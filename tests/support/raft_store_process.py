@@ -1,7 +1,8 @@
-"""A process that writes to a Raft log on SQLite until it is killed, and what it may have left.
+"""A process that writes to a Raft log in SQLite until it is killed, and the states that it may
+leave.
 
-Run as a program it draws calls by dice, and says how many are flushed. Whoever knows the seed and
-what the log held at the start draws the same calls, and so knows every state it may be in.
+The program draws random calls and prints how many are flushed. A test that knows the seed and the
+initial contents draws the same calls, so it knows all states that the log may have.
 """
 
 from __future__ import annotations
@@ -26,11 +27,12 @@ from bascule.raft_driver.sqlite_store import SqliteDatabase
 
 NODE = 1
 CHECKPOINT_BYTES = 300_000
-"""So small that a life of some hundred calls has several checkpoints."""
+"""So small that a run of some hundred calls has several checkpoints."""
 
 
 def calls_of(seed: int, expected: StoreModel) -> Iterator[StoreCall | None]:
-    """The calls of a life; None is a flush. `expected` is told of each before the next is drawn."""
+    """The calls of one run; None is a flush. `expected` is informed of each before the next is
+    drawn."""
     dice = RealRandom(seed)
     calls = RandomCalls(dice)
     if expected.held.initial_members is None:
@@ -43,8 +45,8 @@ def calls_of(seed: int, expected: StoreModel) -> Iterator[StoreCall | None]:
 
 
 def states_after(seed: int, expected: StoreModel, flushed: int) -> None:
-    """Let `expected` know all that a life may have left that said `flushed`: it may have come as
-    far as to the end of the next flush, without a word of it."""
+    """Inform `expected` of all states that a run may have left whose last output was `flushed`. It
+    may have reached the end of the next flush without printing it."""
     for done, call in enumerate(calls_of(seed, expected), 1):
         if call is not None:
             expected.on_call_begun(call)
@@ -55,14 +57,14 @@ def states_after(seed: int, expected: StoreModel, flushed: int) -> None:
 
 
 def loaded(restored: PersistentState, seed: int, expected: StoreModel, flushed: int) -> None:
-    """Raises: ContractViolation where a killed life cannot have left `restored`."""
+    """Raises: ContractViolation if a killed run cannot have left `restored`."""
     states_after(seed, expected, flushed)
     expected.check_loaded(restored, crashed=True)
 
 
 def main(path: str, seed: int, calls_max: int) -> None:
-    """Say `o` when the log is open, then the number of calls made at the end of each flush, and at
-    the end how many syncs the database counts since it was open."""
+    """Print `o` when the log is open, the number of calls after each flush, and at the end the
+    number of syncs that the database counted."""
     expected = StoreModel()
     try:
         database = SqliteDatabase.open(path, node_id=NODE, checkpoint_bytes=CHECKPOINT_BYTES)

@@ -1,4 +1,4 @@
-"""A blocking Kafka client on our own codec, for tests that control every byte."""
+"""A blocking Kafka client with our codec, for tests that control every byte."""
 
 from __future__ import annotations
 
@@ -80,10 +80,10 @@ def fetch(
 
 
 def read_all(
-    client: RawClient, end: int, *, bytes_max: int = 1 << 20, name: str = "flights"
+    client: RawClient, end: int, *, bytes_max: int = 1 << 20, name: str = "flights", start: int = 0
 ) -> bytes:
-    """The whole batches of the log from offset 0 up to `end`."""
-    offset, out = 0, bytearray()
+    """The whole batches of the log from offset `start` up to `end`."""
+    offset, out = start, bytearray()
     while offset < end:
         (partition,) = client.request(
             fetch(offset, bytes_max=bytes_max, name=name), 11

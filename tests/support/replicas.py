@@ -1,4 +1,4 @@
-"""Replicas for tests: one that is only a name, and a real one on a simulated disk."""
+"""Replicas for tests: one without a log, and a real one on a simulated disk."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ import json
 import struct
 from dataclasses import dataclass
 
+from bascule.host.real import RealRandom
 from bascule.model import StreamConfig, StreamDefinition
 from bascule.publish.headers import HashKey
 from bascule.publish.unstamped_batch import UnstampedBatch
+from bascule.replica.disk_reserve import DiskReserve
 from bascule.replica.partition import Partition
 from bascule.sim.disk import SimClock, SimFiles
 from bascule.storage.partition_log import LogConfig, PartitionLog
@@ -19,7 +21,7 @@ _DEFINITION = StreamDefinition("s", b"i" * 16, 0, StreamConfig(subject="s"))
 
 @dataclass(frozen=True)
 class NamedReplica:
-    """A replica known by its number alone."""
+    """A replica that has only a number."""
 
     index: int
     definition: StreamDefinition = _DEFINITION
@@ -44,6 +46,10 @@ def open_partition(files: SimFiles) -> Partition:
         on_changed=lambda _: None,
         hash_key=HashKey(bytes(16)),
     )
+
+
+def no_reserve() -> DiskReserve:
+    return DiskReserve(SimFiles(RealRandom(0)), "/", RealRandom(0), size_bytes=0)
 
 
 def decode_acks(operations: bytes) -> dict[str, dict[str, object]]:

@@ -96,19 +96,19 @@ def open_log(files: Files, config: LogConfig | None = None) -> PartitionLog:
 
 @dataclass
 class Witness:
-    """What a log was given and what it confirmed, to be held against what it holds."""
+    """The batches appended to a log and those confirmed, for comparison with its contents."""
 
     files: Files
     config: LogConfig
     batches: list[bytes] = field(default_factory=list)
-    """Appended and not lost by a crash."""
+    """Batches that were appended and not lost in a crash."""
     confirmed: int = 0
-    """Offset up to which `sync` said that all is on the disk."""
+    """The offset that `sync` confirmed."""
     in_doubt: bytes | None = None
-    """A batch whose append failed the log: it may or may not be there when it opens again."""
+    """A batch whose append failed the log. It may be in the log when that is opened again."""
 
     def append(self, log: PartitionLog, batch: bytes) -> None:
-        """Append; a failure that is not the log's end leaves it as it was.
+        """Append. After a failure that does not stop the log, the log is unchanged.
 
         Raises: LogFailed, OSError.
         """
@@ -128,7 +128,8 @@ class Witness:
         self.confirmed = max(self.confirmed, log.sync().offset)
 
     def check(self, log: PartitionLog) -> None:
-        """What is there begins as what was given and goes at least to what was confirmed."""
+        """Check that the contents are a prefix of the appended batches and include the confirmed
+        ones."""
         held = read_batches(log)
         known = self.batches + ([self.in_doubt] if self.in_doubt else [])
         assert held == known[: len(held)]

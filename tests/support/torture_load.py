@@ -1,4 +1,4 @@
-"""Load on several streams of one node, and what must be in them whenever the node was killed."""
+"""Load on several streams of one node, and the records that must survive a kill."""
 
 from __future__ import annotations
 
@@ -27,21 +27,21 @@ STREAMS: dict[str, dict[str, object]] = {
         "dirty_percent_min": 0,
     },
 }  # fmt: skip
-"""Name -> what it is created with. `ids` is published with Nats-Msg-Id, and what has no ack again
-under the same id; nothing else is published twice."""
+"""Name -> configuration. Messages to `ids` have a Nats-Msg-Id and are published again under the
+same id without an ack; no other message is published twice."""
 KEYS = 40
 WINDOW = 300
-"""Messages of a stream that may wait for acks."""
+"""Most messages of a stream without an ack."""
 
 
 @dataclass
 class Ledger:
-    """What one stream was sent, what was acked, and what was found in it."""
+    """The messages sent to one stream, those acked, and those found."""
 
     name: str
     next: int = 0
     open: dict[int, bytes] = field(default_factory=dict)
-    """Message number -> subject, of those without ack since the node's last start."""
+    """Message number -> subject, of messages without an ack since the last start of the node."""
     acked: dict[int, tuple[int, int]] = field(default_factory=dict)
     """Message number -> (partition, offset)."""
     unchecked: list[int] = field(default_factory=list)
@@ -61,7 +61,7 @@ class Ledger:
         return b"%s.%d" % (self.name.encode(), number % KEYS)
 
     def take(self, partition: int, record: Record) -> None:
-        """A record read for the first time: nothing twice, nothing where another was acked."""
+        """Check a new record: no message twice, and none at an offset acked for another one."""
         assert record.value is not None
         number = int(record.value.split(b" ")[1])
         place = partition, record.offset
@@ -73,7 +73,8 @@ class Ledger:
         assert self.acked.get(number, place) == place, f"{self.name}: {number} was acked elsewhere"
 
     def check(self, starts: dict[int, int]) -> None:
-        """Every acked message was found, or is below its partition's start, or has a successor."""
+        """Check that every acked message was found, is below the start of its partition, or has a
+        newer record of its key."""
         latest: dict[bytes, int] = {}
         if self.name == "keys":
             for number, (_, offset) in self.found.items():
@@ -89,7 +90,7 @@ class Ledger:
 
 
 class Load(threading.Thread):
-    """Publishes to every stream in turn and takes their acks, until told to stop."""
+    """Publishes to all streams in turn and collects acks, until `stop`."""
 
     def __init__(self, port: int, ledgers: list[Ledger]) -> None:
         super().__init__(daemon=True)
@@ -169,9 +170,8 @@ class Load(threading.Thread):
 
 
 def read_on(client: RawClient, ledger: Ledger, starts: dict[int, int]) -> None:
-    """Read what is new in a stream, as a Kafka client does: contiguous unless it is compacted.
-
-    `starts` is brought up to date where retention moves a start meanwhile.
+    """Read new records of a stream as a Kafka client does. They are contiguous unless the stream is
+    compacted. `starts` is updated when retention moves a start.
     """
     for partition in range(ledger.partitions):
         offset = max(ledger.read_to.get(partition, 0), starts[partition])
@@ -192,8 +192,8 @@ def read_on(client: RawClient, ledger: Ledger, starts: dict[int, int]) -> None:
 def batches(
     client: RawClient, name: str, partition: int, offset: int
 ) -> Iterator[tuple[list[Record], int]]:
-    """The records of each batch from `offset` on, and where the batch ends; where the log begins
-    beyond `offset` by now, nothing and the negative of its start."""
+    """(records, end) of each batch from `offset` on. If the log now begins after `offset`: no
+    records and the negative start."""
     for attempt in itertools.count():
         assert attempt < 10_000, "the end is not reached"
         asked = FetchPartition(
@@ -217,7 +217,7 @@ def batches(
 
 
 def starts_of(node: Node, ledger: Ledger) -> dict[int, int]:
-    """The start offset of each partition; none of them has stopped."""
+    """The start offset of each partition. Checks that no partition has stopped."""
     found = node.call("GET", f"/v1/streams/{ledger.name}")["partitions"]
     assert [p["failure"] for p in found] == [None] * len(found)
     return {p["partition"]: p["start_offset"] for p in found}

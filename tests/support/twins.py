@@ -23,9 +23,8 @@ class TwinMissing(Exception):
 
 
 def hot_modules() -> list[str]:
-    """Every module that is compiled, by the name that `load_twin` takes.
-
-    A `_hot_<noun>.py` beside a `.pxd` is not: it is the interpreted twin of inline functions.
+    """All compiled modules, by the names that `load_twin` takes. A `_hot_<noun>.py` beside a `.pxd`
+    is not compiled itself: it is the interpreted twin of inline functions.
     """
     return sorted(
         source.parent.relative_to(SOURCE_ROOT).as_posix()
@@ -44,7 +43,7 @@ def source_path(module: str) -> Path:
 
 
 def extension_path(module: str) -> Path | None:
-    """The extension of this Python beside the source, or None if it was not built."""
+    """The extension for this Python beside the source, or None if it was not built."""
     for suffix in EXTENSION_SUFFIXES:
         path = source_path(module).with_suffix(suffix)
         if path.exists():
@@ -56,14 +55,14 @@ def extension_path(module: str) -> Path | None:
 def load_twin(module: str, twin: Twin) -> ModuleType:
     """The hot module `module` (its path below `bascule`) as `twin`.
 
-    The twin the program itself has loaded is left as it is.
+    The twin that the program has loaded stays loaded.
 
-    Raises: TwinMissing when the extension was not built, or its source changed since.
+    Raises: TwinMissing if the extension was not built or is older than its source.
     """
     source = source_path(module)
     name = ".".join(("bascule", *source.relative_to(SOURCE_ROOT).with_suffix("").parts))
     if twin == "interpreted":
-        # Another name, so that the twin the program uses stays what it is.
+        # Another name, so that the twin of the program stays loaded.
         loader = SourceFileLoader(f"{name}_interpreted", str(source))
         spec = importlib.util.spec_from_loader(loader.name, loader)
         assert spec is not None

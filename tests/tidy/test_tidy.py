@@ -42,11 +42,11 @@ def ban(pattern: str, instead: str, **scope: tuple[str, ...]) -> Ban:
 
 PURE = tuple(
     f"src/bascule/{package}/"
-    for package in ("record", "wire", "storage", "raft", "replication", "metadata")
+    for package in ("record", "wire", "storage", "raft", "replication", "metadata", "announce")
 )
 BOUNDARIES = tuple(
     f"src/bascule/{room}/"
-    for room in ("cli", "http", "ingest", "kafka", "node", "replica", "controller")
+    for room in ("cli", "http", "ingest", "kafka", "listening", "node", "replica", "controller")
 )
 
 BANS = (

@@ -1,0 +1,282 @@
+"""Three nodes: what publishers were told is stored survives the loss of any of them."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import random
+import re
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import bascule
+from bascule.client import Client
+from bascule.errors import Broken, Indeterminate, NoResponders, PublishRejected
+from support.clusters import RunningCluster, running_cluster
+from support.processes import WAIT_SECONDS_MAX, NatsServer, running_nats
+
+pytestmark = pytest.mark.tier3
+
+ROUNDS = 3
+"""Of kills; `--rounds=50` makes more."""
+
+
+@pytest.fixture(scope="module")
+def nats_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsServer]:
+    with running_nats(tmp_path_factory.mktemp("nats")) as server:
+        yield server
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, nats_server: NatsServer) -> Iterator[RunningCluster]:
+    with running_cluster(tmp_path, nats=nats_server.url) as running:
+        yield running
+
+
+def test_a_leader_is_killed_and_every_ack_is_kept(cluster: RunningCluster) -> None:
+    cluster.nodes[1].create("flights", "flights.>", replicas=3)
+    before = cluster.leader("flights")
+    survivor = next(node for number, node in cluster.nodes.items() if number != before)
+
+    async def scene() -> tuple[list[int], dict[int, bytes]]:
+        async with bascule.connect(survivor.addresses["http"]) as client:
+            half = asyncio.Event()
+
+            async def source():
+                for n in range(20_000):
+                    if n == 5_000:
+                        half.set()
+                    if n % 50 == 0:
+                        await asyncio.sleep(0.005)
+                    yield f"flights.{n % 7}", b"%d" % n, None, {"Nats-Msg-Id": f"m{n}"}
+
+            run = asyncio.create_task(client.publish_many(source(), window=1_000))
+            await half.wait()
+            await asyncio.to_thread(cluster.nodes[before].stop, signal.SIGKILL)
+            acks = await run
+            stored = {m.offset: m.value async for m in client.read("flights")}
+            return list(acks.offsets), stored
+
+    offsets, stored = asyncio.run(scene())
+    assert cluster.leader("flights") != before
+    assert len(set(offsets)) == 20_000, "each message has an offset of its own"
+    assert {stored[offset] for offset in offsets} == {b"%d" % n for n in range(20_000)}
+    assert all(stored[offset] == b"%d" % n for n, offset in enumerate(offsets))
+
+
+def test_nodes_are_killed_in_turn(
+    tmp_path: Path, nats_server: NatsServer, request: pytest.FixtureRequest
+) -> None:
+    """kill -9 of any node, again and again, under load: none lost, none doubled, replicas equal."""
+    rounds = request.config.getoption("--rounds") or ROUNDS
+    dice = random.Random(rounds)
+    with running_cluster(tmp_path, nats=nats_server.url) as cluster:
+        cluster.nodes[1].create("flights", "flights.>", replicas=3)
+        every = ",".join(node.addresses["http"] for node in cluster.nodes.values())
+
+        async def scene() -> tuple[list[int], dict[int, bytes]]:
+            async with bascule.connect(every) as client:
+                published = IdsPublished(client)
+                run = asyncio.create_task(published.run())
+                for _ in range(rounds):
+                    await published.wait_more(300)
+                    victim = cluster.nodes[dice.choice(list(cluster.nodes))]
+                    await asyncio.to_thread(victim.stop, signal.SIGKILL)
+                    await published.wait_more(300)
+                    await asyncio.to_thread(victim.start)
+                    await asyncio.to_thread(cluster.wait_in_sync, "flights")
+                published.stopping = True
+                await run
+                stored = {m.offset: m.value async for m in client.read("flights")}
+                return published.offsets, stored
+
+        offsets, stored = asyncio.run(scene())
+        check_published(offsets, stored)
+        cluster.stop()
+        logs = {cluster.log_bytes(node, "flights") for node in cluster.nodes}
+        assert len(logs) == 1, "the replicas differ"
+
+
+def test_a_leader_that_was_paused_gives_up_what_was_not_committed(
+    tmp_path: Path, nats_server: NatsServer
+) -> None:
+    with running_cluster(tmp_path, nats=nats_server.url) as cluster:
+        cluster.nodes[1].create("flights", "flights.>", replicas=3)
+        every = ",".join(node.addresses["http"] for node in cluster.nodes.values())
+        before = cluster.leader("flights")
+        paused = cluster.nodes[before]
+        assert paused.process is not None
+
+        async def scene() -> tuple[list[int], dict[int, bytes]]:
+            assert paused.process is not None
+            async with bascule.connect(every) as client:
+                published = IdsPublished(client)
+                run = asyncio.create_task(published.run())
+                await published.wait_more(300)
+                paused.process.send_signal(signal.SIGSTOP)
+                try:
+                    await published.wait_more(1_000)
+                finally:
+                    paused.process.send_signal(signal.SIGCONT)
+                await published.wait_more(300)
+                published.stopping = True
+                await run
+                await asyncio.to_thread(cluster.wait_in_sync, "flights")
+                stored = {m.offset: m.value async for m in client.read("flights")}
+                return published.offsets, stored
+
+        offsets, stored = asyncio.run(scene())
+        assert cluster.leader("flights") != before
+        check_published(offsets, stored)
+        cluster.stop()
+        logs = {cluster.log_bytes(node, "flights") for node in cluster.nodes}
+        assert len(logs) == 1, "the replicas differ"
+
+
+def test_metrics_of_replication(cluster: RunningCluster) -> None:
+    cluster.nodes[1].create("flights", "flights.>", replicas=3)
+    leader = cluster.leader("flights")
+    with bascule.connect_sync(cluster.nodes[leader].addresses["http"]) as client:
+        client.publish_many([("flights.x", bytes(100))] * 100)
+        sent = client.metrics()
+    assert re.search(r"^bascule_replica_fetch_sent_bytes_total [1-9]", sent, re.MULTILINE)
+    follower = next(node for number, node in cluster.nodes.items() if number != leader)
+    with bascule.connect_sync(follower.addresses["http"]) as client:
+        received = client.metrics()
+    wanted = rf'^bascule_fetcher_received_bytes_total{{leader="{leader}"}} [1-9]'
+    assert re.search(wanted, received, re.MULTILINE)
+
+
+def test_embedded_servers_route_to_each_other(tmp_path: Path) -> None:
+    """Three commands are a whole system, and a publisher may connect to any of them."""
+    with running_cluster(tmp_path) as cluster:
+        cluster.nodes[2].create("flights", "flights.>", replicas=3)
+
+        async def scene() -> list[int]:
+            offsets = []
+            for number, node in cluster.nodes.items():
+                async with bascule.connect(node.addresses["http"]) as client:
+                    ack = await client.publish("flights.x", b"%d" % number, timeout=30)
+                    assert ack.replicas >= 2
+                    offsets.append(ack.offset)
+            return offsets
+
+        assert asyncio.run(scene()) == [0, 1, 2]
+
+
+class IdsPublished:
+    """Publishes numbered messages with ids, 20 in flight, until it is told to stop."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self.offsets: list[int] = []
+        """The acked offset of each message."""
+        self.stopping = False
+
+    async def run(self) -> None:
+        number = 0
+        while not self.stopping:
+            batch = range(number, number + 20)
+            acks = await asyncio.gather(*(self._publish(n) for n in batch))
+            self.offsets += acks
+            number = batch.stop
+
+    async def _publish(self, number: int) -> int:
+        headers = {"Nats-Msg-Id": f"m{number}"}
+        while True:
+            try:
+                subject = f"flights.{number % 7}"
+                ack = await self._client.publish(subject, b"%d" % number, headers=headers)
+                return ack.offset
+            except (Broken, Indeterminate, NoResponders, PublishRejected):
+                await asyncio.sleep(0.02)
+
+    async def wait_more(self, count: int) -> None:
+        """Return after so many more acks."""
+        wanted = len(self.offsets) + count
+        async with asyncio.timeout(WAIT_SECONDS_MAX):
+            while len(self.offsets) < wanted:
+                await asyncio.sleep(0.01)
+
+
+def check_published(offsets: list[int], stored: dict[int, bytes]) -> None:
+    """Every acked message is stored where its ack says, and no message is stored twice."""
+    assert all(stored.get(offset) == b"%d" % n for n, offset in enumerate(offsets))
+    values = list(stored.values())
+    assert len(values) == len(set(values)), "a message is stored twice"
+
+
+@pytest.mark.parametrize("kind", ["confluent", "aiokafka"])
+def test_kafka_clients_go_on_at_the_new_leader(cluster: RunningCluster, kind: str) -> None:
+    """They read everything once and in order, without an error to their user."""
+    cluster.nodes[1].create("flights", "flights.>", replicas=3)
+    before = cluster.leader("flights")
+    survivor = next(node for number, node in cluster.nodes.items() if number != before)
+    half, count = 1_000, 2_000
+    with bascule.connect_sync(survivor.addresses["http"]) as client:
+        client.publish_many((f"flights.{n % 7}", b"%d" % n) for n in range(half))
+        addresses = [node.addresses["client"] for node in cluster.nodes.values()]
+        consumer = READERS[kind](addresses, count)
+        found = list(itertools.islice(consumer, half))
+        cluster.nodes[before].stop(signal.SIGKILL)
+        cluster.leader("flights")
+        client.publish_many((f"flights.{n % 7}", b"%d" % n) for n in range(half, count))
+        found += consumer
+    assert found == [b"%d" % n for n in range(count)]
+
+
+def read_by_confluent(addresses: list[str], count: int) -> Iterator[bytes]:
+    import confluent_kafka
+
+    consumer = confluent_kafka.Consumer(
+        {"bootstrap.servers": ",".join(addresses), "group.id": "g", "enable.auto.commit": False}
+    )
+    consumer.assign([confluent_kafka.TopicPartition("flights", 0, 0)])
+    deadline = time.monotonic() + WAIT_SECONDS_MAX
+    while count and time.monotonic() < deadline:
+        message = consumer.poll(0.5)
+        if message is not None:
+            assert message.error() is None, message.error()
+            count -= 1
+            yield message.value()
+    consumer.close()
+
+
+def read_by_aiokafka(addresses: list[str], count: int) -> Iterator[bytes]:
+    import aiokafka
+
+    async def start() -> aiokafka.AIOKafkaConsumer:
+        consumer = aiokafka.AIOKafkaConsumer(bootstrap_servers=addresses)
+        await consumer.start()
+        partition = aiokafka.TopicPartition("flights", 0)
+        consumer.assign([partition])
+        consumer.seek(partition, 0)
+        return consumer
+
+    with asyncio.Runner() as runner:
+        consumer = runner.run(start())
+        for _ in range(count):
+            message = runner.run(asyncio.wait_for(consumer.getone(), WAIT_SECONDS_MAX))
+            yield message.value
+        runner.run(consumer.stop())
+
+
+READERS = {"confluent": read_by_confluent, "aiokafka": read_by_aiokafka}
+
+
+def test_the_python_client_reads_on_at_the_new_leader(cluster: RunningCluster) -> None:
+    cluster.nodes[1].create("flights", "flights.>", replicas=3)
+    before = cluster.leader("flights")
+    every = ",".join(node.addresses["http"] for node in cluster.nodes.values())
+    with bascule.connect_sync(every) as client:
+        client.publish_many((f"flights.{n % 7}", b"%d" % n) for n in range(1_000))
+        reader = client.read("flights", end=2_000, follow=True)
+        found = [next(reader).value for _ in range(500)]
+        cluster.nodes[before].stop(signal.SIGKILL)
+        client.publish_many((f"flights.{n % 7}", b"%d" % n) for n in range(1_000, 2_000))
+        found += [message.value for message in reader]
+    assert found == [b"%d" % n for n in range(2_000)]

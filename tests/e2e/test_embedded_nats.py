@@ -1,0 +1,206 @@
+"""The embedded NATS server: restarts, the end of a node, and when it lets clients in."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+from support import keeping_publisher
+from support.nats_servers import eventually, metric
+from support.processes import Node, RawNats, running_node
+
+
+def health(node: Node, path: str) -> tuple[int, dict[str, Any]]:
+    try:
+        with urllib.request.urlopen(node.addresses["http"] + path, timeout=10) as response:
+            return response.status, json.loads(response.read())
+    except urllib.error.HTTPError as error:
+        return error.code, json.loads(error.read())
+
+
+def nats_server_pids(node: Node) -> list[int]:
+    """The children of the node, zombies included."""
+    assert node.process is not None
+    text = Path(f"/proc/{node.process.pid}/task/{node.process.pid}/children").read_text()
+    return [int(pid) for pid in text.split()]
+
+
+def nats_port(node: Node) -> int:
+    return int(node.addresses["nats"].rpartition(":")[2])
+
+
+def publish(node: Node, subject: str, payload: bytes) -> None:
+    nats = RawNats(nats_port(node))
+    nats.send(b"PUB %b %d\r\n%b\r\n" % (subject.encode(), len(payload), payload))
+    nats.flush()
+    nats.close()
+
+
+def test_a_server_that_is_killed_is_started_again_on_its_port(tmp_path: Path) -> None:
+    with running_node(tmp_path) as node:
+        node.create("s", "s.>", message_bytes_max=9 << 20)
+        publish(node, "s.x", b"before")
+        for count in (1, 2):
+            (pid,) = nats_server_pids(node)
+            os.kill(pid, signal.SIGKILL)
+            eventually(
+                lambda expected=count: (
+                    metric(node, "bascule_nats_server_restarts_total") == expected
+                ),
+                "not restarted",
+            )
+            eventually(lambda: health(node, "/readyz")[0] == 200, "not ready again")
+            assert health(node, "/healthz")[0] == 200
+            assert metric(node, "bascule_nats_server_ends_total") == count
+            (restarted,) = nats_server_pids(node)
+            assert restarted != pid
+            publish(node, "s.x", b"x" * (9 << 20))
+            node.wait_stored("s", 1 + count)
+    text = node.log.read_text()
+    assert text.count("nats-server ended; what is published meanwhile is not stored") == 2
+    assert "SIGKILL" in text
+
+
+def test_a_node_whose_server_cannot_be_restarted_stops_and_names_the_log(tmp_path: Path) -> None:
+    node = Node(tmp_path)
+    node.start()
+    try:
+        directory = tmp_path / "data" / "nats"
+        directory.rename(tmp_path / "data" / "nats-before")
+        directory.write_text("no directory")
+        (pid,) = nats_server_pids(node)
+        os.kill(pid, signal.SIGKILL)
+        seen: list[dict[str, str]] = []
+
+        def look() -> bool:
+            """Note the health of the server until the node ends."""
+            assert node.process is not None
+            if node.process.poll() is not None:
+                return True
+            try:
+                status, found = health(node, "/readyz")
+            except OSError:
+                return False  # The listener is closing.
+            part = next(part for part in found["parts"] if part["part"] == "nats-server")
+            assert status == 503 or part["state"] == "ok"
+            seen.append(part)
+            return False
+
+        eventually(look, "the node goes on without its server")
+        assert node.stop() == 5
+        assert "degraded" in {part["state"] for part in seen}
+        text = node.log.read_text()
+        assert "the embedded nats-server failed 6 times in a row" in text
+        assert "nats-server.log" in text
+    finally:
+        node.stop(signal.SIGKILL)
+
+
+def test_no_server_is_left_of_a_node_that_is_killed(tmp_path: Path) -> None:
+    with running_node(tmp_path) as node:
+        (pid,) = nats_server_pids(node)
+        # One that is stopped does not handle SIGTERM.
+        os.kill(pid, signal.SIGSTOP)
+        node.stop(signal.SIGKILL)
+        eventually(lambda: not is_running(pid), "the server outlived its node")
+
+
+class EagerClient(threading.Thread):
+    """Connects again and again; where it is let in, it publishes one message."""
+
+    def __init__(self, port: int) -> None:
+        super().__init__()
+        self.port = port
+        self.accepted = 0
+        self.refused = 0
+        self.stopping = threading.Event()
+
+    def run(self) -> None:
+        while not self.stopping.wait(0.001):
+            try:
+                self._publish_once()
+            except OSError:
+                self.refused += 1
+
+    def _publish_once(self) -> None:
+        with socket.create_connection(("127.0.0.1", self.port), timeout=20) as connection:
+            connection.sendall(b'CONNECT {"verbose":false}\r\nPING\r\n')
+            self._wait_for_pong(connection)
+            connection.sendall(b"PUB s.x 1\r\nx\r\nPING\r\n")
+            self._wait_for_pong(connection)
+        self.accepted += 1
+
+    def _wait_for_pong(self, connection: socket.socket) -> None:
+        received = b""
+        while b"PONG\r\n" not in received:
+            data = connection.recv(1 << 16)
+            if not data:
+                raise ConnectionResetError
+            received += data
+
+
+def test_what_a_client_can_publish_while_the_server_starts_is_stored(tmp_path: Path) -> None:
+    with running_node(tmp_path, keep_ports=True) as node:
+        node.create("s", "s.>")
+        node.stop(signal.SIGKILL)
+        client = EagerClient(nats_port(node))
+        client.start()
+        try:
+            node.start()
+            eventually(lambda: client.accepted, "no client is let in")
+            # The same when the server alone ends.
+            (pid,) = nats_server_pids(node)
+            os.kill(pid, signal.SIGKILL)
+            eventually(
+                lambda: metric(node, "bascule_nats_server_restarts_total") == 1, "not restarted"
+            )
+            before = client.accepted
+            eventually(lambda: client.accepted > before, "no client is let in again")
+        finally:
+            client.stopping.set()
+            client.join()
+        assert client.refused
+        node.wait_stored("s", client.accepted)
+        text = node.log.read_text()
+        assert "nats subscriptions restored" in text
+        assert metric(node, "bascule_nats_unsubscribed_seconds_total") > 0
+
+
+def test_a_client_keeps_its_messages_until_the_node_has_subscribed(tmp_path: Path) -> None:
+    """nats-py sends what it kept at once when it is connected again."""
+    with running_node(tmp_path, keep_ports=True) as node:
+        node.create("s", "s.>")
+        client = subprocess.Popen(
+            [sys.executable, keeping_publisher.__file__, node.addresses["nats"], "500"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+        try:
+            assert client.stdout is not None
+            assert client.stdout.readline() == "connected\n"
+            for kill in (1, 2, 3):
+                node.stop(signal.SIGKILL)
+                assert client.stdout.readline() == "published\n"
+                node.start()
+                node.wait_stored("s", kill * 500)
+        finally:
+            client.kill()
+            client.communicate()
+
+
+def is_running(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return state != "Z"

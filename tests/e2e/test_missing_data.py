@@ -1,0 +1,69 @@
+"""A stream's directory is missing when the node starts: nothing begins anew at offset 0."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+
+from support.processes import BIN, Node, RawNats, running_node
+
+
+def publish(node: Node, subject: str) -> dict[str, object]:
+    nats = RawNats(int(node.addresses["nats"].rsplit(":", 1)[1]))
+    nats.send(b"SUB in 1\r\nPUB %s in 1\r\nx\r\n" % subject.encode())
+    answers: list[tuple[bytes, bytes]] = []
+    while not answers:
+        answers = nats.messages()
+    nats.close()
+    answer: dict[str, object] = json.loads(answers[0][1])
+    return answer
+
+
+def bascule(node: Node, *words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [str(BIN / "bascule"), *words, "--server", node.addresses["http"]],
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+
+
+def test_a_removed_stream_directory_is_damage_until_its_loss_is_accepted(tmp_path: Path) -> None:
+    with running_node(tmp_path) as node:
+        for name in ("a", "b"):
+            node.create(name, name)
+            assert [publish(node, name)["offset"] for _ in range(3)] == [0, 1, 2]
+        node.call("POST", "/v1/offsets", {"consumer": "c", "stream": "a", "offset": 2})
+        node.stop()
+        shutil.move(tmp_path / "data" / "streams" / "a", tmp_path / "away")
+        node.start()
+        ready = bascule(node, "stream", "info", "a")
+        assert "is missing" in " ".join(ready.stdout.split()), ready
+        error = publish(node, "a")["error"]
+        assert isinstance(error, dict)
+        assert (error["err_code"], error["description"]) == (
+            10077, "message was not stored: partition 0 has stopped: its log is missing",
+        )  # fmt: skip
+        assert publish(node, "b")["offset"] == 3
+        parts = {part["part"]: part for part in node.call("GET", "/readyz")["parts"]}
+        assert parts["partitions"]["state"] == "degraded"
+        assert "a/0" in parts["partitions"]["reason"], parts
+
+        shutil.move(tmp_path / "away", tmp_path / "data" / "streams" / "a")
+        repaired = bascule(node, "stream", "repair", "a", "--json")
+        assert repaired.returncode == 0, repaired
+        assert json.loads(repaired.stdout)["partitions"][0]["end_offset"] == 3
+        assert publish(node, "a")["offset"] == 3
+
+        node.stop()
+        shutil.rmtree(tmp_path / "data" / "streams" / "a")
+        node.start()
+        refused = bascule(node, "stream", "repair", "a")
+        assert refused.returncode == 6, refused
+        accepted = bascule(node, "stream", "repair", "a", "--accept-loss", "--yes")
+        assert accepted.returncode == 0, accepted
+        # The consumer has processed offsets 0 and 1: no other record gets them.
+        assert publish(node, "a")["offset"] == 2
+        again = bascule(node, "stream", "repair", "a")
+        assert "no partition of stream a has failed" in again.stdout
+        assert "Traceback" not in node.log.read_text()

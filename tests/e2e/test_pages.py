@@ -1,0 +1,14 @@
+"""Every block of the pages that runs without Spark does what its page says."""
+
+from __future__ import annotations
+
+import pytest
+
+from support.documents.pages import Page
+from support.documents.runs import chapters_to_run, run_chapter
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("pages", chapters_to_run(with_spark=False))
+def test_a_page_runs_as_it_is_printed(pages: list[Page]) -> None:
+    run_chapter(pages, with_spark=False)

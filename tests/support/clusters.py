@@ -1,0 +1,102 @@
+"""Three real nodes that form a cluster, for tests of tier 3."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from support.ports import reserve_ports
+from support.processes import Node, wait_for
+
+
+@dataclass
+class RunningCluster:
+    """The nodes by id. A node that was killed keeps its directory and its ports."""
+
+    nodes: dict[int, Node] = field(default_factory=dict)
+
+    def start(self, *ids: int) -> None:
+        """Start these nodes, or all, and return once they are ready."""
+        chosen = [self.nodes[node] for node in ids or self.nodes]
+        for node in chosen:
+            node.spawn_again()
+        for node in chosen:
+            node.wait_ready()
+
+    def alive(self) -> list[Node]:
+        return [n for n in self.nodes.values() if n.process and n.process.poll() is None]
+
+    def leader(self, stream: str, partition: int = 0) -> int:
+        """The node that leads a partition, once there is one that is alive."""
+
+        def look() -> int | None:
+            state = self.partition(stream, partition)
+            found = self.nodes.get(state["leader"])
+            return state["leader"] if found in self.alive() else None
+
+        any_node = self.alive()[0]
+        leader: int = wait_for(look, any_node.process, any_node.log)
+        return leader
+
+    def wait_in_sync(self, stream: str) -> None:
+        """Return once all replicas of the stream's partitions are in sync."""
+
+        def look() -> bool | None:
+            found = self.alive()[0].call("GET", f"/v1/streams/{stream}")["partitions"]
+            done = all(len(each["isr"]) == len(each["replicas"]) for each in found)
+            return True if done else None
+
+        any_node = self.alive()[0]
+        wait_for(look, any_node.process, any_node.log)
+
+    def stop(self) -> None:
+        """Stop all nodes, so that their logs can be compared."""
+        for node in self.alive():
+            assert node.process is not None
+            node.process.terminate()
+        for node in self.nodes.values():
+            node.stop()
+
+    def log_bytes(self, node: int, stream: str, partition: int = 0) -> bytes:
+        """All batches of a node's replica."""
+        place = self.nodes[node].directory / "data/streams" / stream / str(partition)
+        return b"".join(path.read_bytes() for path in sorted(place.glob("*.log")))
+
+    def partition(self, stream: str, partition: int = 0) -> dict[str, Any]:
+        """The state of a partition, as a node that is alive says."""
+        found: dict[str, Any] = self.alive()[0].call("GET", f"/v1/streams/{stream}")
+        state: dict[str, Any] = found["partitions"][partition]
+        return state
+
+
+@contextlib.contextmanager
+def running_cluster(
+    directory: Path, *, nats: str | None = None, count: int = 3, options: Sequence[str] = ()
+) -> Iterator[RunningCluster]:
+    """`count` nodes that have formed a cluster."""
+    ports = reserve_ports(4 * count)
+    peers = ",".join(f"{n + 1}@127.0.0.1:{ports[n]}" for n in range(count))
+    cluster = RunningCluster()
+    for n in range(count):
+        place = directory / f"node{n + 1}"
+        place.mkdir(parents=True)
+        cluster.nodes[n + 1] = Node(
+            place,
+            nats,
+            ["--node-id", str(n + 1), "--peers", peers, "--peer-port", str(ports[n]), *options],
+            keep_ports=True,
+            ports=ports[count + 3 * n : count + 3 * n + 3],
+        )
+    try:
+        cluster.start()
+        yield cluster
+    finally:
+        for node in cluster.nodes.values():
+            if node.process is not None and node.process.poll() is None:
+                node.process.terminate()
+        for node in cluster.nodes.values():
+            if node.process is not None:
+                node.stop()
