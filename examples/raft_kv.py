@@ -152,7 +152,8 @@ class Server:
         return f"error unknown command {what!r}"
 
     async def propose(self, *words: str) -> Any:
-        return await self.group.propose(msgspec.msgpack.encode(words), timeout_s=TIMEOUT_S)
+        payload = msgspec.msgpack.encode(words)
+        return (await self.group.propose(payload, timeout_s=TIMEOUT_S)).result
 
 
 async def transfer_leadership(group: RaftGroup) -> None:
