@@ -15,9 +15,9 @@ ROUNDS  ?= 20
 POWER_ROUNDS ?= 10000
 SECONDS ?= 60
 SEED    ?=
-# Test processes at once, 0: the one of pytest. Files stay whole where tests share servers
+# Test processes at once; 0: the one of pytest. Files stay whole where tests share servers
 # (--dist loadfile).
-WORKERS ?= 0
+WORKERS ?= 2
 # Seeds of `make sim`, FIRST-LAST, and how many run at once.
 SEEDS   ?= 0-999
 JOBS    ?= 2
@@ -28,7 +28,9 @@ JOBS    ?= 2
 .PHONY: help
 help: ## this menu
 	@printf 'Bascule: durable streams on NATS subjects\n\n'
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  \033[1mmake %-13s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@if [ -t 1 ]; then bold='\033[1m' plain='\033[0m'; fi; \
+	awk -F ':.*## ' -v bold="$$bold" -v plain="$$plain" \
+		'/^[a-z-]+:.*## / {printf "  %smake %-13s%s %s\n", bold, $$1, plain, $$2}' $(MAKEFILE_LIST)
 	@printf '\nBASCULE_PURE=1 leaves the compiled parts out. PYTHON=python3.13 picks the Python of a new .venv.\n'
 
 # -- set-up -----------------------------------------------------------------------------------
@@ -41,14 +43,14 @@ $(VENV)/.created: tools/setup.sh
 	@touch $@
 
 $(VENV)/.packages: requirements.lock | $(VENV)/.created
-	@echo "installing the packages of requirements.lock (Spark alone is 450 MB; a few minutes)"
-	@$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	@tools/setup.sh packages $(VENV)
 	@touch $@
 
 $(VENV)/.installed: pyproject.toml setup.py $(VENV)/.packages
 	@echo "installing bascule itself, editable"
 	@BASCULE_PURE=1 $(BIN)/pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps -e .
 	@$(BIN)/pip check >/dev/null
+	@echo "installed in $(VENV); this puts bascule on the PATH:  . $(VENV)/bin/activate"
 	@touch $@
 
 $(VENV)/.system: tools/setup.sh | $(VENV)/.created
@@ -66,7 +68,6 @@ build: build/.$(MODE) ## compile the hot modules that changed
 
 build/.compiled: $(HOT) $(SHARED) setup.py $(VENV)/.installed
 	@mkdir -p build && rm -f build/.pure
-	@echo "compiling $(words $(HOT)) hot modules"
 	@$(BIN)/python setup.py -q build_ext --inplace
 	@touch $@
 
@@ -85,18 +86,29 @@ check: $(VENV)/.installed build docs ## lint, format, types, floors, house rules
 	$(PYTEST) -q tests/tidy
 
 .PHONY: test
-test: setup ## every test but those on Spark, real servers and clients included; WORKERS=0 more processes
-	$(PYTEST) -n $(WORKERS) --durations=25 -m "not tier3" --ignore=tests/spark
+test: setup ## every test but those on Spark, real servers and clients included; WORKERS=2 processes
+	$(PYTEST) -n $(WORKERS) --dist worksteal --durations=25 -m "not tier3" --ignore=tests/spark
 	$(PYTEST) -n $(WORKERS) --dist loadfile --durations=25 -m tier3 --ignore=tests/spark
 
+FOREIGN_SPARK := build/foreign-spark/.installed
+
+$(FOREIGN_SPARK): tests/support/foreign_spark.txt | $(VENV)/.installed
+	@echo "installing the Spark that Iceberg and Delta have jars for, for tests of foreign tables (450 MB)"
+	@rm -rf $(@D)
+	@$(BIN)/pip install --quiet --disable-pip-version-check --no-compile --target $(@D) -r $<
+	@touch $@
+
+.PHONY: foreign-spark
+foreign-spark: $(FOREIGN_SPARK) ## another Spark, with jars of Iceberg and Delta, for the tests of foreign tables
+
 .PHONY: test-spark
-test-spark: setup ## source, sink, pipelines, examples, notebook and cluster on real Spark; WORKERS=0 more processes
+test-spark: setup $(FOREIGN_SPARK) ## source, sink, pipelines, examples, notebook and cluster on real Spark; WORKERS=2 processes
 	$(PYTEST) -n $(WORKERS) --dist loadfile --durations=25 tests/spark
 
 .PHONY: coverage
 coverage: setup ## lines of src that tiers 1 and 2 run, with the processes they start; build/coverage/index.html
-	$(PYTEST) -q -n $(WORKERS) -m "not tier3" --ignore=tests/spark --ignore=tests/tidy \
-		--cov --cov-report=term:skip-covered --cov-report=html:build/coverage
+	$(PYTEST) -q -n $(WORKERS) --dist worksteal -m "not tier3" --ignore=tests/spark --ignore=tests/tidy \
+		--timeout=3000 --cov --cov-report=term:skip-covered --cov-report=html:build/coverage
 
 .PHONY: docs
 docs: $(VENV)/.installed ## the docs site, in build/site; a broken link fails
@@ -114,7 +126,7 @@ hooks: $(VENV)/.installed ## run lint, format, types and house rules before each
 
 .PHONY: test-fast
 test-fast: $(VENV)/.installed build ## tier 1: no socket, no sleep, under a minute
-	$(PYTEST) -n $(WORKERS) -m "not tier2 and not tier3"
+	$(PYTEST) -n $(WORKERS) --dist worksteal -m "not tier2 and not tier3"
 
 # -- things to watch --------------------------------------------------------------------------
 

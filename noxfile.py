@@ -19,4 +19,4 @@ def tests(session: nox.Session) -> None:
     session.install("--no-build-isolation", "--no-deps", "-e", ".", env={"BASCULE_PURE": "1"})
     session.run("python", "setup.py", "-q", "build_ext", "--inplace")
     arguments = session.posargs or ["-m", "not tier3", "--ignore=tests/spark"]
-    session.run("pytest", "-q", *arguments)
+    session.run("pytest", "-q", "-n", "2", "--dist", "worksteal", *arguments)

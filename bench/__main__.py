@@ -7,8 +7,8 @@ import importlib
 
 NAMES = (
     "decode", "sendfile", "latency", "ingest", "acked", "reading", "idle", "compaction", "dedupe",
-    "restart", "spark_read", "spark_latency", "spark_archive", "spark_sink",
-    "raft_proposals", "raft_idle", "raft_failover", "raft_sim",
+    "restart", "beside_kafka", "spark_read", "spark_latency", "spark_archive", "spark_sink",
+    "raft_proposals", "raft_idle", "raft_failover", "raft_sim", "cluster_failover",
 )  # fmt: skip
 
 

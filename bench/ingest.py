@@ -1,11 +1,19 @@
-"""Ingest without acks, sync always, against a bare subscriber that only counts bytes."""
+"""Ingest without acks, sync always, against a bare subscriber that only counts bytes.
+
+Beside it the limit: a subscriber that copies the bytes it receives once, computes their CRC-32C and
+writes them to a file that another thread syncs. It does not look for messages in them.
+"""
 
 from __future__ import annotations
 
 import os
+import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+from crc32c import crc32c
 
 from bench.harness import (
     Node,
@@ -22,6 +30,8 @@ from bench.harness import (
 
 MESSAGES = 3_000_000
 SUBJECT = "bench.ingest"
+WRITE_BYTES = 192 << 10
+"""Bytes of a write of the subscriber that only stores: about those of a node's batch."""
 
 
 def publish(port: int, size: int, messages: int) -> float:
@@ -39,23 +49,75 @@ def publish(port: int, size: int, messages: int) -> float:
     return began
 
 
-def bare_rate(port: int, size: int, messages: int) -> float:
-    """Messages/s from the first publish to the last byte at a subscriber that counts bytes."""
+def bare_rate(
+    port: int, size: int, messages: int, take: Callable[[memoryview], None] | None = None
+) -> float:
+    """Messages/s from the first publish to the last byte at a subscriber that counts bytes.
+
+    `take` gets the bytes of each receive.
+    """
     sock = nats_connection(port)
     sock.sendall(b"SUB %s 1\r\n" % SUBJECT.encode())
     confirm(sock)
     wanted = messages * (len(b"MSG %s 1 %d\r\n" % (SUBJECT.encode(), size)) + size + 2)
     child = TimedChild(lambda: publish(port, size, messages))
     buffer = bytearray(1 << 20)
+    view = memoryview(buffer)
     received = 0
     while received < wanted:
         count = sock.recv_into(buffer)
         assert count, "the server dropped the bare subscriber"
         received += count
+        if take is not None:
+            take(view[:count])
     ended = time.perf_counter()
     began = child.wait()
     sock.close()
     return messages / (ended - began)
+
+
+def least_rate(directory: Path, port: int, size: int, messages: int) -> tuple[float, float]:
+    """Messages/s of a subscriber that copies, checksums and writes bytes, until all are synced, and
+    its CPU seconds."""
+    path = directory / "least"
+    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    copied = memoryview(bytearray(WRITE_BYTES + (1 << 20)))
+    ended = threading.Event()
+    checksum = filled = 0
+
+    def take(data: memoryview) -> None:
+        nonlocal filled
+        copied[filled : filled + len(data)] = data
+        filled += len(data)
+        if filled >= WRITE_BYTES:
+            write()
+
+    def write() -> None:
+        nonlocal checksum, filled
+        checksum = crc32c(copied[:filled], checksum)
+        os.write(file, copied[:filled])
+        filled = 0
+
+    def sync() -> None:
+        while not ended.wait(0.001):
+            os.fdatasync(file)
+
+    syncing = threading.Thread(target=sync)
+    syncing.start()
+    cpu = time.process_time()
+    try:
+        receiving_s = messages / bare_rate(port, size, messages, take)
+        waiting = time.perf_counter()
+        write()
+    finally:
+        ended.set()
+        syncing.join()
+    os.fdatasync(file)
+    os.close(file)
+    path.unlink()
+    assert checksum
+    seconds = receiving_s + time.perf_counter() - waiting
+    return messages / seconds, time.process_time() - cpu
 
 
 def stored_rate(running: Node, port: int, size: int, messages: int) -> tuple[float, float]:
@@ -100,13 +162,19 @@ def run(*, quick: bool = False) -> None:
         for size, bar in ((16, 0.90), (128, 0.90), (1024, 0.50)):
             bare_rate(server.port, size, messages // 10)
             stored_rate(running, server.port, size, messages // 10)
-            ours, others, cpu = [], [], []
+            ours, others, least, cpu, least_cpu = [], [], [], [], []
             for _ in range(rounds):
                 others.append(bare_rate(server.port, size, messages))
+                rate, spent = least_rate(directory, server.port, size, messages)
+                least.append(rate)
+                least_cpu.append(round(spent, 2))
                 rate, spent = stored_rate(running, server.port, size, messages)
                 ours.append(rate)
                 cpu.append(round(spent, 2))
-            measured = {**median_ratio(ours, others), "node_cpu_s": cpu, "messages": messages}
+            measured = {
+                **median_ratio(ours, others), "node_cpu_s": cpu, "messages": messages,
+                "limit": median_ratio(least, others)["ratio"], "limit_cpu_s": least_cpu,
+            }  # fmt: skip
             if size == 1024:
                 measured["disk_mb_s"] = round(disk_rate(directory, 2 << 30) / 1e6)
             rows.append(row(f"ingest without acks, {size} B", measured, at_least=bar))

@@ -1,4 +1,4 @@
-"""How long nobody can write after a Raft leader is killed.
+"""The time without writes after a Raft leader is killed.
 
 Three processes of `examples/raft_kv.py` with their SQLite stores, election timeout 500 ms (10 ticks
 of 50 ms; a follower waits 500 to 1,000 ms by dice). The leader is killed with -9, a client asks the
@@ -30,7 +30,7 @@ ELECTION_TIMEOUT_MS: Final = 500
 TICK_MS: Final = 50
 RETRY_S: Final = 0.005
 QUIET_S: Final = 1.5
-"""After an election timeout without news a group comes to rest."""
+"""A group hibernates after an election timeout without activity."""
 BAR_S: Final = 1.0
 EXAMPLE: Final = Path(__file__).resolve().parents[1] / "examples" / "raft_kv.py"
 

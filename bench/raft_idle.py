@@ -1,4 +1,4 @@
-"""What a thousand groups cost that nobody uses: CPU and messages, with three nodes in one process.
+"""The cost of a thousand idle groups: CPU and messages, with three nodes in one process.
 
 Each node is a `RaftDriver` with its own listener; bundles pass over loopback TCP, a tick takes
 100 ms. Stores are in memory: nothing is written while groups are idle. All groups elect their

@@ -3,26 +3,56 @@
 # programs of the system that tests and the demo run. As root on Debian or Ubuntu it installs what
 # is missing; anywhere else it says exactly what to install.
 #
-#   tools/setup.sh venv DIR     make the virtual environment in DIR
-#   tools/setup.sh system       Java for Spark; kcat and strace for the tests
+#   tools/setup.sh venv DIR        make the virtual environment in DIR
+#   tools/setup.sh packages DIR    install requirements.lock in it
+#   tools/setup.sh system          Java for Spark; kcat, curl and strace for the tests
 set -euo pipefail
 
 PYTHON_MINOR_MIN=11
 JAVA_MIN=17
 
-say() { printf '\033[1m%s\033[0m\n' "$*" >&2; }
-fail() { printf '\033[31m%s\033[0m\n' "$*" >&2; exit 1; }
+bold='' red='' plain=''
+if [ -t 2 ]; then bold=$'\033[1m' red=$'\033[31m' plain=$'\033[0m'; fi
+say() { printf '%s%s%s\n' "$bold" "$*" "$plain" >&2; }
+fail() { printf '%s%s%s\n' "$red" "$*" "$plain" >&2; exit 1; }
+
+detail=last_line
+last_line() { tail -n 1 "$1" | tr -d '\r'; }
+
+# Run a command that prints much or nothing: every 10 s, a line with its last line of output (or what
+# `$detail` makes of it). Where it fails, all of its output is shown: while_saying WHAT COMMAND...
+while_saying() {
+    local what=$1 output reporter status=0
+    shift
+    output=$(mktemp)
+    say "$what"
+    (
+        seconds=0
+        # Not longer than this script, which an interrupt may end.
+        while sleep 10 >/dev/null 2>&1 && kill -0 $$ 2>/dev/null; do
+            seconds=$((seconds + 10))
+            printf '  %s s  %.90s\n' "$seconds" "$($detail "$output")" >&2
+        done
+    ) &
+    reporter=$!
+    "$@" >"$output" 2>&1 || status=$?
+    kill "$reporter" 2>/dev/null
+    wait "$reporter" 2>/dev/null || true
+    [ "$status" = 0 ] || cat "$output" >&2
+    rm -f "$output"
+    return "$status"
+}
 
 can_apt() { [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; }
 
 apt_updated=no
 apt_install() {
-    say "installing with apt-get: $*"
     if [ "$apt_updated" = no ]; then
-        apt-get update -qq
+        while_saying "reading Debian's lists of packages" apt-get update
         apt_updated=yes
     fi
-    DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$@" >/dev/null
+    DEBIAN_FRONTEND=noninteractive while_saying "installing with apt-get: $*" \
+        apt-get install -y --no-install-recommends "$@"
 }
 
 # Install Debian packages, or stop and name them: need WHAT-FOR PACKAGE...
@@ -66,8 +96,22 @@ make_venv() {
 		CHECK
     fi
     say "making $directory with $("$python" --version) at $(command -v "$python")"
-    "$python" -m venv --clear "$directory"
-    "$directory/bin/pip" install --quiet --disable-pip-version-check --upgrade pip
+    while_saying "with its own pip" "$python" -m venv --clear "$directory"
+    while_saying "the newest pip" \
+        "$directory/bin/pip" install --disable-pip-version-check --progress-bar off --upgrade pip
+}
+
+# pip says nothing while it unpacks.
+packages_installed() {
+    printf '%s packages installed; %s' \
+        "$(find "$packages" -maxdepth 1 -name '*.dist-info' | wc -l)" "$(last_line "$1")"
+}
+
+install_packages() {
+    packages=$(echo "$1"/lib/python*/site-packages)
+    detail=packages_installed while_saying "installing the packages of requirements.lock (Spark alone is 450 MB; a few minutes)" \
+        "$1/bin/pip" install --disable-pip-version-check --progress-bar off --require-hashes \
+        -r requirements.lock
 }
 
 java_version() {
@@ -83,11 +127,13 @@ see_to_system() {
             openjdk-17-jre-headless
     fi
     command -v kcat >/dev/null || need "kcat, a Kafka client the tests run," kcat
+    command -v curl >/dev/null || need "curl, which the pages use," curl
     command -v strace >/dev/null || need "strace, which a test watches sendfile with," strace
 }
 
 case "${1:-}" in
     venv) make_venv "$2" ;;
+    packages) install_packages "$2" ;;
     system) see_to_system ;;
-    *) fail "usage: tools/setup.sh venv DIR | system" ;;
+    *) fail "usage: tools/setup.sh venv DIR | packages DIR | system" ;;
 esac
