@@ -47,6 +47,8 @@ def test_a_stream_by_hand(node: Node) -> None:
     assert b"subject is 'hand.>', asked for 'other'" in refused.stderr
     listed = json.loads(bascule(node, "stream", "list", "--json").stdout)
     assert "hand" in [stream["name"] for stream in listed]
+    listed = json.loads(bascule(node, "stream", "list", "--subject", "nobody", "--json").stdout)
+    assert not listed
     assert b"queue group" in bascule(node, "stream", "info", "hand").stdout
     bascule(node, "stream", "delete", "hand", "--yes")
     gone = bascule(node, "stream", "info", "hand", code=3)

@@ -39,6 +39,7 @@ from bascule.model import (
     StreamInfo,
 )
 from bascule.replica.metrics import SECONDS, Histogram
+from bascule.wire.subjects import subjects_overlap
 
 SERVER = "http://127.0.0.1:9080"
 
@@ -94,8 +95,12 @@ class ImageAdmin:
     def stream_infos(self) -> list[StreamInfo]:
         return [self.stream_info(name) for name in self.image.streams]
 
-    async def describe_all(self) -> list[StreamInfo]:
-        return self.stream_infos()
+    async def describe_all(self, subject: str) -> list[StreamInfo]:
+        return [
+            info
+            for info in self.stream_infos()
+            if subjects_overlap(info.definition.config.subject, subject)
+        ]
 
     async def describe(self, name: str) -> StreamInfo:
         return self.stream_info(name)
@@ -195,6 +200,9 @@ def test_a_stream_from_creation_to_deletion(call: Call) -> None:
     assert (again.status_code, again.json()) == (200, body)
     assert call("GET", "/v1/streams/flights").json() == body
     assert call("GET", "/v1/streams").json() == {"streams": [body]}
+    assert call("GET", "/v1/streams?subject=flights.ams").json() == {"streams": [body]}
+    assert call("GET", "/v1/streams?subject=trains.>").json() == {"streams": []}
+    assert error_of(call("GET", "/v1/streams?subject=a..b"))["code"] == "invalid_name"
     assert call("DELETE", "/v1/streams/flights").status_code == 204
     assert call("GET", "/v1/streams").json() == {"streams": []}
     assert error_of(call("GET", "/v1/streams/flights"))["code"] == "unknown_stream"

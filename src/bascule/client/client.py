@@ -23,7 +23,7 @@ from bascule.client.nats import NatsConnection
 from bascule.client.publish_window import OnOtherReply
 from bascule.client.publisher import Publisher
 from bascule.client.stream_reader import Order, StreamReader
-from bascule.errors import Closed, ConfigError
+from bascule.errors import Broken, Closed, ConfigError
 from bascule.model import NodeInfo
 from bascule.wire.nats import ConnectOptions, parse_server_url
 
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 PUBLISH_TIMEOUT_S: Final = 10.0
 RUN_TIMEOUT_S: Final = 60.0
 WINDOW: Final = 5_000
+ASK_TIMEOUT_S: Final = 2.0
+"""For the question whether a stream has a subject that nobody takes messages on."""
 REPLY_WAIT_S: Final = 0.25
 FETCH_BYTES: Final = FetchOptions().fetch_bytes
 BATCH_BYTES: Final = FetchOptions().batch_bytes
@@ -377,6 +379,14 @@ class Client(AdminMixin, ColumnarMixin):
         assert self._node is not None
         return self._node.bootstrap or self._node.client
 
+    async def _has_stream(self, subject: str) -> bool:
+        """Whether a stream has this subject, or might: where no node says so in time."""
+        try:
+            async with asyncio.timeout(ASK_TIMEOUT_S):
+                return bool(await self._opened().streams(subject))
+        except (Broken, TimeoutError):
+            return True
+
     async def _publishing(self) -> Publisher:
         if self._publisher is not None:
             return self._publisher
@@ -391,7 +401,7 @@ class Client(AdminMixin, ColumnarMixin):
                 nats = NatsConnection(
                     [parse_server_url(url) for url in urls], self._options, tls=self._tls
                 )
-                publisher = Publisher(nats)
+                publisher = Publisher(nats, has_stream=self._has_stream)
                 await nats.connect(self._timeout)
                 self._nats, self._publisher = nats, publisher
         return self._publisher

@@ -6,7 +6,7 @@ import asyncio
 from abc import ABC, abstractmethod
 from array import array
 from collections import deque
-from collections.abc import AsyncIterable, Callable, Iterable
+from collections.abc import AsyncIterable, Awaitable, Callable, Iterable
 from typing import Final, TypeAlias
 
 from bascule.client import _hot
@@ -22,9 +22,11 @@ ACK_WAIT_S: Final = 5.0
 TICK_S: Final = 0.5
 REFUSED_WAIT_S: Final = 0.25
 REFUSALS_MAX: Final = 3
-"""After so many refusals of the first message there is no stream, rather than a restarting one."""
+"""After so many refusals of the first message ask whether there is a stream."""
 
 
+HasStream: TypeAlias = Callable[[str], Awaitable[bool]]
+"""Whether a stream has this subject. A stream without responders is about to get a leader."""
 OnOtherReply: TypeAlias = Callable[[int, Ack | BasculeError], None]
 """Called with the number of a message and a reply to it beside the ack that counts."""
 
@@ -41,6 +43,7 @@ class PublishWindow(ABC):
         nats: NatsConnection,
         *,
         id: int,
+        has_stream: HasStream,
         window: int,
         stream: str | None,
         timeout: float,
@@ -53,6 +56,7 @@ class PublishWindow(ABC):
         self._nats = nats
         self.id = id
         """The token between the inbox and a message's index in reply subjects."""
+        self._has_stream = has_stream
         self._window = window
         self._chunk = max(1, min(CHUNK_MESSAGES_MAX, window // 4))
         self._timeout = timeout
@@ -77,7 +81,11 @@ class PublishWindow(ABC):
         self._resent_at = 0.0
         self._ack_wait = ACK_WAIT_S
         self._refused: set[int] = set()
+        """Messages without responders that are not sent again yet."""
+        self._refused_before: set[int] = set()
+        """Those that were sent again last."""
         self._refusals = 0
+        self._retrying: asyncio.Task[None] | None = None
         self._failure: BasculeError | None = None
         self._wanted = 0
         """`_settle` is woken when at most so many messages are without ack."""
@@ -143,7 +151,7 @@ class PublishWindow(ABC):
 
     def _silence(self) -> BasculeError:
         subject = self.subject_of(self._first)
-        if self._first in self._refused:
+        if self._first in self._refused or self._first in self._refused_before:
             return NoResponders(subject)
         said = self._nats.last_error
         return Indeterminate(
@@ -179,7 +187,7 @@ class PublishWindow(ABC):
             self._acked += self._acks.put(index - self._base, reply)
         elif isinstance(reply, NoResponders):
             if not self._refused:
-                asyncio.get_running_loop().call_later(REFUSED_WAIT_S, self._retry_refused)
+                self._retrying = asyncio.get_running_loop().create_task(self._retry_refused())
             self._refused.add(index)
         elif self._reply_wait:
             loop = asyncio.get_running_loop()
@@ -225,19 +233,22 @@ class PublishWindow(ABC):
             self._failure = error
         self._moved.set()
 
-    def _retry_refused(self) -> None:
+    async def _retry_refused(self) -> None:
+        """Send refused messages again, unless there is no stream for them."""
+        await asyncio.sleep(REFUSED_WAIT_S)
+        self._refusals += 1
+        subject = self.subject_of(min(self._refused))
+        has_none = self._may_give_up() and not await self._has_stream(subject)
         refused = sorted(i for i in self._refused if i >= self._first)
-        self._refused.clear()
-        if self._acked == 0:
-            self._refusals += 1
-            if refused and self._gives_up(self._refusals):
-                self.fail(NoResponders(self.subject_of(refused[0])))
-        if self._failure is None:
+        self._refused, self._refused_before = set(), self._refused
+        if has_none and self._may_give_up():
+            self.fail(NoResponders(subject))
+        elif self._failure is None:
             self._resend(refused)
 
-    def _gives_up(self, refusals: int) -> bool:
-        """Whether to give up after so many refusals of the first messages."""
-        return refusals >= REFUSALS_MAX
+    def _may_give_up(self) -> bool:
+        """Whether so many refusals of the first messages may mean that there is no stream."""
+        return self._refusals == REFUSALS_MAX and self._acked == 0
 
     def _resend(self, indexes: Iterable[int]) -> None:
         offsets, base = self._acks.offsets, self._base
@@ -255,6 +266,7 @@ class MessageWindow(PublishWindow):
         encoder: MessageEncoder,
         *,
         id: int,
+        has_stream: HasStream,
         window: int,
         stream: str | None,
         timeout: float,
@@ -263,8 +275,8 @@ class MessageWindow(PublishWindow):
         reply_wait: float = 0.0,
     ) -> None:
         super().__init__(
-            nats, id=id, window=window, stream=stream, timeout=timeout, on_progress=on_progress,
-            on_other_reply=on_other_reply, reply_wait=reply_wait,
+            nats, id=id, has_stream=has_stream, window=window, stream=stream, timeout=timeout,
+            on_progress=on_progress, on_other_reply=on_other_reply, reply_wait=reply_wait,
         )  # fmt: skip
         self._encoder = encoder
         self._frames: list[bytes] = []

@@ -21,7 +21,7 @@ import msgspec
 
 from bascule.client.messages import Ack, Acks, Headers, MessageEncoder, MessageFields
 from bascule.client.nats import MESSAGES_PER_PARSE, NatsConnection
-from bascule.client.publish_window import MessageWindow, OnOtherReply, PublishWindow
+from bascule.client.publish_window import HasStream, MessageWindow, OnOtherReply, PublishWindow
 from bascule.errors import (
     BasculeError,
     Indeterminate,
@@ -35,7 +35,8 @@ ACK_WAIT_S: Final = 2.0
 """Time to wait for an ack before the message is sent again; it doubles with every attempt."""
 NO_RESPONDERS_WAIT_S: Final = 0.25
 NO_RESPONDERS_ATTEMPTS: Final = 3
-"""As in JetStream clients: a restarting node gets some time."""
+"""As in JetStream clients: a restarting node gets some time. A subject that a stream has is tried
+until the deadline, because its partition is about to get a leader."""
 
 R = TypeVar("R", bound=PublishWindow)
 
@@ -99,8 +100,10 @@ class _PendingPublish:
 class Publisher:
     """Manages all messages that wait for acks on one NATS connection."""
 
-    def __init__(self, nats: NatsConnection) -> None:
+    def __init__(self, nats: NatsConnection, *, has_stream: HasStream) -> None:
+        """`has_stream` is asked before a subject without responders is given up."""
         self._nats = nats
+        self._has_stream = has_stream
         self._encoder = MessageEncoder()
         self._pending: dict[int, _PendingPublish] = {}
         self._windows: dict[int, PublishWindow] = {}
@@ -149,11 +152,17 @@ class Publisher:
                 reply = pending.reply.result()
                 if isinstance(reply, Ack):
                     return reply
+                if not isinstance(reply, NoResponders):
+                    raise reply
                 refusals += 1
-                if not isinstance(reply, NoResponders) or refusals >= NO_RESPONDERS_ATTEMPTS:
+                if refusals == NO_RESPONDERS_ATTEMPTS and not await self._has_stream(
+                    pending.subject
+                ):
                     raise reply
                 pending.reply = loop.create_future()
                 await asyncio.sleep(min(NO_RESPONDERS_WAIT_S, max(deadline - loop.time(), 0)))
+                if loop.time() >= deadline and refusals == attempt:
+                    raise reply
             else:
                 wait *= 2
             if loop.time() >= deadline:
@@ -180,11 +189,12 @@ class Publisher:
     ) -> Acks:
         """Publish all, with at most `window` messages without ack; see `Client.publish_many`."""
 
-        def create(nats: NatsConnection, id: int) -> MessageWindow:
+        def create(nats: NatsConnection, id: int, has_stream: HasStream) -> MessageWindow:
             return MessageWindow(
                 nats,
                 self._encoder,
                 id=id,
+                has_stream=has_stream,
                 window=window,
                 stream=stream,
                 timeout=timeout,
@@ -199,13 +209,15 @@ class Publisher:
         finally:
             self.close_window(publish_window)
 
-    async def open_window(self, create: Callable[[NatsConnection, int], R], timeout: float) -> R:
+    async def open_window(
+        self, create: Callable[[NatsConnection, int, HasStream], R], timeout: float
+    ) -> R:
         """Open a window with a new id. `create` makes it, and it receives replies from now on.
 
         Raises: Broken if there is no connection within `timeout` seconds.
         """
         await self._nats.wait_connected(timeout)
-        publish_window = create(self._nats, next(self._window_ids))
+        publish_window = create(self._nats, next(self._window_ids), self._has_stream)
         self._windows[publish_window.id] = publish_window
         return publish_window
 

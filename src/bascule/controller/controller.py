@@ -38,6 +38,7 @@ from bascule.replica.maintenance.purging import purge
 from bascule.replica.partition import Partition
 from bascule.replica.partitions import Partitions
 from bascule.wire.nats import NatsRefused
+from bascule.wire.subjects import subjects_overlap
 
 log = logging.getLogger("bascule.controller")
 
@@ -373,8 +374,13 @@ class Controller:
         """Raises: UnknownStream."""
         return self.stream_info(name)
 
-    async def describe_all(self) -> list[StreamInfo]:
-        return self.stream_infos()
+    async def describe_all(self, subject: str) -> list[StreamInfo]:
+        """The streams that store messages on a subject, which may have wildcards."""
+        return [
+            info
+            for info in self.stream_infos()
+            if subjects_overlap(info.definition.config.subject, subject)
+        ]
 
     def stream_infos(self) -> list[StreamInfo]:
         refusals = self._refusals()

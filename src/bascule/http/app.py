@@ -56,6 +56,7 @@ from bascule.model import (
     StreamInfo,
 )
 from bascule.version import __version__
+from bascule.wire.subjects import check_subject
 
 Handler: TypeAlias = Callable[[Request], Awaitable[Response]]
 
@@ -98,7 +99,7 @@ class StreamAdmin(Protocol):
         """As this node knows them, for metrics."""
         ...
 
-    async def describe_all(self) -> list[StreamInfo]:
+    async def describe_all(self, subject: str) -> list[StreamInfo]:
         """With what the leaders of their partitions say."""
         ...
 
@@ -150,7 +151,10 @@ class AdminApi(OffsetsApi):
         return json_response(cluster_body(self._node.cluster_info()))
 
     async def handle_list_streams(self, request: Request) -> Response:
-        infos = sorted(await self._streams.describe_all(), key=lambda info: info.definition.name)
+        subject = request.query_params.get("subject", ">")
+        check_subject(subject, wildcards=True)
+        infos = await self._streams.describe_all(subject)
+        infos.sort(key=lambda info: info.definition.name)
         return json_response(StreamList(streams=[stream_body(info) for info in infos]))
 
     async def handle_create_stream(self, request: Request) -> Response:

@@ -59,8 +59,10 @@ OPERATIONS: Final[Mapping[str, ApiOperation]] = {
         "GET",
         "/v1/streams",
         "List the streams",
-        {200: ("All streams, by name.", StreamList)},
-        example="curl $SERVER/v1/streams",
+        {200: ("All streams, by name, or the selected ones.", StreamList)},
+        errors=((400, "invalid_name"),),
+        query=(("subject", "Only those that store messages on this subject; may have wildcards."),),
+        example="curl '$SERVER/v1/streams?subject=flights.ams'",
     ),
     "create_stream": ApiOperation(
         "POST",

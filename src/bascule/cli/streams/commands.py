@@ -112,6 +112,10 @@ def alter(
 @streams.command("ls", hidden=True)
 @streams.command("list")
 def list_streams(
+    subject: Annotated[
+        str | None,
+        typer.Option(help="Only streams that store messages on this subject; may have wildcards."),
+    ] = None,
     internal: Annotated[bool, typer.Option("--internal", help="Include internal streams.")] = False,
     server: ServerOption = None,
     json: JsonOption = False,
@@ -120,12 +124,14 @@ def list_streams(
     import bascule
 
     with bascule.connect_sync(server) as client:
-        every = client.streams()
+        every = client.streams(subject)
     infos = [info for info in every if internal or not is_internal_stream(info.definition.name)]
     if json:
         print_json([stream_as_json(info) for info in infos])
     elif infos:
         out.print(streams_table(infos))
+    elif subject is not None:
+        err.print(f"no stream stores messages on {subject}")
     else:
         err.print("no streams yet: bascule stream create NAME --subject SUBJECT")
 

@@ -124,8 +124,9 @@ class Admin:
             raise RemoteProtocolError(f"{self.server} answered with status {response.status_code}")
         return response.text
 
-    async def streams(self) -> list[StreamInfo]:
-        _, body = await self._ask("GET", "/v1/streams")
+    async def streams(self, subject: str | None = None) -> list[StreamInfo]:
+        query = "" if subject is None else f"?subject={quote(subject, safe='')}"
+        _, body = await self._ask("GET", f"/v1/streams{query}")
         return [stream_info_of(item) for item in body["streams"]]
 
     async def stream(self, name: str) -> StreamInfo:

@@ -30,9 +30,12 @@ class AdminMixin:
         """The node's metrics in Prometheus text format."""
         return await self._opened().metrics()
 
-    async def streams(self) -> list[StreamInfo]:
-        """All streams, by name. The node's own streams, such as `_offsets`, are among them."""
-        return await self._opened().streams()
+    async def streams(self, subject: str | None = None) -> list[StreamInfo]:
+        """All streams, by name, or those that store messages on a subject, wildcards allowed.
+
+        The node's own streams, such as `_offsets`, are among them. Raises: InvalidName.
+        """
+        return await self._opened().streams(subject)
 
     async def stream(self, name: str) -> StreamInfo:
         """One stream and the current state of its partitions. Raises: UnknownStream."""
@@ -164,9 +167,9 @@ class SyncAdminMixin:
         """See `AdminMixin.metrics`."""
         return self._run(self._async_admin.metrics())
 
-    def streams(self) -> list[StreamInfo]:
+    def streams(self, subject: str | None = None) -> list[StreamInfo]:
         """See `AdminMixin.streams`."""
-        return self._run(self._async_admin.streams())
+        return self._run(self._async_admin.streams(subject))
 
     def stream(self, name: str) -> StreamInfo:
         """See `AdminMixin.stream`."""

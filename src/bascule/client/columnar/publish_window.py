@@ -16,7 +16,7 @@ from bascule.client import _hot as acks_hot
 from bascule.client.columnar import _hot
 from bascule.client.columnar.columns import ColumnBuffers, PublishRoute
 from bascule.client.nats import NatsConnection
-from bascule.client.publish_window import CHUNK_BYTES_MAX, PublishWindow
+from bascule.client.publish_window import CHUNK_BYTES_MAX, HasStream, PublishWindow
 from bascule.errors import BasculeError, RemoteProtocolError
 from bascule.model import PARTITION_COUNT_MAX
 
@@ -84,14 +84,16 @@ class ColumnarWindow(PublishWindow):
         route: PublishRoute,
         *,
         id: int,
+        has_stream: HasStream,
         window: int,
         stream: str | None,
         timeout: float,
         on_progress: Callable[[int], None] | None,
     ) -> None:
         super().__init__(
-            nats, id=id, window=window, stream=stream, timeout=timeout, on_progress=on_progress
-        )
+            nats, id=id, has_stream=has_stream, window=window, stream=stream, timeout=timeout,
+            on_progress=on_progress,
+        )  # fmt: skip
         self._route = route
         self._chunks: deque[_Chunk] = deque()
         self._held_bytes = 0
@@ -225,6 +227,6 @@ class ColumnarWindow(PublishWindow):
         self.failed_row, self.failed_subject = self._first, self.subject_of(self._first)
         return super()._silence()
 
-    def _gives_up(self, refusals: int) -> bool:
+    def _may_give_up(self) -> bool:
         # A named stream exists; its node may be restarting.
-        return self.only is None and super()._gives_up(refusals)
+        return self.only is None and super()._may_give_up()

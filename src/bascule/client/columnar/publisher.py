@@ -9,6 +9,7 @@ from collections.abc import AsyncIterable, Callable, Coroutine, Iterable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from bascule.client.publish_window import HasStream
 from bascule.client.publisher import Publisher
 from bascule.errors import BasculeError, Closed
 from bascule.model import StreamInfo
@@ -210,11 +211,12 @@ class ColumnarMixin:
             route = PublishRoute(subject or "", pattern, message_ids or "")
             route.check()
 
-            def create(nats: NatsConnection, id: int) -> ColumnarWindow:
+            def create(nats: NatsConnection, id: int, has_stream: HasStream) -> ColumnarWindow:
                 return ColumnarWindow(
                     nats,
                     route,
                     id=id,
+                    has_stream=has_stream,
                     window=window,
                     stream=stream,
                     timeout=timeout,

@@ -324,9 +324,9 @@ class ClusterController:
         """Raises: UnknownStream."""
         return await self.views.describe(name)
 
-    async def describe_all(self) -> list[StreamInfo]:
-        """All streams."""
-        return await self.views.describe_all()
+    async def describe_all(self, subject: str) -> list[StreamInfo]:
+        """The streams that store messages on a subject, which may have wildcards."""
+        return await self.views.describe_all(subject)
 
     def _duplicates(self, name: str) -> tuple[DuplicateStream, ...]:
         return () if self._announcer is None else self._announcer.duplicates(name)

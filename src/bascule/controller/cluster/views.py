@@ -24,6 +24,7 @@ from bascule.model import (
     StreamInfo,
 )
 from bascule.replica.partitions import Partitions
+from bascule.wire.subjects import subjects_overlap
 
 log = logging.getLogger("bascule.controller")
 
@@ -107,9 +108,14 @@ class ClusterViews:
         found = await self._ask_leaders([info.definition])
         return _merged(info, found.get(info.definition.id, {}))
 
-    async def describe_all(self) -> list[StreamInfo]:
-        """All streams, with what their leaders say of their partitions."""
-        infos = self.stream_infos()
+    async def describe_all(self, subject: str) -> list[StreamInfo]:
+        """The streams that store messages on a subject, which may have wildcards, with what their
+        leaders say of their partitions."""
+        infos = [
+            self._info(each)
+            for each in self._metadata.image.streams.values()
+            if subjects_overlap(each.config.subject, subject)
+        ]
         found = await self._ask_leaders([info.definition for info in infos])
         return [_merged(info, found.get(info.definition.id, {})) for info in infos]
 
