@@ -41,7 +41,6 @@ class FrameListener:
         self._refusals = RefusalLog(lambda: asyncio.get_running_loop().time())
         self._disk_threads = ThreadPoolExecutor(self._limits.disk_threads, f"{self.NAME}-disk")
         self._listeners: list[socket.socket] = []
-        self._accepting: list[asyncio.Task[None]] = []
         self._connections: dict[asyncio.Task[None], ServedConnection] = {}
         self._sweep: asyncio.TimerHandle | None = None
         self._refusal_logged_next = 0.0
@@ -77,12 +76,13 @@ class FrameListener:
         loop = asyncio.get_running_loop()
         for listener in self._listeners:
             listener.listen(BACKLOG)
-            self._accepting.append(loop.create_task(self._accept(listener)))
+            loop.add_reader(listener, self._accept, listener)
 
     async def close(self) -> None:
         """Stop accepting, answer requests in flight within `drain_ms_max`, close everything."""
-        await _cancel(self._accepting)
+        loop = asyncio.get_running_loop()
         for listener in self._listeners:
+            loop.remove_reader(listener)
             listener.close()
         self._listeners.clear()
         if self._sweep is not None:
@@ -96,7 +96,7 @@ class FrameListener:
             connection.abort()
         if self._connections:
             await asyncio.wait(tuple(self._connections))
-        await asyncio.get_running_loop().run_in_executor(None, self._disk_threads.shutdown)
+        await loop.run_in_executor(None, self._disk_threads.shutdown)
 
     def statistics(self) -> ListenerStatistics:
         """A copy of the counters."""
@@ -108,16 +108,24 @@ class FrameListener:
             requests=now.requests.copy(),
         )
 
-    async def _accept(self, listener: socket.socket) -> None:
-        loop = asyncio.get_running_loop()
-        while True:
-            try:
-                sock, address = await loop.sock_accept(listener)
-            except OSError as error:
-                log.warning("cannot accept a client", extra={"error": str(error)})
-                await asyncio.sleep(ACCEPT_RETRY_SECONDS)
-                continue
-            self._admit(sock, f"{address[0]}:{address[1]}")
+    def _accept(self, listener: socket.socket) -> None:
+        """Admit a waiting connection. Not a task: one that is cancelled drops what it accepted."""
+        try:
+            sock, address = listener.accept()
+        except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+            return
+        except OSError as error:
+            log.warning("cannot accept a client", extra={"error": str(error)})
+            loop = asyncio.get_running_loop()
+            loop.remove_reader(listener)
+            loop.call_later(ACCEPT_RETRY_SECONDS, self._accept_again, listener)
+            return
+        sock.setblocking(False)
+        self._admit(sock, f"{address[0]}:{address[1]}")
+
+    def _accept_again(self, listener: socket.socket) -> None:
+        if listener in self._listeners:
+            asyncio.get_running_loop().add_reader(listener, self._accept, listener)
 
     def _admit(self, sock: socket.socket, peer: str) -> None:
         if len(self._connections) >= self._limits.connections_max:
@@ -170,10 +178,3 @@ class FrameListener:
         for connection in tuple(self._connections.values()):
             connection.expire(now)
         self._schedule_sweep()
-
-
-async def _cancel(tasks: list[asyncio.Task[None]]) -> None:
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
-    tasks.clear()

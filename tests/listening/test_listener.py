@@ -1,0 +1,77 @@
+"""A listener that closes while clients connect."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import resource
+import socket
+
+import pytest
+
+from bascule.listening.connection import ServedConnection
+from bascule.listening.listener import FrameListener
+
+
+class RefusingListener(FrameListener):
+    """Every accepted client is gone before its connection begins."""
+
+    def _connection(self, sock: socket.socket, peer: str) -> ServedConnection:
+        raise ConnectionResetError(peer)
+
+
+@pytest.mark.parametrize("turns", range(6))
+def test_a_connection_that_is_accepted_while_the_listener_closes_is_closed(turns: int) -> None:
+    """However many turns of the loop the accept is ahead of the close."""
+
+    async def scene() -> None:
+        listener = RefusingListener(None)
+        address = await listener.start("127.0.0.1", 0)
+        await asyncio.sleep(0.01)
+        with socket.create_connection(address) as client:
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            await listener.close()
+            client.settimeout(5)
+            with pytest.raises(ConnectionError):  # reset, or closed
+                if not client.recv(1):
+                    raise ConnectionResetError
+
+    asyncio.run(scene())
+    gc.collect()
+
+
+def test_accepting_goes_on_after_no_file_descriptor_was_free(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("bascule.listening.listener.ACCEPT_RETRY_SECONDS", 0.01)
+
+    async def scene() -> None:
+        listener = RefusingListener(None)
+        host, port = await listener.start("127.0.0.1", 0)
+        fill = []
+        with socket.socket() as client:
+            client.setblocking(False)
+            soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+            resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, 256), hard))
+            try:
+                while True:
+                    fill.append(socket.socket())
+            except OSError:
+                pass
+            try:
+                with pytest.raises(BlockingIOError):
+                    client.connect((host, port))
+                await asyncio.sleep(0.05)
+                assert "cannot accept a client" in caplog.text
+            finally:
+                for sock in fill:
+                    sock.close()
+                resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+            reader = asyncio.get_running_loop().sock_recv(client, 1)
+            with pytest.raises(ConnectionError):
+                if not await asyncio.wait_for(reader, 5):
+                    raise ConnectionResetError
+        await listener.close()
+
+    asyncio.run(scene())
