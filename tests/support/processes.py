@@ -135,6 +135,7 @@ class Node:
         return [
             str(BIN / "bascule"), "serve", "--data", str(self.directory / "data"),
             "--client-port", client, "--http-port", http, "--ready-file", str(ready),
+            *([] if "--peer-port" in self.options else ["--peer-port", "0"]),
             *(["--nats", self.nats] if self.nats else ["--nats-port", nats]),
             *self.options,
         ]  # fmt: skip

@@ -67,7 +67,7 @@ class ReplicaNode:
         self.syncer.start(self._send)
         self.writer.start(self._send)
         self.opener = PartitionOpener(
-            RealFiles(), clock, HashKey(bytes(16)), self.partitions, waits_for_role=True
+            RealFiles(), clock, HashKey(bytes(16)), self.partitions
         )
         self.handler = ReplicaFetchHandler(self.partitions, clock=clock, send_acks=self._send)
         self.replicator = Replicator(

@@ -120,8 +120,8 @@ def plan(state: NodeState, image: Image) -> tuple[Step, ...]:
         if stream_id not in wanted
     ]
     steps += [
-        RemoveData(stream_id, name)
-        for stream_id, name in image.deletions.items()
+        RemoveData(stream_id, deletion.name)
+        for stream_id, deletion in image.deletions.items()
         if stream_id not in state.removed
     ]
     for definition in wanted.values():

@@ -25,7 +25,7 @@ from bascule.controller.plan import (
     plan,
 )
 from bascule.errors import BasculeError, Broken
-from bascule.metadata.image import Image
+from bascule.metadata.image import Deletion, Image
 from bascule.model import PartitionState, StreamDefinition
 from bascule.publish.unstamped_batch import Replica
 from bascule.replica.log_syncer import LogSyncer
@@ -81,9 +81,8 @@ class Reconciler:
         writer: LogWriter,
         syncer: LogSyncer,
         node_id: int = 0,
-        set_role: SetRole | None = None,
+        set_role: SetRole,
     ) -> None:
-        """`set_role` is needed where the image has the states of partitions."""
         self._partitions = partitions
         self._opener = opener
         self._directories = directories
@@ -94,6 +93,7 @@ class Reconciler:
         self._subscriber: Subscriber | None = None
         self._set_max_payload: RaiseMaxPayload | None = None
         self._adopt = False
+        self._deletions: Mapping[bytes, Deletion] = {}
         self._set_role = set_role
         self.state = NodeState(node_id)
 
@@ -123,6 +123,7 @@ class Reconciler:
         undone. A refused subscription is reported once; ingest keeps and repeats it.
         """
         failures: dict[bytes, Exception] = {}
+        self._deletions = image.deletions
         steps = plan(self.state, image)
         for closing in _only(CloseStream, steps):
             await self._close(closing.definition)
@@ -240,6 +241,13 @@ class Reconciler:
 
     def _open(self, step: OpenPartitions) -> list[tuple[Partition, bool]]:
         definition = step.definition
+        try:
+            self._free_name(definition)
+        except OSError as error:
+            opened = [(self._opener.without_log(definition, index), True) for index in step.indexes]
+            for partition, _ in opened:
+                self._opener.fail(partition, error)
+            return opened
         present = self._partitions.stream_by_id(definition.id) or ()
         for partition in present:
             if partition.index in step.indexes:
@@ -263,6 +271,16 @@ class Reconciler:
                 self._opener.fail(partition, error)
             return [(partition, True) for partition, _ in opened]
         return opened
+
+    def _free_name(self, definition: StreamDefinition) -> None:
+        """Move away what another stream left in the directory of one that is new here.
+
+        Raises: OSError.
+        """
+        indexes = range(definition.partition_count)
+        if self._adopt or any(self._held.holds(definition.id, index) for index in indexes):
+            return
+        self._directories.free_name(definition, self._deletions)
 
     def _register(
         self,
@@ -316,7 +334,6 @@ class Reconciler:
     ) -> None:
         if not steps:
             return
-        assert self._set_role is not None
         await self._resign(steps)
         for step in steps:
             definition = step.definition

@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import TypeVar
 
 from bascule.metadata.commands import (
+    AdoptDeletions,
     AlterStream,
     ChangePartitions,
     Command,
@@ -20,7 +21,7 @@ from bascule.metadata.commands import (
     SetClusterId,
     StreamCommand,
 )
-from bascule.metadata.image import Image
+from bascule.metadata.image import Deletion, Image
 from bascule.model import NodeRegistration, PartitionState
 
 K = TypeVar("K")
@@ -35,8 +36,9 @@ def apply(image: Image, command: Command, *, index: int = 0) -> Image:
     """
     match command:
         case ForgetDeletions():
-            left = {id: name for id, name in image.deletions.items() if id not in command.ids}
-            return replace(image, deletions=MappingProxyType(left))
+            return _forget_deletions(image, command)
+        case AdoptDeletions():
+            return _adopt_deletions(image, command)
         case SetClusterId():
             return image if image.cluster_id else replace(image, cluster_id=command.cluster_id)
         case RegisterNode():
@@ -66,7 +68,7 @@ def _apply_to_stream(image: Image, command: StreamCommand) -> Image:
         return replace(
             image,
             streams=_without(image.streams, command.name),
-            deletions=_with(image.deletions, command.id, command.name),
+            deletions=_with(image.deletions, command.id, _deletion(image, command)),
             partitions=_without(image.partitions, command.id),
         )
     if isinstance(command, AlterStream):
@@ -75,6 +77,26 @@ def _apply_to_stream(image: Image, command: StreamCommand) -> Image:
     return replace(
         image, streams=_with(image.streams, command.name, replace(present, paused=paused))
     )
+
+
+def _deletion(image: Image, command: DeleteStream) -> Deletion:
+    states = image.partitions.get(command.id, ())
+    return Deletion(command.name, tuple(sorted({n for state in states for n in state.replicas})))
+
+
+def _forget_deletions(image: Image, command: ForgetDeletions) -> Image:
+    left = dict(image.deletions)
+    for stream_id in command.ids:
+        if (found := left.pop(stream_id, None)) is not None:
+            nodes = tuple(node for node in found.nodes if node != command.node_id)
+            if nodes:
+                left[stream_id] = replace(found, nodes=nodes)
+    return replace(image, deletions=MappingProxyType(left))
+
+
+def _adopt_deletions(image: Image, command: AdoptDeletions) -> Image:
+    adopted = {id: Deletion(name, (command.node_id,)) for id, name in command.deletions}
+    return replace(image, deletions=MappingProxyType({**image.deletions, **adopted}))
 
 
 def _alter(image: Image, command: AlterStream) -> Image:

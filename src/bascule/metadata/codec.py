@@ -1,4 +1,4 @@
-"""Encodes and decodes the image file; the package docstring has its format."""
+"""Decodes the image file of an earlier release, and the file with the cluster id."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from bascule.metadata.controller import (
     check_stored_config,
     check_stream_name,
 )
-from bascule.metadata.image import Image
+from bascule.metadata.image import Deletion, Image
 from bascule.model import StreamConfig, StreamDefinition
 
 FORMAT: Final = "bascule-metadata"
@@ -42,7 +42,7 @@ def encode_image(image: Image) -> bytes:
     }
     if image.deletions:
         content["deletions"] = [
-            {"id": id.hex(), "name": name} for id, name in sorted(image.deletions.items())
+            {"id": id.hex(), "name": each.name} for id, each in sorted(image.deletions.items())
         ]
     document = {
         "format": FORMAT,
@@ -79,7 +79,7 @@ def decode_image(data: bytes, path: str) -> Image:
         raise CorruptData(path, 0, f"crc32c {document.get('crc32c')!r}", f"{checksum!r}")
     try:
         definitions = [_definition(item) for item in content["streams"]]
-        deletions = dict(_deletion(item) for item in content.get("deletions", ()))
+        deletions = dict(map(_deletion, content.get("deletions", ())))
     except (AttributeError, KeyError, TypeError, ValueError, BasculeError) as error:
         raise CorruptData(path, 0, "stream definitions", str(error)) from error
     streams = {definition.name: definition for definition in definitions}
@@ -106,12 +106,12 @@ def decode_cluster_id(data: bytes, path: str) -> str:
     return str(content["cluster_id"])
 
 
-def _deletion(item: Mapping[str, Any]) -> tuple[bytes, str]:
+def _deletion(item: Mapping[str, Any]) -> tuple[bytes, Deletion]:
     name, id = item["name"], bytes.fromhex(item["id"])
     check_stream_name(name, internal=True)
     if len(id) != STREAM_ID_BYTES:
         raise ValueError(f"an id of {len(id)} bytes, expected {STREAM_ID_BYTES}")
-    return id, name
+    return id, Deletion(name, ())
 
 
 def _definition(item: Mapping[str, Any]) -> StreamDefinition:

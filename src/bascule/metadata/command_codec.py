@@ -15,6 +15,7 @@ import msgspec
 
 from bascule.errors import CorruptData
 from bascule.metadata.commands import (
+    AdoptDeletions,
     AlterStream,
     ChangePartitions,
     Command,
@@ -27,7 +28,7 @@ from bascule.metadata.commands import (
     ResumeStream,
     SetClusterId,
 )
-from bascule.metadata.image import Image
+from bascule.metadata.image import Deletion, Image
 from bascule.model import NodeRegistration, PartitionState, StreamDefinition
 
 SNAPSHOT_VERSION: Final = 1
@@ -45,6 +46,7 @@ _KINDS: Final[tuple[type[Command], ...]] = (
     FenceNode,
     ChangePartitions,
     SetClusterId,
+    AdoptDeletions,
 )
 """By number: only ever appended to."""
 _NUMBERS: Final = {kind: number for number, kind in enumerate(_KINDS)}
@@ -61,7 +63,7 @@ class _Chunk(msgspec.Struct, kw_only=True):
     version: int
     cluster_id: str = ""
     streams: list[tuple[StreamDefinition, tuple[PartitionState, ...]]] = []
-    deletions: list[tuple[bytes, str]] = []
+    deletions: list[tuple[bytes, Deletion]] = []
     nodes: list[NodeRegistration] = []
     requests: list[bytes] = []
 

@@ -54,6 +54,34 @@ def changes_after_return(image: Image) -> ChangePartitions | None:
     return ChangePartitions(tuple(changes)) if changes else None
 
 
+def resign(
+    image: Image, stream_id: bytes, partition: int, *, node: int, leader_epoch: int
+) -> ChangePartitions | None:
+    """What changes when `node` cannot serve its replica as it is: its log is damaged, or was opened
+    again in the epoch that it led.
+
+    It leaves the ISR where another member is alive, and that one leads. The last member stays and
+    leads in a new epoch. None: the partition has changed since the node looked.
+    """
+    states = image.partitions.get(stream_id, ())
+    if not 0 <= partition < len(states):
+        return None
+    state = states[partition]
+    if state.leader_epoch != leader_epoch or node not in state.isr or not _is_alive(image, node):
+        return None
+    others = tuple(each for each in state.isr if each != node)
+    if any(_is_alive(image, each) for each in others):
+        after = replace(state, isr=others, version=state.version + 1)
+        if state.leader == node:
+            leader = _candidate(image, after, _leaders(image))
+            after = replace(after, leader=leader, leader_epoch=leader_epoch + 1)
+    elif state.leader in (node, NO_LEADER):
+        after = _elected(state, node)
+    else:
+        return None
+    return ChangePartitions((PartitionChange(stream_id, partition, after),))
+
+
 def change_isr(
     image: Image,
     stream_id: bytes,

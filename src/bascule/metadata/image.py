@@ -10,21 +10,29 @@ from bascule.model import NodeRegistration, PartitionState, StreamDefinition
 
 
 @dataclass(frozen=True, slots=True)
+class Deletion:
+    """A deleted stream whose data may still be on a disk."""
+
+    name: str
+    nodes: tuple[int, ...]
+    """The nodes that had a replica and have not said that its data is removed; sorted."""
+
+
+@dataclass(frozen=True, slots=True)
 class Image:
     """All streams by name, deletions, partition states, nodes. `apply` returns a changed image."""
 
     streams: Mapping[str, StreamDefinition] = field(default_factory=lambda: MappingProxyType({}))
     """Invariant: each key is the name of its definition; no two definitions share an id."""
-    deletions: Mapping[bytes, str] = field(default_factory=lambda: MappingProxyType({}))
-    """Stream id -> name of deleted streams whose data may still be on a disk. Data is removed only
-    for these ids. Invariant: no stream of `streams` has one of these ids."""
+    deletions: Mapping[bytes, Deletion] = field(default_factory=lambda: MappingProxyType({}))
+    """Stream id -> deleted streams whose data may still be on a disk. Data is removed only for
+    these ids. Invariant: no stream of `streams` has one of these ids."""
     partitions: Mapping[bytes, tuple[PartitionState, ...]] = field(
         default_factory=lambda: MappingProxyType({})
     )
-    """Stream id -> the states of its partitions. A node without a cluster keeps none: it leads
-    everything. Invariant: a stream with states has one for each partition."""
+    """Stream id -> the states of its partitions. Invariant: one for each partition."""
     cluster_id: str = ""
-    """Drawn by the first controller; empty before, and on a node without a cluster."""
+    """Drawn by the first controller; empty before."""
     nodes: Mapping[int, NodeRegistration] = field(default_factory=lambda: MappingProxyType({}))
     """Every node that has registered, by id."""
 

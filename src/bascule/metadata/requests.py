@@ -15,10 +15,11 @@ from bascule.metadata.commands import (
     Command,
     CreateStream,
     FenceNode,
+    ForgetDeletions,
     RegisterNode,
 )
 from bascule.metadata.controller import Existing
-from bascule.metadata.elections import change_isr, changes_after_loss, changes_after_return
+from bascule.metadata.elections import change_isr, changes_after_loss, changes_after_return, resign
 from bascule.metadata.image import Image
 from bascule.metadata.placement import place_partitions
 from bascule.model import NodeRegistration, StreamConfig
@@ -82,8 +83,24 @@ class ChangeIsr(msgspec.Struct, tag=True, frozen=True):
     """Node id and node epoch of each."""
 
 
+class Resign(msgspec.Struct, tag=True, frozen=True):
+    """A node cannot serve its replica as it is; see `elections.resign`."""
+
+    node_id: int
+    stream_id: bytes
+    partition: int
+    leader_epoch: int
+
+
+class Forget(msgspec.Struct, tag=True, frozen=True):
+    """A node has removed the data of these deleted streams."""
+
+    node_id: int
+    ids: tuple[bytes, ...]
+
+
 ControllerRequest: TypeAlias = (
-    Create | Alter | SetPaused | Delete | RegisterProcess | LoseNode | ChangeIsr
+    Resign | Forget | Create | Alter | SetPaused | Delete | RegisterProcess | LoseNode | ChangeIsr
 )
 
 
@@ -103,6 +120,18 @@ def decide(image: Image, request: ControllerRequest) -> tuple[Command, ...]:
             return () if isinstance(decision, Existing) else (decision,)
         case Delete():
             return _delete(image, request)
+        case Resign():
+            change = resign(
+                image,
+                request.stream_id,
+                request.partition,
+                node=request.node_id,
+                leader_epoch=request.leader_epoch,
+            )
+            return () if change is None else (change,)
+        case Forget():
+            ids = tuple(each for each in request.ids if each in image.deletions)
+            return (ForgetDeletions(ids, request.node_id),) if ids else ()
         case RegisterProcess():
             return _register(image, request.node)
         case LoseNode():

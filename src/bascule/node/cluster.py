@@ -1,4 +1,7 @@
-"""What a node of a cluster has beyond a node alone: the peer listener, Raft, and its controller."""
+"""What makes a node a part of a cluster: the peer listener, Raft, and its controller.
+
+A node alone is a cluster of one, which others may join.
+"""
 
 from __future__ import annotations
 
@@ -14,12 +17,15 @@ from bascule.config.sections import PORT_MAX
 from bascule.controller.cluster.controller import ClusterController
 from bascule.controller.cluster.isr_keeper import IsrKeeper
 from bascule.controller.cluster.metadata_group import MetadataGroup
+from bascule.controller.directories import StreamDirectories
+from bascule.controller.earlier_image import EarlierImage, adoption
 from bascule.controller.reconciler import Reconciler
 from bascule.errors import Broken, ConfigError
 from bascule.host.api import Clock, Files, Random
 from bascule.http.metrics.statistics import replication_statistics
 from bascule.ingest.embedded_nats import EmbeddedNats
 from bascule.model import NodeInfo, NodeRegistration
+from bascule.node.binding import bind_listener
 from bascule.node.founding import FOUNDING, Founding
 from bascule.peer.listener import PeerListener, PeerSession
 from bascule.peer.replica_fetch import ReplicaFetchHandler
@@ -58,18 +64,24 @@ class ClusterNode:
         reserve: DiskReserve,
         clock: Clock,
         dice: Random,
+        cluster_id: str,
+        directories: StreamDirectories,
         send: Callable[[bytes], None],
     ) -> None:
-        """`send` takes NATS operations with acks. Raises: ConfigError."""
+        """`cluster_id` is that of this data directory; the first controller's is the cluster's.
+        `send` takes NATS operations with acks. Raises: ConfigError."""
         self._config = config
         self._data = data
+        self._files = files
         self._founders = founding_nodes(config)
         self._founding = Founding(config.node_id, self._founders, files, str(data))
         self._incarnation = int.from_bytes(dice.bytes(7), "big")
         name = config.cluster.name
-        self._driver = RaftDriver(config.node_id, DriverSettings(cluster=name))
+        self._driver = RaftDriver(
+            config.node_id, DriverSettings(cluster=name), before_write=reserve.keep_room
+        )
         self.peers = PeerClient(config.node_id, name, node_epoch=self._node_epoch)
-        self._metadata = MetadataGroup(self._driver, self.peers, dice)
+        self._metadata = MetadataGroup(self._driver, self.peers, dice, cluster_id=cluster_id)
         self.controller = ClusterController(
             config.node_id,
             name,
@@ -77,6 +89,7 @@ class ClusterNode:
             reconciler,
             self._metadata,
             self.peers,
+            directories=directories,
             reserve=reserve,
             clock=clock,
             random=dice,
@@ -127,22 +140,30 @@ class ClusterNode:
         Raises: CorruptData, DataDirectoryInUse, ConfigError, OSError.
         """
         config = self._config
-        self.address = await self.listener.start(config.peer.host, config.peer.port)
+        self.address = await bind_listener(
+            "peer listener",
+            "peer",
+            config,
+            self.listener.start(config.peer.host, config.peer.port),
+        )
         for node, (host, port) in self._founders.items():
             self.peers.set_peer(node, host, port)
         await self._founding.take_part(self.peers)
         await self._driver.start(
             directory=str(self._data / RAFT_DIRECTORY),
-            peers=self._founders,
+            peers={n: address for n, address in self._founders.items() if n != config.node_id},
         )
         self._raft_runs = True
-        await self._metadata.open(voters=self._founders)
+        voters = self._founders or (config.node_id,)
+        await self._metadata.open(voters=voters)
+        if not self._founders:
+            await self._adopt_image()
         await self.controller.open(self.registration("", ""))
         self._tasks.append(asyncio.create_task(self._isr_keeper.run()))
 
     def registration(self, client: str, http: str) -> NodeRegistration:
         """This process, as it registers; the addresses are empty until the listeners are open."""
-        host, port = self._founders[self._config.node_id]
+        host, port = self._founders.get(self._config.node_id, self.address)
         return NodeRegistration(
             node_id=self._config.node_id,
             incarnation=self._incarnation,
@@ -171,6 +192,30 @@ class ClusterNode:
             except Broken as error:
                 log.warning("nats-server routes not set", extra={"error": str(error)})
             await self._nodes_changed.wait()
+
+    async def _adopt_image(self) -> None:
+        """Take over the streams that this node had as an earlier release, if any.
+
+        The file of the earlier release is renamed when the metadata group has all of it.
+        Raises: CorruptData, UnsupportedFormat, OSError, Indeterminate.
+        """
+        await self._metadata.lead_alone()
+        earlier = EarlierImage(self._files, str(self._data))
+        found = await asyncio.to_thread(earlier.load, self.controller.image)
+        if found is not None:
+            epoch = await asyncio.to_thread(earlier.latest_epoch, found)
+            await self._metadata.commit(
+                adoption(found, node_id=self._config.node_id, leader_epoch=max(epoch, 0))
+            )
+            await asyncio.to_thread(earlier.retire)
+            log.info(
+                "metadata of an earlier release taken over", extra={"streams": len(found.streams)}
+            )
+
+    @property
+    def failed(self) -> asyncio.Future[str]:
+        """Done with the cause when this node's store of the metadata has failed."""
+        return self._driver.failed
 
     async def close(self) -> None:
         for task in self._tasks:
@@ -206,11 +251,13 @@ class ClusterNode:
 
 
 def founding_nodes(config: Config) -> dict[int, tuple[str, int]]:
-    """Node id -> peer address of the founding nodes.
+    """Node id -> peer address of the founding nodes; empty for a node alone.
 
     Raises: ConfigError for an entry that is not N@host:port, or where this node is missing.
     """
     found: dict[int, tuple[str, int]] = {}
+    if not config.cluster.peers:
+        return found
     for entry in config.cluster.peers:
         number, at, address = entry.partition("@")
         host, _, port = address.rpartition(":")

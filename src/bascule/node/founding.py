@@ -17,7 +17,7 @@ from typing import Final
 import msgspec
 
 from bascule.controller.cluster.metadata_group import Peers
-from bascule.controller.image_store import FILE_NAME as IMAGE_FILE_NAME
+from bascule.controller.earlier_image import FILE_NAME as IMAGE_FILE_NAME
 from bascule.errors import BasculeError, ConfigError, CorruptData
 from bascule.host.api import Files
 from bascule.storage.checkpoint import replace_file
@@ -37,7 +37,7 @@ class FoundingPromise(msgspec.Struct, frozen=True):
     """What a node says of itself; also the content of its file."""
 
     founders: str
-    """`--peers`, sorted."""
+    """`--peers`, sorted; empty for a node that began alone."""
     has_promised: bool = True
     """False in an answer of a node whose promise is not on its disk yet."""
     has_formed: bool = False
@@ -81,12 +81,8 @@ class Founding:
             await self._keep(FoundingPromise(self._text, has_formed=True))
 
     def _load(self) -> FoundingPromise | None:
-        if self._files.exists(f"{self._data}/{IMAGE_FILE_NAME}"):
-            raise ConfigError(
-                f"data directory {self._data} is that of a node that worked alone, which cannot "
-                "join a cluster yet: start it without --peers, or name an empty directory with "
-                "--data"
-            )
+        if self._text and self._files.exists(f"{self._data}/{IMAGE_FILE_NAME}"):
+            raise self._worked_alone()
         if not self._files.exists(self._path):
             return None
         data = self._files.read_bytes(self._path)
@@ -94,12 +90,20 @@ class Founding:
             kept = msgspec.json.decode(data, type=FoundingPromise)
         except msgspec.MsgspecError as error:
             raise CorruptData(self._path, 0, "a promise as JSON", str(error)) from None
+        if kept.founders != self._text and not kept.founders:
+            raise self._worked_alone()
         if kept.founders != self._text:
             raise ConfigError(
-                f"cluster.peers is {self._text}, and {self._path} names the founders "
+                f"cluster.peers is {self._text or 'empty'}, and {self._path} names the founders "
                 f"{kept.founders}: start the node with these"
             )
         return kept
+
+    def _worked_alone(self) -> ConfigError:
+        return ConfigError(
+            f"data directory {self._data} is that of a node that worked alone: start it without "
+            "--peers, or name an empty directory with --data"
+        )
 
     async def _keep(self, promise: FoundingPromise) -> None:
         await asyncio.to_thread(

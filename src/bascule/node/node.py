@@ -4,25 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import resource
 import signal
-import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
 from bascule.announce.exchange import AnnouncingNode
-from bascule.config import KEYS, Config, listen_advice
+from bascule.config import KEYS, Config
 from bascule.config.sections import PORT_MAX
 from bascule.controller.announcer import Announcer
 from bascule.controller.cluster.controller import ClusterController
-from bascule.controller.controller import Controller
 from bascule.controller.directories import StreamDirectories
 from bascule.controller.held_partitions import HeldPartitions
-from bascule.controller.image_store import ImageStore
 from bascule.controller.reconciler import Reconciler
 from bascule.errors import BasculeError, ConfigError, NotEnoughNodes
 from bascule.groups import OFFSETS_CONFIG, CommittedOffsetStore
@@ -34,6 +30,7 @@ from bascule.ingest.nats_ingest import NatsIngest
 from bascule.ingest.nats_supervisor import NatsSupervisor
 from bascule.kafka import ClientListener, ListenerLimits, NodeIdentity
 from bascule.model import NodeInfo, PartitionState
+from bascule.node.binding import bind_listener, reason_of
 from bascule.node.cluster import ClusterNode
 from bascule.node.cluster_id import load_cluster_id
 from bascule.node.status import NodeStatus
@@ -124,33 +121,17 @@ class Node:
             size_bytes=config.limits.disk_reserve_bytes,
         )
         self._writer = LogWriter(self._syncer, self._reserve)
-        directories = StreamDirectories(self._files, str(data))
+        self._directories = StreamDirectories(self._files, str(data))
         self._cluster: ClusterNode | None = None
         self._reconciler = Reconciler(
             self._partitions,
-            opener=PartitionOpener(
-                self._files,
-                self._clock,
-                self._hash_key,
-                self._partitions,
-                waits_for_role=bool(config.cluster.peers),
-            ),
-            directories=directories,
+            opener=PartitionOpener(self._files, self._clock, self._hash_key, self._partitions),
+            directories=self._directories,
             held=HeldPartitions(self._files, str(data)),
             writer=self._writer,
             syncer=self._syncer,
             node_id=config.node_id,
             set_role=self._set_role,
-        )
-        self._alone = Controller(
-            self._partitions,
-            self._reconciler,
-            store=ImageStore(self._files, str(data)),
-            directories=directories,
-            reserve=self._reserve,
-            clock=self._clock,
-            random=self._random,
-            node_id=config.node_id,
         )
         self.status = NodeStatus(
             config,
@@ -158,7 +139,6 @@ class Node:
             files=self._files,
             clock=self._clock,
             partitions=self._partitions,
-            controller=self._alone,
         )
         self._nats: EmbeddedNats | None = None
         self._ingest: NatsIngest | None = None
@@ -183,12 +163,9 @@ class Node:
         await asyncio.to_thread(self._reserve.hold)
         self._writer.start(self._send_acks)
         self._syncer.start(self._send_acks)
-        if self._config.cluster.peers:
-            self._cluster = self._make_cluster()
-            await self._cluster.start()
-            self.status.cluster_id = self._cluster.controller.image.cluster_id
-        else:
-            await self._alone.open()
+        self._cluster = cluster = self._make_cluster()
+        await cluster.start()
+        self.status.cluster_id = cluster.controller.image.cluster_id
         if self._config.nats.embedded:
             self._nats = await self._start_nats()
         await self._start_ingest()
@@ -196,14 +173,13 @@ class Node:
         raise_max_payload = None if self._nats is None else self._nats.raise_max_payload
         await self._controller.attach(self._ingest, raise_max_payload)
         self._offsets = self.status.offsets = await self._open_offsets()
-        self._alone.attach_offsets(self._offsets)
+        self._controller.attach_offsets(self._offsets)
         if self._nats is not None:
             # Not before the subscriptions stand: reconnecting clients send what they have kept.
             await self._nats.open()
         await self._start_announcer(self._ingest)
         await self._open_listeners(self._offsets)
-        if self._cluster is not None:
-            await self._cluster.announce(self.status.node_info(), self._nats)
+        await cluster.announce(self.status.node_info(), self._nats)
         self._start_maintenance(self._offsets)
         self.status.ready = True
         if self._nats is not None:
@@ -213,8 +189,9 @@ class Node:
             self._supervision = asyncio.create_task(supervisor.run())
 
     @property
-    def _controller(self) -> Controller | ClusterController:
-        return self._alone if self._cluster is None else self._cluster.controller
+    def _controller(self) -> ClusterController:
+        assert self._cluster is not None
+        return self._cluster.controller
 
     def _make_cluster(self) -> ClusterNode:
         cluster = ClusterNode(
@@ -228,6 +205,8 @@ class Node:
             reserve=self._reserve,
             clock=self._clock,
             dice=self._random,
+            cluster_id=self.status.cluster_id,
+            directories=self._directories,
             send=self._send_acks,
         )
         self.status.controller = cluster.controller
@@ -300,7 +279,7 @@ class Node:
         await ingest.flush()
 
     async def _start_nats(self) -> EmbeddedNats:
-        config, alone = self._config, self._cluster is None
+        config = self._config
         nats = EmbeddedNats(
             self._data / "nats",
             host=config.nats.host,
@@ -309,8 +288,8 @@ class Node:
                 config.streams.message_bytes_max, self._controller.message_bytes_max
             ),
             token=self._random.bytes(16).hex(),
-            name="bascule-embedded" if alone else f"bascule-{config.node_id}",
-            cluster="" if alone else config.cluster.name,
+            name=f"bascule-{config.node_id}",
+            cluster=config.cluster.name,
         )
         self.status.urls = [await nats.start()]
         return nats
@@ -349,35 +328,33 @@ class Node:
         offsets = CommittedOffsetStore(self._partitions, publisher, self._clock)
         if self._partitions.stream(OFFSETS_STREAM) is not None:
             offsets.start()
-        elif self._cluster is not None:
+        elif self._config.cluster.peers:
             # It waits for as many nodes as it has replicas; the other streams do not.
-            waiting = self._start_offsets_when_created(offsets, self._cluster)
+            waiting = self._start_offsets_when_created(offsets)
             self._tasks.append(asyncio.create_task(waiting))
         else:
             try:
-                await self._alone.create_stream(OFFSETS_STREAM, OFFSETS_CONFIG, internal=True)
+                await self._controller.create_stream(OFFSETS_STREAM, OFFSETS_CONFIG, internal=True)
             except (BasculeError, OSError) as error:
                 self._log_no_offsets(error)
             offsets.start()
         return offsets
 
-    async def _start_offsets_when_created(
-        self, offsets: CommittedOffsetStore, cluster: ClusterNode
-    ) -> None:
+    async def _start_offsets_when_created(self, offsets: CommittedOffsetStore) -> None:
         """Create the stream `_offsets` once there are nodes for it, unless another node has."""
         replicas = min(OFFSETS_REPLICAS, len(self._config.cluster.peers))
         config = replace(OFFSETS_CONFIG, replicas=replicas)
         is_logged = False
         while True:
             try:
-                await cluster.controller.create_stream(OFFSETS_STREAM, config, internal=True)
+                await self._controller.create_stream(OFFSETS_STREAM, config, internal=True)
                 break
             except (BasculeError, OSError) as error:
                 if not is_logged and not isinstance(error, NotEnoughNodes):
                     self._log_no_offsets(error)
                     is_logged = True
             await asyncio.sleep(NODES_RETRY_SECONDS)
-        await cluster.controller.wait_followed()
+        await self._controller.wait_followed()
         offsets.start()
 
     def _log_no_offsets(self, error: Exception) -> None:
@@ -404,10 +381,10 @@ class Node:
                 drain_ms_max=limits.drain_ms_max,
             ),
             advertised=_host_and_port(config.client.advertised),
-            cluster=None if self._cluster is None else self._cluster.controller.views,
+            cluster=self._controller.views,
         )
         self.status.client_statistics = self._client_listener.statistics
-        self.status.client_address = await _bind(
+        self.status.client_address = await bind_listener(
             "client listener",
             "client",
             config,
@@ -431,7 +408,7 @@ class Node:
                 write_stall_ms_max=limits.write_stall_ms_max,
             ),
         )
-        self.status.http_address = await _bind(
+        self.status.http_address = await bind_listener(
             "HTTP listener",
             "http",
             config,
@@ -460,7 +437,6 @@ class Node:
         )
         self.status.retention, self.status.compaction = retention.counts, self._cleaner.counts
         self._tasks += [
-            *([asyncio.create_task(self._alone.run())] if self._cluster is None else []),
             asyncio.create_task(hold_reserve(self._reserve)),
             asyncio.create_task(checkpoint_periodically(self._partitions, self._syncer)),
             asyncio.create_task(retention.run()),
@@ -495,34 +471,12 @@ def _lock(data: Path, config: Config) -> DirectoryLock:
 def _unusable(data: Path, config: Config, error: OSError) -> ConfigError:
     # mkdir says that a file "exists"; opening below it, that it is not a directory.
     is_file = isinstance(error, FileExistsError | NotADirectoryError)
-    why = "it, or a part of its path, is a file" if is_file else _reason(error)
+    why = "it, or a part of its path, is a file" if is_file else reason_of(error)
     origin = config.origins.get("data", "the default")
     return ConfigError(
         f"data directory {data} ({origin}) cannot be used: {why}; "
         "name a directory that this user may write to with --data DIR"
     )
-
-
-async def _bind(
-    listener: str, section: str, config: Config, starting: Awaitable[tuple[str, int]]
-) -> tuple[str, int]:
-    """Start a listener. Raises: ConfigError that names the option for another address."""
-    host, port = getattr(config, section).host, getattr(config, section).port
-    try:
-        return await starting
-    except OSError as error:
-        where = f"{host} port {port}"
-        why = _reason(error)
-        raise ConfigError(
-            f"the {listener} cannot listen on {where}: {why}; {listen_advice(section, why)}"
-        ) from error
-
-
-def _reason(error: OSError) -> str:
-    """The system's text, without what asyncio and the socket module add to it."""
-    if isinstance(error, socket.gaierror) or error.errno is None:
-        return str(error.strerror or error).lower()
-    return os.strerror(error.errno).lower()
 
 
 def _host_and_port(text: str) -> tuple[str, int] | None:

@@ -15,23 +15,31 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Final
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from typing import Any, Final, Protocol
 
 import msgspec
 
 from bascule.controller.cluster.duties import ControllerDuties
 from bascule.controller.cluster.metadata_group import DECIDE, MetadataGroup, Peers
+from bascule.controller.cluster.repairs import REPAIR, CommittedOffsets, RepairRequest, Repairs
 from bascule.controller.cluster.sessions import PING
 from bascule.controller.cluster.views import PARTITIONS, ClusterViews
-from bascule.controller.controller import StreamAnnouncer
+from bascule.controller.directories import StreamDirectories
 from bascule.controller.reconciler import RaiseMaxPayload, Reconciler, Subscriber
-from bascule.errors import BasculeError, Broken, Indeterminate, NotLeader, NotSupported
+from bascule.errors import (
+    BasculeError,
+    Broken,
+    FencedEpoch,
+    Indeterminate,
+    NotLeader,
+    UnknownPartition,
+)
 from bascule.errors.plain import from_plain, to_plain
 from bascule.host.api import Clock, Random
 from bascule.metadata.controller import STREAM_ID_BYTES, check_purge
 from bascule.metadata.image import Image
-from bascule.metadata.requests import Alter, Create, Delete, SetPaused
+from bascule.metadata.requests import Alter, Create, Delete, Forget, SetPaused
 from bascule.model import (
     NO_LEADER,
     DuplicateStream,
@@ -45,6 +53,7 @@ from bascule.replica.disk_reserve import DiskReserve
 from bascule.replica.maintenance.purging import purge
 from bascule.replica.partitions import Partitions
 from bascule.wire.nats import NatsRefused
+from bascule.wire.offsets import OFFSETS_STREAM
 
 log = logging.getLogger("bascule.controller")
 
@@ -52,11 +61,20 @@ AWAIT: Final = "await"
 """The kind of control request that waits until a node has followed the image to an index."""
 PURGE: Final = "purge"
 """The kind of control request that has a leader move the start of its logs."""
+REPAIR_SECONDS_MAX: Final = 600.0
+"""For a node to read logs of some 100 GB."""
 FOLLOW_SECONDS_MAX: Final = 20.0
 """For the leaders of a stream to follow a decision."""
 RETRY_SECONDS_MIN: Final = 1.0
 RETRY_SECONDS_MAX: Final = 30.0
 """Pause before reconciliation is repeated; it doubles from the minimum to the maximum."""
+
+
+class StreamAnnouncer(Protocol):
+    """What other clusters are told of this node's streams; see `announcer`."""
+
+    def on_streams(self, definitions: Mapping[str, StreamDefinition]) -> None: ...
+    def duplicates(self, name: str) -> tuple[DuplicateStream, ...]: ...
 
 
 class _Awaited(msgspec.Struct, array_like=True):
@@ -83,6 +101,7 @@ class ClusterController:
         metadata: MetadataGroup,
         peers: Peers,
         *,
+        directories: StreamDirectories,
         reserve: DiskReserve,
         clock: Clock,
         random: Random,
@@ -94,6 +113,7 @@ class ClusterController:
         self._reconciler = reconciler
         self._metadata = metadata
         self._peers = peers
+        self._directories = directories
         self._reserve = reserve
         self._clock = clock
         self._random = random
@@ -103,6 +123,12 @@ class ClusterController:
         """The index of the image that this node has followed."""
         self._failures: dict[bytes, Exception] = {}
         self._followed = asyncio.Condition()
+        self._reconciling = asyncio.Lock()
+        self._is_forgetting = False
+        self._requests: set[asyncio.Task[None]] = set()
+        """Requests that this node makes by itself."""
+        self._streams: Mapping[str, StreamDefinition] = {}
+        """Of the last image."""
         self._subscriber: Subscriber | None = None
         self._announcer: StreamAnnouncer | None = None
         self._tasks: list[asyncio.Task[None]] = []
@@ -118,12 +144,23 @@ class ClusterController:
             refusals=self._refusals,
             duplicates=self._duplicates,
         )
+        self._repairs = Repairs(
+            node_id,
+            partitions,
+            reconciler,
+            metadata,
+            directories,
+            clock,
+            lock=self._reconciling,
+            reconcile=self._reconcile_locked,
+        )
         self._controls: dict[str, Callable[[bytes], Awaitable[bytes]]] = {
             DECIDE: metadata.handle_decide,
             PING: self._duties.answer_ping,
             AWAIT: self._answer_await,
             PARTITIONS: self.views.answer_partitions,
             PURGE: self._answer_purge,
+            REPAIR: self._repairs.answer_repair,
         }
         """Kind -> the handler of a control request from another node."""
         metadata.on_image = self._on_image
@@ -163,9 +200,10 @@ class ClusterController:
 
     async def close(self) -> None:
         """Follow the image no longer."""
-        for task in self._tasks:
+        tasks = [*self._tasks, *self._requests]
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
         self._duties.close()
 
     @property
@@ -187,7 +225,15 @@ class ClusterController:
         self._announcer = announcer
         announcer.on_streams(self.image.streams)
 
+    def attach_offsets(self, offsets: CommittedOffsets) -> None:
+        """Remove the committed offsets of a stream with it from now on."""
+        self._repairs.offsets = offsets
+
     def _on_image(self, image: Image) -> None:
+        gone = self._streams.keys() - image.streams.keys()
+        self._streams = image.streams
+        for name in gone:
+            self._request(self._remove_commits(name))
         if self._announcer is not None:
             self._announcer.on_streams(image.streams)
         for node in image.nodes.values():
@@ -195,12 +241,43 @@ class ClusterController:
         self._duties.on_image(image)
         self._changed.set()
 
+    def _request(self, request: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(request)
+        self._requests.add(task)
+        task.add_done_callback(self._requests.discard)
+
+    async def _remove_commits(self, stream: str) -> None:
+        """Remove the commits of a deleted stream, on the node that holds them.
+
+        A stream of this name created later has other commits; this frees the memory.
+        """
+        offsets = self._repairs.offsets
+        held = self._partitions.stream(OFFSETS_STREAM)
+        if offsets is None or held is None or not held[0].is_leader:
+            return
+        try:
+            await offsets.remove(consumer=None, stream=stream)
+        except BasculeError as error:
+            log.warning(
+                "commits of a deleted stream stay", extra={"stream": stream, "error": str(error)}
+            )
+
     # -- requests -----------------------------------------------------------------------------
 
     async def create_stream(
         self, name: str, config: StreamConfig, *, internal: bool = False
     ) -> tuple[StreamDefinition, bool]:
-        """See `Controller.create_stream`. Also raises: NotEnoughNodes, Indeterminate."""
+        """Create a stream; the second value says whether this call created it.
+
+        Messages published after the return are stored. `internal` is for streams of the cluster
+        itself, whose names are reserved. The stream is deleted again where the NATS server refuses
+        the subscription or does not confirm it.
+
+        Raises: InvalidName, ConfigError, StreamConflict, NotEnoughNodes, NatsRefused, Broken,
+        DiskFull, Indeterminate, OSError.
+        """
+        await asyncio.to_thread(self._reserve.check, self._directories.check_name, name)
+        await asyncio.to_thread(self._reserve.check_room)
         request = Create(
             name=name,
             config=config,
@@ -215,21 +292,30 @@ class ClusterController:
             return definition, False
         try:
             await self._wait_in_force(definition, index)
-        except NatsRefused:
+        except (NatsRefused, Broken):
             await self._metadata.submit(Delete(name, definition.id, internal=True))
             raise
         log.info("stream created", extra={"stream": name, "subject": config.subject})
         return definition, True
 
     async def delete_stream(self, name: str) -> None:
-        """Delete a stream. Raises: UnknownStream, InternalStream, Indeterminate."""
+        """Delete a stream and its data. The deletion is durable once this returns.
+
+        Data that cannot be removed now is removed later. Raises: UnknownStream, InternalStream,
+        Indeterminate.
+        """
         definition = self.views.definition(name)
         await self._metadata.submit(Delete(name))
         await self._wait_followed(self._metadata.applied)
         log.info("stream deleted", extra={"stream": definition.name})
 
     async def alter_stream(self, name: str, changes: Mapping[str, Any]) -> StreamDefinition:
-        """See `Controller.alter_stream`."""
+        """Change the settings of a stream; added partitions get messages once this returns.
+
+        Raises: UnknownStream, InternalStream, CannotAlter, ConfigError, NotEnoughNodes,
+        Indeterminate; NatsRefused and Broken where the alteration is stored but NATS has not
+        confirmed the subscriptions.
+        """
         index = await self._metadata.submit(Alter(name, dict(changes)))
         definition = self.views.definition(name)
         await self._wait_in_force(definition, index)
@@ -239,8 +325,15 @@ class ClusterController:
     async def purge_stream(
         self, name: str, *, to_offset: int | None, before_ms: int | None, partition: int | None
     ) -> StreamInfo:
-        """See `Controller.purge_stream`. The leader of each partition moves the start of its log,
-        and its followers follow. Also raises: NotLeader for a partition without a leader."""
+        """Move the start of a stream's logs, or of one `partition`, forward.
+
+        The new start is `to_offset`, or the first record at `before_ms` (Unix milliseconds) or
+        later, or, without either, the high watermark. The leader of each partition moves the start
+        of its log, and its followers follow.
+
+        Raises: UnknownStream, InternalStream, UnknownPartition, OffsetOutOfRange, PartitionFailed,
+        NotLeader for a partition without a leader, OSError, CorruptData.
+        """
         definition = check_purge(self.image, name, partition=partition)
         states = self.image.partitions[definition.id]
         by_leader: dict[int, list[int]] = {}
@@ -267,6 +360,8 @@ class ClusterController:
         partitions = self._partitions.stream_by_id(asked.stream_id) or ()
         for index in asked.partitions:
             found = partitions[index] if index < len(partitions) else None
+            if found is not None and found.failure is not None:
+                raise found.failure
             if found is None or not found.is_leader:
                 raise NotLeader(None, 0 if found is None else found.leader_epoch)
             await asyncio.to_thread(
@@ -282,8 +377,28 @@ class ClusterController:
     async def repair_stream(
         self, name: str, *, partition: int | None, accept_loss: bool
     ) -> list[RepairedPartition]:
-        """See `Controller.repair_stream`."""
-        raise NotSupported("repair of a stream in a cluster")
+        """Open the failed partitions of a stream again, on every node that holds one.
+
+        `partition` None: all of them. With `accept_loss` a damaged log ends before its first
+        damage, or an empty one takes its place; see `repairs`.
+
+        Raises: UnknownStream, UnknownPartition, Indeterminate, OSError.
+        """
+        definition = self.views.definition(name)
+        if partition is not None and not 0 <= partition < definition.partition_count:
+            raise UnknownPartition(name, partition, definition.partition_count)
+        states = self.views.states(definition.id)
+        alive = self.image.alive()
+        nodes = sorted({node for state in states for node in state.replicas if node in alive})
+        body = msgspec.msgpack.encode(RepairRequest(definition.id, partition, accept_loss))
+        repaired = []
+        for node in nodes:
+            if node == self._node_id:
+                answer = await self._repairs.answer_repair(body)
+            else:
+                answer = await self._peers.control(node, REPAIR, body, timeout_s=REPAIR_SECONDS_MAX)
+            repaired += msgspec.msgpack.decode(answer, type=list[RepairedPartition])
+        return sorted(repaired, key=lambda each: (each.partition, each.node))
 
     async def set_paused(self, name: str, paused: bool) -> StreamDefinition:
         """Refuse messages, or accept them again. Raises: UnknownStream, InternalStream."""
@@ -364,12 +479,53 @@ class ClusterController:
         return bool(self._reconciler.pending(self.image))
 
     async def _reconcile(self) -> None:
+        async with self._reconciling:
+            await self._reconcile_locked()
+
+    async def _reconcile_locked(self) -> None:
         self._changed.clear()
-        index = self._metadata.applied
-        failures = await self._reconciler.reconcile(self.image)
+        index, image = self._metadata.applied, self.image
+        failures = await self._reconciler.reconcile(image)
+        self._forget_deletions(image)
+        for stream_id, error in failures.items():
+            if isinstance(error, FencedEpoch):
+                self._resign_fenced(stream_id)
         async with self._followed:
             self._reconciled, self._failures = index, failures
             self._followed.notify_all()
+
+    def _forget_deletions(self, image: Image) -> None:
+        """Tell the controller which data of deleted streams is removed here."""
+        removed = self._reconciler.state.removed
+        self._reconciler.forget_deletions(removed - image.deletions.keys())
+        ids = tuple(each for each in removed if self._node_id in image.deletions[each].nodes)
+        if ids and not self._is_forgetting:
+            self._is_forgetting = True
+            self._request(self._forget(ids))
+
+    async def _forget(self, ids: tuple[bytes, ...]) -> None:
+        try:
+            await self._metadata.submit(Forget(self._node_id, ids))
+        except BasculeError as error:
+            log.debug("deletions not forgotten yet", extra={"error": str(error)})
+        finally:
+            self._is_forgetting = False
+
+    def _resign_fenced(self, stream_id: bytes) -> None:
+        """Ask for new epochs: the logs have records of those in which this node is to lead."""
+        definition = next((d for d in self.image.streams.values() if d.id == stream_id), None)
+        held = self._reconciler.state.streams.get(stream_id)
+        if definition is None or held is None:
+            return
+        for index, state in enumerate(self.image.partitions.get(stream_id, ())):
+            if state.leader == self._node_id and held.states.get(index) != state:
+                self._request(self._resign(definition, index))
+
+    async def _resign(self, definition: StreamDefinition, index: int) -> None:
+        try:
+            await self._repairs.resign(definition, index)
+        except BasculeError as error:
+            log.debug("not resigned yet", extra={"error": str(error)})
 
     async def _wait_followed(self, index: int) -> None:
         async with self._followed:

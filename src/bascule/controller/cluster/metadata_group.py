@@ -46,9 +46,10 @@ log = logging.getLogger("bascule.controller")
 GROUP: Final = 1
 """The number of the metadata group."""
 REQUEST_ID_BYTES: Final = 16
-CLUSTER_ID_BYTES: Final = 12
 REQUESTS_REMEMBERED: Final = 1_000
 """Ids of the latest requests in the image: a repetition comes within seconds."""
+COMMIT_COMMANDS: Final = 1_000
+"""Commands in one entry of `commit`."""
 SUBMIT_SECONDS_MAX: Final = 20.0
 """How long a request is repeated while there is no controller."""
 PROPOSE_SECONDS_MAX: Final = 5.0
@@ -126,10 +127,14 @@ _decode = msgspec.msgpack.Decoder(_Decide)
 class MetadataGroup:
     """This node's member of the metadata group. Belongs to the event loop."""
 
-    def __init__(self, driver: RaftDriver, peers: Peers, random: Random) -> None:
+    def __init__(
+        self, driver: RaftDriver, peers: Peers, random: Random, *, cluster_id: str
+    ) -> None:
+        """`cluster_id` is that of a new cluster, if this node is its first controller."""
         self._driver = driver
         self._peers = peers
         self._random = random
+        self._cluster_id = cluster_id
         self._machine = MetadataMachine(lambda image: self.on_image(image))
         self.on_image: OnImage = lambda _: None
         """Called on the event loop with each new image; set before `open`."""
@@ -164,6 +169,8 @@ class MetadataGroup:
         self._group = await self._driver.open_group(
             GROUP, self._machine, initial_members=Members.of(*voters)
         )
+        if self._group.members.voters == (self._driver.node_id,):
+            self._group.campaign()
 
     async def submit(self, request: ControllerRequest) -> int:
         """Have the controller decide on `request`; return once its effect is in this node's image.
@@ -201,6 +208,22 @@ class MetadataGroup:
         """As a new controller, finish what the predecessor left undone. Raises: as `submit`."""
         async with self._deciding:
             await self._settle()
+
+    async def lead_alone(self) -> None:
+        """Return once this node, which is the only voter, is the controller and has the image of
+        everything that it has decided before. Raises: as `submit`."""
+        assert self._group is not None
+        await self._group.wait_leader()
+        await self.settle()
+
+    async def commit(self, commands: Sequence[Command]) -> None:
+        """Put commands into the image of a node alone, which has decided on them by itself.
+
+        Raises: as `submit`, except for errors of a decision.
+        """
+        async with self._deciding:
+            for start in range(0, len(commands), COMMIT_COMMANDS):
+                await self._propose(commands[start : start + COMMIT_COMMANDS], b"")
 
     async def _submit_once(self, request_id: bytes, request: ControllerRequest) -> int:
         assert self._group is not None
@@ -244,8 +267,7 @@ class MetadataGroup:
         await group.read(timeout_s=PROPOSE_SECONDS_MAX)
         commands = settle(self._machine.image)
         if not self._machine.image.cluster_id:
-            drawn = self._random.bytes(CLUSTER_ID_BYTES).hex()
-            commands = (SetClusterId(drawn), *commands)
+            commands = (SetClusterId(self._cluster_id), *commands)
         if commands:
             await self._propose(commands, b"")
         self._settled_term = term
