@@ -13,7 +13,7 @@ from bascule.config import (
 )
 from bascule.errors import BasculeError, ConfigError, CorruptData, UnsupportedFormat
 from bascule.http.requests import CreateStreamRequest, decode_body
-from bascule.metadata.codec import decode_image, encode_image
+from bascule.metadata.codec import decode_image
 from bascule.metadata.controller import create_stream
 from bascule.metadata.image import Image
 from bascule.model import Cleanup, Compression, StreamConfig, StreamDefinition, SyncPolicy
@@ -25,6 +25,7 @@ from bascule.wire.offsets import (
     parse_commit_subject,
 )
 from fuzz.target import Target
+from support.earlier_images import encode_image
 
 TOML = b"""data = "/var/lib/bascule"
 node_id = 3

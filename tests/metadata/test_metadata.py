@@ -20,7 +20,7 @@ from bascule.errors import (
 )
 from bascule.metadata import codec
 from bascule.metadata.apply import apply
-from bascule.metadata.codec import decode_image, encode_image
+from bascule.metadata.codec import decode_image
 from bascule.metadata.commands import (
     AlterStream,
     Command,
@@ -49,6 +49,7 @@ from bascule.model import (
     StreamDefinition,
     SyncPolicy,
 )
+from support.earlier_images import encode_image
 
 FLIGHTS = StreamConfig(subject="flights.>")
 EMPTY = Image()

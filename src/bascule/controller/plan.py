@@ -156,7 +156,9 @@ def _plan_stream(state: NodeState, image: Image, definition: StreamDefinition) -
     known = held.opened | held.elsewhere
     if elsewhere := tuple(i for i in every if i not in here and i not in known):
         steps.append(RegisterElsewhere(definition, elsewhere))
-    changed = {i: each for i, each in enumerate(states) if held.states.get(i) != each}
+    changed = {
+        i: each for i, each in enumerate(states) if held.states.get(i) != each or i in missing
+    }
     if changed:
         steps.append(ApplyStates(definition, changed))
     led = frozenset(i for i in every if not states or states[i].leader == state.node_id)

@@ -93,6 +93,8 @@ class Reconciler:
         self._subscriber: Subscriber | None = None
         self._set_max_payload: RaiseMaxPayload | None = None
         self._adopt = False
+        self._adoptable: frozenset[bytes] = frozenset()
+        """Streams whose logs an earlier release left without identities."""
         self._deletions: Mapping[bytes, Deletion] = {}
         self._set_role = set_role
         self.state = NodeState(node_id)
@@ -105,6 +107,8 @@ class Reconciler:
         await asyncio.to_thread(self._held.load)
         await asyncio.to_thread(self._directories.prepare, image)
         self._adopt = not await asyncio.to_thread(self._directories.identities_required)
+        if self._adopt:
+            self._adoptable = frozenset(each.id for each in image.streams.values())
 
     def attach(self, subscriber: Subscriber, raise_max_payload: RaiseMaxPayload | None) -> None:
         """Subscribe for streams from now on; before, only their logs are opened."""
@@ -278,7 +282,9 @@ class Reconciler:
         Raises: OSError.
         """
         indexes = range(definition.partition_count)
-        if self._adopt or any(self._held.holds(definition.id, index) for index in indexes):
+        if definition.id in self._adoptable or any(
+            self._held.holds(definition.id, index) for index in indexes
+        ):
             return
         self._directories.free_name(definition, self._deletions)
 

@@ -61,8 +61,8 @@ _ADVICE: Final = {
     "--accept-loss",
     "checkpoint": "the records are not affected; restore the file from a copy, or run `bascule "
     "stream repair` with --accept-loss: purged records of the first segment are readable then",
-    ".sqlite": "the data of streams is not affected; restore the directory of the file from a copy, "
-    "or, where other nodes have the same metadata, let this node join them with an empty directory",
+    ".sqlite": "the data of streams is not affected; restore the file's directory from a copy, or, "
+    "where other nodes have the same metadata, let this node join them with an empty directory",
     "metadata.json": "the data of streams is not affected; restore the file from a copy, or move "
     "the data directory away to start without its streams",
     "node.json": "streams are not affected; restore the file from a copy, or start once with "

@@ -15,10 +15,10 @@ from typing import Any, Final
 from bascule.config import Config
 from bascule.config.sections import PORT_MAX
 from bascule.controller.cluster.controller import ClusterController
+from bascule.controller.cluster.earlier_image import EarlierImage, take_over
 from bascule.controller.cluster.isr_keeper import IsrKeeper
 from bascule.controller.cluster.metadata_group import MetadataGroup
 from bascule.controller.directories import StreamDirectories
-from bascule.controller.earlier_image import EarlierImage, adoption
 from bascule.controller.reconciler import Reconciler
 from bascule.errors import Broken, ConfigError
 from bascule.host.api import Clock, Files, Random
@@ -157,7 +157,8 @@ class ClusterNode:
         voters = self._founders or (config.node_id,)
         await self._metadata.open(voters=voters)
         if not self._founders:
-            await self._adopt_image()
+            earlier = EarlierImage(self._files, str(self._data))
+            await take_over(self._metadata, earlier, node_id=config.node_id)
         await self.controller.open(self.registration("", ""))
         self._tasks.append(asyncio.create_task(self._isr_keeper.run()))
 
@@ -192,25 +193,6 @@ class ClusterNode:
             except Broken as error:
                 log.warning("nats-server routes not set", extra={"error": str(error)})
             await self._nodes_changed.wait()
-
-    async def _adopt_image(self) -> None:
-        """Take over the streams that this node had as an earlier release, if any.
-
-        The file of the earlier release is renamed when the metadata group has all of it.
-        Raises: CorruptData, UnsupportedFormat, OSError, Indeterminate.
-        """
-        await self._metadata.lead_alone()
-        earlier = EarlierImage(self._files, str(self._data))
-        found = await asyncio.to_thread(earlier.load, self.controller.image)
-        if found is not None:
-            epoch = await asyncio.to_thread(earlier.latest_epoch, found)
-            await self._metadata.commit(
-                adoption(found, node_id=self._config.node_id, leader_epoch=max(epoch, 0))
-            )
-            await asyncio.to_thread(earlier.retire)
-            log.info(
-                "metadata of an earlier release taken over", extra={"streams": len(found.streams)}
-            )
 
     @property
     def failed(self) -> asyncio.Future[str]:

@@ -16,8 +16,8 @@ from typing import Final
 
 import msgspec
 
+from bascule.controller.cluster.earlier_image import FILE_NAME as IMAGE_FILE_NAME
 from bascule.controller.cluster.metadata_group import Peers
-from bascule.controller.earlier_image import FILE_NAME as IMAGE_FILE_NAME
 from bascule.errors import BasculeError, ConfigError, CorruptData
 from bascule.host.api import Files
 from bascule.storage.checkpoint import replace_file

@@ -121,6 +121,10 @@ class ClusterController:
         self._changed = asyncio.Event()
         self._reconciled = 0
         """The index of the image that this node has followed."""
+        self._tried = 0
+        """The index of the image that it has tried to follow last."""
+        self._trouble: Exception | None = None
+        """Why it could not."""
         self._failures: dict[bytes, Exception] = {}
         self._followed = asyncio.Condition()
         self._reconciling = asyncio.Lock()
@@ -187,12 +191,16 @@ class ClusterController:
     async def attach(
         self, subscriber: Subscriber, raise_max_payload: RaiseMaxPayload | None
     ) -> None:
-        """Subscribe for every partition that this node leads. Raises: Broken."""
+        """Subscribe for every partition that this node leads. A refusal concerns its own stream.
+
+        Raises: Broken where the server does not answer.
+        """
         self._subscriber = subscriber
         self._reconciler.attach(subscriber, raise_max_payload)
-        index = self._metadata.applied
-        self._changed.set()
-        await self._wait_followed(index)
+        await self._reconcile()
+        for error in self._failures.values():
+            if isinstance(error, Broken) and not isinstance(error, NatsRefused):
+                raise error
 
     async def wait_followed(self) -> None:
         """Return once this node has followed the image as it is now."""
@@ -305,8 +313,11 @@ class ClusterController:
         Indeterminate.
         """
         definition = self.views.definition(name)
-        await self._metadata.submit(Delete(name))
-        await self._wait_followed(self._metadata.applied)
+        index = await self._metadata.submit(Delete(name))
+        try:
+            await self._wait_followed(index)
+        except Broken as error:
+            log.warning("deletion not carried out yet", extra={"stream": name, "error": str(error)})
         log.info("stream deleted", extra={"stream": definition.name})
 
     async def alter_stream(self, name: str, changes: Mapping[str, Any]) -> StreamDefinition:
@@ -485,13 +496,20 @@ class ClusterController:
     async def _reconcile_locked(self) -> None:
         self._changed.clear()
         index, image = self._metadata.applied, self.image
-        failures = await self._reconciler.reconcile(image)
+        try:
+            failures = await self._reconciler.reconcile(image)
+        except Exception as error:
+            async with self._followed:
+                self._tried, self._trouble = index, error
+                self._followed.notify_all()
+            raise
         self._forget_deletions(image)
-        for stream_id, error in failures.items():
-            if isinstance(error, FencedEpoch):
+        for stream_id, failure in failures.items():
+            if isinstance(failure, FencedEpoch):
                 self._resign_fenced(stream_id)
         async with self._followed:
             self._reconciled, self._failures = index, failures
+            self._tried, self._trouble = index, None
             self._followed.notify_all()
 
     def _forget_deletions(self, image: Image) -> None:
@@ -528,8 +546,14 @@ class ClusterController:
             log.debug("not resigned yet", extra={"error": str(error)})
 
     async def _wait_followed(self, index: int) -> None:
+        """Return once this node has followed the image to `index`.
+
+        Raises: Broken where it failed to do so; it goes on trying.
+        """
         async with self._followed:
-            await self._followed.wait_for(lambda: self._reconciled >= index)
+            await self._followed.wait_for(lambda: self._tried >= index)
+            if self._reconciled < index:
+                raise Broken(f"node {self._node_id} cannot follow a decision: {self._trouble}")
 
     # -- control requests of other nodes ------------------------------------------------------
 
@@ -552,6 +576,6 @@ class ClusterController:
         except TimeoutError:
             raise Broken(f"node {self._node_id} has not followed a decision in time") from None
         error = self._failures.get(asked.stream_id)
-        if isinstance(error, BasculeError):
+        if isinstance(error, NatsRefused | Broken):
             raise from_plain(*to_plain(error))
         return b""

@@ -37,6 +37,7 @@ from bascule.metadata.image import Image
 from bascule.metadata.requests import ControllerRequest, decide, settle
 from bascule.raft.membership import Members
 from bascule.raft.messages import Entry, RaftSnapshot
+from bascule.raft.store import RaftStore
 from bascule.raft_driver.driver import RaftDriver
 from bascule.raft_driver.group import RaftGroup
 from bascule.raft_driver.state_machine import FrozenChunks
@@ -164,10 +165,11 @@ class MetadataGroup:
     def applied(self) -> int:
         return self._machine.applied
 
-    async def open(self, *, voters: Iterable[int]) -> None:
-        """Join the group; `voters` are its founding members. Raises: CorruptData, OSError."""
+    async def open(self, *, voters: Iterable[int], store: RaftStore | None = None) -> None:
+        """Join the group; `voters` are its founding members. Without `store` the group is stored
+        in the driver's directory. Raises: CorruptData, OSError."""
         self._group = await self._driver.open_group(
-            GROUP, self._machine, initial_members=Members.of(*voters)
+            GROUP, self._machine, initial_members=Members.of(*voters), store=store
         )
         if self._group.members.voters == (self._driver.node_id,):
             self._group.campaign()

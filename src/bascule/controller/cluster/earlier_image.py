@@ -6,9 +6,12 @@ renamed once the group has everything, so that a crash at any point leaves one o
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from typing import Final
 
 from bascule.controller import held_partitions
+from bascule.controller.cluster.metadata_group import MetadataGroup
 from bascule.controller.directories import STREAMS_DIRECTORY, StreamDirectories
 from bascule.errors import CorruptData
 from bascule.host.api import Files
@@ -17,6 +20,8 @@ from bascule.metadata.commands import AdoptDeletions, Command, CreateStream
 from bascule.metadata.image import Image
 from bascule.model import NO_LEADER, PartitionState
 from bascule.storage.epochs import read_epochs
+
+log = logging.getLogger("bascule.controller")
 
 FILE_NAME: Final = "metadata.json"
 RETIRED_SUFFIX: Final = ".adopted"
@@ -72,6 +77,21 @@ class EarlierImage:
         if self._files.exists(f"{self._data}/{held_partitions.FILE_NAME}"):
             return True
         return self._files.exists(streams) and bool(self._files.list_dir(streams))
+
+
+async def take_over(metadata: MetadataGroup, earlier: EarlierImage, *, node_id: int) -> None:
+    """Put what a node had as an earlier release into its metadata group; idempotent.
+
+    Raises: CorruptData, UnsupportedFormat, OSError, and as `MetadataGroup.commit`.
+    """
+    await metadata.lead_alone()
+    found = await asyncio.to_thread(earlier.load, metadata.image)
+    if found is None:
+        return
+    epoch = await asyncio.to_thread(earlier.latest_epoch, found)
+    await metadata.commit(adoption(found, node_id=node_id, leader_epoch=max(epoch, 0)))
+    await asyncio.to_thread(earlier.retire)
+    log.info("metadata of an earlier release taken over", extra={"streams": len(found.streams)})
 
 
 def adoption(image: Image, *, node_id: int, leader_epoch: int) -> tuple[Command, ...]:
