@@ -81,7 +81,9 @@ class ControlledNode:
         )
         dice = RealRandom()
         self.driver = RaftDriver(NODE, DriverSettings(cluster="test"))
-        self.metadata = MetadataGroup(self.driver, NoPeers(), dice, cluster_id="c")
+        self.metadata = MetadataGroup(
+            self.driver, NoPeers(), dice, cluster_id="c", make_room=lambda: None
+        )
         self.controller = ClusterController(
             NODE,
             "test",

@@ -301,7 +301,10 @@ class Reconciler:
         self._interval_syncs.configure(every)
         done = {partition.index for partition, try_again in opened if not try_again}
         for partition, try_again in opened:
-            if try_again and partition.failure is not None:
+            if partition.failure is None:
+                continue
+            self._partitions.notify_watchers(partition)
+            if try_again:
                 failures[definition.id] = partition.failure
         held = self.state.streams.get(definition.id) or StreamState(definition)
         indexes = {partition.index for partition, _ in opened}

@@ -81,7 +81,9 @@ class ClusterNode:
             config.node_id, DriverSettings(cluster=name), before_write=reserve.keep_room
         )
         self.peers = PeerClient(config.node_id, name, node_epoch=self._node_epoch)
-        self._metadata = MetadataGroup(self._driver, self.peers, dice, cluster_id=cluster_id)
+        self._metadata = MetadataGroup(
+            self._driver, self.peers, dice, cluster_id=cluster_id, make_room=reserve.make_room
+        )
         self.controller = ClusterController(
             config.node_id,
             name,

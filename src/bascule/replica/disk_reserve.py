@@ -25,6 +25,8 @@ _WRITE_BYTES: Final = 1 << 20
 
 MARGIN_BYTES: Final = 2 << 20
 """Less than this is next to nothing: what a decision writes, and what is appended meanwhile."""
+DECISION_BYTES: Final = 256 << 10
+"""What the metadata log may write for a decision."""
 HOLD_SECONDS: Final = 5.0
 """How often a reserve that was given back is tried to be held again."""
 
@@ -94,6 +96,12 @@ class DiskReserve:
         """Give the reserve back where little else is free: before a write that must not fail."""
         if self._is_held and self._files.room(self._data)[0] < MARGIN_BYTES:
             self._release()
+
+    def make_room(self) -> None:
+        """Give the reserve back where that is needed for a decision. Raises: DiskFull without."""
+        self.keep_room()
+        if self._files.room(self._data)[0] < DECISION_BYTES:
+            raise self._disk_full()
 
     def check_room(self) -> None:
         """Raises: DiskFull where little is free, for what does not make room."""

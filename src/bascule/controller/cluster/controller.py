@@ -51,6 +51,7 @@ from bascule.model import (
 )
 from bascule.replica.disk_reserve import DiskReserve
 from bascule.replica.maintenance.purging import purge
+from bascule.replica.partition import Partition
 from bascule.replica.partitions import Partitions
 from bascule.wire.nats import NatsRefused
 from bascule.wire.offsets import OFFSETS_STREAM
@@ -168,6 +169,7 @@ class ClusterController:
         }
         """Kind -> the handler of a control request from another node."""
         metadata.on_image = self._on_image
+        partitions.on_failed = self._hand_over
 
     # -- start and end ------------------------------------------------------------------------
 
@@ -528,6 +530,16 @@ class ClusterController:
             log.debug("deletions not forgotten yet", extra={"error": str(error)})
         finally:
             self._is_forgetting = False
+
+    def _hand_over(self, partition: Partition) -> None:
+        """Let another replica lead instead of one that has failed, if one is in sync and alive."""
+        definition, alive = partition.definition, self.image.alive()
+        states = self.image.partitions.get(definition.id, ())
+        if partition.deleted or partition.index >= len(states):
+            return
+        isr = states[partition.index].isr
+        if self._node_id in isr and any(n in alive for n in isr if n != self._node_id):
+            self._request(self._resign(definition, partition.index))
 
     def _resign_fenced(self, stream_id: bytes) -> None:
         """Ask for new epochs: the logs have records of those in which this node is to lead."""

@@ -129,13 +129,21 @@ class MetadataGroup:
     """This node's member of the metadata group. Belongs to the event loop."""
 
     def __init__(
-        self, driver: RaftDriver, peers: Peers, random: Random, *, cluster_id: str
+        self,
+        driver: RaftDriver,
+        peers: Peers,
+        random: Random,
+        *,
+        cluster_id: str,
+        make_room: Callable[[], None],
     ) -> None:
-        """`cluster_id` is that of a new cluster, if this node is its first controller."""
+        """`cluster_id` is that of a new cluster, if this node is its first controller. `make_room`
+        is called on a thread before each decision is written; it raises DiskFull."""
         self._driver = driver
         self._peers = peers
         self._random = random
         self._cluster_id = cluster_id
+        self._make_room = make_room
         self._machine = MetadataMachine(lambda image: self.on_image(image))
         self.on_image: OnImage = lambda _: None
         """Called on the event loop with each new image; set before `open`."""
@@ -276,6 +284,7 @@ class MetadataGroup:
 
     async def _propose(self, commands: Sequence[Command], request_id: bytes) -> int:
         assert self._group is not None
+        await asyncio.to_thread(self._make_room)
         payload = encode_commands(commands, request_id=request_id)
         committed = await self._group.propose(payload, timeout_s=PROPOSE_SECONDS_MAX)
         return committed.index
