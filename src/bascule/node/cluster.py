@@ -85,18 +85,10 @@ class ClusterNode:
             self._driver, self.peers, dice, cluster_id=cluster_id, make_room=reserve.make_room
         )
         self.controller = ClusterController(
-            config.node_id,
-            name,
-            partitions,
-            reconciler,
-            self._metadata,
-            self.peers,
-            directories=directories,
-            reserve=reserve,
-            clock=clock,
-            random=dice,
+            config.node_id, name, partitions, reconciler, self._metadata, self.peers,
+            directories=directories, reserve=reserve, clock=clock, random=dice,
             on_node=self._on_node,
-        )
+        )  # fmt: skip
         self._replica_fetches = ReplicaFetchHandler(partitions, clock=clock, send_acks=send)
         self.replicator = Replicator(
             PeerIdentity(config.node_id, name, self._node_epoch),

@@ -20,7 +20,7 @@ from bascule.controller.cluster.controller import ClusterController
 from bascule.controller.directories import StreamDirectories
 from bascule.controller.held_partitions import HeldPartitions
 from bascule.controller.reconciler import Reconciler
-from bascule.errors import BasculeError, ConfigError, NotEnoughNodes
+from bascule.errors import BasculeError, Broken, ConfigError, NotEnoughNodes
 from bascule.groups import OFFSETS_CONFIG, CommittedOffsetStore
 from bascule.host.real import DirectoryLock, RealClock, RealFiles, RealRandom
 from bascule.http.app import create_app
@@ -223,13 +223,18 @@ class Node:
             self._ingest.publish(operations)
 
     async def run_until(self, stop: asyncio.Event) -> None:
-        """Return once `stop` is set. Raises: Broken if the embedded NATS server fails for good."""
+        """Return once `stop` is set. Raises: Broken if the embedded NATS server, or the disk of the
+        metadata, fails for good."""
+        assert self._cluster is not None
+        failed = self._cluster.failed
         stopping = asyncio.create_task(stop.wait())
-        watched: set[asyncio.Task[Any]] = {stopping}
+        watched: set[asyncio.Future[Any]] = {stopping, failed}
         if self._supervision is not None:
             watched.add(self._supervision)
         await asyncio.wait(watched, return_when=asyncio.FIRST_COMPLETED)
         stopping.cancel()
+        if failed.done():
+            raise Broken(f"the metadata cannot be written any more: {failed.result()}")
         if self._supervision is not None and self._supervision.done():
             self._supervision.result()
 

@@ -16,13 +16,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, Protocol
 
 import msgspec
 
 from bascule.controller.cluster.duties import ControllerDuties
 from bascule.controller.cluster.metadata_group import DECIDE, MetadataGroup, Peers
-from bascule.controller.cluster.repairs import REPAIR, CommittedOffsets, RepairRequest, Repairs
+from bascule.controller.cluster.repairs import REPAIR, CommittedOffsets, Repairs, RepairTask
 from bascule.controller.cluster.sessions import PING
 from bascule.controller.cluster.views import PARTITIONS, ClusterViews
 from bascule.controller.directories import StreamDirectories
@@ -90,6 +91,20 @@ class _Purge(msgspec.Struct, array_like=True):
     before_ms: int | None
 
 
+@dataclass(frozen=True, slots=True)
+class _Progress:
+    """How far this node has followed the image, and what came of it."""
+
+    reconciled: int = 0
+    """The index of the image that it has followed."""
+    tried: int = 0
+    """The index of the image that it has tried to follow last."""
+    trouble: Exception | None = None
+    """Why it could not."""
+    failures: Mapping[bytes, Exception] = field(default_factory=dict)
+    """Stream id -> what failed of it; the others have been followed."""
+
+
 class ClusterController:
     """Belongs to the event loop."""
 
@@ -120,13 +135,7 @@ class ClusterController:
         self._random = random
         self._on_node = on_node
         self._changed = asyncio.Event()
-        self._reconciled = 0
-        """The index of the image that this node has followed."""
-        self._tried = 0
-        """The index of the image that it has tried to follow last."""
-        self._trouble: Exception | None = None
-        """Why it could not."""
-        self._failures: dict[bytes, Exception] = {}
+        self._progress = _Progress()
         self._followed = asyncio.Condition()
         self._reconciling = asyncio.Lock()
         self._is_forgetting = False
@@ -141,24 +150,13 @@ class ClusterController:
             node_id, metadata, peers, reconciler.state, on_changed=self._changed.set
         )
         self.views = ClusterViews(
-            node_id,
-            name,
-            partitions,
-            metadata,
-            peers,
-            refusals=self._refusals,
-            duplicates=self._duplicates,
-        )
+            node_id, name, partitions, metadata, peers,
+            refusals=self._refusals, duplicates=self._duplicates,
+        )  # fmt: skip
         self._repairs = Repairs(
-            node_id,
-            partitions,
-            reconciler,
-            metadata,
-            directories,
-            clock,
-            lock=self._reconciling,
-            reconcile=self._reconcile_locked,
-        )
+            node_id, partitions, reconciler, metadata, directories, clock,
+            lock=self._reconciling, reconcile=self._reconcile_locked,
+        )  # fmt: skip
         self._controls: dict[str, Callable[[bytes], Awaitable[bytes]]] = {
             DECIDE: metadata.handle_decide,
             PING: self._duties.answer_ping,
@@ -200,7 +198,7 @@ class ClusterController:
         self._subscriber = subscriber
         self._reconciler.attach(subscriber, raise_max_payload)
         await self._reconcile()
-        for error in self._failures.values():
+        for error in self._progress.failures.values():
             if isinstance(error, Broken) and not isinstance(error, NatsRefused):
                 raise error
 
@@ -403,7 +401,7 @@ class ClusterController:
         states = self.views.states(definition.id)
         alive = self.image.alive()
         nodes = sorted({node for state in states for node in state.replicas if node in alive})
-        body = msgspec.msgpack.encode(RepairRequest(definition.id, partition, accept_loss))
+        body = msgspec.msgpack.encode(RepairTask(definition.id, partition, accept_loss))
         repaired = []
         for node in nodes:
             if node == self._node_id:
@@ -502,7 +500,7 @@ class ClusterController:
             failures = await self._reconciler.reconcile(image)
         except Exception as error:
             async with self._followed:
-                self._tried, self._trouble = index, error
+                self._progress = replace(self._progress, tried=index, trouble=error)
                 self._followed.notify_all()
             raise
         self._forget_deletions(image)
@@ -510,8 +508,7 @@ class ClusterController:
             if isinstance(failure, FencedEpoch):
                 self._resign_fenced(stream_id)
         async with self._followed:
-            self._reconciled, self._failures = index, failures
-            self._tried, self._trouble = index, None
+            self._progress = _Progress(index, index, None, failures)
             self._followed.notify_all()
 
     def _forget_deletions(self, image: Image) -> None:
@@ -563,9 +560,10 @@ class ClusterController:
         Raises: Broken where it failed to do so; it goes on trying.
         """
         async with self._followed:
-            await self._followed.wait_for(lambda: self._tried >= index)
-            if self._reconciled < index:
-                raise Broken(f"node {self._node_id} cannot follow a decision: {self._trouble}")
+            await self._followed.wait_for(lambda: self._progress.tried >= index)
+            if self._progress.reconciled < index:
+                why = self._progress.trouble
+                raise Broken(f"node {self._node_id} cannot follow a decision: {why}")
 
     # -- control requests of other nodes ------------------------------------------------------
 
@@ -587,7 +585,7 @@ class ClusterController:
                 await self._wait_followed(asked.index)
         except TimeoutError:
             raise Broken(f"node {self._node_id} has not followed a decision in time") from None
-        error = self._failures.get(asked.stream_id)
+        error = self._progress.failures.get(asked.stream_id)
         if isinstance(error, NatsRefused | Broken):
             raise from_plain(*to_plain(error))
         return b""

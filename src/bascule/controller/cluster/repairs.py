@@ -28,7 +28,7 @@ REPAIR: Final = "repair"
 """The kind of control request that has a node repair the partitions that it holds."""
 
 
-class RepairRequest(msgspec.Struct, array_like=True):
+class RepairTask(msgspec.Struct, array_like=True):
     """The body of a control request; the answer is a list of `RepairedPartition`."""
 
     stream_id: bytes
@@ -73,7 +73,7 @@ class Repairs:
 
     async def answer_repair(self, body: bytes) -> bytes:
         """Answer a control request. Raises: UnknownStream, Indeterminate, OSError."""
-        asked = msgspec.msgpack.decode(body, type=RepairRequest)
+        asked = msgspec.msgpack.decode(body, type=RepairTask)
         repaired = await self._repair(asked.stream_id, asked.partition, asked.accept_loss)
         return msgspec.msgpack.encode(repaired)
 
