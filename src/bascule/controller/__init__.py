@@ -7,10 +7,10 @@
             -> reconciler    carries them out: open, configure, subscribe, close, remove
             -> announcer     tells the streams of the image to other nodes on the same NATS
 
-Promises: a request has no effect before the metadata group has committed it. A step that fails after that is
-tried again, with the next command and by a timer, until the node's state matches the image. Steps
-are idempotent and are not undone. The one exception: a creation whose subscription NATS refuses is
-followed by a deletion.
+Promises: a request has no effect before the metadata group has committed it. A step that fails
+after that is tried again, with the next command and by a timer, until the node's state matches the
+image. Steps are idempotent and are not undone. The one exception: a creation whose subscription
+NATS refuses is followed by a deletion.
 
 It never removes the data of a stream whose deletion the image does not record. A directory that
 belongs to no known stream is moved to `aside/`.
