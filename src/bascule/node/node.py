@@ -17,6 +17,7 @@ from bascule.config import KEYS, Config
 from bascule.config.sections import PORT_MAX
 from bascule.controller.announcer import Announcer
 from bascule.controller.cluster.controller import ClusterController
+from bascule.controller.cluster.offsets import ClusterOffsets
 from bascule.controller.directories import StreamDirectories
 from bascule.controller.held_partitions import HeldPartitions
 from bascule.controller.reconciler import Reconciler
@@ -173,12 +174,12 @@ class Node:
         raise_max_payload = None if self._nats is None else self._nats.raise_max_payload
         await self._controller.attach(self._ingest, raise_max_payload)
         self._offsets = self.status.offsets = await self._open_offsets()
-        self._controller.attach_offsets(self._offsets)
+        cluster_offsets = self._controller.attach_offsets(self._offsets)
         if self._nats is not None:
             # Not before the subscriptions stand: reconnecting clients send what they have kept.
             await self._nats.open()
         await self._start_announcer(self._ingest)
-        await self._open_listeners(self._offsets)
+        await self._open_listeners(self._offsets, cluster_offsets)
         await cluster.announce(self.status.node_info(), self._nats)
         self._start_maintenance(self._offsets)
         self.status.ready = True
@@ -368,7 +369,9 @@ class Node:
             extra={"stream": OFFSETS_STREAM, "error": str(error)},
         )
 
-    async def _open_listeners(self, offsets: CommittedOffsetStore) -> None:
+    async def _open_listeners(
+        self, offsets: CommittedOffsetStore, cluster_offsets: ClusterOffsets
+    ) -> None:
         config, limits = self._config, self._config.limits
         self._client_listener = ClientListener(
             partitions=self._partitions,
@@ -397,7 +400,7 @@ class Node:
         )
         app = create_app(
             self._controller,
-            offsets,
+            cluster_offsets,
             self.status,
             defaults=config.streams,
             body_bytes_max=limits.http_body_bytes_max,

@@ -23,7 +23,8 @@ import msgspec
 
 from bascule.controller.cluster.duties import ControllerDuties
 from bascule.controller.cluster.metadata_group import DECIDE, MetadataGroup, Peers
-from bascule.controller.cluster.repairs import REPAIR, CommittedOffsets, Repairs, RepairTask
+from bascule.controller.cluster.offsets import OFFSETS, ClusterOffsets
+from bascule.controller.cluster.repairs import REPAIR, Repairs, RepairTask
 from bascule.controller.cluster.sessions import PING
 from bascule.controller.cluster.views import PARTITIONS, ClusterViews
 from bascule.controller.directories import StreamDirectories
@@ -37,6 +38,7 @@ from bascule.errors import (
     UnknownPartition,
 )
 from bascule.errors.plain import from_plain, to_plain
+from bascule.groups import CommittedOffsetStore
 from bascule.host.api import Clock, Random
 from bascule.metadata.controller import STREAM_ID_BYTES, check_purge
 from bascule.metadata.image import Image
@@ -233,9 +235,13 @@ class ClusterController:
         self._announcer = announcer
         announcer.on_streams(self.image.streams)
 
-    def attach_offsets(self, offsets: CommittedOffsets) -> None:
-        """Remove the committed offsets of a stream with it from now on."""
+    def attach_offsets(self, offsets: CommittedOffsetStore) -> ClusterOffsets:
+        """Remove the committed offsets of a stream with it from now on; return what operates on
+        those of the cluster."""
         self._repairs.offsets = offsets
+        found = ClusterOffsets(self._node_id, self._partitions, offsets, self.views, self._peers)
+        self._controls[OFFSETS] = found.answer
+        return found
 
     def _on_image(self, image: Image) -> None:
         gone = self._streams.keys() - image.streams.keys()
