@@ -173,6 +173,32 @@ def test_committed_offsets_are_the_same_at_every_node(cluster: RunningCluster) -
         assert {e.consumer for e in client.offsets()} == {"c2", "c3"}
 
 
+def test_a_replica_with_a_damaged_log_is_repaired_from_the_others(cluster: RunningCluster) -> None:
+    """It gives up its leadership, and copies the log again once its loss is accepted."""
+    cluster.nodes[1].create("flights", "flights.>", replicas=3)
+    damaged = cluster.leader("flights")
+    survivor = next(node for number, node in cluster.nodes.items() if number != damaged)
+    with bascule.connect_sync(survivor.addresses["http"]) as client:
+        client.publish_many((f"flights.{n % 7}", b"%d" % n) for n in range(500))
+        cluster.nodes[damaged].stop(signal.SIGTERM)
+        (segment,) = (cluster.nodes[damaged].directory / "data/streams/flights/0").glob("*.log")
+        data = bytearray(segment.read_bytes())
+        data[len(data) // 2] ^= 0xFF
+        segment.write_bytes(data)
+        client.publish_many((f"flights.{n % 7}", b"%d" % n) for n in range(500, 600))
+        cluster.nodes[damaged].start()
+        client.publish_many((f"flights.{n % 7}", b"%d" % n) for n in range(600, 700))
+        cluster.nodes[damaged].wait_replica_failed("flights")
+        assert damaged not in cluster.partition("flights")["isr"]
+        repaired = client.repair_stream("flights", accept_loss=True)
+        assert [(each.node, each.failure) for each in repaired] == [(damaged, None)]
+        cluster.wait_in_sync("flights")
+        client.publish_many((f"flights.{n % 7}", b"%d" % n) for n in range(700, 800))
+        assert [m.value for m in client.read("flights")] == [b"%d" % n for n in range(800)]
+    cluster.stop()
+    assert len({cluster.log_bytes(node, "flights") for node in cluster.nodes}) == 1
+
+
 def test_embedded_servers_route_to_each_other(tmp_path: Path) -> None:
     """Three commands are a whole system, and a publisher may connect to any of them."""
     with running_cluster(tmp_path) as cluster:

@@ -191,6 +191,18 @@ class Node:
         wait_for(lambda: self.partition(name)["failure"], self.process, self.log)
 
 
+    def wait_replica_failed(self, name: str) -> None:
+        """Return once this node's replica of the stream's first partition has stopped."""
+
+        def look() -> bool | None:
+            with urllib.request.urlopen(self.addresses["http"] + "/metrics", timeout=30) as answer:
+                text = answer.read().decode()
+            wanted = f'bascule_partition_failed{{stream="{name}",partition="0"}} 1'
+            return True if wanted in text else None
+
+        wait_for(look, self.process, self.log)
+
+
 @contextlib.contextmanager
 def running_nats(directory: Path, *options: str) -> Iterator[NatsServer]:
     directory.mkdir(parents=True, exist_ok=True)
