@@ -190,7 +190,6 @@ class Node:
         """Return once the stream's first partition has stopped."""
         wait_for(lambda: self.partition(name)["failure"], self.process, self.log)
 
-
     def wait_replica_failed(self, name: str) -> None:
         """Return once this node's replica of the stream's first partition has stopped."""
 

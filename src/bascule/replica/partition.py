@@ -8,13 +8,7 @@ from collections.abc import Callable
 
 from bascule.errors import BasculeError, FencedEpoch, PartitionFailed, reason_without_paths
 from bascule.host.api import Clock
-from bascule.model import (
-    NO_LEADER,
-    PartitionInfo,
-    PartitionState,
-    StreamDefinition,
-    SyncPolicy,
-)
+from bascule.model import NO_LEADER, PartitionInfo, PartitionState, StreamDefinition, SyncPolicy
 from bascule.publish.acks import (
     AckError,
     AckFormat,
@@ -163,6 +157,11 @@ class Partition:
     @property
     def is_leader(self) -> bool:
         return self.commitment.role is PartitionRole.LEADER
+
+    @property
+    def knows_end(self) -> bool:
+        """Whether all is committed here that an earlier leader may have committed (KIP-207)."""
+        return self.committed_offset >= self._epoch_start
 
     @property
     def start_offset(self) -> int:
