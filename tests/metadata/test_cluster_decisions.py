@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bascule.errors import BasculeError, FencedEpoch, NotEnoughNodes, UnknownPartition
-from bascule.metadata.apply import apply
+from bascule.metadata.apply import apply, touched
 from bascule.metadata.command_codec import (
     decode_commands,
     decode_snapshot,
@@ -20,6 +20,7 @@ from bascule.metadata.command_codec import (
 from bascule.metadata.commands import ChangePartitions
 from bascule.metadata.elections import change_isr
 from bascule.metadata.image import Image
+from bascule.metadata.image_index import index_of
 from bascule.metadata.placement import place_partitions
 from bascule.metadata.requests import (
     Alter,
@@ -67,7 +68,8 @@ class DecidingController:
         assert request_id == b"id"
         assert tuple(decoded) == tuple(commands)
         for command in decoded:
-            self.image = apply(self.image, command, index=self.index)
+            before, self.image = self.image, apply(self.image, command, index=self.index)
+            check_touched(before, self.image, set(touched(command)))
         return self.index
 
     def register(self, *nodes: int) -> None:
@@ -93,8 +95,22 @@ def controller() -> DecidingController:
     return made
 
 
+def check_touched(before: Image, image: Image, ids: set[bytes]) -> None:
+    """A command changes no stream but those that it says."""
+    names = {**before.index.names, **image.index.names}
+    for stream_id, name in names.items():
+        if stream_id not in ids:
+            assert before.streams.get(name) is image.streams.get(name)
+            assert before.partitions.get(stream_id) is image.partitions.get(stream_id)
+    assert {*before.deletions.items()} ^ {*image.deletions.items()} <= {
+        (stream_id, names[stream_id]) for stream_id in ids & names.keys()
+    }
+
+
 def check(before: Image, image: Image) -> None:
     """What holds in every image, and from one to the next."""
+    names = {definition.id: name for name, definition in image.streams.items()}
+    assert image.index == index_of(names, image.partitions)
     for stream_id, index, state in image.partition_states():
         assert len(set(state.replicas)) == len(state.replicas), "replicas are on different nodes"
         assert state.isr, "an ISR is never empty"
