@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Any, Final
 
 import msgspec
@@ -101,13 +101,17 @@ class ClusterController:
         self._changed = asyncio.Event()
         self._reconciled = 0
         """The index of the image that this node has followed."""
-        self._failures: dict[bytes, Exception] = {}
+        self._touched: set[bytes] | None = set()
+        """The ids of the streams that have changed since the image that was followed last; None:
+        any may have."""
+        self._seen = Image()
+        """The image that the other parts know."""
         self._followed = asyncio.Condition()
         self._subscriber: Subscriber | None = None
         self._announcer: StreamAnnouncer | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._duties = ControllerDuties(
-            node_id, metadata, peers, reconciler.state, on_changed=self._changed.set
+            node_id, metadata, peers, reconciler.state, on_changed=self._on_suspension
         )
         self.views = ClusterViews(
             node_id,
@@ -187,12 +191,26 @@ class ClusterController:
         self._announcer = announcer
         announcer.on_streams(self.image.streams)
 
-    def _on_image(self, image: Image) -> None:
+    def _on_image(self, image: Image, touched: Collection[bytes] | None) -> None:
+        before, self._seen = self._seen, image
+        if touched is None:
+            self._touched = None
+        elif self._touched is not None:
+            self._touched.update(touched)
         if self._announcer is not None:
-            self._announcer.on_streams(image.streams)
-        for node in image.nodes.values():
-            self._on_node(node)
+            if touched is None:
+                self._announcer.on_streams(image.streams)
+            elif touched:
+                self._announcer.on_changed(_definitions(before, image, touched))
+        for node_id, node in image.nodes.items():
+            if before.nodes.get(node_id) is not node:
+                self._on_node(node)
         self._duties.on_image(image)
+        self._changed.set()
+
+    def _on_suspension(self) -> None:
+        """This node leads nothing from now on, or again what the image says."""
+        self._reconciler.plan_all()
         self._changed.set()
 
     # -- requests -----------------------------------------------------------------------------
@@ -336,7 +354,8 @@ class ClusterController:
 
     def pending_steps(self) -> tuple[str, ...]:
         """The steps that are left to do, as text for logs and tests."""
-        return tuple(str(step) for step in self._reconciler.pending(self.image))
+        pending = self._reconciler.pending(self.image, self._touched)
+        return tuple(str(step) for step in pending)
 
     @property
     def message_bytes_max(self) -> int:
@@ -350,7 +369,7 @@ class ClusterController:
         pause = RETRY_SECONDS_MIN
         while True:
             try:
-                async with asyncio.timeout(pause if self._has_pending() else None):
+                async with asyncio.timeout(None if self._reconciler.is_settled else pause):
                     await self._changed.wait()
                 pause = RETRY_SECONDS_MIN
             except TimeoutError:
@@ -360,15 +379,17 @@ class ClusterController:
             except Exception:  # boundary: the timer tries again
                 log.exception("reconciliation failed; it is tried again")
 
-    def _has_pending(self) -> bool:
-        return bool(self._reconciler.pending(self.image))
-
     async def _reconcile(self) -> None:
         self._changed.clear()
         index = self._metadata.applied
-        failures = await self._reconciler.reconcile(self.image)
+        touched, self._touched = self._touched, set()
+        try:
+            await self._reconciler.reconcile(self.image, touched)
+        except BaseException:
+            self._touched = None
+            raise
         async with self._followed:
-            self._reconciled, self._failures = index, failures
+            self._reconciled = index
             self._followed.notify_all()
 
     async def _wait_followed(self, index: int) -> None:
@@ -395,7 +416,15 @@ class ClusterController:
                 await self._wait_followed(asked.index)
         except TimeoutError:
             raise Broken(f"node {self._node_id} has not followed a decision in time") from None
-        error = self._failures.get(asked.stream_id)
+        error = self._reconciler.failures.get(asked.stream_id)
         if isinstance(error, BasculeError):
             raise from_plain(*to_plain(error))
         return b""
+
+
+def _definitions(
+    before: Image, image: Image, ids: Collection[bytes]
+) -> dict[str, StreamDefinition | None]:
+    """Name -> definition of the streams with these ids, before and now; None: there is none now."""
+    names = (image.index.names.get(each) or before.index.names.get(each) for each in ids)
+    return {name: image.streams.get(name) for name in names if name is not None}
