@@ -17,17 +17,18 @@ from bascule.metadata.command_codec import (
     encode_commands,
     encode_snapshot,
 )
-from bascule.metadata.commands import ChangePartitions
+from bascule.metadata.commands import ChangePartitions, PartitionChange
 from bascule.metadata.elections import change_isr
 from bascule.metadata.image import Image
 from bascule.metadata.image_index import index_of
 from bascule.metadata.placement import place_partitions
 from bascule.metadata.requests import (
     Alter,
-    ChangeIsr,
+    ChangeIsrs,
     ControllerRequest,
     Create,
     Delete,
+    IsrChange,
     LoseNode,
     RegisterProcess,
     SetPaused,
@@ -181,7 +182,8 @@ def isr_change(
     members = {*state.isr, node} if grow else {*state.isr} - {node} | {state.leader}
     epochs = tuple((each, controller.image.nodes[each].epoch) for each in sorted(members))
     stream_id = controller.image.streams[name].id
-    return ChangeIsr(stream_id, 0, state.leader, state.leader_epoch, state.version, epochs)
+    change = IsrChange(stream_id, 0, state.leader_epoch, state.version, epochs)
+    return ChangeIsrs(state.leader, (change,))
 
 
 def test_replicas_are_spread_and_each_node_leads_its_share(
@@ -282,7 +284,7 @@ def test_isr_changes_are_fenced(controller: DecidingController) -> None:
     state = controller.state("a")
     epochs = {node: controller.image.nodes[node].epoch for node in (1, 2, 3)}
 
-    def change(**other: Any) -> ChangePartitions | None:
+    def change(**other: Any) -> PartitionChange | None:
         wanted: dict[str, Any] = {
             "leader": state.leader,
             "leader_epoch": state.leader_epoch,
@@ -293,7 +295,7 @@ def test_isr_changes_are_fenced(controller: DecidingController) -> None:
 
     made = change()
     assert made is not None
-    assert made.changes[0].state.isr == (state.leader,)
+    assert made.state.isr == (state.leader,)
     assert change(version=state.version + 1) is None
     assert change(members=[(4, 1), (state.leader, epochs[state.leader])]) is None, "no replica"
     assert change(members=[(n, e) for n, e in epochs.items() if n != state.leader]) is None
@@ -341,3 +343,23 @@ def test_a_new_controller_finishes_what_its_predecessor_began(
     controller.commit(settle(controller.image))
     assert controller.state("a").leader != node
     assert settle(controller.image) == ()
+
+
+def test_isr_changes_of_one_request_are_one_command(controller: DecidingController) -> None:
+    controller.create("a", replicas=3, partitions=6)
+    stream_id = controller.image.streams["a"].id
+    states = controller.image.partitions[stream_id]
+    epoch = controller.image.nodes[1].epoch
+    changes = [
+        IsrChange(stream_id, index, state.leader_epoch, state.version, ((1, epoch),))
+        for index, state in enumerate(states)
+    ]
+    gone = IsrChange(b"nobody".ljust(16), 0, 0, 0, ((1, epoch),))
+    request = ChangeIsrs(1, (gone, *changes))
+    (command,) = decide(controller.image, request)
+    led = [index for index, state in enumerate(states) if state.leader == 1]
+    assert isinstance(command, ChangePartitions)
+    assert [change.partition for change in command.changes] == led, "of those that it leads"
+    controller.submit(request)
+    assert [controller.state("a", index).isr for index in led] == [(1,)] * len(led)
+    assert decide(controller.image, request) == (), "a repetition changes nothing"

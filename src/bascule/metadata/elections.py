@@ -65,7 +65,7 @@ def change_isr(
     leader_epoch: int,
     version: int,
     members: Iterable[tuple[int, int]],
-) -> ChangePartitions | None:
+) -> PartitionChange | None:
     """The change of an ISR to `members` (node id, node epoch) that its leader asks for.
 
     None: the partition has changed since the leader looked; it asks again. Raises: FencedEpoch for
@@ -85,7 +85,7 @@ def change_isr(
     if state.version != version or not valid:
         return None
     after = replace(state, isr=tuple(sorted(isr)), version=version + 1)
-    return ChangePartitions((PartitionChange(stream_id, partition, after),))
+    return PartitionChange(stream_id, partition, after)
 
 
 def _elected(state: PartitionState, leader: int) -> PartitionState:
