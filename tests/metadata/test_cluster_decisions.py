@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from random import Random
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from bascule.errors import BasculeError, FencedEpoch, NotEnoughNodes, UnknownPartition
 from bascule.metadata.apply import apply, touched
 from bascule.metadata.command_codec import (
+    CHUNK_STREAMS,
     decode_commands,
     decode_snapshot,
     encode_commands,
@@ -36,7 +38,13 @@ from bascule.metadata.requests import (
     settle,
 )
 from bascule.metadata.troubles import find_troubles
-from bascule.model import NO_LEADER, NodeRegistration, PartitionState, StreamConfig
+from bascule.model import (
+    NO_LEADER,
+    NodeRegistration,
+    PartitionState,
+    StreamConfig,
+    StreamDefinition,
+)
 
 NODES = (1, 2, 3, 4)
 
@@ -363,3 +371,26 @@ def test_isr_changes_of_one_request_are_one_command(controller: DecidingControll
     controller.submit(request)
     assert [controller.state("a", index).isr for index in led] == [(1,)] * len(led)
     assert decide(controller.image, request) == (), "a repetition changes nothing"
+
+
+def test_a_snapshot_depends_on_the_image_alone() -> None:
+    """Its streams come in parts of bounded size, in an order that no hash decides."""
+    states = (PartitionState((1,), (1,), 1, 0, 0),)
+    random = Random(5)
+    streams = [
+        StreamDefinition(f"s{number}", random.randbytes(16), 0, StreamConfig(f"s.{number}"))
+        for number in range(2_500)
+    ]
+    snapshots = []
+    for _ in range(2):
+        random.shuffle(streams)
+        image = Image.of(
+            streams={each.name: each for each in streams},
+            partitions={each.id: states for each in streams},
+        )
+        snapshots.append(list(encode_snapshot(image, [])))
+    assert snapshots[0] == snapshots[1]
+    sizes = [len(decode_snapshot([chunk])[0].streams) for chunk in snapshots[0]]
+    assert sum(sizes) == 2_500
+    assert max(sizes) <= CHUNK_STREAMS
+    assert decode_snapshot(snapshots[0]) == (image, ())
