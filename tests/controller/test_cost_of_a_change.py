@@ -39,7 +39,7 @@ from bascule.replica.opening import PartitionOpener
 from bascule.replica.partition import Partition
 from bascule.replica.partitions import Partitions
 from bascule.sim.disk import SimClock, SimFiles
-from support.metadata_groups import NODE, Deciding, NoPeers, decide
+from support.metadata_groups import NODE, Deciding, NoPeers, decide, until
 
 DATA = "/data"
 MANY = 10_000
@@ -254,8 +254,8 @@ def test_a_failed_step_is_in_the_plan_of_the_next_change(planned: list[str]) -> 
             node.held.fails = False
             planned.clear()
             await controller.create_stream("second", StreamConfig("second"))
-            while not node.reconciler.is_settled:
-                await asyncio.sleep(0.01)  # its role is a step of the plan after
+            # Its role is a step of the plan after.
+            await until(lambda: node.reconciler.is_settled)
             assert set(planned) == {"first", "second"}
             assert controller.pending_steps() == ()
             assert node.reconciler.failures == {}
@@ -278,10 +278,7 @@ def test_the_whole_node_is_looked_at_after_an_exception(
             with monkeypatch.context() as patched:
                 patched.setattr(node.reconciler, "_apply_states", _bug)
                 creating = asyncio.create_task(controller.create_stream("new", StreamConfig("new")))
-                while node.reconciler.is_settled:
-                    await asyncio.sleep(0.001)
-                while controller._touched is not None:
-                    await asyncio.sleep(0.001)
+                await until(lambda: controller._touched is None)
             planned.clear()
             await controller.create_stream("other", StreamConfig("other"))
             await creating

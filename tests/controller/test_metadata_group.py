@@ -13,7 +13,7 @@ from bascule.metadata.image import Image
 from bascule.metadata.requests import Alter, Create, Delete, RegisterProcess
 from bascule.model import NodeRegistration, StreamConfig
 from bascule.raft_driver.driver import DriverSettings, RaftDriver
-from support.metadata_groups import CONFIG, NODE, Deciding, HeldStore, decide
+from support.metadata_groups import CONFIG, NODE, Deciding, HeldStore, decide, some_turns, until
 
 
 def test_requests_that_come_together_share_syncs() -> None:
@@ -71,8 +71,7 @@ def test_nothing_is_answered_that_may_still_be_lost(
         ]
         await deciding.until_proposed(last + 2)
         second = asyncio.create_task(deciding.group.submit(request_))
-        for _ in range(50):
-            await asyncio.sleep(0)
+        await some_turns()
         assert not second.done()
         assert "a" not in deciding.group.image.streams
         deciding.store.goes_on.set()
@@ -98,8 +97,7 @@ def test_a_repeated_request_waits_for_its_first_entry() -> None:
             asyncio.create_task(deciding.group._decide(*each)) for each in (*requests, *requests)
         ]
         await deciding.until_proposed(last + 2)
-        for _ in range(50):
-            await asyncio.sleep(0)
+        await some_turns()
         assert deciding.driver.group(GROUP).node.log.last == last + 2, "one entry each"
         deciding.store.goes_on.set()
         found: Sequence[int] = await asyncio.gather(*tasks)
@@ -163,8 +161,7 @@ def test_a_snapshot_restores_the_image() -> None:
     async def scene(deciding: Deciding) -> None:
         await asyncio.gather(*(deciding.create(f"s{n}") for n in range(120)))
         before, store = deciding.group.image, deciding.store
-        while deciding.driver.group(GROUP).report().log.snapshot_index < 100:
-            await asyncio.sleep(0.001)
+        await until(lambda: deciding.driver.group(GROUP).report().log.snapshot_index >= 100)
         await deciding.driver.close_group(GROUP)
         contents = store._disk
         again = HeldStore()

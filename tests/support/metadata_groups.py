@@ -61,8 +61,7 @@ class Deciding:
 
     async def until_proposed(self, index: int) -> None:
         """Return once the log has an entry of this index."""
-        while self.driver.group(GROUP).node.log.last < index:
-            await asyncio.sleep(0)
+        await until(lambda: self.driver.group(GROUP).node.log.last >= index)
 
 
 def decide(scene: Callable[[Deciding], Awaitable[None]]) -> None:
@@ -83,3 +82,23 @@ def decide(scene: Callable[[Deciding], Awaitable[None]]) -> None:
             await driver.stop()
 
     asyncio.run(run())
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Return once the condition holds; it is looked at in each turn of the loop."""
+    while not condition():
+        await turn()
+
+
+async def some_turns() -> None:
+    """Let everything run that waits for nothing."""
+    for _ in range(50):
+        await turn()
+
+
+async def turn() -> None:
+    """Return in the next turn of the loop."""
+    loop = asyncio.get_running_loop()
+    come: asyncio.Future[None] = loop.create_future()
+    loop.call_soon(come.set_result, None)
+    await come

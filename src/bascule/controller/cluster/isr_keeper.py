@@ -78,6 +78,14 @@ class IsrKeeper:
 
     async def _propose(self, changes: Sequence[WantedChange]) -> None:
         """Ask the controller until it answers. The versions make a repetition harmless."""
+        first = changes[0]
+        extra: dict[str, object] = {
+            "stream": first.partition.definition.name,
+            "partition": first.partition.index,
+            "isr": list(first.isr),
+            "before": list(first.state.isr),
+            "count": len(changes),
+        }
         while True:
             mine = self._node_epoch()
             request = ChangeIsrs(
@@ -90,11 +98,11 @@ class IsrKeeper:
                 await self._metadata.submit(request)
                 break
             except Indeterminate as error:
-                log.warning(
-                    "isr not changed yet", extra=_described(changes[0], len(changes), error)
-                )
+                extra["error"] = str(error)
+                log.warning("isr not changed yet", extra=extra)
             except BasculeError as error:
-                log.warning("isr not changed", extra=_described(changes[0], len(changes), error))
+                extra["error"] = str(error)
+                log.warning("isr not changed", extra=extra)
                 break
             await asyncio.sleep(RETRY_SECONDS)
         for number, change in enumerate(changes):
@@ -129,15 +137,3 @@ def _requested(change: WantedChange, epochs: Mapping[int, int]) -> IsrChange:
         version=change.state.version,
         members=tuple((node, epochs.get(node, -1)) for node in change.isr),
     )
-
-
-def _described(change: WantedChange, count: int, error: BasculeError) -> dict[str, object]:
-    """For the log: the first of `count` changes, and why they are not made."""
-    return {
-        "stream": change.partition.definition.name,
-        "partition": change.partition.index,
-        "isr": list(change.isr),
-        "before": list(change.state.isr),
-        "count": count,
-        "error": str(error),
-    }
