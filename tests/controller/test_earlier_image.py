@@ -52,7 +52,7 @@ def test_the_metadata_of_an_earlier_release_is_taken_over_once() -> None:
             async with ControlledNode(files) as node:
                 await node.settle()
                 check_taken_over(node, before)
-                assert node.controller.image.deletions == {}
+                assert not node.controller.image.deletions
                 assert node.info("b").definition.paused
 
     asyncio.run(scene())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import cache
-from types import MappingProxyType
 
 from bascule.config import (
     StreamDefaults,
@@ -71,7 +70,7 @@ def images() -> list[Image]:
             paused=True,
         ),
     ]  # fmt: skip
-    return [Image(MappingProxyType({d.name: d for d in definitions[:count]})) for count in range(3)]
+    return [Image.of(streams={d.name: d for d in definitions[:count]}) for count in range(3)]
 
 
 def run_metadata(data: bytes) -> None:
@@ -120,7 +119,7 @@ def run_body(data: bytes) -> None:
     except BasculeError as error:
         str(error).encode()
         return
-    image = Image(MappingProxyType({asked.name: decision.definition}))
+    image = Image.of(streams={asked.name: decision.definition})
     assert decode_image(encode_image(image), "/m").streams == image.streams
 
 

@@ -23,6 +23,7 @@ from bascule.controller.plan import (
     StreamState,
     SubscribeStream,
     plan,
+    stream_id_of,
 )
 from bascule.errors import BasculeError, Broken
 from bascule.metadata.image import Deletion, Image
@@ -98,6 +99,12 @@ class Reconciler:
         self._deletions: Mapping[bytes, Deletion] = {}
         self._set_role = set_role
         self.state = NodeState(node_id)
+        self.failures: dict[bytes, Exception] = {}
+        """Stream id -> why the last steps for it failed."""
+        self._unsettled: set[bytes] = set()
+        """The ids of the streams whose steps are not all done."""
+        self._plans_all = True
+        """Whether the next plan is for every stream, whatever has changed."""
 
     async def prepare(self, image: Image) -> None:
         """Prepare the directories before the first `reconcile`.
@@ -115,20 +122,54 @@ class Reconciler:
         self._subscriber = subscriber
         self._set_max_payload = raise_max_payload
         self.state.can_subscribe = True
+        self.plan_all()
 
-    def pending(self, image: Image) -> tuple[Step, ...]:
-        """The steps left to do; empty where the node matches the image."""
-        return plan(self.state, image)
+    def plan_all(self) -> None:
+        """Look at every stream at the next `reconcile`: the state changed for more than some."""
+        self._plans_all = True
 
-    async def reconcile(self, image: Image) -> dict[bytes, Exception]:
+    @property
+    def is_settled(self) -> bool:
+        """Whether the node matched the image when the last `reconcile` ended."""
+        return not self._unsettled and not self._plans_all
+
+    def pending(self, image: Image, changed: Collection[bytes] | None = None) -> tuple[Step, ...]:
+        """The steps left to do; empty where the node matches the image. `changed` as in
+        `reconcile`."""
+        return plan(self.state, image, self._chosen(changed))
+
+    def _chosen(self, changed: Collection[bytes] | None) -> Collection[bytes] | None:
+        """The ids to plan for; None: all."""
+        return None if changed is None or self._plans_all else self._unsettled.union(changed)
+
+    async def reconcile(
+        self, image: Image, changed: Collection[bytes] | None = None
+    ) -> dict[bytes, Exception]:
         """Carry out every step from the node's state to `image`; return stream id -> error.
+
+        `changed` has the ids of all streams that differ from the image of the call before; None:
+        any may differ. Others are looked at only if their steps are not done yet, so the cost is
+        that of the change.
 
         A failed step does not affect the others and is in the next plan again. Steps are not
         undone. A refused subscription is reported once; ingest keeps and repeats it.
         """
-        failures: dict[bytes, Exception] = {}
+        chosen = self._chosen(changed)
+        self._plans_all = False
         self._deletions = image.deletions
-        steps = plan(self.state, image)
+        steps = plan(self.state, image, chosen)
+        planned = {stream_id_of(step) for step in steps}
+        # Until they are done: an exception may end this call.
+        self._unsettled |= planned
+        failures = await self._carry_out(steps)
+        for stream_id in list(self.failures) if chosen is None else chosen:
+            self.failures.pop(stream_id, None)
+        self.failures.update(failures)
+        self._unsettled = {stream_id_of(step) for step in plan(self.state, image, planned)}
+        return failures
+
+    async def _carry_out(self, steps: Sequence[Step]) -> dict[bytes, Exception]:
+        failures: dict[bytes, Exception] = {}
         for closing in _only(CloseStream, steps):
             await self._close(closing.definition)
         for removal in _only(RemoveData, steps):
@@ -148,6 +189,7 @@ class Reconciler:
         present = self._partitions.stream_by_id(definition.id) or ()
         closing = [partition for partition in present if partition.index in chosen]
         await asyncio.to_thread(self._close_logs, closing)
+        self._unsettled.add(definition.id)
         held = self.state.streams[definition.id]
         states = {index: each for index, each in held.states.items() if index not in chosen}
         self.state.streams[definition.id] = replace(

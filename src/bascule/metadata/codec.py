@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import fields
-from types import MappingProxyType
 from typing import Any, Final
 
 import msgspec
@@ -56,7 +55,7 @@ def decode_image(data: bytes, path: str) -> Image:
     except (AttributeError, KeyError, TypeError, ValueError, BasculeError) as error:
         raise CorruptData(path, 0, "stream definitions", str(error)) from error
     streams = {definition.name: definition for definition in definitions}
-    return Image(MappingProxyType(streams), MappingProxyType(deletions))
+    return Image.of(streams=streams, deletions=deletions)
 
 
 def encode_cluster_id(cluster_id: str) -> bytes:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
+from operator import itemgetter
 
 from bascule.errors import FencedEpoch, UnknownPartition
 from bascule.metadata.commands import ChangePartitions, PartitionChange
@@ -21,9 +22,10 @@ def changes_after_loss(image: Image, lost: int) -> ChangePartitions | None:
     """
     led = _leaders(image)
     changes = []
-    for stream_id, index, state in image.partition_states():
-        if lost not in state.isr:
-            continue
+    affected = [each for each in image.partition_states() if lost in each[2].isr]
+    # The image has no order, and which node gets the next partition depends on the one before.
+    affected.sort(key=itemgetter(0, 1))
+    for stream_id, index, state in affected:
         others = [node for node in state.isr if node != lost]
         if not any(_is_alive(image, node) for node in others):
             if state.leader == lost:
@@ -45,7 +47,7 @@ def changes_after_return(image: Image) -> ChangePartitions | None:
     """
     led = _leaders(image)
     changes = []
-    for stream_id, index, state in image.partition_states():
+    for stream_id, index, state in image.troubled_states():
         if state.leader != NO_LEADER or not any(_is_alive(image, node) for node in state.isr):
             continue
         leader = _candidate(image, state, led)
@@ -91,7 +93,7 @@ def change_isr(
     leader_epoch: int,
     version: int,
     members: Iterable[tuple[int, int]],
-) -> ChangePartitions | None:
+) -> PartitionChange | None:
     """The change of an ISR to `members` (node id, node epoch) that its leader asks for.
 
     None: the partition has changed since the leader looked; it asks again. Raises: FencedEpoch for
@@ -111,7 +113,7 @@ def change_isr(
     if state.version != version or not valid:
         return None
     after = replace(state, isr=tuple(sorted(isr)), version=version + 1)
-    return ChangePartitions((PartitionChange(stream_id, partition, after),))
+    return PartitionChange(stream_id, partition, after)
 
 
 def _elected(state: PartitionState, leader: int) -> PartitionState:
@@ -126,7 +128,7 @@ def _candidate(image: Image, state: PartitionState, led: Counter[int]) -> int:
 
 
 def _leaders(image: Image) -> Counter[int]:
-    return Counter(state.leader for _, _, state in image.partition_states())
+    return Counter({node: load.led for node, load in image.index.loads.items()})
 
 
 def _is_alive(image: Image, node: int) -> bool:

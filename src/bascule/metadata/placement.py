@@ -22,11 +22,9 @@ def place_partitions(image: Image, count: int, *, replicas: int) -> tuple[Partit
     nodes = image.alive()
     if replicas > len(nodes):
         raise NotEnoughNodes(replicas, nodes)
-    held: Counter[int] = Counter()
-    led: Counter[int] = Counter()
-    for _, _, state in image.partition_states():
-        held.update(state.replicas)
-        led[state.leader] += 1
+    loads = image.index.loads
+    held = Counter({node: load.replicas for node, load in loads.items()})
+    led = Counter({node: load.led for node, load in loads.items()})
     states = []
     for _ in range(count):
         chosen = _choose(image, nodes, held, led, replicas)

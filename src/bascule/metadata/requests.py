@@ -7,10 +7,12 @@ from typing import Any, TypeAlias
 
 import msgspec
 
+from bascule.errors import FencedEpoch, UnknownPartition
 from bascule.metadata import controller
 from bascule.metadata.apply import apply
 from bascule.metadata.commands import (
     AlterStream,
+    ChangePartitions,
     ClusterCommand,
     Command,
     CreateStream,
@@ -71,12 +73,11 @@ class LoseNode(msgspec.Struct, tag=True, frozen=True):
     epoch: int
 
 
-class ChangeIsr(msgspec.Struct, tag=True, frozen=True):
-    """The leader of a partition asks for another ISR; see `elections.change_isr`."""
+class IsrChange(msgspec.Struct, frozen=True):
+    """Another ISR for a partition; see `elections.change_isr`."""
 
     stream_id: bytes
     partition: int
-    leader: int
     leader_epoch: int
     version: int
     members: tuple[tuple[int, int], ...]
@@ -99,8 +100,16 @@ class Forget(msgspec.Struct, tag=True, frozen=True):
     ids: tuple[bytes, ...]
 
 
+class ChangeIsrs(msgspec.Struct, tag=True, frozen=True):
+    """A leader asks for other ISRs of partitions that it leads. A node that starts again changes
+    those of all its partitions: one request, and one command, have many."""
+
+    leader: int
+    changes: tuple[IsrChange, ...]
+
+
 ControllerRequest: TypeAlias = (
-    Resign | Forget | Create | Alter | SetPaused | Delete | RegisterProcess | LoseNode | ChangeIsr
+    Resign | Forget | Create | Alter | SetPaused | Delete | RegisterProcess | LoseNode | ChangeIsrs
 )
 
 
@@ -136,17 +145,8 @@ def decide(image: Image, request: ControllerRequest) -> tuple[Command, ...]:
             return _register(image, request.node)
         case LoseNode():
             return _lose(image, request)
-        case ChangeIsr():
-            change = change_isr(
-                image,
-                request.stream_id,
-                request.partition,
-                leader=request.leader,
-                leader_epoch=request.leader_epoch,
-                version=request.version,
-                members=request.members,
-            )
-            return () if change is None else (change,)
+        case ChangeIsrs():
+            return _change_isrs(image, request)
 
 
 def settle(image: Image) -> tuple[Command, ...]:
@@ -214,6 +214,27 @@ def _register(image: Image, node: NodeRegistration) -> tuple[Command, ...]:
     if (change := changes_after_return(image)) is not None:
         commands.append(change)
     return tuple(commands)
+
+
+def _change_isrs(image: Image, request: ChangeIsrs) -> tuple[ClusterCommand, ...]:
+    """Those that can take effect; the leader sees in the image which did."""
+    changes = []
+    for each in request.changes:
+        try:
+            change = change_isr(
+                image,
+                each.stream_id,
+                each.partition,
+                leader=request.leader,
+                leader_epoch=each.leader_epoch,
+                version=each.version,
+                members=each.members,
+            )
+        except (FencedEpoch, UnknownPartition):
+            continue  # It was deposed, or the stream is deleted.
+        if change is not None:
+            changes.append(change)
+    return (ChangePartitions(tuple(changes)),) if changes else ()
 
 
 def _lose(image: Image, request: LoseNode) -> tuple[ClusterCommand, ...]:

@@ -15,8 +15,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
+from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol
 
 import msgspec
@@ -78,6 +78,7 @@ class StreamAnnouncer(Protocol):
     """What other clusters are told of this node's streams; see `announcer`."""
 
     def on_streams(self, definitions: Mapping[str, StreamDefinition]) -> None: ...
+    def on_changed(self, changes: Mapping[str, StreamDefinition | None]) -> None: ...
     def duplicates(self, name: str) -> tuple[DuplicateStream, ...]: ...
 
 
@@ -103,8 +104,6 @@ class _Progress:
     """The index of the image that it has tried to follow last."""
     trouble: Exception | None = None
     """Why it could not."""
-    failures: Mapping[bytes, Exception] = field(default_factory=dict)
-    """Stream id -> what failed of it; the others have been followed."""
 
 
 class ClusterController:
@@ -138,18 +137,21 @@ class ClusterController:
         self._on_node = on_node
         self._changed = asyncio.Event()
         self._progress = _Progress()
+        self._touched: set[bytes] | None = set()
+        """The ids of the streams that have changed since the image that was followed last; None:
+        any may have."""
+        self._seen = Image()
+        """The image that the other parts know."""
         self._followed = asyncio.Condition()
         self._reconciling = asyncio.Lock()
         self._is_forgetting = False
         self._requests: set[asyncio.Task[None]] = set()
         """Requests that this node makes by itself."""
-        self._streams: Mapping[str, StreamDefinition] = {}
-        """Of the last image."""
         self._subscriber: Subscriber | None = None
         self._announcer: StreamAnnouncer | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._duties = ControllerDuties(
-            node_id, metadata, peers, reconciler.state, on_changed=self._changed.set
+            node_id, metadata, peers, reconciler.state, on_changed=self._on_suspension
         )
         self.views = ClusterViews(
             node_id, name, partitions, metadata, peers,
@@ -200,7 +202,7 @@ class ClusterController:
         self._subscriber = subscriber
         self._reconciler.attach(subscriber, raise_max_payload)
         await self._reconcile()
-        for error in self._progress.failures.values():
+        for error in self._reconciler.failures.values():
             if isinstance(error, Broken) and not isinstance(error, NatsRefused):
                 raise error
 
@@ -243,16 +245,32 @@ class ClusterController:
         self._controls[OFFSETS] = found.answer
         return found
 
-    def _on_image(self, image: Image) -> None:
-        gone = self._streams.keys() - image.streams.keys()
-        self._streams = image.streams
+    def _on_image(self, image: Image, touched: Collection[bytes] | None) -> None:
+        before, self._seen = self._seen, image
+        if touched is None:
+            self._touched = None
+            gone = [name for name in before.streams if name not in image.streams]
+        else:
+            if self._touched is not None:
+                self._touched.update(touched)
+            changed = _definitions(before, image, touched)
+            gone = [name for name, definition in changed.items() if definition is None]
         for name in gone:
             self._request(self._remove_commits(name))
         if self._announcer is not None:
-            self._announcer.on_streams(image.streams)
-        for node in image.nodes.values():
-            self._on_node(node)
+            if touched is None:
+                self._announcer.on_streams(image.streams)
+            elif touched:
+                self._announcer.on_changed(changed)
+        for node_id, node in image.nodes.items():
+            if before.nodes.get(node_id) is not node:
+                self._on_node(node)
         self._duties.on_image(image)
+        self._changed.set()
+
+    def _on_suspension(self) -> None:
+        """This node leads nothing from now on, or again what the image says."""
+        self._reconciler.plan_all()
         self._changed.set()
 
     def _request(self, request: Coroutine[Any, Any, None]) -> None:
@@ -468,7 +486,8 @@ class ClusterController:
 
     def pending_steps(self) -> tuple[str, ...]:
         """The steps that are left to do, as text for logs and tests."""
-        return tuple(str(step) for step in self._reconciler.pending(self.image))
+        pending = self._reconciler.pending(self.image, self._touched)
+        return tuple(str(step) for step in pending)
 
     @property
     def message_bytes_max(self) -> int:
@@ -482,7 +501,7 @@ class ClusterController:
         pause = RETRY_SECONDS_MIN
         while True:
             try:
-                async with asyncio.timeout(pause if self._has_pending() else None):
+                async with asyncio.timeout(None if self._reconciler.is_settled else pause):
                     await self._changed.wait()
                 pause = RETRY_SECONDS_MIN
             except TimeoutError:
@@ -492,9 +511,6 @@ class ClusterController:
             except Exception:  # boundary: the timer tries again
                 log.exception("reconciliation failed; it is tried again")
 
-    def _has_pending(self) -> bool:
-        return bool(self._reconciler.pending(self.image))
-
     async def _reconcile(self) -> None:
         async with self._reconciling:
             await self._reconcile_locked()
@@ -502,25 +518,28 @@ class ClusterController:
     async def _reconcile_locked(self) -> None:
         self._changed.clear()
         index, image = self._metadata.applied, self.image
+        touched, self._touched = self._touched, set()
         try:
-            failures = await self._reconciler.reconcile(image)
-        except Exception as error:
-            async with self._followed:
-                self._progress = replace(self._progress, tried=index, trouble=error)
-                self._followed.notify_all()
+            failures = await self._reconciler.reconcile(image, touched)
+        except BaseException as error:
+            self._touched = None
+            if isinstance(error, Exception):
+                async with self._followed:
+                    self._progress = replace(self._progress, tried=index, trouble=error)
+                    self._followed.notify_all()
             raise
         self._forget_deletions(image)
         for stream_id, failure in failures.items():
             if isinstance(failure, FencedEpoch):
                 self._resign_fenced(stream_id)
         async with self._followed:
-            self._progress = _Progress(index, index, None, failures)
+            self._progress = _Progress(index, index)
             self._followed.notify_all()
 
     def _forget_deletions(self, image: Image) -> None:
         """Tell the controller which data of deleted streams is removed here."""
         removed = self._reconciler.state.removed
-        self._reconciler.forget_deletions(removed - image.deletions.keys())
+        self._reconciler.forget_deletions([each for each in removed if each not in image.deletions])
         ids = tuple(each for each in removed if self._node_id in image.deletions[each].nodes)
         if ids and not self._is_forgetting:
             self._is_forgetting = True
@@ -546,7 +565,7 @@ class ClusterController:
 
     def _resign_fenced(self, stream_id: bytes) -> None:
         """Ask for new epochs: the logs have records of those in which this node is to lead."""
-        definition = next((d for d in self.image.streams.values() if d.id == stream_id), None)
+        definition = self.image.stream_of(stream_id)
         held = self._reconciler.state.streams.get(stream_id)
         if definition is None or held is None:
             return
@@ -591,7 +610,15 @@ class ClusterController:
                 await self._wait_followed(asked.index)
         except TimeoutError:
             raise Broken(f"node {self._node_id} has not followed a decision in time") from None
-        error = self._progress.failures.get(asked.stream_id)
+        error = self._reconciler.failures.get(asked.stream_id)
         if isinstance(error, NatsRefused | Broken):
             raise from_plain(*to_plain(error))
         return b""
+
+
+def _definitions(
+    before: Image, image: Image, ids: Collection[bytes]
+) -> dict[str, StreamDefinition | None]:
+    """Name -> definition of the streams with these ids, before and now; None: there is none now."""
+    names = (image.index.names.get(each) or before.index.names.get(each) for each in ids)
+    return {name: image.streams.get(name) for name in names if name is not None}

@@ -1,16 +1,22 @@
 """The Raft group that agrees on the metadata: its state machine, and decisions on requests.
 
-The leader of the group is the controller. It decides on one request at a time: it reads the image,
-proposes commands, and waits until they are applied. Every other node forwards its requests. Each
-request has an id, and the image remembers those of the latest requests. So a request whose answer
-was lost is repeated without harm, also at another controller.
+The leader of the group is the controller. It decides on one request after the other, on the image
+as it will be after everything that it has proposed, and answers a request once its commands are
+applied. So requests that come together share a write and a sync. Every other node forwards its
+requests. Each request has an id, and the image remembers those of the latest requests. So a request
+whose answer was lost is repeated without harm, also at another controller.
+
+A controller that loses the leadership loses what it foresaw: its next decision is in another term,
+on what the group has applied. No answer depends on what may still be lost: an error, or that there
+is nothing to do, is said once everything is committed that it was decided on.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import Final, Protocol, TypeAlias
 
 import msgspec
@@ -25,7 +31,7 @@ from bascule.errors import (
     NotLeader,
 )
 from bascule.host.api import Random
-from bascule.metadata.apply import apply
+from bascule.metadata.apply import apply, touched
 from bascule.metadata.command_codec import (
     decode_commands,
     decode_snapshot,
@@ -58,7 +64,8 @@ RETRY_SECONDS: Final = 0.05
 DECIDE: Final = "decide"
 """The kind of control request that carries a request to the controller."""
 
-OnImage: TypeAlias = Callable[[Image], None]
+OnImage: TypeAlias = Callable[[Image, Collection[bytes] | None], None]
+"""Gets a new image, and the ids of the streams that may differ from the one before; None: any."""
 _TRY_AGAIN: Final = (NotLeader, CannotReplicate, LaggingIndex, Indeterminate, Broken, Closed)
 
 
@@ -85,7 +92,7 @@ class MetadataMachine:
         return request_id in self._requests
 
     def apply(self, entries: Sequence[Entry]) -> Sequence[None]:
-        before = self.image
+        before, changed = self.image, set[bytes]()
         for entry in entries:
             request_id, commands = decode_commands(entry.payload)
             self.applied = entry.index
@@ -95,8 +102,9 @@ class MetadataMachine:
                 self._remember(request_id)
             for command in commands:
                 self.image = apply(self.image, command, index=entry.index)
+                changed.update(touched(command))
         if self.image is not before:
-            self._on_image(self.image)
+            self._on_image(self.image, changed)
         return [None] * len(entries)
 
     def _remember(self, request_id: bytes) -> None:
@@ -107,12 +115,36 @@ class MetadataMachine:
     def take_snapshot(self) -> FrozenChunks:
         return FrozenChunks(encode_snapshot(self.image, list(self._requests)))
 
-    def restore(self, snapshot: RaftSnapshot) -> None:
+    async def restore(self, snapshot: RaftSnapshot) -> None:
         """Raises: CorruptData."""
-        self.image, requests = decode_snapshot(snapshot.chunks)
+        self.image, requests = await asyncio.to_thread(decode_snapshot, snapshot.chunks)
         self._requests = dict.fromkeys(requests)
         self.applied = snapshot.index
-        self._on_image(self.image)
+        self._on_image(self.image, None)
+
+
+@dataclass(slots=True)
+class _Foreseen:
+    """What the controller of one term has proposed, as if it were applied."""
+
+    term: int
+    image: Image
+    last: int
+    """Index of the last entry that is in `image`."""
+    requests: dict[bytes, int] = field(default_factory=dict)
+    """Id of a request whose outcome is not known -> index of its entry."""
+
+    def add(self, request_id: bytes, commands: Iterable[Command], index: int) -> None:
+        """An entry was appended to the log."""
+        for command in commands:
+            self.image = apply(self.image, command, index=index)
+        self.last = index
+        self.requests[request_id] = index
+
+    def forget(self, applied: int) -> None:
+        """Drop requests up to this index, where there are many: the image remembers them."""
+        if len(self.requests) > REQUESTS_REMEMBERED:
+            self.requests = {id: at for id, at in self.requests.items() if at > applied}
 
 
 class _Decide(msgspec.Struct, array_like=True):
@@ -144,11 +176,12 @@ class MetadataGroup:
         self._random = random
         self._cluster_id = cluster_id
         self._make_room = make_room
-        self._machine = MetadataMachine(lambda image: self.on_image(image))
-        self.on_image: OnImage = lambda _: None
+        self._machine = MetadataMachine(lambda *change: self.on_image(*change))
+        self.on_image: OnImage = lambda *_: None
         """Called on the event loop with each new image; set before `open`."""
         self._group: RaftGroup | None = None
-        self._deciding = asyncio.Lock()
+        self._settling = asyncio.Lock()
+        self._foreseen: _Foreseen | None = None
         self._settled_term = 0
         """The term in which this controller has looked for what its predecessor left undone."""
 
@@ -216,7 +249,7 @@ class MetadataGroup:
 
     async def settle(self) -> None:
         """As a new controller, finish what the predecessor left undone. Raises: as `submit`."""
-        async with self._deciding:
+        async with self._settling:
             await self._settle()
 
     async def lead_alone(self) -> None:
@@ -231,7 +264,7 @@ class MetadataGroup:
 
         Raises: as `submit`, except for errors of a decision.
         """
-        async with self._deciding:
+        async with self._settling:
             for start in range(0, len(commands), COMMIT_COMMANDS):
                 await self._propose(commands[start : start + COMMIT_COMMANDS], b"")
 
@@ -250,22 +283,55 @@ class MetadataGroup:
     async def _decide(self, request_id: bytes, request: ControllerRequest) -> int:
         group, machine = self._group, self._machine
         assert group is not None
-        if not group.is_leader:
+        await asyncio.to_thread(self._make_room)
+        while True:
+            if not group.is_leader:
+                raise NotLeader(group.leader or None, term=group.node.term)
+            if self._settled_term == group.node.term:
+                break
+            await self.settle()
+        # Nothing is awaited from here to the proposal: the decision is on what is appended last.
+        if machine.has_done(request_id):
+            return machine.applied
+        foreseen = self._foresee(group.node.term)
+        index = foreseen.requests.get(request_id)
+        if index is not None:  # A repetition; the first one is not answered yet.
+            await self._confirm(foreseen, index)
+            return index
+        index = foreseen.last
+        try:
+            commands = decide(foreseen.image, request)
+        except BasculeError:
+            await self._confirm(foreseen, index)
+            raise
+        if not commands:
+            await self._confirm(foreseen, index)
+            return machine.applied
+        payload = encode_commands(commands, request_id=request_id)
+        committing = group.propose_nowait(payload, timeout_s=PROPOSE_SECONDS_MAX)
+        foreseen.add(request_id, commands, group.node.log.last)
+        committed = await committing
+        foreseen.requests.pop(request_id, None)
+        return committed.index
+
+    def _foresee(self, term: int) -> _Foreseen:
+        """The image as it will be after every entry of the log of this leader."""
+        found, machine = self._foreseen, self._machine
+        if found is None or found.term != term or found.last <= machine.applied:
+            found = self._foreseen = _Foreseen(term, machine.image, machine.applied)
+        found.forget(machine.applied)
+        return found
+
+    async def _confirm(self, foreseen: _Foreseen, index: int) -> None:
+        """Return once everything up to `index` is committed and applied, and no other controller
+        can have changed the image meanwhile. Raises: NotLeader, LaggingIndex, CannotReplicate."""
+        group = self._group
+        assert group is not None
+        if index > self._machine.applied:
+            await group.barrier(index, timeout_s=PROPOSE_SECONDS_MAX)
+        await group.read(timeout_s=PROPOSE_SECONDS_MAX)
+        if group.node.term != foreseen.term:
             raise NotLeader(group.leader or None, term=group.node.term)
-        async with self._deciding:
-            await self._settle()
-            if machine.has_done(request_id):
-                return machine.applied
-            try:
-                commands = decide(machine.image, request)
-            except BasculeError:
-                # Not from an image that another controller has changed meanwhile.
-                await group.read(timeout_s=PROPOSE_SECONDS_MAX)
-                raise
-            if not commands:
-                await group.read(timeout_s=PROPOSE_SECONDS_MAX)
-                return machine.applied
-            return await self._propose(commands, request_id)
 
     async def _settle(self) -> None:
         """Once in each term: apply what is committed, and finish what was begun."""

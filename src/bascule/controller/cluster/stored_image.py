@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 import tempfile
 from pathlib import Path
@@ -29,9 +30,9 @@ def read_stored_image(data: Path) -> Image:
             stored = database.store(GROUP).load()
         finally:
             database.close()
-    machine = MetadataMachine(lambda _: None)
+    machine = MetadataMachine(lambda *_: None)
     if stored.snapshot is not None:
-        machine.restore(stored.snapshot)
+        asyncio.run(machine.restore(stored.snapshot))
     machine.apply(
         [e for e in stored.entries if e.kind == EntryKind.NORMAL and e.index > machine.applied]
     )
