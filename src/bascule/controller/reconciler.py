@@ -269,14 +269,15 @@ class Reconciler:
     async def _open_all(
         self, steps: Sequence[OpenPartitions], failures: dict[bytes, Exception]
     ) -> None:
-        gate = asyncio.Semaphore(OPENING_AT_A_TIME)
+        left = iter(steps)
 
-        async def open_one(step: OpenPartitions) -> None:
-            async with gate:
+        async def open_next() -> None:
+            for step in left:
                 opened = await asyncio.to_thread(self._open, step)
-            self._register(step.definition, opened, failures)
+                self._register(step.definition, opened, failures)
 
-        await asyncio.gather(*map(open_one, steps))
+        # Not a task for each stream: thousands of them at once keep the loop from all else.
+        await asyncio.gather(*(open_next() for _ in range(min(OPENING_AT_A_TIME, len(steps)))))
         if self._adopt and steps and not failures:
             self._adopt = False
             try:
