@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from bascule.config import Config
-from bascule.config.sections import PORT_MAX
+from bascule.config.addresses import PORT_MAX
 from bascule.controller.cluster.controller import ClusterController
 from bascule.controller.cluster.isr_keeper import IsrKeeper
 from bascule.controller.cluster.metadata_group import MetadataGroup

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from bascule.announce.exchange import AnnouncingNode
 from bascule.config import KEYS, Config, listen_advice
-from bascule.config.sections import PORT_MAX
+from bascule.config.addresses import PORT_MAX
 from bascule.controller.announcer import Announcer
 from bascule.controller.cluster.controller import ClusterController
 from bascule.controller.controller import Controller
@@ -36,6 +36,7 @@ from bascule.kafka import ClientListener, ListenerLimits, NodeIdentity
 from bascule.model import NodeInfo, PartitionState
 from bascule.node.cluster import ClusterNode
 from bascule.node.cluster_id import load_cluster_id
+from bascule.node.discovery import Discovery
 from bascule.node.status import NodeStatus
 from bascule.publish.headers import HashKey
 from bascule.publish.stream_subjects import StreamSubjects
@@ -76,21 +77,28 @@ async def serve(
         loop.add_signal_handler(number, stop.set)
     _raise_open_files_limit()
     data = _data_directory(config)
+    discovery = Discovery(
+        config, str(data), files=RealFiles(), clock=RealClock(), dice=RealRandom()
+    )
     with _lock(data, config):
-        node = Node(config, data, new_cluster_id=new_cluster_id)
         try:
-            if await _started(node, stop):
-                on_ready(node.status.node_info())
-                await node.run_until(stop)
-            log.info("stopping")
+            founding = asyncio.create_task(discovery.found())
+            if await _done(founding, stop):
+                node = Node(founding.result(), data, new_cluster_id=new_cluster_id)
+                try:
+                    if await _done(asyncio.create_task(node.start()), stop):
+                        on_ready(node.status.node_info())
+                        await node.run_until(stop)
+                    log.info("stopping")
+                finally:
+                    await node.close()
         finally:
-            await node.close()
+            await discovery.close()
     log.info("stopped")
 
 
-async def _started(node: Node, stop: asyncio.Event) -> bool:
-    """Start the node; False if `stop` was set before that was done. Raises: as `serve`."""
-    starting = asyncio.create_task(node.start())
+async def _done(starting: asyncio.Task[Any], stop: asyncio.Event) -> bool:
+    """Wait for a part of the start; False if `stop` was set before. Raises: as `serve`."""
     stopping = asyncio.create_task(stop.wait())
     await asyncio.wait({starting, stopping}, return_when=asyncio.FIRST_COMPLETED)
     stopping.cancel()
