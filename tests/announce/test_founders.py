@@ -293,6 +293,8 @@ def test_who_is_refused() -> None:
         b"[]",
         encode_founder(says(ONE, v=2)),
         encode_founder(says(ONE, decided=True)),
+        encode_founder(says(founder(1, peer="nowhere"))),
+        encode_founder(says(founder(1, peer="a,b:1"))),
         encode_founder(says(ONE, FoundingSet(1, (TWO, THREE)))),
         encode_founder(says(ONE, FoundingSet(1, (TWO, ONE, THREE)))),
         b" " * (1 << 15) + encode_founder(says(ONE)),

@@ -19,6 +19,8 @@ from typing import Annotated, Final
 import msgspec
 from msgspec import Meta
 
+from bascule.config.addresses import parse_address
+
 FOUNDING_SUBJECT_PREFIX: Final = "_bascule.founding"
 FOUNDING_VERSION: Final = 1
 FOUNDING_BYTES_MAX: Final = 16 << 10
@@ -34,7 +36,7 @@ class Founder(msgspec.Struct, frozen=True, order=True):
 
     node_id: Annotated[int, Meta(ge=0, le=NODE_ID_MAX)]
     directory: Directory
-    peer: Annotated[str, Meta(min_length=1, max_length=300)]
+    peer: Annotated[str, Meta(max_length=300, pattern="^[^\\s,@]+$")]
     """host:port of its peer listener."""
 
 
@@ -84,6 +86,12 @@ def decode_founder(data: bytes) -> FounderAnnouncement | None:
     except (msgspec.MsgspecError, UnicodeDecodeError):
         return None
     promise = found.promise
+    founders = [found.founder, *(promise.founders if promise is not None else ())]
+    try:
+        for each in founders:
+            parse_address(each.peer)
+    except ValueError:
+        return None
     if found.v > FOUNDING_VERSION or (found.decided and promise is None):
         return None
     if promise is not None:
