@@ -2,28 +2,26 @@
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 PORT_MAX: Final = 65_535
+_ADDRESS: Final = re.compile(r"(?:\[([^\[\]]*:[^\[\]]*)\]|([^\[\]:]+)):([0-9]{1,9})")
+"""A host in brackets, which has a colon, or one without; and a port."""
 
 
 def parse_address(text: str) -> tuple[str, int]:
     """The host, without brackets, and the port of `host:port` or `[host]:port`.
 
-    Raises: ValueError saying what is wrong.
+    Raises: ValueError, whose text goes after what is wrong.
     """
-    host, colon, port = text.rpartition(":")
-    if not colon or not host:
-        raise ValueError(f"{text!r} is not host:port")
-    if host.startswith("[") and host.endswith("]"):
-        host = host[1:-1]
-        if ":" not in host:
-            raise ValueError(f"{text!r} has brackets, which are for IPv6 hosts")
-    elif set(host) & set("[]:"):
-        raise ValueError(f"{text!r} is not host:port; an IPv6 host stands in brackets")
-    if not (port.isascii() and port.isdigit()) or not 0 < int(port) <= PORT_MAX:
-        raise ValueError(f"{text!r} has no port from 1 to {PORT_MAX}")
-    return host, int(port)
+    found = _ADDRESS.fullmatch(text)
+    if found is None or not 0 < int(found[3]) <= PORT_MAX:
+        raise ValueError(
+            f"is {text!r}, expected host:port with a port from 1 to {PORT_MAX}, and an IPv6 host "
+            "in brackets"
+        )
+    return found[1] or found[2], int(found[3])
 
 
 def format_address(host: str, port: int) -> str:

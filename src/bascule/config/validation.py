@@ -123,7 +123,7 @@ def _check_peer_address(config: Config, problem: str) -> None:
         try:
             parse_address(peer.advertised)
         except ValueError as error:
-            raise ConfigError(f"{_origin(config, 'peer.advertised')}: {error}") from None
+            raise ConfigError(f"{_origin(config, 'peer.advertised')} {error}") from None
     elif not peer.port:
         raise ConfigError(f"{problem} port 0: give a port with --peer-port N")
     elif peer.host in ("0.0.0.0", "::"):  # noqa: S104

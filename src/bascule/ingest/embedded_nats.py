@@ -20,6 +20,7 @@ from typing import Final
 import msgspec
 
 from bascule.config import listen_advice
+from bascule.config.addresses import format_address
 from bascule.errors import Broken, ConfigError, RemoteProtocolError
 from bascule.host.parent_death import end_with_parent
 from bascule.wire.nats import ServerInfo, decode_info, parse_server_url
@@ -58,7 +59,7 @@ _ROUTES: Final = """\
 # The servers of the other nodes of the cluster.
 cluster {{
   name: {name}
-  listen: {host}:{port}
+  listen: {listen}
   routes: {routes}
 }}
 """
@@ -161,7 +162,7 @@ class EmbeddedNats:
     @property
     def route(self) -> str:
         """host:port where the servers of other nodes connect; empty without a cluster."""
-        return f"{self._host}:{self._route_port}" if self._route_port > 0 else ""
+        return format_address(self._host, self._route_port) if self._route_port > 0 else ""
 
     async def set_routes(self, routes: Collection[str]) -> None:
         """Connect to the servers at these host:port, and to no other. Raises: Broken."""
@@ -236,8 +237,7 @@ class EmbeddedNats:
         if self._cluster:
             text += _ROUTES.format(
                 name=json.dumps(self._cluster),
-                host=self._host,
-                port=self._route_port,
+                listen=json.dumps(format_address(self._host, self._route_port)),
                 routes=json.dumps([f"nats-route://{route}" for route in self._routes]),
             )
         config.write_text(text)

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from bascule.announce.exchange import AnnouncingNode
 from bascule.config import KEYS, Config, listen_advice
-from bascule.config.addresses import PORT_MAX
+from bascule.config.addresses import parse_address
 from bascule.controller.announcer import Announcer
 from bascule.controller.cluster.controller import ClusterController
 from bascule.controller.controller import Controller
@@ -537,12 +537,10 @@ def _host_and_port(text: str) -> tuple[str, int] | None:
     """Raises: ConfigError."""
     if not text:
         return None
-    host, _, port = text.rpartition(":")
-    if not host or not (port.isascii() and port.isdigit()) or not 0 < int(port) <= PORT_MAX:
-        raise ConfigError(
-            f"client.advertised is {text!r}, expected host:port with a port from 1 to {PORT_MAX}"
-        )
-    return host, int(port)
+    try:
+        return parse_address(text)
+    except ValueError as error:
+        raise ConfigError(f"client.advertised {error}") from None
 
 
 def _raise_open_files_limit() -> None:
