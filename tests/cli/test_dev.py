@@ -8,7 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from bascule.cli.dev.layout import FILE_NAME, choose_ports, open_layout, own_variables
+from bascule.cli.dev.layout import (
+    FILE_NAME,
+    check_directory,
+    choose_ports,
+    open_layout,
+    own_variables,
+)
 from bascule.config import layer_from_toml, merge
 from bascule.errors import ConfigError, CorruptData
 
@@ -44,7 +50,9 @@ def test_another_cluster_than_the_kept_one_is_refused(tmp_path: Path) -> None:
 def test_a_directory_of_something_else_is_refused(tmp_path: Path) -> None:
     (tmp_path / "node.json").write_text("{}")
     with pytest.raises(ConfigError, match=f"has files but no {FILE_NAME}"):
-        open_layout(tmp_path, nodes=None, port_base=0)
+        check_directory(tmp_path)
+    (tmp_path / FILE_NAME).write_text("{}")
+    check_directory(tmp_path)
 
 
 def test_a_damaged_file_is_named(tmp_path: Path) -> None:

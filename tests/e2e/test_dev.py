@@ -153,3 +153,13 @@ def test_a_node_that_does_not_start_is_shown_with_its_log(start: Start, base: st
     text = dev.log.read_text()
     assert "ended with exit code 2; the end of" in text
     assert "BASCULE_LOG_LEVEL" in text
+
+
+def test_a_directory_of_something_else_is_left_alone(start: Start, tmp_path: Path) -> None:
+    place = tmp_path / "thesis"
+    place.mkdir()
+    (place / "thesis.txt").write_text("years of work")
+    dev = start("--data", str(place), ready=False)
+    assert dev.process.wait(WAIT_SECONDS_MAX) == 2
+    assert "it is not one of `bascule dev`" in dev.log.read_text()
+    assert [each.name for each in place.iterdir()] == ["thesis.txt"]

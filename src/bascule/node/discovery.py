@@ -19,7 +19,6 @@ import msgspec
 from bascule.announce.founders import FounderAgreement, Refused
 from bascule.config import Config
 from bascule.config.addresses import format_address
-from bascule.controller.image_store import FILE_NAME as IMAGE_FILE_NAME
 from bascule.errors import ConfigError, CorruptData
 from bascule.host.api import Clock, Files, Random
 from bascule.ingest.nats_ingest import NatsIngest, OwnSubscription
@@ -49,8 +48,8 @@ LOG_SECONDS: Final = 10.0
 """Time between log lines of a node that waits."""
 HEARD_MAX: Final = 256
 """Announcements that wait for the event loop; older ones are dropped, and said again."""
-_USED: Final = (CLUSTER_ID_FILE_NAME, FOUNDING_FILE_NAME, IMAGE_FILE_NAME)
-"""Files of a directory that a node has used."""
+_USED: Final = (CLUSTER_ID_FILE_NAME, FOUNDING_FILE_NAME)
+"""Files of a directory that a node has used; each node writes the first one at its start."""
 
 
 class Discovery:

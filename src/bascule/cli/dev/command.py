@@ -75,10 +75,16 @@ def dev(
 
 @contextlib.contextmanager
 def _directory(data: Path | None) -> Iterator[Path]:
-    """The directory of the cluster; a temporary one is removed at the end. Raises: OSError."""
+    """The directory of the cluster; a temporary one is removed at the end.
+
+    Raises: ConfigError, OSError.
+    """
+    from bascule.cli.dev.layout import check_directory
+
     if data is not None:
         directory = data.absolute()
         directory.mkdir(parents=True, exist_ok=True)
+        check_directory(directory)
         yield directory
         return
     directory = Path(tempfile.mkdtemp(prefix="bascule-dev-"))

@@ -143,11 +143,21 @@ def own_variables() -> frozenset[str]:
     )
 
 
+def check_directory(directory: Path) -> None:
+    """Before anything is written: whether it is empty, or of `bascule dev`. Raises: ConfigError."""
+    names = {entry.name for entry in directory.iterdir()}
+    if names - {LOCK_NAME} and FILE_NAME not in names:
+        raise ConfigError(
+            f"directory {directory} has files but no {FILE_NAME}, so it is not one of "
+            "`bascule dev`: name an empty directory with --data"
+        )
+
+
 def open_layout(directory: Path, *, nodes: int | None, port_base: int | None) -> Layout:
     """The layout that `directory` has, or a new one that is kept in it.
 
-    Raises: ConfigError where the directory is not of `bascule dev`, has another cluster than asked
-    for, or a port is taken; CorruptData, OSError.
+    Raises: ConfigError where it has another cluster than asked for, or a port is taken;
+    CorruptData, OSError.
     """
     path = directory / FILE_NAME
     if path.exists():
@@ -156,11 +166,6 @@ def open_layout(directory: Path, *, nodes: int | None, port_base: int | None) ->
         advice = f"end the program that has it; {path} names the ports of this cluster"
         _check_free(ports, advice)
         return Layout(directory, ports)
-    if any(entry.name != LOCK_NAME for entry in directory.iterdir()):
-        raise ConfigError(
-            f"directory {directory} has files but no {FILE_NAME}, so it is not one of "
-            "`bascule dev`: name an empty directory with --data"
-        )
     ports = choose_ports(NODES if nodes is None else nodes, port_base)
     replace_file(RealFiles(), str(path), msgspec.json.format(msgspec.json.encode(ports)) + b"\n")
     return Layout(directory, ports)
