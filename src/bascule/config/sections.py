@@ -134,7 +134,7 @@ class PeerConfig:
     )
     advertised: str = setting(
         "",
-        about="host:port given to the nodes that `cluster.bootstrap_expect` finds; empty: host and "
+        about="host:port given to other nodes by a node that is found over NATS; empty: host and "
         "port of the listener.",
     )
 
