@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from typing import Any, Final, TypeVar
 
+from bascule.config.addresses import PORT_MAX
 from bascule.model import (
     PARTITION_COUNT_MAX,
     Cleanup,
@@ -21,7 +22,6 @@ from bascule.model import (
 
 _T = TypeVar("_T")
 
-PORT_MAX: Final = 65_535
 REPLICAS_MAX: Final = 15
 
 
@@ -132,6 +132,11 @@ class PeerConfig:
     port: int = setting(
         9093, about="Port to listen on; 0 picks a free one.", minimum=0, maximum=PORT_MAX
     )
+    advertised: str = setting(
+        "",
+        about="host:port given to other nodes by a node that is found over NATS; empty: host and "
+        "port of the listener.",
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +146,13 @@ class ClusterConfig:
     name: str = setting("bascule", about="Name of the cluster; nodes of another one are refused.")
     peers: tuple[str, ...] = setting(
         (), about="Founding nodes as N@host:port, this one too; none means: a node alone."
+    )
+    bootstrap_expect: int = setting(
+        0,
+        about="Number of founding nodes, which find each other over NATS; 0: `cluster.peers` names "
+        "them, or the node is alone.",
+        minimum=0,
+        maximum=REPLICAS_MAX,
     )
     replica_lag_ms_max: int = setting(
         10_000,

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import ClassVar, Final
 
+from bascule.model import NO_LEADER, PartitionState
+
 
 class BasculeError(Exception):
     """Base class of all errors that Bascule raises intentionally."""
@@ -183,6 +185,12 @@ class NotLeader(BasculeError):
         self.leader = leader
         self.epoch = epoch
         self.term = term
+
+    @classmethod
+    def of_partition(cls, state: PartitionState | None, leader_epoch: int) -> NotLeader:
+        """The error of a replica that does not lead; `state` is None where it is not known yet."""
+        leader = None if state is None or state.leader == NO_LEADER else state.leader
+        return cls(leader, leader_epoch)
 
 
 class FencedEpoch(BasculeError):

@@ -25,7 +25,7 @@ from bascule.groups.offset_records import (
     resolve_offset,
 )
 from bascule.host.api import Clock
-from bascule.model import NO_LEADER, Cleanup, CommittedOffset, KeyFrom, StreamConfig
+from bascule.model import Cleanup, CommittedOffset, KeyFrom, StreamConfig
 from bascule.replica.internal_publisher import InternalPublisher, InternalRecord
 from bascule.replica.partition import Partition
 from bascule.replica.partitions import Partitions
@@ -233,9 +233,7 @@ class CommittedOffsetStore:
             )
         partition = self._partition()
         if not partition.is_leader:
-            state = partition.state
-            leader = None if state is None or state.leader == NO_LEADER else state.leader
-            raise NotLeader(leader, partition.leader_epoch)
+            raise NotLeader.of_partition(partition.state, partition.leader_epoch)
         try:
             async with asyncio.timeout(COMMIT_SECONDS_MAX):
                 base = await self._publisher.publish(OFFSETS_STREAM, 0, records)

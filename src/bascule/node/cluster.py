@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from bascule.config import Config
-from bascule.config.sections import PORT_MAX
+from bascule.config.addresses import format_address, parse_address
 from bascule.controller.cluster.controller import ClusterController
 from bascule.controller.cluster.earlier_image import EarlierImage, take_over
 from bascule.controller.cluster.isr_keeper import IsrKeeper
@@ -162,7 +162,7 @@ class ClusterNode:
         return NodeRegistration(
             node_id=self._config.node_id,
             incarnation=self._incarnation,
-            peer=f"{host}:{port}",
+            peer=format_address(host, port),
             client=client,
             http=http,
             rack=self._config.cluster.rack,
@@ -208,14 +208,14 @@ class ClusterNode:
         return self.controller.node_epoch
 
     def _on_node(self, node: NodeRegistration) -> None:
-        host, _, port = node.peer.rpartition(":")
-        self.peers.set_peer(node.node_id, host, int(port))
+        host, port = parse_address(node.peer)
+        self.peers.set_peer(node.node_id, host, port)
         is_this = node.node_id == self._config.node_id and node.incarnation == self._incarnation
         if is_this and node.epoch != self._epoch:
             self._epoch = node.epoch
             self.replicator.renew()
-        self.replicator.set_peer(node.node_id, host, int(port))
-        self._driver.transport.set_peer(node.node_id, (host, int(port)))
+        self.replicator.set_peer(node.node_id, host, port)
+        self._driver.transport.set_peer(node.node_id, (host, port))
         self._nodes_changed.set()
 
     async def _on_control(self, request: ControlRequest, session: PeerSession) -> ControlResponse:
@@ -236,15 +236,16 @@ def founding_nodes(config: Config) -> dict[int, tuple[str, int]]:
         return found
     for entry in config.cluster.peers:
         number, at, address = entry.partition("@")
-        host, _, port = address.rpartition(":")
-        if not (at and host and number.isdigit() and port.isdigit() and 0 < int(port) <= PORT_MAX):
+        if not (at and number.isascii() and number.isdigit()):
             raise ConfigError(
-                f"cluster.peers has {entry!r}, expected N@host:port with the number of a node and "
-                f"a port from 1 to {PORT_MAX}"
+                f"cluster.peers has {entry!r}, expected N@host:port with the number of a node"
             )
         if int(number) in found:
             raise ConfigError(f"cluster.peers names node {number} twice")
-        found[int(number)] = host, int(port)
+        try:
+            found[int(number)] = parse_address(address)
+        except ValueError as error:
+            raise ConfigError(f"the address of node {number} in cluster.peers {error}") from None
     if config.node_id not in found:
         raise ConfigError(
             f"cluster.peers names the nodes {sorted(found)}, and this is node {config.node_id}: "

@@ -16,6 +16,7 @@ from typing import Final
 
 import msgspec
 
+from bascule.config.addresses import format_address
 from bascule.controller.cluster.earlier_image import FILE_NAME as IMAGE_FILE_NAME
 from bascule.controller.cluster.metadata_group import Peers
 from bascule.errors import BasculeError, ConfigError, CorruptData
@@ -54,7 +55,7 @@ class Founding:
         directory."""
         self._node_id = node_id
         self._others = [node for node in sorted(founders) if node != node_id]
-        self._text = ",".join(f"{n}@{host}:{port}" for n, (host, port) in sorted(founders.items()))
+        self._text = ",".join(f"{n}@{format_address(*at)}" for n, at in sorted(founders.items()))
         self._files = files
         self._data = data
         self._path = f"{data}/{FILE_NAME}"

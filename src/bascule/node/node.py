@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from bascule.announce.exchange import AnnouncingNode
 from bascule.config import KEYS, Config
-from bascule.config.sections import PORT_MAX
+from bascule.config.addresses import parse_address
 from bascule.controller.announcer import Announcer
 from bascule.controller.cluster.controller import ClusterController
 from bascule.controller.cluster.offsets import ClusterOffsets
@@ -34,6 +34,7 @@ from bascule.model import NodeInfo, PartitionState
 from bascule.node.binding import bind_listener, reason_of
 from bascule.node.cluster import ClusterNode
 from bascule.node.cluster_id import load_cluster_id
+from bascule.node.discovery import Discovery
 from bascule.node.status import NodeStatus
 from bascule.publish.headers import HashKey
 from bascule.publish.stream_subjects import StreamSubjects
@@ -74,21 +75,28 @@ async def serve(
         loop.add_signal_handler(number, stop.set)
     _raise_open_files_limit()
     data = _data_directory(config)
+    discovery = Discovery(
+        config, str(data), files=RealFiles(), clock=RealClock(), dice=RealRandom()
+    )
     with _lock(data, config):
-        node = Node(config, data, new_cluster_id=new_cluster_id)
         try:
-            if await _started(node, stop):
-                on_ready(node.status.node_info())
-                await node.run_until(stop)
-            log.info("stopping")
+            founding = asyncio.create_task(discovery.found())
+            if await _done(founding, stop):
+                node = Node(founding.result(), data, new_cluster_id=new_cluster_id)
+                try:
+                    if await _done(asyncio.create_task(node.start()), stop):
+                        on_ready(node.status.node_info())
+                        await node.run_until(stop)
+                    log.info("stopping")
+                finally:
+                    await node.close()
         finally:
-            await node.close()
+            await discovery.close()
     log.info("stopped")
 
 
-async def _started(node: Node, stop: asyncio.Event) -> bool:
-    """Start the node; False if `stop` was set before that was done. Raises: as `serve`."""
-    starting = asyncio.create_task(node.start())
+async def _done(starting: asyncio.Task[Any], stop: asyncio.Event) -> bool:
+    """Wait for a part of the start; False if `stop` was set before. Raises: as `serve`."""
     stopping = asyncio.create_task(stop.wait())
     await asyncio.wait({starting, stopping}, return_when=asyncio.FIRST_COMPLETED)
     stopping.cancel()
@@ -491,12 +499,10 @@ def _host_and_port(text: str) -> tuple[str, int] | None:
     """Raises: ConfigError."""
     if not text:
         return None
-    host, _, port = text.rpartition(":")
-    if not host or not (port.isascii() and port.isdigit()) or not 0 < int(port) <= PORT_MAX:
-        raise ConfigError(
-            f"client.advertised is {text!r}, expected host:port with a port from 1 to {PORT_MAX}"
-        )
-    return host, int(port)
+    try:
+        return parse_address(text)
+    except ValueError as error:
+        raise ConfigError(f"client.advertised {error}") from None
 
 
 def _raise_open_files_limit() -> None:

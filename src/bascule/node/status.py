@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from bascule.config import Config
+from bascule.config.addresses import format_address
 from bascule.controller.announcer import Announcer
 from bascule.controller.cluster.controller import ClusterController
 from bascule.groups import CommittedOffsetStore
@@ -72,7 +73,6 @@ class NodeStatus:
         self.compaction: CompactionCounts | None = None
 
     def node_info(self) -> NodeInfo:
-        host, port = self.http_address
         connected = self.ingest is not None and self.ingest.connected
         return NodeInfo(
             node_id=self._config.node_id,
@@ -84,15 +84,15 @@ class NodeStatus:
             nats=",".join(without_credentials(url) for url in self.urls),
             nats_server="" if self.ingest is None else self.ingest.server,
             nats_embedded=self._config.nats.embedded,
-            client="{}:{}".format(*self.client_address),
-            http=f"http://{host}:{port}",
+            client=format_address(*self.client_address),
+            http=f"http://{format_address(*self.http_address)}",
             uptime_ms=(self._clock.monotonic_ns() - self._started_ns) // 1_000_000,
             ready=self.ready and connected and not self._conflicts(),
             bootstrap=",".join(self._bootstrap()),
         )
 
     def _bootstrap(self) -> list[str]:
-        found = ["{}:{}".format(*self.client_address)]
+        found = [format_address(*self.client_address)]
         if self.controller is not None:
             node_id = self._config.node_id
             found += [n.client for n in self.controller.views.nodes() if n.node_id != node_id]
