@@ -279,7 +279,7 @@ def test_the_whole_node_is_looked_at_after_an_exception(
             with monkeypatch.context() as patched:
                 patched.setattr(node.reconciler, "_apply_states", _bug)
                 creating = asyncio.create_task(controller.create_stream("new", StreamConfig("new")))
-                await until(lambda: controller._touched is None)
+                await until(lambda: controller._follower._touched is None)
             planned.clear()
             await controller.create_stream("other", StreamConfig("other"))
             with pytest.raises(Broken, match="a bug"):

@@ -128,10 +128,10 @@ class ControlledNode:
 
     async def settle(self) -> None:
         """Reconcile as the controller does after its pause, until nothing is left to do."""
-        await self.controller._reconcile()
-        while self.controller._requests:
-            await asyncio.gather(*self.controller._requests)
-            await self.controller._reconcile()
+        await self.controller._follower.reconcile()
+        while self.controller._follower._requests:
+            await asyncio.gather(*self.controller._follower._requests)
+            await self.controller._follower.reconcile()
 
     def info(self, stream: str) -> StreamInfo:
         """Raises: UnknownStream."""

@@ -15,13 +15,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Any, Final, Protocol
 
 import msgspec
 
 from bascule.controller.cluster.duties import ControllerDuties
+from bascule.controller.cluster.image_follower import ImageFollower
 from bascule.controller.cluster.metadata_group import DECIDE, MetadataGroup, Peers
 from bascule.controller.cluster.offsets import OFFSETS, ClusterOffsets
 from bascule.controller.cluster.repairs import REPAIR, Repairs, RepairTask
@@ -32,7 +32,6 @@ from bascule.controller.reconciler import RaiseMaxPayload, Reconciler, Subscribe
 from bascule.errors import (
     BasculeError,
     Broken,
-    FencedEpoch,
     Indeterminate,
     NotLeader,
     UnknownPartition,
@@ -42,7 +41,7 @@ from bascule.groups import CommittedOffsetStore
 from bascule.host.api import Clock, Random
 from bascule.metadata.controller import STREAM_ID_BYTES, check_purge
 from bascule.metadata.image import Image
-from bascule.metadata.requests import Alter, Create, Delete, Forget, SetPaused
+from bascule.metadata.requests import Alter, Create, Delete, SetPaused
 from bascule.model import (
     NO_LEADER,
     DuplicateStream,
@@ -54,7 +53,6 @@ from bascule.model import (
 )
 from bascule.replica.disk_reserve import DiskReserve
 from bascule.replica.maintenance.purging import purge
-from bascule.replica.partition import Partition
 from bascule.replica.partitions import Partitions
 from bascule.wire.nats import NatsRefused
 from bascule.wire.offsets import OFFSETS_STREAM
@@ -69,9 +67,6 @@ REPAIR_SECONDS_MAX: Final = 600.0
 """For a node to read logs of some 100 GB."""
 FOLLOW_SECONDS_MAX: Final = 20.0
 """For the leaders of a stream to follow a decision."""
-RETRY_SECONDS_MIN: Final = 1.0
-RETRY_SECONDS_MAX: Final = 30.0
-"""Pause before reconciliation is repeated; it doubles from the minimum to the maximum."""
 
 
 class StreamAnnouncer(Protocol):
@@ -92,18 +87,6 @@ class _Purge(msgspec.Struct, array_like=True):
     partitions: list[int]
     to_offset: int | None
     before_ms: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class _Progress:
-    """How far this node has followed the image, and what came of it."""
-
-    reconciled: int = 0
-    """The index of the image that it has followed."""
-    tried: int = 0
-    """The index of the image that it has tried to follow last."""
-    trouble: Exception | None = None
-    """Why it could not."""
 
 
 class ClusterController:
@@ -135,32 +118,22 @@ class ClusterController:
         self._clock = clock
         self._random = random
         self._on_node = on_node
-        self._changed = asyncio.Event()
-        self._progress = _Progress()
-        self._touched: set[bytes] | None = set()
-        """The ids of the streams that have changed since the image that was followed last; None:
-        any may have."""
+        self._follower = ImageFollower(node_id, partitions, reconciler, metadata)
         self._seen = Image()
         """The image that the other parts know."""
-        self._followed = asyncio.Condition()
-        self._reconciling = asyncio.Lock()
-        self._is_forgetting = False
-        self._requests: set[asyncio.Task[None]] = set()
-        """Requests that this node makes by itself."""
         self._subscriber: Subscriber | None = None
         self._announcer: StreamAnnouncer | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._duties = ControllerDuties(
-            node_id, metadata, peers, reconciler.state, on_changed=self._on_suspension
+            node_id, metadata, peers, reconciler.state, on_changed=self._follower.on_suspension
         )
         self.views = ClusterViews(
             node_id, name, partitions, metadata, peers,
             refusals=self._refusals, duplicates=self._duplicates,
         )  # fmt: skip
         self._repairs = Repairs(
-            node_id, partitions, reconciler, metadata, directories, clock,
-            lock=self._reconciling, reconcile=self._reconcile_locked,
-        )  # fmt: skip
+            node_id, partitions, reconciler, metadata, directories, clock, self._follower
+        )
         self._controls: dict[str, Callable[[bytes], Awaitable[bytes]]] = {
             DECIDE: metadata.handle_decide,
             PING: self._duties.answer_ping,
@@ -171,7 +144,6 @@ class ClusterController:
         }
         """Kind -> the handler of a control request from another node."""
         metadata.on_image = self._on_image
-        partitions.on_failed = self._hand_over
 
     # -- start and end ------------------------------------------------------------------------
 
@@ -185,8 +157,8 @@ class ClusterController:
             except Indeterminate as error:
                 log.info("waiting for a controller", extra={"error": str(error)})
         await self._reconciler.prepare(self.image)
-        await self._reconcile()
-        self._tasks.append(asyncio.create_task(self._follow()))
+        await self._follower.reconcile()
+        self._tasks.append(asyncio.create_task(self._follower.run()))
 
     async def announce(self, registration: NodeRegistration) -> None:
         """Register again, with the addresses of listeners that are open now."""
@@ -201,21 +173,21 @@ class ClusterController:
         """
         self._subscriber = subscriber
         self._reconciler.attach(subscriber, raise_max_payload)
-        await self._reconcile()
+        await self._follower.reconcile()
         for error in self._reconciler.failures.values():
             if isinstance(error, Broken) and not isinstance(error, NatsRefused):
                 raise error
 
     async def wait_followed(self) -> None:
         """Return once this node has followed the image as it is now."""
-        await self._wait_followed(self._metadata.applied)
+        await self._follower.wait_followed(self._metadata.applied)
 
     async def close(self) -> None:
         """Follow the image no longer."""
-        tasks = [*self._tasks, *self._requests]
-        for task in tasks:
+        for task in self._tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._follower.close()
         self._duties.close()
 
     @property
@@ -248,15 +220,12 @@ class ClusterController:
     def _on_image(self, image: Image, touched: Collection[bytes] | None) -> None:
         before, self._seen = self._seen, image
         if touched is None:
-            self._touched = None
             gone = [name for name in before.streams if name not in image.streams]
         else:
-            if self._touched is not None:
-                self._touched.update(touched)
             changed = _definitions(before, image, touched)
             gone = [name for name, definition in changed.items() if definition is None]
         for name in gone:
-            self._request(self._remove_commits(name))
+            self._follower.request(self._remove_commits(name))
         if self._announcer is not None:
             if touched is None:
                 self._announcer.on_streams(image.streams)
@@ -266,17 +235,7 @@ class ClusterController:
             if before.nodes.get(node_id) is not node:
                 self._on_node(node)
         self._duties.on_image(image)
-        self._changed.set()
-
-    def _on_suspension(self) -> None:
-        """This node leads nothing from now on, or again what the image says."""
-        self._reconciler.plan_all()
-        self._changed.set()
-
-    def _request(self, request: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(request)
-        self._requests.add(task)
-        task.add_done_callback(self._requests.discard)
+        self._follower.on_image(touched)
 
     async def _remove_commits(self, stream: str) -> None:
         """Remove the commits of a deleted stream, on the node that holds them.
@@ -339,7 +298,7 @@ class ClusterController:
         definition = self.views.definition(name)
         index = await self._metadata.submit(Delete(name))
         try:
-            await self._wait_followed(index)
+            await self._follower.wait_followed(index)
         except Broken as error:
             log.warning("deletion not carried out yet", extra={"stream": name, "error": str(error)})
         log.info("stream deleted", extra={"stream": definition.name})
@@ -486,109 +445,13 @@ class ClusterController:
 
     def pending_steps(self) -> tuple[str, ...]:
         """The steps that are left to do, as text for logs and tests."""
-        pending = self._reconciler.pending(self.image, self._touched)
-        return tuple(str(step) for step in pending)
+        return self._follower.pending_steps()
 
     @property
     def message_bytes_max(self) -> int:
         """The largest message_bytes_max of all streams, 0 without streams."""
         sizes = (each.config.message_bytes_max for each in self.image.streams.values())
         return max(sizes, default=0)
-
-    # -- following the image ------------------------------------------------------------------
-
-    async def _follow(self) -> None:
-        pause = RETRY_SECONDS_MIN
-        while True:
-            try:
-                async with asyncio.timeout(None if self._reconciler.is_settled else pause):
-                    await self._changed.wait()
-                pause = RETRY_SECONDS_MIN
-            except TimeoutError:
-                pause = min(2 * pause, RETRY_SECONDS_MAX)
-            try:
-                await self._reconcile()
-            except Exception:  # boundary: the timer tries again
-                log.exception("reconciliation failed; it is tried again")
-
-    async def _reconcile(self) -> None:
-        async with self._reconciling:
-            await self._reconcile_locked()
-
-    async def _reconcile_locked(self) -> None:
-        self._changed.clear()
-        index, image = self._metadata.applied, self.image
-        touched, self._touched = self._touched, set()
-        try:
-            failures = await self._reconciler.reconcile(image, touched)
-        except BaseException as error:
-            self._touched = None
-            if isinstance(error, Exception):
-                async with self._followed:
-                    self._progress = replace(self._progress, tried=index, trouble=error)
-                    self._followed.notify_all()
-            raise
-        self._forget_deletions(image)
-        for stream_id, failure in failures.items():
-            if isinstance(failure, FencedEpoch):
-                self._resign_fenced(stream_id)
-        async with self._followed:
-            self._progress = _Progress(index, index)
-            self._followed.notify_all()
-
-    def _forget_deletions(self, image: Image) -> None:
-        """Tell the controller which data of deleted streams is removed here."""
-        removed = self._reconciler.state.removed
-        self._reconciler.forget_deletions([each for each in removed if each not in image.deletions])
-        ids = tuple(each for each in removed if self._node_id in image.deletions[each].nodes)
-        if ids and not self._is_forgetting:
-            self._is_forgetting = True
-            self._request(self._forget(ids))
-
-    async def _forget(self, ids: tuple[bytes, ...]) -> None:
-        try:
-            await self._metadata.submit(Forget(self._node_id, ids))
-        except BasculeError as error:
-            log.debug("deletions not forgotten yet", extra={"error": str(error)})
-        finally:
-            self._is_forgetting = False
-
-    def _hand_over(self, partition: Partition) -> None:
-        """Let another replica lead instead of one that has failed, if one is in sync and alive."""
-        definition, alive = partition.definition, self.image.alive()
-        states = self.image.partitions.get(definition.id, ())
-        if partition.deleted or partition.index >= len(states):
-            return
-        isr = states[partition.index].isr
-        if self._node_id in isr and any(n in alive for n in isr if n != self._node_id):
-            self._request(self._resign(definition, partition.index))
-
-    def _resign_fenced(self, stream_id: bytes) -> None:
-        """Ask for new epochs: the logs have records of those in which this node is to lead."""
-        definition = self.image.stream_of(stream_id)
-        held = self._reconciler.state.streams.get(stream_id)
-        if definition is None or held is None:
-            return
-        for index, state in enumerate(self.image.partitions.get(stream_id, ())):
-            if state.leader == self._node_id and held.states.get(index) != state:
-                self._request(self._resign(definition, index))
-
-    async def _resign(self, definition: StreamDefinition, index: int) -> None:
-        try:
-            await self._repairs.resign(definition, index)
-        except BasculeError as error:
-            log.debug("not resigned yet", extra={"error": str(error)})
-
-    async def _wait_followed(self, index: int) -> None:
-        """Return once this node has followed the image to `index`.
-
-        Raises: Broken where it failed to do so; it goes on trying.
-        """
-        async with self._followed:
-            await self._followed.wait_for(lambda: self._progress.tried >= index)
-            if self._progress.reconciled < index:
-                why = self._progress.trouble
-                raise Broken(f"node {self._node_id} cannot follow a decision: {why}")
 
     # -- control requests of other nodes ------------------------------------------------------
 
@@ -607,7 +470,7 @@ class ClusterController:
         await self._metadata.wait_applied(asked.index)
         try:
             async with asyncio.timeout(FOLLOW_SECONDS_MAX):
-                await self._wait_followed(asked.index)
+                await self._follower.wait_followed(asked.index)
         except TimeoutError:
             raise Broken(f"node {self._node_id} has not followed a decision in time") from None
         error = self._reconciler.failures.get(asked.stream_id)

@@ -8,18 +8,18 @@ leader then. Where it is the last member, the log that remains here is the strea
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from typing import Final, Protocol
 
 import msgspec
 
+from bascule.controller.cluster.image_follower import ImageFollower
 from bascule.controller.cluster.metadata_group import MetadataGroup
 from bascule.controller.directories import StreamDirectories
 from bascule.controller.reconciler import Reconciler
 from bascule.controller.repair import keep_readable, replace_log
 from bascule.errors import UnknownStream
 from bascule.host.api import Clock
-from bascule.metadata.requests import Resign
 from bascule.model import RepairedPartition, StreamDefinition
 from bascule.replica.partition import Partition
 from bascule.replica.partitions import Partitions
@@ -56,19 +56,15 @@ class Repairs:
         metadata: MetadataGroup,
         directories: StreamDirectories,
         clock: Clock,
-        *,
-        lock: asyncio.Lock,
-        reconcile: Callable[[], Awaitable[None]],
+        follower: ImageFollower,
     ) -> None:
-        """`lock` is held while the node is reconciled; `reconcile` is called with it."""
         self._node_id = node_id
         self._partitions = partitions
         self._reconciler = reconciler
         self._metadata = metadata
         self._directories = directories
         self._clock = clock
-        self._lock = lock
-        self._reconcile = reconcile
+        self._follower = follower
         self.offsets: CommittedOffsets | None = None
 
     async def answer_repair(self, body: bytes) -> bytes:
@@ -86,7 +82,7 @@ class Repairs:
         the files are missing, an empty log takes its place.
         """
         definition = self._definition(stream_id)
-        async with self._lock:
+        async with self._follower.lock:
             before = self._failed(definition, partition)
             await self._reopen(definition, before)
         # Without the lock: reading a large log takes minutes.
@@ -97,8 +93,8 @@ class Repairs:
                 # Salvage may not help, where a directory is another stream's for example.
                 lost = self._failed(definition, partition)
                 for index in lost:
-                    await self.resign(definition, index)
-                async with self._lock:
+                    await self._follower.resign(definition, index)
+                async with self._follower.lock:
                     if self._definition(stream_id) != definition:
                         raise UnknownStream(definition.name)
                     lost = self._failed(definition, partition)
@@ -107,19 +103,11 @@ class Repairs:
             self._repaired(definition, failed, moved.get(index)) for index, failed in before.items()
         ]
 
-    async def resign(self, definition: StreamDefinition, index: int) -> None:
-        """Let another member of the ISR lead, if one is alive. Raises: Indeterminate."""
-        state = self._metadata.image.partitions[definition.id][index]
-        if self._node_id in state.isr:
-            await self._metadata.submit(
-                Resign(self._node_id, definition.id, index, state.leader_epoch)
-            )
-
     def _definition(self, stream_id: bytes) -> StreamDefinition:
-        for definition in self._metadata.image.streams.values():
-            if definition.id == stream_id:
-                return definition
-        raise UnknownStream(stream_id.hex())
+        found = self._metadata.image.stream_of(stream_id)
+        if found is None:
+            raise UnknownStream(stream_id.hex())
+        return found
 
     def _failed(self, definition: StreamDefinition, index: int | None) -> dict[int, Partition]:
         found = self._partitions.stream_by_id(definition.id) or ()
@@ -134,7 +122,7 @@ class Repairs:
     ) -> None:
         if partitions:
             await self._reconciler.let_go(definition, partitions)
-            await self._reconcile()
+            await self._follower.reconcile_locked()
 
     async def _repair_logs(
         self, definition: StreamDefinition, lost: Mapping[int, Partition], *, keep: bool
@@ -152,7 +140,7 @@ class Repairs:
                 keep_readable, self._directories, self._clock, definition, index
             ):
                 moved[index] = await self._give_up(definition, failed)
-        await self._reconcile()
+        await self._follower.reconcile_locked()
         return moved
 
     async def _give_up(self, definition: StreamDefinition, failed: Partition) -> str | None:
