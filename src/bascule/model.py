@@ -36,6 +36,17 @@ class SyncPolicy(StrEnum):
     """After the batch is written to the kernel, which decides when it reaches the disk."""
 
 
+class AckPolicy(StrEnum):
+    """When a message that asks for an ack is acked. The terms are Liftbridge's."""
+
+    ALL = "all"
+    """Once it is committed: stored by all replicas in sync."""
+    LEADER = "leader"
+    """Once the leader has stored it. It may be lost if the leader is."""
+    NONE = "none"
+    """Never; only refused messages are answered."""
+
+
 class PartitionBy(StrEnum):
     """How the partition of a message is chosen."""
 
@@ -150,6 +161,8 @@ class StreamConfig:
     acks: bool = True
     """Whether publishers get acks and errors. Without, as for an audit of other streams' subjects,
     what a message requests of a stream is not evaluated either, except for its id."""
+    ack_policy: AckPolicy = AckPolicy.ALL
+    """When messages that name no policy are acked."""
     shared: bool = False
     """Whether other clusters on the same NATS may have this stream, too; else it is reported."""
     record_headers: tuple[RecordHeader, ...] = ()

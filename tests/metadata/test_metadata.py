@@ -39,6 +39,7 @@ from bascule.metadata.controller import (
 )
 from bascule.metadata.image import Image
 from bascule.model import (
+    AckPolicy,
     Cleanup,
     Compression,
     Discard,
@@ -176,6 +177,7 @@ configs = st.builds(
     rate_messages_max=st.integers(0, 1 << 40),
     read_only=st.booleans(),
     acks=st.booleans(),
+    ack_policy=st.sampled_from(AckPolicy),
     shared=st.booleans(),
 )
 

@@ -9,6 +9,7 @@ from typing import Any, Final, TypeVar
 
 from bascule.model import (
     PARTITION_COUNT_MAX,
+    AckPolicy,
     Cleanup,
     Compression,
     Discard,
@@ -348,6 +349,12 @@ class StreamDefaults:
     acks: bool = setting(
         True, about="Answer publishers; off: store what arrives without acks and errors."
     )
+    ack_policy: str = setting(
+        "all",
+        about="When a message is acked: committed on all replicas in sync, stored by the leader, "
+        "or never. Messages may name another policy.",
+        choices=tuple(policy.value for policy in AckPolicy),
+    )
     shared: bool = setting(
         False, about="Expect the same stream in other clusters on the same NATS."
     )
@@ -373,6 +380,7 @@ _ENUMS: Final[Mapping[str, Callable[[str], StrEnum]]] = {
     "key_from": KeyFrom,
     "compression": Compression,
     "discard": Discard,
+    "ack_policy": AckPolicy,
 }
 _WORDS: Final[Mapping[str, type[StrEnum]]] = {"cleanup": Cleanup, "record_headers": RecordHeader}
 

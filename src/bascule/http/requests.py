@@ -18,6 +18,7 @@ from starlette.requests import Request
 from bascule.config import KEYS, StreamDefaults, stream_config
 from bascule.errors import BasculeError
 from bascule.http.schemas import (
+    AckPolicy,
     Cleanup,
     Compression,
     Discard,
@@ -69,6 +70,7 @@ class RequestedStreamSettings(Struct, kw_only=True, forbid_unknown_fields=True):
     replicas: int | UnsetType = UNSET
     min_isr: int | UnsetType = UNSET
     acks: bool | UnsetType = UNSET
+    ack_policy: AckPolicy | UnsetType = UNSET
     shared: bool | UnsetType = UNSET
     record_headers: list[RecordHeader] | UnsetType = UNSET
 

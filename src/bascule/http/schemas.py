@@ -27,6 +27,7 @@ KeyFrom = Literal["header", "subject"]
 Compression = Literal["none", "gzip", "snappy", "lz4", "zstd"]
 Cleanup = Literal["delete", "compact"]
 Discard = Literal["old", "new"]
+AckPolicy = Literal["all", "leader", "none"]
 RecordHeader = Literal["subject", "reply"]
 
 
@@ -62,6 +63,7 @@ class StreamConfiguration(Struct, kw_only=True):
     replicas: int
     min_isr: int
     acks: bool
+    ack_policy: AckPolicy
     shared: bool
     record_headers: list[RecordHeader]
 

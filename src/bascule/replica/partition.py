@@ -484,7 +484,7 @@ class Partition:
         )
 
     def _admit(self, store: PartitionLog, batch: UnstampedBatch, now_ms: int) -> bytes:
-        """Remove from the batch what the stream refuses; return the replies to send now."""
+        """Remove from the batch what the stream does not store; return the replies to send now."""
         next_offset = store.end.offset
         evaluation = self._admission.admit(
             batch,
@@ -494,27 +494,12 @@ class Partition:
         )
         if evaluation is None:
             return b""
-        refusals = evaluation.refusals
-        if self.commitment.replication is not None and next_offset > self.committed_offset:
-            # They may rest on records that a successor does not have.
-            self.commitment.pending.add_replies(refusals, end_offset=next_offset)
-            refusals = b""
-        if not evaluation.duplicates:
-            return refusals
-        end_offset = next_offset + batch.record_count
-        if end_offset <= self.committed_offset:
-            return refusals + self._ack_format.duplicates(
-                evaluation.duplicates,
-                base=evaluation.duplicates_base,
-                count=evaluation.duplicate_count,
-            )
-        self.commitment.pending.add_duplicates(
-            evaluation.duplicates,
-            base=evaluation.duplicates_base,
-            count=evaluation.duplicate_count,
-            end_offset=end_offset,
+        return self.commitment.answer(
+            evaluation,
+            next_offset=next_offset,
+            end_offset=next_offset + batch.record_count,
+            policies=batch.ack_policies,
         )
-        return refusals
 
     def _persist_marker_before_first_id(self, headers: PublishHeaders) -> None:
         """Persist, before the first message id is appended, that the log contains ids."""
@@ -540,6 +525,7 @@ class Partition:
             count=batch.record_count,
             ack_entries=batch.ack_entries,
             received_ms=now,
+            policies=batch.ack_policies,
             on_committed=batch.on_committed,
         )
         store.append(data)

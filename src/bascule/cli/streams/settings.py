@@ -126,6 +126,7 @@ SETTINGS: Final = (
     Setting("rate_bytes_max", "--rate-bytes", "size", PUBLISHERS),
     Setting("read_only", "--read-only/--no-read-only", "switch", PUBLISHERS),
     Setting("acks", "--acks/--no-acks", "switch", PUBLISHERS),
+    Setting("ack_policy", "--ack-policy", "word", PUBLISHERS),
     Setting("shared", "--shared/--no-shared", "switch", PUBLISHERS),
     Setting("record_headers", "--record-headers", "words", PUBLISHERS),
 )

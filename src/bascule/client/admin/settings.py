@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TypedDict
 
 from bascule.model import (
+    AckPolicy,
     Cleanup,
     Compression,
     Discard,
@@ -43,6 +44,7 @@ class AlterableSettings(TypedDict, total=False):
     read_only: bool | None
     min_isr: int | None
     acks: bool | None
+    ack_policy: AckPolicy | str | None
     shared: bool | None
     record_headers: Sequence[RecordHeader | str] | None
 
