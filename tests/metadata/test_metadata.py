@@ -176,6 +176,7 @@ configs = st.builds(
     dedupe_window_ms=st.integers(0, 1 << 40),
     rate_messages_max=st.integers(0, 1 << 40),
     read_only=st.booleans(),
+    unclean_election=st.booleans(),
     acks=st.booleans(),
     ack_policy=st.sampled_from(AckPolicy),
     shared=st.booleans(),

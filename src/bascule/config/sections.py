@@ -346,6 +346,11 @@ class StreamDefaults:
         minimum=0,
         maximum=REPLICAS_MAX,
     )
+    unclean_election: bool = setting(
+        False,
+        about="Let a replica lead that was not in sync when none that was is alive; committed "
+        "records may be lost.",
+    )
     acks: bool = setting(
         True, about="Answer publishers; off: store what arrives without acks and errors."
     )

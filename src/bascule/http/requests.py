@@ -69,6 +69,7 @@ class RequestedStreamSettings(Struct, kw_only=True, forbid_unknown_fields=True):
     read_only: bool | UnsetType = UNSET
     replicas: int | UnsetType = UNSET
     min_isr: int | UnsetType = UNSET
+    unclean_election: bool | UnsetType = UNSET
     acks: bool | UnsetType = UNSET
     ack_policy: AckPolicy | UnsetType = UNSET
     shared: bool | UnsetType = UNSET

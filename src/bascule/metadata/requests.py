@@ -160,7 +160,11 @@ def _alter(image: Image, request: Alter) -> tuple[Command, ...]:
     config = decision.config
     more = config.partitions - image.streams[request.name].config.partitions
     added = place_partitions(image, more, replicas=config.replicas)
-    return (AlterStream(decision.name, decision.id, config, added),)
+    altered = AlterStream(decision.name, decision.id, config, added)
+    if not config.unclean_election:
+        return (altered,)
+    change = changes_after_return(apply(image, altered))
+    return (altered,) if change is None else (altered, change)
 
 
 def _delete(image: Image, request: Delete) -> tuple[Command, ...]:
@@ -178,7 +182,8 @@ def _register(image: Image, node: NodeRegistration) -> tuple[Command, ...]:
     commands: list[ClusterCommand] = []
     if present is not None and present.alive:
         # Nobody noticed the end of its last process, which led until now.
-        commands += _lose(image, LoseNode(present.node_id, present.epoch))
+        lost = LoseNode(present.node_id, present.epoch)
+        commands += _lose(image, lost, is_back=True)
     commands.append(RegisterNode(node))
     for command in commands:
         image = apply(image, command)
@@ -187,10 +192,10 @@ def _register(image: Image, node: NodeRegistration) -> tuple[Command, ...]:
     return tuple(commands)
 
 
-def _lose(image: Image, request: LoseNode) -> tuple[ClusterCommand, ...]:
+def _lose(image: Image, request: LoseNode, *, is_back: bool = False) -> tuple[ClusterCommand, ...]:
     node = image.nodes.get(request.node_id)
     if node is None or not node.alive or node.epoch != request.epoch:
         return ()
     fence = FenceNode(request.node_id, request.epoch)
-    change = changes_after_loss(apply(image, fence), request.node_id)
+    change = changes_after_loss(apply(image, fence), request.node_id, is_back=is_back)
     return (fence,) if change is None else (fence, change)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from bascule.metadata.elections import why_leaderless
 from bascule.metadata.image import Image
 from bascule.model import NO_LEADER, PartitionRef
 
@@ -15,21 +16,35 @@ class Troubles:
     leaderless: tuple[PartitionRef, ...]
     under_min_isr: tuple[PartitionRef, ...]
     under_replicated: tuple[PartitionRef, ...]
+    unclean: tuple[PartitionRef, ...]
 
 
 def find_troubles(image: Image) -> Troubles:
     """Look at every partition of the image."""
-    leaderless, under_min_isr, under_replicated = [], [], []
+    leaderless, under_min_isr, under_replicated, unclean = [], [], [], []
     for definition in image.streams.values():
         for index, state in enumerate(image.partitions.get(definition.id, ())):
             has_leader = state.leader != NO_LEADER
-            if has_leader and len(state.isr) == len(state.replicas):
+            is_whole = has_leader and len(state.isr) == len(state.replicas)
+            if is_whole and not state.unclean_epoch:
                 continue
-            ref = PartitionRef(definition.name, index, state.leader, state.replicas, state.isr)
+            ref = PartitionRef(
+                definition.name,
+                index,
+                state.leader,
+                state.replicas,
+                state.isr,
+                unclean_epoch=state.unclean_epoch,
+                waits=why_leaderless(image, definition, state),
+            )
+            if state.unclean_epoch:
+                unclean.append(ref)
             if not has_leader:
                 leaderless.append(ref)
             if len(state.isr) < definition.min_isr:
                 under_min_isr.append(ref)
             if len(state.isr) < len(state.replicas):
                 under_replicated.append(ref)
-    return Troubles(tuple(leaderless), tuple(under_min_isr), tuple(under_replicated))
+    return Troubles(
+        tuple(leaderless), tuple(under_min_isr), tuple(under_replicated), tuple(unclean)
+    )

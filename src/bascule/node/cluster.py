@@ -17,7 +17,7 @@ from bascule.controller.cluster.metadata_group import MetadataGroup
 from bascule.controller.reconciler import Reconciler
 from bascule.errors import Broken, ConfigError
 from bascule.host.api import Clock, Files, Random
-from bascule.http.metrics.statistics import replication_statistics
+from bascule.http.metrics.statistics import counter_values, replication_statistics
 from bascule.ingest.embedded_nats import EmbeddedNats
 from bascule.model import NodeInfo, NodeRegistration
 from bascule.node.founding import FOUNDING, Founding
@@ -118,8 +118,11 @@ class ClusterNode:
         """Of the peer listener."""
 
     def statistics(self) -> dict[str, Any]:
-        """Counters of replication."""
-        return replication_statistics(self._replica_fetches.counts, self.replicator.counts())
+        """Counters of replication, and of this node as the controller."""
+        return {
+            **replication_statistics(self._replica_fetches.counts, self.replicator.counts()),
+            "controller": counter_values(self._metadata.counts),
+        }
 
     async def start(self) -> None:
         """Listen, join the metadata group, register, and open this node's partitions.

@@ -40,7 +40,7 @@ from bascule.replica.failure_run import AppendFailures, FailureRun
 from bascule.replica.log_time import LogClock
 from bascule.replica.metrics import PartitionCounts, PartitionMetrics
 from bascule.replica.roles.commitment import Commitment
-from bascule.replica.roles.role import PartitionRole, log_role
+from bascule.replica.roles.role import PartitionRole, log_loss, log_role
 from bascule.storage.partition_log import PartitionLog
 from bascule.storage.retention import log_config
 from bascule.storage.segment import LogPosition
@@ -429,16 +429,22 @@ class Partition:
     def truncate_replicated(self, offset: int) -> None:
         """Truncate the log to `offset`, from where on the leader has other records.
 
-        Raises: OffsetOutOfRange if committed records would be removed; see `truncate_to`.
+        Committed records are removed only if an unclean election has come behind this log's latest
+        leader epoch. Raises: OffsetOutOfRange if others would be; see `truncate_to`.
         """
-        assert self.log is not None
+        store, state = self.log, self.state
+        assert store is not None
+        before = store.end.offset
+        committed = min(self.committed_offset, before)
+        may_lose = state is not None and store.epochs.latest < state.unclean_epoch
         with self.maintenance_lock, self._sync_guard:
             self._ids_are_stale = True
-            self.log.truncate_to(
-                offset,
-                self.leader_epoch,
-                high_watermark=min(self.committed_offset, self.log.end.offset),
-            )
+            kept = store.start_offset if may_lose else committed
+            end = store.truncate_to(offset, self.leader_epoch, high_watermark=kept).offset
+            self.commitment.on_truncated(end)
+            if may_lose and end < before:
+                self.counts.records_lost += before - end
+                log_loss(self.definition.name, self.index, end, before, committed)
 
     def restart_replicated(self, offset: int) -> None:
         """Replace the log by an empty one that starts at `offset`, the leader's log start.

@@ -107,6 +107,7 @@ SETTINGS: Final = (
     Setting("partitions", "--partitions", "number", PARTITIONS),
     Setting("replicas", "--replicas", "number", PARTITIONS, alterable=False),
     Setting("min_isr", "--min-isr", "number", PARTITIONS),
+    Setting("unclean_election", "--unclean-election/--no-unclean-election", "switch", PARTITIONS),
     Setting("partition_by", "--partition-by", "word", PARTITIONS, alterable=False),
     Setting("key_from", "--key-from", "word", PARTITIONS, alterable=False),
     Setting("cleanup", "--cleanup", "words", RETENTION),

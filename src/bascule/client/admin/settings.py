@@ -43,6 +43,7 @@ class AlterableSettings(TypedDict, total=False):
     rate_bytes_max: int | None
     read_only: bool | None
     min_isr: int | None
+    unclean_election: bool | None
     acks: bool | None
     ack_policy: AckPolicy | str | None
     shared: bool | None

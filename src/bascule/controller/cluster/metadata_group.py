@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Final, Protocol, TypeAlias
 
 import msgspec
@@ -32,7 +33,8 @@ from bascule.metadata.command_codec import (
     encode_commands,
     encode_snapshot,
 )
-from bascule.metadata.commands import Command, SetClusterId
+from bascule.metadata.commands import ChangePartitions, Command, SetClusterId
+from bascule.metadata.elections import unclean_elections
 from bascule.metadata.image import Image
 from bascule.metadata.requests import ControllerRequest, decide, settle
 from bascule.raft.membership import Members
@@ -57,7 +59,17 @@ DECIDE: Final = "decide"
 """The kind of control request that carries a request to the controller."""
 
 OnImage: TypeAlias = Callable[[Image], None]
+OnCommand: TypeAlias = Callable[[Image, Command], None]
+"""Gets each command, and the image before it."""
 _TRY_AGAIN: Final = (NotLeader, CannotReplicate, LaggingIndex, Indeterminate, Broken, Closed)
+
+
+@dataclass(slots=True)
+class ControllerCounts:
+    """For metrics. What this node has done as the controller. Counts only grow."""
+
+    unclean_elections: int = 0
+    """Partitions that got a leader which was not in sync."""
 
 
 class Peers(Protocol):
@@ -71,12 +83,13 @@ class Peers(Protocol):
 class MetadataMachine:
     """The state machine: the image, and the ids of the latest requests."""
 
-    def __init__(self, on_image: OnImage) -> None:
+    def __init__(self, on_image: OnImage, on_command: OnCommand = lambda _, __: None) -> None:
         self.image = Image()
         self.applied = 0
         """Index of the last entry that is in the image."""
         self._requests: dict[bytes, None] = {}
         self._on_image = on_image
+        self._on_command = on_command
 
     def has_done(self, request_id: bytes) -> bool:
         """Whether the image has the effect of this request."""
@@ -92,6 +105,7 @@ class MetadataMachine:
             if request_id:
                 self._remember(request_id)
             for command in commands:
+                self._on_command(self.image, command)
                 self.image = apply(self.image, command, index=entry.index)
         if self.image is not before:
             self._on_image(self.image)
@@ -130,13 +144,32 @@ class MetadataGroup:
         self._driver = driver
         self._peers = peers
         self._random = random
-        self._machine = MetadataMachine(lambda image: self.on_image(image))
+        self._machine = MetadataMachine(lambda image: self.on_image(image), self._on_command)
+        self.counts = ControllerCounts()
         self.on_image: OnImage = lambda _: None
         """Called on the event loop with each new image; set before `open`."""
         self._group: RaftGroup | None = None
         self._deciding = asyncio.Lock()
         self._settled_term = 0
         """The term in which this controller has looked for what its predecessor left undone."""
+
+    def _on_command(self, before: Image, command: Command) -> None:
+        """Report and count, as the controller, what operators have to know of."""
+        if not self.is_controller or not isinstance(command, ChangePartitions):
+            return
+        names = {each.id: each.name for each in before.streams.values()}
+        for change in unclean_elections(before, command):
+            self.counts.unclean_elections += 1
+            log.error(
+                "unclean election",
+                extra={
+                    "stream": names.get(change.stream_id, ""),
+                    "partition": change.partition,
+                    "leader": change.state.leader,
+                    "leader_epoch": change.state.leader_epoch,
+                    "isr_before": list(before.partitions[change.stream_id][change.partition].isr),
+                },
+            )
 
     @property
     def image(self) -> Image:

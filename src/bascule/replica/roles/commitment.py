@@ -190,6 +190,12 @@ class Commitment:
             if isinstance(self.watermark, FollowerWatermark):
                 self.watermark.on_replaced(offset)
 
+    def on_truncated(self, offset: int) -> None:
+        """As a follower: the log ends at `offset` now."""
+        with self._lock:
+            if isinstance(self.watermark, FollowerWatermark):
+                self.watermark.on_truncated(offset)
+
     def rollback(self, offset: int, error: AckError) -> bytes:
         """Remove the batch added last, at `offset`; error acks for duplicates in it."""
         with self._lock:
