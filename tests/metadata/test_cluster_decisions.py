@@ -12,9 +12,7 @@ from hypothesis import strategies as st
 from bascule.errors import BasculeError, FencedEpoch, NotEnoughNodes, UnknownPartition
 from bascule.metadata.apply import apply
 from bascule.metadata.command_codec import (
-    decode_commands,
     decode_snapshot,
-    encode_commands,
     encode_snapshot,
 )
 from bascule.metadata.commands import ChangePartitions
@@ -23,8 +21,6 @@ from bascule.metadata.image import Image
 from bascule.metadata.placement import place_partitions
 from bascule.metadata.requests import (
     Alter,
-    ChangeIsr,
-    ControllerRequest,
     Create,
     Delete,
     LoseNode,
@@ -34,60 +30,10 @@ from bascule.metadata.requests import (
     settle,
 )
 from bascule.metadata.troubles import find_troubles
-from bascule.model import NO_LEADER, NodeRegistration, PartitionState, StreamConfig
+from bascule.model import NO_LEADER, PartitionState, StreamConfig
+from support.deciding_controller import DecidingController, isr_change, registration
 
 NODES = (1, 2, 3, 4)
-
-
-def registration(node: int, incarnation: int = 1, rack: str = "") -> NodeRegistration:
-    return NodeRegistration(
-        node_id=node,
-        peer=f"host{node}:9093",
-        client=f"host{node}:9092",
-        http=f"http://host{node}:9080",
-        incarnation=incarnation,
-        rack=rack,
-    )
-
-
-class DecidingController:
-    """An image and its log; each request is one entry, which is encoded and decoded."""
-
-    def __init__(self) -> None:
-        self.image = Image()
-        self.index = 0
-
-    def submit(self, request: ControllerRequest) -> int:
-        """Commit what is decided. Raises: as `decide`."""
-        return self.commit(decide(self.image, request))
-
-    def commit(self, commands: Any) -> int:
-        self.index += 1
-        request_id, decoded = decode_commands(encode_commands(commands, request_id=b"id"))
-        assert request_id == b"id"
-        assert tuple(decoded) == tuple(commands)
-        for command in decoded:
-            self.image = apply(self.image, command, index=self.index)
-        return self.index
-
-    def register(self, *nodes: int) -> None:
-        for node in nodes:
-            self.submit(RegisterProcess(registration(node)))
-
-    def create(
-        self, name: str, *, replicas: int, partitions: int = 1, unclean: bool = False
-    ) -> bytes:
-        config = StreamConfig(
-            name, replicas=replicas, partitions=partitions, unclean_election=unclean
-        )
-        self.submit(Create(name, config, name.encode().ljust(16), 0))
-        return self.image.streams[name].id
-
-    def lose(self, node: int) -> None:
-        self.submit(LoseNode(node, self.image.nodes[node].epoch))
-
-    def state(self, name: str, partition: int = 0) -> PartitionState:
-        return self.image.partitions[self.image.streams[name].id][partition]
 
 
 @pytest.fixture
@@ -179,16 +125,6 @@ def test_any_history_keeps_the_rules(history: list[tuple[str, int, int]]) -> Non
         assert settle(controller.image) == (), "nothing is left for the next controller"
     chunks = list(encode_snapshot(controller.image, [b"a", b"b"]))
     assert decode_snapshot(chunks) == (controller.image, (b"a", b"b"))
-
-
-def isr_change(
-    controller: DecidingController, name: str, *, grow: bool, node: int
-) -> ControllerRequest:
-    state = controller.state(name)
-    members = {*state.isr, node} if grow else {*state.isr} - {node} | {state.leader}
-    epochs = tuple((each, controller.image.nodes[each].epoch) for each in sorted(members))
-    stream_id = controller.image.streams[name].id
-    return ChangeIsr(stream_id, 0, state.leader, state.leader_epoch, state.version, epochs)
 
 
 def test_replicas_are_spread_and_each_node_leads_its_share(

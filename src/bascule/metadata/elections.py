@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from bascule.errors import FencedEpoch, UnknownPartition
@@ -64,6 +64,38 @@ def changes_after_return(image: Image) -> ChangePartitions | None:
             after = _elected_uncleanly(image, state, led)
         if after is not None:
             changes.append(PartitionChange(stream_id, index, after))
+    return ChangePartitions(tuple(changes)) if changes else None
+
+
+def changes_after_silence(
+    image: Image, suspect: int, epoch: int, reporters: Mapping[int, int]
+) -> ChangePartitions | None:
+    """What changes when nodes report that a leader does not answer them; None: nothing.
+
+    `suspect` registered at `epoch`; `reporters` are node ids with the epochs of their
+    registrations. A partition gets another leader, and its ISR loses the suspect, if a majority of
+    the ISR without the suspect reports. The leader is one of those who reported.
+    """
+    if not _is_alive(image, suspect) or image.nodes[suspect].epoch != epoch:
+        return None
+    valid = {
+        node
+        for node, node_epoch in reporters.items()
+        if _is_alive(image, node) and image.nodes[node].epoch == node_epoch
+    }
+    led = _leaders(image)
+    changes = []
+    for stream_id, index, state in image.partition_states():
+        if state.leader != suspect:
+            continue
+        others = tuple(node for node in state.isr if node != suspect)
+        reporting = [node for node in others if node in valid]
+        if 2 * len(reporting) <= len(others):
+            continue
+        leader = min(reporting, key=lambda node: (led[node], state.replicas.index(node)))
+        led[leader] += 1
+        after = replace(_elected(state, leader), isr=others)
+        changes.append(PartitionChange(stream_id, index, after))
     return ChangePartitions(tuple(changes)) if changes else None
 
 

@@ -18,7 +18,12 @@ from bascule.metadata.commands import (
     RegisterNode,
 )
 from bascule.metadata.controller import Existing
-from bascule.metadata.elections import change_isr, changes_after_loss, changes_after_return
+from bascule.metadata.elections import (
+    change_isr,
+    changes_after_loss,
+    changes_after_return,
+    changes_after_silence,
+)
 from bascule.metadata.image import Image
 from bascule.metadata.placement import place_partitions
 from bascule.model import NodeRegistration, StreamConfig
@@ -82,8 +87,17 @@ class ChangeIsr(msgspec.Struct, tag=True, frozen=True):
     """Node id and node epoch of each."""
 
 
+class ReplaceLeader(msgspec.Struct, tag=True, frozen=True):
+    """Followers have reported that a leader is silent; see `elections.changes_after_silence`."""
+
+    node_id: int
+    epoch: int
+    reporters: dict[int, int]
+    """Node id -> node epoch."""
+
+
 ControllerRequest: TypeAlias = (
-    Create | Alter | SetPaused | Delete | RegisterProcess | LoseNode | ChangeIsr
+    Create | Alter | SetPaused | Delete | RegisterProcess | LoseNode | ChangeIsr | ReplaceLeader
 )
 
 
@@ -107,6 +121,11 @@ def decide(image: Image, request: ControllerRequest) -> tuple[Command, ...]:
             return _register(image, request.node)
         case LoseNode():
             return _lose(image, request)
+        case ReplaceLeader():
+            replaced = changes_after_silence(
+                image, request.node_id, request.epoch, request.reporters
+            )
+            return () if replaced is None else (replaced,)
         case ChangeIsr():
             change = change_isr(
                 image,

@@ -82,15 +82,14 @@ class ClusterNode:
             random=dice,
             on_node=self._on_node,
         )
-        self._replica_fetches = ReplicaFetchHandler(partitions, clock=clock, send_acks=send)
-        self.replicator = Replicator(
-            PeerIdentity(config.node_id, name, self._node_epoch),
-            writer=writer,
-            syncer=syncer,
+        self._loop = asyncio.get_running_loop()
+        self._replica_fetches = ReplicaFetchHandler(
+            partitions,
+            clock=clock,
             send_acks=send,
-            on_leading=self._replica_fetches.watch,
-            lag_ms_max=config.cluster.replica_lag_ms_max,
+            stuck_ns=lambda: max(writer.stuck_ns(), syncer.stuck_ns()),
         )
+        self.replicator = self._replicator(writer, syncer, clock, send)
         self._isr_keeper = IsrKeeper(
             config.node_id,
             self._metadata,
@@ -116,6 +115,21 @@ class ClusterNode:
         self._tasks: list[asyncio.Task[None]] = []
         self.address = ("", 0)
         """Of the peer listener."""
+
+    def _replicator(
+        self, writer: LogWriter, syncer: LogSyncer, clock: Clock, send: Callable[[bytes], None]
+    ) -> Replicator:
+        config = self._config
+        return Replicator(
+            PeerIdentity(config.node_id, config.cluster.name, self._node_epoch),
+            writer=writer,
+            syncer=syncer,
+            send_acks=send,
+            on_leading=self._replica_fetches.watch,
+            on_silent=self._on_silent,
+            clock=clock,
+            lag_ms_max=config.cluster.replica_lag_ms_max,
+        )
 
     def statistics(self) -> dict[str, Any]:
         """Counters of replication, and of this node as the controller."""
@@ -185,6 +199,10 @@ class ClusterNode:
         self.peers.close()
         if self._raft_runs:
             await self._driver.stop()
+
+    def _on_silent(self, leader: int, reason: str) -> None:
+        """A leader does not answer. Called on the thread of its fetcher."""
+        self._loop.call_soon_threadsafe(self.controller.silent_leaders.on_silent, leader, reason)
 
     def _node_epoch(self) -> int:
         return self.controller.node_epoch

@@ -23,6 +23,7 @@ import msgspec
 from bascule.controller.cluster.duties import ControllerDuties
 from bascule.controller.cluster.metadata_group import DECIDE, MetadataGroup, Peers
 from bascule.controller.cluster.sessions import PING
+from bascule.controller.cluster.silence import SILENCE, SilentLeaders
 from bascule.controller.cluster.views import PARTITIONS, ClusterViews
 from bascule.controller.controller import StreamAnnouncer
 from bascule.controller.reconciler import RaiseMaxPayload, Reconciler, Subscriber
@@ -109,6 +110,7 @@ class ClusterController:
         self._duties = ControllerDuties(
             node_id, metadata, peers, reconciler.state, on_changed=self._changed.set
         )
+        self.silent_leaders = SilentLeaders(node_id, metadata, peers, self._duties, clock)
         self.views = ClusterViews(
             node_id,
             name,
@@ -124,6 +126,7 @@ class ClusterController:
             AWAIT: self._answer_await,
             PARTITIONS: self.views.answer_partitions,
             PURGE: self._answer_purge,
+            SILENCE: self.silent_leaders.answer_report,
         }
         """Kind -> the handler of a control request from another node."""
         metadata.on_image = self._on_image
@@ -167,6 +170,7 @@ class ClusterController:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._duties.close()
+        self.silent_leaders.close()
 
     @property
     def node_epoch(self) -> int:

@@ -70,6 +70,10 @@ class ControllerCounts:
 
     unclean_elections: int = 0
     """Partitions that got a leader which was not in sync."""
+    silence_reports: int = 0
+    """Reports of followers whose leader did not answer them."""
+    silent_leaders_replaced: int = 0
+    """Partitions that got another leader since theirs did not answer its followers."""
 
 
 class Peers(Protocol):
@@ -218,6 +222,13 @@ class MetadataGroup:
                     raise Indeterminate(f"no controller has answered ({what}): {error}") from error
                 log.debug("no controller yet", extra={"error": str(error)})
             await asyncio.sleep(RETRY_SECONDS)
+
+    async def decide_here(self, request: ControllerRequest) -> int:
+        """Decide on `request` as the controller, and only as this one; see `submit`.
+
+        Raises: NotLeader, and as `submit`.
+        """
+        return await self._decide(self._random.bytes(REQUEST_ID_BYTES), request)
 
     async def wait_applied(self, index: int) -> None:
         """Return once this node's image has everything up to `index`. Raises: LaggingIndex."""

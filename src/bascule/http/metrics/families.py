@@ -355,6 +355,15 @@ METRIC_FAMILIES: Final[Mapping[str, MetricFamily]] = {
         "unclean_elections",
         "Partitions that this node, as the controller, gave a leader that was not in sync.",
     ),
+    "controller.silence_reports": MetricFamily(
+        "silence_reports",
+        "Reports to this node, as the controller, of followers whose leader does not answer them.",
+    ),
+    "controller.silent_leaders_replaced": MetricFamily(
+        "silent_leaders_replaced",
+        "Partitions that this node, as the controller, took from a leader that does not answer its "
+        "followers.",
+    ),
     "replica_fetch.requests": MetricFamily(
         "replica_fetch_requests", "Fetch requests of followers answered."
     ),
