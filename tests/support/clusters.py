@@ -83,8 +83,12 @@ def running_cluster(
     count: int = 3,
     options: Sequence[str] = (),
     proxied: bool = False,
+    racks: Sequence[str] = (),
 ) -> Iterator[RunningCluster]:
-    """`count` nodes that have formed a cluster; `proxied`: they reach each other by proxies."""
+    """`count` nodes that have formed a cluster; `proxied`: they reach each other by proxies.
+
+    `racks` has the rack of each node.
+    """
     ports = reserve_ports(5 * count)
     reached = ports[4 * count :] if proxied else ports
     peers = ",".join(f"{n + 1}@127.0.0.1:{reached[n]}" for n in range(count))
@@ -92,12 +96,22 @@ def running_cluster(
     if proxied:
         cluster.proxies = {n + 1: PeerProxy(reached[n], ports[n]) for n in range(count)}
     for n in range(count):
+        rack = ["--rack", racks[n]] if racks else []
         place = directory / f"node{n + 1}"
         place.mkdir(parents=True)
         cluster.nodes[n + 1] = Node(
             place,
             nats,
-            ["--node-id", str(n + 1), "--peers", peers, "--peer-port", str(ports[n]), *options],
+            [
+                "--node-id",
+                str(n + 1),
+                "--peers",
+                peers,
+                "--peer-port",
+                str(ports[n]),
+                *rack,
+                *options,
+            ],
             keep_ports=True,
             ports=ports[count + 3 * n : count + 3 * n + 3],
         )
