@@ -36,6 +36,17 @@ class SyncPolicy(StrEnum):
     """After the batch is written to the kernel, which decides when it reaches the disk."""
 
 
+class AckPolicy(StrEnum):
+    """When a message that asks for an ack is acked. The terms are Liftbridge's."""
+
+    ALL = "all"
+    """Once it is committed: stored by all replicas in sync."""
+    LEADER = "leader"
+    """Once the leader has stored it. It may be lost if the leader is."""
+    NONE = "none"
+    """Never; only refused messages are answered."""
+
+
 class PartitionBy(StrEnum):
     """How the partition of a message is chosen."""
 
@@ -147,9 +158,13 @@ class StreamConfig:
     """Copies of each partition, on different nodes."""
     min_isr: int = 0
     """Replicas that must be in sync for a record to be committed; 0: more than half of them."""
+    unclean_election: bool = False
+    """Whether a replica that was not in sync may lead when none that was is alive."""
     acks: bool = True
     """Whether publishers get acks and errors. Without, as for an audit of other streams' subjects,
     what a message requests of a stream is not evaluated either, except for its id."""
+    ack_policy: AckPolicy = AckPolicy.ALL
+    """When messages that name no policy are acked."""
     shared: bool = False
     """Whether other clusters on the same NATS may have this stream, too; else it is reported."""
     record_headers: tuple[RecordHeader, ...] = ()
@@ -176,6 +191,9 @@ class PartitionState:
     """Raised by every election."""
     version: int
     """Raised by every change of this state."""
+    unclean_epoch: int = 0
+    """The latest leader epoch whose leader was not in sync when it was elected: records that were
+    committed before may be lost. 0: none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,6 +278,10 @@ class PartitionInfo:
     leader: int = NO_LEADER
     replicas: tuple[int, ...] = ()
     isr: tuple[int, ...] = ()
+    unclean_epoch: int = 0
+    """See `PartitionState.unclean_epoch`."""
+    waits: str = ""
+    """Why nobody leads it; empty: it has a leader."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -358,6 +380,10 @@ class PartitionRef:
     leader: int
     replicas: tuple[int, ...]
     isr: tuple[int, ...]
+    unclean_epoch: int = 0
+    """See `PartitionState.unclean_epoch`."""
+    waits: str = ""
+    """Why nobody leads it; empty: it has a leader."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -380,6 +406,8 @@ class ClusterInfo:
     """Partitions with fewer replicas in sync than messages need."""
     under_replicated: tuple[PartitionRef, ...]
     """Partitions with a replica that is not in sync."""
+    unclean: tuple[PartitionRef, ...] = ()
+    """Partitions that may have lost committed records in an unclean election."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ import bascule
 from bascule.client import Client
 from bascule.errors import Broken, Indeterminate, NoResponders, PublishRejected
 from support.clusters import RunningCluster, running_cluster
-from support.processes import WAIT_SECONDS_MAX, NatsServer, running_nats
+from support.processes import WAIT_SECONDS_MAX, NatsServer, running_nats, wait_for
 
 pytestmark = pytest.mark.tier3
 
@@ -135,6 +135,68 @@ def test_a_leader_that_was_paused_gives_up_what_was_not_committed(
         cluster.stop()
         logs = {cluster.log_bytes(node, "flights") for node in cluster.nodes}
         assert len(logs) == 1, "the replicas differ"
+
+
+def counted(cluster: RunningCluster, name: str) -> int:
+    """The sum of a counter over all nodes."""
+    total = 0
+    for node in cluster.alive():
+        with bascule.connect_sync(node.addresses["http"]) as client:
+            lines = re.findall(rf"^bascule_{name}_total (\d+)", client.metrics(), re.MULTILINE)
+            total += sum(map(int, lines))
+    return total
+
+
+def test_a_leader_that_is_cut_off_from_its_followers_is_replaced(
+    tmp_path: Path, nats_server: NatsServer
+) -> None:
+    """It answers the pings of the controller meanwhile."""
+    with running_cluster(tmp_path, nats=nats_server.url, proxied=True) as cluster:
+        cluster.nodes[1].create("flights", "flights.>", replicas=3)
+        cluster.wait_in_sync("flights")
+        every = ",".join(node.addresses["http"] for node in cluster.nodes.values())
+
+        def wait_for_another(before: int) -> None:
+            def look() -> bool | None:
+                return True if cluster.partition("flights")["leader"] not in (before, -1) else None
+
+            node = cluster.nodes[before]
+            wait_for(look, node.process, node.log)
+
+        async def cut_off(published: IdsPublished) -> None:
+            """Cut the leader off until another one leads and acknowledges."""
+            before = await asyncio.to_thread(cluster.leader, "flights")
+            cluster.proxies[before].cuts_fetches.set()
+            try:
+                await asyncio.to_thread(wait_for_another, before)
+                await published.wait_more(300)
+            finally:
+                cluster.proxies[before].cuts_fetches.clear()
+            await asyncio.to_thread(cluster.wait_in_sync, "flights")
+
+        async def scene() -> tuple[list[int], dict[int, bytes]]:
+            async with bascule.connect(every) as client:
+                published = IdsPublished(client)
+                run = asyncio.create_task(published.run())
+                await published.wait_more(300)
+                # On a machine that stands still the controller may lose the leader first.
+                for _ in range(5):
+                    await cut_off(published)
+                    if await asyncio.to_thread(counted, cluster, "silent_leaders_replaced"):
+                        break
+                published.stopping = True
+                await run
+                stored = {m.offset: m.value async for m in client.read("flights")}
+                return published.offsets, stored
+
+        offsets, stored = asyncio.run(scene())
+        check_published(offsets, stored)
+        assert counted(cluster, "silent_leaders_replaced") >= 1
+        assert counted(cluster, "silence_reports") >= 2
+        logs = [node.log.read_text() for node in cluster.nodes.values()]
+        assert any(" silent leader replaced node=" in text for text in logs)
+        cluster.stop()
+        assert len({cluster.log_bytes(node, "flights") for node in cluster.nodes}) == 1
 
 
 def test_metrics_of_replication(cluster: RunningCluster) -> None:

@@ -84,6 +84,8 @@ def test_a_data_directory_of_the_release_before_opens(how: str, tmp_path: Path) 
                         del partition["digest"], partition["start"]
                 # A setting that the release did not have gets its default.
                 assert found[name]["config"].pop("acks") is True
+                assert found[name]["config"].pop("unclean_election") is False
+                assert found[name]["config"].pop("ack_policy") == "all"
                 assert found[name]["config"].pop("shared") is False
                 assert found[name]["config"].pop("replicas") == 1
                 assert found[name]["config"].pop("min_isr") == 0

@@ -2,14 +2,29 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from bascule.model import StreamConfig, SyncPolicy
+from bascule.peer import replica_fetch
 from bascule.replica.follower.followed_partition import FollowedPartition
 from bascule.replica.maintenance.purging import purge
 from support.replica_nodes import ReplicaNodes, wait_until
+
+
+class SlowSync:
+    """A log whose syncs are another function."""
+
+    def __init__(self, log: object, sync: Callable[[], object]) -> None:
+        self._log = log
+        self.sync = sync
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._log, name)
 
 
 def replicated(**settings: object) -> StreamConfig:
@@ -110,6 +125,50 @@ def test_a_follower_that_stands_still_is_to_be_removed_and_the_rest_goes_on(tmp_
         group.partition(3).maintenance_lock.release()
         group.apply(isr=(1, 2, 3))
         group.wait_equal(1, 2, 3)
+
+
+def test_a_leader_whose_disk_hangs_is_silent_to_its_followers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(replica_fetch, "STUCK_NS_MAX", 300_000_000)
+    with ReplicaNodes(tmp_path, replicated()) as group:
+        group.apply()
+        group.wait_acks(1, group.publish(1, 5, prefix="before"))
+        writes, syncs = threading.Event(), threading.Event()
+        try:
+            group.nodes[1].writer.call(writes.wait)
+            wait_until(lambda: {leader for leader, _ in group.nodes[2].silent} == {1})
+            wait_until(lambda: {leader for leader, _ in group.nodes[3].silent} == {1})
+            assert "silent for" in group.nodes[2].silent[0][1]
+            # The writer goes on, and a sync that publishers wait for hangs.
+            log = group.partition(1).log
+            assert log is not None
+            sync = log.sync
+            monkeypatch.setattr(
+                group.partition(1), "log", SlowSync(log, lambda: (syncs.wait(), sync())[1])
+            )
+            writes.set()
+            inboxes = group.publish(1, 5, prefix="during")
+            for node in (2, 3):
+                group.nodes[node].silent.clear()
+            wait_until(lambda: all(group.nodes[node].silent for node in (2, 3)))
+            assert not group.nodes[1].received_acks().keys() & set(inboxes)
+        finally:
+            writes.set()
+            syncs.set()
+        group.wait_acks(1, inboxes)
+        monkeypatch.setattr(group.partition(1), "log", log)
+        group.wait_equal(1, 2, 3)
+
+
+def test_a_leader_that_is_back_soon_is_not_reported(tmp_path: Path) -> None:
+    with ReplicaNodes(tmp_path, replicated()) as group:
+        group.apply()
+        group.wait_acks(1, group.publish(1, 5))
+        group.nodes[1].stop(kill=True)
+        wait_until(lambda: len(group.nodes[2].silent) >= 2)
+        failures = group.nodes[2].replicator.counts()[1].failures
+        assert failures > len(group.nodes[2].silent), "the first second is not reported"
 
 
 def test_a_follower_that_is_gone_leaves_an_idle_partition(tmp_path: Path) -> None:

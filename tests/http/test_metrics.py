@@ -146,6 +146,7 @@ SECTIONS = {
     "AnnouncementCounts": "announcements",
     "ReplicaFetchCounts": "replica_fetch",
     "FetcherCounts": "fetcher",
+    "ControllerCounts": "controller",
 }
 """Class of counters -> its section of `NodeStatus.statistics`."""
 MERGED = {path.rpartition(".")[2] for path in REFUSALS}

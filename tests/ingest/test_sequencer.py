@@ -14,7 +14,9 @@ from hypothesis import strategies as st
 from bascule.ingest import sequencer as sequencer_module
 from bascule.ingest.routing import PartitionSlot, SubjectListener
 from bascule.ingest.sequencer import Sequencer
+from bascule.model import AckPolicy
 from bascule.publish import headers as headers_module
+from bascule.publish.acks import ACK_POLICIES, ALL, LEADER, NONE
 from bascule.publish.headers import HashKey
 from bascule.publish.unstamped_batch import Replica, UnstampedBatch
 from bascule.record import header as batch_header
@@ -47,6 +49,7 @@ def route(
     by_subject: bool = False,
     implied: str = "",
     keeps_reply: bool = True,
+    ack_policy: int = 0,
 ) -> tuple[Sequencer, list[tuple[Replica, list[UnstampedBatch]]]]:
     sequencer = Sequencer(batch_bytes_max=batch_max, hash_key=HASH_KEY)
     for sid in sids:
@@ -58,6 +61,7 @@ def route(
                 key_from_subject=by_subject,
                 implied_subject=implied.encode(),
                 keeps_reply=keeps_reply,
+                ack_policy=ack_policy,
             ),
         )
         sequencer.routes.set_route(sid, (sid + 3,))
@@ -280,9 +284,36 @@ def test_an_envelope_is_unpacked_and_its_policy_kept() -> None:
     assert found[3].value == broken
     assert sequencer.counts.envelopes == 3
     assert batch.ack_entries == (
-        b"\1\0\0\0\0" + b"\2\0in" + b"\2\0id" + b"\0" + b"\1\0a"
-        + b"\0\2\0\0\0" + b"\1\0r" + b"\0\3\0\0\0" + b"\1\0s"
+        b"\3\0\0\0\0" + b"\2\0in" + b"\2\0id" + b"\0" + b"\1\0a"
+        + b"\5\1\0\0\0" + b"\2\0in" + b"\0\0" + b"\2" + b"\1\0a"
+        + b"\2\2\0\0\0" + b"\1\0r" + b"\0\3\0\0\0" + b"\1\0s"
     )  # fmt: skip
+    assert batch.ack_policies == ALL | LEADER | NONE
+
+
+@pytest.mark.parametrize("default", AckPolicy)
+def test_a_message_may_name_its_ack_policy(default: AckPolicy) -> None:
+    def block(value: bytes) -> bytes:
+        return b"NATS/1.0\r\nBascule-Ack: %s\r\n\r\n" % value
+
+    lifted = b"\xb9\x0e\x43\xb4\0\x08\0\0" + b"\x1a\x01v\x52\x02in"
+    named = [b"all", b"leader", b"none", b"Leader"]
+    data = b"".join(msg("a", b"x", block=block(value), reply="r") for value in named)
+    data += msg("a", b"x", reply="r") + msg("a", b"x")
+    data += b"".join(msg("a", lifted + policy) for policy in (b"", b"\x60\1", b"\x60\2"))
+    data += msg("a", lifted + b"\x60\2", block=block(b"all"))
+    _, (batch,) = sequence(data, ack_policy=ACK_POLICIES[default])
+    found, entries = {}, batch.ack_entries
+    while entries:
+        number = int.from_bytes(entries[1:5], "little")
+        found[number] = (entries[0] & 1, entries[0] >> 1)
+        size = 7 + int.from_bytes(entries[5:7], "little") + (entries[0] & 1) * 6
+        entries = entries[size:]
+    every, leader, none = 0, 1, 2
+    assert found == {
+        0: (0, every), 1: (0, leader), 2: (0, none), 3: (0, leader), 4: (0, ACK_POLICIES[default]),
+        6: (1, leader), 7: (1, every), 8: (1, none), 9: (1, every),
+    }  # fmt: skip
 
 
 def test_any_message_comes_out_as_it_went_in() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from bascule.model import NodeRegistration, PartitionState
 from bascule.record.builder import build_batch
 from bascule.storage.partition_log import FileSlice
 from bascule.wire.error_codes import ErrorCode
@@ -26,7 +27,7 @@ from support.handlers import (
     fetch_request,
     record_bytes,
 )
-from support.served_stream import append, make_records, open_stream
+from support.served_stream import NODE, append, make_records, open_stream
 
 # -- Fetch --------------------------------------------------------------------------------------
 
@@ -235,3 +236,70 @@ def test_a_closed_purgatory_ends_all_waits(harness: HandlerHarness) -> None:
         assert late.responses[0].partitions[0].error_code == 0
 
     asyncio.run(scene())
+
+
+# -- followers ----------------------------------------------------------------------------------
+
+
+class TwoRacks:
+    """A cluster of this node in `north` and others elsewhere."""
+
+    controller_id = 1
+
+    def __init__(self, *alive: int) -> None:
+        self._alive = alive
+
+    def nodes(self) -> list[NodeRegistration]:
+        racks = {NODE.node_id: "north", 8: "south", 9: "south"}
+        return [NodeRegistration(n, "", "host:1", "", rack=racks[n]) for n in self._alive]
+
+    def states(self, stream_id: bytes) -> list[PartitionState]:
+        return []
+
+
+def in_cluster(harness: HandlerHarness, *, leader: int, isr: tuple[int, ...]) -> None:
+    """This node leads or follows `flights`; nodes 8 and 9 have replicas, too."""
+    here = NODE.node_id
+    state = PartitionState((here, 8, 9), isr, leader, harness.flights.leader_epoch + 1, 1)
+    harness.flights.set_role(state, here, lag_ns_max=1)
+    harness.context = replace(harness.context, cluster=TwoRacks(here, 8, 9))
+
+
+def ask(harness: HandlerHarness, rack: str, offset: int, version: int = 12) -> Any:
+    request = fetch_request("flights", fetch_offset=offset)
+    request.rack_id = rack
+    return harness.handle(request, version).responses[0].partitions[0]
+
+
+def test_a_leader_names_the_closest_replica_in_sync(harness: HandlerHarness) -> None:
+    here = NODE.node_id
+    in_cluster(harness, leader=here, isr=(here, 8, 9))
+    told = ask(harness, "south", 10)
+    assert (told.error_code, told.preferred_read_replica) == (0, 8)
+    assert record_bytes(told) == 0
+    for rack in ("north", "nowhere", ""):
+        served = ask(harness, rack, 10)
+        assert served.preferred_read_replica == -1, rack
+        assert record_bytes(served) > 0
+    assert record_bytes(ask(harness, "south", 10, version=10)) > 0, "it cannot ask a follower"
+    assert ask(harness, "south", 10_000).error_code == ErrorCode.OFFSET_OUT_OF_RANGE
+    in_cluster(harness, leader=here, isr=(here, 9))
+    assert ask(harness, "south", 10).preferred_read_replica == 9
+    harness.context = replace(harness.context, cluster=TwoRacks(here, 8))
+    assert ask(harness, "south", 10).preferred_read_replica == -1, "node 9 is not alive"
+
+
+def test_a_follower_serves_up_to_its_own_watermark(harness: HandlerHarness) -> None:
+    here = NODE.node_id
+    in_cluster(harness, leader=8, isr=(here, 8))
+    harness.flights.on_leader_watermark(200)
+    served = ask(harness, "north", 10)
+    assert (served.error_code, served.high_watermark) == (0, 200)
+    assert served.preferred_read_replica == -1
+    assert record_bytes(served) > 0
+    assert record_bytes(ask(harness, "", 190)) > 0, "a consumer may ask any replica"
+    assert ask(harness, "north", 500).error_code == ErrorCode.OFFSET_NOT_AVAILABLE
+    old = ask(harness, "north", 10, version=10)
+    assert old.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    in_cluster(harness, leader=8, isr=(8, 9))
+    assert ask(harness, "north", 10).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER

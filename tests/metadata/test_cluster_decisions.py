@@ -11,23 +11,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bascule.errors import BasculeError, FencedEpoch, NotEnoughNodes, UnknownPartition
-from bascule.metadata.apply import apply, touched
+from bascule.metadata.apply import apply
 from bascule.metadata.command_codec import (
     CHUNK_STREAMS,
-    decode_commands,
     decode_snapshot,
-    encode_commands,
     encode_snapshot,
 )
 from bascule.metadata.commands import ChangePartitions, PartitionChange
-from bascule.metadata.elections import change_isr
+from bascule.metadata.elections import change_isr, unclean_elections, why_leaderless
 from bascule.metadata.image import Image
 from bascule.metadata.image_index import index_of
 from bascule.metadata.placement import place_partitions
 from bascule.metadata.requests import (
     Alter,
     ChangeIsrs,
-    ControllerRequest,
     Create,
     Delete,
     IsrChange,
@@ -40,61 +37,13 @@ from bascule.metadata.requests import (
 from bascule.metadata.troubles import find_troubles
 from bascule.model import (
     NO_LEADER,
-    NodeRegistration,
     PartitionState,
     StreamConfig,
     StreamDefinition,
 )
+from support.deciding_controller import DecidingController, isr_change, registration
 
 NODES = (1, 2, 3, 4)
-
-
-def registration(node: int, incarnation: int = 1, rack: str = "") -> NodeRegistration:
-    return NodeRegistration(
-        node_id=node,
-        peer=f"host{node}:9093",
-        client=f"host{node}:9092",
-        http=f"http://host{node}:9080",
-        incarnation=incarnation,
-        rack=rack,
-    )
-
-
-class DecidingController:
-    """An image and its log; each request is one entry, which is encoded and decoded."""
-
-    def __init__(self) -> None:
-        self.image = Image()
-        self.index = 0
-
-    def submit(self, request: ControllerRequest) -> int:
-        """Commit what is decided. Raises: as `decide`."""
-        return self.commit(decide(self.image, request))
-
-    def commit(self, commands: Any) -> int:
-        self.index += 1
-        request_id, decoded = decode_commands(encode_commands(commands, request_id=b"id"))
-        assert request_id == b"id"
-        assert tuple(decoded) == tuple(commands)
-        for command in decoded:
-            before, self.image = self.image, apply(self.image, command, index=self.index)
-            check_touched(before, self.image, set(touched(command)))
-        return self.index
-
-    def register(self, *nodes: int) -> None:
-        for node in nodes:
-            self.submit(RegisterProcess(registration(node)))
-
-    def create(self, name: str, *, replicas: int, partitions: int = 1) -> bytes:
-        config = StreamConfig(name, replicas=replicas, partitions=partitions)
-        self.submit(Create(name, config, name.encode().ljust(16), 0))
-        return self.image.streams[name].id
-
-    def lose(self, node: int) -> None:
-        self.submit(LoseNode(node, self.image.nodes[node].epoch))
-
-    def state(self, name: str, partition: int = 0) -> PartitionState:
-        return self.image.partitions[self.image.streams[name].id][partition]
 
 
 @pytest.fixture
@@ -104,28 +53,27 @@ def controller() -> DecidingController:
     return made
 
 
-def check_touched(before: Image, image: Image, ids: set[bytes]) -> None:
-    """A command changes no stream but those that it says."""
-    names = {**before.index.names, **image.index.names}
-    for stream_id, name in names.items():
-        if stream_id not in ids:
-            assert before.streams.get(name) is image.streams.get(name)
-            assert before.partitions.get(stream_id) is image.partitions.get(stream_id)
-    changed = {*before.deletions.items()} ^ {*image.deletions.items()}
-    assert {(stream_id, each.name) for stream_id, each in changed} <= {
-        (stream_id, names[stream_id]) for stream_id in ids & names.keys()
-    }
+def waits(image: Image, stream_id: bytes, state: PartitionState) -> str:
+    definition = next(each for each in image.streams.values() if each.id == stream_id)
+    return why_leaderless(image, definition, state)
 
 
 def check(before: Image, image: Image) -> None:
     """What holds in every image, and from one to the next."""
     names = {definition.id: name for name, definition in image.streams.items()}
     assert image.index == index_of(names, image.partitions)
+    unclean = {each.id for each in image.streams.values() if each.config.unclean_election}
     for stream_id, index, state in image.partition_states():
         assert len(set(state.replicas)) == len(state.replicas), "replicas are on different nodes"
         assert state.isr, "an ISR is never empty"
         assert set(state.isr) <= set(state.replicas)
         alive = [node for node in state.isr if image.nodes[node].alive]
+        assert (state.leader == NO_LEADER) == bool(waits(image, stream_id, state))
+        if stream_id in unclean:
+            living = [node for node in state.replicas if image.nodes[node].alive]
+            assert (state.leader == NO_LEADER) == (not living), "any replica will do"
+        else:
+            assert state.unclean_epoch == 0
         if alive:
             assert state.leader in alive, "who is in sync and alive leads"
         else:
@@ -138,7 +86,12 @@ def check(before: Image, image: Image) -> None:
             assert (state.version == old.version) == (state == old)
             if state.leader != old.leader:
                 assert state.leader_epoch > old.leader_epoch, "an election raises the epoch"
-                assert state.leader in (*old.isr, NO_LEADER), "leaders come from the ISR"
+                if state.unclean_epoch == old.unclean_epoch:
+                    assert state.leader in (*old.isr, NO_LEADER), "leaders come from the ISR"
+                else:
+                    assert state.unclean_epoch == state.leader_epoch
+                    assert state.isr == (state.leader,)
+                    assert not any(image.nodes[node].alive for node in old.isr)
             elif (
                 state.leader != NO_LEADER
                 and before.nodes[old.leader].epoch != image.nodes[old.leader].epoch
@@ -168,7 +121,9 @@ def test_any_history_keeps_the_rules(history: list[tuple[str, int, int]]) -> Non
             elif kind == "lose":
                 controller.lose(node)
             elif kind == "create":
-                controller.create(name, replicas=number, partitions=1 + which)
+                controller.create(
+                    name, replicas=number, partitions=1 + which, unclean=which % 2 == 1
+                )
             elif kind == "delete":
                 controller.submit(Delete(name))
             elif kind == "more":
@@ -182,17 +137,6 @@ def test_any_history_keeps_the_rules(history: list[tuple[str, int, int]]) -> Non
         assert settle(controller.image) == (), "nothing is left for the next controller"
     chunks = list(encode_snapshot(controller.image, [b"a", b"b"]))
     assert decode_snapshot(chunks) == (controller.image, (b"a", b"b"))
-
-
-def isr_change(
-    controller: DecidingController, name: str, *, grow: bool, node: int
-) -> ControllerRequest:
-    state = controller.state(name)
-    members = {*state.isr, node} if grow else {*state.isr} - {node} | {state.leader}
-    epochs = tuple((each, controller.image.nodes[each].epoch) for each in sorted(members))
-    stream_id = controller.image.streams[name].id
-    change = IsrChange(stream_id, 0, state.leader_epoch, state.version, epochs)
-    return ChangeIsrs(state.leader, (change,))
 
 
 def test_replicas_are_spread_and_each_node_leads_its_share(
@@ -256,6 +200,87 @@ def test_the_last_member_of_an_isr_stays_in_it_and_leads_when_it_is_back(
     controller.submit(RegisterProcess(registration(node, incarnation=2)))
     assert controller.state("a").leader == node
     assert controller.state("a").leader_epoch > lost.leader_epoch
+
+
+def outside(controller: DecidingController, name: str) -> tuple[int, int]:
+    """Shrink the ISR of a stream with two replicas to its leader, and lose it; return both."""
+    state = controller.state(name)
+    leader, other = state.leader, next(n for n in state.replicas if n != state.leader)
+    controller.submit(isr_change(controller, name, grow=False, node=other))
+    controller.lose(leader)
+    return leader, other
+
+
+def test_without_the_setting_a_partition_waits_and_says_for_whom(
+    controller: DecidingController,
+) -> None:
+    controller.create("a", replicas=2)
+    leader, other = outside(controller, "a")
+    state = controller.state("a")
+    assert (state.leader, state.isr) == (NO_LEADER, (leader,))
+    (ref,) = find_troubles(controller.image).leaderless
+    assert ref.waits == (
+        f"waits for node {leader}, the last in sync, which is not alive; the replicas on {other} "
+        "may lack committed records, and unclean_election is off"
+    )
+
+
+def test_an_unclean_election_takes_a_replica_out_of_sync(controller: DecidingController) -> None:
+    controller.create("a", replicas=2, unclean=True)
+    before = controller.state("a")
+    leader, other = outside(controller, "a")
+    state = controller.state("a")
+    assert (state.leader, state.isr) == (other, (other,))
+    assert state.unclean_epoch == state.leader_epoch == before.leader_epoch + 1
+    troubles = find_troubles(controller.image)
+    assert not troubles.leaderless
+    assert [(ref.stream, ref.unclean_epoch) for ref in troubles.unclean] == [
+        ("a", state.leader_epoch)
+    ]
+    controller.submit(RegisterProcess(registration(leader, incarnation=2)))
+    assert controller.state("a") == state, "who comes back has to catch up"
+
+
+def test_the_setting_can_be_altered_when_the_partition_waits(
+    controller: DecidingController,
+) -> None:
+    controller.create("a", replicas=2)
+    _, other = outside(controller, "a")
+    before = controller.image
+    commands = decide(before, Alter("a", {"unclean_election": True}))
+    controller.commit(commands)
+    assert controller.state("a").leader == other
+    (change,) = [each for each in commands if isinstance(each, ChangePartitions)]
+    assert list(unclean_elections(before, change)) == list(change.changes)
+    assert list(unclean_elections(controller.image, change)) == [], "it is in the image already"
+
+
+def test_a_node_that_is_back_already_is_preferred_to_an_unclean_election(
+    controller: DecidingController,
+) -> None:
+    controller.create("a", replicas=2, unclean=True)
+    state = controller.state("a")
+    other = next(node for node in state.replicas if node != state.leader)
+    controller.submit(isr_change(controller, "a", grow=False, node=other))
+    controller.submit(RegisterProcess(registration(state.leader, incarnation=2)))
+    after = controller.state("a")
+    assert (after.leader, after.unclean_epoch) == (state.leader, 0)
+
+
+def test_with_the_setting_a_partition_waits_for_any_replica(
+    controller: DecidingController,
+) -> None:
+    controller.create("a", replicas=2, unclean=True)
+    state = controller.state("a")
+    other = next(node for node in state.replicas if node != state.leader)
+    controller.lose(other)
+    controller.lose(state.leader)
+    assert controller.state("a").leader == NO_LEADER
+    (ref,) = find_troubles(controller.image).leaderless
+    assert ref.waits.endswith("; no other replica is alive either")
+    controller.submit(RegisterProcess(registration(other, incarnation=2)))
+    assert controller.state("a").leader == other
+    assert controller.state("a").unclean_epoch == controller.state("a").leader_epoch
 
 
 def test_a_process_that_was_started_again_unnoticed_leads_in_a_new_epoch(

@@ -39,6 +39,7 @@ from bascule.metadata.controller import (
 )
 from bascule.metadata.image import Image
 from bascule.model import (
+    AckPolicy,
     Cleanup,
     Compression,
     Discard,
@@ -176,7 +177,9 @@ configs = st.builds(
     dedupe_window_ms=st.integers(0, 1 << 40),
     rate_messages_max=st.integers(0, 1 << 40),
     read_only=st.booleans(),
+    unclean_election=st.booleans(),
     acks=st.booleans(),
+    ack_policy=st.sampled_from(AckPolicy),
     shared=st.booleans(),
 )
 

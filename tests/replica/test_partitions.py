@@ -16,8 +16,8 @@ from bascule.errors import OffsetOutOfRange
 from bascule.host.api import Files
 from bascule.host.real import RealFiles, RealRandom
 from bascule.model import StreamConfig, StreamDefinition, SyncPolicy
-from bascule.publish.acks import PendingAcks
 from bascule.publish.headers import HashKey, read_publish_headers
+from bascule.publish.pending_acks import PendingAcks
 from bascule.publish.unstamped_batch import UnstampedBatch
 from bascule.record.batch import Record
 from bascule.record.builder import build_batch
@@ -225,9 +225,9 @@ def test_acks_are_released_under_the_commit_lock(
     partition = factory.open(sync)
     release, locked = PendingAcks.release, []
 
-    def record(self: PendingAcks, end_offset: int, *, committed_ms: int) -> bytes:
+    def record(self: PendingAcks, end_offset: int, stored_end: int, *, now_ms: int) -> bytes:
         locked.append(partition.commitment._lock.locked())
-        return release(self, end_offset, committed_ms=committed_ms)
+        return release(self, end_offset, stored_end, now_ms=now_ms)
 
     monkeypatch.setattr(PendingAcks, "release", record)
     partition.append(batch(inbox=b"in.0"))

@@ -162,6 +162,54 @@ def test_committed_records_are_never_truncated() -> None:
     assert group.replicas[2].log.end.offset == 5
 
 
+def test_after_an_unclean_election_committed_records_are_removed() -> None:
+    group = ReplicaGroup()
+    group.apply(isr=(1, 2))
+    for n in range(8):
+        group.leader.append(message(Nats_Msg_Id=str(n)))
+        group.replicate(*((2, 3) if n < 4 else (2,)))
+    lost = group.replicas[1].partition
+    assert lost.committed_offset == 8
+    assert group.replicas[3].partition.committed_offset == 4
+    # Nodes 1 and 2 are gone, and node 3 has to do.
+    group.apply(leader=3, leader_epoch=2, isr=(3,), unclean_epoch=2)
+    group.apply(isr=(2, 3), version=9)
+    group.leader.append(message(b"in.0", Nats_Msg_Id="7"))
+    acks = decode_acks(group.replicate(2))
+    assert (acks["in.0"]["offset"], acks["in.0"].get("duplicate")) == (4, None)
+    group.replicate(1)
+    assert lost.committed_offset == 5
+    assert lost.counts.records_lost == 4
+    assert group.replicas[1].log_bytes() == group.replicas[3].log_bytes()
+    with pytest.raises(OffsetOutOfRange):
+        lost.truncate_replicated(4)  # of the epoch that is in force nothing is lost
+    group.apply(leader=1, leader_epoch=3, isr=(1, 2), version=12)
+    replies = group.leader.append(message(b"in.1", Nats_Msg_Id="7"))
+    again = decode_acks(replies + group.replicate(2))
+    assert again["in.1"]["duplicate"] is True
+
+
+def test_a_restart_in_the_middle_of_an_unclean_election_loses_nothing_more() -> None:
+    group = ReplicaGroup()
+    group.apply(isr=(1, 2))
+    group.leader.append(message(count=5))
+    group.replicate(2, 3)
+    group.leader.append(message(count=5))
+    group.replicate(2)
+    group.apply(3, leader=3, leader_epoch=2, isr=(3,), unclean_epoch=2)
+    old = group.replicas[1]
+    old.partition.checkpoint()
+    close_partition(old.partition)
+    old.open()
+    assert old.partition.committed_offset == 10
+    group.apply(isr=(3,), version=9)
+    group.copy(1)
+    assert (old.log.end.offset, old.partition.committed_offset) == (5, 5)
+    close_partition(old.partition)
+    old.open()
+    assert old.partition.committed_offset <= 5
+
+
 def test_a_new_leader_knows_the_message_ids_of_the_window() -> None:
     group = ReplicaGroup()
     group.apply(isr=(1, 2))

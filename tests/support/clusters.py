@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from support.peer_proxy import PeerProxy
 from support.ports import reserve_ports
 from support.processes import Node, wait_for
 
@@ -17,6 +18,8 @@ class RunningCluster:
     """The nodes by id. A node that was killed keeps its directory and its ports."""
 
     nodes: dict[int, Node] = field(default_factory=dict)
+    proxies: dict[int, PeerProxy] = field(default_factory=dict)
+    """In front of the peer listeners, if the cluster runs with them."""
 
     def start(self, *ids: int) -> None:
         """Start these nodes, or all, and return once they are ready."""
@@ -74,19 +77,41 @@ class RunningCluster:
 
 @contextlib.contextmanager
 def running_cluster(
-    directory: Path, *, nats: str | None = None, count: int = 3, options: Sequence[str] = ()
+    directory: Path,
+    *,
+    nats: str | None = None,
+    count: int = 3,
+    options: Sequence[str] = (),
+    proxied: bool = False,
+    racks: Sequence[str] = (),
 ) -> Iterator[RunningCluster]:
-    """`count` nodes that have formed a cluster."""
-    ports = reserve_ports(4 * count)
-    peers = ",".join(f"{n + 1}@127.0.0.1:{ports[n]}" for n in range(count))
+    """`count` nodes that have formed a cluster; `proxied`: they reach each other by proxies.
+
+    `racks` has the rack of each node.
+    """
+    ports = reserve_ports(5 * count)
+    reached = ports[4 * count :] if proxied else ports
+    peers = ",".join(f"{n + 1}@127.0.0.1:{reached[n]}" for n in range(count))
     cluster = RunningCluster()
+    if proxied:
+        cluster.proxies = {n + 1: PeerProxy(reached[n], ports[n]) for n in range(count)}
     for n in range(count):
+        rack = ["--rack", racks[n]] if racks else []
         place = directory / f"node{n + 1}"
         place.mkdir(parents=True)
         cluster.nodes[n + 1] = Node(
             place,
             nats,
-            ["--node-id", str(n + 1), "--peers", peers, "--peer-port", str(ports[n]), *options],
+            [
+                "--node-id",
+                str(n + 1),
+                "--peers",
+                peers,
+                "--peer-port",
+                str(ports[n]),
+                *rack,
+                *options,
+            ],
             keep_ports=True,
             ports=ports[count + 3 * n : count + 3 * n + 3],
         )
@@ -100,3 +125,5 @@ def running_cluster(
         for node in cluster.nodes.values():
             if node.process is not None:
                 node.stop()
+        for proxy in cluster.proxies.values():
+            proxy.stop()

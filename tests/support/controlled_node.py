@@ -67,6 +67,7 @@ class ControlledNode:
             syncer=self.syncer,
             send_acks=lambda _: None,
             on_leading=lambda _: None,
+            clock=self.clock,
             lag_ms_max=1_000,
         )
         self.reconciler = Reconciler(

@@ -7,7 +7,15 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from bascule.host.real import RealRandom
-from bascule.model import NO_LEADER, PartitionState, StreamConfig, StreamDefinition, SyncPolicy
+from bascule.model import (
+    NO_LEADER,
+    AckPolicy,
+    PartitionState,
+    StreamConfig,
+    StreamDefinition,
+    SyncPolicy,
+)
+from bascule.publish.acks import ACK_POLICIES
 from bascule.publish.headers import HashKey, read_publish_headers
 from bascule.publish.unstamped_batch import UnstampedBatch
 from bascule.record.batch import Record
@@ -22,7 +30,11 @@ LAG_NS = 1_000_000_000
 
 
 def message(
-    inbox: bytes = b"", count: int = 1, value: bytes = b"value", **headers: str
+    inbox: bytes = b"",
+    count: int = 1,
+    value: bytes = b"value",
+    policy: AckPolicy = AckPolicy.ALL,
+    **headers: str,
 ) -> UnstampedBatch:
     """A batch of `count` records with these headers; with `inbox` the first one needs an ack."""
     encoded = tuple((name.replace("_", "-"), text.encode()) for name, text in headers.items())
@@ -30,7 +42,9 @@ def message(
     data = bytearray(build_batch(records, base_offset=0, log_append_time=True))
     made = UnstampedBatch(data=memoryview(data), record_count=count)
     if inbox:
-        made.ack_entries = struct.pack("<BIH", 0, 0, len(inbox)) + inbox
+        number = ACK_POLICIES[policy]
+        made.ack_entries = struct.pack("<BIH", number << 1, 0, len(inbox)) + inbox
+        made.ack_policies = 1 << number
     made.headers = read_publish_headers(made.data, count, HASH_KEY) if headers else None
     return made
 

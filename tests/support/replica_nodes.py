@@ -67,7 +67,12 @@ class ReplicaNode:
         self.syncer.start(self._send)
         self.writer.start(self._send)
         self.opener = PartitionOpener(RealFiles(), clock, HashKey(bytes(16)), self.partitions)
-        self.handler = ReplicaFetchHandler(self.partitions, clock=clock, send_acks=self._send)
+        self.handler = ReplicaFetchHandler(
+            self.partitions,
+            clock=clock,
+            send_acks=self._send,
+            stuck_ns=lambda: max(self.writer.stuck_ns(), self.syncer.stuck_ns()),
+        )
         self.replicator = Replicator(
             PeerIdentity(self.node, CLUSTER, lambda: self.node_epoch),
             writer=self.writer,
@@ -76,6 +81,7 @@ class ReplicaNode:
             on_leading=self.handler.watch,
             on_silent=lambda leader, reason: self.silent.append((leader, reason)),
             lag_ms_max=self.lag_ms_max,
+            clock=clock,
         )
         self.on_loop(self._listen())
         self.is_running = True

@@ -176,7 +176,7 @@ def test_an_ack_envelope_is_read_by_protobuf(hot: Load) -> None:
     for error in (0, 3):
         out = bytearray(4000)
         size = hot("wire").format_acks(
-            entry, b"{", b"", b"", b"stream", b"foo.*", 500, 7_000_000, 8_000_000, error, out
+            entry, b"{", b"", b"", b"stream", b"foo.*", 500, 7_000_000, 8_000_000, error, 7, out
         )
         line, _, rest = bytes(out[:size]).partition(b"\r\n")
         assert line.startswith(b"PUB in.box ")

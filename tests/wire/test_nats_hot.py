@@ -162,11 +162,12 @@ def acks(
     *,
     error: int = 0,
     base: int = 40,
+    policies: int = 7,
     parts: tuple[bytes, bytes, bytes] = (b'{"stream":"s","seq":', b',"offset":', b"}"),
 ) -> bytes:
     out = bytearray(4000 + 4 * len(entries))
     size = module.format_acks(
-        entries, *parts, b"s", b"sub.*", base, 1_000_000, 2_000_000, error, out
+        entries, *parts, b"s", b"sub.*", base, 1_000_000, 2_000_000, error, policies, out
     )
     return bytes(out[:size])
 
@@ -191,6 +192,20 @@ def test_an_error_ack_may_contain_the_last_sequence(hot: Load) -> None:
     entries = entry(0, 0, b"a") + entry(0, 9, b"b")
     written = acks(hot("wire"), entries, error=2, base=-1, parts=(b"last: ", b".", b""))
     assert written == b"PUB a 8\r\nlast: 0.\r\nPUB b 8\r\nlast: 9.\r\n"
+
+
+def test_only_entries_of_the_policies_are_answered(hot: Load) -> None:
+    forms = b"".join(entry(policy << 1, policy, b"in.%d" % policy) for policy in (0, 1, 2, 0))
+    liftbridge = b"\0\0" + b"\1" + b"\1\0s"
+    forms += entry(1 | 1 << 1, 3, b"in.3", liftbridge)
+    answered = {
+        policies: acks(hot("wire"), forms, policies=policies).count(b"PUB in.")
+        for policies in (1, 2, 4, 3, 7)
+    }
+    assert answered == {1: 2, 2: 2, 4: 1, 3: 4, 7: 5}
+    assert acks(hot("wire"), forms, policies=4).startswith(b"PUB in.2 ")
+    with pytest.raises(IndexError):
+        acks(hot("wire"), entry(3 << 1, 0, b"in"))
 
 
 @pytest.mark.parametrize("cut", range(1, 8))

@@ -10,6 +10,7 @@ from typing import Any, Final, TypeVar
 from bascule.config.addresses import PORT_MAX
 from bascule.model import (
     PARTITION_COUNT_MAX,
+    AckPolicy,
     Cleanup,
     Compression,
     Discard,
@@ -357,8 +358,19 @@ class StreamDefaults:
         minimum=0,
         maximum=REPLICAS_MAX,
     )
+    unclean_election: bool = setting(
+        False,
+        about="Let a replica lead that was not in sync when none that was is alive; committed "
+        "records may be lost.",
+    )
     acks: bool = setting(
         True, about="Answer publishers; off: store what arrives without acks and errors."
+    )
+    ack_policy: str = setting(
+        "all",
+        about="When a message is acked: committed on all replicas in sync, stored by the leader, "
+        "or never. Messages may name another policy.",
+        choices=tuple(policy.value for policy in AckPolicy),
     )
     shared: bool = setting(
         False, about="Expect the same stream in other clusters on the same NATS."
@@ -385,6 +397,7 @@ _ENUMS: Final[Mapping[str, Callable[[str], StrEnum]]] = {
     "key_from": KeyFrom,
     "compression": Compression,
     "discard": Discard,
+    "ack_policy": AckPolicy,
 }
 _WORDS: Final[Mapping[str, type[StrEnum]]] = {"cleanup": Cleanup, "record_headers": RecordHeader}
 

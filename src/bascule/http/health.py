@@ -139,7 +139,8 @@ def cluster_health(info: ClusterInfo, *, node_id: int, is_suspended: bool) -> Pa
             if mine
             else f"{len(short)} partitions of this node have too few replicas in sync"
         )
-        return PartHealth("cluster", "degraded", f"{what}: {shown}")
+        why = f"; the first {mine[0].waits}" if mine else ""
+        return PartHealth("cluster", "degraded", f"{what}: {shown}{why}")
     return PartHealth("cluster", "ok", f"node {info.controller} is the controller")
 
 

@@ -19,6 +19,7 @@ from starlette.requests import Request
 from bascule.config import KEYS, StreamDefaults, stream_config
 from bascule.errors import BasculeError
 from bascule.http.schemas import (
+    AckPolicy,
     Cleanup,
     Compression,
     Discard,
@@ -69,7 +70,9 @@ class RequestedStreamSettings(Struct, kw_only=True, forbid_unknown_fields=True):
     read_only: bool | UnsetType = UNSET
     replicas: int | UnsetType = UNSET
     min_isr: int | UnsetType = UNSET
+    unclean_election: bool | UnsetType = UNSET
     acks: bool | UnsetType = UNSET
+    ack_policy: AckPolicy | UnsetType = UNSET
     shared: bool | UnsetType = UNSET
     record_headers: list[RecordHeader] | UnsetType = UNSET
 

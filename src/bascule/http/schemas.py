@@ -27,6 +27,7 @@ KeyFrom = Literal["header", "subject"]
 Compression = Literal["none", "gzip", "snappy", "lz4", "zstd"]
 Cleanup = Literal["delete", "compact"]
 Discard = Literal["old", "new"]
+AckPolicy = Literal["all", "leader", "none"]
 RecordHeader = Literal["subject", "reply"]
 
 
@@ -61,7 +62,9 @@ class StreamConfiguration(Struct, kw_only=True):
     read_only: bool
     replicas: int
     min_isr: int
+    unclean_election: bool
     acks: bool
+    ack_policy: AckPolicy
     shared: bool
     record_headers: list[RecordHeader]
 
@@ -82,6 +85,14 @@ class PartitionBody(Struct, kw_only=True):
         list[int], Meta(description="Nodes that hold it, the preferred leader first.")
     ]
     isr: Annotated[list[int], Meta(description="The replicas in sync.")]
+    unclean_epoch: Annotated[
+        int,
+        Meta(
+            description="Latest leader epoch whose leader was not in sync when it was elected, so "
+            "that committed records may be lost; 0: none."
+        ),
+    ]
+    waits: Annotated[str, Meta(description="Why nobody leads it; empty: it has a leader.")]
     bytes: Annotated[int, Meta(description="Bytes of record batches in the log.")]
     failure: Annotated[str | None, Meta(description="Why the partition stopped, or null.")]
 
@@ -181,6 +192,8 @@ class PartitionRefBody(Struct, kw_only=True):
     leader: Annotated[int, Meta(description="Node that leads it; -1: none.")]
     replicas: list[int]
     isr: list[int]
+    unclean_epoch: int
+    waits: Annotated[str, Meta(description="Why nobody leads it; empty: it has a leader.")]
 
 
 class ClusterBody(Struct, kw_only=True):
@@ -195,6 +208,10 @@ class ClusterBody(Struct, kw_only=True):
     leaderless: list[PartitionRefBody]
     under_min_isr: list[PartitionRefBody]
     under_replicated: list[PartitionRefBody]
+    unclean: Annotated[
+        list[PartitionRefBody],
+        Meta(description="May have lost committed records in an unclean election."),
+    ]
 
 
 class PurgedPartitionBody(Struct, kw_only=True):

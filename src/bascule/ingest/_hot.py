@@ -139,8 +139,9 @@ def _walk_headers(
 
     `found` becomes: 0 header count, 1 their encoded bytes, 2 and 3 position and length of the key
     (-1 if none), 4 whether the first header left is named `reply` (1) or `subject` (2), 5 whether
-    the message removes its key, 6 the requested ack policy (2 none, 1 any other), 7 whether a
-    publish header is set (`Nats-...`, or an unknown ack policy). False: the block is malformed.
+    the message removes its key, 6 the requested ack policy (as in `wire._hot`; -1: it names none),
+    7 whether a publish header is set (`Nats-...`, or an unknown ack policy). False: the block is
+    malformed.
     """
     end: cython.Py_ssize_t = at + length
     name_at: cython.Py_ssize_t
@@ -155,7 +156,7 @@ def _walk_headers(
     found[3] = -1
     found[4] = 0
     found[5] = 0
-    found[6] = 1
+    found[6] = -1
     found[7] = 0
     # "NATS/1.0" CR LF: a version line with a status code does not come from a publisher.
     if (
@@ -208,12 +209,13 @@ def _walk_headers(
                 found[3] = value_end - value_at
                 continue
             if _is(buf, name_at, b"bascule-ack", 11, 32):
-                if value_end - value_at == 4 and _is(buf, value_at, b"none", 4, 0):
+                if value_end - value_at == 4 and _is(buf, value_at, b"none", 4, 32):
                     found[6] = 2
-                elif not (
-                    (value_end - value_at == 3 and _is(buf, value_at, b"all", 3, 0))
-                    or (value_end - value_at == 6 and _is(buf, value_at, b"leader", 6, 0))
-                ):
+                elif value_end - value_at == 6 and _is(buf, value_at, b"leader", 6, 32):
+                    found[6] = 1
+                elif value_end - value_at == 3 and _is(buf, value_at, b"all", 3, 32):
+                    found[6] = 0
+                else:
                     found[7] = 1
         elif byte == 110 and name_end - name_at > 5 and _is(buf, name_at, b"nats-", 5, 32):
             found[7] = 1
@@ -283,6 +285,7 @@ def _put_u16(out: cython.uchar[::1], to: cython.Py_ssize_t, value: cython.Py_ssi
 def _put_entry(
     buf: cython.const[cython.uchar][::1],
     kind: cython.int,
+    policy: cython.int,
     number: cython.longlong,
     reply_at: cython.Py_ssize_t,
     reply_bytes: cython.Py_ssize_t,
@@ -296,7 +299,7 @@ def _put_entry(
     """Write one ack entry (layout: see the module); kind -1 writes none."""
     if kind < 0:
         return to
-    out[to] = kind
+    out[to] = kind | (policy << 1)
     to = _put_u16(out, to + 1, number & 65535)
     to = _put_u16(out, to, (number >> 16) & 65535)
     if kind == 0:
@@ -323,6 +326,7 @@ def build_records(
     key_from_subject: cython.bint,
     implied_subject: cython.const[cython.uchar][::1],
     keeps_reply: cython.bint,
+    ack_policy: cython.int,
     batch_bytes_max: cython.longlong,
     envelopes: cython.const[cython.longlong][::1],
     envelope_headers: cython.const[cython.uchar][::1],
@@ -341,9 +345,11 @@ def build_records(
     have, and 64 more for each message (see `bascule.record` for what a record holds of a message).
     With `key_from_subject` the key of a message without a key is its subject. A record has a header
     `subject` unless its subject is `implied_subject`, and `reply` only with `keeps_reply`.
+    `ack_policy` is that of messages that name none: as a header, else in their envelope.
 
     Set in `state`: 0 the end of the records, 1 the end of the ack entries, 2 the end of the refused
-    entries, 3 the next message to continue with or -1, 8 how many records expect an offset. Added
+    entries, 3 the next message to continue with or -1, 8 how many records expect an offset, 9 the
+    sum of 1 << policy of the policies among the ack entries. Added
     to in `state`: 4 envelopes, 5 malformed header blocks, stored unchanged, 6 messages refused for
     their size, 7 records with publish headers. `expected` gets two numbers for each record that
     expects an offset: its index and that offset. `found` is scratch for 8 numbers. `envelopes` and
@@ -384,11 +390,12 @@ def build_records(
     wanted: cython.longlong = 0
     expectations: cython.longlong = 0
     policy: cython.int
+    policies: cython.int = 0
     size: cython.longlong
     wire_bytes: cython.longlong
     kind: cython.int
     no_room: cython.bint = False
-    if start < 0 or len(state) < 9 or len(found) < 8:
+    if start < 0 or len(state) < 10 or len(found) < 8:
         raise IndexError("start is negative, or an array is too short")
     with cython.nogil:
         while index >= 0:
@@ -429,7 +436,7 @@ def build_records(
             expects = False
             is_raw_block = False
             removes = False
-            policy = 1
+            policy = -1
             if block_bytes > 0:
                 if _walk_headers(buf, body_at, block_bytes, out, -1, found):
                     has_block = True
@@ -447,6 +454,9 @@ def build_records(
             row = 13 * index
             is_envelope = row < len(envelopes) and envelopes[row] >= 0
             if is_envelope:
+                if policy < 0:
+                    # Liftbridge's numbers: 0 leader, which is its default, 1 all, 2 none.
+                    policy = 2 if envelopes[row + 10] == 2 else 1 - envelopes[row + 10]
                 if envelopes[row + 2] >= 0:
                     key_at = envelopes[row + 2]
                     key_bytes = envelopes[row + 3]
@@ -476,16 +486,16 @@ def build_records(
             if key_bytes < 0 and key_from_subject:
                 key_at = subject_at
                 key_bytes = subject_bytes
+            if policy < 0:
+                policy = ack_policy
             kind = 0
-            if policy == 2 or (is_envelope and envelopes[row + 10] == 2):
-                kind = -1
-            elif is_envelope and envelopes[row + 7] > 0:
+            if is_envelope and envelopes[row + 7] > 0:
                 kind = 1
             elif reply_bytes == 0:
                 kind = -1
             if wire_bytes > message_bytes_max:
                 refused_at = _put_entry(
-                    buf, kind, wire_bytes, reply_at, reply_bytes, subject_at, subject_bytes,
+                    buf, kind, policy, wire_bytes, reply_at, reply_bytes, subject_at, subject_bytes,
                     envelopes, row, refused, refused_at,
                 )  # fmt: skip
                 state[6] += 1
@@ -562,8 +572,9 @@ def build_records(
                 at = _put(envelope_headers, envelopes[row + 1], envelopes[row + 11], out, at)
                 state[4] += 1
             if kind >= 0:
+                policies |= 1 << policy
                 answer_at = _put_entry(
-                    buf, kind, count, reply_at, reply_bytes, subject_at, subject_bytes,
+                    buf, kind, policy, count, reply_at, reply_bytes, subject_at, subject_bytes,
                     envelopes, row, answers, answer_at,
                 )  # fmt: skip
             count += 1
@@ -575,4 +586,5 @@ def build_records(
     state[2] = refused_at
     state[3] = index
     state[8] = expectations
+    state[9] = policies
     return count

@@ -19,6 +19,7 @@ from bascule.ingest.nats_source import NatsSource
 from bascule.ingest.routing import BY_KEY, BY_SUBJECT, PartitionSlot, SubjectListener
 from bascule.ingest.sequencer import Sequencer
 from bascule.model import KeyFrom, PartitionBy, RecordHeader, StreamDefinition
+from bascule.publish.acks import ACK_POLICIES
 from bascule.publish.headers import HashKey
 from bascule.publish.unstamped_batch import Append, Replica
 from bascule.wire.nats import ConnectOptions, ErrorKind, NatsRefused, parse_server_url
@@ -352,6 +353,7 @@ def _slot(replica: Replica) -> PartitionSlot:
         implied_subject=implied.encode(),
         keeps_reply=RecordHeader.REPLY in config.record_headers,
         acks=config.acks,
+        ack_policy=ACK_POLICIES[config.ack_policy],
     )
 
 

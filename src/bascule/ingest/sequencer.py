@@ -55,7 +55,7 @@ class _Scratch:
     )
     expected: array[int] = field(default_factory=lambda: array("q", bytes(16 * MESSAGES_MAX)))
     found: array[int] = field(default_factory=lambda: array("q", bytes(8 * 8)))
-    state: array[int] = field(default_factory=lambda: array("q", bytes(8 * 9)))
+    state: array[int] = field(default_factory=lambda: array("q", bytes(8 * 10)))
 
     def grow(self, size: int) -> None:
         if len(self.ack_entries) < size:
@@ -178,7 +178,7 @@ class Sequencer:
         state[4] = state[5] = state[6] = state[7] = 0
         records = _hot.build_records(
             buf, messages, scratch.nexts, first, slot.message_bytes_max, slot.key_from_subject,
-            slot.implied_subject, slot.keeps_reply, self._batch_bytes_max,
+            slot.implied_subject, slot.keeps_reply, slot.ack_policy, self._batch_bytes_max,
             envelopes, envelope_headers, slab.view, at + HEADER_BYTES,
             scratch.ack_entries, scratch.refused, scratch.expected, scratch.found, state,
         )  # fmt: skip
@@ -192,6 +192,7 @@ class Sequencer:
             refused,
             asking,
             expecting,
+            policies,
         ) = state
         counts.envelopes += found
         counts.header_blocks_malformed += malformed
@@ -204,6 +205,7 @@ class Sequencer:
             ack_entries=bytes(memoryview(scratch.ack_entries)[:ack_entries_end]),
             refused_entries=bytes(memoryview(scratch.refused)[:refused_end]),
             refused_count=refused,
+            ack_policies=policies,
         )
         if asking or expecting:
             expected = scratch.expected[: 2 * expecting]

@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from operator import itemgetter
 
 from bascule.errors import FencedEpoch, UnknownPartition
 from bascule.metadata.commands import ChangePartitions, PartitionChange
 from bascule.metadata.image import Image
-from bascule.model import NO_LEADER, PartitionState
+from bascule.model import NO_LEADER, PartitionState, StreamDefinition
 
 
-def changes_after_loss(image: Image, lost: int) -> ChangePartitions | None:
+def changes_after_loss(
+    image: Image, lost: int, *, is_back: bool = False
+) -> ChangePartitions | None:
     """What changes when the process of node `lost` is gone; None: nothing.
 
     The node leaves every ISR that has another member alive. Partitions that it led get another
     leader from their ISR. A node that is the only member of an ISR stays in it, and the partition
-    has no leader until it is back: no other node is sure to have every committed record.
+    has no leader until it is back: no other node is sure to have every committed record. With
+    `unclean_election` another replica leads nevertheless, unless the node `is_back` already.
     """
     led = _leaders(image)
     changes = []
@@ -29,7 +32,11 @@ def changes_after_loss(image: Image, lost: int) -> ChangePartitions | None:
         others = [node for node in state.isr if node != lost]
         if not any(_is_alive(image, node) for node in others):
             if state.leader == lost:
-                changes.append(PartitionChange(stream_id, index, _elected(state, NO_LEADER)))
+                elected = None
+                if not is_back and _allows_unclean(image, stream_id):
+                    elected = _elected_uncleanly(image, state, led)
+                after = elected or _elected(state, NO_LEADER)
+                changes.append(PartitionChange(stream_id, index, after))
             continue
         after = replace(state, isr=tuple(others), version=state.version + 1)
         if state.leader == lost:
@@ -43,16 +50,54 @@ def changes_after_loss(image: Image, lost: int) -> ChangePartitions | None:
 def changes_after_return(image: Image) -> ChangePartitions | None:
     """Elect a leader for every partition that has none and whose ISR has a member alive.
 
-    None: nothing to do.
+    With `unclean_election` any replica that is alive will do. None: nothing to do.
     """
     led = _leaders(image)
     changes = []
     for stream_id, index, state in image.troubled_states():
-        if state.leader != NO_LEADER or not any(_is_alive(image, node) for node in state.isr):
+        if state.leader != NO_LEADER:
             continue
-        leader = _candidate(image, state, led)
+        after = None
+        if any(_is_alive(image, node) for node in state.isr):
+            leader = _candidate(image, state, led)
+            led[leader] += 1
+            after = _elected(state, leader)
+        elif _allows_unclean(image, stream_id):
+            after = _elected_uncleanly(image, state, led)
+        if after is not None:
+            changes.append(PartitionChange(stream_id, index, after))
+    return ChangePartitions(tuple(changes)) if changes else None
+
+
+def changes_after_silence(
+    image: Image, suspect: int, epoch: int, reporters: Mapping[int, int]
+) -> ChangePartitions | None:
+    """What changes when nodes report that a leader does not answer them; None: nothing.
+
+    `suspect` registered at `epoch`; `reporters` are node ids with the epochs of their
+    registrations. A partition gets another leader, and its ISR loses the suspect, if a majority of
+    the ISR without the suspect reports. The leader is one of those who reported.
+    """
+    if not _is_alive(image, suspect) or image.nodes[suspect].epoch != epoch:
+        return None
+    valid = {
+        node
+        for node, node_epoch in reporters.items()
+        if _is_alive(image, node) and image.nodes[node].epoch == node_epoch
+    }
+    led = _leaders(image)
+    changes = []
+    for stream_id, index, state in sorted(image.partition_states(), key=itemgetter(0, 1)):
+        if state.leader != suspect:
+            continue
+        others = tuple(node for node in state.isr if node != suspect)
+        reporting = [node for node in others if node in valid]
+        if 2 * len(reporting) <= len(others):
+            continue
+        leader = min(reporting, key=lambda node: (led[node], state.replicas.index(node)))
         led[leader] += 1
-        changes.append(PartitionChange(stream_id, index, _elected(state, leader)))
+        after = replace(_elected(state, leader), isr=others)
+        changes.append(PartitionChange(stream_id, index, after))
     return ChangePartitions(tuple(changes)) if changes else None
 
 
@@ -114,6 +159,57 @@ def change_isr(
         return None
     after = replace(state, isr=tuple(sorted(isr)), version=version + 1)
     return PartitionChange(stream_id, partition, after)
+
+
+def unclean_elections(before: Image, change: ChangePartitions) -> Iterator[PartitionChange]:
+    """Those of the changes that elect a leader which is not in sync in the image `before`."""
+    for each in change.changes:
+        states = before.partitions.get(each.stream_id, ())
+        if each.partition < len(states):
+            known = states[each.partition].unclean_epoch
+            if each.state.unclean_epoch > known:
+                yield each
+
+
+def why_leaderless(image: Image, definition: StreamDefinition, state: PartitionState) -> str:
+    """Why nobody leads a partition, and what would help; empty: it has a leader."""
+    if state.leader != NO_LEADER:
+        return ""
+    if any(_is_alive(image, node) for node in state.isr):
+        return "an election is under way"
+    nodes = ", ".join(map(str, state.isr))
+    what = f"waits for node {nodes}, the last in sync, which is not alive"
+    if len(state.isr) > 1:
+        what = f"waits for one of the nodes {nodes}, the last in sync, which are not alive"
+    others = [str(node) for node in state.replicas if node not in state.isr]
+    if not others:
+        return what
+    if definition.config.unclean_election:
+        return f"{what}; no other replica is alive either"
+    return (
+        f"{what}; the replicas on {', '.join(others)} may lack committed records, and "
+        "unclean_election is off"
+    )
+
+
+def _allows_unclean(image: Image, stream_id: bytes) -> bool:
+    """Whether the stream has `unclean_election`."""
+    definition = image.stream_of(stream_id)
+    return definition is not None and definition.config.unclean_election
+
+
+def _elected_uncleanly(
+    image: Image, state: PartitionState, led: Counter[int]
+) -> PartitionState | None:
+    """The state with a leader from outside of the ISR, which is then its only member; None: no
+    replica is alive."""
+    alive = [node for node in state.replicas if _is_alive(image, node)]
+    if not alive:
+        return None
+    leader = min(alive, key=lambda node: (led[node], state.replicas.index(node)))
+    led[leader] += 1
+    elected = _elected(state, leader)
+    return replace(elected, isr=(leader,), unclean_epoch=elected.leader_epoch)
 
 
 def _elected(state: PartitionState, leader: int) -> PartitionState:

@@ -36,7 +36,7 @@ class ImageIndex:
     loads: HashTrieMap[int, NodeLoad] = field(default_factory=HashTrieMap)
     """Node id -> its load; not those of nodes that hold nothing."""
     troubled: HashTrieSet[bytes] = field(default_factory=HashTrieSet)
-    """The ids of streams with a partition that has no leader, or a replica that is not in sync."""
+    """The ids of streams with a partition for which `is_troubled` is true."""
     partitions: int = 0
     """How many partitions have a state."""
 
@@ -78,8 +78,9 @@ def index_of(names: Mapping[bytes, str], partitions: Mapping[bytes, StreamStates
 
 
 def is_troubled(state: PartitionState) -> bool:
-    """Whether a partition has no leader, or a replica that is not in sync."""
-    return state.leader == NO_LEADER or len(state.isr) < len(state.replicas)
+    """Whether a partition has no leader, has a replica out of sync, or had an unclean election."""
+    is_short = len(state.isr) < len(state.replicas)
+    return is_short or state.leader == NO_LEADER or state.unclean_epoch > 0
 
 
 def _count(held: Counter[int], led: Counter[int], states: StreamStates, by: int) -> None:

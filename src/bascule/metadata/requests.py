@@ -21,7 +21,13 @@ from bascule.metadata.commands import (
     RegisterNode,
 )
 from bascule.metadata.controller import Existing
-from bascule.metadata.elections import change_isr, changes_after_loss, changes_after_return, resign
+from bascule.metadata.elections import (
+    change_isr,
+    changes_after_loss,
+    changes_after_return,
+    changes_after_silence,
+    resign,
+)
 from bascule.metadata.image import Image
 from bascule.metadata.placement import place_partitions
 from bascule.model import NodeRegistration, StreamConfig
@@ -108,8 +114,26 @@ class ChangeIsrs(msgspec.Struct, tag=True, frozen=True):
     changes: tuple[IsrChange, ...]
 
 
+class ReplaceLeader(msgspec.Struct, tag=True, frozen=True):
+    """Followers have reported that a leader is silent; see `elections.changes_after_silence`."""
+
+    node_id: int
+    epoch: int
+    reporters: dict[int, int]
+    """Node id -> node epoch."""
+
+
 ControllerRequest: TypeAlias = (
-    Resign | Forget | Create | Alter | SetPaused | Delete | RegisterProcess | LoseNode | ChangeIsrs
+    Create
+    | Alter
+    | SetPaused
+    | Delete
+    | RegisterProcess
+    | LoseNode
+    | ChangeIsrs
+    | ReplaceLeader
+    | Resign
+    | Forget
 )
 
 
@@ -147,6 +171,11 @@ def decide(image: Image, request: ControllerRequest) -> tuple[Command, ...]:
             return _lose(image, request)
         case ChangeIsrs():
             return _change_isrs(image, request)
+        case ReplaceLeader():
+            replaced = changes_after_silence(
+                image, request.node_id, request.epoch, request.reporters
+            )
+            return () if replaced is None else (replaced,)
 
 
 def settle(image: Image) -> tuple[Command, ...]:
@@ -189,7 +218,11 @@ def _alter(image: Image, request: Alter) -> tuple[Command, ...]:
     config = decision.config
     more = config.partitions - image.streams[request.name].config.partitions
     added = place_partitions(image, more, replicas=config.replicas)
-    return (AlterStream(decision.name, decision.id, config, added),)
+    altered = AlterStream(decision.name, decision.id, config, added)
+    if not config.unclean_election:
+        return (altered,)
+    change = changes_after_return(apply(image, altered))
+    return (altered,) if change is None else (altered, change)
 
 
 def _delete(image: Image, request: Delete) -> tuple[Command, ...]:
@@ -207,7 +240,8 @@ def _register(image: Image, node: NodeRegistration) -> tuple[Command, ...]:
     commands: list[ClusterCommand] = []
     if present is not None and present.alive:
         # Nobody noticed the end of its last process, which led until now.
-        commands += _lose(image, LoseNode(present.node_id, present.epoch))
+        lost = LoseNode(present.node_id, present.epoch)
+        commands += _lose(image, lost, is_back=True)
     commands.append(RegisterNode(node))
     for command in commands:
         image = apply(image, command)
@@ -237,10 +271,10 @@ def _change_isrs(image: Image, request: ChangeIsrs) -> tuple[ClusterCommand, ...
     return (ChangePartitions(tuple(changes)),) if changes else ()
 
 
-def _lose(image: Image, request: LoseNode) -> tuple[ClusterCommand, ...]:
+def _lose(image: Image, request: LoseNode, *, is_back: bool = False) -> tuple[ClusterCommand, ...]:
     node = image.nodes.get(request.node_id)
     if node is None or not node.alive or node.epoch != request.epoch:
         return ()
     fence = FenceNode(request.node_id, request.epoch)
-    change = changes_after_loss(apply(image, fence), request.node_id)
+    change = changes_after_loss(apply(image, fence), request.node_id, is_back=is_back)
     return (fence,) if change is None else (fence, change)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from bascule.metadata.elections import why_leaderless
 from bascule.metadata.image import Image
 from bascule.metadata.image_index import is_troubled
 from bascule.model import NO_LEADER, PartitionRef
@@ -16,22 +17,35 @@ class Troubles:
     leaderless: tuple[PartitionRef, ...]
     under_min_isr: tuple[PartitionRef, ...]
     under_replicated: tuple[PartitionRef, ...]
+    unclean: tuple[PartitionRef, ...]
 
 
 def find_troubles(image: Image) -> Troubles:
     """Look at the partitions of the streams that have any, sorted by stream name."""
-    leaderless, under_min_isr, under_replicated = [], [], []
+    leaderless, under_min_isr, under_replicated, unclean = [], [], [], []
     names = image.index.names
     for name in sorted(names[stream_id] for stream_id in image.index.troubled):
         definition = image.streams[name]
         for index, state in enumerate(image.partitions[definition.id]):
             if not is_troubled(state):
                 continue
-            ref = PartitionRef(name, index, state.leader, state.replicas, state.isr)
+            ref = PartitionRef(
+                name,
+                index,
+                state.leader,
+                state.replicas,
+                state.isr,
+                unclean_epoch=state.unclean_epoch,
+                waits=why_leaderless(image, definition, state),
+            )
+            if state.unclean_epoch:
+                unclean.append(ref)
             if state.leader == NO_LEADER:
                 leaderless.append(ref)
             if len(state.isr) < definition.min_isr:
                 under_min_isr.append(ref)
             if len(state.isr) < len(state.replicas):
                 under_replicated.append(ref)
-    return Troubles(tuple(leaderless), tuple(under_min_isr), tuple(under_replicated))
+    return Troubles(
+        tuple(leaderless), tuple(under_min_isr), tuple(under_replicated), tuple(unclean)
+    )

@@ -22,7 +22,7 @@ from bascule.controller.directories import StreamDirectories
 from bascule.controller.reconciler import Reconciler
 from bascule.errors import Broken, ConfigError
 from bascule.host.api import Clock, Files, Random
-from bascule.http.metrics.statistics import replication_statistics
+from bascule.http.metrics.statistics import counter_values, replication_statistics
 from bascule.ingest.embedded_nats import EmbeddedNats
 from bascule.model import NodeInfo, NodeRegistration
 from bascule.node.binding import bind_listener
@@ -89,15 +89,14 @@ class ClusterNode:
             directories=directories, reserve=reserve, clock=clock, random=dice,
             on_node=self._on_node,
         )  # fmt: skip
-        self._replica_fetches = ReplicaFetchHandler(partitions, clock=clock, send_acks=send)
-        self.replicator = Replicator(
-            PeerIdentity(config.node_id, name, self._node_epoch),
-            writer=writer,
-            syncer=syncer,
+        self._loop = asyncio.get_running_loop()
+        self._replica_fetches = ReplicaFetchHandler(
+            partitions,
+            clock=clock,
             send_acks=send,
-            on_leading=self._replica_fetches.watch,
-            lag_ms_max=config.cluster.replica_lag_ms_max,
+            stuck_ns=lambda: max(writer.stuck_ns(), syncer.stuck_ns()),
         )
+        self.replicator = self._replicator(writer, syncer, clock, send)
         self._isr_keeper = IsrKeeper(
             config.node_id,
             self._metadata,
@@ -124,9 +123,27 @@ class ClusterNode:
         self.address = ("", 0)
         """Of the peer listener."""
 
+    def _replicator(
+        self, writer: LogWriter, syncer: LogSyncer, clock: Clock, send: Callable[[bytes], None]
+    ) -> Replicator:
+        config = self._config
+        return Replicator(
+            PeerIdentity(config.node_id, config.cluster.name, self._node_epoch),
+            writer=writer,
+            syncer=syncer,
+            send_acks=send,
+            on_leading=self._replica_fetches.watch,
+            on_silent=self._on_silent,
+            clock=clock,
+            lag_ms_max=config.cluster.replica_lag_ms_max,
+        )
+
     def statistics(self) -> dict[str, Any]:
-        """Counters of replication."""
-        return replication_statistics(self._replica_fetches.counts, self.replicator.counts())
+        """Counters of replication, and of this node as the controller."""
+        return {
+            **replication_statistics(self._replica_fetches.counts, self.replicator.counts()),
+            "controller": counter_values(self._metadata.counts),
+        }
 
     async def start(self) -> None:
         """Listen, join the metadata group, register, and open this node's partitions.
@@ -203,6 +220,10 @@ class ClusterNode:
         self.peers.close()
         if self._raft_runs:
             await self._driver.stop()
+
+    def _on_silent(self, leader: int, reason: str) -> None:
+        """A leader does not answer. Called on the thread of its fetcher."""
+        self._loop.call_soon_threadsafe(self.controller.silent_leaders.on_silent, leader, reason)
 
     def _node_epoch(self) -> int:
         return self.controller.node_epoch

@@ -40,6 +40,10 @@ FETCH_BYTES_MAX: Final = 16 << 20
 """Most record bytes of one response, whatever a follower asks for."""
 WAIT_MS_MAX: Final = 10_000
 READ_THREADS: Final = 2
+STUCK_NS_MAX: Final = 5_000_000_000
+"""A log writer or a sync that is at the same thing for so long hangs: many times what a loaded disk
+takes."""
+STUCK_POLL_SECONDS: Final = 0.1
 YIELD_PARTITIONS: Final = 200
 """Partitions looked at before the event loop may run other connections."""
 
@@ -60,13 +64,21 @@ class ReplicaFetchHandler:
     loop."""
 
     def __init__(
-        self, partitions: Partitions, *, clock: Clock, send_acks: Callable[[bytes], None]
+        self,
+        partitions: Partitions,
+        *,
+        clock: Clock,
+        send_acks: Callable[[bytes], None],
+        stuck_ns: Callable[[], int] = lambda: 0,
     ) -> None:
-        """`send_acks` takes NATS operations with acks; the event loop calls it."""
+        """`send_acks` takes NATS operations with acks; the event loop calls it. `stuck_ns` returns
+        for how long the log writer or a sync has been at the same thing."""
         self.counts = ReplicaFetchCounts()
         self._partitions = partitions
         self._clock = clock
         self._send_acks = send_acks
+        self._stuck_ns = stuck_ns
+        self._is_stuck = self._is_closed = False
         self._purgatory = Purgatory()
         self._threads = ThreadPoolExecutor(READ_THREADS, "replica-reads")
         self._sessions: dict[PeerSession, ReplicaSession] = {}
@@ -77,6 +89,7 @@ class ReplicaFetchHandler:
 
     def close(self) -> None:
         """Answer the requests that wait; later ones do not wait."""
+        self._is_closed = True
         self._purgatory.close()
         self._threads.shutdown(wait=False)
 
@@ -110,7 +123,23 @@ class ReplicaFetchHandler:
             ):
                 wait_ms = 0
         self._heard_ns[peer.node_id] = self._clock.monotonic_ns()
+        await self._wait_while_stuck()
         return ReplicaFetchResponse(partitions=responses)
+
+    async def _wait_while_stuck(self) -> None:
+        """Answer nobody while the disk hangs.
+
+        This node can store nothing, and would go on leading: the followers have to notice.
+        """
+        while not self._is_closed and (stuck_ns := self._stuck_ns()) >= STUCK_NS_MAX:
+            if not self._is_stuck:
+                self._is_stuck = True
+                extra = {"seconds": round(stuck_ns / 1e9, 1)}
+                log.error("the disk hangs; followers get no answers", extra=extra)
+            await asyncio.sleep(STUCK_POLL_SECONDS)
+        if self._is_stuck:
+            self._is_stuck = False
+            log.info("the disk works again")
 
     def _session(self, peer: PeerSession) -> ReplicaSession:
         session = self._sessions.get(peer)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from bascule.model import StreamDefinition
-from bascule.publish.acks import OnCommitted
+from bascule.publish.acks import ALL, OnCommitted
 from bascule.publish.headers import PublishHeaders
 
 
@@ -29,6 +29,8 @@ class UnstampedBatch:
     headers: PublishHeaders | None = None
     """The publish headers; None where no record has any."""
     on_committed: OnCommitted | None = None
+    ack_policies: int = ALL
+    """The policies among `ack_entries`: a sum of `acks.ALL`, `LEADER` and `NONE`."""
 
 
 class Replica(Protocol):

@@ -34,7 +34,9 @@ class LogSyncer:
         self._idle = threading.Condition()
         self._urgent = threading.Condition()
         self._stopping = False
-        self._clock = clock
+        self.clock = clock
+        self._running: dict[Partition, int] = {}
+        """The partitions that are being synced, and since when, on the monotonic clock."""
         self._threads = [
             threading.Thread(target=self._run, name=f"sync-{n}", daemon=True)
             for n in range(threads)
@@ -86,12 +88,22 @@ class LogSyncer:
         The delay ends when someone waits, and when another partition requests a sync.
         """
         while self._queue.empty() and not partition.is_awaited:
-            pause = partition.synced_at_ns + UNAWAITED_SYNC_INTERVAL_NS - self._clock.monotonic_ns()
+            pause = partition.synced_at_ns + UNAWAITED_SYNC_INTERVAL_NS - self.clock.monotonic_ns()
             if pause <= 0 or self._stopping:
                 return
             with self._urgent:
                 if not partition.is_awaited:
                     self._urgent.wait(pause / 1e9)
+
+    def stuck_ns(self) -> int:
+        """How long the longest sync has run for which publishers wait; any thread may call it."""
+        now_ns = self.clock.monotonic_ns()
+        running = [
+            now_ns - began_ns
+            for partition, began_ns in list(self._running.items())
+            if partition.is_leader and partition.needs_sync
+        ]
+        return max(running, default=0)
 
     def wait_idle(self, partition: Partition) -> None:
         """Return once no sync of the partition runs or is queued."""
@@ -111,6 +123,7 @@ class LogSyncer:
                     checkpoint = partition.checkpoint_requested
                     partition.checkpoint_requested = False
                     cause = partition.stop_cause
+                self._running[partition] = self.clock.monotonic_ns()
                 try:
                     self._send_acks(partition.sync() if cause is None else _stop(partition, cause))
                     if checkpoint:
@@ -118,6 +131,8 @@ class LogSyncer:
                 except Exception as error:  # boundary: a bug stops one partition, not the thread
                     log.exception("sync thread failed")
                     self._send_acks(partition.fail(f"internal error while syncing: {error!r}"))
+                finally:
+                    del self._running[partition]
                 with partition.sync_lock:
                     again = partition.sync_requested_again
                     partition.sync_queued = again

@@ -42,11 +42,18 @@ class LogWriter:
         self._send: Callable[[bytes], None] | None = None
         self._queue: SimpleQueue[_Append | Callable[[], object] | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="log-writer", daemon=True)
+        self._began_ns = 0
+        """When the thread began what it does, on the monotonic clock; 0: it waits for work."""
 
     @property
     def is_disk_full(self) -> bool:
         """Whether appends are refused, so that they do not use up the disk reserve."""
         return self._reserve.is_released
+
+    def stuck_ns(self) -> int:
+        """For how long the thread has been busy with one request; any thread may call it."""
+        began_ns = self._began_ns
+        return self._syncer.clock.monotonic_ns() - began_ns if began_ns else 0
 
     def start(self, send: Callable[[bytes], None]) -> None:
         """`send` takes NATS operations with acks; the log writer thread calls it."""
@@ -106,9 +113,11 @@ class LogWriter:
 
     def _run(self) -> None:
         while True:
+            self._began_ns = 0
             request = self._queue.get()
             if request is None:
                 return
+            self._began_ns = self._syncer.clock.monotonic_ns()
             if isinstance(request, tuple):
                 self._write(*request)
             else:

@@ -29,7 +29,7 @@ from bascule.replica.failure_run import AppendFailures, FailureRun
 from bascule.replica.log_time import LogClock
 from bascule.replica.metrics import PartitionCounts, PartitionMetrics
 from bascule.replica.roles.commitment import Commitment
-from bascule.replica.roles.role import PartitionRole, log_role
+from bascule.replica.roles.role import PartitionRole, log_loss, log_role
 from bascule.storage.partition_log import PartitionLog
 from bascule.storage.retention import log_config
 from bascule.storage.segment import LogPosition
@@ -425,16 +425,22 @@ class Partition:
     def truncate_replicated(self, offset: int) -> None:
         """Truncate the log to `offset`, from where on the leader has other records.
 
-        Raises: OffsetOutOfRange if committed records would be removed; see `truncate_to`.
+        Committed records are removed only if an unclean election has come behind this log's latest
+        leader epoch. Raises: OffsetOutOfRange if others would be; see `truncate_to`.
         """
-        assert self.log is not None
+        store, state = self.log, self.state
+        assert store is not None
+        before = store.end.offset
+        committed = min(self.committed_offset, before)
+        may_lose = state is not None and store.epochs.latest < state.unclean_epoch
         with self.maintenance_lock, self._sync_guard:
             self._ids_are_stale = True
-            self.log.truncate_to(
-                offset,
-                self.leader_epoch,
-                high_watermark=min(self.committed_offset, self.log.end.offset),
-            )
+            kept = store.start_offset if may_lose else committed
+            end = store.truncate_to(offset, self.leader_epoch, high_watermark=kept).offset
+            self.commitment.on_truncated(end)
+            if may_lose and end < before:
+                self.counts.records_lost += before - end
+                log_loss(self.definition.name, self.index, end, before, committed)
 
     def restart_replicated(self, offset: int) -> None:
         """Replace the log by an empty one that starts at `offset`, the leader's log start.
@@ -480,7 +486,7 @@ class Partition:
         )
 
     def _admit(self, store: PartitionLog, batch: UnstampedBatch, now_ms: int) -> bytes:
-        """Remove from the batch what the stream refuses; return the replies to send now."""
+        """Remove from the batch what the stream does not store; return the replies to send now."""
         next_offset = store.end.offset
         evaluation = self._admission.admit(
             batch,
@@ -490,27 +496,12 @@ class Partition:
         )
         if evaluation is None:
             return b""
-        refusals = evaluation.refusals
-        if self.commitment.replication is not None and next_offset > self.committed_offset:
-            # They may rest on records that a successor does not have.
-            self.commitment.pending.add_replies(refusals, end_offset=next_offset)
-            refusals = b""
-        if not evaluation.duplicates:
-            return refusals
-        end_offset = next_offset + batch.record_count
-        if end_offset <= self.committed_offset:
-            return refusals + self._ack_format.duplicates(
-                evaluation.duplicates,
-                base=evaluation.duplicates_base,
-                count=evaluation.duplicate_count,
-            )
-        self.commitment.pending.add_duplicates(
-            evaluation.duplicates,
-            base=evaluation.duplicates_base,
-            count=evaluation.duplicate_count,
-            end_offset=end_offset,
+        return self.commitment.answer(
+            evaluation,
+            next_offset=next_offset,
+            end_offset=next_offset + batch.record_count,
+            policies=batch.ack_policies,
         )
-        return refusals
 
     def _persist_marker_before_first_id(self, headers: PublishHeaders) -> None:
         """Persist, before the first message id is appended, that the log contains ids."""
@@ -536,6 +527,7 @@ class Partition:
             count=batch.record_count,
             ack_entries=batch.ack_entries,
             received_ms=now,
+            policies=batch.ack_policies,
             on_committed=batch.on_committed,
         )
         store.append(data)

@@ -4,11 +4,13 @@ The bytes are untrusted, so every position is checked against the end before it 
 
 An *ack entry* holds what an ack needs. `bascule.ingest` writes entries, `format_acks` reads them::
 
-    kind 0: 0 | record index u32 | length u16, reply subject
-    kind 1: 1 | record index u32 | length u16, ack inbox | length u16, correlation id
+    kind 0: form u8 | record index u32 | length u16, reply subject
+    kind 1: form u8 | record index u32 | length u16, ack inbox | length u16, correlation id
               | ack policy u8 | length u16, message subject
 
-Numbers are little-endian. The ack for kind 0 is JSON, for kind 1 a Liftbridge Ack envelope.
+Numbers are little-endian. The form is the kind plus twice the policy that decides when the ack is
+sent: `POLICY_ALL`, `POLICY_LEADER` or `POLICY_NONE`. The ack for kind 0 is JSON, for kind 1 a
+Liftbridge Ack envelope, which repeats the policy of the message in Liftbridge's numbers.
 """
 
 from __future__ import annotations
@@ -26,6 +28,10 @@ IS_COMPILED: bool = cython.compiled
 MESSAGE_FIELDS = 8
 """Numbers per message from `parse_messages`: sid, subject at, subject length, reply at, reply
 length, header bytes, body at, body bytes (headers and payload). Lengths of 0 mean absent."""
+
+POLICY_ALL = 0
+POLICY_LEADER = 1
+POLICY_NONE = 2
 
 NEED_DATA = 0
 MESSAGES_FULL = 1
@@ -358,10 +364,12 @@ def format_acks(
     received_ns: cython.longlong,
     committed_ns: cython.longlong,
     error: cython.int,
+    policies: cython.int,
     out: cython.uchar[::1],
 ) -> int:
-    """Write a PUB for every ack entry; returns the number of bytes written.
+    """Write a PUB for the ack entries of `policies`; returns the number of bytes written.
 
+    `policies` is the sum of 1 << policy of those that are answered.
     The JSON text is `head`, sequence (offset + 1), `middle`, offset, `tail`. If `middle` is empty,
     there is no sequence; if `tail` is empty, there is no offset. If `error` > 0, a Liftbridge Ack
     has that error and no offset. Record i has offset base_offset + i.
@@ -373,6 +381,7 @@ def format_acks(
     end: cython.Py_ssize_t = len(entries)
     to: cython.Py_ssize_t = 0
     kind: cython.int
+    policy_bit: cython.int
     number: cython.longlong
     offset: cython.longlong
     inbox_at: cython.Py_ssize_t
@@ -394,7 +403,12 @@ def format_acks(
             if end - at < 7:
                 bad = True
                 break
-            kind = entries[at]
+            kind = entries[at] & 1
+            policy_bit = entries[at] >> 1
+            if policy_bit > 2:
+                bad = True
+                break
+            policy_bit = 1 << policy_bit
             number = entries[at + 1]
             number |= (entries[at + 2] << 8) | (entries[at + 3] << 16)
             size = entries[at + 4]
@@ -419,6 +433,8 @@ def format_acks(
             if at > end or len(out) - to < fixed + 2 * (at - inbox_at):
                 bad = True
                 break
+            if not policies & policy_bit:
+                continue
             offset = base_offset + number
             out[to] = 80
             out[to + 1] = 85

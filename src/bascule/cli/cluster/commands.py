@@ -35,6 +35,9 @@ def status(server: ServerOption = None, json: JsonOption = False) -> None:
     _show_trouble("without a leader: they take and serve nothing", info.leaderless)
     _show_trouble("with fewer replicas in sync than messages need", info.under_min_isr)
     _show_trouble("with a replica that is not in sync", info.under_replicated)
+    _show_trouble(
+        "that may have lost committed records: their leader was elected out of sync", info.unclean
+    )
     if not (info.leaderless or info.under_min_isr or info.under_replicated):
         out.print("[green]all partitions have a leader, and all replicas are in sync")
 
@@ -105,10 +108,11 @@ def _show_trouble(what: str, partitions: tuple[PartitionRef, ...]) -> None:
     out.print(f"[red]{len(partitions):,} partitions {what}")
     for each in partitions[:SHOWN_MAX]:
         leader = "no leader" if each.leader == NO_LEADER else f"leader {each.leader}"
-        out.print(
-            f"  {escape(each.stream)} {each.partition}: {leader}, in sync {list(each.isr)} of "
-            f"{list(each.replicas)}",
-            markup=False,
-        )
+        text = f"{leader}, in sync {list(each.isr)} of {list(each.replicas)}"
+        if each.unclean_epoch:
+            text += f", leader epoch {each.unclean_epoch} began without one that was in sync"
+        if each.waits:
+            text += f"; {each.waits}"
+        out.print(f"  {each.stream} {each.partition}: {text}", markup=False)
     if len(partitions) > SHOWN_MAX:
         out.print(f"  and {len(partitions) - SHOWN_MAX:,} more")

@@ -107,6 +107,7 @@ SETTINGS: Final = (
     Setting("partitions", "--partitions", "number", PARTITIONS),
     Setting("replicas", "--replicas", "number", PARTITIONS, alterable=False),
     Setting("min_isr", "--min-isr", "number", PARTITIONS),
+    Setting("unclean_election", "--unclean-election/--no-unclean-election", "switch", PARTITIONS),
     Setting("partition_by", "--partition-by", "word", PARTITIONS, alterable=False),
     Setting("key_from", "--key-from", "word", PARTITIONS, alterable=False),
     Setting("cleanup", "--cleanup", "words", RETENTION),
@@ -126,6 +127,7 @@ SETTINGS: Final = (
     Setting("rate_bytes_max", "--rate-bytes", "size", PUBLISHERS),
     Setting("read_only", "--read-only/--no-read-only", "switch", PUBLISHERS),
     Setting("acks", "--acks/--no-acks", "switch", PUBLISHERS),
+    Setting("ack_policy", "--ack-policy", "word", PUBLISHERS),
     Setting("shared", "--shared/--no-shared", "switch", PUBLISHERS),
     Setting("record_headers", "--record-headers", "words", PUBLISHERS),
 )

@@ -174,9 +174,20 @@ def partitions_table(partitions: Sequence[PartitionInfo]) -> Table:
             *(f"{number:,}" for number in numbers),
             bytes_text(item.bytes),
             str(item.leader_epoch),
-            f"[red]stopped: {escape(item.failure)}" if item.failure else "[green]ok",
+            partition_state_text(item),
         )
     return table
+
+
+def partition_state_text(item: PartitionInfo) -> str:
+    """The state of a partition, as rich markup."""
+    if item.failure:
+        return f"[red]stopped: {escape(item.failure)}"
+    if item.waits:
+        return f"[red]no leader: {escape(item.waits)}"
+    if item.unclean_epoch:
+        return f"[yellow]ok; may have lost records before epoch {item.unclean_epoch}"
+    return "[green]ok"
 
 
 def purged_table(purged: Sequence[PurgedPartition]) -> Table:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TypedDict
 
 from bascule.model import (
+    AckPolicy,
     Cleanup,
     Compression,
     Discard,
@@ -42,7 +43,9 @@ class AlterableSettings(TypedDict, total=False):
     rate_bytes_max: int | None
     read_only: bool | None
     min_isr: int | None
+    unclean_election: bool | None
     acks: bool | None
+    ack_policy: AckPolicy | str | None
     shared: bool | None
     record_headers: Sequence[RecordHeader | str] | None
 

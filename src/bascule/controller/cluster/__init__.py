@@ -8,6 +8,7 @@ offsets          committed offsets, at any node
 repairs          failed partitions are opened again, or copied again
 duties           what the controller does, and when this node must stop leading
 sessions         the controller pings the nodes
+silence          followers report a leader that does not answer them
 isr_keeper       leaders propose who is in sync
 earlier_image    takes over the metadata of an earlier release
 stored_image     reads the metadata from a node's files, for tools

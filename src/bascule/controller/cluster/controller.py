@@ -26,6 +26,7 @@ from bascule.controller.cluster.metadata_group import DECIDE, MetadataGroup, Pee
 from bascule.controller.cluster.offsets import OFFSETS, ClusterOffsets
 from bascule.controller.cluster.repairs import REPAIR, Repairs, RepairTask
 from bascule.controller.cluster.sessions import PING
+from bascule.controller.cluster.silence import SILENCE, SilentLeaders
 from bascule.controller.cluster.views import PARTITIONS, ClusterViews
 from bascule.controller.directories import StreamDirectories
 from bascule.controller.reconciler import RaiseMaxPayload, Reconciler, Subscriber
@@ -127,6 +128,7 @@ class ClusterController:
         self._duties = ControllerDuties(
             node_id, metadata, peers, reconciler.state, on_changed=self._follower.on_suspension
         )
+        self.silent_leaders = SilentLeaders(node_id, metadata, peers, self._duties, clock)
         self.views = ClusterViews(
             node_id, name, partitions, metadata, peers,
             refusals=self._refusals, duplicates=self._duplicates,
@@ -141,6 +143,7 @@ class ClusterController:
             PARTITIONS: self.views.answer_partitions,
             PURGE: self._answer_purge,
             REPAIR: self._repairs.answer_repair,
+            SILENCE: self.silent_leaders.answer_report,
         }
         """Kind -> the handler of a control request from another node."""
         metadata.on_image = self._on_image
@@ -189,6 +192,7 @@ class ClusterController:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._follower.close()
         self._duties.close()
+        self.silent_leaders.close()
 
     @property
     def node_epoch(self) -> int:

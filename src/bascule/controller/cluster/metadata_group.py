@@ -38,7 +38,8 @@ from bascule.metadata.command_codec import (
     encode_commands,
     encode_snapshot,
 )
-from bascule.metadata.commands import Command, SetClusterId
+from bascule.metadata.commands import ChangePartitions, Command, SetClusterId
+from bascule.metadata.elections import unclean_elections
 from bascule.metadata.image import Image
 from bascule.metadata.requests import ControllerRequest, decide, settle
 from bascule.raft.membership import Members
@@ -66,7 +67,21 @@ DECIDE: Final = "decide"
 
 OnImage: TypeAlias = Callable[[Image, Collection[bytes] | None], None]
 """Gets a new image, and the ids of the streams that may differ from the one before; None: any."""
+OnCommand: TypeAlias = Callable[[Image, Command], None]
+"""Gets each command, and the image before it."""
 _TRY_AGAIN: Final = (NotLeader, CannotReplicate, LaggingIndex, Indeterminate, Broken, Closed)
+
+
+@dataclass(slots=True)
+class ControllerCounts:
+    """For metrics. What this node has done as the controller. Counts only grow."""
+
+    unclean_elections: int = 0
+    """Partitions that got a leader which was not in sync."""
+    silence_reports: int = 0
+    """Reports of followers whose leader did not answer them."""
+    silent_leaders_replaced: int = 0
+    """Partitions that got another leader since theirs did not answer its followers."""
 
 
 class Peers(Protocol):
@@ -80,12 +95,13 @@ class Peers(Protocol):
 class MetadataMachine:
     """The state machine: the image, and the ids of the latest requests."""
 
-    def __init__(self, on_image: OnImage) -> None:
+    def __init__(self, on_image: OnImage, on_command: OnCommand = lambda _, __: None) -> None:
         self.image = Image()
         self.applied = 0
         """Index of the last entry that is in the image."""
         self._requests: dict[bytes, None] = {}
         self._on_image = on_image
+        self._on_command = on_command
 
     def has_done(self, request_id: bytes) -> bool:
         """Whether the image has the effect of this request."""
@@ -101,6 +117,7 @@ class MetadataMachine:
             if request_id:
                 self._remember(request_id)
             for command in commands:
+                self._on_command(self.image, command)
                 self.image = apply(self.image, command, index=entry.index)
                 changed.update(touched(command))
         if self.image is not before:
@@ -176,7 +193,8 @@ class MetadataGroup:
         self._random = random
         self._cluster_id = cluster_id
         self._make_room = make_room
-        self._machine = MetadataMachine(lambda *change: self.on_image(*change))
+        self._machine = MetadataMachine(lambda *change: self.on_image(*change), self._on_command)
+        self.counts = ControllerCounts()
         self.on_image: OnImage = lambda *_: None
         """Called on the event loop with each new image; set before `open`."""
         self._group: RaftGroup | None = None
@@ -184,6 +202,24 @@ class MetadataGroup:
         self._foreseen: _Foreseen | None = None
         self._settled_term = 0
         """The term in which this controller has looked for what its predecessor left undone."""
+
+    def _on_command(self, before: Image, command: Command) -> None:
+        """Report and count, as the controller, what operators have to know of."""
+        if not self.is_controller or not isinstance(command, ChangePartitions):
+            return
+        names = {each.id: each.name for each in before.streams.values()}
+        for change in unclean_elections(before, command):
+            self.counts.unclean_elections += 1
+            log.error(
+                "unclean election",
+                extra={
+                    "stream": names.get(change.stream_id, ""),
+                    "partition": change.partition,
+                    "leader": change.state.leader,
+                    "leader_epoch": change.state.leader_epoch,
+                    "isr_before": list(before.partitions[change.stream_id][change.partition].isr),
+                },
+            )
 
     @property
     def image(self) -> Image:
@@ -235,6 +271,13 @@ class MetadataGroup:
                     raise Indeterminate(f"no controller has answered ({what}): {error}") from error
                 log.debug("no controller yet", extra={"error": str(error)})
             await asyncio.sleep(RETRY_SECONDS)
+
+    async def decide_here(self, request: ControllerRequest) -> int:
+        """Decide on `request` as the controller, and only as this one; see `submit`.
+
+        Raises: NotLeader, and as `submit`.
+        """
+        return await self._decide(self._random.bytes(REQUEST_ID_BYTES), request)
 
     async def wait_applied(self, index: int) -> None:
         """Return once this node's image has everything up to `index`. Raises: LaggingIndex."""

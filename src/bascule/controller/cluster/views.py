@@ -12,6 +12,7 @@ import msgspec
 
 from bascule.controller.cluster.metadata_group import MetadataGroup, Peers
 from bascule.errors import BasculeError, UnknownStream
+from bascule.metadata.elections import why_leaderless
 from bascule.metadata.troubles import find_troubles
 from bascule.model import (
     NO_LEADER,
@@ -92,6 +93,7 @@ class ClusterViews:
             leaderless=troubles.leaderless,
             under_min_isr=troubles.under_min_isr,
             under_replicated=troubles.under_replicated,
+            unclean=troubles.unclean,
         )
 
     def stream_info(self, name: str) -> StreamInfo:
@@ -124,7 +126,9 @@ class ClusterViews:
         states = self._metadata.image.partitions.get(definition.id, ())
         refusals = self._refusals()
         partitions = tuple(
-            _partition_info(index, state, present[index].info() if index < len(present) else None)
+            self._partition_info(
+                definition, index, state, present[index].info() if index < len(present) else None
+            )
             for index, state in enumerate(states)
         )
         overlaps = self._partitions.overlaps(definition) if present else ()
@@ -169,27 +173,34 @@ class ClusterViews:
         """Answer a control request for the partitions that this node leads."""
         said = []
         for stream_id in msgspec.msgpack.decode(body, type=list[bytes]):
-            states = self._metadata.image.partitions.get(stream_id, ())
+            states = self.states(stream_id)
             for partition in self._partitions.stream_by_id(stream_id) or ():
                 if partition.index < len(states):
                     state = states[partition.index]
                     if state.leader == self._node_id:
-                        info = _partition_info(partition.index, state, partition.info())
+                        info = self._partition_info(
+                            partition.definition, partition.index, state, partition.info()
+                        )
                         said.append((stream_id, info))
         return msgspec.msgpack.encode(said)
 
-
-def _partition_info(
-    index: int, state: PartitionState, present: PartitionInfo | None
-) -> PartitionInfo:
-    found = present or PartitionInfo(index, 0, 0, 0, 0, state.leader_epoch, 0)
-    return replace(
-        found,
-        leader=state.leader,
-        leader_epoch=state.leader_epoch,
-        replicas=state.replicas,
-        isr=state.isr,
-    )
+    def _partition_info(
+        self,
+        definition: StreamDefinition,
+        index: int,
+        state: PartitionState,
+        present: PartitionInfo | None,
+    ) -> PartitionInfo:
+        found = present or PartitionInfo(index, 0, 0, 0, 0, state.leader_epoch, 0)
+        return replace(
+            found,
+            leader=state.leader,
+            leader_epoch=state.leader_epoch,
+            replicas=state.replicas,
+            isr=state.isr,
+            unclean_epoch=state.unclean_epoch,
+            waits=why_leaderless(self._metadata.image, definition, state),
+        )
 
 
 def _merged(info: StreamInfo, said: Mapping[int, PartitionInfo]) -> StreamInfo:

@@ -225,6 +225,12 @@ METRIC_FAMILIES: Final[Mapping[str, MetricFamily]] = {
         "They got no answer: the leader may have stored them.",
         label=PARTITION,
     ),
+    "stream.records_lost": MetricFamily(
+        "stream_lost_messages",
+        "Messages that this node removed, since the leader of an unclean election does not have "
+        "them.",
+        label=PARTITION,
+    ),
     "stream.replicated_bytes": MetricFamily(
         "stream_replicated_bytes",
         "Bytes of record batches copied from the leader.",
@@ -344,6 +350,19 @@ METRIC_FAMILIES: Final[Mapping[str, MetricFamily]] = {
     ),
     "client_listener.cold_reads": MetricFamily(
         "client_cold_reads", "File ranges that a thread had to read into the page cache first."
+    ),
+    "controller.unclean_elections": MetricFamily(
+        "unclean_elections",
+        "Partitions that this node, as the controller, gave a leader that was not in sync.",
+    ),
+    "controller.silence_reports": MetricFamily(
+        "silence_reports",
+        "Reports to this node, as the controller, of followers whose leader does not answer them.",
+    ),
+    "controller.silent_leaders_replaced": MetricFamily(
+        "silent_leaders_replaced",
+        "Partitions that this node, as the controller, took from a leader that does not answer its "
+        "followers.",
     ),
     "replica_fetch.requests": MetricFamily(
         "replica_fetch_requests", "Fetch requests of followers answered."

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from bascule.ingest.routing import _hot
+from bascule.model import AckPolicy
+from bascule.publish.acks import ACK_POLICIES
 from bascule.publish.unstamped_batch import Replica
 
 BY_SUBJECT: Final = _hot.BY_SUBJECT
@@ -32,6 +34,8 @@ class PartitionSlot:
     keeps_reply: bool = False
     """Whether records have a header `reply`."""
     acks: bool = True
+    ack_policy: int = ACK_POLICIES[AckPolicy.ALL]
+    """That of messages that name none, as a number of ack entries."""
 
 
 @dataclass(frozen=True, slots=True)

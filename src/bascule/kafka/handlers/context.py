@@ -17,6 +17,7 @@ from bascule.errors import (
 from bascule.listening.refusals import RefusalLog
 from bascule.listening.sending import RunOnThread
 from bascule.model import (
+    NO_LEADER,
     CommittedOffset,
     NodeRegistration,
     PartitionState,
@@ -154,11 +155,16 @@ def find_stream(
 
 
 def readable_log(
-    stream: tuple[ServedPartition, ...], index: int, leader_epoch: int
+    stream: tuple[ServedPartition, ...],
+    index: int,
+    leader_epoch: int,
+    *,
+    follower: int = NO_LEADER,
 ) -> tuple[ServedPartition, PartitionLog]:
     """The partition and its log, if the partition can be read.
 
-    `leader_epoch` is the epoch that the client sent, -1 for none (KIP-320).
+    `leader_epoch` is the epoch that the client sent, -1 for none (KIP-320). `follower` is the id of
+    this node if it may be read as a follower that is in sync, too (KIP-392).
     Raises: UnknownPartition, PartitionFailed, NotLeader, FencedEpoch, UnknownEpoch.
     """
     name = stream[0].definition.name
@@ -167,7 +173,7 @@ def readable_log(
     partition = stream[index]
     if partition.failure is not None:
         raise partition.failure
-    if not partition.is_leader:
+    if not partition.is_leader and not _follows_in_sync(partition, follower):
         raise NotLeader.of_partition(partition.state, partition.leader_epoch)
     if partition.log is None:
         raise PartitionFailed(name, index, "its log is not open")
@@ -175,6 +181,11 @@ def readable_log(
         fenced = leader_epoch < partition.leader_epoch
         raise (FencedEpoch if fenced else UnknownEpoch)(leader_epoch, partition.leader_epoch)
     return partition, partition.log
+
+
+def _follows_in_sync(partition: ServedPartition, node: int) -> bool:
+    state = partition.state
+    return state is not None and state.leader not in (NO_LEADER, node) and node in state.isr
 
 
 def offsets_error_code(error: BasculeError) -> ErrorCode:

@@ -19,6 +19,7 @@ from bascule.kafka.handlers.context import (
     find_stream,
     readable_log,
 )
+from bascule.model import NO_LEADER
 from bascule.storage.partition_log import FileSlice, LogPosition, PartitionLog
 from bascule.storage.segment import segment_path
 from bascule.wire.error_codes import ErrorCode, code_of
@@ -35,6 +36,9 @@ log = logging.getLogger(__name__)
 
 YIELD_PARTITIONS: Final = 200
 """Partitions planned, in about 4 ms, before the event loop may run other connections."""
+FOLLOWERS_SINCE_VERSION: Final = 11
+"""From this version on consumers say their rack, and may ask followers. KIP-392."""
+NO_PREFERENCE: Final = -1
 
 
 @dataclass(slots=True)
@@ -43,6 +47,10 @@ class _FetchPlan:
 
     bytes_left: int
     """Record bytes that the response may still take."""
+    rack: str = ""
+    """The consumer's; empty: it does not say."""
+    follower: int = NO_LEADER
+    """This node if the consumer may read from followers."""
     topics: list[FetchTopicResponse] = field(default_factory=list)
     bytes_planned: int = 0
     respond_now: bool = False
@@ -65,8 +73,10 @@ async def handle_fetch(request: FetchRequest, version: int, context: Context) ->
     """Batches of each requested partition, starting with the batch that contains `fetch_offset`.
 
     Responds when `min_bytes` are available, when `max_wait_ms` has passed, or at once if a
-    partition has an error. The first partition with data returns at least one whole batch, even
-    beyond the limits (KIP-74). No fetch session is ever created (KIP-227).
+    partition has an error. A consumer in another rack is told of the closest replica (KIP-392). A
+    follower that is in sync serves what it knows to be committed. The first partition with data
+    returns at least one whole batch, even beyond the limits (KIP-74). No fetch session is ever
+    created (KIP-227).
     """
     refusal = _request_error(request)
     if refusal is not ErrorCode.NONE:
@@ -77,6 +87,8 @@ async def handle_fetch(request: FetchRequest, version: int, context: Context) ->
     deadline = 0.0
     while True:
         plan = _FetchPlan(bytes_left=bytes_max)
+        if version >= FOLLOWERS_SINCE_VERSION:
+            plan.rack, plan.follower = request.rack_id, context.node.node_id
         for topic in request.topics:
             plan.topics.append(await _plan_topic(topic, plan, context))
         if plan.respond_now or plan.bytes_planned >= bytes_min or not wait_ms or not plan.watched:
@@ -137,13 +149,25 @@ async def _plan_partition(
     start_offset = -1
     try:
         partition, records = readable_log(
-            stream, requested.partition, requested.current_leader_epoch
+            stream,
+            requested.partition,
+            requested.current_leader_epoch,
+            follower=plan.follower,
         )
         start_offset = partition.start_offset
         mark = partition.high_watermark
         response = FetchPartitionResponse(
             requested.partition, 0, mark.offset, mark.offset, start_offset, records=b""
         )
+        if start_offset <= requested.fetch_offset <= mark.offset:
+            response.preferred_read_replica = _closest_replica(partition, plan.rack, context)
+            if response.preferred_read_replica != NO_PREFERENCE:
+                plan.respond_now = True
+                return response
+        if requested.fetch_offset > records.end.offset and not partition.is_leader:
+            # This follower has not heard of the offset yet, which the leader may have.
+            plan.respond_now = True
+            return _error_response(requested.partition, ErrorCode.OFFSET_NOT_AVAILABLE)
         plan.watched.append((partition, mark))
         limit = min(requested.partition_max_bytes, plan.bytes_left)
         if limit > 0 or plan.bytes_planned == 0:
@@ -164,6 +188,22 @@ async def _plan_partition(
         response = _error_response(requested.partition, code)
         response.log_start_offset = start_offset
         return response
+
+
+def _closest_replica(partition: ServedPartition, rack: str, context: Context) -> int:
+    """The node that a consumer in `rack` should ask; NO_PREFERENCE if this one.
+
+    Only a leader says so. The other node is in sync, is alive, and is in the consumer's rack, while
+    this one is not. Consumers of different partitions are spread over such nodes.
+    """
+    state, cluster = partition.state, context.cluster
+    if not rack or cluster is None or state is None or not partition.is_leader:
+        return NO_PREFERENCE
+    racks = {node.node_id: node.rack for node in cluster.nodes()}
+    if racks.get(context.node.node_id) == rack:
+        return NO_PREFERENCE
+    near = [node for node in state.isr if racks.get(node) == rack]
+    return near[partition.index % len(near)] if near else NO_PREFERENCE
 
 
 async def _plan_read(

@@ -13,8 +13,10 @@ from typing import Final
 
 from bascule.model import StreamDefinition
 from bascule.publish.acks import (
+    ANY,
     DISCARDED_BYTES,
     DISCARDED_MESSAGES,
+    LEADER,
     MALFORMED_SEQUENCE,
     UNKNOWN_ACK_POLICY,
     UNSUPPORTED_HEADERS,
@@ -74,11 +76,13 @@ class Evaluation:
     """The outcome for a batch: the batch keeps the accepted records, the others are answered."""
 
     refusals: bytes
-    """NATS operations to send now."""
+    """NATS operations to send once what they rest on is committed."""
     duplicates: bytes
     """Ack entries of messages stored before; record index i is offset `duplicates_base` + i."""
     duplicates_base: int
     duplicate_count: int
+    leader_refusals: bytes = b""
+    """As `refusals`, for messages whose ack rests on the leader's log alone."""
 
 
 class Preconditions:
@@ -260,29 +264,40 @@ class Preconditions:
             size = _hot.split_ack_entries(ack_entries, verdicts, numbers, verdict, base, out)
             return bytes(memoryview(out)[:size])
 
-        refusals = [
-            self._ack_format.errors(entries(verdict, 0), error, count=tally[verdict])
-            for verdict, error in errors.items()
-            if tally[verdict]
-        ]
+        refused = [(verdict, error) for verdict, error in errors.items() if tally[verdict]]
         if tally[_hot.NOT_SUPPORTED]:
-            refusals += [
-                self._ack_format.errors(entries(verdict, 0), error, count=verdicts.count(verdict))
-                for verdict, error in _unsupported(batch, verdicts)
-            ]
+            refused += _unsupported(batch, verdicts)
+        wrong, last = b"", next_offset - 1
         if tally[_hot.WRONG_SEQUENCE]:
-            base = next_offset - 1
-            refusals.append(
-                self._ack_format.wrong_sequence(
-                    entries(_hot.WRONG_SEQUENCE, base), base=base, count=tally[_hot.WRONG_SEQUENCE]
+            wrong = entries(_hot.WRONG_SEQUENCE, last)
+
+        def refusals(policies: int) -> bytes:
+            found = [
+                self._ack_format.errors(
+                    entries(verdict, 0), error, count=verdicts.count(verdict), policies=policies
                 )
-            )
+                for verdict, error in refused
+            ]
+            if wrong:
+                found.append(
+                    self._ack_format.wrong_sequence(
+                        wrong, base=last, count=tally[_hot.WRONG_SEQUENCE], policies=policies
+                    )
+                )
+            return b"".join(found)
+
         duplicates, oldest = b"", 0
         if tally[_hot.DUPLICATE]:
             oldest = self._window.oldest
             duplicates = entries(_hot.DUPLICATE, oldest)
         batch.ack_entries = entries(_hot.ACCEPTED, 0)
-        return Evaluation(b"".join(refusals), duplicates, oldest, tally[_hot.DUPLICATE])
+        return Evaluation(
+            refusals(ANY & ~LEADER),
+            duplicates,
+            oldest,
+            tally[_hot.DUPLICATE],
+            refusals(LEADER) if batch.ack_policies & LEADER else b"",
+        )
 
 
 def _unsupported(batch: UnstampedBatch, verdicts: bytearray) -> list[tuple[int, AckError]]:

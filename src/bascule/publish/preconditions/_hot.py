@@ -404,7 +404,7 @@ def split_ack_entries(
             high = ack_entries[at + 4]
             index |= high << 24
             end = at + 7 + (ack_entries[at + 5] | (ack_entries[at + 6] << 8))
-            if ack_entries[at] == 1:
+            if ack_entries[at] & 1:
                 if len(ack_entries) - end < 2:
                     bad = True
                     break

@@ -11,6 +11,7 @@ from functools import partial
 from typing import Final, cast
 
 from bascule.errors import BasculeError, Broken
+from bascule.host.api import Clock
 from bascule.log_connection import LogConnection
 from bascule.replica.follower.followed_partition import (
     EXPECTED_ERRORS,
@@ -71,10 +72,12 @@ class FollowerFetcher:
         syncer: LogSyncer,
         send_acks: Callable[[bytes], None],
         on_silent: Callable[[int, str], None],
+        clock: Clock,
         silence_seconds_max: float,
     ) -> None:
         """`address` gives that of the leader's peer listener. `on_silent` is called on this
-        fetcher's thread when the leader, by its number, does not answer, with the reason."""
+        fetcher's thread while the leader, by its number, has not answered for
+        `silence_seconds_max`, with the reason."""
         self.leader = leader
         self.counts = FetcherCounts()
         self._identity = identity
@@ -83,6 +86,7 @@ class FollowerFetcher:
         self._syncer = syncer
         self._send_acks = send_acks
         self._on_silent = on_silent
+        self._clock = clock
         self._silence_seconds_max = silence_seconds_max
         self._followed: dict[Key, FollowedPartition] = {}
         self._buffers = ReceiveBuffers()
@@ -159,18 +163,21 @@ class FollowerFetcher:
 
     def _run(self) -> None:
         pause, was_lost = RETRY_SECONDS_MIN, False
+        heard_ns = self._clock.monotonic_ns()
         while not self._stopping.is_set():
             if not self._followed:
                 self._wake.wait()
                 self._wake.clear()
+                heard_ns = self._clock.monotonic_ns()
                 continue
             try:
                 self._connect()
-                if was_lost:
-                    log.info("copying from a node again", extra={"leader": self.leader})
-                pause, was_lost = RETRY_SECONDS_MIN, False
                 while not self._stopping.is_set():
                     self._receive()
+                    heard_ns = self._clock.monotonic_ns()
+                    if was_lost:
+                        log.info("copying from a node again", extra={"leader": self.leader})
+                    pause, was_lost = RETRY_SECONDS_MIN, False
             except (BasculeError, OSError) as error:
                 self._disconnect()
                 if self._stopping.is_set():
@@ -182,7 +189,9 @@ class FollowerFetcher:
                     extra = {"leader": self.leader, "error": str(error)}
                     log.warning("cannot copy from a node", extra=extra)
                 was_lost = True
-                self._on_silent(self.leader, str(error))
+                silent_ns = self._clock.monotonic_ns() - heard_ns
+                if silent_ns >= self._silence_seconds_max * 1e9:
+                    self._on_silent(self.leader, str(error))
                 self._wake.wait(pause)
                 self._wake.clear()
                 pause = min(2 * pause, RETRY_SECONDS_MAX)

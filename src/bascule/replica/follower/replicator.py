@@ -8,6 +8,7 @@ from concurrent.futures import Future
 from typing import Final
 
 from bascule.errors import BasculeError, LogFailed, reason_without_paths
+from bascule.host.api import Clock
 from bascule.model import PartitionState
 from bascule.replica.follower.fetcher import FollowerFetcher, PeerIdentity
 from bascule.replica.follower.followed_partition import FollowedPartition
@@ -33,6 +34,7 @@ class Replicator:
         writer: LogWriter,
         syncer: LogSyncer,
         send_acks: Callable[[bytes], None],
+        clock: Clock,
         on_leading: Callable[[Partition], None] = lambda _: None,
         on_silent: Callable[[int, str], None] = lambda _, __: None,
         lag_ms_max: int = REPLICA_LAG_MS_MAX,
@@ -40,13 +42,14 @@ class Replicator:
     ) -> None:
         """`on_leading` is called on the log writer thread when this node leads a partition.
 
-        `on_silent` is called on a thread of its own, repeatedly, with a leader that does not answer
-        and the reason. `send_acks` takes NATS operations.
+        `on_silent` is called on a thread of its own, repeatedly, with a leader that has not
+        answered for `silence_seconds_max`, and the reason. `send_acks` takes NATS operations.
         """
         self._identity = identity
         self._writer = writer
         self._syncer = syncer
         self._send_acks = send_acks
+        self._clock = clock
         self._on_leading = on_leading
         self._on_silent = on_silent
         self._lag_ns_max = lag_ms_max * 1_000_000
@@ -154,6 +157,7 @@ class Replicator:
                 syncer=self._syncer,
                 send_acks=self._send_acks,
                 on_silent=self._on_silent,
+                clock=self._clock,
                 silence_seconds_max=self._silence_seconds_max,
             )
         return fetcher

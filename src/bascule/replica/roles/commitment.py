@@ -8,7 +8,9 @@ from typing import Final, TypeAlias
 
 from bascule.host.api import Clock
 from bascule.model import PartitionState, SyncPolicy
-from bascule.publish.acks import AckError, AckFormat, PendingAcks, indeterminate
+from bascule.publish.acks import AckError, AckFormat, indeterminate
+from bascule.publish.pending_acks import PendingAcks
+from bascule.publish.preconditions import Evaluation
 from bascule.replica.roles.batch_positions import position_of
 from bascule.replica.roles.follower_watermark import FollowerWatermark
 from bascule.replica.roles.leader_watermark import LeaderWatermark
@@ -41,6 +43,8 @@ class Commitment:
         self._ack_format = ack_format
         self._clock = clock
         self._policy = policy
+        self._stored_end = self.watermark.offset
+        """Below it this leader's log is synced, or appended, as `sync` demands for an ack."""
         self._lock = threading.Lock()
 
     @property
@@ -68,6 +72,7 @@ class Commitment:
             is_alone = state.replicas == (node_id,) and min_isr <= 1
             counts_synced = self._policy is SyncPolicy.ALWAYS
             own = log.synced if counts_synced else log.end
+            self._stored_end = own.offset
             self._ack_format.configure(synced=counts_synced, replicas=len(state.isr))
             before = self.replication
             if is_alone:
@@ -122,14 +127,40 @@ class Commitment:
     def on_appended(self, end: LogPosition) -> bytes | None:
         """This leader's log ends at `end` now."""
         with self._lock:
-            return self._release() if self.watermark.on_appended(end) else None
+            moved = self.watermark.on_appended(end)
+            if self._policy is not SyncPolicy.ALWAYS:
+                self._stored_end = end.offset
+                moved = moved or self.pending.waits_for_leader
+            return self._release() if moved else None
 
     def on_synced(self, end: LogPosition) -> bytes | None:
         """The log is synced up to `end`."""
         with self._lock:
+            self._stored_end = max(self._stored_end, end.offset)
             if not self.watermark.on_synced(end) and not len(self.pending):
                 return None
             return self._release()
+
+    def answer(
+        self, evaluation: Evaluation, *, next_offset: int, end_offset: int, policies: int
+    ) -> bytes:
+        """Answer who was refused and whose message was stored before, now or when it is certain.
+
+        The log ends at `next_offset`, and at `end_offset` after the accepted messages of the batch,
+        which has `policies`. Returns the replies to send now.
+        """
+        with self._lock:
+            replies = evaluation.leader_refusals
+            if self.replication is None:
+                replies += evaluation.refusals
+            else:
+                # They may rest on records that a successor does not have.
+                self.pending.add_refusals(evaluation.refusals, end_offset=next_offset)
+            self.pending.add_duplicates(
+                evaluation.duplicates, base=evaluation.duplicates_base,
+                count=evaluation.duplicate_count, end_offset=end_offset, policies=policies,
+            )  # fmt: skip
+            return replies + self._release()
 
     def on_fetch(
         self, node: int, node_epoch: int, *, log_end: int, synced_end: int, own_end: int
@@ -158,6 +189,12 @@ class Commitment:
         with self._lock:
             if isinstance(self.watermark, FollowerWatermark):
                 self.watermark.on_replaced(offset)
+
+    def on_truncated(self, offset: int) -> None:
+        """As a follower: the log ends at `offset` now."""
+        with self._lock:
+            if isinstance(self.watermark, FollowerWatermark):
+                self.watermark.on_truncated(offset)
 
     def rollback(self, offset: int, error: AckError) -> bytes:
         """Remove the batch added last, at `offset`; error acks for duplicates in it."""
@@ -229,5 +266,6 @@ class Commitment:
             return self._release() if watermark.on_replication() else None
 
     def _release(self) -> bytes:
-        """Acks of everything below the high watermark; the lock is held."""
-        return self.pending.release(self.watermark.offset, committed_ms=self._clock.now_ms())
+        """Acks of everything that is committed or stored, as policies ask; the lock is held."""
+        offset, stored_end = self.watermark.offset, self._stored_end
+        return self.pending.release(offset, stored_end, now_ms=self._clock.now_ms())

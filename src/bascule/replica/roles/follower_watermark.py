@@ -9,7 +9,10 @@ from bascule.storage.partition_log import LogPosition, PartitionLog
 
 
 class FollowerWatermark:
-    """Moves when the leader says so, and never back. Used under the partition's commit lock."""
+    """Moves when the leader says so, and back only after an unclean election.
+
+    Used under the partition's commit lock.
+    """
 
     def __init__(self, log: PartitionLog, offset: int) -> None:
         self._log = log
@@ -40,6 +43,13 @@ class FollowerWatermark:
         """The log was replaced by an empty one that starts at `offset`, which is committed."""
         self.offset = max(offset, self.offset)
         self._position = LogPosition(0, 0, 0)
+
+    def on_truncated(self, offset: int) -> None:
+        """The log ends at `offset` now. Committed records were removed after an unclean election
+        only."""
+        if offset < self.offset:
+            self.offset = offset
+            self._position = LogPosition(0, 0, 0)
 
     def on_appended(self, end: LogPosition) -> bool:
         return False

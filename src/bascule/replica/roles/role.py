@@ -44,3 +44,17 @@ def log_role(
             "end_offset": end_offset,
         },
     )
+
+
+def log_loss(stream: str, partition: int, start: int, end: int, high_watermark: int) -> None:
+    """Log that this node has removed records that the leader of an unclean election lacks."""
+    log.error(
+        "records removed after an unclean election",
+        extra={
+            "stream": stream,
+            "partition": partition,
+            "start": start,
+            "end": end,
+            "high_watermark": high_watermark,
+        },
+    )

@@ -1,0 +1,95 @@
+"""The controller without a cluster: decisions on requests, applied one after the other."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from bascule.metadata.apply import apply, touched
+from bascule.metadata.command_codec import decode_commands, encode_commands
+from bascule.metadata.image import Image
+from bascule.metadata.requests import (
+    ChangeIsrs,
+    ControllerRequest,
+    Create,
+    IsrChange,
+    LoseNode,
+    RegisterProcess,
+    decide,
+)
+from bascule.model import NodeRegistration, PartitionState, StreamConfig
+
+
+def registration(node: int, incarnation: int = 1, rack: str = "") -> NodeRegistration:
+    return NodeRegistration(
+        node_id=node,
+        peer=f"host{node}:9093",
+        client=f"host{node}:9092",
+        http=f"http://host{node}:9080",
+        incarnation=incarnation,
+        rack=rack,
+    )
+
+
+class DecidingController:
+    """An image and its log; each request is one entry, which is encoded and decoded."""
+
+    def __init__(self) -> None:
+        self.image = Image()
+        self.index = 0
+
+    def submit(self, request: ControllerRequest) -> int:
+        """Commit what is decided. Raises: as `decide`."""
+        return self.commit(decide(self.image, request))
+
+    def commit(self, commands: Any) -> int:
+        self.index += 1
+        request_id, decoded = decode_commands(encode_commands(commands, request_id=b"id"))
+        assert request_id == b"id"
+        assert tuple(decoded) == tuple(commands)
+        for command in decoded:
+            before, self.image = self.image, apply(self.image, command, index=self.index)
+            check_touched(before, self.image, set(touched(command)))
+        return self.index
+
+    def register(self, *nodes: int) -> None:
+        for node in nodes:
+            self.submit(RegisterProcess(registration(node)))
+
+    def create(
+        self, name: str, *, replicas: int, partitions: int = 1, unclean: bool = False
+    ) -> bytes:
+        config = StreamConfig(
+            name, replicas=replicas, partitions=partitions, unclean_election=unclean
+        )
+        self.submit(Create(name, config, name.encode().ljust(16), 0))
+        return self.image.streams[name].id
+
+    def lose(self, node: int) -> None:
+        self.submit(LoseNode(node, self.image.nodes[node].epoch))
+
+    def state(self, name: str, partition: int = 0) -> PartitionState:
+        return self.image.partitions[self.image.streams[name].id][partition]
+
+
+def isr_change(
+    controller: DecidingController, name: str, *, grow: bool, node: int
+) -> ControllerRequest:
+    state = controller.state(name)
+    members = {*state.isr, node} if grow else {*state.isr} - {node} | {state.leader}
+    epochs = tuple((each, controller.image.nodes[each].epoch) for each in sorted(members))
+    stream_id = controller.image.streams[name].id
+    change = IsrChange(stream_id, 0, state.leader_epoch, state.version, epochs)
+    return ChangeIsrs(state.leader, (change,))
+
+
+def check_touched(before: Image, image: Image, ids: set[bytes]) -> None:
+    """A command changes no stream but those that it says."""
+    names = {**before.index.names, **image.index.names}
+    for stream_id, name in names.items():
+        if stream_id not in ids:
+            assert before.streams.get(name) is image.streams.get(name)
+            assert before.partitions.get(stream_id) is image.partitions.get(stream_id)
+    changed = {*before.deletions.items()} ^ {*image.deletions.items()}
+    assert {(stream_id, each.name) for stream_id, each in changed} <= {
+        (stream_id, names[stream_id]) for stream_id in ids & names.keys()
+    }
