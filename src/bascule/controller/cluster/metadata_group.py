@@ -193,6 +193,10 @@ class MetadataGroup:
         self._random = random
         self._cluster_id = cluster_id
         self._make_room = make_room
+        self._asking_room = asyncio.Lock()
+        self._decisions = 0
+        self._has_room_for = 0
+        """Decisions up to this one were asked for before the disk said that it has room."""
         self._machine = MetadataMachine(lambda *change: self.on_image(*change), self._on_command)
         self.counts = ControllerCounts()
         self.on_image: OnImage = lambda *_: None
@@ -326,7 +330,7 @@ class MetadataGroup:
     async def _decide(self, request_id: bytes, request: ControllerRequest) -> int:
         group, machine = self._group, self._machine
         assert group is not None
-        await asyncio.to_thread(self._make_room)
+        await self._check_room()
         while True:
             if not group.is_leader:
                 raise NotLeader(group.leader or None, term=group.node.term)
@@ -356,6 +360,17 @@ class MetadataGroup:
         committed = await committing
         foreseen.requests.pop(request_id, None)
         return committed.index
+
+    async def _check_room(self) -> None:
+        """Raises: DiskFull. The disk is asked once for the requests that come together, which keep
+        their order."""
+        self._decisions += 1
+        mine = self._decisions
+        async with self._asking_room:
+            if mine > self._has_room_for:
+                last = self._decisions
+                await asyncio.to_thread(self._make_room)
+                self._has_room_for = last
 
     def _foresee(self, term: int) -> _Foreseen:
         """The image as it will be after every entry of the log of this leader."""
@@ -393,7 +408,7 @@ class MetadataGroup:
 
     async def _propose(self, commands: Sequence[Command], request_id: bytes) -> int:
         assert self._group is not None
-        await asyncio.to_thread(self._make_room)
+        await self._check_room()
         payload = encode_commands(commands, request_id=request_id)
         committed = await self._group.propose(payload, timeout_s=PROPOSE_SECONDS_MAX)
         return committed.index
