@@ -193,10 +193,10 @@ class MetadataGroup:
         self._random = random
         self._cluster_id = cluster_id
         self._make_room = make_room
-        self._asking_room = asyncio.Lock()
-        self._decisions = 0
-        self._has_room_for = 0
-        """Decisions up to this one were asked for before the disk said that it has room."""
+        self._last_check: asyncio.Task[None] | None = None
+        """The question to the disk that is under way, or was the last one."""
+        self._next_check: asyncio.Task[None] | None = None
+        """The one after it, which answers those who ask meanwhile."""
         self._machine = MetadataMachine(lambda *change: self.on_image(*change), self._on_command)
         self.counts = ControllerCounts()
         self.on_image: OnImage = lambda *_: None
@@ -364,13 +364,18 @@ class MetadataGroup:
     async def _check_room(self) -> None:
         """Raises: DiskFull. The disk is asked once for the requests that come together, which keep
         their order."""
-        self._decisions += 1
-        mine = self._decisions
-        async with self._asking_room:
-            if mine > self._has_room_for:
-                last = self._decisions
-                await asyncio.to_thread(self._make_room)
-                self._has_room_for = last
+        if self._next_check is None:
+            loop = asyncio.get_running_loop()
+            self._next_check = loop.create_task(self._run_check(self._last_check))
+            # Whoever asked may be gone.
+            self._next_check.add_done_callback(lambda check: check.cancelled() or check.exception())
+        await asyncio.shield(self._next_check)
+
+    async def _run_check(self, before: asyncio.Task[None] | None) -> None:
+        if before is not None:
+            await asyncio.wait([before])
+        self._last_check, self._next_check = self._next_check, None
+        await asyncio.to_thread(self._make_room)
 
     def _foresee(self, term: int) -> _Foreseen:
         """The image as it will be after every entry of the log of this leader."""
