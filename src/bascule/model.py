@@ -366,6 +366,8 @@ class NodeInfo:
     one of its streams."""
     nats_server: str = ""
     """The connected NATS server; empty: none."""
+    peer: str = ""
+    """host:port of the peer listener, which other nodes connect to."""
     bootstrap: str = ""
     """The client listeners of all nodes that are alive, host:port, comma separated, this node's
     first."""

@@ -39,7 +39,7 @@ from bascule.model import NodeInfo
 NODE = NodeInfo(
     node_id=1, cluster_id="c", version=__version__, twin="compiled", pid=7, data="/data",
     nats="nats://127.0.0.1:4222", nats_embedded=True, client="127.0.0.1:9092",
-    http="http://127.0.0.1:9080",
+    http="http://127.0.0.1:9080", peer="127.0.0.1:9093",
 )  # fmt: skip
 
 
@@ -192,6 +192,7 @@ def test_the_ready_file_appears_whole(tmp_path: Path) -> None:
         "nats": "nats://127.0.0.1:4222",
         "client": "127.0.0.1:9092",
         "http": "http://127.0.0.1:9080",
+        "peer": "127.0.0.1:9093",
     }
     assert list(tmp_path.iterdir()) == [path]
 

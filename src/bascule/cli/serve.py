@@ -162,7 +162,13 @@ def _unfinished(path: Path, pid: int) -> Path:
 
 def write_ready_file(path: Path, node: NodeInfo) -> None:
     """Write the addresses of the listeners as JSON, atomically."""
-    addresses = {"pid": node.pid, "nats": node.nats, "client": node.client, "http": node.http}
+    addresses = {
+        "pid": node.pid,
+        "nats": node.nats,
+        "client": node.client,
+        "http": node.http,
+        "peer": node.peer,
+    }
     unfinished = _unfinished(path, node.pid)
     unfinished.write_text(json.dumps(addresses) + "\n")
     unfinished.replace(path)
@@ -184,6 +190,7 @@ def show_banner(config: Config, node: NodeInfo) -> None:
     table.add_row("NATS", f"{node.nats}  [dim]{nats}; publish here[/dim]")
     table.add_row("clients", f"{node.client}  [dim]Kafka wire protocol[/dim]")
     table.add_row("HTTP", f"{node.http}  [dim]API, /docs, /metrics[/dim]")
+    table.add_row("peers", f"{node.peer}  [dim]other nodes of a cluster[/dim]")
     table.add_row("data", node.data)
     style = "green" if node.twin == "compiled" else "yellow"
     slow = "" if node.twin == "compiled" else "  [dim]slow: `make build` compiles[/dim]"

@@ -167,6 +167,7 @@ class NodeBody(Struct, kw_only=True):
         Meta(description="client of all nodes alive, comma separated, this one first."),
     ]
     http: str
+    peer: Annotated[str, Meta(description="host:port for other nodes.")]
     uptime_ms: int
     ready: bool
 

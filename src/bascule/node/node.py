@@ -175,6 +175,7 @@ class Node:
         self._cluster = cluster = self._make_cluster()
         await cluster.start()
         self.status.cluster_id = cluster.controller.image.cluster_id
+        self.status.peer_address = cluster.address
         if self._config.nats.embedded:
             self._nats = await self._start_nats()
         await self._start_ingest()

@@ -57,6 +57,7 @@ class NodeStatus:
         """Of the NATS servers."""
         self.client_address = ("", 0)
         self.http_address = ("", 0)
+        self.peer_address = ("", 0)
         self.ready = False
         self.closing = False
         self.ingest: NatsIngest | None = None
@@ -88,6 +89,7 @@ class NodeStatus:
             http=f"http://{format_address(*self.http_address)}",
             uptime_ms=(self._clock.monotonic_ns() - self._started_ns) // 1_000_000,
             ready=self.ready and connected and not self._conflicts(),
+            peer=format_address(*self.peer_address),
             bootstrap=",".join(self._bootstrap()),
         )
 
