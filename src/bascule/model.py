@@ -176,6 +176,12 @@ class PartitionState:
     """Raised by every election."""
     version: int
     """Raised by every change of this state."""
+    target: tuple[int, ...] = ()
+    """The replicas that the partition is to have; empty: those that it has. While they differ,
+    `replicas` has the old and the new ones. All of the target are in sync before one leaves."""
+    min_isr: int = 0
+    """Replicas in sync that messages need until the target is reached; 0: as many as the stream
+    says. A stream that gets more replicas does not need them before they have caught up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,6 +206,10 @@ class NodeRegistration:
     """Log index of the registration: a later process of the node has a larger one."""
     alive: bool = True
     """False once the controller has lost the node."""
+    directory: str = ""
+    """Id of the data directory, which no other process may register with; empty: not known yet."""
+    is_leaving: bool = False
+    """Whether the node is to be removed: its replicas move to other nodes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,6 +270,8 @@ class PartitionInfo:
     leader: int = NO_LEADER
     replicas: tuple[int, ...] = ()
     isr: tuple[int, ...] = ()
+    target: tuple[int, ...] = ()
+    """The replicas that it is to have, while they move; else empty."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -378,6 +390,10 @@ class ClusterInfo:
     """Partitions with fewer replicas in sync than messages need."""
     under_replicated: tuple[PartitionRef, ...]
     """Partitions with a replica that is not in sync."""
+    voters: tuple[int, ...] = ()
+    """Nodes that elect the controller, and of which a majority has to agree."""
+    learners: tuple[int, ...] = ()
+    """Nodes that know all decisions and do not vote."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,79 +11,34 @@ from hypothesis import strategies as st
 
 from bascule.errors import BasculeError, FencedEpoch, NotEnoughNodes, UnknownPartition
 from bascule.metadata.apply import apply
-from bascule.metadata.command_codec import (
-    decode_commands,
-    decode_snapshot,
-    encode_commands,
-    encode_snapshot,
-)
+from bascule.metadata.command_codec import decode_snapshot, encode_snapshot
 from bascule.metadata.commands import ChangePartitions
 from bascule.metadata.elections import change_isr
 from bascule.metadata.image import Image
 from bascule.metadata.placement import place_partitions
 from bascule.metadata.requests import (
+    Admit,
     Alter,
+    BalanceLeaders,
     ChangeIsr,
     ControllerRequest,
     Create,
     Delete,
+    FinishLeaving,
+    Leave,
     LoseNode,
+    MoveReplicas,
+    Reassign,
     RegisterProcess,
     SetPaused,
     decide,
     settle,
 )
 from bascule.metadata.troubles import find_troubles
-from bascule.model import NO_LEADER, NodeRegistration, PartitionState, StreamConfig
+from bascule.model import NO_LEADER, StreamConfig
+from support.deciding_controller import DecidingController, registration
 
 NODES = (1, 2, 3, 4)
-
-
-def registration(node: int, incarnation: int = 1, rack: str = "") -> NodeRegistration:
-    return NodeRegistration(
-        node_id=node,
-        peer=f"host{node}:9093",
-        client=f"host{node}:9092",
-        http=f"http://host{node}:9080",
-        incarnation=incarnation,
-        rack=rack,
-    )
-
-
-class DecidingController:
-    """An image and its log; each request is one entry, which is encoded and decoded."""
-
-    def __init__(self) -> None:
-        self.image = Image()
-        self.index = 0
-
-    def submit(self, request: ControllerRequest) -> int:
-        """Commit what is decided. Raises: as `decide`."""
-        return self.commit(decide(self.image, request))
-
-    def commit(self, commands: Any) -> int:
-        self.index += 1
-        request_id, decoded = decode_commands(encode_commands(commands, request_id=b"id"))
-        assert request_id == b"id"
-        assert tuple(decoded) == tuple(commands)
-        for command in decoded:
-            self.image = apply(self.image, command, index=self.index)
-        return self.index
-
-    def register(self, *nodes: int) -> None:
-        for node in nodes:
-            self.submit(RegisterProcess(registration(node)))
-
-    def create(self, name: str, *, replicas: int, partitions: int = 1) -> bytes:
-        config = StreamConfig(name, replicas=replicas, partitions=partitions)
-        self.submit(Create(name, config, name.encode().ljust(16), 0))
-        return self.image.streams[name].id
-
-    def lose(self, node: int) -> None:
-        self.submit(LoseNode(node, self.image.nodes[node].epoch))
-
-    def state(self, name: str, partition: int = 0) -> PartitionState:
-        return self.image.partitions[self.image.streams[name].id][partition]
 
 
 @pytest.fixture
@@ -95,7 +50,11 @@ def controller() -> DecidingController:
 
 def check(before: Image, image: Image) -> None:
     """What holds in every image, and from one to the next."""
+    assert not image.removed & image.nodes.keys()
     for stream_id, index, state in image.partition_states():
+        assert set(state.target) <= set(state.replicas)
+        assert not set(state.target) <= set(state.isr) or not state.target, "the move has ended"
+        assert image.nodes.keys() >= set(state.replicas), "replicas are on nodes of the cluster"
         assert len(set(state.replicas)) == len(state.replicas), "replicas are on different nodes"
         assert state.isr, "an ISR is never empty"
         assert set(state.isr) <= set(state.replicas)
@@ -110,9 +69,17 @@ def check(before: Image, image: Image) -> None:
             assert state.version >= old.version
             assert state.leader_epoch >= old.leader_epoch
             assert (state.version == old.version) == (state == old)
+            if set(old.replicas) - set(state.replicas):
+                assert state.leader_epoch > old.leader_epoch, "positions are forgotten"
+            has_dropped = set(old.replicas) - set(state.replicas)
+            if has_dropped and before.nodes.keys() == image.nodes.keys():
+                kept = set(state.replicas) & set(old.isr)
+                wanted = min(len(old.isr), len(state.target or state.replicas))
+                assert len(state.isr) >= wanted, "no replica leaves before others are in sync"
+                assert kept, "a member of the old ISR stays"
             if state.leader != old.leader:
                 assert state.leader_epoch > old.leader_epoch, "an election raises the epoch"
-                assert state.leader in (*old.isr, NO_LEADER), "leaders come from the ISR"
+                assert state.leader in (*old.isr, *state.isr, NO_LEADER), "from the ISR"
             elif (
                 state.leader != NO_LEADER
                 and before.nodes[old.leader].epoch != image.nodes[old.leader].epoch
@@ -121,13 +88,19 @@ def check(before: Image, image: Image) -> None:
     assert {d.id for d in image.streams.values()} == set(image.partitions)
 
 
+KINDS = (
+    "start", "lose", "create", "delete", "shrink", "grow", "more",
+    "replicas", "reassign", "leave", "force", "admit", "upkeep", "balance",
+)  # fmt: skip
+
+
 @st.composite
 def histories(draw: st.DrawFn) -> list[tuple[str, int, int]]:
-    kinds = st.sampled_from(("start", "lose", "create", "delete", "shrink", "grow", "more"))
+    kinds = st.sampled_from(KINDS)
     return draw(st.lists(st.tuples(kinds, st.integers(0, 3), st.integers(1, 3)), max_size=40))
 
 
-@settings(max_examples=200)
+@settings(max_examples=400)
 @given(histories())
 def test_any_history_keeps_the_rules(history: list[tuple[str, int, int]]) -> None:
     controller = DecidingController()
@@ -148,6 +121,20 @@ def test_any_history_keeps_the_rules(history: list[tuple[str, int, int]]) -> Non
             elif kind == "more":
                 partitions = controller.image.streams[name].config.partitions + 1
                 controller.submit(Alter(name, {"partitions": partitions}))
+            elif kind == "replicas":
+                controller.submit(Alter(name, {"replicas": number}))
+            elif kind == "reassign":
+                chosen = [NODES[(which + step) % len(NODES)] for step in range(number)]
+                controller.submit(Reassign(name, None, tuple(chosen)))
+            elif kind in ("leave", "force"):
+                controller.submit(Leave(node, force=kind == "force"))
+            elif kind == "admit":
+                controller.submit(Admit(registration(node, directory=f"d{incarnation}")))
+            elif kind == "upkeep":
+                controller.submit(MoveReplicas(2))
+                controller.submit(FinishLeaving(node))
+            elif kind == "balance":
+                controller.submit(BalanceLeaders(2))
             else:
                 controller.submit(isr_change(controller, name, grow=kind == "grow", node=node))
         except (BasculeError, KeyError):

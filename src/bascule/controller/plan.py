@@ -89,6 +89,14 @@ class ApplyStates:
 
 
 @dataclass(frozen=True, slots=True)
+class DropReplicas:
+    """Close these partitions and remove their data: the image gives their replicas to others."""
+
+    definition: StreamDefinition
+    indexes: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class SubscribeStream:
     """Route the stream's subscription to the partitions `led`, and to no other."""
 
@@ -103,6 +111,7 @@ Step: TypeAlias = (
     | RegisterElsewhere
     | ConfigureStream
     | ApplyStates
+    | DropReplicas
     | SubscribeStream
 )
 
@@ -153,6 +162,8 @@ def _plan_stream(state: NodeState, image: Image, definition: StreamDefinition) -
     missing = tuple(index for index in every if index in here and index not in held.opened)
     if missing:
         steps.append(OpenPartitions(definition, missing))
+    if dropped := tuple(sorted(held.opened - here)):
+        steps.append(DropReplicas(definition, dropped))
     known = held.opened | held.elsewhere
     if elsewhere := tuple(i for i in every if i not in here and i not in known):
         steps.append(RegisterElsewhere(definition, elsewhere))

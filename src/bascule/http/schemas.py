@@ -82,6 +82,9 @@ class PartitionBody(Struct, kw_only=True):
         list[int], Meta(description="Nodes that hold it, the preferred leader first.")
     ]
     isr: Annotated[list[int], Meta(description="The replicas in sync.")]
+    target: Annotated[
+        list[int], Meta(description="The nodes that are to hold it, while it moves; else empty.")
+    ]
     bytes: Annotated[int, Meta(description="Bytes of record batches in the log.")]
     failure: Annotated[str | None, Meta(description="Why the partition stopped, or null.")]
 

@@ -15,6 +15,7 @@ import msgspec
 
 from bascule.errors import CorruptData
 from bascule.metadata.commands import (
+    AdmitNode,
     AlterStream,
     ChangePartitions,
     Command,
@@ -24,8 +25,10 @@ from bascule.metadata.commands import (
     ForgetDeletions,
     PauseStream,
     RegisterNode,
+    RemoveNode,
     ResumeStream,
     SetClusterId,
+    SetLeaving,
 )
 from bascule.metadata.image import Image
 from bascule.model import NodeRegistration, PartitionState, StreamDefinition
@@ -45,6 +48,9 @@ _KINDS: Final[tuple[type[Command], ...]] = (
     FenceNode,
     ChangePartitions,
     SetClusterId,
+    AdmitNode,
+    SetLeaving,
+    RemoveNode,
 )
 """By number: only ever appended to."""
 _NUMBERS: Final = {kind: number for number, kind in enumerate(_KINDS)}
@@ -64,6 +70,7 @@ class _Chunk(msgspec.Struct, kw_only=True):
     deletions: list[tuple[bytes, str]] = []
     nodes: list[NodeRegistration] = []
     requests: list[bytes] = []
+    removed: list[int] = []
 
 
 _entry = msgspec.msgpack.Decoder(_Entry)
@@ -99,6 +106,7 @@ def encode_snapshot(image: Image, requests: Sequence[bytes]) -> Iterator[bytes]:
         deletions=deletions,
         nodes=nodes,
         requests=list(requests),
+        removed=sorted(image.removed),
     )
     yield msgspec.msgpack.encode(head)
     streams = sorted(image.streams.items())
@@ -127,5 +135,6 @@ def decode_snapshot(chunks: Sequence[bytes]) -> tuple[Image, tuple[bytes, ...]]:
         partitions=MappingProxyType({definition.id: states for definition, states in streams}),
         cluster_id=next((part.cluster_id for part in parts if part.cluster_id), ""),
         nodes=MappingProxyType({node.node_id: node for part in parts for node in part.nodes}),
+        removed=frozenset(node for part in parts for node in part.removed),
     )
     return image, tuple(request for part in parts for request in part.requests)

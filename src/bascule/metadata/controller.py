@@ -39,10 +39,15 @@ IMMUTABLE: Final[Mapping[str, str]] = {
     "subject": "create another stream on that subject",
     "group": "create another stream in that queue group",
     "partition_by": "stored records would be in the wrong partitions; create another stream",
-    "replicas": "create another stream and copy the records",
     "key_from": "records of one stream would have keys of two kinds; create another stream",
 }
 """Settings fixed at creation -> what to do instead."""
+
+IMMUTABLE_ALONE: Final[Mapping[str, str]] = {
+    **IMMUTABLE,
+    "replicas": "a node alone has one copy of everything; create the stream in a cluster",
+}
+"""As `IMMUTABLE`, on a node without a cluster."""
 
 RECORD_HEADERS_BEFORE: Final = (RecordHeader.SUBJECT, RecordHeader.REPLY)
 """The headers that records had before `record_headers` was a setting. Streams that were created
@@ -108,7 +113,8 @@ def alter_stream(
     """
     present = _operators_stream(image, name, "altered", internal=internal)
     config = _changed(present.config, changes)
-    for field, instead in IMMUTABLE.items():
+    fixed = IMMUTABLE if image.nodes else IMMUTABLE_ALONE
+    for field, instead in fixed.items():
         before, after = getattr(present.config, field), getattr(config, field)
         if before != after:
             before, after = _plain(before), _plain(after)

@@ -9,6 +9,7 @@ from dataclasses import replace
 from bascule.errors import FencedEpoch, UnknownPartition
 from bascule.metadata.commands import ChangePartitions, PartitionChange
 from bascule.metadata.image import Image
+from bascule.metadata.reassignment import MOVED, completed
 from bascule.model import NO_LEADER, PartitionState
 
 
@@ -64,7 +65,8 @@ def change_isr(
     version: int,
     members: Iterable[tuple[int, int]],
 ) -> ChangePartitions | None:
-    """The change of an ISR to `members` (node id, node epoch) that its leader asks for.
+    """The change of an ISR to `members` (node id, node epoch) that its leader asks for. Where that
+    brings the target of a move in sync, it also ends the move; see `reassignment`.
 
     None: the partition has changed since the leader looked; it asks again. Raises: FencedEpoch for
     a leader that was deposed; UnknownPartition for a deleted stream.
@@ -83,7 +85,9 @@ def change_isr(
     if state.version != version or not valid:
         return None
     after = replace(state, isr=tuple(sorted(isr)), version=version + 1)
-    return ChangePartitions((PartitionChange(stream_id, partition, after),))
+    done = completed(image, after)
+    reason = MOVED if done.leader != after.leader else ""
+    return ChangePartitions((PartitionChange(stream_id, partition, done, reason),))
 
 
 def _elected(state: PartitionState, leader: int) -> PartitionState:

@@ -26,7 +26,9 @@ class Image:
     cluster_id: str = ""
     """Drawn by the first controller; empty before, and on a node without a cluster."""
     nodes: Mapping[int, NodeRegistration] = field(default_factory=lambda: MappingProxyType({}))
-    """Every node that has registered, by id."""
+    """Every node that was admitted or has registered, by id."""
+    removed: frozenset[int] = frozenset()
+    """Numbers of nodes that were removed, until a node with an empty directory is admitted."""
 
     def partition_states(self) -> Iterator[tuple[bytes, int, PartitionState]]:
         """Stream id, index and state of every partition."""
@@ -37,3 +39,7 @@ class Image:
     def alive(self) -> list[int]:
         """The ids of the nodes that the controller has not lost, sorted."""
         return sorted(node_id for node_id, node in self.nodes.items() if node.alive)
+
+    def usable(self) -> list[int]:
+        """The ids of the nodes that may get replicas: alive, and not to be removed. Sorted."""
+        return [node_id for node_id in self.alive() if not self.nodes[node_id].is_leaving]

@@ -1,13 +1,33 @@
-"""Chooses the nodes of new partitions: few replicas and leaders on each, racks apart."""
+"""Chooses the nodes of partitions: few replicas and leaders on each, racks apart."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
 
 from bascule.errors import NotEnoughNodes
 from bascule.metadata.image import Image
 from bascule.model import PartitionState
+
+
+@dataclass(slots=True)
+class Load:
+    """What each node holds. It grows as partitions are placed."""
+
+    held: Counter[int] = field(default_factory=Counter)
+    """Replicas."""
+    led: Counter[int] = field(default_factory=Counter)
+    """Partitions."""
+
+
+def count_load(image: Image) -> Load:
+    """What the nodes hold in this image; replicas that move count where they will be."""
+    load = Load()
+    for _, _, state in image.partition_states():
+        load.held.update(state.target or state.replicas)
+        load.led[state.leader] += 1
+    return load
 
 
 def place_partitions(image: Image, count: int, *, replicas: int) -> tuple[PartitionState, ...]:
@@ -19,21 +39,17 @@ def place_partitions(image: Image, count: int, *, replicas: int) -> tuple[Partit
 
     Raises: NotEnoughNodes.
     """
-    nodes = image.alive()
+    nodes = image.usable()
     if replicas > len(nodes):
         raise NotEnoughNodes(replicas, nodes)
-    held: Counter[int] = Counter()
-    led: Counter[int] = Counter()
-    for _, _, state in image.partition_states():
-        held.update(state.replicas)
-        led[state.leader] += 1
+    load = count_load(image)
     states = []
     for _ in range(count):
-        chosen = _choose(image, nodes, held, led, replicas)
-        leader = min(chosen, key=lambda node: (led[node], node))
+        chosen = _choose(image, nodes, load, replicas)
+        leader = min(chosen, key=lambda node: (load.led[node], node))
         chosen.remove(leader)
-        held.update((leader, *chosen))
-        led[leader] += 1
+        load.held.update((leader, *chosen))
+        load.led[leader] += 1
         states.append(
             PartitionState(
                 replicas=(leader, *chosen),
@@ -46,13 +62,41 @@ def place_partitions(image: Image, count: int, *, replicas: int) -> tuple[Partit
     return tuple(states)
 
 
+def choose_target(image: Image, state: PartitionState, count: int, load: Load) -> tuple[int, ...]:
+    """The `count` replicas that a partition is to have, the preferred leader first.
+
+    Nodes that are to be removed are left out. The other replicas stay; where there are too many,
+    those go first that are not in sync, then those of nodes with the most replicas. `load` is
+    changed to the result. Raises: NotEnoughNodes.
+    """
+    base = state.target or state.replicas
+    kept = [n for n in base if n in image.nodes and not image.nodes[n].is_leaving]
+    while len(kept) > count:
+        kept.remove(
+            max(
+                (node for node in kept if node != state.leader or len(kept) == 1),
+                key=lambda n: (n not in state.isr, not image.nodes[n].alive, load.held[n], n),
+            )
+        )
+    usable = image.usable()
+    missing = count - len(kept)
+    if missing > len(set(usable) - set(kept)):
+        raise NotEnoughNodes(count, sorted({*usable, *kept}))
+    added = _choose(image, usable, load, missing, kept)
+    load.held.subtract(base)
+    load.held.update((*kept, *added))
+    return (*kept, *added)
+
+
 def _choose(
-    image: Image, nodes: Collection[int], held: Counter[int], led: Counter[int], replicas: int
+    image: Image, nodes: Collection[int], load: Load, count: int, kept: Sequence[int] = ()
 ) -> list[int]:
+    """`count` of `nodes` beside those of `kept`."""
+    held, led = load.held, load.led
     chosen: list[int] = []
-    racks: Counter[str] = Counter()
-    for _ in range(replicas):
-        free = [node for node in nodes if node not in chosen]
+    racks = Counter(image.nodes[node].rack for node in kept)
+    for _ in range(count):
+        free = [node for node in nodes if node not in chosen and node not in kept]
         best = min(free, key=lambda n: (racks[image.nodes[n].rack], held[n], led[n], n))
         chosen.append(best)
         racks[image.nodes[best].rack] += 1

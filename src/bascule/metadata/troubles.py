@@ -28,7 +28,7 @@ def find_troubles(image: Image) -> Troubles:
             ref = PartitionRef(definition.name, index, state.leader, state.replicas, state.isr)
             if not has_leader:
                 leaderless.append(ref)
-            if len(state.isr) < definition.min_isr:
+            if len(state.isr) < (state.min_isr or definition.min_isr):
                 under_min_isr.append(ref)
             if len(state.isr) < len(state.replicas):
                 under_replicated.append(ref)

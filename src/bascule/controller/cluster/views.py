@@ -189,6 +189,7 @@ def _partition_info(
         leader_epoch=state.leader_epoch,
         replicas=state.replicas,
         isr=state.isr,
+        target=state.target,
     )
 
 

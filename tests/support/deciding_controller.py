@@ -1,0 +1,67 @@
+"""A controller without a cluster: an image, and requests that are decided and applied."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from bascule.metadata.apply import apply
+from bascule.metadata.command_codec import decode_commands, encode_commands
+from bascule.metadata.image import Image
+from bascule.metadata.requests import (
+    ControllerRequest,
+    Create,
+    LoseNode,
+    RegisterProcess,
+    decide,
+)
+from bascule.model import NodeRegistration, PartitionState, StreamConfig
+
+
+def registration(
+    node: int, incarnation: int = 1, rack: str = "", directory: str = ""
+) -> NodeRegistration:
+    return NodeRegistration(
+        node_id=node,
+        peer=f"host{node}:9093",
+        client=f"host{node}:9092",
+        http=f"http://host{node}:9080",
+        incarnation=incarnation,
+        rack=rack,
+        directory=directory,
+    )
+
+
+class DecidingController:
+    """An image and its log; each request is one entry, which is encoded and decoded."""
+
+    def __init__(self) -> None:
+        self.image = Image()
+        self.index = 0
+
+    def submit(self, request: ControllerRequest) -> int:
+        """Commit what is decided. Raises: as `decide`."""
+        return self.commit(decide(self.image, request))
+
+    def commit(self, commands: Any) -> int:
+        self.index += 1
+        request_id, decoded = decode_commands(encode_commands(commands, request_id=b"id"))
+        assert request_id == b"id"
+        assert tuple(decoded) == tuple(commands)
+        for command in decoded:
+            self.image = apply(self.image, command, index=self.index)
+        return self.index
+
+    def register(self, *nodes: int) -> None:
+        for node in nodes:
+            self.submit(RegisterProcess(registration(node)))
+
+    def create(self, name: str, *, replicas: int, partitions: int = 1) -> bytes:
+        config = StreamConfig(name, replicas=replicas, partitions=partitions)
+        self.submit(Create(name, config, name.encode().ljust(16), 0))
+        return self.image.streams[name].id
+
+    def lose(self, node: int) -> None:
+        self.submit(LoseNode(node, self.image.nodes[node].epoch))
+
+    def state(self, name: str, partition: int = 0) -> PartitionState:
+        return self.image.partitions[self.image.streams[name].id][partition]
