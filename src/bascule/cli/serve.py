@@ -49,6 +49,12 @@ def serve(
             metavar="N@HOST:PORT,...", help="The founding nodes of the cluster, this one too."
         ),
     ] = None,
+    join: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOST:PORT,...", help="Join a cluster: peer listeners of some of its nodes."
+        ),
+    ] = None,
     rack: Annotated[
         str | None, typer.Option(metavar="NAME", help="Replicas are placed in different racks.")
     ] = None,
@@ -73,6 +79,7 @@ def serve(
         "node_id": ("--node-id", node_id),
         "peer.port": ("--peer-port", peer_port),
         "cluster.peers": ("--peers", peers.split(",") if peers else None),
+        "cluster.join": ("--join", join.split(",") if join else None),
         "cluster.rack": ("--rack", rack),
         "ready_file": ("--ready-file", ready_file),
         "log.level": ("--log-level", log_level),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, Protocol
 
@@ -16,6 +16,7 @@ from bascule.errors import (
     BasculeError,
     Broken,
     DiskFull,
+    NotSupported,
     PartitionFailed,
     UnknownPartition,
     UnknownStream,
@@ -235,6 +236,16 @@ class Controller:
         if isinstance(error, (NatsRefused, Broken)):
             raise error
         return definition
+
+    async def reassign_stream(
+        self, name: str, replicas: Sequence[int], *, partition: int | None
+    ) -> StreamDefinition:
+        """See `ClusterController.reassign_stream`. Raises: NotSupported."""
+        raise NotSupported("other replicas on a node without a cluster")
+
+    async def remove_node(self, number: int, *, force: bool) -> int:
+        """See `ClusterController.remove_node`. Raises: NotSupported."""
+        raise NotSupported("the removal of a node without a cluster")
 
     async def set_paused(self, name: str, paused: bool) -> StreamDefinition:
         """Refuse messages, or accept them again. Raises: UnknownStream, InternalStream, OSError."""

@@ -168,12 +168,22 @@ class ClusterNodeBody(Struct, kw_only=True):
 
     node_id: int
     alive: Annotated[bool, Meta(description="False once the controller has lost it.")]
+    is_leaving: Annotated[
+        bool, Meta(description="Whether it is to be removed: its replicas move to other nodes.")
+    ]
     epoch: Annotated[int, Meta(description="Log index of its registration.")]
     rack: str
     version: str
     peer: Annotated[str, Meta(description="host:port for other nodes.")]
     client: Annotated[str, Meta(description="host:port of the Kafka wire protocol.")]
     http: str
+
+
+class NodeRemoval(Struct, kw_only=True):
+    """A node that is to be removed."""
+
+    node_id: int
+    replicas: Annotated[int, Meta(description="Replicas that it holds, which move first.")]
 
 
 class PartitionRefBody(Struct, kw_only=True):
@@ -198,6 +208,8 @@ class ClusterBody(Struct, kw_only=True):
     leaderless: list[PartitionRefBody]
     under_min_isr: list[PartitionRefBody]
     under_replicated: list[PartitionRefBody]
+    voters: Annotated[list[int], Meta(description="Nodes that elect the controller.")]
+    learners: Annotated[list[int], Meta(description="Nodes that do not vote.")]
 
 
 class PurgedPartitionBody(Struct, kw_only=True):

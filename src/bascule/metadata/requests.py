@@ -101,6 +101,12 @@ class Admit(msgspec.Struct, tag=True, frozen=True):
     node: NodeRegistration
 
 
+class LookUp(msgspec.Struct, tag=True, frozen=True):
+    """Whether a node that nobody reaches still belongs to the cluster; changes nothing."""
+
+    node: NodeRegistration
+
+
 class Leave(msgspec.Struct, tag=True, frozen=True):
     """Remove a node; see `nodes.leave`."""
 
@@ -126,7 +132,7 @@ class BalanceLeaders(msgspec.Struct, tag=True, frozen=True):
     count_max: int
 
 
-NodeRequest: TypeAlias = RegisterProcess | LoseNode | Admit | Leave | FinishLeaving
+NodeRequest: TypeAlias = RegisterProcess | LoseNode | Admit | LookUp | Leave | FinishLeaving
 PartitionRequest: TypeAlias = ChangeIsr | Reassign | MoveReplicas | BalanceLeaders
 ControllerRequest: TypeAlias = Create | Alter | SetPaused | Delete | NodeRequest | PartitionRequest
 
@@ -147,7 +153,7 @@ def decide(image: Image, request: ControllerRequest) -> tuple[Command, ...]:
             return () if isinstance(decision, Existing) else (decision,)
         case Delete():
             return _delete(image, request)
-        case RegisterProcess() | LoseNode() | Admit() | Leave() | FinishLeaving():
+        case RegisterProcess() | LoseNode() | Admit() | LookUp() | Leave() | FinishLeaving():
             return _decide_on_node(image, request)
         case _:
             return _decide_on_partitions(image, request)
@@ -161,6 +167,9 @@ def _decide_on_node(image: Image, request: NodeRequest) -> tuple[Command, ...]:
             return _lose(image, request)
         case Admit():
             return admit(image, request.node)
+        case LookUp():
+            check_registration(image, request.node)
+            return ()
         case Leave():
             return leave(image, request.node_id, force=request.force)
         case FinishLeaving():
@@ -221,9 +230,9 @@ def _create(image: Image, request: Create) -> tuple[Command, ...]:
 
 
 def _alter(image: Image, request: Alter) -> tuple[Command, ...]:
-    decision = controller.alter_stream(
-        image, request.name, request.changes, internal=request.internal
-    )
+    # The number of copies of the cluster's own streams is a matter of its operators.
+    internal = request.internal or request.changes.keys() == {"replicas"}
+    decision = controller.alter_stream(image, request.name, request.changes, internal=internal)
     if isinstance(decision, Existing):
         return ()
     config, before = decision.config, image.streams[request.name]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -14,13 +14,18 @@ from bascule.config.sections import PORT_MAX
 from bascule.controller.cluster.controller import ClusterController
 from bascule.controller.cluster.isr_keeper import IsrKeeper
 from bascule.controller.cluster.metadata_group import MetadataGroup
+from bascule.controller.image_store import FILE_NAME as IMAGE_FILE_NAME
 from bascule.controller.reconciler import Reconciler
-from bascule.errors import Broken, ConfigError
+from bascule.errors import Broken, ConfigError, NodeRefused
 from bascule.host.api import Clock, Files, Random
 from bascule.http.metrics.statistics import replication_statistics
 from bascule.ingest.embedded_nats import EmbeddedNats
+from bascule.metadata.image import Image
 from bascule.model import NodeInfo, NodeRegistration
+from bascule.node.cluster_file import FILE_NAME as CLUSTER_FILE_NAME
+from bascule.node.cluster_file import KeptCluster, address_of
 from bascule.node.founding import FOUNDING, Founding
+from bascule.node.joining import JOIN, STANDING, Joining
 from bascule.peer.listener import PeerListener, PeerSession
 from bascule.peer.replica_fetch import ReplicaFetchHandler
 from bascule.peer_client import PeerClient
@@ -40,6 +45,9 @@ log = logging.getLogger("bascule.node")
 RAFT_DIRECTORY: Final = "raft"
 REFUSED: Final = 1
 """The error code of a control request that failed; the body says how."""
+STANDING_SECONDS: Final = 1.0
+"""Between two questions of a node that no controller reaches."""
+WILDCARDS: Final = ("0.0.0.0", "::")  # noqa: S104
 
 
 class ClusterNode:
@@ -63,13 +71,19 @@ class ClusterNode:
         """`send` takes NATS operations with acks. Raises: ConfigError."""
         self._config = config
         self._data = data
-        self._founders = founding_nodes(config)
-        self._founding = Founding(config.node_id, self._founders, files, str(data))
+        self._files = files
+        self._kept = KeptCluster(files, str(data), dice)
+        self._founders: dict[int, tuple[str, int]] = {}
+        """Empty on a node that joined later."""
+        self._founding: Founding | None = None
         self._incarnation = int.from_bytes(dice.bytes(7), "big")
         name = config.cluster.name
         self._driver = RaftDriver(config.node_id, DriverSettings(cluster=name))
         self.peers = PeerClient(config.node_id, name, node_epoch=self._node_epoch)
         self._metadata = MetadataGroup(self._driver, self.peers, dice)
+        self._metadata.on_members_changed = lambda _: self._drop_links()
+        self._metadata.on_own_removal = self._on_own_removal
+        self._joining = Joining(self._kept, self.peers, self._metadata, config.cluster.join)
         self.controller = ClusterController(
             config.node_id,
             name,
@@ -80,8 +94,11 @@ class ClusterNode:
             reserve=reserve,
             clock=clock,
             random=dice,
-            on_node=self._on_node,
+            on_nodes=self._on_nodes,
+            balance_ms=config.cluster.leader_balance_ms,
         )
+        self.controller.add_control(JOIN, self._joining.answer_join)
+        self.controller.add_control(STANDING, self._joining.answer_standing)
         self._replica_fetches = ReplicaFetchHandler(partitions, clock=clock, send_acks=send)
         self.replicator = Replicator(
             PeerIdentity(config.node_id, name, self._node_epoch),
@@ -111,11 +128,21 @@ class ClusterNode:
         self._raft_runs = False
         self._nats: EmbeddedNats | None = None
         self._nodes_changed = asyncio.Event()
+        self._addresses_changed = asyncio.Event()
+        self._is_removed = False
+        """Whether the Raft group may have removed this node: somebody has to be asked."""
+        self._refusal: NodeRefused | None = None
+        self._refused = asyncio.Event()
         self._epoch = -1
         """Of this process, as the replicator knows it."""
         self._tasks: list[asyncio.Task[None]] = []
         self.address = ("", 0)
         """Of the peer listener."""
+
+    @property
+    def founder_count(self) -> int:
+        """How many nodes founded the cluster, as far as this node knows."""
+        return max(len(self._founders), 1)
 
     def statistics(self) -> dict[str, Any]:
         """Counters of replication."""
@@ -124,34 +151,98 @@ class ClusterNode:
     async def start(self) -> None:
         """Listen, join the metadata group, register, and open this node's partitions.
 
-        Raises: CorruptData, DataDirectoryInUse, ConfigError, OSError.
+        Raises: CorruptData, DataDirectoryInUse, ConfigError, NodeRefused, OSError.
         """
         config = self._config
+        await self._kept.load()
+        self._founders = self._choose_founders()
+        self._founding = Founding(config.node_id, self._founders, self._kept)
         self.address = await self.listener.start(config.peer.host, config.peer.port)
-        for node, (host, port) in self._founders.items():
+        await self._take_part(self._founding)
+        addresses = self._kept_addresses()
+        for node, (host, port) in addresses.items():
             self.peers.set_peer(node, host, port)
-        await self._founding.take_part(self.peers)
-        await self._driver.start(
-            directory=str(self._data / RAFT_DIRECTORY),
-            peers=self._founders,
-        )
+        await self._driver.start(directory=str(self._data / RAFT_DIRECTORY), peers=addresses)
         self._raft_runs = True
-        await self._metadata.open(voters=self._founders)
-        await self.controller.open(self.registration("", ""))
+        await self._metadata.open(voters=self._founders or None)
+        self._tasks.append(asyncio.create_task(self._watch_standing()))
+        self._tasks.append(asyncio.create_task(self._keep_addresses()))
+        await self._unless_refused(self.controller.open(self.registration("", "")))
         self._tasks.append(asyncio.create_task(self._isr_keeper.run()))
 
+    def _choose_founders(self) -> dict[int, tuple[str, int]]:
+        """The founding nodes by the configuration or the file. Raises: ConfigError."""
+        config, kept = self._config, self._kept.content
+        if self._files.exists(f"{self._data}/{IMAGE_FILE_NAME}"):
+            raise ConfigError(
+                f"data directory {self._data} is that of a node that worked alone, which cannot "
+                "join a cluster yet: start it without --peers and --join, or name an empty "
+                "directory with --data"
+            )
+        if config.node_id < 1:
+            raise ConfigError("node_id is 0, expected at least 1 in a cluster")
+        if kept is None and config.cluster.peers and config.cluster.join:
+            raise ConfigError(
+                "cluster.peers and cluster.join are both set: --peers founds a cluster, --join "
+                "enters one that exists"
+            )
+        entries = config.cluster.peers
+        if not entries and kept is not None and kept.founders:
+            entries = tuple(kept.founders.split(","))
+        return founding_nodes(entries, config.node_id) if entries else {}
+
+    async def _take_part(self, founding: Founding) -> None:
+        """Return once this node belongs to a cluster. Raises: ConfigError, NodeRefused, OSError."""
+        kept = self._kept.content
+        if kept is not None and kept.has_formed:
+            await self._joining.check_same_cluster()
+        if self._founders:
+            for node, (host, port) in self._founders.items():
+                self.peers.set_peer(node, host, port)
+            await founding.take_part(self.peers)
+        elif kept is None or not kept.has_formed:
+            if not self._config.cluster.join:
+                raise ConfigError(
+                    f"{self._kept.path} says that the node was not admitted to its cluster yet: "
+                    "start it with --join"
+                )
+            await self._joining.join(self.registration("", ""))
+
+    def _kept_addresses(self) -> dict[int, tuple[str, int]]:
+        """The peers as last known, by node."""
+        kept = {node: address_of(text) for node, text in self._kept.known.nodes.items()}
+        return kept or self._founders
+
     def registration(self, client: str, http: str) -> NodeRegistration:
-        """This process, as it registers; the addresses are empty until the listeners are open."""
-        host, port = self._founders[self._config.node_id]
+        """This process, as it registers; the addresses are empty until the listeners are open.
+
+        Raises: ConfigError where other nodes could not reach the address of the peer listener.
+        """
         return NodeRegistration(
             node_id=self._config.node_id,
             incarnation=self._incarnation,
-            peer=f"{host}:{port}",
+            peer=self._own_address(),
             client=client,
             http=http,
             rack=self._config.cluster.rack,
             version=__version__,
+            directory=self._kept.known.directory,
         )
+
+    def _own_address(self) -> str:
+        config = self._config
+        if config.node_id in self._founders:
+            host, port = self._founders[config.node_id]
+        elif config.peer.advertised:
+            return config.peer.advertised
+        else:
+            host, port = self.address
+            if host in WILDCARDS:
+                raise ConfigError(
+                    f"the peer listener listens on {host}, which other nodes cannot connect to: "
+                    "give its address as peer.advertised"
+                )
+        return f"{host}:{port}"
 
     async def announce(self, node: NodeInfo, nats: EmbeddedNats | None) -> None:
         """Register the addresses of the listeners, and connect the NATS servers of all nodes."""
@@ -186,32 +277,118 @@ class ClusterNode:
     def _node_epoch(self) -> int:
         return self.controller.node_epoch
 
-    def _on_node(self, node: NodeRegistration) -> None:
-        host, _, port = node.peer.rpartition(":")
-        self.peers.set_peer(node.node_id, host, int(port))
-        is_this = node.node_id == self._config.node_id and node.incarnation == self._incarnation
-        if is_this and node.epoch != self._epoch:
-            self._epoch = node.epoch
-            self.replicator.renew()
-        self.replicator.set_peer(node.node_id, host, int(port))
-        self._driver.transport.set_peer(node.node_id, (host, int(port)))
+    # -- the nodes of the cluster ---------------------------------------------------------------
+
+    def _on_nodes(self, image: Image) -> None:
+        for node in image.nodes.values():
+            is_this = node.node_id == self._config.node_id and node.incarnation == self._incarnation
+            if is_this and node.epoch != self._epoch:
+                self._epoch = node.epoch
+                self.replicator.renew()
+            self._set_peer(node.node_id, node.peer)
+        for number in image.removed:
+            self.peers.remove_peer(number)
+        self._drop_links()
+        # A node whose number was used before sees that one's removal in the log, too.
+        if self._epoch >= 0 and self._config.node_id not in image.nodes:
+            self._refuse(NodeRefused(self._config.node_id, "it was removed from the cluster"))
         self._nodes_changed.set()
+        self._addresses_changed.set()
+
+    def _set_peer(self, node: int, address: str) -> None:
+        host, port = address_of(address)
+        self.peers.set_peer(node, host, port)
+        self.replicator.set_peer(node, host, port)
+        self._driver.transport.set_peer(node, (host, port))
+
+    def _drop_links(self) -> None:
+        """End the Raft connections with removed nodes, once the group has no such member."""
+        for number in self.controller.image.removed.difference(self._metadata.members.all):
+            self._driver.transport.remove_peer(number)
+
+    def _on_own_removal(self) -> None:
+        self._is_removed = True
+
+    async def _keep_addresses(self) -> None:
+        """Write the addresses of the nodes to the disk whenever they change."""
+        while True:
+            await self._addresses_changed.wait()
+            self._addresses_changed.clear()
+            image = self.controller.image
+            if self._epoch < 0:
+                continue  # the log is replayed: these may be old
+            founders = {n: f"{host}:{port}" for n, (host, port) in self._founders.items()}
+            nodes = {n: each for n, each in founders.items() if n not in image.removed}
+            nodes |= {number: node.peer for number, node in sorted(image.nodes.items())}
+            try:
+                await self._kept.keep(nodes=nodes, cluster_id=image.cluster_id)
+            except OSError as error:
+                log.warning("addresses of the nodes not kept", extra={"error": str(error)})
+
+    async def _watch_standing(self) -> None:
+        """While no controller reaches this node, ask whether it was removed, and who is there."""
+        while True:
+            await asyncio.sleep(STANDING_SECONDS)
+            is_reached = self._metadata.controller_id and not self.controller.is_suspended
+            if is_reached and not self._is_removed:
+                continue
+            try:
+                nodes = await self._joining.look_up(self.registration("", ""))
+            except NodeRefused as error:
+                self._refuse(error)
+                return
+            for number in nodes.keys() - self.controller.image.nodes.keys():
+                self._set_peer(number, nodes[number])
+            self._is_removed = False
+
+    def _refuse(self, error: NodeRefused) -> None:
+        if self._refusal is None:
+            log.error("this node is refused by its cluster", extra={"error": str(error)})
+            self._refusal = error
+            self._refused.set()
+
+    async def refused(self) -> None:
+        """Wait until the cluster refuses this node. Raises: NodeRefused."""
+        await self._refused.wait()
+        assert self._refusal is not None
+        raise self._refusal
+
+    async def _unless_refused(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do the work. Raises: NodeRefused if the cluster refuses this node first."""
+        tasks = asyncio.create_task(work), asyncio.create_task(self.refused())
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in tasks:
+                if task.done():
+                    task.result()
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _on_control(self, request: ControlRequest, session: PeerSession) -> ControlResponse:
         body = bytes(request.body or b"")  # type: ignore[arg-type]
         if request.kind == FOUNDING:
+            assert self._founding is not None
             return ControlResponse(body=await self._founding.answer(body))
         succeeded, answer = await self.controller.handle_control(request.kind, body)
         return ControlResponse(error_code=0 if succeeded else REFUSED, body=answer)
 
 
-def founding_nodes(config: Config) -> dict[int, tuple[str, int]]:
-    """Node id -> peer address of the founding nodes.
+def is_clustered(config: Config, data: Path, files: Files) -> bool:
+    """Whether a node is one of a cluster: by its configuration, or by its data directory."""
+    return bool(
+        config.cluster.peers or config.cluster.join or files.exists(f"{data}/{CLUSTER_FILE_NAME}")
+    )
 
-    Raises: ConfigError for an entry that is not N@host:port, or where this node is missing.
+
+def founding_nodes(entries: Sequence[str], node_id: int) -> dict[int, tuple[str, int]]:
+    """Node id -> peer address of the founding nodes, from N@host:port each.
+
+    Raises: ConfigError for an entry of another form, or where this node is missing.
     """
     found: dict[int, tuple[str, int]] = {}
-    for entry in config.cluster.peers:
+    for entry in entries:
         number, at, address = entry.partition("@")
         host, _, port = address.rpartition(":")
         if not (at and host and number.isdigit() and port.isdigit() and 0 < int(port) <= PORT_MAX):
@@ -222,9 +399,9 @@ def founding_nodes(config: Config) -> dict[int, tuple[str, int]]:
         if int(number) in found:
             raise ConfigError(f"cluster.peers names node {number} twice")
         found[int(number)] = host, int(port)
-    if config.node_id not in found:
+    if node_id not in found:
         raise ConfigError(
-            f"cluster.peers names the nodes {sorted(found)}, and this is node {config.node_id}: "
+            f"cluster.peers names the nodes {sorted(found)}, and this is node {node_id}: "
             "give its number with --node-id"
         )
     return found

@@ -34,7 +34,7 @@ from bascule.ingest.nats_ingest import NatsIngest
 from bascule.ingest.nats_supervisor import NatsSupervisor
 from bascule.kafka import ClientListener, ListenerLimits, NodeIdentity
 from bascule.model import NodeInfo, PartitionState
-from bascule.node.cluster import ClusterNode
+from bascule.node.cluster import ClusterNode, is_clustered
 from bascule.node.cluster_id import load_cluster_id
 from bascule.node.status import NodeStatus
 from bascule.publish.headers import HashKey
@@ -114,6 +114,7 @@ class Node:
         self._clock = RealClock()
         self._random = RealRandom()
         self._files = RealFiles()
+        self._is_clustered = is_clustered(config, data, self._files)
         self._hash_key = HashKey(self._random.bytes(16))
         self._partitions = Partitions(StreamSubjects(self._hash_key))
         self._syncer = LogSyncer(clock=self._clock)
@@ -133,7 +134,7 @@ class Node:
                 self._clock,
                 self._hash_key,
                 self._partitions,
-                waits_for_role=bool(config.cluster.peers),
+                waits_for_role=self._is_clustered,
             ),
             directories=directories,
             held=HeldPartitions(self._files, str(data)),
@@ -183,7 +184,7 @@ class Node:
         await asyncio.to_thread(self._reserve.hold)
         self._writer.start(self._send_acks)
         self._syncer.start(self._send_acks)
-        if self._config.cluster.peers:
+        if self._is_clustered:
             self._cluster = self._make_cluster()
             await self._cluster.start()
             self.status.cluster_id = self._cluster.controller.image.cluster_id
@@ -244,15 +245,19 @@ class Node:
             self._ingest.publish(operations)
 
     async def run_until(self, stop: asyncio.Event) -> None:
-        """Return once `stop` is set. Raises: Broken if the embedded NATS server fails for good."""
+        """Return once `stop` is set. Raises: Broken if the embedded NATS server fails for good,
+        NodeRefused if the cluster has removed this node."""
         stopping = asyncio.create_task(stop.wait())
         watched: set[asyncio.Task[Any]] = {stopping}
         if self._supervision is not None:
             watched.add(self._supervision)
-        await asyncio.wait(watched, return_when=asyncio.FIRST_COMPLETED)
-        stopping.cancel()
-        if self._supervision is not None and self._supervision.done():
-            self._supervision.result()
+        if self._cluster is not None:
+            watched.add(asyncio.create_task(self._cluster.refused()))
+        done, pending = await asyncio.wait(watched, return_when=asyncio.FIRST_COMPLETED)
+        for task in pending - {self._supervision}:
+            task.cancel()
+        for task in done - {stopping}:
+            task.result()
 
     async def close(self) -> None:
         """Drain: store and acknowledge everything delivered, then close the listeners."""
@@ -365,7 +370,7 @@ class Node:
         self, offsets: CommittedOffsetStore, cluster: ClusterNode
     ) -> None:
         """Create the stream `_offsets` once there are nodes for it, unless another node has."""
-        replicas = min(OFFSETS_REPLICAS, len(self._config.cluster.peers))
+        replicas = min(OFFSETS_REPLICAS, cluster.founder_count)
         config = replace(OFFSETS_CONFIG, replicas=replicas)
         is_logged = False
         while True:

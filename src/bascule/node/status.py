@@ -135,6 +135,7 @@ class NodeStatus:
             leaderless=(),
             under_min_isr=(),
             under_replicated=(),
+            voters=(node.node_id,),
         )
 
     def liveness(self) -> tuple[PartHealth, ...]:

@@ -41,6 +41,7 @@ class AlterableSettings(TypedDict, total=False):
     rate_messages_max: int | None
     rate_bytes_max: int | None
     read_only: bool | None
+    replicas: int | None
     min_isr: int | None
     acks: bool | None
     shared: bool | None
@@ -53,4 +54,3 @@ class StreamSettings(AlterableSettings, total=False):
     group: str | None
     partition_by: PartitionBy | str | None
     key_from: KeyFrom | str | None
-    replicas: int | None

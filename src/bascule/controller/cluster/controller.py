@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -23,6 +23,7 @@ import msgspec
 from bascule.controller.cluster.duties import ControllerDuties
 from bascule.controller.cluster.metadata_group import DECIDE, MetadataGroup, Peers
 from bascule.controller.cluster.sessions import PING
+from bascule.controller.cluster.upkeep import ClusterUpkeep
 from bascule.controller.cluster.views import PARTITIONS, ClusterViews
 from bascule.controller.controller import StreamAnnouncer
 from bascule.controller.reconciler import RaiseMaxPayload, Reconciler, Subscriber
@@ -31,7 +32,7 @@ from bascule.errors.plain import from_plain, to_plain
 from bascule.host.api import Clock, Random
 from bascule.metadata.controller import STREAM_ID_BYTES, check_purge
 from bascule.metadata.image import Image
-from bascule.metadata.requests import Alter, Create, Delete, SetPaused
+from bascule.metadata.requests import Alter, Create, Delete, Leave, Reassign, SetPaused
 from bascule.model import (
     NO_LEADER,
     DuplicateStream,
@@ -86,9 +87,11 @@ class ClusterController:
         reserve: DiskReserve,
         clock: Clock,
         random: Random,
-        on_node: Callable[[NodeRegistration], None],
+        on_nodes: Callable[[Image], None],
+        balance_ms: int,
     ) -> None:
-        """`name` is that of the cluster. `on_node` gets each node's registration: its addresses."""
+        """`name` is that of the cluster. `on_nodes` gets each image whose nodes have changed.
+        `balance_ms` is the time between steps in which leadership returns; 0: it stays."""
         self._node_id = node_id
         self._partitions = partitions
         self._reconciler = reconciler
@@ -97,7 +100,10 @@ class ClusterController:
         self._reserve = reserve
         self._clock = clock
         self._random = random
-        self._on_node = on_node
+        self._on_nodes = on_nodes
+        self._nodes: Mapping[int, NodeRegistration] = {}
+        """Those that `on_nodes` has got."""
+        self._upkeep = ClusterUpkeep(node_id, metadata, balance_ms=balance_ms)
         self._changed = asyncio.Event()
         self._reconciled = 0
         """The index of the image that this node has followed."""
@@ -142,6 +148,7 @@ class ClusterController:
         await self._reconciler.prepare(self.image)
         await self._reconcile()
         self._tasks.append(asyncio.create_task(self._follow()))
+        self._tasks.append(asyncio.create_task(self._upkeep.run()))
 
     async def announce(self, registration: NodeRegistration) -> None:
         """Register again, with the addresses of listeners that are open now."""
@@ -190,8 +197,9 @@ class ClusterController:
     def _on_image(self, image: Image) -> None:
         if self._announcer is not None:
             self._announcer.on_streams(image.streams)
-        for node in image.nodes.values():
-            self._on_node(node)
+        if image.nodes is not self._nodes:
+            self._nodes = image.nodes
+            self._on_nodes(image)
         self._duties.on_image(image)
         self._changed.set()
 
@@ -235,6 +243,32 @@ class ClusterController:
         await self._wait_in_force(definition, index)
         log.info("stream altered", extra={"stream": name, **changes})
         return definition
+
+    async def reassign_stream(
+        self, name: str, replicas: Sequence[int], *, partition: int | None
+    ) -> StreamDefinition:
+        """Begin to move a stream, or one partition, to these nodes, the preferred leader first.
+
+        Raises: UnknownStream, UnknownPartition, ConfigError, Indeterminate.
+        """
+        index = await self._metadata.submit(Reassign(name, partition, tuple(replicas)))
+        definition = self.views.definition(name)
+        await self._wait_in_force(definition, index)
+        extra = {"stream": name, "partition": partition, "replicas": list(replicas)}
+        log.info("replicas move", extra=extra)
+        return definition
+
+    async def remove_node(self, number: int, *, force: bool) -> int:
+        """Begin to remove a node; how many replicas have to move first.
+
+        With `force` its replicas are given up. Raises: UnknownNode, CannotRemoveNode,
+        NotEnoughNodes, Indeterminate.
+        """
+        await self._metadata.submit(Leave(number, force))
+        held = sum(number in state.replicas for _, _, state in self.image.partition_states())
+        extra = {"node": number, "force": force, "replicas": held}
+        log.info("node is to be removed", extra=extra)
+        return held
 
     async def purge_stream(
         self, name: str, *, to_offset: int | None, before_ms: int | None, partition: int | None
@@ -376,6 +410,10 @@ class ClusterController:
             await self._followed.wait_for(lambda: self._reconciled >= index)
 
     # -- control requests of other nodes ------------------------------------------------------
+
+    def add_control(self, kind: str, handler: Callable[[bytes], Awaitable[bytes]]) -> None:
+        """Have `handler` answer another kind of control request."""
+        self._controls[kind] = handler
 
     async def handle_control(self, kind: str, body: bytes) -> tuple[bool, bytes]:
         """Answer a control request: whether it succeeded, and the body of the answer."""

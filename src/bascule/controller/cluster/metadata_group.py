@@ -22,6 +22,7 @@ from bascule.errors import (
     Closed,
     Indeterminate,
     LaggingIndex,
+    NodeRefused,
     NotLeader,
 )
 from bascule.host.api import Random
@@ -32,13 +33,14 @@ from bascule.metadata.command_codec import (
     encode_commands,
     encode_snapshot,
 )
-from bascule.metadata.commands import Command, SetClusterId
+from bascule.metadata.commands import ChangePartitions, Command, SetClusterId
 from bascule.metadata.image import Image
-from bascule.metadata.requests import ControllerRequest, decide, settle
-from bascule.raft.membership import Members
+from bascule.metadata.requests import Admit, ControllerRequest, decide, settle
+from bascule.raft.membership import MemberChange, Members
 from bascule.raft.messages import Entry, RaftSnapshot
 from bascule.raft_driver.driver import RaftDriver
 from bascule.raft_driver.group import RaftGroup
+from bascule.raft_driver.observer import GroupObserver
 from bascule.raft_driver.state_machine import FrozenChunks
 
 log = logging.getLogger("bascule.controller")
@@ -123,7 +125,7 @@ class _Decide(msgspec.Struct, array_like=True):
 _decode = msgspec.msgpack.Decoder(_Decide)
 
 
-class MetadataGroup:
+class MetadataGroup(GroupObserver):
     """This node's member of the metadata group. Belongs to the event loop."""
 
     def __init__(self, driver: RaftDriver, peers: Peers, random: Random) -> None:
@@ -133,6 +135,10 @@ class MetadataGroup:
         self._machine = MetadataMachine(lambda image: self.on_image(image))
         self.on_image: OnImage = lambda _: None
         """Called on the event loop with each new image; set before `open`."""
+        self.on_members_changed: Callable[[Members], None] = lambda _: None
+        """Called with the members whenever a change of them is committed; set before `open`."""
+        self.on_own_removal: Callable[[], None] = lambda: None
+        """Called when this node is no member any more; set before `open`."""
         self._group: RaftGroup | None = None
         self._deciding = asyncio.Lock()
         self._settled_term = 0
@@ -159,11 +165,47 @@ class MetadataGroup:
     def applied(self) -> int:
         return self._machine.applied
 
-    async def open(self, *, voters: Iterable[int]) -> None:
-        """Join the group; `voters` are its founding members. Raises: CorruptData, OSError."""
+    @property
+    def members(self) -> Members:
+        """The members in force, committed or not."""
+        return Members(()) if self._group is None else self._group.members
+
+    @property
+    def are_members_committed(self) -> bool:
+        return self._group is not None and self._group.state.is_members_committed
+
+    async def open(self, *, voters: Iterable[int] | None) -> None:
+        """Join the group; `voters` are its founding members, None on a node that joined later.
+
+        Raises: CorruptData, OSError.
+        """
+        founding = None if voters is None else Members.of(*voters)
         self._group = await self._driver.open_group(
-            GROUP, self._machine, initial_members=Members.of(*voters)
+            GROUP, self._machine, initial_members=founding, observer=self
         )
+
+    def on_members(self, members: Members, *, is_committed: bool) -> None:
+        """See `GroupObserver`."""
+        if is_committed:
+            self.on_members_changed(members)
+
+    def on_removed(self, members: Members) -> None:
+        """See `GroupObserver`."""
+        self.on_own_removal()
+
+    async def change_members(self, change: MemberChange, node: int) -> Members:
+        """As the controller: change the members of the group; return once that is committed.
+
+        Raises: NotLeader, CannotReplicate, Indeterminate, ConfigError where nothing would change.
+        """
+        assert self._group is not None
+        await self._group.change_members(change, node, timeout_s=PROPOSE_SECONDS_MAX)
+        return self._group.members
+
+    async def transfer(self, node: int) -> None:
+        """As the controller: have another voter be it. Raises: as `RaftGroup.transfer`."""
+        assert self._group is not None
+        await self._group.transfer(node)
 
     async def submit(self, request: ControllerRequest) -> int:
         """Have the controller decide on `request`; return once its effect is in this node's image.
@@ -224,6 +266,7 @@ class MetadataGroup:
             if machine.has_done(request_id):
                 return machine.applied
             try:
+                self._check_number(request)
                 commands = decide(machine.image, request)
             except BasculeError:
                 # Not from an image that another controller has changed meanwhile.
@@ -232,7 +275,22 @@ class MetadataGroup:
             if not commands:
                 await group.read(timeout_s=PROPOSE_SECONDS_MAX)
                 return machine.applied
-            return await self._propose(commands, request_id)
+            before = machine.image
+            index = await self._propose(commands, request_id)
+            _log_leaders(before, commands)
+            return index
+
+    def _check_number(self, request: ControllerRequest) -> None:
+        """A number is free for another directory once the group has no member of it: the old one
+        counts until then. Raises: NodeRefused, CannotReplicate."""
+        if not isinstance(request, Admit):
+            return
+        image, members, number = self._machine.image, self.members, request.node.node_id
+        if number in image.removed:
+            if number in members or not self.are_members_committed:
+                raise CannotReplicate(f"the removal of node {number} is under way")
+        elif number in members and number not in image.nodes:
+            raise NodeRefused(number, "its number is that of a founding node; use another number")
 
     async def _settle(self) -> None:
         """Once in each term: apply what is committed, and finish what was begun."""
@@ -255,3 +313,21 @@ class MetadataGroup:
         payload = encode_commands(commands, request_id=request_id)
         committed = await self._group.propose(payload, timeout_s=PROPOSE_SECONDS_MAX)
         return committed.index
+
+
+def _log_leaders(before: Image, commands: Sequence[Command]) -> None:
+    """Log the partitions that another node leads although nothing has failed."""
+    names = {each.id: name for name, each in before.streams.items()}
+    for command in commands:
+        for change in command.changes if isinstance(command, ChangePartitions) else ():
+            if change.reason:
+                log.info(
+                    "leader changed",
+                    extra={
+                        "stream": names[change.stream_id],
+                        "partition": change.partition,
+                        "leader": change.state.leader,
+                        "before": before.partitions[change.stream_id][change.partition].leader,
+                        "reason": change.reason,
+                    },
+                )

@@ -92,6 +92,8 @@ class ClusterViews:
             leaderless=troubles.leaderless,
             under_min_isr=troubles.under_min_isr,
             under_replicated=troubles.under_replicated,
+            voters=metadata.members.voters,
+            learners=metadata.members.learners,
         )
 
     def stream_info(self, name: str) -> StreamInfo:
