@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
+import signal
+import urllib.error
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,7 +14,7 @@ import pytest
 import bascule
 from support.clusters import RunningCluster, running_cluster
 from support.ids_published import IdsPublished, check_published
-from support.processes import WAIT_SECONDS_MAX, NatsServer, Node, running_nats
+from support.processes import WAIT_SECONDS_MAX, NatsServer, Node, running_nats, wait_for
 
 pytestmark = pytest.mark.tier3
 
@@ -71,3 +74,141 @@ def test_a_node_joins_and_takes_the_place_of_another(cluster: RunningCluster) ->
     cluster.stop()
     logs = {cluster.log_bytes(node, "flights") for node in (2, 3, 4)}
     assert len(logs) == 1, "the replicas differ"
+
+
+def test_those_who_came_later_go_on_without_the_founders(cluster: RunningCluster) -> None:
+    """Nodes find their peers again by themselves, whoever founded the cluster."""
+    for number in (4, 5):
+        cluster.join(number)
+    cluster.wait_voters(1, 2, 3, 4, 5)
+    cluster.nodes[4].create("flights", "flights.>", replicas=3)
+    for number in (1, 2):
+        with bascule.connect_sync(cluster.nodes[4].addresses["http"]) as client:
+            client.remove_node(number)
+        assert "it was removed from the cluster" in refused(cluster.nodes.pop(number))
+    cluster.wait_voters(3, 4, 5)
+    cluster.stop()
+    founder, *later = cluster.nodes.values()
+    for node in later:
+        node.options = [each for each in node.options if not each.startswith(("--join", "127."))]
+    # The founder knows the addresses of those who joined later from its disk, too.
+    cluster.start()
+    cluster.wait_voters(3, 4, 5)
+    assert sorted(cluster.partition("flights")["replicas"]) == [3, 4, 5]
+    cluster.wait_in_sync("flights")
+    with bascule.connect_sync(founder.addresses["http"]) as client:
+        assert client.publish("flights.x", b"1", timeout=30).replicas >= 2
+
+
+def test_a_number_is_used_again_by_an_empty_directory(cluster: RunningCluster) -> None:
+    """A disk is lost: the node is removed by force, and comes back as another one."""
+    cluster.nodes[1].create("flights", "flights.>", replicas=3)
+    lost = cluster.nodes[2]
+    lost.stop(signal.SIGKILL)
+    shutil.rmtree(lost.directory / "data")
+    survivor = cluster.nodes[1]
+
+    def remove() -> bool | None:
+        try:
+            survivor.call("DELETE", "/v1/nodes/2?force=true")
+        except urllib.error.HTTPError as error:
+            assert error.code == 409, "the controller has not lost it yet"
+            return None
+        return True
+
+    wait_for(remove, survivor.process, survivor.log)
+    assert 2 not in cluster.partition("flights")["replicas"]
+    again = cluster.add(2, 1, 3)
+    again.start()
+    cluster.wait_voters(1, 2, 3)
+    wait_for(
+        lambda: sorted(cluster.partition("flights")["isr"]) == [1, 2, 3] or None,
+        survivor.process,
+        survivor.log,
+    )
+    with bascule.connect_sync(survivor.addresses["http"]) as client:
+        assert client.publish("flights.x", b"1", timeout=30).replicas == 3
+
+
+def test_a_node_that_was_removed_while_it_was_away_is_refused(cluster: RunningCluster) -> None:
+    cluster.join(4)
+    cluster.nodes[4].stop()
+    survivor = cluster.nodes[1]
+    survivor.call("DELETE", "/v1/nodes/4")
+    wait_for(lambda: len(cluster.info()["nodes"]) == 3 or None, survivor.process, survivor.log)
+    cluster.nodes[4].spawn_again()
+    assert "it was removed from the cluster" in refused(cluster.nodes[4])
+
+
+def test_numbers_and_directories_belong_together(
+    cluster: RunningCluster, tmp_path: Path, nats_server: NatsServer
+) -> None:
+    other = cluster.add(4)
+    other.options = ["--node-id", "1", *other.options[2:]]
+    other.spawn_again()
+    assert "its number belongs to another data directory" in refused(other)
+    shutil.rmtree(other.directory / "data")
+    other.options = ["--node-id", "4", *other.options[2:]]
+    other.start()
+    other.stop()
+    with running_cluster(tmp_path / "another", nats=nats_server.url, count=1) as another:
+        port = another.peer_ports[1]
+        at = list(other.options).index("--join") + 1
+        other.options = [*other.options[:at], f"127.0.0.1:{port}", *other.options[at + 1 :]]
+        other.spawn_again()
+        assert "says that the node belongs to cluster" in refused(other)
+
+
+def test_a_stream_gets_more_replicas_and_fewer(cluster: RunningCluster) -> None:
+    """While messages are published, and the controller is killed in between."""
+    cluster.nodes[1].create(
+        "flights", "flights.>", replicas=1, partitions=2, partition_by="subject"
+    )
+    every = ",".join(node.addresses["http"] for node in cluster.nodes.values())
+
+    async def scene() -> None:
+        async with bascule.connect(every) as client:
+            messages = [(f"flights.{n % 7}", b"%d" % n) for n in range(5_000)]
+            await client.publish_many(messages)
+            await client.alter_stream("flights", replicas=3)
+            controller = cluster.nodes[(await client.cluster()).controller]
+            await asyncio.to_thread(controller.stop, signal.SIGKILL)
+            await asyncio.to_thread(controller.start)
+            await asyncio.to_thread(cluster.wait_moved, "flights")
+            await asyncio.to_thread(cluster.wait_in_sync, "flights")
+            for partition in (0, 1):
+                assert sorted(cluster.partition("flights", partition)["isr"]) == [1, 2, 3]
+            acks = await client.publish_many(messages)
+            assert len(acks.offsets) == 5_000
+            await client.alter_stream("flights", replicas=2)
+            await asyncio.to_thread(cluster.wait_moved, "flights")
+            stored = [m.value async for m in client.read("flights")]
+            assert sorted(stored) == sorted(2 * [value for _, value in messages])
+
+    asyncio.run(scene())
+    for partition in (0, 1):
+        state = cluster.partition("flights", partition)
+        (dropped,) = {1, 2, 3} - set(state["replicas"])
+        cluster.wait_removed(dropped, "flights", partition)
+    cluster.stop()
+    for partition in (0, 1):
+        logs = [cluster.log_bytes(n, "flights", partition) for n in (1, 2, 3)]
+        assert sorted(map(bool, logs)) == [False, True, True]
+        assert len({each for each in logs if each}) == 1, "the replicas differ"
+
+
+def test_leadership_returns_to_the_preferred_leader(
+    tmp_path: Path, nats_server: NatsServer
+) -> None:
+    environment = {"BASCULE_CLUSTER_LEADER_BALANCE_MS": "500"}
+    with running_cluster(tmp_path, nats=nats_server.url, environment=environment) as cluster:
+        cluster.nodes[1].create("flights", "flights.>", replicas=3)
+        preferred = cluster.leader("flights")
+        cluster.nodes[preferred].stop(signal.SIGKILL)
+        assert cluster.leader("flights") != preferred
+        cluster.nodes[preferred].start()
+        node = cluster.nodes[preferred]
+        wait_for(lambda: cluster.leader("flights") == preferred or None, node.process, node.log)
+        logs = "".join(each.log.read_text() for each in cluster.nodes.values())
+        assert "leader changed" in logs
+        assert "the preferred leader is in sync" in logs

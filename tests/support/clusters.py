@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -130,7 +130,12 @@ class RunningCluster:
 
 @contextlib.contextmanager
 def running_cluster(
-    directory: Path, *, nats: str | None = None, count: int = 3, options: Sequence[str] = ()
+    directory: Path,
+    *,
+    nats: str | None = None,
+    count: int = 3,
+    options: Sequence[str] = (),
+    environment: Mapping[str, str] | None = None,
 ) -> Iterator[RunningCluster]:
     """`count` nodes that have formed a cluster."""
     ports = reserve_ports(4 * count)
@@ -143,7 +148,16 @@ def running_cluster(
         cluster.nodes[n + 1] = Node(
             place,
             nats,
-            ["--node-id", str(n + 1), "--peers", peers, "--peer-port", str(ports[n]), *options],
+            environment=dict(environment or {}),
+            options=[
+                "--node-id",
+                str(n + 1),
+                "--peers",
+                peers,
+                "--peer-port",
+                str(ports[n]),
+                *options,
+            ],
             keep_ports=True,
             ports=ports[count + 3 * n : count + 3 * n + 3],
         )

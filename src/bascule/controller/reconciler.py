@@ -344,18 +344,20 @@ class Reconciler:
         """Remove the data of partitions that the image gives to other nodes; which are removed."""
         removed = set()
         for index in sorted(indexes):
-            extra = {"stream": definition.name, "partition": index}
             try:
                 await asyncio.to_thread(self._remove_replica, definition, index)
             except (OSError, BasculeError) as error:
                 failures[definition.id] = error
                 log.error(
                     "data of a replica that has moved away not removed; it is tried again",
-                    extra={**extra, "error": str(error)},
+                    extra={"stream": definition.name, "partition": index, "error": str(error)},
                 )
                 continue
             removed.add(index)
-            log.info("replica removed; its partition is on other nodes", extra=extra)
+            log.info(
+                "replica removed; its partition is on other nodes",
+                extra={"stream": definition.name, "partition": index},
+            )
         return removed
 
     def _remove_replica(self, definition: StreamDefinition, index: int) -> None:

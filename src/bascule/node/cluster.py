@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -26,6 +26,7 @@ from bascule.node.cluster_file import FILE_NAME as CLUSTER_FILE_NAME
 from bascule.node.cluster_file import KeptCluster, address_of
 from bascule.node.founding import FOUNDING, Founding
 from bascule.node.joining import JOIN, STANDING, Joining
+from bascule.node.refusal import Refusal
 from bascule.peer.listener import PeerListener, PeerSession
 from bascule.peer.replica_fetch import ReplicaFetchHandler
 from bascule.peer_client import PeerClient
@@ -100,14 +101,7 @@ class ClusterNode:
         self.controller.add_control(JOIN, self._joining.answer_join)
         self.controller.add_control(STANDING, self._joining.answer_standing)
         self._replica_fetches = ReplicaFetchHandler(partitions, clock=clock, send_acks=send)
-        self.replicator = Replicator(
-            PeerIdentity(config.node_id, name, self._node_epoch),
-            writer=writer,
-            syncer=syncer,
-            send_acks=send,
-            on_leading=self._replica_fetches.watch,
-            lag_ms_max=config.cluster.replica_lag_ms_max,
-        )
+        self.replicator = self._make_replicator(writer, syncer, send)
         self._isr_keeper = IsrKeeper(
             config.node_id,
             self._metadata,
@@ -115,9 +109,37 @@ class ClusterNode:
             wanted=self._replica_fetches.wanted_isrs,
             send=send,
         )
-        self.listener = PeerListener(
-            node_id=config.node_id,
-            cluster=name,
+        self.listener = self._make_listener()
+        self._raft_runs = False
+        self._nats: EmbeddedNats | None = None
+        self._nodes_changed = asyncio.Event()
+        self._addresses_changed = asyncio.Event()
+        self._is_removed = False
+        """Whether the Raft group may have removed this node: somebody has to be asked."""
+        self.refusal = Refusal()
+        self._epoch = -1
+        """Of this process, as the replicator knows it."""
+        self._tasks: list[asyncio.Task[None]] = []
+        self.address = ("", 0)
+        """Of the peer listener."""
+
+    def _make_replicator(
+        self, writer: LogWriter, syncer: LogSyncer, send: Callable[[bytes], None]
+    ) -> Replicator:
+        config = self._config
+        return Replicator(
+            PeerIdentity(config.node_id, config.cluster.name, self._node_epoch),
+            writer=writer,
+            syncer=syncer,
+            send_acks=send,
+            on_leading=self._replica_fetches.watch,
+            lag_ms_max=config.cluster.replica_lag_ms_max,
+        )
+
+    def _make_listener(self) -> PeerListener:
+        return PeerListener(
+            node_id=self._config.node_id,
+            cluster=self._config.cluster.name,
             node_epoch=self._node_epoch,
             handlers={
                 ControlRequest: self._on_control,
@@ -125,19 +147,6 @@ class ClusterNode:
             },
             on_raft=self._driver.transport.adopt,
         )
-        self._raft_runs = False
-        self._nats: EmbeddedNats | None = None
-        self._nodes_changed = asyncio.Event()
-        self._addresses_changed = asyncio.Event()
-        self._is_removed = False
-        """Whether the Raft group may have removed this node: somebody has to be asked."""
-        self._refusal: NodeRefused | None = None
-        self._refused = asyncio.Event()
-        self._epoch = -1
-        """Of this process, as the replicator knows it."""
-        self._tasks: list[asyncio.Task[None]] = []
-        self.address = ("", 0)
-        """Of the peer listener."""
 
     @property
     def founder_count(self) -> int:
@@ -167,7 +176,7 @@ class ClusterNode:
         await self._metadata.open(voters=self._founders or None)
         self._tasks.append(asyncio.create_task(self._watch_standing()))
         self._tasks.append(asyncio.create_task(self._keep_addresses()))
-        await self._unless_refused(self.controller.open(self.registration("", "")))
+        await self.refusal.guard(self.controller.open(self.registration("", "")))
         self._tasks.append(asyncio.create_task(self._isr_keeper.run()))
 
     def _choose_founders(self) -> dict[int, tuple[str, int]]:
@@ -291,7 +300,7 @@ class ClusterNode:
         self._drop_links()
         # A node whose number was used before sees that one's removal in the log, too.
         if self._epoch >= 0 and self._config.node_id not in image.nodes:
-            self._refuse(NodeRefused(self._config.node_id, "it was removed from the cluster"))
+            self.refusal.set(NodeRefused(self._config.node_id, "it was removed from the cluster"))
         self._nodes_changed.set()
         self._addresses_changed.set()
 
@@ -335,36 +344,11 @@ class ClusterNode:
             try:
                 nodes = await self._joining.look_up(self.registration("", ""))
             except NodeRefused as error:
-                self._refuse(error)
+                self.refusal.set(error)
                 return
             for number in nodes.keys() - self.controller.image.nodes.keys():
                 self._set_peer(number, nodes[number])
             self._is_removed = False
-
-    def _refuse(self, error: NodeRefused) -> None:
-        if self._refusal is None:
-            log.error("this node is refused by its cluster", extra={"error": str(error)})
-            self._refusal = error
-            self._refused.set()
-
-    async def refused(self) -> None:
-        """Wait until the cluster refuses this node. Raises: NodeRefused."""
-        await self._refused.wait()
-        assert self._refusal is not None
-        raise self._refusal
-
-    async def _unless_refused(self, work: Coroutine[Any, Any, None]) -> None:
-        """Do the work. Raises: NodeRefused if the cluster refuses this node first."""
-        tasks = asyncio.create_task(work), asyncio.create_task(self.refused())
-        try:
-            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            for task in tasks:
-                if task.done():
-                    task.result()
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _on_control(self, request: ControlRequest, session: PeerSession) -> ControlResponse:
         body = bytes(request.body or b"")  # type: ignore[arg-type]

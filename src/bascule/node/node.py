@@ -252,7 +252,7 @@ class Node:
         if self._supervision is not None:
             watched.add(self._supervision)
         if self._cluster is not None:
-            watched.add(asyncio.create_task(self._cluster.refused()))
+            watched.add(asyncio.create_task(self._cluster.refusal.wait()))
         done, pending = await asyncio.wait(watched, return_when=asyncio.FIRST_COMPLETED)
         for task in pending - {self._supervision}:
             task.cancel()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import asdict
 from typing import Annotated, Any, Final
 
@@ -10,12 +9,11 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
+from bascule.cli.cluster.waiting import wait_while
 from bascule.cli.output import JsonOption, ServerOption, YesOption, confirm, out, print_json
 from bascule.errors import ConfigError
 from bascule.model import NO_LEADER, ClusterInfo, NodeRegistration, PartitionRef
 
-WAIT_SECONDS: Final = 0.2
-"""Between two looks at a node that leaves."""
 SHOWN_MAX: Final = 20
 """Partitions listed for each trouble; the rest is counted."""
 
@@ -94,8 +92,8 @@ def remove_node(
     confirm(f"remove node {number} from the cluster?", yes=yes)
     with bascule.connect_sync(server) as client:
         held = client.remove_node(number, force=force)
-        while wait and any(each.node_id == number for each in client.cluster().nodes):
-            time.sleep(WAIT_SECONDS)
+        if wait:
+            wait_while(lambda: number in [each.node_id for each in client.cluster().nodes])
     if json:
         print_json({"node_id": number, "replicas": held})
     elif wait or force:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import time
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.markup import escape
 
+from bascule.cli.cluster.waiting import wait_while
 from bascule.cli.exit_codes import CORRUPT
 from bascule.cli.output import (
     JsonOption,
@@ -41,8 +42,6 @@ streams = typer.Typer(
     no_args_is_help=True,
 )
 
-WAIT_SECONDS: Final = 0.2
-"""Between two looks at a stream that moves."""
 NewNameArgument = Annotated[str, typer.Argument(metavar="NAME", help="Name of the stream.")]
 
 
@@ -134,8 +133,8 @@ def reassign(
     nodes = [parse_count(text) for text in replicas_on.split(",")]
     with bascule.connect_sync(server) as client:
         info = client.reassign_stream(name, nodes, partition=partition)
-        while wait and any(item.target for item in info.partitions):
-            time.sleep(WAIT_SECONDS)
+        if wait:
+            wait_while(lambda: any(item.target for item in client.stream(name).partitions))
             info = client.stream(name)
     if json:
         print_json(stream_as_json(info))
