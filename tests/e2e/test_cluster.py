@@ -103,7 +103,8 @@ def test_nodes_are_killed_in_turn(
 def test_a_leader_that_was_paused_gives_up_what_was_not_committed(
     tmp_path: Path, nats_server: NatsServer
 ) -> None:
-    with running_cluster(tmp_path, nats=nats_server.url) as cluster:
+    stays = {"BASCULE_CLUSTER_LEADER_BALANCE_MS": "0"}
+    with running_cluster(tmp_path, nats=nats_server.url, environment=stays) as cluster:
         cluster.nodes[1].create("flights", "flights.>", replicas=3)
         every = ",".join(node.addresses["http"] for node in cluster.nodes.values())
         before = cluster.leader("flights")

@@ -190,6 +190,28 @@ def test_a_removed_follower_that_was_cut_off_asks_for_votes_once() -> None:
     assert group.nodes[3].commit == group.nodes[1].commit
 
 
+def test_a_member_that_is_added_again_may_have_an_empty_disk() -> None:
+    """Its leader still knows how far the old one was, until that has heard of its removal."""
+    members = Members.of(1, 2, 3)
+    group = Group(CONFIG, {1: members, 2: members, 3: members})
+    group.nodes[1].campaign()
+    group.carry_out(1)
+    group.deliver()
+    assert group.propose(5) == 5
+    group.cut.add(3)
+    group.change(MemberChange.REMOVE, 3)
+    store = group.stores[3] = MemoryStore()
+    store.load()
+    store.bootstrap(Members(()))
+    group.nodes[3] = RaftNode(3, CONFIG, store.load(), RealRandom(3))
+    group.cut.clear()
+    group.change(MemberChange.ADD_LEARNER, 3)
+    group.tick(20)
+    assert group.nodes[3].log.last == group.nodes[1].log.last
+    group.change(MemberChange.ADD_VOTER, 3)
+    assert group.nodes[3].commit == group.nodes[1].commit
+
+
 def test_a_follower_gives_up_entries_that_its_snapshot_covers_for_later_ones() -> None:
     """All members restarted while a snapshot was being made, so none knows the commit index. The
     leader's ring begins at its snapshot, the follower's before it; both are full."""

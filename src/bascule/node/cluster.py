@@ -150,8 +150,8 @@ class ClusterNode:
 
     @property
     def founder_count(self) -> int:
-        """How many nodes founded the cluster, as far as this node knows."""
-        return max(len(self._founders), 1)
+        """How many nodes founded the cluster; 0 on a node that joined later."""
+        return len(self._founders)
 
     def statistics(self) -> dict[str, Any]:
         """Counters of replication."""

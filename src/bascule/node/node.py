@@ -369,20 +369,21 @@ class Node:
     async def _start_offsets_when_created(
         self, offsets: CommittedOffsetStore, cluster: ClusterNode
     ) -> None:
-        """Create the stream `_offsets` once there are nodes for it, unless another node has."""
+        """Start with the stream `_offsets`. The founders create it once there are nodes for it."""
         replicas = min(OFFSETS_REPLICAS, cluster.founder_count)
         config = replace(OFFSETS_CONFIG, replicas=replicas)
         is_logged = False
-        while True:
+        while self._partitions.stream(OFFSETS_STREAM) is None:
             try:
-                await cluster.controller.create_stream(OFFSETS_STREAM, config, internal=True)
-                break
+                if replicas:
+                    await cluster.controller.create_stream(OFFSETS_STREAM, config, internal=True)
+                    await cluster.controller.wait_followed()
+                    break
             except (BasculeError, OSError) as error:
                 if not is_logged and not isinstance(error, NotEnoughNodes):
                     self._log_no_offsets(error)
                     is_logged = True
             await asyncio.sleep(NODES_RETRY_SECONDS)
-        await cluster.controller.wait_followed()
         offsets.start()
 
     def _log_no_offsets(self, error: Exception) -> None:
