@@ -2,6 +2,9 @@
 
     request + image --controller--> command --apply--> image'
 
+A node has one number and one data directory; see `nodes`. A partition that moves has a target;
+see `reassignment`.
+
 The controller decides on a request and may refuse it. `apply` carries out a decision and never
 fails, so all nodes that apply the same commands have the same image. A single node applies its
 commands at once and stores the image in one file; a cluster will first agree on their order.
