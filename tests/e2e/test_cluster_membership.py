@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import shutil
 import signal
+import subprocess
 import urllib.error
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import bascule
 from support.clusters import RunningCluster, running_cluster
 from support.ids_published import IdsPublished, check_published
-from support.processes import WAIT_SECONDS_MAX, NatsServer, Node, running_nats, wait_for
+from support.processes import BIN, WAIT_SECONDS_MAX, NatsServer, Node, running_nats, wait_for
 
 pytestmark = pytest.mark.tier3
 
@@ -36,6 +39,18 @@ def refused(node: Node) -> str:
     assert node.process is not None
     assert node.process.wait(WAIT_SECONDS_MAX) != 0
     return node.log.read_text()
+
+
+def run_command(cluster: RunningCluster, *arguments: str) -> Any:
+    """What a command says in JSON."""
+    servers = ",".join(node.addresses["http"] for node in cluster.alive())
+    done = subprocess.run(
+        [str(BIN / "bascule"), *arguments, "--server", servers, "--json"],
+        capture_output=True,
+        check=True,
+        timeout=WAIT_SECONDS_MAX,
+    )
+    return json.loads(done.stdout)
 
 
 def commit(cluster: RunningCluster, stream: str) -> None:
@@ -103,8 +118,8 @@ def test_those_who_came_later_go_on_without_the_founders(cluster: RunningCluster
     cluster.wait_voters(1, 2, 3, 4, 5)
     cluster.nodes[4].create("flights", "flights.>", replicas=3)
     for number in (1, 2):
-        with bascule.connect_sync(cluster.nodes[4].addresses["http"]) as client:
-            client.remove_node(number)
+        answer = run_command(cluster, "node", "remove", str(number), "--yes", "--wait")
+        assert answer["node_id"] == number
         assert "it was removed from the cluster" in refused(cluster.nodes.pop(number))
     cluster.wait_voters(3, 4, 5)
     cluster.stop()
@@ -154,7 +169,7 @@ def test_a_node_that_was_removed_while_it_was_away_is_refused(cluster: RunningCl
     cluster.join(4)
     cluster.nodes[4].stop()
     survivor = cluster.nodes[1]
-    survivor.call("DELETE", "/v1/nodes/4")
+    assert run_command(cluster, "node", "remove", "4", "--yes") == {"node_id": 4, "replicas": 0}
     wait_for(lambda: len(cluster.info()["nodes"]) == 3 or None, survivor.process, survivor.log)
     cluster.nodes[4].spawn_again()
     assert "it was removed from the cluster" in refused(cluster.nodes[4])
@@ -202,6 +217,12 @@ def test_a_stream_gets_more_replicas_and_fewer(cluster: RunningCluster) -> None:
             assert len(acks.offsets) == 5_000
             await client.alter_stream("flights", replicas=2)
             await asyncio.to_thread(cluster.wait_moved, "flights")
+            on = cluster.partition("flights")["replicas"]
+            on = [*on[1:], *({1, 2, 3} - set(on))]
+            nodes = ",".join(map(str, on))
+            command = ("stream", "reassign", "flights", "--replicas-on", nodes, "--wait")
+            moved = await asyncio.to_thread(run_command, cluster, *command)
+            assert [each["replicas"] for each in moved["partitions"]] == [on, on]
             stored = [m.value async for m in client.read("flights")]
             assert sorted(stored) == sorted(2 * [value for _, value in messages])
 

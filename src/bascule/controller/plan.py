@@ -162,14 +162,14 @@ def _plan_stream(state: NodeState, image: Image, definition: StreamDefinition) -
     missing = tuple(index for index in every if index in here and index not in held.opened)
     if missing:
         steps.append(OpenPartitions(definition, missing))
-    if dropped := tuple(sorted(held.opened - here)):
-        steps.append(DropReplicas(definition, dropped))
     known = held.opened | held.elsewhere
     if elsewhere := tuple(i for i in every if i not in here and i not in known):
         steps.append(RegisterElsewhere(definition, elsewhere))
     changed = {i: each for i, each in enumerate(states) if held.states.get(i) != each}
     if changed:
         steps.append(ApplyStates(definition, changed))
+    if dropped := tuple(sorted(held.opened - here)):
+        steps.append(DropReplicas(definition, dropped))
     led = frozenset(i for i in every if not states or states[i].leader == state.node_id)
     if state.can_subscribe and (held.subscribed != led or any(i in led for i in missing)):
         steps.append(SubscribeStream(definition, led))
