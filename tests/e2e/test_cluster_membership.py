@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import random
 import shutil
 import signal
 import subprocess
@@ -20,6 +21,9 @@ from support.ids_published import IdsPublished, check_published
 from support.processes import BIN, WAIT_SECONDS_MAX, NatsServer, Node, running_nats, wait_for
 
 pytestmark = pytest.mark.tier3
+
+MOVES = 3
+"""Of a stream under load; `--rounds=50` makes more."""
 
 
 @pytest.fixture(scope="module")
@@ -253,3 +257,73 @@ def test_leadership_returns_to_the_preferred_leader(
         logs = "".join(each.log.read_text() for each in cluster.nodes.values())
         assert "leader changed" in logs
         assert "the preferred leader is in sync" in logs
+
+
+def test_replicas_move_while_nodes_are_killed(
+    tmp_path: Path, nats_server: NatsServer, request: pytest.FixtureRequest
+) -> None:
+    """Move after move, and kill -9 of any node in each: none lost, none doubled, replicas equal."""
+    rounds = request.config.getoption("--rounds") or MOVES
+    dice = random.Random(rounds)
+    environment = {"BASCULE_CLUSTER_LEADER_BALANCE_MS": "1000"}
+    with running_cluster(tmp_path, nats=nats_server.url, environment=environment) as cluster:
+        cluster.nodes[1].create("flights", "flights.>", replicas=3)
+        cluster.join(4)
+        every = ",".join(node.addresses["http"] for node in cluster.nodes.values())
+
+        async def scene() -> tuple[list[int], dict[int, bytes]]:
+            async with bascule.connect(every) as client:
+                published = IdsPublished(client)
+                run = asyncio.create_task(published.run())
+                for _ in range(rounds):
+                    await published.wait_more(100)
+                    target = dice.sample(list(cluster.nodes), 3)
+                    await client.reassign_stream("flights", target)
+                    victim = cluster.nodes[dice.choice(list(cluster.nodes))]
+                    await asyncio.to_thread(victim.stop, signal.SIGKILL)
+                    await published.wait_more(100)
+                    await asyncio.to_thread(victim.start)
+                    await asyncio.to_thread(cluster.wait_moved, "flights")
+                    await asyncio.to_thread(cluster.wait_in_sync, "flights")
+                    assert cluster.partition("flights")["replicas"] == target
+                published.stopping = True
+                await run
+                stored = {m.offset: m.value async for m in client.read("flights")}
+                return published.offsets, stored
+
+        offsets, stored = asyncio.run(scene())
+        check_published(offsets, stored)
+        replicas = cluster.partition("flights")["replicas"]
+        (spare,) = cluster.nodes.keys() - set(replicas)
+        cluster.wait_removed(spare, "flights")
+        cluster.stop()
+        assert len({cluster.log_bytes(node, "flights") for node in replicas}) == 1
+
+
+def test_a_publisher_may_use_the_server_of_a_node_that_joined(tmp_path: Path) -> None:
+    with running_cluster(tmp_path) as cluster:
+        joined = cluster.join(4)
+        joined.create("flights", "flights.>", replicas=3)
+        with bascule.connect_sync(joined.addresses["http"]) as client:
+            assert client.publish("flights.x", b"1", timeout=WAIT_SECONDS_MAX).offset == 0
+            assert [m.value for m in client.read("flights")] == [b"1"]
+
+
+def test_one_node_grows_to_three(tmp_path: Path, nats_server: NatsServer) -> None:
+    with running_cluster(tmp_path, nats=nats_server.url, count=1) as cluster:
+        cluster.nodes[1].create("flights", "flights.>")
+        cluster.join(2)
+        assert cluster.info()["voters"] == [1], "two voters would survive no loss at all"
+        cluster.join(3)
+        cluster.wait_voters(1, 2, 3)
+        with bascule.connect_sync(cluster.nodes[1].addresses["http"]) as client:
+            client.publish("flights.x", b"1", timeout=30)
+            client.alter_stream("flights", replicas=3)
+            client.alter_stream("_offsets", replicas=3)
+        for stream in ("flights", "_offsets"):
+            cluster.wait_moved(stream)
+            assert sorted(cluster.partition(stream)["isr"]) == [1, 2, 3]
+        cluster.nodes[1].stop(signal.SIGKILL)
+        assert cluster.leader("flights") != 1
+        with bascule.connect_sync(cluster.nodes[2].addresses["http"]) as client:
+            assert [m.value for m in client.read("flights")] == [b"1"]
