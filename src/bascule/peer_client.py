@@ -151,14 +151,16 @@ class PeerClient:
         try:
             connection = _Connection(*await asyncio.open_connection(*address))
         except ConnectionRefusedError as error:
-            raise ConnectionGone(f"node {node} does not listen at {_text(address)}") from error
+            raise ConnectionGone(f"{_name(node)} does not listen at {_text(address)}") from error
         except OSError as error:
-            raise Broken(f"node {node} at {_text(address)}: {error}") from error
+            raise Broken(f"{_name(node)} at {_text(address)}: {error}") from error
         hello = PeerHelloRequest(self._cluster, self._node_id, node, self._node_epoch())
         try:
             response: PeerHelloResponse = await connection.request(hello)
             if response.error_code:
-                raise RemoteProtocolError(f"node {node} refused: {response.error_message}")
+                raise RemoteProtocolError(
+                    f"{_name(node)} at {_text(address)} refused: {response.error_message}"
+                )
         except OSError as error:
             connection.close()
             raise Broken(f"node {node} at {_text(address)}: {error}") from error
@@ -182,6 +184,10 @@ def _body(response: ControlResponse) -> bytes:
     if response.error_code:
         raise from_plain(*msgspec.msgpack.decode(answer))
     return answer
+
+
+def _name(node: int) -> str:
+    return "a node" if node == ANY_NODE else f"node {node}"
 
 
 def _text(address: tuple[str, int]) -> str:

@@ -187,6 +187,10 @@ def test_numbers_and_directories_belong_together(
     other.spawn_again()
     assert "its number belongs to another data directory" in refused(other)
     shutil.rmtree(other.directory / "data")
+    other.environment = {"BASCULE_CLUSTER_NAME": "elsewhere"}
+    other.spawn_again()
+    assert "the peer belongs to cluster 'elsewhere', expected 'bascule'" in refused(other)
+    other.environment = {}
     other.options = ["--node-id", "4", *other.options[2:]]
     other.start()
     other.stop()

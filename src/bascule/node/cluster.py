@@ -195,6 +195,12 @@ class ClusterNode:
                 "cluster.peers and cluster.join are both set: --peers founds a cluster, --join "
                 "enters one that exists"
             )
+        for entry in (*config.cluster.join, *filter(None, (config.peer.advertised,))):
+            if not _is_address(entry):
+                raise ConfigError(
+                    f"{entry!r} in cluster.join or peer.advertised is no address, expected "
+                    f"host:port with a port from 1 to {PORT_MAX}"
+                )
         entries = config.cluster.peers
         if not entries and kept is not None and kept.founders:
             entries = tuple(kept.founders.split(","))
@@ -348,7 +354,8 @@ class ClusterNode:
                 return
             for number in nodes.keys() - self.controller.image.nodes.keys():
                 self._set_peer(number, nodes[number])
-            self._is_removed = False
+            if nodes:
+                self._is_removed = False
 
     async def _on_control(self, request: ControlRequest, session: PeerSession) -> ControlResponse:
         body = bytes(request.body or b"")  # type: ignore[arg-type]
@@ -366,6 +373,11 @@ def is_clustered(config: Config, data: Path, files: Files) -> bool:
     )
 
 
+def _is_address(text: str) -> bool:
+    host, _, port = text.rpartition(":")
+    return bool(host) and port.isascii() and port.isdigit() and 0 < int(port) <= PORT_MAX
+
+
 def founding_nodes(entries: Sequence[str], node_id: int) -> dict[int, tuple[str, int]]:
     """Node id -> peer address of the founding nodes, from N@host:port each.
 
@@ -374,15 +386,14 @@ def founding_nodes(entries: Sequence[str], node_id: int) -> dict[int, tuple[str,
     found: dict[int, tuple[str, int]] = {}
     for entry in entries:
         number, at, address = entry.partition("@")
-        host, _, port = address.rpartition(":")
-        if not (at and host and number.isdigit() and port.isdigit() and 0 < int(port) <= PORT_MAX):
+        if not (at and number.isdigit() and _is_address(address)):
             raise ConfigError(
                 f"cluster.peers has {entry!r}, expected N@host:port with the number of a node and "
                 f"a port from 1 to {PORT_MAX}"
             )
         if int(number) in found:
             raise ConfigError(f"cluster.peers names node {number} twice")
-        found[int(number)] = host, int(port)
+        found[int(number)] = address_of(address)
     if node_id not in found:
         raise ConfigError(
             f"cluster.peers names the nodes {sorted(found)}, and this is node {node_id}: "

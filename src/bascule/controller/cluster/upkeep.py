@@ -51,6 +51,8 @@ class ClusterUpkeep:
         self._balance_at = 0.0
         self._seen: Image | None = None
         """The image in which there was nothing to move."""
+        self._balanced: Image | None = None
+        """The image in which every partition had its preferred leader, as far as that can lead."""
 
     async def run(self) -> None:
         """Run until cancelled; idle while another node is the controller."""
@@ -120,7 +122,12 @@ class ClusterUpkeep:
         if not self._balance_seconds or now < self._balance_at:
             return
         self._balance_at = now + self._balance_seconds
-        if moves_to_preferred(self._metadata.image, count_max=1) is not None:
+        image = self._metadata.image
+        if image is self._balanced:
+            return
+        if moves_to_preferred(image, count_max=1) is None:
+            self._balanced = image
+        else:
             await self._metadata.submit(BalanceLeaders(BALANCED_MAX))
 
 
