@@ -173,7 +173,9 @@ class ClusterNode:
             self.peers.set_peer(node, host, port)
         await self._driver.start(directory=str(self._data / RAFT_DIRECTORY), peers=addresses)
         self._raft_runs = True
-        await self._metadata.open(voters=self._founders or None)
+        await self._metadata.open(
+            voters=self._founders or None, votes_from=self._kept.known.admitted_index
+        )
         self._tasks.append(asyncio.create_task(self._watch_standing()))
         self._tasks.append(asyncio.create_task(self._keep_addresses()))
         await self.refusal.guard(self.controller.open(self.registration("", "")))

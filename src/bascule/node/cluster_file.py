@@ -31,6 +31,9 @@ class ClusterFile(msgspec.Struct, frozen=True):
     """Empty until it is known."""
     directory: str = ""
     """Id of this data directory."""
+    admitted_index: int = 0
+    """Log index of the admission of a node that joined later: it votes once it has the log so far.
+    """
     nodes: dict[int, str] = {}
     """Node id -> host:port of its peer listener, as last known."""
 

@@ -58,6 +58,8 @@ class ClusterStanding(msgspec.Struct, frozen=True):
     cluster_id: str
     nodes: dict[int, str]
     """Node id -> host:port of its peer listener."""
+    index: int
+    """Log index at which it belongs to the cluster."""
 
 
 class Joining:
@@ -125,7 +127,12 @@ class Joining:
             number += 1
             await asyncio.sleep(RETRY_SECONDS)
         said = msgspec.msgpack.decode(reply, type=ClusterStanding)
-        await self._kept.keep(has_formed=True, cluster_id=said.cluster_id, nodes=said.nodes)
+        await self._kept.keep(
+            has_formed=True,
+            cluster_id=said.cluster_id,
+            admitted_index=said.index,
+            nodes=said.nodes,
+        )
         log.info("admitted to the cluster", extra={"cluster_id": said.cluster_id})
 
     async def look_up(self, node: NodeRegistration) -> dict[int, str]:
@@ -150,16 +157,15 @@ class Joining:
         """Have the controller admit a node. Raises: NodeRefused, Indeterminate."""
         node = msgspec.msgpack.decode(body, type=NodeRegistration)
         self._check_controller()
-        await self._metadata.submit(Admit(node))
+        index = await self._metadata.submit(Admit(node))
         log.info("node admitted", extra={"node": node.node_id, "peer": node.peer})
-        return self._standing()
+        return self._standing(index)
 
     async def answer_standing(self, body: bytes) -> bytes:
         """Look another node up at the controller. Raises: NodeRefused, Indeterminate."""
         node = msgspec.msgpack.decode(body, type=NodeRegistration)
         self._check_controller()
-        await self._metadata.submit(LookUp(node))
-        return self._standing()
+        return self._standing(await self._metadata.submit(LookUp(node)))
 
     def _check_controller(self) -> None:
         if not self._metadata.controller_id:
@@ -168,7 +174,7 @@ class Joining:
     def _mine(self, node: NodeRegistration) -> bytes:
         return msgspec.msgpack.encode(replace(node, directory=self._kept.known.directory))
 
-    def _standing(self) -> bytes:
+    def _standing(self, index: int) -> bytes:
         image = self._metadata.image
         nodes = {number: each.peer for number, each in image.nodes.items()}
-        return msgspec.msgpack.encode(ClusterStanding(image.cluster_id, nodes))
+        return msgspec.msgpack.encode(ClusterStanding(image.cluster_id, nodes, index))

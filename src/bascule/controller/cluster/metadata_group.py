@@ -174,14 +174,15 @@ class MetadataGroup(GroupObserver):
     def are_members_committed(self) -> bool:
         return self._group is not None and self._group.state.is_members_committed
 
-    async def open(self, *, voters: Iterable[int] | None) -> None:
+    async def open(self, *, voters: Iterable[int] | None, votes_from: int) -> None:
         """Join the group; `voters` are its founding members, None on a node that joined later.
 
+        That one votes once its log reaches the index `votes_from`, at which it was admitted.
         Raises: CorruptData, OSError.
         """
         founding = None if voters is None else Members.of(*voters)
         self._group = await self._driver.open_group(
-            GROUP, self._machine, initial_members=founding, observer=self
+            GROUP, self._machine, initial_members=founding, observer=self, votes_from=votes_from
         )
 
     def on_members(self, members: Members, *, is_committed: bool) -> None:

@@ -24,7 +24,7 @@ class Election:
         """Start an election if this node may: a pre-vote first, unless `forced` by the leader.
         Returns whether it was started."""
         core = self._core
-        if not core.may_campaign or core.role is Role.LEADER:
+        if not core.may_campaign or core.role is Role.LEADER or core.log.last < core.votes_from:
             return False
         if core.in_lease and not forced:
             return False
@@ -110,7 +110,7 @@ class Election:
             may_vote = message.term > core.term or self._may_vote_for(message.source)
         else:
             may_vote = self._may_vote_for(message.source)
-        if core.in_lease and not message.forced:
+        if (core.in_lease and not message.forced) or log.last < core.votes_from:
             may_vote = False
         if not (is_up_to_date and may_vote):
             self.refuse(message)
