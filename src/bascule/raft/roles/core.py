@@ -63,7 +63,7 @@ class Core:
         "_truncate_until", "_vote_changed", "answers", "applying", "config", "election_due_at",
         "id", "leader", "leader_heard_at", "log", "next_ticket", "now", "outbox", "proposals",
         "random", "reads", "removed_at", "role", "served", "settings", "snapshots_installed",
-        "snapshots_taken", "synced", "term", "voted_for", "votes_from", "was_member",
+        "snapshots_taken", "synced", "term", "voted_for", "was_member",
     )  # fmt: skip
 
     # Identity and settings; they never change.
@@ -73,10 +73,6 @@ class Core:
     """Source of election timeouts. Nothing else draws from it."""
     settings: int
     """`RaftConfig.shared_checksum`; votes and heartbeats have it."""
-    votes_from: int
-    """The node neither votes nor campaigns while its log ends before this index; 0: it may always.
-    A node with an empty disk under the id of a removed one has the index of its admission here,
-    which is behind the removal: members that have not heard of that could count its vote."""
 
     # Time.
     now: int
@@ -174,7 +170,6 @@ class Core:
         self.config = config
         self.random = random
         self.settings = config.shared_checksum
-        self.votes_from = 0
 
         self.now = 0
         self._election_timeout = 0
