@@ -58,11 +58,12 @@ class ServedNode(Running):
         self.start()
 
     def start(self) -> None:
+        self._ready.unlink(missing_ok=True)
         with self._log.open("ab") as output:
             super().__init__(subprocess.Popen(self._command, stdout=output, stderr=output))
 
-    def wait_ready(self) -> None:
-        wait_until(self._ready.exists)
+    def wait_ready(self, seconds: float = 60.0) -> None:
+        wait_until(self._ready.exists, seconds)
 
     def get(self, path: str) -> Any:
         with urllib.request.urlopen(self.http + path, timeout=10) as response:

@@ -120,7 +120,7 @@ def node(directory: Path, *, nats: str | None = None) -> Iterator[Node]:
     ready = directory / "ready.json"
     command = [
         *SERVE, "--data", str(directory / "data"),
-        "--client-port", "0", "--http-port", "0", "--ready-file", str(ready),
+        "--client-port", "0", "--http-port", "0", "--peer-port", "0", "--ready-file", str(ready),
         *(["--nats", nats] if nats else ["--nats-port", "0"]),
     ]  # fmt: skip
     with (directory / "node.log").open("wb") as output:

@@ -12,6 +12,7 @@ from collections import deque
 from struct import Struct
 from typing import Any, Final, TypeVar, cast
 
+from bascule.config.addresses import format_address
 from bascule.errors import Broken, LocalProtocolError, RemoteProtocolError
 from bascule.wire.codec import decode, encode
 from bascule.wire.connection import ClientConnection
@@ -44,7 +45,7 @@ class LogConnection:
 
     def __init__(self, host: str, port: int, *, timeout: float, negotiates: bool = True) -> None:
         """With `negotiates` false each request needs a version."""
-        self.address = f"{host}:{port}"
+        self.address = format_address(host, port)
         self._pending: deque[tuple[int, type[Message], int]] = deque()
         self._correlation_id = 0
         self._versions = ClientConnection(client_id=CLIENT_ID, frame_bytes_max=0)

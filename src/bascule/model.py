@@ -327,6 +327,8 @@ class RepairedPartition:
     end_offset: int
     moved_to: str | None
     """Where its old directory is, if its records were given up and there was one."""
+    node: int = 0
+    """The node that holds this replica."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,8 +26,9 @@ from bascule.wire.schema import Message, Request
 
 CLIENT_ID: Final = "bascule-node"
 FRAME_BYTES_MAX: Final = 64 << 20
-IDLE_CONNECTIONS_MAX: Final = 4
-"""Kept for one node; more are closed after their request."""
+IDLE_CONNECTIONS_MAX: Final = 32
+"""Kept for one node; more are closed after their request. Requests that come together, such as the
+creation of many streams, use one each."""
 READ_BYTES: Final = 64 << 10
 ResponseT = TypeVar("ResponseT", bound=Message)
 

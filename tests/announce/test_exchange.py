@@ -75,6 +75,8 @@ class World:
         self.now_ns = 0
         self.peers: list[Peer] = []
         self.runs = 0
+        self.sets = 0
+        """Half of them tell all streams, the others the changed ones; both must be the same."""
         self.payload_bytes_max = payload_bytes_max
         self.loses: Callable[[Announcement], bool] = lambda _: False
 
@@ -97,8 +99,14 @@ class World:
         )
 
     def set(self, peer: Peer, *streams: StreamDefinition) -> None:
-        peer.streams = {each.name: each for each in streams}
-        self.carry_out(peer, peer.exchange.on_streams(peer.streams, now_ns=self.now_ns))
+        before, peer.streams = peer.streams, {each.name: each for each in streams}
+        self.sets += 1
+        if self.sets % 2:
+            effects = peer.exchange.on_streams(peer.streams, now_ns=self.now_ns)
+        else:
+            changes = {name: peer.streams.get(name) for name in {**before, **peer.streams}}
+            effects = peer.exchange.on_changed(changes, now_ns=self.now_ns)
+        self.carry_out(peer, effects)
 
     def stop(self, peer: Peer, *, says_so: bool = True) -> None:
         if says_so:

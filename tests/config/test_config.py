@@ -14,6 +14,7 @@ from bascule.config import (
     layer_from_toml,
     merge,
 )
+from bascule.config.addresses import format_address, parse_address
 from bascule.errors import ConfigError
 from bascule.model import StreamConfig, SyncPolicy
 
@@ -151,3 +152,47 @@ def test_contradictory_stream_defaults_are_refused() -> None:
         "streams.cleanup in b.toml: cleanup is empty"
     )
     merge(layer_from_toml("[streams]\nretention_bytes_max = 1048576\n", "b.toml"))
+
+
+@pytest.mark.parametrize(
+    ("settings", "found"),
+    [
+        ({}, "the nodes share no NATS server"),
+        ({"nats.urls": ["n"], "cluster.peers": ["1@h:1"]}, "give one of them"),
+        ({"nats.urls": ["n"], "node_id": 4}, "those with the numbers 1 to 3"),
+        ({"nats.urls": ["n"], "node_id": 0}, "those with the numbers 1 to 3"),
+        ({"nats.urls": ["n"], "cluster.name": "a.b"}, "letters, digits, - and _"),
+        ({"nats.urls": ["n"], "peer.port": 0}, "give a port with --peer-port"),
+        ({"nats.urls": ["n"], "peer.host": "0.0.0.0"}, "BASCULE_PEER_ADVERTISED"),
+        ({"nats.urls": ["n"], "peer.advertised": "::1:9"}, "an IPv6 host in brackets"),
+    ],
+)
+def test_founders_that_could_not_find_each_other_are_refused(
+    settings: dict[str, object], found: str
+) -> None:
+    flags = {key: (f"--{key}", value) for key, value in settings.items()}
+    flags["cluster.bootstrap_expect"] = ("--bootstrap-expect", 3)
+    with pytest.raises(ConfigError, match=found):
+        merge(layer_from_flags(flags))
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [
+        ("host:1", ("host", 1)),
+        ("[::1]:9092", ("::1", 9092)),
+        ("127.0.0.1:65535", ("127.0.0.1", 65_535)),
+    ],
+)
+def test_addresses_are_read_as_they_are_written(text: str, address: tuple[str, int]) -> None:
+    assert parse_address(text) == address
+    assert format_address(*address) == text
+
+
+@pytest.mark.parametrize(
+    "text", ["", "host", "host:", ":1", "host:0", "host:65536", "host:x", "::1:9092", "[host]:1",
+             "[::1]", "a]:1", "host:²"],
+)  # fmt: skip
+def test_what_is_no_address_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="expected host:port with a port from 1 to 65535"):
+        parse_address(text)

@@ -15,7 +15,7 @@ from bascule.host.real import RealRandom
 from bascule.model import StreamConfig
 from bascule.node.cluster_id import load_cluster_id
 from bascule.sim.disk import SHORT, SimFiles
-from support.controlled_node import DATA, ControlledNode
+from support.controlled_node import DATA, STORES, ControlledNode
 
 PATH = f"{DATA}/{held_partitions.FILE_NAME}"
 ONE, TWO = b"1" * 16, b"2" * 16
@@ -125,7 +125,7 @@ def two_streams() -> SimFiles:
 
 
 def failures(node: ControlledNode, stream: str) -> list[str | None]:
-    return [each.failure for each in node.controller.stream_info(stream).partitions]
+    return [each.failure for each in node.info(stream).partitions]
 
 
 @pytest.mark.parametrize("what", ["streams/a", "streams/a/0", "segments"])
@@ -247,8 +247,8 @@ def test_power_is_lost_at_each_file_operation_of_a_repair() -> None:
 
 def test_metadata_that_is_missing_beside_partitions_is_damage() -> None:
     files = two_streams()
-    files.remove(f"{DATA}/metadata.json")
-    with pytest.raises(CorruptData, match=r"metadata.json is corrupt .* found no such file"):
+    del STORES[files]
+    with pytest.raises(CorruptData, match=r"raft.sqlite is corrupt .* found no such file"):
         run_on(files, read_again)
 
 

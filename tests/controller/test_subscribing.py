@@ -114,9 +114,8 @@ def test_reconciliation_that_ends_with_an_error_is_tried_again() -> None:
         await node.controller.attach(ingest, None)
         await node.controller.create_stream("a", StreamConfig(subject="a"))
         ingest.unsubscribe_error = RuntimeError("a bug")
-        with pytest.raises(RuntimeError):
-            await node.controller.delete_stream("a")
-        assert node.controller._retry_soon.is_set()
+        await node.controller.delete_stream("a")
+        assert node.controller.pending_steps()
         ingest.unsubscribe_error = None
         await node.settle()
         assert ingest.subscribed == {}
@@ -132,7 +131,7 @@ def test_an_alteration_whose_subscription_is_refused_is_stored_and_reported() ->
         ingest.denied = {"a"}
         with pytest.raises(NatsRefused):
             await node.controller.alter_stream("a", {"partitions": 2})
-        assert node.store.load().streams["a"].partition_count == 2
+        assert node.controller.image.streams["a"].partition_count == 2
         assert ingest.subscribed == {"a": 2}
 
     run(scenario)

@@ -228,7 +228,7 @@ def test_a_second_node_on_the_same_data_is_refused(node: Node) -> None:
     ended = subprocess.run(
         [
             str(BIN / "bascule"), "serve", "--data", str(node.directory / "data"),
-            "--client-port", "0", "--http-port", "0", "--nats-port", "0",
+            "--client-port", "0", "--http-port", "0", "--nats-port", "0", "--peer-port", "0",
         ],
         capture_output=True,
         timeout=120,

@@ -151,6 +151,54 @@ def test_metrics_of_replication(cluster: RunningCluster) -> None:
     assert re.search(wanted, received, re.MULTILINE)
 
 
+def test_committed_offsets_are_the_same_at_every_node(cluster: RunningCluster) -> None:
+    """Also where a node neither leads the offsets nor holds the stream."""
+    cluster.nodes[1].create("flights", "flights.>", partitions=3)
+    with bascule.connect_sync(cluster.nodes[1].addresses["http"]) as client:
+        client.publish_many([(f"flights.{n}", b"x") for n in range(60)])
+        ends = {p.partition: p.end_offset for p in client.stream("flights").partitions}
+        assert sum(ends.values()) == 60
+    for number, node in cluster.nodes.items():
+        with bascule.connect_sync(node.addresses["http"]) as client:
+            done = client.reset_offsets(f"c{number}", "flights", to="latest")
+            assert {each.partition: each.offset for each in done} == ends
+    for node in cluster.nodes.values():
+        with bascule.connect_sync(node.addresses["http"]) as client:
+            found = client.offsets(stream="flights")
+            assert {(e.consumer, e.partition, e.offset, e.lag) for e in found} == {
+                (f"c{n}", partition, end, 0) for n in (1, 2, 3) for partition, end in ends.items()
+            }
+    with bascule.connect_sync(cluster.nodes[3].addresses["http"]) as client:
+        assert client.remove_offsets("c1") == 3
+        assert {e.consumer for e in client.offsets()} == {"c2", "c3"}
+
+
+def test_a_replica_with_a_damaged_log_is_repaired_from_the_others(cluster: RunningCluster) -> None:
+    """It gives up its leadership, and copies the log again once its loss is accepted."""
+    cluster.nodes[1].create("flights", "flights.>", replicas=3)
+    damaged = cluster.leader("flights")
+    survivor = next(node for number, node in cluster.nodes.items() if number != damaged)
+    with bascule.connect_sync(survivor.addresses["http"]) as client:
+        client.publish_many((f"flights.{n % 7}", b"%d" % n) for n in range(500))
+        cluster.nodes[damaged].stop(signal.SIGTERM)
+        (segment,) = (cluster.nodes[damaged].directory / "data/streams/flights/0").glob("*.log")
+        data = bytearray(segment.read_bytes())
+        data[len(data) // 2] ^= 0xFF
+        segment.write_bytes(data)
+        client.publish_many((f"flights.{n % 7}", b"%d" % n) for n in range(500, 600))
+        cluster.nodes[damaged].start()
+        client.publish_many((f"flights.{n % 7}", b"%d" % n) for n in range(600, 700))
+        cluster.nodes[damaged].wait_replica_failed("flights")
+        assert damaged not in cluster.partition("flights")["isr"]
+        repaired = client.repair_stream("flights", accept_loss=True)
+        assert [(each.node, each.failure) for each in repaired] == [(damaged, None)]
+        cluster.wait_in_sync("flights")
+        client.publish_many((f"flights.{n % 7}", b"%d" % n) for n in range(700, 800))
+        assert [m.value for m in client.read("flights")] == [b"%d" % n for n in range(800)]
+    cluster.stop()
+    assert len({cluster.log_bytes(node, "flights") for node in cluster.nodes}) == 1
+
+
 def test_embedded_servers_route_to_each_other(tmp_path: Path) -> None:
     """Three commands are a whole system, and a publisher may connect to any of them."""
     with running_cluster(tmp_path) as cluster:

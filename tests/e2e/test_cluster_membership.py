@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import random
 import shutil
 import signal
 import subprocess
+import tarfile
 import urllib.error
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,10 +20,12 @@ import pytest
 import bascule
 from support.clusters import RunningCluster, running_cluster
 from support.ids_published import IdsPublished, check_published
+from support.ports import reserve_ports
 from support.processes import BIN, WAIT_SECONDS_MAX, NatsServer, Node, running_nats, wait_for
 
 pytestmark = pytest.mark.tier3
 
+DATA = Path(__file__).parents[1] / "data"
 MOVES = 3
 """Of a stream under load; `--rounds=50` makes more."""
 
@@ -345,3 +349,45 @@ def test_one_node_grows_to_three(tmp_path: Path, nats_server: NatsServer) -> Non
         assert cluster.leader("flights") != 1
         with bascule.connect_sync(cluster.nodes[2].addresses["http"]) as client:
             assert [m.value for m in client.read("flights")] == [b"1"]
+
+
+def test_a_node_alone_with_data_of_the_release_before_grows_to_three(
+    tmp_path: Path, nats_server: NatsServer
+) -> None:
+    with contextlib.ExitStack() as stack:
+        cluster = RunningCluster(directory=tmp_path, nats=nats_server.url)
+        stack.callback(cluster.stop)
+        peer, *ports = reserve_ports(4)
+        with tarfile.open(DATA / "release-0.1.0-killed.tar.xz") as archive:
+            archive.extractall(tmp_path / "node1", filter="data")
+        alone = Node(
+            tmp_path / "node1",
+            nats_server.url,
+            ["--peer-port", str(peer)],
+            keep_ports=True,
+            ports=ports,
+        )
+        cluster.nodes[1], cluster.peer_ports[1] = alone, peer
+        alone.start()
+        names = [each["name"] for each in alone.call("GET", "/v1/streams")["streams"]]
+        alone.create("flights", "flights.>")
+        with bascule.connect_sync(alone.addresses["http"]) as client:
+            for number in range(3):
+                if number:
+                    cluster.join(number + 1)
+                headers = {"Nats-Msg-Id": str(number)}
+                client.publish("flights.x", b"%d" % number, headers=headers, timeout=30)
+            cluster.wait_voters(1, 2, 3)
+            for stream in (*names, "flights"):
+                client.alter_stream(stream, replicas=3)
+                client.publish("flights.x", stream.encode(), timeout=30)
+        expected = [b"0", b"1", b"2", *(each.encode() for each in (*names, "flights"))]
+        for stream in (*names, "flights"):
+            cluster.wait_moved(stream)
+            assert sorted(cluster.partition(stream)["isr"]) == [1, 2, 3]
+        alone.stop(signal.SIGKILL)
+        assert cluster.leader("flights") != 1
+        with bascule.connect_sync(cluster.nodes[2].addresses["http"]) as client:
+            assert [m.value for m in client.read("flights")] == expected
+        cluster.start(1)
+        cluster.wait_in_sync("flights")

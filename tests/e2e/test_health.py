@@ -86,10 +86,6 @@ def test_a_stopped_partition_degrades_the_node(tmp_path: Path) -> None:
         assert 'bascule_partition_failed{stream="good",partition="0"} 0' in text
 
 
-OF_CLUSTERS = ("bascule_replica_fetch_", "bascule_fetcher_")
-"""Metrics that a node alone does not have; see `test_cluster.py`."""
-
-
 def test_what_a_node_tells_is_all_documented(tmp_path: Path) -> None:
     """Every metric of a node that has worked is in the table, and no other is promised."""
     document = (Path(__file__).parents[2] / "docs" / "metrics.md").read_text()
@@ -101,7 +97,7 @@ def test_what_a_node_tells_is_all_documented(tmp_path: Path) -> None:
             text = answer.read().decode()
     kinds = dict(re.findall(r"^# TYPE (bascule_\w+) (\w+)$", text, re.MULTILINE))
     kinds = {name: kind for name, kind in kinds.items() if not name.endswith("_created")}
-    assert kinds == {name: kind for name, kind, _ in rows if not name.startswith(OF_CLUSTERS)}
+    assert kinds == {name: kind for name, kind, _ in rows}
     labels = {name: set(filter(None, given.replace(" ", "").split(","))) for name, _, given in rows}
     samples = re.compile(r"^(bascule_\w+?)(?:_bucket|_sum|_count)?\{(.+)\} ", re.MULTILINE)
     for name, given in samples.findall(text):

@@ -314,7 +314,7 @@ def test_the_embedded_server_s_port_in_use_is_an_error_that_says_so(tmp_path: Pa
         run = subprocess.run(
             [
                 str(BIN / "bascule"), "serve", "--data", str(tmp_path / "d"), "--client-port", "0",
-                "--http-port", "0", "--nats-port", str(port),
+                "--http-port", "0", "--peer-port", "0", "--nats-port", str(port),
             ],
             capture_output=True,
             text=True,

@@ -67,3 +67,24 @@ def test_a_removed_stream_directory_is_damage_until_its_loss_is_accepted(tmp_pat
         again = bascule(node, "stream", "repair", "a")
         assert "no partition of stream a has failed" in again.stdout
         assert "Traceback" not in node.log.read_text()
+
+
+def test_a_node_leads_again_with_metadata_from_an_older_copy(tmp_path: Path) -> None:
+    """The logs have records of later epochs than the copy knows of."""
+    raft, copy = tmp_path / "data" / "raft", tmp_path / "copy"
+    with running_node(tmp_path) as node:
+        node.create("a", "a")
+        assert publish(node, "a")["offset"] == 0
+        node.stop()
+        shutil.copytree(raft, copy)
+        for offset in (1, 2):
+            node.start()
+            assert publish(node, "a")["offset"] == offset
+            node.stop()
+        shutil.rmtree(raft)
+        shutil.move(copy, raft)
+        node.start()
+        bascule(node, "stream", "pause", "a")  # returns once the leader has followed
+        bascule(node, "stream", "resume", "a")
+        assert publish(node, "a")["offset"] == 3
+        assert node.partition("a")["failure"] is None

@@ -30,7 +30,16 @@ def refused(*arguments: str, code: int = 2, environment: dict[str, str] | None =
 
 
 def serve(data: Path, *options: str, environment: dict[str, str] | None = None) -> str:
-    ports: Sequence[str] = ("--client-port", "0", "--http-port", "0", "--nats-port", "0")
+    ports: Sequence[str] = (
+        "--client-port",
+        "0",
+        "--http-port",
+        "0",
+        "--nats-port",
+        "0",
+        "--peer-port",
+        "0",
+    )
     (line,) = refused("serve", "--data", str(data), *ports, *options, environment=environment)
     return line
 
@@ -89,7 +98,7 @@ def test_a_data_directory_that_is_a_file(tmp_path: Path) -> None:
 def test_a_data_directory_that_cannot_be_made_or_written(tmp_path: Path) -> None:
     line = serve(Path("/proc/nowhere/data"))
     assert "data directory /proc/nowhere/data (--data) cannot be used: no such file" in line
-    ports = ("--client-port", "0", "--http-port", "0", "--nats-port", "0")
+    ports = ("--client-port", "0", "--http-port", "0", "--nats-port", "0", "--peer-port", "0")
     (line,) = refused("serve", *ports, environment={"BASCULE_DATA": "/proc"})
     assert "data directory /proc (BASCULE_DATA) cannot be used" in line
     assert "that this user may write to with --data DIR" in line
@@ -103,7 +112,7 @@ def test_a_data_directory_of_another_user(tmp_path: Path) -> None:
 
 
 def test_an_empty_data_directory_is_refused() -> None:
-    ports = ("--client-port", "0", "--http-port", "0", "--nats-port", "0")
+    ports = ("--client-port", "0", "--http-port", "0", "--nats-port", "0", "--peer-port", "0")
     assert refused("serve", "--data", "", *ports) == [
         "error: --data is empty: name a directory, such as ./bascule-data"
     ]

@@ -11,12 +11,21 @@ from bascule.announce.exchange import (
     AnnouncingNode,
     Effect,
 )
+from bascule.announce.founders import FounderAgreement
 from bascule.model import StreamConfig, StreamDefinition
 from bascule.wire.announcements import (
     Announcement,
     decode_announcement,
     decode_claims,
     encode_announcement,
+)
+from bascule.wire.founding import (
+    Founder,
+    FounderAnnouncement,
+    FoundingSet,
+    KeptPromise,
+    decode_founder,
+    encode_founder,
 )
 from fuzz.target import Target
 
@@ -82,4 +91,48 @@ def _seeds() -> list[bytes]:
     return [b"\n".join(every), b"\n".join(every[:3]), *every]
 
 
-TARGETS = [Target("announcements", _seeds, run_announcements)]
+def run_founders(data: bytes) -> None:
+    """Each line is heard by a founder. Its rounds rise, it promises itself only to sets with itself
+    and all numbers, and decides only on what it has promised."""
+    me = Founder(1, "0" * 16, "one:1")
+    agreement = FounderAgreement(me, KeptPromise(me.directory), expect=3, now_ms=0)
+    for now_ms, line in enumerate(data.split(b"\n")):
+        said = decode_founder(line)
+        if said is None:
+            continue
+        assert decode_founder(encode_founder(said)) == said
+        agreement.on_announcement(said, now_ms)
+        before, wanted = agreement.kept, agreement.wanted(now_ms)
+        assert all(agreement.waits_for(now_ms))
+        if isinstance(wanted, KeptPromise):
+            assert wanted.promise is not None
+            assert [each.node_id for each in wanted.promise.founders] == [1, 2, 3]
+            assert me in wanted.promise.founders
+            if wanted.decided:
+                assert wanted.promise == before.promise
+            elif before.promise is not None:
+                assert wanted.promise.round > before.promise.round
+            agreement.on_kept(wanted)
+            assert decode_founder(encode_founder(agreement.announcement(now_ms))) is not None
+
+
+def _founder_seeds() -> list[bytes]:
+    """Two others that are there, that promise, that promise something else, and that decide."""
+    one, two, three = (Founder(n, f"{n - 1:016x}", f"{name}:1") for n, name in enumerate(
+        ("one", "two", "three"), 1
+    ))  # fmt: skip
+    first, second = FoundingSet(1, (one, two, three)), FoundingSet(2, (one, two, three))
+    lines = [
+        encode_founder(
+            FounderAnnouncement(expect=3, age_ms=5, founder=who, promise=promise, decided=decided)
+        )
+        for promise, decided in ((None, False), (first, False), (second, False), (second, True))
+        for who in (two, three)
+    ]
+    return [b"\n".join(lines), b"\n".join(lines[:4]), *lines]
+
+
+TARGETS = [
+    Target("announcements", _seeds, run_announcements),
+    Target("founders", _founder_seeds, run_founders),
+]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import cache
-from types import MappingProxyType
 
 from bascule.config import (
     StreamDefaults,
@@ -13,7 +12,7 @@ from bascule.config import (
 )
 from bascule.errors import BasculeError, ConfigError, CorruptData, UnsupportedFormat
 from bascule.http.requests import CreateStreamRequest, decode_body
-from bascule.metadata.codec import decode_image, encode_image
+from bascule.metadata.codec import decode_image
 from bascule.metadata.controller import create_stream
 from bascule.metadata.image import Image
 from bascule.model import Cleanup, Compression, StreamConfig, StreamDefinition, SyncPolicy
@@ -25,6 +24,7 @@ from bascule.wire.offsets import (
     parse_commit_subject,
 )
 from fuzz.target import Target
+from support.earlier_images import encode_image
 
 TOML = b"""data = "/var/lib/bascule"
 node_id = 3
@@ -70,7 +70,7 @@ def images() -> list[Image]:
             paused=True,
         ),
     ]  # fmt: skip
-    return [Image(MappingProxyType({d.name: d for d in definitions[:count]})) for count in range(3)]
+    return [Image.of(streams={d.name: d for d in definitions[:count]}) for count in range(3)]
 
 
 def run_metadata(data: bytes) -> None:
@@ -119,7 +119,7 @@ def run_body(data: bytes) -> None:
     except BasculeError as error:
         str(error).encode()
         return
-    image = Image(MappingProxyType({asked.name: decision.definition}))
+    image = Image.of(streams={asked.name: decision.definition})
     assert decode_image(encode_image(image), "/m").streams == image.streams
 
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from bascule.errors import InvalidName, OffsetOutOfRange, PartitionFailed, UnknownPartition
+from bascule.errors import OffsetOutOfRange, PartitionFailed, UnknownPartition, UnknownStream
 from bascule.groups import CommittedOffsetStore, committed_offsets
 from bascule.groups.offset_records import REPAIRS_HEADER
 from bascule.host.real import RealFiles
@@ -303,23 +303,23 @@ def test_a_commit_without_a_stream_id_counts_from_the_creation_on(
         ("time", TIMESTAMP + 50_000, 30),
     ],
 )
-def test_reset(harness: OffsetsHarness, to: int | str, at_ms: int, found: int) -> None:
+def test_a_position_is_an_offset(
+    harness: OffsetsHarness, to: int | str, at_ms: int, found: int
+) -> None:
     async def test(offsets: CommittedOffsetStore) -> None:
-        (entry,) = await offsets.reset("billing", "flights", None, to, at_ms=at_ms)
-        assert entry.offset == found == offsets.committed("billing", "flights", 0)
+        assert await offsets.resolve("flights", 0, to, at_ms=at_ms) == found
 
     harness.run(test)
 
 
-def test_a_reset_out_of_range_is_refused(harness: OffsetsHarness) -> None:
+def test_a_position_out_of_range_is_refused(harness: OffsetsHarness) -> None:
     async def test(offsets: CommittedOffsetStore) -> None:
         with pytest.raises(OffsetOutOfRange):
-            await offsets.reset("billing", "flights", 0, 31)
+            await offsets.resolve("flights", 0, 31, at_ms=0)
         with pytest.raises(UnknownPartition):
-            await offsets.reset("billing", "flights", 1, "latest")
-        with pytest.raises(InvalidName):
-            await offsets.reset("", "flights", 0, "latest")
-        assert offsets.entries() == []
+            await offsets.resolve("flights", 1, "latest", at_ms=0)
+        with pytest.raises(UnknownStream):
+            await offsets.resolve("trains", 0, "latest", at_ms=0)
 
     harness.run(test)
 

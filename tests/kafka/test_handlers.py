@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from bascule.errors import RemoteProtocolError
 from bascule.kafka.handlers import SUPPORTED_VERSIONS
 from bascule.listening.refusals import RefusalLog
+from bascule.model import PartitionState
 from bascule.wire.error_codes import ErrorCode
 from bascule.wire.messages.api_versions import ApiVersionsRequest
 from bascule.wire.messages.describe_configs import ConfigResource, DescribeConfigsRequest
@@ -191,6 +193,23 @@ def test_earliest_and_latest_offsets(harness: HandlerHarness) -> None:
     assert list_offset(harness, -2) == (0, 0, -1)
     assert list_offset(harness, -4) == (0, 0, -1)
     assert list_offset(harness, -1, name="empty") == (0, 0, -1)
+
+
+@pytest.mark.parametrize(("version", "code"), [(4, 5), (5, 78), (8, 78)])
+def test_a_new_leader_knows_no_end_before_its_followers_have_its_log(
+    harness: HandlerHarness, version: int, code: int
+) -> None:
+    """An earlier leader may have told a higher one (KIP-207)."""
+    epoch = harness.flights.leader_epoch + 1
+    state = PartitionState((1, 2), (1, 2), 1, epoch, 1)
+    append(harness.flights, make_records(200, 5), commit=False)
+    harness.flights.set_role(replace(state, leader=2), 1, lag_ns_max=1 << 40)
+    harness.flights.set_role(replace(state, leader_epoch=epoch + 1), 1, lag_ns_max=1 << 40)
+    for timestamp in (-1, TIMESTAMP):
+        assert list_offset(harness, timestamp, version=version) == (code, -1, -1)
+    assert list_offset(harness, -2, version=version) == (0, 0, -1)
+    harness.flights.commitment.on_fetch(2, 1, log_end=205, synced_end=205, own_end=205)
+    assert list_offset(harness, -1, version=version) == (0, 205, -1)
 
 
 def test_offsets_by_timestamp(harness: HandlerHarness) -> None:

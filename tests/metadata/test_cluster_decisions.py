@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from random import Random
 from typing import Any
 
 import pytest
@@ -11,20 +12,22 @@ from hypothesis import strategies as st
 
 from bascule.errors import BasculeError, FencedEpoch, NotEnoughNodes, UnknownPartition
 from bascule.metadata.apply import apply
-from bascule.metadata.command_codec import decode_snapshot, encode_snapshot
-from bascule.metadata.commands import ChangePartitions
+from bascule.metadata.command_codec import CHUNK_STREAMS, decode_snapshot, encode_snapshot
+from bascule.metadata.commands import ChangePartitions, PartitionChange
 from bascule.metadata.elections import change_isr
 from bascule.metadata.image import Image
-from bascule.metadata.placement import place_partitions
+from bascule.metadata.image_index import index_of
+from bascule.metadata.replicas.placement import place_partitions
 from bascule.metadata.requests import (
     Admit,
     Alter,
     BalanceLeaders,
-    ChangeIsr,
+    ChangeIsrs,
     ControllerRequest,
     Create,
     Delete,
     FinishLeaving,
+    IsrChange,
     Leave,
     LoseNode,
     MoveReplicas,
@@ -35,7 +38,7 @@ from bascule.metadata.requests import (
     settle,
 )
 from bascule.metadata.troubles import find_troubles
-from bascule.model import NO_LEADER, StreamConfig
+from bascule.model import NO_LEADER, PartitionState, StreamConfig, StreamDefinition
 from support.deciding_controller import DecidingController, registration
 
 NODES = (1, 2, 3, 4)
@@ -50,11 +53,15 @@ def controller() -> DecidingController:
 
 def check(before: Image, image: Image) -> None:
     """What holds in every image, and from one to the next."""
-    assert not image.removed & image.nodes.keys()
+    assert image.removed.isdisjoint(image.nodes)
+    names = {definition.id: name for name, definition in image.streams.items()}
+    assert image.index == index_of(names, image.partitions)
+    for deletion in image.deletions.values():
+        assert set(image.nodes) >= set(deletion.nodes), "nobody waits for a removed node"
     for stream_id, index, state in image.partition_states():
         assert set(state.target) <= set(state.replicas)
         assert not set(state.target) <= set(state.isr) or not state.target, "the move has ended"
-        assert image.nodes.keys() >= set(state.replicas), "replicas are on nodes of the cluster"
+        assert set(image.nodes) >= set(state.replicas), "replicas are on nodes of the cluster"
         assert len(set(state.replicas)) == len(state.replicas), "replicas are on different nodes"
         assert state.isr, "an ISR is never empty"
         assert set(state.isr) <= set(state.replicas)
@@ -152,7 +159,8 @@ def isr_change(
     members = {*state.isr, node} if grow else {*state.isr} - {node} | {state.leader}
     epochs = tuple((each, controller.image.nodes[each].epoch) for each in sorted(members))
     stream_id = controller.image.streams[name].id
-    return ChangeIsr(stream_id, 0, state.leader, state.leader_epoch, state.version, epochs)
+    change = IsrChange(stream_id, 0, state.leader_epoch, state.version, epochs)
+    return ChangeIsrs(state.leader, (change,))
 
 
 def test_replicas_are_spread_and_each_node_leads_its_share(
@@ -253,7 +261,7 @@ def test_isr_changes_are_fenced(controller: DecidingController) -> None:
     state = controller.state("a")
     epochs = {node: controller.image.nodes[node].epoch for node in (1, 2, 3)}
 
-    def change(**other: Any) -> ChangePartitions | None:
+    def change(**other: Any) -> PartitionChange | None:
         wanted: dict[str, Any] = {
             "leader": state.leader,
             "leader_epoch": state.leader_epoch,
@@ -264,7 +272,7 @@ def test_isr_changes_are_fenced(controller: DecidingController) -> None:
 
     made = change()
     assert made is not None
-    assert made.changes[0].state.isr == (state.leader,)
+    assert made.state.isr == (state.leader,)
     assert change(version=state.version + 1) is None
     assert change(members=[(4, 1), (state.leader, epochs[state.leader])]) is None, "no replica"
     assert change(members=[(n, e) for n, e in epochs.items() if n != state.leader]) is None
@@ -312,3 +320,46 @@ def test_a_new_controller_finishes_what_its_predecessor_began(
     controller.commit(settle(controller.image))
     assert controller.state("a").leader != node
     assert settle(controller.image) == ()
+
+
+def test_isr_changes_of_one_request_are_one_command(controller: DecidingController) -> None:
+    controller.create("a", replicas=3, partitions=6)
+    stream_id = controller.image.streams["a"].id
+    states = controller.image.partitions[stream_id]
+    epoch = controller.image.nodes[1].epoch
+    changes = [
+        IsrChange(stream_id, index, state.leader_epoch, state.version, ((1, epoch),))
+        for index, state in enumerate(states)
+    ]
+    gone = IsrChange(b"nobody".ljust(16), 0, 0, 0, ((1, epoch),))
+    request = ChangeIsrs(1, (gone, *changes))
+    (command,) = decide(controller.image, request)
+    led = [index for index, state in enumerate(states) if state.leader == 1]
+    assert isinstance(command, ChangePartitions)
+    assert [change.partition for change in command.changes] == led, "of those that it leads"
+    controller.submit(request)
+    assert [controller.state("a", index).isr for index in led] == [(1,)] * len(led)
+    assert decide(controller.image, request) == (), "a repetition changes nothing"
+
+
+def test_a_snapshot_depends_on_the_image_alone() -> None:
+    """Its streams come in parts of bounded size, in an order that no hash decides."""
+    states = (PartitionState((1,), (1,), 1, 0, 0),)
+    random = Random(5)
+    streams = [
+        StreamDefinition(f"s{number}", random.randbytes(16), 0, StreamConfig(f"s.{number}"))
+        for number in range(2_500)
+    ]
+    snapshots = []
+    for _ in range(2):
+        random.shuffle(streams)
+        image = Image.of(
+            streams={each.name: each for each in streams},
+            partitions={each.id: states for each in streams},
+        )
+        snapshots.append(list(encode_snapshot(image, [])))
+    assert snapshots[0] == snapshots[1]
+    sizes = [len(decode_snapshot([chunk])[0].streams) for chunk in snapshots[0]]
+    assert sum(sizes) == 2_500
+    assert max(sizes) <= CHUNK_STREAMS
+    assert decode_snapshot(snapshots[0]) == (image, ())

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from bascule.errors import (
-    CannotAlter,
     CannotRemoveNode,
     ConfigError,
     NodeRefused,
@@ -13,14 +12,13 @@ from bascule.errors import (
     UnknownNode,
     UnknownPartition,
 )
-from bascule.metadata.controller import alter_stream
-from bascule.metadata.image import Image
 from bascule.metadata.requests import (
     Admit,
     Alter,
     BalanceLeaders,
-    ChangeIsr,
+    ChangeIsrs,
     FinishLeaving,
+    IsrChange,
     Leave,
     MoveReplicas,
     Reassign,
@@ -55,7 +53,10 @@ def enter_isr(controller: DecidingController, name: str, *nodes: int, partition:
     )
     stream_id = controller.image.streams[name].id
     controller.submit(
-        ChangeIsr(stream_id, partition, state.leader, state.leader_epoch, state.version, members)
+        ChangeIsrs(
+            state.leader,
+            (IsrChange(stream_id, partition, state.leader_epoch, state.version, members),),
+        )
     )
 
 
@@ -180,11 +181,12 @@ def test_replicas_that_cannot_be_are_refused(controller: DecidingController) -> 
         controller.submit(Reassign("a", 1, (1, 2)))
 
 
-def test_a_node_alone_has_one_copy(controller: DecidingController) -> None:
+def test_a_node_alone_has_one_copy() -> None:
+    controller = DecidingController()
+    controller.register(1)
     controller.create("a", replicas=1)
-    alone = Image(controller.image.streams)
-    with pytest.raises(CannotAlter, match="a node alone has one copy"):
-        alter_stream(alone, "a", {"replicas": 2})
+    with pytest.raises(NotEnoughNodes, match="2"):
+        controller.submit(Alter("a", {"replicas": 2}))
 
 
 # -- nodes that leave ------------------------------------------------------------------------

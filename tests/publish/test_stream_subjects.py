@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bascule.model import StreamConfig, StreamDefinition
+from bascule.publish import stream_subjects
 from bascule.publish.headers import HashKey, read_publish_headers
 from bascule.publish.stream_subjects import StreamSubjects
 from bascule.record.batch import Record
@@ -139,3 +140,50 @@ def test_streams_know_those_with_the_same_messages() -> None:
     subjects.remove(s)
     assert subject("s", o) == ""
     assert names(o) == ["audit", "g1", "g2"]
+
+
+@given(
+    st.lists(st.tuples(patterns, st.sampled_from((None, None, "g")), st.booleans()), max_size=12)
+)
+def test_the_tree_finds_what_a_comparison_with_each_finds(
+    history: list[tuple[str, str | None, bool]],
+) -> None:
+    subjects = StreamSubjects(HASH_KEY)
+    present: dict[str, StreamDefinition] = {}
+    for number, (pattern, group, stays) in enumerate(history):
+        one = definition(f"s{number:02}", pattern, group)
+        subjects.add(one)
+        expected = [
+            name
+            for name, other in present.items()
+            if subjects_overlap(pattern, other.config.subject)
+            and (group is None or group != other.config.group)
+        ]
+        assert [each.name for each in subjects.overlapping(one)] == expected
+        if stays:
+            present[one.name] = one
+        else:
+            subjects.remove(one)
+    for each in present.values():
+        subjects.remove(each)
+    assert subjects._root.is_empty, "nothing is kept of streams that are gone"
+
+
+def test_a_new_stream_is_compared_with_those_on_its_way_only(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    subjects = StreamSubjects(HASH_KEY)
+    for number in range(10_000):
+        subjects.add(definition(f"s{number}", f"s.{number}"))
+    subjects.add(definition("all", "s.>"))
+    seen = 0
+    plain = stream_subjects.is_internal_stream
+
+    def count(name: str) -> bool:
+        nonlocal seen
+        seen += 1
+        return plain(name)
+
+    monkeypatch.setattr(stream_subjects, "is_internal_stream", count)
+    assert [each.name for each in subjects.overlapping(definition("new", "s.new"))] == ["all"]
+    assert seen == 1

@@ -7,7 +7,7 @@ import errno
 import pytest
 
 from bascule.host.real import RealRandom
-from bascule.model import StreamConfig, StreamDefinition
+from bascule.model import PartitionState, StreamConfig, StreamDefinition
 from bascule.publish.headers import HashKey, read_publish_headers
 from bascule.publish.unstamped_batch import UnstampedBatch
 from bascule.record.batch import Record
@@ -34,7 +34,11 @@ class Disk:
         self, definition: StreamDefinition = DEFINITION, *, adopt: bool = False
     ) -> tuple[Partition, bool]:
         opener = PartitionOpener(self.files, self.clock, HASH_KEY, Partitions())
-        return opener.open(definition, 0, DIRECTORY, adopt=adopt, held=False)
+        found, retry = opener.open(definition, 0, DIRECTORY, adopt=adopt, held=False)
+        if found.log is not None:
+            epoch = found.log.epochs.latest + 1
+            found.set_role(PartitionState((1,), (1,), 1, epoch, epoch), 1, lag_ns_max=1)
+        return found, retry
 
 
 @pytest.fixture

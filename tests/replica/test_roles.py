@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from bascule.errors import FencedEpoch, OffsetOutOfRange
+from bascule.errors import FencedEpoch, NotLeader, OffsetOutOfRange
 from bascule.host.real import RealRandom
 from bascule.model import NO_LEADER, SyncPolicy
 from bascule.publish.acks import AckError
@@ -367,3 +367,10 @@ def test_roles_change_in_order_with_appends() -> None:
     assert partition.log.end.offset == 1
     assert partition.role is PartitionRole.NONE
     assert partition.counts.records_dropped >= 1
+
+
+def test_a_purge_without_a_leader_names_none() -> None:
+    group = ReplicaGroup()
+    group.apply(leader=NO_LEADER)
+    with pytest.raises(NotLeader, match="no leader is known"):
+        purge(group.replicas[1].partition, to_offset=0, before_ms=None)

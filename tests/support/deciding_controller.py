@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from bascule.metadata.apply import apply
+from bascule.metadata.apply import apply, touched
 from bascule.metadata.command_codec import decode_commands, encode_commands
 from bascule.metadata.image import Image
 from bascule.metadata.requests import (
@@ -48,7 +48,8 @@ class DecidingController:
         assert request_id == b"id"
         assert tuple(decoded) == tuple(commands)
         for command in decoded:
-            self.image = apply(self.image, command, index=self.index)
+            before, self.image = self.image, apply(self.image, command, index=self.index)
+            check_touched(before, self.image, set(touched(command)))
         return self.index
 
     def register(self, *nodes: int) -> None:
@@ -65,3 +66,16 @@ class DecidingController:
 
     def state(self, name: str, partition: int = 0) -> PartitionState:
         return self.image.partitions[self.image.streams[name].id][partition]
+
+
+def check_touched(before: Image, image: Image, ids: set[bytes]) -> None:
+    """A command changes no stream but those that it says."""
+    names = {**before.index.names, **image.index.names}
+    for stream_id, name in names.items():
+        if stream_id not in ids:
+            assert before.streams.get(name) is image.streams.get(name)
+            assert before.partitions.get(stream_id) is image.partitions.get(stream_id)
+    changed = {*before.deletions.items()} ^ {*image.deletions.items()}
+    assert {(stream_id, each.name) for stream_id, each in changed} <= {
+        (stream_id, names[stream_id]) for stream_id in ids & names.keys()
+    }

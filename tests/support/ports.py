@@ -40,6 +40,21 @@ def reserve_ports(count: int) -> list[int]:
     raise OSError(f"no {count} free ports from {START} to {END}")
 
 
+def reserve_port_range(count: int) -> int:
+    """The first of `count` consecutive ports that nobody listens on, as `reserve_ports`.
+
+    Raises: OSError if there is no such range.
+    """
+    _LOCKS.mkdir(exist_ok=True)
+    first = os.getpid() * 31 % (END - START)
+    for step in range(0, END - START, count):
+        start = START + (first + step) % (END - START - count)
+        ports = range(start, start + count)
+        if all(port not in _held and _is_free(port) and _lock(port) for port in ports):
+            return start
+    raise OSError(f"no {count} free consecutive ports from {START} to {END}")
+
+
 def _is_free(port: int) -> bool:
     with socket.socket() as probe:
         # As servers do: a connection of an earlier server in TIME_WAIT does not matter.

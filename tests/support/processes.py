@@ -135,6 +135,7 @@ class Node:
         return [
             str(BIN / "bascule"), "serve", "--data", str(self.directory / "data"),
             "--client-port", client, "--http-port", http, "--ready-file", str(ready),
+            *([] if "--peer-port" in self.options else ["--peer-port", "0"]),
             *(["--nats", self.nats] if self.nats else ["--nats-port", nats]),
             *self.options,
         ]  # fmt: skip
@@ -188,6 +189,17 @@ class Node:
     def wait_failed(self, name: str) -> None:
         """Return once the stream's first partition has stopped."""
         wait_for(lambda: self.partition(name)["failure"], self.process, self.log)
+
+    def wait_replica_failed(self, name: str) -> None:
+        """Return once this node's replica of the stream's first partition has stopped."""
+
+        def look() -> bool | None:
+            with urllib.request.urlopen(self.addresses["http"] + "/metrics", timeout=30) as answer:
+                text = answer.read().decode()
+            wanted = f'bascule_partition_failed{{stream="{name}",partition="0"}} 1'
+            return True if wanted in text else None
+
+        wait_for(look, self.process, self.log)
 
 
 @contextlib.contextmanager

@@ -66,9 +66,7 @@ class ReplicaNode:
         self.writer = LogWriter(self.syncer, no_reserve())
         self.syncer.start(self._send)
         self.writer.start(self._send)
-        self.opener = PartitionOpener(
-            RealFiles(), clock, HashKey(bytes(16)), self.partitions, waits_for_role=True
-        )
+        self.opener = PartitionOpener(RealFiles(), clock, HashKey(bytes(16)), self.partitions)
         self.handler = ReplicaFetchHandler(self.partitions, clock=clock, send_acks=self._send)
         self.replicator = Replicator(
             PeerIdentity(self.node, CLUSTER, lambda: self.node_epoch),

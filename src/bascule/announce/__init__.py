@@ -1,8 +1,11 @@
-"""Finds streams that two clusters on one NATS have. Pure: announcements in, effects out.
+"""What nodes conclude from what they announce on one NATS. Pure: announcements in, effects out.
 
     exchange      what a node sends, when, and what it concludes from what it hears
     remote_node   one other node: which streams it has, and whether its list is complete
     duplicates    which streams of two clusters are the same, and when that is a conflict
+    founders      how empty nodes agree on the founders of a cluster; it stands for itself
+
+The others find streams that two clusters have.
 
 Two clusters with the same stream both store each message and both acknowledge it. A publisher takes
 the first ack and does not learn that there are two logs. So each node announces its streams on a

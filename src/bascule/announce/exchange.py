@@ -186,28 +186,43 @@ class AnnouncementExchange:
         self, definitions: Mapping[str, StreamDefinition], *, now_ns: int
     ) -> list[Effect]:
         """The streams of this node are these from now on."""
-        before = self._own
-        changed = {name for name in self._definitions if name not in definitions}
+        gone = dict.fromkeys(name for name in self._definitions if name not in definitions)
+        return self.on_changed({**gone, **definitions}, now_ns=now_ns)
+
+    def on_changed(
+        self, definitions: Mapping[str, StreamDefinition | None], *, now_ns: int
+    ) -> list[Effect]:
+        """These streams of the node may have changed; None: there is none of this name now. The
+        cost is that of these."""
+        own = self._own
+        changed, added = set(), []
         for name, definition in definitions.items():
-            if self._definitions.get(name) is not definition and not is_internal_stream(name):
-                changed.add(name)
-        self._definitions = dict(definitions)
-        own = {name: claim for name, claim in before.items() if name not in changed}
-        for name in changed:
-            if name in definitions:
-                claim = claim_of(definitions[name])
+            if self._definitions.get(name) is definition or is_internal_stream(name):
+                continue
+            claim = None if definition is None else claim_of(definition)
+            if definition is None:
+                del self._definitions[name]
+            else:
+                self._definitions[name] = definition
+            before = own.get(name)
+            if claim == before:
+                continue
+            changed.add(name)
+            if claim is None:
+                del own[name]
+                for node in self._nodes.values():
+                    node.claims.pop(name, None)
+            else:
                 own[name] = claim
-        changed = {name for name in changed if before.get(name) != own.get(name)}
+                if before is None:
+                    added.append(name)
         if not changed:
             return []
-        self._own = own
         self._revision += 1
         self._changed |= changed
         if self._change_at_ns is None:
             self._change_at_ns = now_ns + DELAY_NS
-        added = [name for name in changed if name in own and name not in before]
         for node in self._nodes.values():
-            node.keep_only(own)
             if added and (node.is_loading or any(map(node.may_have, added))):
                 node.forget_list()
                 node.request_at_ns = now_ns + REQUEST_DELAY_NS

@@ -104,11 +104,6 @@ class RemoteNode:
         if self.revision is not None and self.revision == change.base:
             self.revision = change.revision
 
-    def keep_only(self, names: Container[str]) -> None:
-        """Drop the claims of names that are not ours any more."""
-        for name in [name for name in self.claims if name not in names]:
-            del self.claims[name]
-
     def _remove(self, name: str) -> None:
         at = bisect_left(self._hashes, hash(name))
         if at < len(self._hashes) and self._hashes[at] == hash(name):

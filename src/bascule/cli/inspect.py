@@ -15,11 +15,10 @@ from rich.table import Table
 
 from bascule.cli import exit_codes
 from bascule.cli.output import JsonOption, out, print_error, print_json
-from bascule.controller import image_store
+from bascule.controller.cluster.image_files.stored_image import DATABASE, read_stored_image
 from bascule.errors import BasculeError, CorruptData
 from bascule.host.api import File
 from bascule.host.real import RealFiles
-from bascule.metadata.codec import decode_image
 from bascule.model import RecordHeader
 from bascule.record.batch import Record, RecordBatch
 from bascule.record.header import BatchHeader
@@ -170,10 +169,10 @@ def _literal_subject(path: str) -> str | None:
     files = RealFiles()
     try:
         identity = log_identity.read_identity(files, str(directory))
-        metadata = directory.parents[2] / image_store.FILE_NAME
-        if identity is None or not metadata.exists():
+        data = directory.parents[2]
+        if identity is None or not (data / DATABASE).exists():
             return None
-        image = decode_image(files.read_bytes(str(metadata)), str(metadata))
+        image = read_stored_image(data)
     except (BasculeError, OSError, IndexError):
         return None
     for definition in image.streams.values():

@@ -10,6 +10,7 @@ import typer
 from bascule.cli import exit_codes
 from bascule.cli.cluster import cluster, node
 from bascule.cli.demo.command import demo
+from bascule.cli.dev.command import dev
 from bascule.cli.inspect import inspect
 from bascule.cli.offsets import offsets
 from bascule.cli.output import err, print_error
@@ -49,6 +50,7 @@ app.command()(read)
 app.command()(top)
 app.command()(inspect)
 app.command()(demo)
+app.command()(dev)
 
 
 def _print_version(wanted: bool) -> None:

@@ -18,6 +18,35 @@ from bascule.model import NodeInfo
 
 CONFIG_VARIABLE = "BASCULE_CONFIG"
 
+NodeId = Annotated[int | None, typer.Option(metavar="N", help="This node's number in its cluster.")]
+PeerPort = Annotated[
+    int | None, typer.Option(metavar="N", help="Other nodes of the cluster connect here.")
+]
+Peers = Annotated[
+    str | None,
+    typer.Option(
+        metavar="N@HOST:PORT,...", help="The founding nodes of the cluster, this one too."
+    ),
+]
+Join = Annotated[
+    str | None,
+    typer.Option(
+        metavar="HOST:PORT,...", help="Join a cluster: peer listeners of some of its nodes."
+    ),
+]
+ClusterName = Annotated[str | None, typer.Option(metavar="NAME", help="Name of the cluster.")]
+BootstrapExpect = Annotated[
+    int | None,
+    typer.Option(
+        metavar="N",
+        help="Instead of --peers: the nodes 1 to N found a cluster; they find each other over "
+        "the NATS server of --nats.",
+    ),
+]
+Rack = Annotated[
+    str | None, typer.Option(metavar="NAME", help="Replicas are placed in different racks.")
+]
+
 
 def serve(
     data: Annotated[str | None, typer.Option(metavar="DIR", help="Data directory.")] = None,
@@ -37,27 +66,13 @@ def serve(
     nats_port: Annotated[
         int | None, typer.Option(metavar="N", help="Embedded NATS; 0 picks a free port.")
     ] = None,
-    node_id: Annotated[
-        int | None, typer.Option(metavar="N", help="This node's number in its cluster.")
-    ] = None,
-    peer_port: Annotated[
-        int | None, typer.Option(metavar="N", help="Other nodes of the cluster connect here.")
-    ] = None,
-    peers: Annotated[
-        str | None,
-        typer.Option(
-            metavar="N@HOST:PORT,...", help="The founding nodes of the cluster, this one too."
-        ),
-    ] = None,
-    join: Annotated[
-        str | None,
-        typer.Option(
-            metavar="HOST:PORT,...", help="Join a cluster: peer listeners of some of its nodes."
-        ),
-    ] = None,
-    rack: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Replicas are placed in different racks.")
-    ] = None,
+    node_id: NodeId = None,
+    peer_port: PeerPort = None,
+    peers: Peers = None,
+    join: Join = None,
+    cluster: ClusterName = None,
+    bootstrap_expect: BootstrapExpect = None,
+    rack: Rack = None,
     ready_file: Annotated[
         str | None,
         typer.Option(metavar="FILE", help="Receives the listeners as JSON once the node serves."),
@@ -80,6 +95,8 @@ def serve(
         "peer.port": ("--peer-port", peer_port),
         "cluster.peers": ("--peers", peers.split(",") if peers else None),
         "cluster.join": ("--join", join.split(",") if join else None),
+        "cluster.name": ("--cluster", cluster),
+        "cluster.bootstrap_expect": ("--bootstrap-expect", bootstrap_expect),
         "cluster.rack": ("--rack", rack),
         "ready_file": ("--ready-file", ready_file),
         "log.level": ("--log-level", log_level),

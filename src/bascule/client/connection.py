@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from bascule.config.addresses import format_address, parse_address
 from bascule.errors import (
     BasculeError,
     Broken,
@@ -76,9 +77,9 @@ def _connect(bootstrap: str) -> LogConnection:
     """Connect to the first of the listeners `host:port,...` that answers. Raises: Broken."""
     failure: Broken | None = None
     for address in bootstrap.split(","):
-        host, _, port = address.rpartition(":")
+        host, port = parse_address(address)
         try:
-            return LogConnection(host.strip("[]"), int(port), timeout=ASK_TIMEOUT_S)
+            return LogConnection(host, port, timeout=ASK_TIMEOUT_S)
         except Broken as error:
             failure = failure or error
     assert failure is not None
@@ -122,7 +123,7 @@ class PartitionConnector:
         except BaseException:
             connection.close()
             raise
-        if f"{leader.host}:{leader.port}" == connection.address:
+        if format_address(leader.host, leader.port) == connection.address:
             return connection, leader
         connection.close()
         return LogConnection(leader.host, leader.port, timeout=ASK_TIMEOUT_S), leader

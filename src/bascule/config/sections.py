@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from typing import Any, Final, TypeVar
 
+from bascule.config.addresses import PORT_MAX
 from bascule.model import (
     PARTITION_COUNT_MAX,
     Cleanup,
@@ -21,7 +22,6 @@ from bascule.model import (
 
 _T = TypeVar("_T")
 
-PORT_MAX: Final = 65_535
 REPLICAS_MAX: Final = 15
 
 
@@ -134,7 +134,8 @@ class PeerConfig:
     )
     advertised: str = setting(
         "",
-        about="host:port given to other nodes by a node that joins; empty: the bound address.",
+        about="host:port given to other nodes by a node that joins, or is found over NATS; empty: "
+        "host and port of the listener.",
     )
 
 
@@ -159,6 +160,13 @@ class ClusterConfig:
         "leadership stays where it is.",
         minimum=0,
         maximum=3_600_000,
+    )
+    bootstrap_expect: int = setting(
+        0,
+        about="Number of founding nodes, which find each other over NATS; 0: `cluster.peers` names "
+        "them, or the node is alone.",
+        minimum=0,
+        maximum=REPLICAS_MAX,
     )
     replica_lag_ms_max: int = setting(
         10_000,

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
+from bascule.config.addresses import parse_address
 from bascule.config.keys import Key
 from bascule.config.sections import Config
 from bascule.config.stream_validation import check_stream_values, contradictions
@@ -12,6 +14,8 @@ from bascule.errors import ConfigError
 _TYPE_NAMES: Final = {
     bool: "true or false", int: "a whole number", str: "a string", tuple: "a list of strings",
 }  # fmt: skip
+
+_CLUSTER_NAME: Final = re.compile("[A-Za-z0-9_-]{1,64}")
 
 _CREDENTIALS: Final = (("user", "password"), ("token",), ("nkey",), ("nkey_seed",), ("creds",))
 """The ways to authenticate to NATS, each with its keys."""
@@ -74,6 +78,8 @@ def check_config(config: Config) -> None:
     """
     _check_stream_defaults(config)
     _check_credentials(config)
+    _check_addresses(config)
+    _check_founding(config)
     if config.nats.embedded:
         for key in _NEEDS_URLS:
             if getattr(config.nats, key):
@@ -81,6 +87,65 @@ def check_config(config: Config) -> None:
                     f"{_origin(config, f'nats.{key}')} is set, but nats.urls is not: the embedded "
                     "server accepts connections of this machine without it"
                 )
+
+
+def _check_addresses(config: Config) -> None:
+    for key, texts in (
+        ("cluster.join", config.cluster.join),
+        ("peer.advertised", filter(None, (config.peer.advertised,))),
+    ):
+        for text in texts:
+            try:
+                parse_address(text)
+            except ValueError as error:
+                raise ConfigError(f"{_origin(config, key)} {error}") from None
+
+
+def _check_founding(config: Config) -> None:
+    """Check that the founders can find each other over NATS, where they are to."""
+    cluster = config.cluster
+    if not cluster.bootstrap_expect:
+        return
+    expect = f"{_origin(config, 'cluster.bootstrap_expect')} is {cluster.bootstrap_expect}"
+    if cluster.peers:
+        raise ConfigError(
+            f"{expect}, and {_origin(config, 'cluster.peers')} names the founding nodes, too: give "
+            "one of them"
+        )
+    if cluster.join:
+        raise ConfigError(
+            f"{expect}, and {_origin(config, 'cluster.join')} is set: the one founds a cluster, "
+            "the other enters one that exists; give one of them"
+        )
+    if config.nats.embedded:
+        raise ConfigError(
+            f"{expect}, but the nodes share no NATS server over which they could find each other: "
+            "name it with --nats URL, or name the founding nodes with --peers"
+        )
+    if not 1 <= config.node_id <= cluster.bootstrap_expect:
+        raise ConfigError(
+            f"{expect}, and this is node {config.node_id}: the founding nodes are those with the "
+            f"numbers 1 to {cluster.bootstrap_expect}; give one of these with --node-id"
+        )
+    if not _CLUSTER_NAME.fullmatch(cluster.name):
+        raise ConfigError(
+            f"{_origin(config, 'cluster.name')} is {cluster.name!r}: where nodes find each other "
+            "over NATS it is a part of a subject, with 1 to 64 letters, digits, - and _"
+        )
+    _check_peer_address(config, f"{expect}, but other nodes cannot connect to")
+
+
+def _check_peer_address(config: Config, problem: str) -> None:
+    peer = config.peer
+    if peer.advertised:
+        return
+    if not peer.port:
+        raise ConfigError(f"{problem} port 0: give a port with --peer-port N")
+    if peer.host in ("0.0.0.0", "::"):  # noqa: S104
+        raise ConfigError(
+            f"{problem} {peer.host}: give the address of this node as peer.advertised "
+            "(BASCULE_PEER_ADVERTISED), such as 10.0.0.1:9093"
+        )
 
 
 def _check_credentials(config: Config) -> None:

@@ -2,23 +2,22 @@
 
 ::
 
-    request -> controller    metadata.controller decides; the command gives a new image
-            -> image_store   persists the image: the decision is committed now
+    request -> cluster       the controller of the cluster decides, and the metadata group agrees
             -> plan          derives the steps from the node's state to the image; pure
             -> reconciler    carries them out: open, configure, subscribe, close, remove
             -> announcer     tells the streams of the image to other nodes on the same NATS
 
-Promises: a request has no effect before its image is on the disk. A step that fails after that is
-tried again, with the next command and by a timer, until the node's state matches the image. Steps
-are idempotent and are not undone. The one exception: a creation whose subscription NATS refuses is
-followed by a deletion.
+Promises: a request has no effect before the metadata group has committed it. A step that fails
+after that is tried again, with the next command and by a timer, until the node's state matches the
+image. Steps are idempotent and are not undone. The one exception: a creation whose subscription
+NATS refuses is followed by a deletion.
 
 It never removes the data of a stream whose deletion the image does not record. A directory that
 belongs to no known stream is moved to `aside/`.
 
 Files below the data directory::
 
-    metadata.json                 the image; its format is in `metadata.codec`
+    raft/                         the log of the metadata group
     layout.json                   the version of the directory layout
     streams/<name>/<partition>/   one log
     removed/<stream id>/          data of a deleted stream until it is removed

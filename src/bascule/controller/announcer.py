@@ -150,6 +150,12 @@ class Announcer:
         self._carry_out(self._exchange.on_streams(definitions, now_ns=now_ns))
         self._woken.set()
 
+    def on_changed(self, definitions: Mapping[str, StreamDefinition | None]) -> None:
+        """These streams of the node may have changed; None: there is none of this name now."""
+        now_ns = self._clock.monotonic_ns()
+        self._carry_out(self._exchange.on_changed(definitions, now_ns=now_ns))
+        self._woken.set()
+
     def stop(self) -> None:
         """Tell the others that this node stops. After the end of `run`."""
         if self._link.connected:

@@ -21,7 +21,8 @@ from typing import Final
 
 from bascule.errors import CorruptData, InvalidName, UnsupportedFormat
 from bascule.host.api import Files
-from bascule.metadata.image import Image
+from bascule.metadata.image import Deletion, Image
+from bascule.model import StreamDefinition
 from bascule.replica.log_identity import read_identity
 from bascule.storage.checkpoint import replace_file
 
@@ -64,7 +65,7 @@ class StreamDirectories:
         # Everything in there belongs to a recorded deletion.
         for leftover in files.list_dir(self._removed):
             files.remove_tree(f"{self._removed}/{leftover}")
-        deleted = set(image.deletions.values())
+        deleted = {deletion.name for deletion in image.deletions.values()}
         for name in files.list_dir(self._streams):
             if name not in image.streams and name not in deleted:
                 try:
@@ -99,18 +100,26 @@ class StreamDirectories:
         content = {"format": LAYOUT_FORMAT, "version": LAYOUT_VERSION}
         replace_file(self.files, self._layout, json.dumps(content).encode() + b"\n")
 
-    def free_name(self, name: str, deletions: Mapping[bytes, str]) -> None:
-        """Move away whatever is in the directory of a stream that is to be created.
+    def check_name(self, name: str) -> None:
+        """Try a long name on the file system.
 
-        Data of a recorded deletion is moved to `removed`, anything else to `aside`.
         Raises: OSError; InvalidName where the file system takes no name of this length.
         """
         if len(name) >= PROBED_LENGTH:
             self._probe(name)
-        if not self.files.exists(f"{self._streams}/{name}"):
+
+    def free_name(self, definition: StreamDefinition, deletions: Mapping[bytes, Deletion]) -> None:
+        """Move away what another stream has in the directory of a stream that is to be created.
+
+        Data of a recorded deletion is moved to `removed`, anything else to `aside`.
+        Raises: OSError.
+        """
+        name = definition.name
+        directory = f"{self._streams}/{name}"
+        if not self.files.exists(directory) or self._has_only(directory, definition.id):
             return
         for stream_id, deleted in deletions.items():
-            if deleted == name:
+            if deleted.name == name:
                 self._move_removed(stream_id, name)
         if self.files.exists(f"{self._streams}/{name}"):
             self._put_aside(name)
@@ -161,6 +170,17 @@ class StreamDirectories:
             self.files.remove_tree(target)
         self.files.rename(source, target)
         self.files.sync_dir(self._streams)
+
+    def _has_only(self, directory: str, stream_id: bytes) -> bool:
+        """Whether everything in `directory` is marked as this stream's: an unfinished creation."""
+        for index in self.files.list_dir(directory):
+            try:
+                found = read_identity(self.files, f"{directory}/{index}")
+            except CorruptData:
+                return False
+            if found is None or found.stream_id != stream_id:
+                return False
+        return True
 
     def _belongs(self, directory: str, stream_id: bytes) -> bool:
         """Whether no identity file in `directory` names another stream."""

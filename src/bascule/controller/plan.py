@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TypeAlias
@@ -116,26 +116,36 @@ Step: TypeAlias = (
 )
 
 
-def plan(state: NodeState, image: Image) -> tuple[Step, ...]:
+def plan(state: NodeState, image: Image, ids: Collection[bytes] | None = None) -> tuple[Step, ...]:
     """The steps from `state` to `image`, in an order in which they can be carried out.
 
-    Streams are compared by id, so one that was deleted and created again under its name is closed
-    and removed before it is opened. No steps: the node matches the image.
+    With `ids` only those for the streams and deletions with these ids: the cost is theirs, however
+    large the image is. Streams are compared by id, so one that was deleted and created again under
+    its name is closed and removed before it is opened. No steps: the node matches the image.
     """
-    wanted = {definition.id: definition for definition in image.streams.values()}
-    steps: list[Step] = [
-        CloseStream(held.definition)
-        for stream_id, held in state.streams.items()
-        if stream_id not in wanted
-    ]
-    steps += [
-        RemoveData(stream_id, name)
-        for stream_id, name in image.deletions.items()
-        if stream_id not in state.removed
-    ]
-    for definition in wanted.values():
-        steps += _plan_stream(state, image, definition)
-    return tuple(steps)
+    chosen = dict.fromkeys(
+        (*state.streams, *image.deletions, *image.index.names) if ids is None else ids
+    )
+    closings: list[Step] = []
+    removals: list[Step] = []
+    others: list[Step] = []
+    for stream_id in chosen:
+        definition = image.stream_of(stream_id)
+        if definition is not None:
+            others += _plan_stream(state, image, definition)
+            continue
+        held = state.streams.get(stream_id)
+        if held is not None:
+            closings.append(CloseStream(held.definition))
+        deletion = image.deletions.get(stream_id)
+        if deletion is not None and stream_id not in state.removed:
+            removals.append(RemoveData(stream_id, deletion.name))
+    return (*closings, *removals, *others)
+
+
+def stream_id_of(step: Step) -> bytes:
+    """The id of the stream that a step is for."""
+    return step.stream_id if isinstance(step, RemoveData) else step.definition.id
 
 
 def _wanted_states(
@@ -165,7 +175,9 @@ def _plan_stream(state: NodeState, image: Image, definition: StreamDefinition) -
     known = held.opened | held.elsewhere
     if elsewhere := tuple(i for i in every if i not in here and i not in known):
         steps.append(RegisterElsewhere(definition, elsewhere))
-    changed = {i: each for i, each in enumerate(states) if held.states.get(i) != each}
+    changed = {
+        i: each for i, each in enumerate(states) if held.states.get(i) != each or i in missing
+    }
     if changed:
         steps.append(ApplyStates(definition, changed))
     if dropped := tuple(sorted(held.opened - here)):

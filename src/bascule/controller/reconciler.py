@@ -24,9 +24,10 @@ from bascule.controller.plan import (
     StreamState,
     SubscribeStream,
     plan,
+    stream_id_of,
 )
 from bascule.errors import BasculeError, Broken
-from bascule.metadata.image import Image
+from bascule.metadata.image import Deletion, Image
 from bascule.model import PartitionState, StreamDefinition
 from bascule.publish.unstamped_batch import Replica
 from bascule.replica.log_syncer import LogSyncer
@@ -82,9 +83,8 @@ class Reconciler:
         writer: LogWriter,
         syncer: LogSyncer,
         node_id: int = 0,
-        set_role: SetRole | None = None,
+        set_role: SetRole,
     ) -> None:
-        """`set_role` is needed where the image has the states of partitions."""
         self._partitions = partitions
         self._opener = opener
         self._directories = directories
@@ -95,8 +95,17 @@ class Reconciler:
         self._subscriber: Subscriber | None = None
         self._set_max_payload: RaiseMaxPayload | None = None
         self._adopt = False
+        self._adoptable: frozenset[bytes] = frozenset()
+        """Streams whose logs an earlier release left without identities."""
+        self._deletions: Mapping[bytes, Deletion] = {}
         self._set_role = set_role
         self.state = NodeState(node_id)
+        self.failures: dict[bytes, Exception] = {}
+        """Stream id -> why the last steps for it failed."""
+        self._unsettled: set[bytes] = set()
+        """The ids of the streams whose steps are not all done."""
+        self._plans_all = True
+        """Whether the next plan is for every stream, whatever has changed."""
 
     async def prepare(self, image: Image) -> None:
         """Prepare the directories before the first `reconcile`.
@@ -106,25 +115,62 @@ class Reconciler:
         await asyncio.to_thread(self._held.load)
         await asyncio.to_thread(self._directories.prepare, image)
         self._adopt = not await asyncio.to_thread(self._directories.identities_required)
+        if self._adopt:
+            self._adoptable = frozenset(each.id for each in image.streams.values())
 
     def attach(self, subscriber: Subscriber, raise_max_payload: RaiseMaxPayload | None) -> None:
         """Subscribe for streams from now on; before, only their logs are opened."""
         self._subscriber = subscriber
         self._set_max_payload = raise_max_payload
         self.state.can_subscribe = True
+        self.plan_all()
 
-    def pending(self, image: Image) -> tuple[Step, ...]:
-        """The steps left to do; empty where the node matches the image."""
-        return plan(self.state, image)
+    def plan_all(self) -> None:
+        """Look at every stream at the next `reconcile`: the state changed for more than some."""
+        self._plans_all = True
 
-    async def reconcile(self, image: Image) -> dict[bytes, Exception]:
+    @property
+    def is_settled(self) -> bool:
+        """Whether the node matched the image when the last `reconcile` ended."""
+        return not self._unsettled and not self._plans_all
+
+    def pending(self, image: Image, changed: Collection[bytes] | None = None) -> tuple[Step, ...]:
+        """The steps left to do; empty where the node matches the image. `changed` as in
+        `reconcile`."""
+        return plan(self.state, image, self._chosen(changed))
+
+    def _chosen(self, changed: Collection[bytes] | None) -> Collection[bytes] | None:
+        """The ids to plan for; None: all."""
+        return None if changed is None or self._plans_all else self._unsettled.union(changed)
+
+    async def reconcile(
+        self, image: Image, changed: Collection[bytes] | None = None
+    ) -> dict[bytes, Exception]:
         """Carry out every step from the node's state to `image`; return stream id -> error.
+
+        `changed` has the ids of all streams that differ from the image of the call before; None:
+        any may differ. Others are looked at only if their steps are not done yet, so the cost is
+        that of the change.
 
         A failed step does not affect the others and is in the next plan again. Steps are not
         undone. A refused subscription is reported once; ingest keeps and repeats it.
         """
+        chosen = self._chosen(changed)
+        self._plans_all = False
+        self._deletions = image.deletions
+        steps = plan(self.state, image, chosen)
+        planned = {stream_id_of(step) for step in steps}
+        # Until they are done: an exception may end this call.
+        self._unsettled |= planned
+        failures = await self._carry_out(steps)
+        for stream_id in list(self.failures) if chosen is None else chosen:
+            self.failures.pop(stream_id, None)
+        self.failures.update(failures)
+        self._unsettled = {stream_id_of(step) for step in plan(self.state, image, planned)}
+        return failures
+
+    async def _carry_out(self, steps: Sequence[Step]) -> dict[bytes, Exception]:
         failures: dict[bytes, Exception] = {}
-        steps = plan(self.state, image)
         for closing in _only(CloseStream, steps):
             await self._close(closing.definition)
         for removal in _only(RemoveData, steps):
@@ -146,6 +192,7 @@ class Reconciler:
         present = self._partitions.stream_by_id(definition.id) or ()
         closing = [partition for partition in present if partition.index in chosen]
         await asyncio.to_thread(self._close_logs, closing)
+        self._unsettled.add(definition.id)
         held = self.state.streams[definition.id]
         states = {index: each for index, each in held.states.items() if index not in chosen}
         self.state.streams[definition.id] = replace(
@@ -225,14 +272,15 @@ class Reconciler:
     async def _open_all(
         self, steps: Sequence[OpenPartitions], failures: dict[bytes, Exception]
     ) -> None:
-        gate = asyncio.Semaphore(OPENING_AT_A_TIME)
+        left = iter(steps)
 
-        async def open_one(step: OpenPartitions) -> None:
-            async with gate:
+        async def open_next() -> None:
+            for step in left:
                 opened = await asyncio.to_thread(self._open, step)
-            self._register(step.definition, opened, failures)
+                self._register(step.definition, opened, failures)
 
-        await asyncio.gather(*map(open_one, steps))
+        # Not a task for each stream: thousands of them at once keep the loop from all else.
+        await asyncio.gather(*(open_next() for _ in range(min(OPENING_AT_A_TIME, len(steps)))))
         if self._adopt and steps and not failures:
             self._adopt = False
             try:
@@ -243,6 +291,13 @@ class Reconciler:
 
     def _open(self, step: OpenPartitions) -> list[tuple[Partition, bool]]:
         definition = step.definition
+        try:
+            self._free_name(definition)
+        except OSError as error:
+            opened = [(self._opener.without_log(definition, index), True) for index in step.indexes]
+            for partition, _ in opened:
+                self._opener.fail(partition, error)
+            return opened
         present = self._partitions.stream_by_id(definition.id) or ()
         for partition in present:
             if partition.index in step.indexes:
@@ -267,6 +322,18 @@ class Reconciler:
             return [(partition, True) for partition, _ in opened]
         return opened
 
+    def _free_name(self, definition: StreamDefinition) -> None:
+        """Move away what another stream left in the directory of one that is new here.
+
+        Raises: OSError.
+        """
+        indexes = range(definition.partition_count)
+        if definition.id in self._adoptable or any(
+            self._held.holds(definition.id, index) for index in indexes
+        ):
+            return
+        self._directories.free_name(definition, self._deletions)
+
     def _register(
         self,
         definition: StreamDefinition,
@@ -280,7 +347,10 @@ class Reconciler:
         self._interval_syncs.configure(every)
         done = {partition.index for partition, try_again in opened if not try_again}
         for partition, try_again in opened:
-            if try_again and partition.failure is not None:
+            if partition.failure is None:
+                continue
+            self._partitions.notify_watchers(partition)
+            if try_again:
                 failures[definition.id] = partition.failure
         held = self.state.streams.get(definition.id) or StreamState(definition)
         indexes = {partition.index for partition, _ in opened}
@@ -326,7 +396,6 @@ class Reconciler:
             partition.deleted = True
         await asyncio.to_thread(self._close_logs, dropped)
         removed = await self._remove_replicas(definition, chosen, failures)
-        assert self._set_role is not None
         for partition in unheld:
             await asyncio.wrap_future(self._set_role(partition, in_force[partition.index]))
         self.state.streams[definition.id] = replace(
@@ -378,7 +447,6 @@ class Reconciler:
     ) -> None:
         if not steps:
             return
-        assert self._set_role is not None
         await self._resign(steps)
         for step in steps:
             definition = step.definition

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import ClassVar, Final
 
+from bascule.model import NO_LEADER, PartitionState
+
 
 class BasculeError(Exception):
     """Base class of all errors that Bascule raises intentionally."""
@@ -61,8 +63,8 @@ _ADVICE: Final = {
     "--accept-loss",
     "checkpoint": "the records are not affected; restore the file from a copy, or run `bascule "
     "stream repair` with --accept-loss: purged records of the first segment are readable then",
-    ".sqlite": "other nodes are not affected; remove this node from its Raft groups and let "
-    "it join again with another id and a new file",
+    ".sqlite": "the data of streams is not affected; restore the file's directory from a copy, or, "
+    "where other nodes have the same metadata, let this node join them with an empty directory",
     "metadata.json": "the data of streams is not affected; restore the file from a copy, or move "
     "the data directory away to start without its streams",
     "node.json": "streams are not affected; restore the file from a copy, or start once with "
@@ -183,6 +185,12 @@ class NotLeader(BasculeError):
         self.leader = leader
         self.epoch = epoch
         self.term = term
+
+    @classmethod
+    def of_partition(cls, state: PartitionState | None, leader_epoch: int) -> NotLeader:
+        """The error of a replica that does not lead; `state` is None where it is not known yet."""
+        leader = None if state is None or state.leader == NO_LEADER else state.leader
+        return cls(leader, leader_epoch)
 
 
 class FencedEpoch(BasculeError):

@@ -25,7 +25,7 @@ from bascule.groups.offset_records import (
     resolve_offset,
 )
 from bascule.host.api import Clock
-from bascule.model import NO_LEADER, Cleanup, CommittedOffset, KeyFrom, StreamConfig
+from bascule.model import Cleanup, CommittedOffset, KeyFrom, StreamConfig
 from bascule.replica.internal_publisher import InternalPublisher, InternalRecord
 from bascule.replica.partition import Partition
 from bascule.replica.partitions import Partitions
@@ -168,36 +168,18 @@ class CommittedOffsetStore:
             await self._publish([(key, None) for key in keys])
         return keys
 
-    async def reset(
-        self, consumer: str, stream: str, partition: int | None, to: int | str, *, at_ms: int = 0
-    ) -> list[CommittedOffset]:
-        """Commit another offset: a number, `earliest`, `latest`, or `time`.
+    async def resolve(self, stream: str, partition: int, to: int | str, *, at_ms: int) -> int:
+        """The offset of a position in a partition: a number, `earliest`, `latest`, or `time`, the
+        first record at or after `at_ms`, or the end if there is none.
 
-        `time` means the first record at or after `at_ms`, or the end if there is none. With
-        `partition` None all partitions of the stream are reset.
-
-        Raises: UnknownStream, UnknownPartition, OffsetOutOfRange, CorruptData, OSError, and what
-        `commit` raises.
+        Raises: UnknownStream, UnknownPartition, OffsetOutOfRange, CorruptData, OSError.
         """
         found = self._partitions.stream(stream)
         if found is None:
             raise UnknownStream(stream)
-        if partition is not None and not 0 <= partition < len(found):
+        if not 0 <= partition < len(found):
             raise UnknownPartition(stream, partition, len(found))
-        chosen = found if partition is None else (found[partition],)
-        commits = [
-            (
-                OffsetKey(consumer, stream, each.index),
-                Commit(offset=await resolve_offset(each, to, at_ms=at_ms)),
-            )
-            for each in chosen
-        ]
-        await self.commit(commits)
-        return [
-            self._committed_offset(key, stored)
-            for key, _ in commits
-            if (stored := self._valid(key)) is not None
-        ]
+        return await resolve_offset(found[partition], to, at_ms=at_ms)
 
     def _partition(self) -> Partition:
         stream = self._partitions.stream(OFFSETS_STREAM)
@@ -251,9 +233,7 @@ class CommittedOffsetStore:
             )
         partition = self._partition()
         if not partition.is_leader:
-            state = partition.state
-            leader = None if state is None or state.leader == NO_LEADER else state.leader
-            raise NotLeader(leader, partition.leader_epoch)
+            raise NotLeader.of_partition(partition.state, partition.leader_epoch)
         try:
             async with asyncio.timeout(COMMIT_SECONDS_MAX):
                 base = await self._publisher.publish(OFFSETS_STREAM, 0, records)

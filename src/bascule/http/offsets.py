@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from functools import partial
 from typing import Annotated, Literal, Protocol
 
 import msgspec
@@ -15,30 +14,27 @@ from starlette.responses import Response
 from bascule.http.requests import MalformedRequest, decode_body
 from bascule.http.responses import json_response
 from bascule.model import CommittedOffset
-from bascule.wire.offsets import OffsetKey
 
 
 class OffsetsAdmin(Protocol):
-    """Operations on committed offsets; implemented by `groups`."""
+    """Operations on committed offsets; implemented by `controller.cluster.offsets`."""
 
-    def entries(
+    async def find(
         self, *, consumer: str | None = None, stream: str | None = None
-    ) -> list[CommittedOffset]: ...
-
-    async def wait_caught_up(self) -> None:
-        """Raises: PartitionFailed, Indeterminate."""
+    ) -> list[CommittedOffset]:
+        """Raises: PartitionFailed, Indeterminate, NotLeader."""
         ...
 
     async def reset(
         self, consumer: str, stream: str, partition: int | None, to: int | str, *, at_ms: int = 0
-    ) -> list[CommittedOffset]:
+    ) -> Sequence[CommittedOffset]:
         """Raises: UnknownStream, UnknownPartition, OffsetOutOfRange, InvalidName."""
         ...
 
     async def remove(
         self, *, consumer: str | None, stream: str | None, partition: int | None = None
-    ) -> Sequence[OffsetKey]:
-        """Raises: PartitionFailed, Indeterminate."""
+    ) -> int:
+        """Raises: PartitionFailed, Indeterminate, NotLeader."""
         ...
 
 
@@ -111,11 +107,10 @@ class OffsetsApi:
         raise NotImplementedError
 
     async def handle_list_offsets(self, request: Request) -> Response:
-        offsets, query = self._offsets, request.query_params
-        await offsets.wait_caught_up()
-        find = partial(offsets.entries, consumer=query.get("consumer"), stream=query.get("stream"))
+        query = request.query_params
+        found = await self._offsets.find(consumer=query.get("consumer"), stream=query.get("stream"))
         # There may be a million commits: too slow for the event loop.
-        return await asyncio.to_thread(lambda: json_response(offset_list(find())))
+        return await asyncio.to_thread(lambda: json_response(offset_list(found)))
 
     async def handle_reset_offsets(self, request: Request) -> Response:
         reset = decode_body(await self._body(request), ResetOffsetsRequest)
@@ -140,7 +135,7 @@ class OffsetsApi:
             stream=query.get("stream"),
             partition=None if partition is None else int(partition),
         )
-        return json_response(OffsetsRemoved(removed=len(removed)))
+        return json_response(OffsetsRemoved(removed=removed))
 
 
 def offset_list(entries: Sequence[CommittedOffset]) -> OffsetList:

@@ -7,6 +7,7 @@ TOML, the environment and this API share.
 from __future__ import annotations
 
 import difflib
+import functools
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Annotated, Any, TypeVar
@@ -202,6 +203,12 @@ def _known_hint(name: str, known: Sequence[str], *, what: str) -> str:
     return f"known are {', '.join(known)}" if known else f"there is no {what} here"
 
 
+@functools.cache
+def _known_fields(type_: type[Any]) -> tuple[str, ...]:
+    """The fields of a request; msgspec evaluates the annotations of the class each time."""
+    return tuple(field.encode_name for field in msgspec.structs.fields(type_))
+
+
 def decode_body(data: bytes, type_: type[_T]) -> _T:
     """Decode a request body as `type_`, without unknown fields and type conversions.
 
@@ -213,7 +220,7 @@ def decode_body(data: bytes, type_: type[_T]) -> _T:
         raise MalformedRequest(f"the body is not valid JSON: {error}") from error
     if not isinstance(raw, dict):
         raise MalformedRequest(f"the body must be a JSON object, got {type(raw).__name__}")
-    known = [field.encode_name for field in msgspec.structs.fields(type_)]  # type: ignore[arg-type]
+    known = _known_fields(type_)  # type: ignore[arg-type]
     for name in raw:
         if name not in known:
             hint = _known_hint(name, known, what="field")

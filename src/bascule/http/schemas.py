@@ -242,6 +242,7 @@ class RepairedPartitionBody(Struct, kw_only=True):
         str | None,
         Meta(description="Where its old directory is, if its records were given up."),
     ]
+    node: Annotated[int, Meta(description="The node that holds this replica.")]
 
 
 class Repaired(Struct, kw_only=True):

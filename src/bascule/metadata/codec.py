@@ -1,11 +1,10 @@
-"""Encodes and decodes the image file; the package docstring has its format."""
+"""Decodes the image file of an earlier release, and the file with the cluster id."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
 from dataclasses import fields
-from types import MappingProxyType
 from typing import Any, Final
 
 import msgspec
@@ -19,38 +18,11 @@ from bascule.metadata.controller import (
     check_stored_config,
     check_stream_name,
 )
-from bascule.metadata.image import Image
+from bascule.metadata.image import Deletion, Image
 from bascule.model import StreamConfig, StreamDefinition
 
 FORMAT: Final = "bascule-metadata"
 VERSION: Final = 1
-
-
-def encode_image(image: Image) -> bytes:
-    """The bytes of the file; equal images give equal bytes."""
-    content: dict[str, Any] = {
-        "streams": [
-            {
-                "name": definition.name,
-                "id": definition.id.hex(),
-                "created_ms": definition.created_ms,
-                "paused": definition.paused,
-                "config": msgspec.to_builtins(definition.config),
-            }
-            for _, definition in sorted(image.streams.items())
-        ]
-    }
-    if image.deletions:
-        content["deletions"] = [
-            {"id": id.hex(), "name": name} for id, name in sorted(image.deletions.items())
-        ]
-    document = {
-        "format": FORMAT,
-        "version": VERSION,
-        "crc32c": _checksum(content),
-        "image": content,
-    }
-    return msgspec.json.format(msgspec.json.encode(document), indent=1) + b"\n"
 
 
 def decode_image(data: bytes, path: str) -> Image:
@@ -74,22 +46,22 @@ def decode_image(data: bytes, path: str) -> Image:
     if version > VERSION:
         raise UnsupportedFormat(path, version, VERSION)
     content: Any = document.get("image")
-    checksum = _checksum(content)
-    if document.get("crc32c") != checksum:
-        raise CorruptData(path, 0, f"crc32c {document.get('crc32c')!r}", f"{checksum!r}")
+    found_crc = checksum(content)
+    if document.get("crc32c") != found_crc:
+        raise CorruptData(path, 0, f"crc32c {document.get('crc32c')!r}", f"{found_crc!r}")
     try:
         definitions = [_definition(item) for item in content["streams"]]
-        deletions = dict(_deletion(item) for item in content.get("deletions", ()))
+        deletions = dict(map(_deletion, content.get("deletions", ())))
     except (AttributeError, KeyError, TypeError, ValueError, BasculeError) as error:
         raise CorruptData(path, 0, "stream definitions", str(error)) from error
     streams = {definition.name: definition for definition in definitions}
-    return Image(MappingProxyType(streams), MappingProxyType(deletions))
+    return Image.of(streams=streams, deletions=deletions)
 
 
 def encode_cluster_id(cluster_id: str) -> bytes:
     """The bytes of the file with the cluster id of a data directory."""
     content = {"cluster_id": cluster_id}
-    return json.dumps({**content, "crc32c": _checksum(content)}).encode() + b"\n"
+    return json.dumps({**content, "crc32c": checksum(content)}).encode() + b"\n"
 
 
 def decode_cluster_id(data: bytes, path: str) -> str:
@@ -101,17 +73,17 @@ def decode_cluster_id(data: bytes, path: str) -> str:
     if not isinstance(content, dict) or content.keys() != {"cluster_id", "crc32c"}:
         raise CorruptData(path, 0, "cluster_id and crc32c", _shown(data))
     found = content.pop("crc32c")
-    if found != _checksum(content):
-        raise CorruptData(path, 0, f"crc32c {_checksum(content)!r}", repr(found))
+    if found != checksum(content):
+        raise CorruptData(path, 0, f"crc32c {checksum(content)!r}", repr(found))
     return str(content["cluster_id"])
 
 
-def _deletion(item: Mapping[str, Any]) -> tuple[bytes, str]:
+def _deletion(item: Mapping[str, Any]) -> tuple[bytes, Deletion]:
     name, id = item["name"], bytes.fromhex(item["id"])
     check_stream_name(name, internal=True)
     if len(id) != STREAM_ID_BYTES:
         raise ValueError(f"an id of {len(id)} bytes, expected {STREAM_ID_BYTES}")
-    return id, name
+    return id, Deletion(name, ())
 
 
 def _definition(item: Mapping[str, Any]) -> StreamDefinition:
@@ -134,7 +106,8 @@ def _definition(item: Mapping[str, Any]) -> StreamDefinition:
     return definition
 
 
-def _checksum(content: object) -> str:
+def checksum(content: object) -> str:
+    """Of a document in canonical form, as eight hexadecimal digits."""
     canonical = msgspec.json.encode(content, order="sorted")
     return f"{crc32c(canonical):08x}"
 

@@ -18,7 +18,6 @@ class CreateStream:
 
     definition: StreamDefinition
     partitions: tuple[PartitionState, ...] = ()
-    """Empty on a node without a cluster."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,9 +57,20 @@ class DeleteStream:
 
 @dataclass(frozen=True, slots=True)
 class ForgetDeletions:
-    """Remove the records of deletions whose data is removed."""
+    """A node has removed the data of deleted streams. The record of a deletion goes with the last
+    node that had data."""
 
     ids: tuple[bytes, ...]
+    node_id: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class AdoptDeletions:
+    """Record deletions that an earlier release had not finished on the node `node_id`."""
+
+    deletions: tuple[tuple[bytes, str], ...]
+    """Stream id and name."""
+    node_id: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,4 +140,4 @@ class ChangePartitions:
 StreamCommand: TypeAlias = CreateStream | AlterStream | PauseStream | ResumeStream | DeleteStream
 NodeCommand: TypeAlias = RegisterNode | FenceNode | AdmitNode | SetLeaving | RemoveNode
 ClusterCommand: TypeAlias = SetClusterId | NodeCommand | ChangePartitions
-Command: TypeAlias = StreamCommand | ForgetDeletions | ClusterCommand
+Command: TypeAlias = StreamCommand | ForgetDeletions | AdoptDeletions | ClusterCommand

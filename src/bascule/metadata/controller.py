@@ -43,12 +43,6 @@ IMMUTABLE: Final[Mapping[str, str]] = {
 }
 """Settings fixed at creation -> what to do instead."""
 
-IMMUTABLE_ALONE: Final[Mapping[str, str]] = {
-    **IMMUTABLE,
-    "replicas": "a node alone has one copy of everything; create the stream in a cluster",
-}
-"""As `IMMUTABLE`, on a node without a cluster."""
-
 RECORD_HEADERS_BEFORE: Final = (RecordHeader.SUBJECT, RecordHeader.REPLY)
 """The headers that records had before `record_headers` was a setting. Streams that were created
 then keep them."""
@@ -113,8 +107,7 @@ def alter_stream(
     """
     present = _operators_stream(image, name, "altered", internal=internal)
     config = _changed(present.config, changes)
-    fixed = IMMUTABLE if image.nodes else IMMUTABLE_ALONE
-    for field, instead in fixed.items():
+    for field, instead in IMMUTABLE.items():
         before, after = getattr(present.config, field), getattr(config, field)
         if before != after:
             before, after = _plain(before), _plain(after)

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
+from operator import itemgetter
 
 from bascule.errors import FencedEpoch, UnknownPartition
 from bascule.metadata.commands import ChangePartitions, PartitionChange
 from bascule.metadata.image import Image
-from bascule.metadata.reassignment import MOVED, completed
+from bascule.metadata.replicas.reassignment import MOVED, completed
 from bascule.model import NO_LEADER, PartitionState
 
 
@@ -22,9 +23,10 @@ def changes_after_loss(image: Image, lost: int) -> ChangePartitions | None:
     """
     led = _leaders(image)
     changes = []
-    for stream_id, index, state in image.partition_states():
-        if lost not in state.isr:
-            continue
+    affected = [each for each in image.partition_states() if lost in each[2].isr]
+    # The image has no order, and which node gets the next partition depends on the one before.
+    affected.sort(key=itemgetter(0, 1))
+    for stream_id, index, state in affected:
         others = [node for node in state.isr if node != lost]
         if not any(_is_alive(image, node) for node in others):
             if state.leader == lost:
@@ -46,13 +48,41 @@ def changes_after_return(image: Image) -> ChangePartitions | None:
     """
     led = _leaders(image)
     changes = []
-    for stream_id, index, state in image.partition_states():
+    for stream_id, index, state in image.troubled_states():
         if state.leader != NO_LEADER or not any(_is_alive(image, node) for node in state.isr):
             continue
         leader = _candidate(image, state, led)
         led[leader] += 1
         changes.append(PartitionChange(stream_id, index, _elected(state, leader)))
     return ChangePartitions(tuple(changes)) if changes else None
+
+
+def resign(
+    image: Image, stream_id: bytes, partition: int, *, node: int, leader_epoch: int
+) -> ChangePartitions | None:
+    """What changes when `node` cannot serve its replica as it is: its log is damaged, or was opened
+    again in the epoch that it led.
+
+    It leaves the ISR where another member is alive, and that one leads. The last member stays and
+    leads in a new epoch. None: the partition has changed since the node looked.
+    """
+    states = image.partitions.get(stream_id, ())
+    if not 0 <= partition < len(states):
+        return None
+    state = states[partition]
+    if state.leader_epoch != leader_epoch or node not in state.isr or not _is_alive(image, node):
+        return None
+    others = tuple(each for each in state.isr if each != node)
+    if any(_is_alive(image, each) for each in others):
+        after = replace(state, isr=others, version=state.version + 1)
+        if state.leader == node:
+            leader = _candidate(image, after, _leaders(image))
+            after = replace(after, leader=leader, leader_epoch=leader_epoch + 1)
+    elif state.leader in (node, NO_LEADER):
+        after = _elected(state, node)
+    else:
+        return None
+    return ChangePartitions((PartitionChange(stream_id, partition, after),))
 
 
 def change_isr(
@@ -64,7 +94,7 @@ def change_isr(
     leader_epoch: int,
     version: int,
     members: Iterable[tuple[int, int]],
-) -> ChangePartitions | None:
+) -> PartitionChange | None:
     """The change of an ISR to `members` (node id, node epoch) that its leader asks for. Where that
     brings the target of a move in sync, it also ends the move; see `reassignment`.
 
@@ -87,7 +117,7 @@ def change_isr(
     after = replace(state, isr=tuple(sorted(isr)), version=version + 1)
     done = completed(image, after)
     reason = MOVED if done.leader != after.leader else ""
-    return ChangePartitions((PartitionChange(stream_id, partition, done, reason),))
+    return PartitionChange(stream_id, partition, done, reason)
 
 
 def _elected(state: PartitionState, leader: int) -> PartitionState:
@@ -102,7 +132,7 @@ def _candidate(image: Image, state: PartitionState, led: Counter[int]) -> int:
 
 
 def _leaders(image: Image) -> Counter[int]:
-    return Counter(state.leader for _, _, state in image.partition_states())
+    return Counter({node: load.led for node, load in image.index.loads.items()})
 
 
 def _is_alive(image: Image, node: int) -> bool:

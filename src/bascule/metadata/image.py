@@ -4,36 +4,97 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
 
+from rpds import HashTrieMap
+
+from bascule.metadata.image_index import ImageIndex, StreamStates, index_of
 from bascule.model import NodeRegistration, PartitionState, StreamDefinition
 
 
 @dataclass(frozen=True, slots=True)
-class Image:
-    """All streams by name, deletions, partition states, nodes. `apply` returns a changed image."""
+class Deletion:
+    """A deleted stream whose data may still be on a disk."""
 
-    streams: Mapping[str, StreamDefinition] = field(default_factory=lambda: MappingProxyType({}))
+    name: str
+    nodes: tuple[int, ...]
+    """The nodes that had a replica and have not said that its data is removed; sorted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """All streams by name, deletions, partition states, nodes. `apply` returns a changed image.
+
+    The maps are persistent: a changed image shares all but a few nodes of their trees with the one
+    before, so a change costs what it touches. They have no order.
+    """
+
+    streams: HashTrieMap[str, StreamDefinition] = field(default_factory=HashTrieMap)
     """Invariant: each key is the name of its definition; no two definitions share an id."""
-    deletions: Mapping[bytes, str] = field(default_factory=lambda: MappingProxyType({}))
-    """Stream id -> name of deleted streams whose data may still be on a disk. Data is removed only
-    for these ids. Invariant: no stream of `streams` has one of these ids."""
-    partitions: Mapping[bytes, tuple[PartitionState, ...]] = field(
-        default_factory=lambda: MappingProxyType({})
-    )
-    """Stream id -> the states of its partitions. A node without a cluster keeps none: it leads
-    everything. Invariant: a stream with states has one for each partition."""
+    deletions: HashTrieMap[bytes, Deletion] = field(default_factory=HashTrieMap)
+    """Stream id -> deleted streams whose data may still be on a disk. Data is removed only for
+    these ids. Invariant: no stream of `streams` has one of these ids."""
+    partitions: HashTrieMap[bytes, StreamStates] = field(default_factory=HashTrieMap)
+    """Stream id -> the states of its partitions. Invariant: one for each partition."""
     cluster_id: str = ""
-    """Drawn by the first controller; empty before, and on a node without a cluster."""
-    nodes: Mapping[int, NodeRegistration] = field(default_factory=lambda: MappingProxyType({}))
+    """Drawn by the first controller; empty before."""
+    nodes: HashTrieMap[int, NodeRegistration] = field(default_factory=HashTrieMap)
     """Every node that was admitted or has registered, by id."""
     removed: frozenset[int] = frozenset()
     """Numbers of nodes that were removed, until a node with an empty directory is admitted."""
+    index: ImageIndex = field(default_factory=ImageIndex, compare=False, repr=False)
+    """Invariant: it is `index_of` the streams and partitions."""
+
+    @classmethod
+    def of(
+        cls,
+        *,
+        streams: Mapping[str, StreamDefinition],
+        deletions: Mapping[bytes, Deletion] | None = None,
+        partitions: Mapping[bytes, StreamStates] | None = None,
+        cluster_id: str = "",
+        nodes: Mapping[int, NodeRegistration] | None = None,
+        removed: frozenset[int] = frozenset(),
+    ) -> Image:
+        """The image with these parts."""
+        names = {definition.id: name for name, definition in streams.items()}
+        return cls(
+            HashTrieMap(streams),
+            HashTrieMap(deletions or {}),
+            HashTrieMap(partitions or {}),
+            cluster_id,
+            HashTrieMap(nodes or {}),
+            removed,
+            index_of(names, partitions or {}),
+        )
+
+    def stream_of(self, stream_id: bytes) -> StreamDefinition | None:
+        """The stream of this id; None where there is none."""
+        name = self.index.names.get(stream_id)
+        return None if name is None else self.streams[name]
 
     def partition_states(self) -> Iterator[tuple[bytes, int, PartitionState]]:
         """Stream id, index and state of every partition."""
         for stream_id, states in self.partitions.items():
             for index, state in enumerate(states):
+                yield stream_id, index, state
+
+    def troubled_states(self) -> Iterator[tuple[bytes, int, PartitionState]]:
+        """Stream id, index and state of every partition of the streams in `index.troubled`, sorted
+        by id."""
+        for stream_id in sorted(self.index.troubled):
+            for index, state in enumerate(self.partitions[stream_id]):
+                yield stream_id, index, state
+
+    def moving_states(self) -> Iterator[tuple[bytes, int, PartitionState]]:
+        """Stream id, index and state of every partition that moves, sorted by stream id. Some
+        replica of its target is not in sync."""
+        return (each for each in self.troubled_states() if each[2].target)
+
+    def away_states(self) -> Iterator[tuple[bytes, int, PartitionState]]:
+        """Stream id, index and state of every partition of the streams in `index.away`, sorted by
+        id."""
+        for stream_id in sorted(self.index.away):
+            for index, state in enumerate(self.partitions[stream_id]):
                 yield stream_id, index, state
 
     def alive(self) -> list[int]:

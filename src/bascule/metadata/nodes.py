@@ -8,6 +8,7 @@ directory is admitted for it: what the old one held and voted for is gone for go
 from __future__ import annotations
 
 from dataclasses import replace
+from operator import itemgetter
 from typing import Final
 
 from bascule.errors import (
@@ -19,13 +20,14 @@ from bascule.errors import (
 from bascule.metadata.commands import (
     AdmitNode,
     ChangePartitions,
-    ClusterCommand,
+    Command,
+    ForgetDeletions,
     PartitionChange,
     RemoveNode,
     SetLeaving,
 )
 from bascule.metadata.image import Image
-from bascule.metadata.reassignment import completed, holds_replicas
+from bascule.metadata.replicas.reassignment import completed, holds_replicas
 from bascule.model import NodeRegistration, is_internal_stream
 
 SHOWN_MAX: Final = 3
@@ -51,10 +53,11 @@ def check_registration(image: Image, node: NodeRegistration) -> None:
     )
 
 
-def admit(image: Image, node: NodeRegistration) -> tuple[ClusterCommand, ...]:
+def admit(image: Image, node: NodeRegistration) -> tuple[Command, ...]:
     """Decide on a node with an empty data directory that wants to join. Raises: NodeRefused."""
     present = image.nodes.get(node.node_id)
     if present is None:
+        _check_addresses(image, node)
         return (AdmitNode(replace(node, incarnation=0)),)
     check_registration(image, node)
     if not present.directory:
@@ -62,7 +65,18 @@ def admit(image: Image, node: NodeRegistration) -> tuple[ClusterCommand, ...]:
     return ()  # The same request again.
 
 
-def leave(image: Image, number: int, *, force: bool) -> tuple[ClusterCommand, ...]:
+def _check_addresses(image: Image, node: NodeRegistration) -> None:
+    """Raises: NodeRefused where a node of the cluster has an address that no other one reaches."""
+    for number, present in sorted(image.nodes.items()):
+        if present.peer.startswith(("0.0.0.0:", "[::]:")):
+            raise NodeRefused(
+                node.node_id,
+                f"node {number} has the peer address {present.peer}, which other nodes cannot "
+                f"connect to; start node {number} with its own address as peer.advertised",
+            )
+
+
+def leave(image: Image, number: int, *, force: bool) -> tuple[Command, ...]:
     """Decide on the removal of a node.
 
     Its replicas move to other nodes first. With `force` they are given up: the node is dead.
@@ -77,7 +91,7 @@ def leave(image: Image, number: int, *, force: bool) -> tuple[ClusterCommand, ..
         raise CannotRemoveNode(number, "no other node is alive and stays in the cluster")
     if force:
         return _give_up(image, node)
-    for definition in image.streams.values():
+    for _, definition in sorted(image.streams.items()):
         replicas = definition.config.replicas
         holds = any(number in state.replicas for state in image.partitions[definition.id])
         if holds and replicas > len(others) and not is_internal_stream(definition.name):
@@ -85,23 +99,23 @@ def leave(image: Image, number: int, *, force: bool) -> tuple[ClusterCommand, ..
     return () if node.is_leaving else (SetLeaving(number, node.epoch),)
 
 
-def finish_leaving(image: Image, number: int) -> tuple[ClusterCommand, ...]:
+def finish_leaving(image: Image, number: int) -> tuple[Command, ...]:
     """Remove a node that leaves, if it holds nothing any more."""
     node = image.nodes.get(number)
     if node is None or not node.is_leaving or holds_replicas(image, number):
         return ()
-    return (RemoveNode(number, node.epoch),)
+    return _removal(image, node)
 
 
-def _give_up(image: Image, node: NodeRegistration) -> tuple[ClusterCommand, ...]:
+def _give_up(image: Image, node: NodeRegistration) -> tuple[Command, ...]:
     number = node.node_id
     if node.alive:
         raise CannotRemoveNode(
             number, "it is alive; remove it without --force, or stop its process first"
         )
-    names = {definition.id: definition.name for definition in image.streams.values()}
+    names = image.index.names
     changes, last = [], []
-    for stream_id, index, state in image.partition_states():
+    for stream_id, index, state in sorted(image.partition_states(), key=itemgetter(0, 1)):
         if number not in state.replicas:
             continue
         if state.isr == (number,):
@@ -126,4 +140,12 @@ def _give_up(image: Image, node: NodeRegistration) -> tuple[ClusterCommand, ...]
             "again, or delete these streams",
         )
     given_up = (ChangePartitions(tuple(changes)),) if changes else ()
-    return (*given_up, RemoveNode(number, node.epoch))
+    return (*given_up, *_removal(image, node))
+
+
+def _removal(image: Image, node: NodeRegistration) -> tuple[Command, ...]:
+    """Nobody waits for a removed node to remove the data of deleted streams."""
+    number = node.node_id
+    ids = tuple(sorted(id for id, each in image.deletions.items() if number in each.nodes))
+    forgotten = (ForgetDeletions(ids, number),) if ids else ()
+    return (*forgotten, RemoveNode(number, node.epoch))

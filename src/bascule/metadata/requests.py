@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from bascule.errors import ConfigError, UnknownPartition, UnknownStream
+from bascule.errors import ConfigError, FencedEpoch, UnknownPartition, UnknownStream
 from bascule.metadata import controller
 from bascule.metadata.apply import apply
 from bascule.metadata.commands import (
@@ -17,15 +17,16 @@ from bascule.metadata.commands import (
     Command,
     CreateStream,
     FenceNode,
+    ForgetDeletions,
     PartitionChange,
     RegisterNode,
 )
 from bascule.metadata.controller import Existing
-from bascule.metadata.elections import change_isr, changes_after_loss, changes_after_return
+from bascule.metadata.elections import change_isr, changes_after_loss, changes_after_return, resign
 from bascule.metadata.image import Image
 from bascule.metadata.nodes import admit, check_registration, finish_leaving, leave
-from bascule.metadata.placement import choose_target, count_load, place_partitions
-from bascule.metadata.reassignment import MOVED, moves_to_preferred, next_moves, reassign
+from bascule.metadata.replicas.placement import choose_target, count_load, place_partitions
+from bascule.metadata.replicas.reassignment import MOVED, moves_to_preferred, next_moves, reassign
 from bascule.model import NodeRegistration, PartitionState, StreamConfig, StreamDefinition
 
 
@@ -75,16 +76,39 @@ class LoseNode(msgspec.Struct, tag=True, frozen=True):
     epoch: int
 
 
-class ChangeIsr(msgspec.Struct, tag=True, frozen=True):
-    """The leader of a partition asks for another ISR; see `elections.change_isr`."""
+class IsrChange(msgspec.Struct, frozen=True):
+    """Another ISR for a partition; see `elections.change_isr`."""
 
     stream_id: bytes
     partition: int
-    leader: int
     leader_epoch: int
     version: int
     members: tuple[tuple[int, int], ...]
     """Node id and node epoch of each."""
+
+
+class Resign(msgspec.Struct, tag=True, frozen=True):
+    """A node cannot serve its replica as it is; see `elections.resign`."""
+
+    node_id: int
+    stream_id: bytes
+    partition: int
+    leader_epoch: int
+
+
+class Forget(msgspec.Struct, tag=True, frozen=True):
+    """A node has removed the data of these deleted streams."""
+
+    node_id: int
+    ids: tuple[bytes, ...]
+
+
+class ChangeIsrs(msgspec.Struct, tag=True, frozen=True):
+    """A leader asks for other ISRs of partitions that it leads. A node that starts again changes
+    those of all its partitions: one request, and one command, have many."""
+
+    leader: int
+    changes: tuple[IsrChange, ...]
 
 
 class Reassign(msgspec.Struct, tag=True, frozen=True):
@@ -133,8 +157,10 @@ class BalanceLeaders(msgspec.Struct, tag=True, frozen=True):
 
 
 NodeRequest: TypeAlias = RegisterProcess | LoseNode | Admit | LookUp | Leave | FinishLeaving
-PartitionRequest: TypeAlias = ChangeIsr | Reassign | MoveReplicas | BalanceLeaders
-ControllerRequest: TypeAlias = Create | Alter | SetPaused | Delete | NodeRequest | PartitionRequest
+PartitionRequest: TypeAlias = ChangeIsrs | Resign | Reassign | MoveReplicas | BalanceLeaders
+ControllerRequest: TypeAlias = (
+    Create | Alter | SetPaused | Delete | Forget | NodeRequest | PartitionRequest
+)
 
 
 def decide(image: Image, request: ControllerRequest) -> tuple[Command, ...]:
@@ -155,6 +181,9 @@ def decide(image: Image, request: ControllerRequest) -> tuple[Command, ...]:
             return _delete(image, request)
         case RegisterProcess() | LoseNode() | Admit() | LookUp() | Leave() | FinishLeaving():
             return _decide_on_node(image, request)
+        case Forget():
+            ids = tuple(each for each in request.ids if each in image.deletions)
+            return (ForgetDeletions(ids, request.node_id),) if ids else ()
         case _:
             return _decide_on_partitions(image, request)
 
@@ -179,15 +208,15 @@ def _decide_on_node(image: Image, request: NodeRequest) -> tuple[Command, ...]:
 def _decide_on_partitions(image: Image, request: PartitionRequest) -> tuple[Command, ...]:
     change: ChangePartitions | None
     match request:
-        case ChangeIsr():
-            change = change_isr(
+        case ChangeIsrs():
+            return _change_isrs(image, request)
+        case Resign():
+            change = resign(
                 image,
                 request.stream_id,
                 request.partition,
-                leader=request.leader,
+                node=request.node_id,
                 leader_epoch=request.leader_epoch,
-                version=request.version,
-                members=request.members,
             )
         case Reassign():
             change = _reassign(image, request)
@@ -333,6 +362,27 @@ def _register(image: Image, node: NodeRegistration) -> tuple[Command, ...]:
     if (change := changes_after_return(image)) is not None:
         commands.append(change)
     return tuple(commands)
+
+
+def _change_isrs(image: Image, request: ChangeIsrs) -> tuple[ClusterCommand, ...]:
+    """Those that can take effect; the leader sees in the image which did."""
+    changes = []
+    for each in request.changes:
+        try:
+            change = change_isr(
+                image,
+                each.stream_id,
+                each.partition,
+                leader=request.leader,
+                leader_epoch=each.leader_epoch,
+                version=each.version,
+                members=each.members,
+            )
+        except (FencedEpoch, UnknownPartition):
+            continue  # It was deposed, or the stream is deleted.
+        if change is not None:
+            changes.append(change)
+    return (ChangePartitions(tuple(changes)),) if changes else ()
 
 
 def _lose(image: Image, request: LoseNode) -> tuple[ClusterCommand, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from bascule.metadata.image import Image
+from bascule.metadata.image_index import is_troubled
 from bascule.model import NO_LEADER, PartitionRef
 
 
@@ -18,15 +19,16 @@ class Troubles:
 
 
 def find_troubles(image: Image) -> Troubles:
-    """Look at every partition of the image."""
+    """Look at the partitions of the streams that have any, sorted by stream name."""
     leaderless, under_min_isr, under_replicated = [], [], []
-    for definition in image.streams.values():
-        for index, state in enumerate(image.partitions.get(definition.id, ())):
-            has_leader = state.leader != NO_LEADER
-            if has_leader and len(state.isr) == len(state.replicas):
+    names = image.index.names
+    for name in sorted(names[stream_id] for stream_id in image.index.troubled):
+        definition = image.streams[name]
+        for index, state in enumerate(image.partitions[definition.id]):
+            if not is_troubled(state):
                 continue
-            ref = PartitionRef(definition.name, index, state.leader, state.replicas, state.isr)
-            if not has_leader:
+            ref = PartitionRef(name, index, state.leader, state.replicas, state.isr)
+            if state.leader == NO_LEADER:
                 leaderless.append(ref)
             if len(state.isr) < (state.min_isr or definition.min_isr):
                 under_min_isr.append(ref)

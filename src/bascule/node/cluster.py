@@ -1,4 +1,7 @@
-"""What a node of a cluster has beyond a node alone: the peer listener, Raft, and its controller."""
+"""What makes a node a part of a cluster: the peer listener, Raft, and its controller.
+
+A node alone is a cluster of one, which others may join.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +13,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from bascule.config import Config
-from bascule.config.sections import PORT_MAX
+from bascule.config.addresses import format_address, parse_address
 from bascule.controller.cluster.controller import ClusterController
+from bascule.controller.cluster.image_files.earlier_image import FILE_NAME as IMAGE_FILE_NAME
+from bascule.controller.cluster.image_files.earlier_image import EarlierImage, take_over
 from bascule.controller.cluster.isr_keeper import IsrKeeper
 from bascule.controller.cluster.metadata_group import MetadataGroup
-from bascule.controller.image_store import FILE_NAME as IMAGE_FILE_NAME
+from bascule.controller.directories import StreamDirectories
 from bascule.controller.reconciler import Reconciler
 from bascule.errors import Broken, ConfigError, NodeRefused
 from bascule.host.api import Clock, Files, Random
@@ -22,8 +27,8 @@ from bascule.http.metrics.statistics import replication_statistics
 from bascule.ingest.embedded_nats import EmbeddedNats
 from bascule.metadata.image import Image
 from bascule.model import NodeInfo, NodeRegistration
-from bascule.node.cluster_file import FILE_NAME as CLUSTER_FILE_NAME
-from bascule.node.cluster_file import KeptCluster, address_of
+from bascule.node.binding import bind_listener
+from bascule.node.cluster_file import KeptCluster
 from bascule.node.founding import FOUNDING, Founding
 from bascule.node.joining import JOIN, STANDING, Joining
 from bascule.node.refusal import Refusal
@@ -67,37 +72,36 @@ class ClusterNode:
         reserve: DiskReserve,
         clock: Clock,
         dice: Random,
+        cluster_id: str,
+        directories: StreamDirectories,
         send: Callable[[bytes], None],
     ) -> None:
-        """`send` takes NATS operations with acks. Raises: ConfigError."""
+        """`cluster_id` is that of this data directory; the first controller's is the cluster's.
+        `send` takes NATS operations with acks. Raises: ConfigError."""
         self._config = config
         self._data = data
         self._files = files
         self._kept = KeptCluster(files, str(data), dice)
         self._founders: dict[int, tuple[str, int]] = {}
-        """Empty on a node that joined later."""
+        """Empty on a node that began alone or joined later."""
         self._founding: Founding | None = None
         self._incarnation = int.from_bytes(dice.bytes(7), "big")
         name = config.cluster.name
-        self._driver = RaftDriver(config.node_id, DriverSettings(cluster=name))
+        self._driver = RaftDriver(
+            config.node_id, DriverSettings(cluster=name), before_write=reserve.keep_room
+        )
         self.peers = PeerClient(config.node_id, name, node_epoch=self._node_epoch)
-        self._metadata = MetadataGroup(self._driver, self.peers, dice)
+        self._metadata = MetadataGroup(
+            self._driver, self.peers, dice, cluster_id=cluster_id, make_room=reserve.make_room
+        )
         self._metadata.on_members_changed = lambda _: self._drop_links()
         self._metadata.on_own_removal = self._on_own_removal
         self._joining = Joining(self._kept, self.peers, self._metadata, config.cluster.join)
         self.controller = ClusterController(
-            config.node_id,
-            name,
-            partitions,
-            reconciler,
-            self._metadata,
-            self.peers,
-            reserve=reserve,
-            clock=clock,
-            random=dice,
-            on_nodes=self._on_nodes,
-            balance_ms=config.cluster.leader_balance_ms,
-        )
+            config.node_id, name, partitions, reconciler, self._metadata, self.peers,
+            directories=directories, reserve=reserve, clock=clock, random=dice,
+            on_nodes=self._on_nodes, balance_ms=config.cluster.leader_balance_ms,
+        )  # fmt: skip
         self.controller.add_control(JOIN, self._joining.answer_join)
         self.controller.add_control(STANDING, self._joining.answer_standing)
         self._replica_fetches = ReplicaFetchHandler(partitions, clock=clock, send_acks=send)
@@ -149,8 +153,13 @@ class ClusterNode:
         )
 
     @property
+    def began_alone(self) -> bool:
+        """Whether this node began as a cluster of one, which others may have joined."""
+        return not self._founders and not self._kept.known.admitted_index
+
+    @property
     def founder_count(self) -> int:
-        """How many nodes founded the cluster; 0 on a node that joined later."""
+        """How many nodes founded the cluster; 0 on a node that began alone or joined later."""
         return len(self._founders)
 
     def statistics(self) -> dict[str, Any]:
@@ -166,16 +175,20 @@ class ClusterNode:
         await self._kept.load()
         self._founders = self._choose_founders()
         self._founding = Founding(config.node_id, self._founders, self._kept)
-        self.address = await self.listener.start(config.peer.host, config.peer.port)
+        self.address = await bind_listener(
+            "peer listener",
+            "peer",
+            config,
+            self.listener.start(config.peer.host, config.peer.port),
+        )
         await self._take_part(self._founding)
         addresses = self._kept_addresses()
         for node, (host, port) in addresses.items():
             self.peers.set_peer(node, host, port)
+        addresses.pop(config.node_id, None)
         await self._driver.start(directory=str(self._data / RAFT_DIRECTORY), peers=addresses)
         self._raft_runs = True
-        await self._metadata.open(
-            voters=self._founders or None, votes_from=self._kept.known.admitted_index
-        )
+        await self._open_metadata()
         self._tasks.append(asyncio.create_task(self._watch_standing()))
         self._tasks.append(asyncio.create_task(self._keep_addresses()))
         await self.refusal.guard(self.controller.open(self.registration("", "")))
@@ -184,25 +197,17 @@ class ClusterNode:
     def _choose_founders(self) -> dict[int, tuple[str, int]]:
         """The founding nodes by the configuration or the file. Raises: ConfigError."""
         config, kept = self._config, self._kept.content
-        if self._files.exists(f"{self._data}/{IMAGE_FILE_NAME}"):
+        others = config.cluster.peers or config.cluster.join
+        if others and self._files.exists(f"{self._data}/{IMAGE_FILE_NAME}"):
             raise ConfigError(
-                f"data directory {self._data} is that of a node that worked alone, which cannot "
-                "join a cluster yet: start it without --peers and --join, or name an empty "
-                "directory with --data"
+                f"data directory {self._data} is that of a node that worked alone: start it "
+                "without --peers and --join, or name an empty directory with --data"
             )
-        if config.node_id < 1:
-            raise ConfigError("node_id is 0, expected at least 1 in a cluster")
         if kept is None and config.cluster.peers and config.cluster.join:
             raise ConfigError(
                 "cluster.peers and cluster.join are both set: --peers founds a cluster, --join "
                 "enters one that exists"
             )
-        for entry in (*config.cluster.join, *filter(None, (config.peer.advertised,))):
-            if not _is_address(entry):
-                raise ConfigError(
-                    f"{entry!r} in cluster.join or peer.advertised is no address, expected "
-                    f"host:port with a port from 1 to {PORT_MAX}"
-                )
         entries = config.cluster.peers
         if not entries and kept is not None and kept.founders:
             entries = tuple(kept.founders.split(","))
@@ -217,24 +222,37 @@ class ClusterNode:
             for node, (host, port) in self._founders.items():
                 self.peers.set_peer(node, host, port)
             await founding.take_part(self.peers)
-        elif kept is None or not kept.has_formed:
-            if not self._config.cluster.join:
-                raise ConfigError(
-                    f"{self._kept.path} says that the node was not admitted to its cluster yet: "
-                    "start it with --join"
-                )
+        elif self._config.cluster.join and not self._kept.known.has_formed:
+            self._check_reachable()
             await self._joining.join(self.registration("", ""))
+        elif kept is None:
+            await self._kept.keep(has_formed=True)
+        elif not kept.has_formed:
+            raise ConfigError(
+                f"{self._kept.path} says that the node was not admitted to its cluster yet: "
+                "start it with --join"
+            )
+
+    async def _open_metadata(self) -> None:
+        """Open the metadata group. A node that began alone is its founder, and takes over what an
+        earlier release left. Raises: CorruptData, UnsupportedFormat, OSError."""
+        founders = tuple(self._founders)
+        if self.began_alone:
+            founders = (self._config.node_id,)
+        await self._metadata.open(
+            voters=founders or None, votes_from=self._kept.known.admitted_index
+        )
+        if self.began_alone and self._metadata.is_only_voter:
+            earlier = EarlierImage(self._files, str(self._data))
+            await take_over(self._metadata, earlier, node_id=self._config.node_id)
 
     def _kept_addresses(self) -> dict[int, tuple[str, int]]:
         """The peers as last known, by node."""
-        kept = {node: address_of(text) for node, text in self._kept.known.nodes.items()}
-        return kept or self._founders
+        kept = {node: parse_address(text) for node, text in self._kept.known.nodes.items()}
+        return kept or dict(self._founders)
 
     def registration(self, client: str, http: str) -> NodeRegistration:
-        """This process, as it registers; the addresses are empty until the listeners are open.
-
-        Raises: ConfigError where other nodes could not reach the address of the peer listener.
-        """
+        """This process, as it registers; the addresses are empty until the listeners are open."""
         return NodeRegistration(
             node_id=self._config.node_id,
             incarnation=self._incarnation,
@@ -249,17 +267,16 @@ class ClusterNode:
     def _own_address(self) -> str:
         config = self._config
         if config.node_id in self._founders:
-            host, port = self._founders[config.node_id]
-        elif config.peer.advertised:
-            return config.peer.advertised
-        else:
-            host, port = self.address
-            if host in WILDCARDS:
-                raise ConfigError(
-                    f"the peer listener listens on {host}, which other nodes cannot connect to: "
-                    "give its address as peer.advertised"
-                )
-        return f"{host}:{port}"
+            return format_address(*self._founders[config.node_id])
+        return config.peer.advertised or format_address(*self.address)
+
+    def _check_reachable(self) -> None:
+        """Raises: ConfigError where other nodes could not reach the address of this one."""
+        if not self._config.peer.advertised and self.address[0] in WILDCARDS:
+            raise ConfigError(
+                f"the peer listener listens on {self.address[0]}, which other nodes cannot connect "
+                "to: give its address as peer.advertised"
+            )
 
     async def announce(self, node: NodeInfo, nats: EmbeddedNats | None) -> None:
         """Register the addresses of the listeners, and connect the NATS servers of all nodes."""
@@ -279,6 +296,11 @@ class ClusterNode:
             except Broken as error:
                 log.warning("nats-server routes not set", extra={"error": str(error)})
             await self._nodes_changed.wait()
+
+    @property
+    def failed(self) -> asyncio.Future[str]:
+        """Done with the cause when this node's store of the metadata has failed."""
+        return self._driver.failed
 
     async def close(self) -> None:
         for task in self._tasks:
@@ -313,7 +335,7 @@ class ClusterNode:
         self._addresses_changed.set()
 
     def _set_peer(self, node: int, address: str) -> None:
-        host, port = address_of(address)
+        host, port = parse_address(address)
         self.peers.set_peer(node, host, port)
         self.replicator.set_peer(node, host, port)
         self._driver.transport.set_peer(node, (host, port))
@@ -334,7 +356,7 @@ class ClusterNode:
             image = self.controller.image
             if self._epoch < 0:
                 continue  # the log is replayed: these may be old
-            founders = {n: f"{host}:{port}" for n, (host, port) in self._founders.items()}
+            founders = {n: format_address(*at) for n, at in self._founders.items()}
             nodes = {n: each for n, each in founders.items() if n not in image.removed}
             nodes |= {number: node.peer for number, node in sorted(image.nodes.items())}
             try:
@@ -368,18 +390,6 @@ class ClusterNode:
         return ControlResponse(error_code=0 if succeeded else REFUSED, body=answer)
 
 
-def is_clustered(config: Config, data: Path, files: Files) -> bool:
-    """Whether a node is one of a cluster: by its configuration, or by its data directory."""
-    return bool(
-        config.cluster.peers or config.cluster.join or files.exists(f"{data}/{CLUSTER_FILE_NAME}")
-    )
-
-
-def _is_address(text: str) -> bool:
-    host, _, port = text.rpartition(":")
-    return bool(host) and port.isascii() and port.isdigit() and 0 < int(port) <= PORT_MAX
-
-
 def founding_nodes(entries: Sequence[str], node_id: int) -> dict[int, tuple[str, int]]:
     """Node id -> peer address of the founding nodes, from N@host:port each.
 
@@ -388,14 +398,16 @@ def founding_nodes(entries: Sequence[str], node_id: int) -> dict[int, tuple[str,
     found: dict[int, tuple[str, int]] = {}
     for entry in entries:
         number, at, address = entry.partition("@")
-        if not (at and number.isdigit() and _is_address(address)):
+        if not (at and number.isascii() and number.isdigit()):
             raise ConfigError(
-                f"cluster.peers has {entry!r}, expected N@host:port with the number of a node and "
-                f"a port from 1 to {PORT_MAX}"
+                f"cluster.peers has {entry!r}, expected N@host:port with the number of a node"
             )
         if int(number) in found:
             raise ConfigError(f"cluster.peers names node {number} twice")
-        found[int(number)] = address_of(address)
+        try:
+            found[int(number)] = parse_address(address)
+        except ValueError as error:
+            raise ConfigError(f"the address of node {number} in cluster.peers {error}") from None
     if node_id not in found:
         raise ConfigError(
             f"cluster.peers names the nodes {sorted(found)}, and this is node {node_id}: "

@@ -23,7 +23,7 @@ class ClusterFile(msgspec.Struct, frozen=True):
     """The content of the file. Files of earlier releases have the first three fields."""
 
     founders: str = ""
-    """`--peers`, sorted; empty on a node that joined later."""
+    """`--peers`, sorted; empty on a node that began alone or joined later."""
     has_promised: bool = True
     has_formed: bool = False
     """Whether all founders have promised themselves, or the node was admitted."""
@@ -33,7 +33,7 @@ class ClusterFile(msgspec.Struct, frozen=True):
     """Id of this data directory."""
     admitted_index: int = 0
     """Log index of the admission of a node that joined later: it votes once it has the log so far.
-    """
+    0 on every other node. """
     nodes: dict[int, str] = {}
     """Node id -> host:port of its peer listener, as last known."""
 
@@ -83,9 +83,3 @@ class KeptCluster:
     def known(self) -> ClusterFile:
         """The content, which is there once the node has taken part in its cluster."""
         return self.content or ClusterFile()
-
-
-def address_of(text: str) -> tuple[str, int]:
-    """host:port as a pair."""
-    host, _, port = text.rpartition(":")
-    return host, int(port)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from bascule.controller import held_partitions, image_store
+from bascule.controller import held_partitions
+from bascule.controller.cluster.image_files import earlier_image
 from bascule.controller.directories import LAYOUT_FILE_NAME
 from bascule.errors import CorruptData
 from bascule.host.api import Files, Random
@@ -13,7 +14,7 @@ from bascule.storage.checkpoint import replace_file
 
 FILE_NAME: Final = "node.json"
 CLUSTER_ID_BYTES: Final = 12
-_WRITTEN_LATER: Final = (image_store.FILE_NAME, held_partitions.FILE_NAME, LAYOUT_FILE_NAME)
+_WRITTEN_LATER: Final = (earlier_image.FILE_NAME, held_partitions.FILE_NAME, LAYOUT_FILE_NAME)
 """Files that a node writes after its cluster id."""
 
 

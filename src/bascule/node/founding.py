@@ -16,6 +16,7 @@ from typing import Final
 
 import msgspec
 
+from bascule.config.addresses import format_address
 from bascule.controller.cluster.metadata_group import Peers
 from bascule.errors import BasculeError, ConfigError
 from bascule.node.cluster_file import KeptCluster
@@ -34,7 +35,7 @@ class FoundingPromise(msgspec.Struct, frozen=True):
     """What a node says of itself."""
 
     founders: str
-    """`--peers`, sorted; empty on a node that joined later."""
+    """`--peers`, sorted; empty on a node that began alone or joined later."""
     has_promised: bool = True
     """False as long as the promise is not on the node's disk."""
     has_formed: bool = False
@@ -52,7 +53,7 @@ class Founding:
         """`founders` are node id -> peer address of all founding nodes."""
         self._node_id = node_id
         self._others = [node for node in sorted(founders) if node != node_id]
-        self._text = ",".join(f"{n}@{host}:{port}" for n, (host, port) in sorted(founders.items()))
+        self._text = ",".join(f"{n}@{format_address(*at)}" for n, at in sorted(founders.items()))
         self._kept = kept
 
     async def answer(self, body: bytes) -> bytes:
@@ -75,11 +76,16 @@ class Founding:
             await self._check_nobody_formed(peers)
             await self._kept.keep(founders=self._text)
         elif kept.founders != self._text:
-            founders = f"names the founders {kept.founders}: start the node with these"
-            raise ConfigError(
-                f"cluster.peers is {self._text}, and {self._kept.path} "
-                + (founders if kept.founders else "says that the node joined later: leave it out")
-            )
+            why = f"names the founders {kept.founders}: start the node with these"
+            if not kept.founders:
+                is_alone = kept.has_formed and not kept.admitted_index
+                why = (
+                    "is that of a node that worked alone: start it without --peers, or name an "
+                    "empty directory with --data"
+                    if is_alone
+                    else "says that the node joined later: leave it out"
+                )
+            raise ConfigError(f"cluster.peers is {self._text}, and {self._kept.path} {why}")
         if not self._kept.known.has_formed:
             await self._wait_for_all(peers)
             await self._kept.keep(has_formed=True)

@@ -20,6 +20,7 @@ from typing import Final, Protocol
 
 import msgspec
 
+from bascule.config.addresses import parse_address
 from bascule.controller.cluster.metadata_group import MetadataGroup, Peers
 from bascule.errors import (
     BasculeError,
@@ -30,7 +31,7 @@ from bascule.errors import (
 )
 from bascule.metadata.requests import Admit, LookUp
 from bascule.model import NodeRegistration
-from bascule.node.cluster_file import KeptCluster, address_of
+from bascule.node.cluster_file import KeptCluster
 from bascule.node.founding import ASK_SECONDS_MAX, FOUNDING, LOG_SECONDS, FoundingPromise
 
 log = logging.getLogger("bascule.node")
@@ -87,7 +88,7 @@ class Joining:
     async def _check_cluster_at(self, address: str) -> None:
         try:
             reply = await self._peers.control_at(
-                address_of(address), FOUNDING, b"", timeout_s=ASK_SECONDS_MAX
+                parse_address(address), FOUNDING, b"", timeout_s=ASK_SECONDS_MAX
             )
             said = msgspec.json.decode(reply, type=FoundingPromise).cluster_id
         except (BasculeError, msgspec.MsgspecError) as error:
@@ -114,7 +115,7 @@ class Joining:
             seed = self._seeds[number % len(self._seeds)]
             try:
                 reply = await self._peers.control_at(
-                    address_of(seed), JOIN, body, timeout_s=JOIN_SECONDS_MAX
+                    parse_address(seed), JOIN, body, timeout_s=JOIN_SECONDS_MAX
                 )
                 break
             except (NodeRefused, RemoteProtocolError):
@@ -144,7 +145,7 @@ class Joining:
         for address in sorted({*self._kept.known.nodes.values(), *self._seeds} - {node.peer}):
             try:
                 reply = await self._peers.control_at(
-                    address_of(address), STANDING, body, timeout_s=ASK_SECONDS_MAX
+                    parse_address(address), STANDING, body, timeout_s=ASK_SECONDS_MAX
                 )
                 return msgspec.msgpack.decode(reply, type=ClusterStanding).nodes
             except NodeRefused:

@@ -4,27 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import resource
 import signal
-import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
 from bascule.announce.exchange import AnnouncingNode
-from bascule.config import KEYS, Config, listen_advice
-from bascule.config.sections import PORT_MAX
+from bascule.config import KEYS, Config
+from bascule.config.addresses import parse_address
 from bascule.controller.announcer import Announcer
 from bascule.controller.cluster.controller import ClusterController
-from bascule.controller.controller import Controller
+from bascule.controller.cluster.offsets import ClusterOffsets
 from bascule.controller.directories import StreamDirectories
 from bascule.controller.held_partitions import HeldPartitions
-from bascule.controller.image_store import ImageStore
 from bascule.controller.reconciler import Reconciler
-from bascule.errors import BasculeError, ConfigError, NotEnoughNodes
+from bascule.errors import BasculeError, Broken, ConfigError, NotEnoughNodes
 from bascule.groups import OFFSETS_CONFIG, CommittedOffsetStore
 from bascule.host.real import DirectoryLock, RealClock, RealFiles, RealRandom
 from bascule.http.app import create_app
@@ -34,8 +31,10 @@ from bascule.ingest.nats_ingest import NatsIngest
 from bascule.ingest.nats_supervisor import NatsSupervisor
 from bascule.kafka import ClientListener, ListenerLimits, NodeIdentity
 from bascule.model import NodeInfo, PartitionState
-from bascule.node.cluster import ClusterNode, is_clustered
+from bascule.node.binding import bind_listener, reason_of
+from bascule.node.cluster import ClusterNode
 from bascule.node.cluster_id import load_cluster_id
+from bascule.node.discovery import Discovery
 from bascule.node.status import NodeStatus
 from bascule.publish.headers import HashKey
 from bascule.publish.stream_subjects import StreamSubjects
@@ -76,21 +75,28 @@ async def serve(
         loop.add_signal_handler(number, stop.set)
     _raise_open_files_limit()
     data = _data_directory(config)
+    discovery = Discovery(
+        config, str(data), files=RealFiles(), clock=RealClock(), dice=RealRandom()
+    )
     with _lock(data, config):
-        node = Node(config, data, new_cluster_id=new_cluster_id)
         try:
-            if await _started(node, stop):
-                on_ready(node.status.node_info())
-                await node.run_until(stop)
-            log.info("stopping")
+            founding = asyncio.create_task(discovery.found())
+            if await _done(founding, stop):
+                node = Node(founding.result(), data, new_cluster_id=new_cluster_id)
+                try:
+                    if await _done(asyncio.create_task(node.start()), stop):
+                        on_ready(node.status.node_info())
+                        await node.run_until(stop)
+                    log.info("stopping")
+                finally:
+                    await node.close()
         finally:
-            await node.close()
+            await discovery.close()
     log.info("stopped")
 
 
-async def _started(node: Node, stop: asyncio.Event) -> bool:
-    """Start the node; False if `stop` was set before that was done. Raises: as `serve`."""
-    starting = asyncio.create_task(node.start())
+async def _done(starting: asyncio.Task[Any], stop: asyncio.Event) -> bool:
+    """Wait for a part of the start; False if `stop` was set before. Raises: as `serve`."""
     stopping = asyncio.create_task(stop.wait())
     await asyncio.wait({starting, stopping}, return_when=asyncio.FIRST_COMPLETED)
     stopping.cancel()
@@ -114,7 +120,6 @@ class Node:
         self._clock = RealClock()
         self._random = RealRandom()
         self._files = RealFiles()
-        self._is_clustered = is_clustered(config, data, self._files)
         self._hash_key = HashKey(self._random.bytes(16))
         self._partitions = Partitions(StreamSubjects(self._hash_key))
         self._syncer = LogSyncer(clock=self._clock)
@@ -125,33 +130,17 @@ class Node:
             size_bytes=config.limits.disk_reserve_bytes,
         )
         self._writer = LogWriter(self._syncer, self._reserve)
-        directories = StreamDirectories(self._files, str(data))
+        self._directories = StreamDirectories(self._files, str(data))
         self._cluster: ClusterNode | None = None
         self._reconciler = Reconciler(
             self._partitions,
-            opener=PartitionOpener(
-                self._files,
-                self._clock,
-                self._hash_key,
-                self._partitions,
-                waits_for_role=self._is_clustered,
-            ),
-            directories=directories,
+            opener=PartitionOpener(self._files, self._clock, self._hash_key, self._partitions),
+            directories=self._directories,
             held=HeldPartitions(self._files, str(data)),
             writer=self._writer,
             syncer=self._syncer,
             node_id=config.node_id,
             set_role=self._set_role,
-        )
-        self._alone = Controller(
-            self._partitions,
-            self._reconciler,
-            store=ImageStore(self._files, str(data)),
-            directories=directories,
-            reserve=self._reserve,
-            clock=self._clock,
-            random=self._random,
-            node_id=config.node_id,
         )
         self.status = NodeStatus(
             config,
@@ -159,7 +148,6 @@ class Node:
             files=self._files,
             clock=self._clock,
             partitions=self._partitions,
-            controller=self._alone,
         )
         self._nats: EmbeddedNats | None = None
         self._ingest: NatsIngest | None = None
@@ -184,27 +172,23 @@ class Node:
         await asyncio.to_thread(self._reserve.hold)
         self._writer.start(self._send_acks)
         self._syncer.start(self._send_acks)
-        if self._is_clustered:
-            self._cluster = self._make_cluster()
-            await self._cluster.start()
-            self.status.cluster_id = self._cluster.controller.image.cluster_id
-        else:
-            await self._alone.open()
+        self._cluster = cluster = self._make_cluster()
+        await cluster.start()
+        self.status.cluster_id = cluster.controller.image.cluster_id
         if self._config.nats.embedded:
             self._nats = await self._start_nats()
         await self._start_ingest()
         assert self._ingest is not None
         raise_max_payload = None if self._nats is None else self._nats.raise_max_payload
         await self._controller.attach(self._ingest, raise_max_payload)
-        self._offsets = self.status.offsets = await self._open_offsets()
-        self._alone.attach_offsets(self._offsets)
+        self._offsets = self.status.offsets = await self._open_offsets(cluster)
+        cluster_offsets = self._controller.attach_offsets(self._offsets)
         if self._nats is not None:
             # Not before the subscriptions stand: reconnecting clients send what they have kept.
             await self._nats.open()
         await self._start_announcer(self._ingest)
-        await self._open_listeners(self._offsets)
-        if self._cluster is not None:
-            await self._cluster.announce(self.status.node_info(), self._nats)
+        await self._open_listeners(self._offsets, cluster_offsets)
+        await cluster.announce(self.status.node_info(), self._nats)
         self._start_maintenance(self._offsets)
         self.status.ready = True
         if self._nats is not None:
@@ -214,8 +198,9 @@ class Node:
             self._supervision = asyncio.create_task(supervisor.run())
 
     @property
-    def _controller(self) -> Controller | ClusterController:
-        return self._alone if self._cluster is None else self._cluster.controller
+    def _controller(self) -> ClusterController:
+        assert self._cluster is not None
+        return self._cluster.controller
 
     def _make_cluster(self) -> ClusterNode:
         cluster = ClusterNode(
@@ -229,6 +214,8 @@ class Node:
             reserve=self._reserve,
             clock=self._clock,
             dice=self._random,
+            cluster_id=self.status.cluster_id,
+            directories=self._directories,
             send=self._send_acks,
         )
         self.status.controller = cluster.controller
@@ -245,19 +232,25 @@ class Node:
             self._ingest.publish(operations)
 
     async def run_until(self, stop: asyncio.Event) -> None:
-        """Return once `stop` is set. Raises: Broken if the embedded NATS server fails for good,
-        NodeRefused if the cluster has removed this node."""
+        """Return once `stop` is set. Raises: Broken if the embedded NATS server, or the disk of the
+        metadata, fails for good; NodeRefused if the cluster has removed this node."""
+        assert self._cluster is not None
+        failed = self._cluster.failed
         stopping = asyncio.create_task(stop.wait())
-        watched: set[asyncio.Task[Any]] = {stopping}
+        watched: set[asyncio.Future[Any]] = {stopping, failed}
         if self._supervision is not None:
             watched.add(self._supervision)
-        if self._cluster is not None:
-            watched.add(asyncio.create_task(self._cluster.refusal.wait()))
-        done, pending = await asyncio.wait(watched, return_when=asyncio.FIRST_COMPLETED)
-        for task in pending - {self._supervision}:
-            task.cancel()
-        for task in done - {stopping}:
-            task.result()
+        refused = asyncio.create_task(self._cluster.refusal.wait())
+        watched.add(refused)
+        await asyncio.wait(watched, return_when=asyncio.FIRST_COMPLETED)
+        stopping.cancel()
+        if refused.done():
+            refused.result()
+        refused.cancel()
+        if failed.done():
+            raise Broken(f"the metadata cannot be written any more: {failed.result()}")
+        if self._supervision is not None and self._supervision.done():
+            self._supervision.result()
 
     async def close(self) -> None:
         """Drain: store and acknowledge everything delivered, then close the listeners."""
@@ -305,7 +298,7 @@ class Node:
         await ingest.flush()
 
     async def _start_nats(self) -> EmbeddedNats:
-        config, alone = self._config, self._cluster is None
+        config = self._config
         nats = EmbeddedNats(
             self._data / "nats",
             host=config.nats.host,
@@ -314,8 +307,8 @@ class Node:
                 config.streams.message_bytes_max, self._controller.message_bytes_max
             ),
             token=self._random.bytes(16).hex(),
-            name="bascule-embedded" if alone else f"bascule-{config.node_id}",
-            cluster="" if alone else config.cluster.name,
+            name=f"bascule-{config.node_id}",
+            cluster=config.cluster.name,
         )
         self.status.urls = [await nats.start()]
         return nats
@@ -348,19 +341,19 @@ class Node:
         self._controller.attach_announcer(self._announcer)
         await self._announcer.start()
 
-    async def _open_offsets(self) -> CommittedOffsetStore:
+    async def _open_offsets(self, cluster: ClusterNode) -> CommittedOffsetStore:
         """Create the stream `_offsets` if it does not exist, and start reading it."""
         publisher = InternalPublisher(self._partitions, self._writer.append)
         offsets = CommittedOffsetStore(self._partitions, publisher, self._clock)
         if self._partitions.stream(OFFSETS_STREAM) is not None:
             offsets.start()
-        elif self._cluster is not None:
+        elif not cluster.began_alone:
             # It waits for as many nodes as it has replicas; the other streams do not.
-            waiting = self._start_offsets_when_created(offsets, self._cluster)
+            waiting = self._start_offsets_when_created(offsets, cluster)
             self._tasks.append(asyncio.create_task(waiting))
         else:
             try:
-                await self._alone.create_stream(OFFSETS_STREAM, OFFSETS_CONFIG, internal=True)
+                await self._controller.create_stream(OFFSETS_STREAM, OFFSETS_CONFIG, internal=True)
             except (BasculeError, OSError) as error:
                 self._log_no_offsets(error)
             offsets.start()
@@ -376,8 +369,8 @@ class Node:
         while self._partitions.stream(OFFSETS_STREAM) is None:
             try:
                 if replicas:
-                    await cluster.controller.create_stream(OFFSETS_STREAM, config, internal=True)
-                    await cluster.controller.wait_followed()
+                    await self._controller.create_stream(OFFSETS_STREAM, config, internal=True)
+                    await self._controller.wait_followed()
                     break
             except (BasculeError, OSError) as error:
                 if not is_logged and not isinstance(error, NotEnoughNodes):
@@ -392,7 +385,9 @@ class Node:
             extra={"stream": OFFSETS_STREAM, "error": str(error)},
         )
 
-    async def _open_listeners(self, offsets: CommittedOffsetStore) -> None:
+    async def _open_listeners(
+        self, offsets: CommittedOffsetStore, cluster_offsets: ClusterOffsets
+    ) -> None:
         config, limits = self._config, self._config.limits
         self._client_listener = ClientListener(
             partitions=self._partitions,
@@ -410,10 +405,10 @@ class Node:
                 drain_ms_max=limits.drain_ms_max,
             ),
             advertised=_host_and_port(config.client.advertised),
-            cluster=None if self._cluster is None else self._cluster.controller.views,
+            cluster=self._controller.views,
         )
         self.status.client_statistics = self._client_listener.statistics
-        self.status.client_address = await _bind(
+        self.status.client_address = await bind_listener(
             "client listener",
             "client",
             config,
@@ -421,7 +416,7 @@ class Node:
         )
         app = create_app(
             self._controller,
-            offsets,
+            cluster_offsets,
             self.status,
             defaults=config.streams,
             body_bytes_max=limits.http_body_bytes_max,
@@ -437,7 +432,7 @@ class Node:
                 write_stall_ms_max=limits.write_stall_ms_max,
             ),
         )
-        self.status.http_address = await _bind(
+        self.status.http_address = await bind_listener(
             "HTTP listener",
             "http",
             config,
@@ -466,7 +461,6 @@ class Node:
         )
         self.status.retention, self.status.compaction = retention.counts, self._cleaner.counts
         self._tasks += [
-            *([asyncio.create_task(self._alone.run())] if self._cluster is None else []),
             asyncio.create_task(hold_reserve(self._reserve)),
             asyncio.create_task(checkpoint_periodically(self._partitions, self._syncer)),
             asyncio.create_task(retention.run()),
@@ -501,7 +495,7 @@ def _lock(data: Path, config: Config) -> DirectoryLock:
 def _unusable(data: Path, config: Config, error: OSError) -> ConfigError:
     # mkdir says that a file "exists"; opening below it, that it is not a directory.
     is_file = isinstance(error, FileExistsError | NotADirectoryError)
-    why = "it, or a part of its path, is a file" if is_file else _reason(error)
+    why = "it, or a part of its path, is a file" if is_file else reason_of(error)
     origin = config.origins.get("data", "the default")
     return ConfigError(
         f"data directory {data} ({origin}) cannot be used: {why}; "
@@ -509,38 +503,14 @@ def _unusable(data: Path, config: Config, error: OSError) -> ConfigError:
     )
 
 
-async def _bind(
-    listener: str, section: str, config: Config, starting: Awaitable[tuple[str, int]]
-) -> tuple[str, int]:
-    """Start a listener. Raises: ConfigError that names the option for another address."""
-    host, port = getattr(config, section).host, getattr(config, section).port
-    try:
-        return await starting
-    except OSError as error:
-        where = f"{host} port {port}"
-        why = _reason(error)
-        raise ConfigError(
-            f"the {listener} cannot listen on {where}: {why}; {listen_advice(section, why)}"
-        ) from error
-
-
-def _reason(error: OSError) -> str:
-    """The system's text, without what asyncio and the socket module add to it."""
-    if isinstance(error, socket.gaierror) or error.errno is None:
-        return str(error.strerror or error).lower()
-    return os.strerror(error.errno).lower()
-
-
 def _host_and_port(text: str) -> tuple[str, int] | None:
     """Raises: ConfigError."""
     if not text:
         return None
-    host, _, port = text.rpartition(":")
-    if not host or not (port.isascii() and port.isdigit()) or not 0 < int(port) <= PORT_MAX:
-        raise ConfigError(
-            f"client.advertised is {text!r}, expected host:port with a port from 1 to {PORT_MAX}"
-        )
-    return host, int(port)
+    try:
+        return parse_address(text)
+    except ValueError as error:
+        raise ConfigError(f"client.advertised {error}") from None
 
 
 def _raise_open_files_limit() -> None:

@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from bascule.config import Config
+from bascule.config.addresses import format_address
 from bascule.controller.announcer import Announcer
 from bascule.controller.cluster.controller import ClusterController
-from bascule.controller.controller import Controller
 from bascule.groups import CommittedOffsetStore
 from bascule.host.api import Clock
 from bascule.host.real import RealFiles
@@ -24,7 +24,6 @@ from bascule.model import (
     ClusterInfo,
     DuplicateStream,
     NodeInfo,
-    NodeRegistration,
     PartHealth,
 )
 from bascule.replica.maintenance.cleaner import CompactionCounts
@@ -45,14 +44,13 @@ class NodeStatus:
         files: RealFiles,
         clock: Clock,
         partitions: Partitions,
-        controller: Controller | ClusterController,
     ) -> None:
         self._config = config
         self._data = data
         self._files = files
         self._clock = clock
         self._partitions = partitions
-        self.controller = controller
+        self.controller: ClusterController | None = None
         self._started_ns = clock.monotonic_ns()
         self.cluster_id = ""
         self.urls = list(config.nats.urls)
@@ -75,7 +73,6 @@ class NodeStatus:
         self.compaction: CompactionCounts | None = None
 
     def node_info(self) -> NodeInfo:
-        host, port = self.http_address
         connected = self.ingest is not None and self.ingest.connected
         return NodeInfo(
             node_id=self._config.node_id,
@@ -87,24 +84,25 @@ class NodeStatus:
             nats=",".join(without_credentials(url) for url in self.urls),
             nats_server="" if self.ingest is None else self.ingest.server,
             nats_embedded=self._config.nats.embedded,
-            client="{}:{}".format(*self.client_address),
-            http=f"http://{host}:{port}",
+            client=format_address(*self.client_address),
+            http=f"http://{format_address(*self.http_address)}",
             uptime_ms=(self._clock.monotonic_ns() - self._started_ns) // 1_000_000,
             ready=self.ready and connected and not self._conflicts(),
             bootstrap=",".join(self._bootstrap()),
         )
 
     def _bootstrap(self) -> list[str]:
-        found = ["{}:{}".format(*self.client_address)]
-        if isinstance(self.controller, ClusterController):
+        found = [format_address(*self.client_address)]
+        if self.controller is not None:
             node_id = self._config.node_id
             found += [n.client for n in self.controller.views.nodes() if n.node_id != node_id]
         return found
 
     def _cluster_health(self) -> tuple[PartHealth, ...]:
-        if not isinstance(self.controller, ClusterController):
+        if self.controller is None:
             return ()
         return (
+            health.controller_health(self.controller.pending_steps()),
             health.cluster_health(
                 self.controller.views.cluster_info(),
                 node_id=self._config.node_id,
@@ -113,30 +111,9 @@ class NodeStatus:
         )
 
     def cluster_info(self) -> ClusterInfo:
-        """The cluster; a node alone is one, too."""
-        if isinstance(self.controller, ClusterController):
-            return self.controller.views.cluster_info()
-        node = self.node_info()
-        alone = NodeRegistration(
-            node_id=node.node_id,
-            incarnation=0,
-            peer="",
-            client=node.client,
-            http=node.http,
-            version=node.version,
-        )
-        return ClusterInfo(
-            name=self._config.cluster.name,
-            controller=node.node_id,
-            term=0,
-            index=0,
-            nodes=(alone,),
-            partitions=sum(map(len, self._partitions.streams().values())),
-            leaderless=(),
-            under_min_isr=(),
-            under_replicated=(),
-            voters=(node.node_id,),
-        )
+        """The cluster as this node sees it."""
+        assert self.controller is not None
+        return self.controller.views.cluster_info()
 
     def liveness(self) -> tuple[PartHealth, ...]:
         serving = self.ready and not self.closing
@@ -162,7 +139,6 @@ class NodeStatus:
                 refusals={} if self.ingest is None else self.ingest.refusals(),
             ),
             *self.liveness(),
-            health.controller_health(self.controller.pending_steps()),
             *self._cluster_health(),
             health.partitions_health(every),
             *((self._streams_health(),) if self.announcer is not None else ()),

@@ -95,9 +95,11 @@ class RaftDriver:
         random: Random | None = None,
         server_tls: ssl.SSLContext | None = None,
         client_tls: ssl.SSLContext | None = None,
+        before_write: Callable[[], None] | None = None,
     ) -> None:
         """Call this on the loop that the driver runs on. `config` is that of every group that is
-        opened without one; its `heartbeat_ticks` and `election_ticks` are those of hibernation."""
+        opened without one; its `heartbeat_ticks` and `election_ticks` are those of hibernation.
+        `before_write` is called on the disk thread before writes; see `WriteThread`."""
         if node_id < 1:
             raise ConfigError(f"node id is {node_id}, expected at least 1")
         self.node_id = node_id
@@ -125,7 +127,11 @@ class RaftDriver:
             client_tls=client_tls,
         )
         self._thread = WriteThread(
-            self._loop, self._clock, on_done=self._on_written, on_failed=self._on_failed
+            self._loop,
+            self._clock,
+            on_done=self._on_written,
+            on_failed=self._on_failed,
+            before_write=before_write,
         )
         self._groups: dict[int, RaftGroup] = {}
         self._states: deque[tuple[RaftGroup, RaftState]] = deque()

@@ -133,6 +133,11 @@ class RaftGroup:
 
     # -- requests -----------------------------------------------------------------------------
 
+    def campaign(self) -> None:
+        """Start an election now. Useful where this node is the only voter: nobody else can lead."""
+        self._on_request()
+        self.node.campaign()
+
     def propose_nowait(
         self, payload: bytes, *, timeout_s: float | None = None
     ) -> asyncio.Future[Committed]:

@@ -66,14 +66,17 @@ class WriteThread:
         *,
         on_done: Callable[[Sequence[WriteJob]], None],
         on_failed: Callable[[str], None],
+        before_write: Callable[[], None] | None = None,
         name: str = "raft-store",
     ) -> None:
         """`on_done` and `on_failed` are called on `loop`. `on_failed` gets the cause and is called
-        once at most; nothing is called after it."""
+        once at most; nothing is called after it. `before_write` is called on the thread before each
+        round of writes: it may make room on the disk. It may raise what a store raises."""
         self._loop = loop
         self._clock = clock
         self._on_done = on_done
         self._on_failed = on_failed
+        self._before_write = before_write
         self._queue: SimpleQueue[Sequence[WriteJob] | StoreTask | None] = SimpleQueue()
         self._name = name
         self._thread = self._new_thread()
@@ -190,6 +193,8 @@ class WriteThread:
         began = self._clock.monotonic_ns()
         group = 0
         try:
+            if self._before_write is not None:
+                self._before_write()
             owed: dict[int, RaftStore] = {}
             for group, store, write in jobs:  # noqa: B007 - an error names the group
                 persist_write(store, write)

@@ -8,6 +8,7 @@ Appends get none of them: they are refused from then on, until the file has its 
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import threading
 from collections.abc import Callable
@@ -22,6 +23,10 @@ log = logging.getLogger("bascule.replica")
 FILE_NAME: Final = "reserve"
 _WRITE_BYTES: Final = 1 << 20
 
+MARGIN_BYTES: Final = 2 << 20
+"""Less than this is next to nothing: what a decision writes, and what is appended meanwhile."""
+DECISION_BYTES: Final = 256 << 10
+"""What the metadata log may write for a decision."""
 HOLD_SECONDS: Final = 5.0
 """How often a reserve that was given back is tried to be held again."""
 
@@ -57,6 +62,7 @@ class DiskReserve:
             if self._is_held or not self._size_bytes:
                 return True
             try:
+                self._check_fits()
                 self._fill()
             except OSError as error:
                 if not self.is_released and not self._is_missed:
@@ -85,6 +91,22 @@ class DiskReserve:
             if not self._release():
                 raise self._disk_full() from error
         return self.check(call, *args, **kwargs)
+
+    def keep_room(self) -> None:
+        """Give the reserve back where little else is free: before a write that must not fail."""
+        if self._is_held and self._files.room(self._data)[0] < MARGIN_BYTES:
+            self._release()
+
+    def make_room(self) -> None:
+        """Give the reserve back where that is needed for a decision. Raises: DiskFull without."""
+        self.keep_room()
+        if self._files.room(self._data)[0] < DECISION_BYTES:
+            raise self._disk_full()
+
+    def check_room(self) -> None:
+        """Raises: DiskFull where little is free, for what does not make room."""
+        if self.is_released or self._files.room(self._data)[0] < MARGIN_BYTES:
+            raise self._disk_full()
 
     def check(self, call: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Call something that does not make room. Raises: DiskFull where the disk is full."""
@@ -116,6 +138,11 @@ class DiskReserve:
             extra={"bytes": self._size_bytes},
         )
         return True
+
+    def _check_fits(self) -> None:
+        """Raises: OSError where the reserve would have to be given back at once."""
+        if self.is_released and self._files.room(self._data)[0] < self._size_bytes + MARGIN_BYTES:
+            raise OSError(errno.ENOSPC, "no room for the reserve and what it leaves free")
 
     def _fill(self) -> None:
         """Write the file up to its size. Not zeros, which some file systems do not store."""

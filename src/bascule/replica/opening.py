@@ -42,8 +42,6 @@ class PartitionOpener:
     hash_key: HashKey
     partitions: Partitions
     """Notified when an opened partition changes; the caller adds the partition to it."""
-    waits_for_role: bool = False
-    """Opened partitions do nothing before `Partition.set_role`; else each leads alone."""
 
     def open(
         self, definition: StreamDefinition, index: int, directory: str, *, adopt: bool, held: bool
@@ -84,7 +82,7 @@ class PartitionOpener:
             on_appended=self.partitions.notify_replicas,
             hash_key=self.hash_key,
             subjects=self.partitions.subjects,
-            waits_for_role=self.waits_for_role,
+            waits_for_role=True,
             persist_id_marker=(None if has_ids else lambda: replace_file(self.files, marker, b"")),
         )
         if store is not None and has_ids:

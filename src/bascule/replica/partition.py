@@ -6,20 +6,9 @@ import logging
 import threading
 from collections.abc import Callable
 
-from bascule.errors import (
-    BasculeError,
-    FencedEpoch,
-    PartitionFailed,
-    reason_without_paths,
-)
+from bascule.errors import BasculeError, FencedEpoch, PartitionFailed, reason_without_paths
 from bascule.host.api import Clock
-from bascule.model import (
-    NO_LEADER,
-    PartitionInfo,
-    PartitionState,
-    StreamDefinition,
-    SyncPolicy,
-)
+from bascule.model import NO_LEADER, PartitionInfo, PartitionState, StreamDefinition, SyncPolicy
 from bascule.publish.acks import (
     AckError,
     AckFormat,
@@ -74,7 +63,7 @@ class Partition:
         the log writer `on_appended` after other appends, while there are `replica_watchers`.
 
         `hash_key` keys the hashes of message ids. `persist_id_marker` persists a marker that the
-        log contains message ids; it may raise OSError. None: the marker exists already.
+        log contains message ids (may raise OSError). None: the marker exists already.
         `subjects` are those of all streams on this node. `waits_for_role`: the partition does
         nothing before `set_role`; else this node is its only replica and leads.
         """
@@ -168,6 +157,11 @@ class Partition:
     @property
     def is_leader(self) -> bool:
         return self.commitment.role is PartitionRole.LEADER
+
+    @property
+    def knows_end(self) -> bool:
+        """Whether all is committed here that an earlier leader may have committed (KIP-207)."""
+        return self.committed_offset >= self._epoch_start
 
     @property
     def start_offset(self) -> int:
@@ -348,7 +342,9 @@ class Partition:
         elif state.leader_epoch < self.leader_epoch and before is not None:
             return b""
         if self.log is None or self.failure is not None or self.deleted:
-            self._resign(state, PartitionRole.NONE)
+            # As the leader of a log that it cannot use, it refuses messages.
+            leads = state.leader == node_id
+            self._resign(state, PartitionRole.LEADER if leads else PartitionRole.NONE)
             return b""
         if state.leader == node_id:
             return self._lead(self.log, state, node_id, lag_ns_max)

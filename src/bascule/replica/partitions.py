@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
 from bascule.model import Overlap, StreamDefinition
@@ -24,6 +25,8 @@ class Partitions:
         self._appended: deque[Partition] = deque()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._scheduled = False
+        self.on_failed: Callable[[Partition], None] = lambda _: None
+        """Called on the event loop soon after a partition has failed, once or more often."""
 
     def bind(self, loop: asyncio.AbstractEventLoop) -> None:
         """Watchers are called on this loop."""
@@ -79,7 +82,12 @@ class Partitions:
 
         Cheap without watchers. A watcher must register before it checks the state.
         """
-        if self._loop is None or not (partition.watchers or partition.replica_watchers):
+        if self._loop is None:
+            return
+        if partition.failure is not None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed
+                self._loop.call_soon_threadsafe(self.on_failed, partition)
+        if not (partition.watchers or partition.replica_watchers):
             return
         self._changed.append(partition)
         self._schedule(self._loop)

@@ -12,7 +12,7 @@ from pathlib import Path
 from tempfile import gettempdir
 from typing import IO
 
-DEFAULT_PORTS = (4222, 9092, 9080)
+DEFAULT_PORTS = (4222, 9092, 9080, 9093)
 SIOCGIFFLAGS, SIOCSIFFLAGS, IFF_UP = 0x8913, 0x8914, 1
 PR_SET_CHILD_SUBREAPER = 36
 

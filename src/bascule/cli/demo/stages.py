@@ -68,7 +68,7 @@ def require(holds: bool, what: str) -> None:
 def start_node(folder: Path) -> Program:
     """Start a node on free ports, with the embedded NATS server."""
     arguments = [sys.executable, "-m", "bascule.cli.main", "serve", "--data", str(folder / "data")]
-    for port in ("--client-port", "--http-port", "--nats-port"):
+    for port in ("--client-port", "--http-port", "--nats-port", "--peer-port"):
         arguments += [port, "0"]
     arguments += ["--ready-file", str(folder / "ready.json")]
     # The user's node configuration does not apply to this node.

@@ -1,9 +1,14 @@
-"""The controller's part of a node in a cluster.
+"""The controller's part of a node in a cluster, which may be a cluster of one.
 
 metadata_group   the Raft group: its state machine, and decisions, here or forwarded
-controller       requests; this node follows the image
+controller       requests of clients and people
+image_follower   keeps this node as the image says
 views            the cluster and its streams, for clients and people
+offsets          committed offsets, at any node
+repairs          failed partitions are opened again, or copied again
 duties           what the controller does, and when this node must stop leading
 sessions         the controller pings the nodes
 isr_keeper       leaders propose who is in sync
+upkeep           members of the group, replicas that move, preferred leaders
+image_files      the metadata of an earlier release, and reading it for tools
 """

@@ -15,20 +15,30 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from typing import Any, Final, Protocol
 
 import msgspec
 
 from bascule.controller.cluster.duties import ControllerDuties
+from bascule.controller.cluster.image_follower import ImageFollower
 from bascule.controller.cluster.metadata_group import DECIDE, MetadataGroup, Peers
+from bascule.controller.cluster.offsets import OFFSETS, ClusterOffsets
+from bascule.controller.cluster.repairs import REPAIR, Repairs, RepairTask
 from bascule.controller.cluster.sessions import PING
 from bascule.controller.cluster.upkeep import ClusterUpkeep
 from bascule.controller.cluster.views import PARTITIONS, ClusterViews
-from bascule.controller.controller import StreamAnnouncer
+from bascule.controller.directories import StreamDirectories
 from bascule.controller.reconciler import RaiseMaxPayload, Reconciler, Subscriber
-from bascule.errors import BasculeError, Broken, Indeterminate, NotLeader, NotSupported
+from bascule.errors import (
+    BasculeError,
+    Broken,
+    Indeterminate,
+    NotLeader,
+    UnknownPartition,
+)
 from bascule.errors.plain import from_plain, to_plain
+from bascule.groups import CommittedOffsetStore
 from bascule.host.api import Clock, Random
 from bascule.metadata.controller import STREAM_ID_BYTES, check_purge
 from bascule.metadata.image import Image
@@ -46,6 +56,7 @@ from bascule.replica.disk_reserve import DiskReserve
 from bascule.replica.maintenance.purging import purge
 from bascule.replica.partitions import Partitions
 from bascule.wire.nats import NatsRefused
+from bascule.wire.offsets import OFFSETS_STREAM
 
 log = logging.getLogger("bascule.controller")
 
@@ -53,11 +64,18 @@ AWAIT: Final = "await"
 """The kind of control request that waits until a node has followed the image to an index."""
 PURGE: Final = "purge"
 """The kind of control request that has a leader move the start of its logs."""
+REPAIR_SECONDS_MAX: Final = 600.0
+"""For a node to read logs of some 100 GB."""
 FOLLOW_SECONDS_MAX: Final = 20.0
 """For the leaders of a stream to follow a decision."""
-RETRY_SECONDS_MIN: Final = 1.0
-RETRY_SECONDS_MAX: Final = 30.0
-"""Pause before reconciliation is repeated; it doubles from the minimum to the maximum."""
+
+
+class StreamAnnouncer(Protocol):
+    """What other clusters are told of this node's streams; see `announcer`."""
+
+    def on_streams(self, definitions: Mapping[str, StreamDefinition]) -> None: ...
+    def on_changed(self, changes: Mapping[str, StreamDefinition | None]) -> None: ...
+    def duplicates(self, name: str) -> tuple[DuplicateStream, ...]: ...
 
 
 class _Awaited(msgspec.Struct, array_like=True):
@@ -84,6 +102,7 @@ class ClusterController:
         metadata: MetadataGroup,
         peers: Peers,
         *,
+        directories: StreamDirectories,
         reserve: DiskReserve,
         clock: Clock,
         random: Random,
@@ -97,32 +116,27 @@ class ClusterController:
         self._reconciler = reconciler
         self._metadata = metadata
         self._peers = peers
+        self._directories = directories
         self._reserve = reserve
         self._clock = clock
         self._random = random
         self._on_nodes = on_nodes
-        self._nodes: Mapping[int, NodeRegistration] = {}
-        """Those that `on_nodes` has got."""
         self._upkeep = ClusterUpkeep(node_id, metadata, balance_ms=balance_ms)
-        self._changed = asyncio.Event()
-        self._reconciled = 0
-        """The index of the image that this node has followed."""
-        self._failures: dict[bytes, Exception] = {}
-        self._followed = asyncio.Condition()
+        self._follower = ImageFollower(node_id, partitions, reconciler, metadata)
+        self._seen = Image()
+        """The image that the other parts know."""
         self._subscriber: Subscriber | None = None
         self._announcer: StreamAnnouncer | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._duties = ControllerDuties(
-            node_id, metadata, peers, reconciler.state, on_changed=self._changed.set
+            node_id, metadata, peers, reconciler.state, on_changed=self._follower.on_suspension
         )
         self.views = ClusterViews(
-            node_id,
-            name,
-            partitions,
-            metadata,
-            peers,
-            refusals=self._refusals,
-            duplicates=self._duplicates,
+            node_id, name, partitions, metadata, peers,
+            refusals=self._refusals, duplicates=self._duplicates,
+        )  # fmt: skip
+        self._repairs = Repairs(
+            node_id, partitions, reconciler, metadata, directories, clock, self._follower
         )
         self._controls: dict[str, Callable[[bytes], Awaitable[bytes]]] = {
             DECIDE: metadata.handle_decide,
@@ -130,6 +144,7 @@ class ClusterController:
             AWAIT: self._answer_await,
             PARTITIONS: self.views.answer_partitions,
             PURGE: self._answer_purge,
+            REPAIR: self._repairs.answer_repair,
         }
         """Kind -> the handler of a control request from another node."""
         metadata.on_image = self._on_image
@@ -146,8 +161,8 @@ class ClusterController:
             except Indeterminate as error:
                 log.info("waiting for a controller", extra={"error": str(error)})
         await self._reconciler.prepare(self.image)
-        await self._reconcile()
-        self._tasks.append(asyncio.create_task(self._follow()))
+        await self._follower.reconcile()
+        self._tasks.append(asyncio.create_task(self._follower.run()))
         self._tasks.append(asyncio.create_task(self._upkeep.run()))
 
     async def announce(self, registration: NodeRegistration) -> None:
@@ -157,22 +172,27 @@ class ClusterController:
     async def attach(
         self, subscriber: Subscriber, raise_max_payload: RaiseMaxPayload | None
     ) -> None:
-        """Subscribe for every partition that this node leads. Raises: Broken."""
+        """Subscribe for every partition that this node leads. A refusal concerns its own stream.
+
+        Raises: Broken where the server does not answer.
+        """
         self._subscriber = subscriber
         self._reconciler.attach(subscriber, raise_max_payload)
-        index = self._metadata.applied
-        self._changed.set()
-        await self._wait_followed(index)
+        await self._follower.reconcile()
+        for error in self._reconciler.failures.values():
+            if isinstance(error, Broken) and not isinstance(error, NatsRefused):
+                raise error
 
     async def wait_followed(self) -> None:
         """Return once this node has followed the image as it is now."""
-        await self._wait_followed(self._metadata.applied)
+        await self._follower.wait_followed(self._metadata.applied)
 
     async def close(self) -> None:
         """Follow the image no longer."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._follower.close()
         self._duties.close()
 
     @property
@@ -194,21 +214,65 @@ class ClusterController:
         self._announcer = announcer
         announcer.on_streams(self.image.streams)
 
-    def _on_image(self, image: Image) -> None:
+    def attach_offsets(self, offsets: CommittedOffsetStore) -> ClusterOffsets:
+        """Remove the committed offsets of a stream with it from now on; return what operates on
+        those of the cluster."""
+        self._repairs.offsets = offsets
+        found = ClusterOffsets(self._node_id, self._partitions, offsets, self.views, self._peers)
+        self._controls[OFFSETS] = found.answer
+        return found
+
+    def _on_image(self, image: Image, touched: Collection[bytes] | None) -> None:
+        before, self._seen = self._seen, image
+        if touched is None:
+            gone = [name for name in before.streams if name not in image.streams]
+        else:
+            changed = _definitions(before, image, touched)
+            gone = [name for name, definition in changed.items() if definition is None]
+        for name in gone:
+            self._follower.request(self._remove_commits(name))
         if self._announcer is not None:
-            self._announcer.on_streams(image.streams)
-        if image.nodes is not self._nodes:
-            self._nodes = image.nodes
+            if touched is None:
+                self._announcer.on_streams(image.streams)
+            elif touched:
+                self._announcer.on_changed(changed)
+        if image.nodes is not before.nodes:
             self._on_nodes(image)
         self._duties.on_image(image)
-        self._changed.set()
+        self._follower.on_image(touched)
+
+    async def _remove_commits(self, stream: str) -> None:
+        """Remove the commits of a deleted stream, on the node that holds them.
+
+        A stream of this name created later has other commits; this frees the memory.
+        """
+        offsets = self._repairs.offsets
+        held = self._partitions.stream(OFFSETS_STREAM)
+        if offsets is None or held is None or not held[0].is_leader:
+            return
+        try:
+            await offsets.remove(consumer=None, stream=stream)
+        except BasculeError as error:
+            log.warning(
+                "commits of a deleted stream stay", extra={"stream": stream, "error": str(error)}
+            )
 
     # -- requests -----------------------------------------------------------------------------
 
     async def create_stream(
         self, name: str, config: StreamConfig, *, internal: bool = False
     ) -> tuple[StreamDefinition, bool]:
-        """See `Controller.create_stream`. Also raises: NotEnoughNodes, Indeterminate."""
+        """Create a stream; the second value says whether this call created it.
+
+        Messages published after the return are stored. `internal` is for streams of the cluster
+        itself, whose names are reserved. The stream is deleted again where the NATS server refuses
+        the subscription or does not confirm it.
+
+        Raises: InvalidName, ConfigError, StreamConflict, NotEnoughNodes, NatsRefused, Broken,
+        DiskFull, Indeterminate, OSError.
+        """
+        await asyncio.to_thread(self._reserve.check, self._directories.check_name, name)
+        await asyncio.to_thread(self._reserve.check_room)
         request = Create(
             name=name,
             config=config,
@@ -223,21 +287,33 @@ class ClusterController:
             return definition, False
         try:
             await self._wait_in_force(definition, index)
-        except NatsRefused:
+        except (NatsRefused, Broken):
             await self._metadata.submit(Delete(name, definition.id, internal=True))
             raise
         log.info("stream created", extra={"stream": name, "subject": config.subject})
         return definition, True
 
     async def delete_stream(self, name: str) -> None:
-        """Delete a stream. Raises: UnknownStream, InternalStream, Indeterminate."""
+        """Delete a stream and its data. The deletion is durable once this returns.
+
+        Data that cannot be removed now is removed later. Raises: UnknownStream, InternalStream,
+        Indeterminate.
+        """
         definition = self.views.definition(name)
-        await self._metadata.submit(Delete(name))
-        await self._wait_followed(self._metadata.applied)
+        index = await self._metadata.submit(Delete(name))
+        try:
+            await self._follower.wait_followed(index)
+        except Broken as error:
+            log.warning("deletion not carried out yet", extra={"stream": name, "error": str(error)})
         log.info("stream deleted", extra={"stream": definition.name})
 
     async def alter_stream(self, name: str, changes: Mapping[str, Any]) -> StreamDefinition:
-        """See `Controller.alter_stream`."""
+        """Change the settings of a stream; added partitions get messages once this returns.
+
+        Raises: UnknownStream, InternalStream, CannotAlter, ConfigError, NotEnoughNodes,
+        Indeterminate; NatsRefused and Broken where the alteration is stored but NATS has not
+        confirmed the subscriptions.
+        """
         index = await self._metadata.submit(Alter(name, dict(changes)))
         definition = self.views.definition(name)
         await self._wait_in_force(definition, index)
@@ -265,7 +341,7 @@ class ClusterController:
         NotEnoughNodes, Indeterminate.
         """
         await self._metadata.submit(Leave(number, force))
-        held = sum(number in state.replicas for _, _, state in self.image.partition_states())
+        held = self.image.index.replicas_on(number)
         extra = {"node": number, "force": force, "replicas": held}
         log.info("node is to be removed", extra=extra)
         return held
@@ -273,8 +349,15 @@ class ClusterController:
     async def purge_stream(
         self, name: str, *, to_offset: int | None, before_ms: int | None, partition: int | None
     ) -> StreamInfo:
-        """See `Controller.purge_stream`. The leader of each partition moves the start of its log,
-        and its followers follow. Also raises: NotLeader for a partition without a leader."""
+        """Move the start of a stream's logs, or of one `partition`, forward.
+
+        The new start is `to_offset`, or the first record at `before_ms` (Unix milliseconds) or
+        later, or, without either, the high watermark. The leader of each partition moves the start
+        of its log, and its followers follow.
+
+        Raises: UnknownStream, InternalStream, UnknownPartition, OffsetOutOfRange, PartitionFailed,
+        NotLeader for a partition without a leader, OSError, CorruptData.
+        """
         definition = check_purge(self.image, name, partition=partition)
         states = self.image.partitions[definition.id]
         by_leader: dict[int, list[int]] = {}
@@ -301,6 +384,8 @@ class ClusterController:
         partitions = self._partitions.stream_by_id(asked.stream_id) or ()
         for index in asked.partitions:
             found = partitions[index] if index < len(partitions) else None
+            if found is not None and found.failure is not None:
+                raise found.failure
             if found is None or not found.is_leader:
                 raise NotLeader(None, 0 if found is None else found.leader_epoch)
             await asyncio.to_thread(
@@ -316,8 +401,28 @@ class ClusterController:
     async def repair_stream(
         self, name: str, *, partition: int | None, accept_loss: bool
     ) -> list[RepairedPartition]:
-        """See `Controller.repair_stream`."""
-        raise NotSupported("repair of a stream in a cluster")
+        """Open the failed partitions of a stream again, on every node that holds one.
+
+        `partition` None: all of them. With `accept_loss` a damaged log ends before its first
+        damage, or an empty one takes its place; see `repairs`.
+
+        Raises: UnknownStream, UnknownPartition, Indeterminate, OSError.
+        """
+        definition = self.views.definition(name)
+        if partition is not None and not 0 <= partition < definition.partition_count:
+            raise UnknownPartition(name, partition, definition.partition_count)
+        states = self.views.states(definition.id)
+        alive = self.image.alive()
+        nodes = sorted({node for state in states for node in state.replicas if node in alive})
+        body = msgspec.msgpack.encode(RepairTask(definition.id, partition, accept_loss))
+        repaired = []
+        for node in nodes:
+            if node == self._node_id:
+                answer = await self._repairs.answer_repair(body)
+            else:
+                answer = await self._peers.control(node, REPAIR, body, timeout_s=REPAIR_SECONDS_MAX)
+            repaired += msgspec.msgpack.decode(answer, type=list[RepairedPartition])
+        return sorted(repaired, key=lambda each: (each.partition, each.node))
 
     async def set_paused(self, name: str, paused: bool) -> StreamDefinition:
         """Refuse messages, or accept them again. Raises: UnknownStream, InternalStream."""
@@ -370,44 +475,13 @@ class ClusterController:
 
     def pending_steps(self) -> tuple[str, ...]:
         """The steps that are left to do, as text for logs and tests."""
-        return tuple(str(step) for step in self._reconciler.pending(self.image))
+        return self._follower.pending_steps()
 
     @property
     def message_bytes_max(self) -> int:
         """The largest message_bytes_max of all streams, 0 without streams."""
         sizes = (each.config.message_bytes_max for each in self.image.streams.values())
         return max(sizes, default=0)
-
-    # -- following the image ------------------------------------------------------------------
-
-    async def _follow(self) -> None:
-        pause = RETRY_SECONDS_MIN
-        while True:
-            try:
-                async with asyncio.timeout(pause if self._has_pending() else None):
-                    await self._changed.wait()
-                pause = RETRY_SECONDS_MIN
-            except TimeoutError:
-                pause = min(2 * pause, RETRY_SECONDS_MAX)
-            try:
-                await self._reconcile()
-            except Exception:  # boundary: the timer tries again
-                log.exception("reconciliation failed; it is tried again")
-
-    def _has_pending(self) -> bool:
-        return bool(self._reconciler.pending(self.image))
-
-    async def _reconcile(self) -> None:
-        self._changed.clear()
-        index = self._metadata.applied
-        failures = await self._reconciler.reconcile(self.image)
-        async with self._followed:
-            self._reconciled, self._failures = index, failures
-            self._followed.notify_all()
-
-    async def _wait_followed(self, index: int) -> None:
-        async with self._followed:
-            await self._followed.wait_for(lambda: self._reconciled >= index)
 
     # -- control requests of other nodes ------------------------------------------------------
 
@@ -430,10 +504,18 @@ class ClusterController:
         await self._metadata.wait_applied(asked.index)
         try:
             async with asyncio.timeout(FOLLOW_SECONDS_MAX):
-                await self._wait_followed(asked.index)
+                await self._follower.wait_followed(asked.index)
         except TimeoutError:
             raise Broken(f"node {self._node_id} has not followed a decision in time") from None
-        error = self._failures.get(asked.stream_id)
-        if isinstance(error, BasculeError):
+        error = self._reconciler.failures.get(asked.stream_id)
+        if isinstance(error, NatsRefused | Broken):
             raise from_plain(*to_plain(error))
         return b""
+
+
+def _definitions(
+    before: Image, image: Image, ids: Collection[bytes]
+) -> dict[str, StreamDefinition | None]:
+    """Name -> definition of the streams with these ids, before and now; None: there is none now."""
+    names = (image.index.names.get(each) or before.index.names.get(each) for each in ids)
+    return {name: image.streams.get(name) for name in names if name is not None}

@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final, Protocol
 
 from bascule.controller.cluster.metadata_group import MetadataGroup
-from bascule.errors import BasculeError, FencedEpoch, Indeterminate, UnknownPartition
-from bascule.metadata.requests import ChangeIsr
+from bascule.errors import BasculeError, Indeterminate
+from bascule.metadata.requests import ChangeIsrs, IsrChange
 from bascule.model import PartitionState
 from bascule.replica.partition import Partition
 
@@ -17,6 +17,10 @@ log = logging.getLogger("bascule.controller")
 
 CHECK_SECONDS: Final = 0.2
 RETRY_SECONDS: Final = 0.5
+CHANGES_MAX: Final = 1_000
+"""In one request: some 100 KB of the Raft log."""
+YIELD_CHANGES: Final = 100
+"""Changes that are concluded before the event loop may do other work."""
 
 
 class WantedChange(Protocol):
@@ -58,39 +62,40 @@ class IsrKeeper:
         try:
             while True:
                 await asyncio.sleep(CHECK_SECONDS)
-                for change in self._wanted():
-                    if change.partition.commitment.on_isr_proposed(change.isr, change.state):
-                        task = asyncio.get_running_loop().create_task(self._propose(change))
-                        self._proposals.add(task)
-                        task.add_done_callback(self._proposals.discard)
+                chosen = [
+                    change
+                    for change in self._wanted()
+                    if change.partition.commitment.on_isr_proposed(change.isr, change.state)
+                ]
+                for start in range(0, len(chosen), CHANGES_MAX):
+                    part = chosen[start : start + CHANGES_MAX]
+                    task = asyncio.get_running_loop().create_task(self._propose(part))
+                    self._proposals.add(task)
+                    task.add_done_callback(self._proposals.discard)
         finally:
             for task in self._proposals:
                 task.cancel()
 
-    async def _propose(self, change: WantedChange) -> None:
-        """Ask the controller until it answers. The version makes a repetition harmless."""
-        partition, state = change.partition, change.state
-        definition, index = partition.definition, partition.index
-        epochs = {**change.node_epochs, self._node_id: self._node_epoch()}
+    async def _propose(self, changes: Sequence[WantedChange]) -> None:
+        """Ask the controller until it answers. The versions make a repetition harmless."""
+        first = changes[0]
         extra: dict[str, object] = {
-            "stream": definition.name,
-            "partition": index,
-            "isr": list(change.isr),
-            "before": list(state.isr),
+            "stream": first.partition.definition.name,
+            "partition": first.partition.index,
+            "isr": list(first.isr),
+            "before": list(first.state.isr),
+            "count": len(changes),
         }
         while True:
-            request = ChangeIsr(
-                stream_id=definition.id,
-                partition=index,
-                leader=self._node_id,
-                leader_epoch=state.leader_epoch,
-                version=state.version,
-                members=tuple((node, epochs.get(node, -1)) for node in change.isr),
+            mine = self._node_epoch()
+            request = ChangeIsrs(
+                self._node_id,
+                tuple(
+                    _requested(each, {**each.node_epochs, self._node_id: mine}) for each in changes
+                ),
             )
             try:
                 await self._metadata.submit(request)
-                break
-            except (FencedEpoch, UnknownPartition):
                 break
             except Indeterminate as error:
                 extra["error"] = str(error)
@@ -100,6 +105,15 @@ class IsrKeeper:
                 log.warning("isr not changed", extra=extra)
                 break
             await asyncio.sleep(RETRY_SECONDS)
+        for number, change in enumerate(changes):
+            if number % YIELD_CHANGES == YIELD_CHANGES - 1:
+                await asyncio.sleep(0)
+            self._conclude(change)
+
+    def _conclude(self, change: WantedChange) -> None:
+        """The controller has answered: the image says whether the change took effect."""
+        partition, state = change.partition, change.state
+        definition, index = partition.definition, partition.index
         states = self._metadata.image.partitions.get(definition.id, ())
         if index < len(states) and states[index].version != state.version:
             log.info(
@@ -113,3 +127,13 @@ class IsrKeeper:
             )
         elif replies := partition.commitment.on_isr_failed(state):
             self._send(replies)
+
+
+def _requested(change: WantedChange, epochs: Mapping[int, int]) -> IsrChange:
+    return IsrChange(
+        stream_id=change.partition.definition.id,
+        partition=change.partition.index,
+        leader_epoch=change.state.leader_epoch,
+        version=change.state.version,
+        members=tuple((node, epochs.get(node, -1)) for node in change.isr),
+    )

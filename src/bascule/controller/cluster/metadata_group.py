@@ -1,16 +1,22 @@
 """The Raft group that agrees on the metadata: its state machine, and decisions on requests.
 
-The leader of the group is the controller. It decides on one request at a time: it reads the image,
-proposes commands, and waits until they are applied. Every other node forwards its requests. Each
-request has an id, and the image remembers those of the latest requests. So a request whose answer
-was lost is repeated without harm, also at another controller.
+The leader of the group is the controller. It decides on one request after the other, on the image
+as it will be after everything that it has proposed, and answers a request once its commands are
+applied. So requests that come together share a write and a sync. Every other node forwards its
+requests. Each request has an id, and the image remembers those of the latest requests. So a request
+whose answer was lost is repeated without harm, also at another controller.
+
+A controller that loses the leadership loses what it foresaw: its next decision is in another term,
+on what the group has applied. No answer depends on what may still be lost: an error, or that there
+is nothing to do, is said once everything is committed that it was decided on.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import Final, Protocol, TypeAlias
 
 import msgspec
@@ -26,7 +32,7 @@ from bascule.errors import (
     NotLeader,
 )
 from bascule.host.api import Random
-from bascule.metadata.apply import apply
+from bascule.metadata.apply import apply, touched
 from bascule.metadata.command_codec import (
     decode_commands,
     decode_snapshot,
@@ -38,6 +44,7 @@ from bascule.metadata.image import Image
 from bascule.metadata.requests import Admit, ControllerRequest, decide, settle
 from bascule.raft.membership import MemberChange, Members
 from bascule.raft.messages import Entry, RaftSnapshot
+from bascule.raft.store import RaftStore
 from bascule.raft_driver.driver import RaftDriver
 from bascule.raft_driver.group import RaftGroup
 from bascule.raft_driver.observer import GroupObserver
@@ -48,9 +55,10 @@ log = logging.getLogger("bascule.controller")
 GROUP: Final = 1
 """The number of the metadata group."""
 REQUEST_ID_BYTES: Final = 16
-CLUSTER_ID_BYTES: Final = 12
 REQUESTS_REMEMBERED: Final = 1_000
 """Ids of the latest requests in the image: a repetition comes within seconds."""
+COMMIT_COMMANDS: Final = 1_000
+"""Commands in one entry of `commit`."""
 SUBMIT_SECONDS_MAX: Final = 20.0
 """How long a request is repeated while there is no controller."""
 PROPOSE_SECONDS_MAX: Final = 5.0
@@ -58,7 +66,8 @@ RETRY_SECONDS: Final = 0.05
 DECIDE: Final = "decide"
 """The kind of control request that carries a request to the controller."""
 
-OnImage: TypeAlias = Callable[[Image], None]
+OnImage: TypeAlias = Callable[[Image, Collection[bytes] | None], None]
+"""Gets a new image, and the ids of the streams that may differ from the one before; None: any."""
 _TRY_AGAIN: Final = (NotLeader, CannotReplicate, LaggingIndex, Indeterminate, Broken, Closed)
 
 
@@ -85,7 +94,7 @@ class MetadataMachine:
         return request_id in self._requests
 
     def apply(self, entries: Sequence[Entry]) -> Sequence[None]:
-        before = self.image
+        before, changed = self.image, set[bytes]()
         for entry in entries:
             request_id, commands = decode_commands(entry.payload)
             self.applied = entry.index
@@ -95,8 +104,9 @@ class MetadataMachine:
                 self._remember(request_id)
             for command in commands:
                 self.image = apply(self.image, command, index=entry.index)
+                changed.update(touched(command))
         if self.image is not before:
-            self._on_image(self.image)
+            self._on_image(self.image, changed)
         return [None] * len(entries)
 
     def _remember(self, request_id: bytes) -> None:
@@ -107,12 +117,36 @@ class MetadataMachine:
     def take_snapshot(self) -> FrozenChunks:
         return FrozenChunks(encode_snapshot(self.image, list(self._requests)))
 
-    def restore(self, snapshot: RaftSnapshot) -> None:
+    async def restore(self, snapshot: RaftSnapshot) -> None:
         """Raises: CorruptData."""
-        self.image, requests = decode_snapshot(snapshot.chunks)
+        self.image, requests = await asyncio.to_thread(decode_snapshot, snapshot.chunks)
         self._requests = dict.fromkeys(requests)
         self.applied = snapshot.index
-        self._on_image(self.image)
+        self._on_image(self.image, None)
+
+
+@dataclass(slots=True)
+class _Foreseen:
+    """What the controller of one term has proposed, as if it were applied."""
+
+    term: int
+    image: Image
+    last: int
+    """Index of the last entry that is in `image`."""
+    requests: dict[bytes, int] = field(default_factory=dict)
+    """Id of a request whose outcome is not known -> index of its entry."""
+
+    def add(self, request_id: bytes, commands: Iterable[Command], index: int) -> None:
+        """An entry was appended to the log."""
+        for command in commands:
+            self.image = apply(self.image, command, index=index)
+        self.last = index
+        self.requests[request_id] = index
+
+    def forget(self, applied: int) -> None:
+        """Drop requests up to this index, where there are many: the image remembers them."""
+        if len(self.requests) > REQUESTS_REMEMBERED:
+            self.requests = {id: at for id, at in self.requests.items() if at > applied}
 
 
 class _Decide(msgspec.Struct, array_like=True):
@@ -128,19 +162,32 @@ _decode = msgspec.msgpack.Decoder(_Decide)
 class MetadataGroup(GroupObserver):
     """This node's member of the metadata group. Belongs to the event loop."""
 
-    def __init__(self, driver: RaftDriver, peers: Peers, random: Random) -> None:
+    def __init__(
+        self,
+        driver: RaftDriver,
+        peers: Peers,
+        random: Random,
+        *,
+        cluster_id: str,
+        make_room: Callable[[], None],
+    ) -> None:
+        """`cluster_id` is that of a new cluster, if this node is its first controller. `make_room`
+        is called on a thread before each decision is written; it raises DiskFull."""
         self._driver = driver
         self._peers = peers
         self._random = random
-        self._machine = MetadataMachine(lambda image: self.on_image(image))
-        self.on_image: OnImage = lambda _: None
+        self._cluster_id = cluster_id
+        self._make_room = make_room
+        self._machine = MetadataMachine(lambda *change: self.on_image(*change))
+        self.on_image: OnImage = lambda *_: None
         """Called on the event loop with each new image; set before `open`."""
         self.on_members_changed: Callable[[Members], None] = lambda _: None
         """Called with the members whenever a change of them is committed; set before `open`."""
         self.on_own_removal: Callable[[], None] = lambda: None
         """Called when this node is no member any more; set before `open`."""
         self._group: RaftGroup | None = None
-        self._deciding = asyncio.Lock()
+        self._settling = asyncio.Lock()
+        self._foreseen: _Foreseen | None = None
         self._settled_term = 0
         """The term in which this controller has looked for what its predecessor left undone."""
 
@@ -174,16 +221,34 @@ class MetadataGroup(GroupObserver):
     def are_members_committed(self) -> bool:
         return self._group is not None and self._group.state.is_members_committed
 
-    async def open(self, *, voters: Iterable[int] | None, votes_from: int) -> None:
+    @property
+    def is_only_voter(self) -> bool:
+        """Whether nobody else can be the controller."""
+        return self.members.voters == (self._driver.node_id,)
+
+    async def open(
+        self,
+        *,
+        voters: Iterable[int] | None,
+        votes_from: int = 0,
+        store: RaftStore | None = None,
+    ) -> None:
         """Join the group; `voters` are its founding members, None on a node that joined later.
 
         That one votes once its log reaches the index `votes_from`, at which it was admitted.
-        Raises: CorruptData, OSError.
+        Without `store` the group is stored in the driver's directory. Raises: CorruptData, OSError.
         """
         founding = None if voters is None else Members.of(*voters)
         self._group = await self._driver.open_group(
-            GROUP, self._machine, initial_members=founding, observer=self, votes_from=votes_from
+            GROUP,
+            self._machine,
+            initial_members=founding,
+            store=store,
+            observer=self,
+            votes_from=votes_from,
         )
+        if self.is_only_voter:
+            self._group.campaign()
 
     def on_members(self, members: Members, *, is_committed: bool) -> None:
         """See `GroupObserver`."""
@@ -242,8 +307,24 @@ class MetadataGroup(GroupObserver):
 
     async def settle(self) -> None:
         """As a new controller, finish what the predecessor left undone. Raises: as `submit`."""
-        async with self._deciding:
+        async with self._settling:
             await self._settle()
+
+    async def lead_alone(self) -> None:
+        """Return once this node, which is the only voter, is the controller and has the image of
+        everything that it has decided before. Raises: as `submit`."""
+        assert self._group is not None
+        await self._group.wait_leader()
+        await self.settle()
+
+    async def commit(self, commands: Sequence[Command]) -> None:
+        """Put commands into the image of a node alone, which has decided on them by itself.
+
+        Raises: as `submit`, except for errors of a decision.
+        """
+        async with self._settling:
+            for start in range(0, len(commands), COMMIT_COMMANDS):
+                await self._propose(commands[start : start + COMMIT_COMMANDS], b"")
 
     async def _submit_once(self, request_id: bytes, request: ControllerRequest) -> int:
         assert self._group is not None
@@ -260,33 +341,65 @@ class MetadataGroup(GroupObserver):
     async def _decide(self, request_id: bytes, request: ControllerRequest) -> int:
         group, machine = self._group, self._machine
         assert group is not None
-        if not group.is_leader:
-            raise NotLeader(group.leader or None, term=group.node.term)
-        async with self._deciding:
-            await self._settle()
-            if machine.has_done(request_id):
-                return machine.applied
-            try:
-                self._check_number(request)
-                commands = decide(machine.image, request)
-            except BasculeError:
-                # Not from an image that another controller has changed meanwhile.
-                await group.read(timeout_s=PROPOSE_SECONDS_MAX)
-                raise
-            if not commands:
-                await group.read(timeout_s=PROPOSE_SECONDS_MAX)
-                return machine.applied
-            before = machine.image
-            index = await self._propose(commands, request_id)
-            _log_leaders(before, commands)
+        await asyncio.to_thread(self._make_room)
+        while True:
+            if not group.is_leader:
+                raise NotLeader(group.leader or None, term=group.node.term)
+            if self._settled_term == group.node.term:
+                break
+            await self.settle()
+        # Nothing is awaited from here to the proposal: the decision is on what is appended last.
+        if machine.has_done(request_id):
+            return machine.applied
+        foreseen = self._foresee(group.node.term)
+        index = foreseen.requests.get(request_id)
+        if index is not None:  # A repetition; the first one is not answered yet.
+            await self._confirm(foreseen, index)
             return index
+        index = foreseen.last
+        try:
+            self._check_number(foreseen.image, request)
+            commands = decide(foreseen.image, request)
+        except BasculeError:
+            await self._confirm(foreseen, index)
+            raise
+        if not commands:
+            await self._confirm(foreseen, index)
+            return machine.applied
+        before = foreseen.image
+        payload = encode_commands(commands, request_id=request_id)
+        committing = group.propose_nowait(payload, timeout_s=PROPOSE_SECONDS_MAX)
+        foreseen.add(request_id, commands, group.node.log.last)
+        committed = await committing
+        foreseen.requests.pop(request_id, None)
+        _log_leaders(before, commands)
+        return committed.index
 
-    def _check_number(self, request: ControllerRequest) -> None:
+    def _foresee(self, term: int) -> _Foreseen:
+        """The image as it will be after every entry of the log of this leader."""
+        found, machine = self._foreseen, self._machine
+        if found is None or found.term != term or found.last <= machine.applied:
+            found = self._foreseen = _Foreseen(term, machine.image, machine.applied)
+        found.forget(machine.applied)
+        return found
+
+    async def _confirm(self, foreseen: _Foreseen, index: int) -> None:
+        """Return once everything up to `index` is committed and applied, and no other controller
+        can have changed the image meanwhile. Raises: NotLeader, LaggingIndex, CannotReplicate."""
+        group = self._group
+        assert group is not None
+        if index > self._machine.applied:
+            await group.barrier(index, timeout_s=PROPOSE_SECONDS_MAX)
+        await group.read(timeout_s=PROPOSE_SECONDS_MAX)
+        if group.node.term != foreseen.term:
+            raise NotLeader(group.leader or None, term=group.node.term)
+
+    def _check_number(self, image: Image, request: ControllerRequest) -> None:
         """A number is free for another directory once the group has no member of it: the old one
         counts until then. Raises: NodeRefused, CannotReplicate."""
         if not isinstance(request, Admit):
             return
-        image, members, number = self._machine.image, self.members, request.node.node_id
+        members, number = self.members, request.node.node_id
         if number in image.removed:
             if number in members or not self.are_members_committed:
                 raise CannotReplicate(f"the removal of node {number} is under way")
@@ -303,14 +416,14 @@ class MetadataGroup(GroupObserver):
         await group.read(timeout_s=PROPOSE_SECONDS_MAX)
         commands = settle(self._machine.image)
         if not self._machine.image.cluster_id:
-            drawn = self._random.bytes(CLUSTER_ID_BYTES).hex()
-            commands = (SetClusterId(drawn), *commands)
+            commands = (SetClusterId(self._cluster_id), *commands)
         if commands:
             await self._propose(commands, b"")
         self._settled_term = term
 
     async def _propose(self, commands: Sequence[Command], request_id: bytes) -> int:
         assert self._group is not None
+        await asyncio.to_thread(self._make_room)
         payload = encode_commands(commands, request_id=request_id)
         committed = await self._group.propose(payload, timeout_s=PROPOSE_SECONDS_MAX)
         return committed.index
@@ -318,14 +431,13 @@ class MetadataGroup(GroupObserver):
 
 def _log_leaders(before: Image, commands: Sequence[Command]) -> None:
     """Log the partitions that another node leads although nothing has failed."""
-    names = {each.id: name for name, each in before.streams.items()}
     for command in commands:
         for change in command.changes if isinstance(command, ChangePartitions) else ():
             if change.reason:
                 log.info(
                     "leader changed",
                     extra={
-                        "stream": names[change.stream_id],
+                        "stream": before.index.names[change.stream_id],
                         "partition": change.partition,
                         "leader": change.state.leader,
                         "before": before.partitions[change.stream_id][change.partition].leader,

@@ -16,17 +16,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Mapping
 from typing import Final
 
 from bascule.controller.cluster.metadata_group import MetadataGroup
 from bascule.errors import BasculeError
 from bascule.metadata.image import Image
-from bascule.metadata.reassignment import (
+from bascule.metadata.replicas.reassignment import (
     holds_replicas,
     moves_to_preferred,
     next_moves,
 )
 from bascule.metadata.requests import BalanceLeaders, FinishLeaving, MoveReplicas
+from bascule.model import NodeRegistration
 from bascule.raft.membership import MemberChange, Members
 
 log = logging.getLogger("bascule.controller")
@@ -49,8 +51,9 @@ class ClusterUpkeep:
         self._metadata = metadata
         self._balance_seconds = balance_ms / 1000
         self._balance_at = 0.0
-        self._seen: Image | None = None
-        """The image in which there was nothing to move."""
+        self._settled: Mapping[int, NodeRegistration] | None = None
+        """The nodes with which there was nothing to move: what lacks replicas then gets none before
+        the nodes change."""
         self._balanced: Image | None = None
         """The image in which every partition had its preferred leader, as far as that can lead."""
 
@@ -60,7 +63,7 @@ class ClusterUpkeep:
         while True:
             await asyncio.sleep(UPKEEP_SECONDS)
             if not self._metadata.is_controller:
-                self._seen, self._balance_at = None, loop.time() + self._balance_seconds
+                self._settled, self._balance_at = None, loop.time() + self._balance_seconds
                 continue
             try:
                 await self._change_members()
@@ -100,7 +103,7 @@ class ClusterUpkeep:
 
     async def _move(self) -> None:
         metadata, image = self._metadata, self._metadata.image
-        if image is self._seen:
+        if image.nodes is self._settled:
             return
         if next_moves(image, moving_max=MOVING_MAX) is not None:
             await metadata.submit(MoveReplicas(MOVING_MAX))
@@ -116,7 +119,8 @@ class ClusterUpkeep:
             await metadata.submit(FinishLeaving(number))
             log.info("node removed", extra={"node": number})
             return
-        self._seen = image
+        if not any(True for _ in image.moving_states()):
+            self._settled = image.nodes
 
     async def _balance(self, now: float) -> None:
         if not self._balance_seconds or now < self._balance_at:

@@ -88,7 +88,7 @@ class ClusterViews:
             term=metadata.term,
             index=metadata.applied,
             nodes=tuple(node for _, node in sorted(image.nodes.items())),
-            partitions=sum(map(len, image.partitions.values())),
+            partitions=image.index.partitions,
             leaderless=troubles.leaderless,
             under_min_isr=troubles.under_min_isr,
             under_replicated=troubles.under_replicated,

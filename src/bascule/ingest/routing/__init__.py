@@ -50,34 +50,52 @@ Slot: TypeAlias = PartitionSlot | SubjectListener
 class Routes:
     """Sid -> slots, as arrays for compiled code. One thread at a time writes, another one reads.
 
-    Every change makes new arrays, so a chunk is routed with the arrays it started with.
+    The arrays have room: a new route is written into it, which costs the same however many there
+    are. A route in force is never changed in place, because its three numbers belong together; it
+    gets new arrays, so a chunk is routed with those it started with.
     """
 
     def __init__(self) -> None:
-        self._slots: tuple[Slot | None, ...] = ()
+        self.slots: list[Slot | None] = []
+        """By number; None where a slot is not in use. The reader takes it after `arrays`: it has
+        all slots that they name."""
         self.arrays: tuple[array[int], array[int]] = (array("i"), array("i"))
         """Three numbers for each sid (start of its slots, their count, BY_...), and the slots."""
-
-    @property
-    def slots(self) -> tuple[Slot | None, ...]:
-        """By number; None where a slot is not in use."""
-        return self._slots
+        self._table_used = 0
 
     def set_slot(self, number: int, slot: Slot | None) -> None:
-        slots = list(self._slots)
-        slots += [None] * (number + 1 - len(slots))
+        slots = self.slots
+        if number >= len(slots):
+            slots = slots + [None] * _more_room(number + 1 - len(slots), len(slots))
         slots[number] = slot
-        self._slots = tuple(slots)
+        self.slots = slots
 
     def set_route(self, sid: int, slots: tuple[int, ...], *, by: int = BY_SUBJECT) -> None:
         """Route messages of `sid` to one of `slots` from now on; without slots they are dropped."""
         numbers, table = self.arrays
-        numbers = numbers[:]
-        if len(numbers) < 3 * (sid + 1):
-            numbers.frombytes(bytes(4 * (3 * (sid + 1) - len(numbers))))
+        at, start = 3 * sid, self._table_used
+        missing = at + 3 - len(numbers)
+        if missing > 0:
+            numbers = numbers + array("i", bytes(4 * _more_room(missing, len(numbers))))
+        elif not slots:
+            numbers[at + 1] = 0
+            return
+        elif numbers[at + 1]:
+            numbers = numbers[:]
+        missing = start + len(slots) - len(table)
+        if missing > 0:
+            table = table + array("i", bytes(4 * _more_room(missing, len(table))))
         # The slots of the older route stay in the table: routes seldom change.
-        numbers[3 * sid : 3 * sid + 3] = array("i", (len(table), len(slots), by))
-        self.arrays = numbers, table + array("i", slots)
+        table[start : start + len(slots)] = array("i", slots)
+        self._table_used = start + len(slots)
+        numbers[at], numbers[at + 2] = start, by
+        numbers[at + 1] = len(slots)
+        self.arrays = numbers, table
+
+
+def _more_room(missing: int, present: int) -> int:
+    """How much to add: at least what is missing, and as much as there is."""
+    return max(missing, present)
 
 
 def partition_of(key: bytes, count: int) -> int:

@@ -17,7 +17,6 @@ from bascule.errors import (
 from bascule.listening.refusals import RefusalLog
 from bascule.listening.sending import RunOnThread
 from bascule.model import (
-    NO_LEADER,
     CommittedOffset,
     NodeRegistration,
     PartitionState,
@@ -51,6 +50,8 @@ class ServedPartition(Protocol):
     def log(self) -> PartitionLog | None: ...
     @property
     def high_watermark(self) -> LogPosition: ...
+    @property
+    def knows_end(self) -> bool: ...
     @property
     def start_offset(self) -> int: ...
     @property
@@ -167,9 +168,7 @@ def readable_log(
     if partition.failure is not None:
         raise partition.failure
     if not partition.is_leader:
-        state = partition.state
-        leader = None if state is None or state.leader == NO_LEADER else state.leader
-        raise NotLeader(leader, partition.leader_epoch)
+        raise NotLeader.of_partition(partition.state, partition.leader_epoch)
     if partition.log is None:
         raise PartitionFailed(name, index, "its log is not open")
     if leader_epoch >= 0 and leader_epoch != partition.leader_epoch:

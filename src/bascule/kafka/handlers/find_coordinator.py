@@ -10,6 +10,7 @@ kafka-python never reads a record, closing takes librdkafka 46 s, and aiokafka n
 
 from __future__ import annotations
 
+from bascule.config.addresses import parse_address
 from bascule.kafka.handlers.context import Context
 from bascule.wire.error_codes import ErrorCode
 from bascule.wire.messages.find_coordinator import (
@@ -50,6 +51,5 @@ def _coordinator(context: Context) -> tuple[int, str, int] | None:
     states = context.cluster.states(stream[0].definition.id) if stream else ()
     for node in context.cluster.nodes():
         if states and node.node_id == states[0].leader:
-            host, _, port = node.client.rpartition(":")
-            return here if node.node_id == here[0] else (node.node_id, host, int(port))
+            return here if node.node_id == here[0] else (node.node_id, *parse_address(node.client))
     return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from functools import partial
+from typing import Final
 
 from bascule.kafka.handlers.context import (
     READ_ERRORS,
@@ -36,6 +37,8 @@ _FIRST_VERSION = {
     TIMESTAMP_LATEST_TIERED: 9,
     TIMESTAMP_EARLIEST_PENDING_UPLOAD: 11,
 }
+_AT_START = (TIMESTAMP_EARLIEST, TIMESTAMP_EARLIEST_LOCAL)
+NOT_AVAILABLE_SINCE: Final = 5
 _REMOTE = (TIMESTAMP_LATEST_TIERED, TIMESTAMP_EARLIEST_PENDING_UPLOAD)
 """Ask about remote storage. A node has none, and answers -1 as a Kafka broker without it does."""
 
@@ -68,6 +71,13 @@ async def _partition_response(
         return ListOffsetsPartitionResponse(index, ErrorCode.UNSUPPORTED_VERSION)
     try:
         partition, records = readable_log(stream, index, requested.current_leader_epoch)
+        if requested.timestamp not in _AT_START and not partition.knows_end:
+            # The high watermark of an earlier leader may have been higher: see KIP-207.
+            is_known = version >= NOT_AVAILABLE_SINCE
+            return ListOffsetsPartitionResponse(
+                index,
+                ErrorCode.OFFSET_NOT_AVAILABLE if is_known else ErrorCode.LEADER_NOT_AVAILABLE,
+            )
         return await _look_up(partition, records, requested.timestamp, context)
     except READ_ERRORS as error:
         code = code_of(error)

@@ -6,6 +6,7 @@ import re
 from collections.abc import Collection
 from typing import Final
 
+from bascule.config.addresses import parse_address
 from bascule.kafka.handlers.context import Context, ServedPartition, find_stream
 from bascule.model import NO_LEADER, PartitionState, is_internal_stream
 from bascule.wire.error_codes import ErrorCode
@@ -54,8 +55,8 @@ def _brokers(context: Context) -> list[MetadataBroker]:
             if node.node_id == node_id:
                 brokers[0].rack = node.rack or None
                 continue
-            host, _, port = node.client.rpartition(":")
-            brokers.append(MetadataBroker(node.node_id, host, int(port), node.rack or None))
+            host, port = parse_address(node.client)
+            brokers.append(MetadataBroker(node.node_id, host, port, node.rack or None))
     return brokers
 
 

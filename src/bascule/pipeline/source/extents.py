@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 from typing import TypeVar
 
 from bascule.client.connection import ASK_TIMEOUT_S, error_of
+from bascule.config.addresses import parse_address
 from bascule.errors import Broken
 from bascule.log_connection import LogConnection
 from bascule.pipeline.clients import client_of
@@ -151,8 +152,8 @@ class ExtentClient:
     def _connect(self, address: str) -> LogConnection:
         connection = self._connections.get(address)
         if connection is None:
-            host, _, port = address.rpartition(":")
-            connection = LogConnection(host.strip("[]"), int(port), timeout=ASK_TIMEOUT_S)
+            host, port = parse_address(address)
+            connection = LogConnection(host, port, timeout=ASK_TIMEOUT_S)
             self._connections[address] = connection
         return connection
 

@@ -25,5 +25,6 @@ from bascule.raft_driver.sqlite_store.database import (
     SqliteDatabase,
     SqliteStore,
 )
+from bascule.raft_driver.sqlite_store.opening import stored_node_id
 
-__all__ = ["DatabaseStatistics", "SqliteDatabase", "SqliteStore"]
+__all__ = ["DatabaseStatistics", "SqliteDatabase", "SqliteStore", "stored_node_id"]

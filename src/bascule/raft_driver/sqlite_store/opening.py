@@ -237,3 +237,17 @@ def _check_groups(path: str, opened: Opened) -> None:
                     path, f"table {table}", 0,
                     expected=f"rows of the {count} known groups", found=f"a row of group {group!r}",
                 )  # fmt: skip
+
+
+def stored_node_id(path: str) -> int:
+    """The node whose database is at `path`. Raises: CorruptData."""
+    connection = sqlite3.connect(path)
+    try:
+        row = connection.execute("SELECT node_id FROM node").fetchone()
+    except sqlite3.Error as error:
+        raise CorruptData(path, 0, "the database of a node", str(error)) from error
+    finally:
+        connection.close()
+    if row is None:
+        raise CorruptData(path, 0, "one row in table node", "none")
+    return int(row[0])

@@ -112,7 +112,7 @@ class Replicator:
         if acks:
             self._send_acks(acks)
         self._follow(partition)
-        if partition.role is PartitionRole.LEADER:
+        if partition.role is PartitionRole.LEADER and partition.failure is None:
             self._on_leading(partition)
 
     def _follow(self, partition: Partition) -> None:

@@ -17,8 +17,7 @@ def purge(partition: Partition, *, to_offset: int | None, before_ms: int | None)
     if partition.failure is not None or store is None:
         raise partition.failure or PartitionFailed(name, index, "not open")
     if not partition.is_leader:
-        leader = None if partition.state is None else partition.state.leader
-        raise NotLeader(leader, partition.leader_epoch)
+        raise NotLeader.of_partition(partition.state, partition.leader_epoch)
     committed = partition.high_watermark
     offset = committed.offset if to_offset is None else to_offset
     if offset > committed.offset:

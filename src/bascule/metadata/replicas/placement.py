@@ -24,9 +24,11 @@ class Load:
 def count_load(image: Image) -> Load:
     """What the nodes hold in this image; replicas that move count where they will be."""
     load = Load()
-    for _, _, state in image.partition_states():
-        load.held.update(state.target or state.replicas)
-        load.led[state.leader] += 1
+    for node, each in image.index.loads.items():
+        load.held[node], load.led[node] = each.replicas, each.led
+    for _, _, state in image.moving_states():
+        load.held.subtract(state.replicas)
+        load.held.update(state.target)
     return load
 
 

@@ -23,7 +23,7 @@ from typing import Final
 from bascule.errors import NotEnoughNodes
 from bascule.metadata.commands import ChangePartitions, PartitionChange
 from bascule.metadata.image import Image
-from bascule.metadata.placement import choose_target, count_load
+from bascule.metadata.replicas.placement import choose_target, count_load
 from bascule.model import NO_LEADER, PartitionState, StreamDefinition, is_internal_stream
 
 MOVED: Final = "the replicas have moved"
@@ -95,8 +95,8 @@ def next_moves(image: Image, *, moving_max: int) -> ChangePartitions | None:
     leaving = {node_id for node_id, node in image.nodes.items() if node.is_leaving}
     load = count_load(image)
     changes: list[PartitionChange] = []
-    moving = sum(1 for _, _, state in image.partition_states() if state.target)
-    for definition in image.streams.values():
+    moving = sum(1 for _ in image.moving_states())
+    for _, definition in sorted(image.streams.items()):
         count = wanted_count(image, definition)
         for index, state in enumerate(image.partitions.get(definition.id, ())):
             base = state.target or state.replicas
@@ -117,7 +117,7 @@ def next_moves(image: Image, *, moving_max: int) -> ChangePartitions | None:
 
 def holds_replicas(image: Image, node: int) -> bool:
     """Whether a node is a replica of some partition, or is to be one."""
-    return any(node in state.replicas for _, _, state in image.partition_states())
+    return image.index.replicas_on(node) > 0
 
 
 def moves_to_preferred(image: Image, *, count_max: int) -> ChangePartitions | None:
@@ -126,7 +126,7 @@ def moves_to_preferred(image: Image, *, count_max: int) -> ChangePartitions | No
     Nodes that lead the most beyond their own give first. None: nothing to do.
     """
     found = []
-    for stream_id, index, state in image.partition_states():
+    for stream_id, index, state in image.away_states():
         preferred = state.replicas[0]
         node = image.nodes.get(preferred)
         if (

@@ -1,0 +1,29 @@
+"""Addresses of listeners as text: host:port, where an IPv6 host stands in brackets."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+PORT_MAX: Final = 65_535
+_ADDRESS: Final = re.compile(r"(?:\[([^\[\]]*:[^\[\]]*)\]|([^\[\]:]+)):([0-9]{1,9})")
+"""A host in brackets, which has a colon, or one without; and a port."""
+
+
+def parse_address(text: str) -> tuple[str, int]:
+    """The host, without brackets, and the port of `host:port` or `[host]:port`.
+
+    Raises: ValueError, whose text goes after what is wrong.
+    """
+    found = _ADDRESS.fullmatch(text)
+    if found is None or not 0 < int(found[3]) <= PORT_MAX:
+        raise ValueError(
+            f"is {text!r}, expected host:port with a port from 1 to {PORT_MAX}, and an IPv6 host "
+            "in brackets"
+        )
+    return found[1] or found[2], int(found[3])
+
+
+def format_address(host: str, port: int) -> str:
+    """`host:port`, with brackets around an IPv6 host."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -1,0 +1,102 @@
+"""What follows from the streams and partition states of an image.
+
+An image carries it along, so that no decision has to look at every stream: `apply` changes it with
+the streams that a command touches.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple, TypeAlias
+
+from rpds import HashTrieMap, HashTrieSet
+
+from bascule.model import NO_LEADER, PartitionState
+
+StreamStates: TypeAlias = tuple[PartitionState, ...]
+"""The states of a stream's partitions, by index."""
+
+
+class NodeLoad(NamedTuple):
+    """What one node holds."""
+
+    replicas: int = 0
+    led: int = 0
+    """Partitions that it leads."""
+
+
+@dataclass(frozen=True, slots=True)
+class ImageIndex:
+    """Answers about all streams without a look at each."""
+
+    names: HashTrieMap[bytes, str] = field(default_factory=HashTrieMap)
+    """Stream id -> name."""
+    loads: HashTrieMap[int, NodeLoad] = field(default_factory=HashTrieMap)
+    """Node id -> its load; not those of nodes that hold nothing."""
+    troubled: HashTrieSet[bytes] = field(default_factory=HashTrieSet)
+    """The ids of streams with a partition that has no leader, or a replica that is not in sync."""
+    away: HashTrieSet[bytes] = field(default_factory=HashTrieSet)
+    """The ids of streams with a partition that another node leads than its preferred leader."""
+    partitions: int = 0
+    """How many partitions have a state."""
+
+    def replicas_on(self, node: int) -> int:
+        """How many replicas a node has."""
+        return self.loads.get(node, NodeLoad()).replicas
+
+    def with_name(self, stream_id: bytes, name: str) -> ImageIndex:
+        """There is a stream of this id."""
+        return replace(self, names=self.names.insert(stream_id, name))
+
+    def without_name(self, stream_id: bytes) -> ImageIndex:
+        """There is no stream of this id."""
+        return replace(self, names=self.names.discard(stream_id))
+
+    def with_states(
+        self, changes: Iterable[tuple[bytes, StreamStates, StreamStates]]
+    ) -> ImageIndex:
+        """After changes of partition states: stream id, all its states before, and after."""
+        held: Counter[int] = Counter()
+        led: Counter[int] = Counter()
+        troubled, away, partitions = self.troubled, self.away, self.partitions
+        for stream_id, before, after in changes:
+            partitions += len(after) - len(before)
+            _count(held, led, before, -1)
+            _count(held, led, after, 1)
+            troubled = _marked(troubled, stream_id, any(map(is_troubled, after)))
+            away = _marked(away, stream_id, any(map(_is_away, after)))
+        loads = self.loads
+        for node in held.keys() | led.keys():
+            present = loads.get(node, NodeLoad())
+            load = NodeLoad(present.replicas + held[node], present.led + led[node])
+            loads = loads.insert(node, load) if any(load) else loads.discard(node)
+        return replace(self, loads=loads, troubled=troubled, away=away, partitions=partitions)
+
+
+def index_of(names: Mapping[bytes, str], partitions: Mapping[bytes, StreamStates]) -> ImageIndex:
+    """The index of a whole image: the names and the partition states of its streams by id."""
+    empty = ImageIndex(names=HashTrieMap(names))
+    return empty.with_states((stream_id, (), states) for stream_id, states in partitions.items())
+
+
+def is_troubled(state: PartitionState) -> bool:
+    """Whether a partition has no leader, or a replica that is not in sync."""
+    return state.leader == NO_LEADER or len(state.isr) < len(state.replicas)
+
+
+def _is_away(state: PartitionState) -> bool:
+    return state.leader not in (state.replicas[0], NO_LEADER)
+
+
+def _marked(ids: HashTrieSet[bytes], stream_id: bytes, has_it: bool) -> HashTrieSet[bytes]:
+    return ids.insert(stream_id) if has_it else ids.discard(stream_id)
+
+
+def _count(held: Counter[int], led: Counter[int], states: StreamStates, by: int) -> None:
+    for state in states:
+        for node in state.replicas:
+            held[node] += by
+        if state.leader != NO_LEADER:
+            led[state.leader] += by

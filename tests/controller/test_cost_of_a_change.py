@@ -1,0 +1,297 @@
+"""A change costs what it touches, however many streams there are. Counted, not timed."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from bascule.controller import plan as plan_module
+from bascule.controller.cluster.controller import ClusterController
+from bascule.controller.directories import StreamDirectories
+from bascule.controller.held_partitions import HeldPartitions
+from bascule.controller.plan import NodeState, StreamState, plan
+from bascule.controller.reconciler import Reconciler
+from bascule.errors import Broken
+from bascule.host.real import RealRandom
+from bascule.metadata.apply import apply, touched
+from bascule.metadata.commands import CreateStream, DeleteStream
+from bascule.metadata.image import Image
+from bascule.metadata.replicas.placement import place_partitions
+from bascule.metadata.requests import RegisterProcess
+from bascule.metadata.troubles import find_troubles
+from bascule.model import (
+    DuplicateStream,
+    NodeRegistration,
+    PartitionState,
+    StreamConfig,
+    StreamDefinition,
+)
+from bascule.publish.headers import HashKey
+from bascule.replica.disk_reserve import DiskReserve
+from bascule.replica.log_syncer import LogSyncer
+from bascule.replica.log_writer import LogWriter
+from bascule.replica.opening import PartitionOpener
+from bascule.replica.partition import Partition
+from bascule.replica.partitions import Partitions
+from bascule.sim.disk import SimClock, SimFiles
+from support.metadata_groups import NODE, Deciding, NoPeers, decide, until
+
+DATA = "/data"
+MANY = 10_000
+
+
+class Unvisited(dict[Any, Any]):
+    """A mapping that is only asked for keys, never visited."""
+
+    def __iter__(self) -> Iterator[Any]:
+        raise AssertionError("every entry is visited")
+
+    keys = values = items = __iter__  # type: ignore[assignment]
+
+
+def definition(number: int) -> StreamDefinition:
+    return StreamDefinition(f"s{number}", b"%016d" % number, 0, StreamConfig(f"s.{number}"))
+
+
+def image_of_many() -> Image:
+    """An image with many streams, all in sync."""
+    states = (PartitionState((1, 2), (1, 2), 1, 0, 0),)
+    streams = [definition(number) for number in range(MANY)]
+    return Image.of(
+        streams={each.name: each for each in streams},
+        partitions={each.id: states for each in streams},
+        nodes={1: NODE, 2: NodeRegistration(2, "h:4", "h:5", "http://h:6", incarnation=1)},
+    )
+
+
+@pytest.fixture
+def planned(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of the streams that plans look at."""
+    names: list[str] = []
+    plain = plan_module._plan_stream
+
+    def count(state: NodeState, image: Image, found: StreamDefinition) -> Any:
+        names.append(found.name)
+        return plain(state, image, found)
+
+    monkeypatch.setattr(plan_module, "_plan_stream", count)
+    return names
+
+
+def test_a_plan_visits_the_changed_streams_only(planned: list[str]) -> None:
+    image = image_of_many()
+    state = NodeState(1, can_subscribe=True)
+    for each in image.streams.values():
+        states = dict(enumerate(image.partitions[each.id]))
+        state.streams[each.id] = StreamState(
+            each, opened=frozenset({0}), states=states, subscribed=frozenset({0})
+        )
+    assert plan(state, image) == ()
+    assert len(planned) == MANY, "a full plan visits all"
+    planned.clear()
+    new, gone = definition(MANY), definition(7)
+    create = CreateStream(new, place_partitions(image, 1, replicas=2))
+    commands = (create, DeleteStream(gone.name, gone.id))
+    ids = {each for command in commands for each in touched(command)}
+    assert ids == {new.id, gone.id}
+    for command in commands:
+        image = apply(image, command)
+    state.streams = Unvisited(state.streams)
+    steps = plan(state, image, ids)
+    assert planned == [new.name]
+    assert {type(step).__name__ for step in steps} == {
+        "CloseStream", "RemoveData", "OpenPartitions", "ApplyStates"
+    }  # fmt: skip
+
+
+def test_a_decision_counts_no_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
+    image = image_of_many()
+
+    def visited(_: Image) -> Iterator[Any]:
+        raise AssertionError("every partition is visited")
+
+    monkeypatch.setattr(Image, "partition_states", visited)
+    (placed,) = place_partitions(image, 1, replicas=2)
+    assert placed.leader == 2, "node 1 leads all others"
+    assert find_troubles(image).under_replicated == ()
+    assert image.index.loads[1].led == MANY
+
+
+class Announced:
+    """Counts the definitions that are announced."""
+
+    def __init__(self) -> None:
+        self.all = 0
+        self.changed: list[str] = []
+
+    def on_streams(self, definitions: Mapping[str, StreamDefinition]) -> None:
+        self.all += 1
+
+    def on_changed(self, definitions: Mapping[str, StreamDefinition | None]) -> None:
+        self.changed += definitions
+
+    def duplicates(self, name: str) -> tuple[DuplicateStream, ...]:
+        return ()
+
+
+class FailingHeldPartitions(HeldPartitions):
+    """A list that cannot be written for a while."""
+
+    fails = False
+
+    def hold(self, stream_id: bytes, partitions: Iterable[int]) -> None:
+        if self.fails:
+            raise OSError(errno.ENOSPC, "no space left")
+        super().hold(stream_id, partitions)
+
+
+class FollowingNode:
+    """A cluster of one node on a simulated disk, without NATS."""
+
+    def __init__(self, deciding: Deciding) -> None:
+        self.files, self.clock = SimFiles(RealRandom(1)), SimClock(1_000)
+        self.partitions = Partitions()
+        self.syncer = LogSyncer(clock=self.clock)
+        self.reserve = DiskReserve(self.files, DATA, RealRandom(3), size_bytes=0)
+        self.writer = LogWriter(self.syncer, self.reserve)
+        self.held = FailingHeldPartitions(self.files, DATA)
+        self.nodes: list[list[int]] = []
+        directories = StreamDirectories(self.files, DATA)
+        self.reconciler = Reconciler(
+            self.partitions,
+            opener=PartitionOpener(self.files, self.clock, HashKey(bytes(16)), self.partitions),
+            directories=directories,
+            held=self.held,
+            writer=self.writer,
+            syncer=self.syncer,
+            node_id=1,
+            set_role=self._set_role,
+        )
+        self.controller = ClusterController(
+            1,
+            "t",
+            self.partitions,
+            self.reconciler,
+            deciding.group,
+            NoPeers(),
+            directories=directories,
+            reserve=self.reserve,
+            clock=self.clock,
+            random=RealRandom(),
+            on_nodes=lambda image: self.nodes.append(sorted(image.nodes)),
+            balance_ms=0,
+        )
+        self.announced = Announced()
+
+    def _set_role(self, partition: Partition, state: PartitionState) -> Any:
+        return self.writer.set_role(partition, state, 1, lag_ns_max=10**10)
+
+    async def start(self) -> None:
+        self.partitions.bind(asyncio.get_running_loop())
+        self.syncer.start(lambda _: None)
+        self.writer.start(lambda _: None)
+        await self.controller.open(NODE)
+        self.controller.attach_announcer(self.announced)
+
+    async def stop(self) -> None:
+        await self.controller.close()
+        await asyncio.to_thread(self.writer.stop)
+        await asyncio.to_thread(self.syncer.stop)
+        self.reconciler.close()
+
+
+def test_a_node_follows_a_change_at_the_cost_of_the_change(planned: list[str]) -> None:
+    async def scene(deciding: Deciding) -> None:
+        node = FollowingNode(deciding)
+        await node.start()
+        try:
+            controller, announced = node.controller, node.announced
+            for number in range(30):
+                await controller.create_stream(f"s{number}", StreamConfig(f"s.{number}"))
+            assert controller.pending_steps() == ()
+            for change in (
+                controller.create_stream("new", StreamConfig("new")),
+                controller.set_paused("new", True),
+                controller.alter_stream("new", {"partitions": 2}),
+                controller.delete_stream("new"),
+            ):
+                planned.clear(), announced.changed.clear(), node.nodes.clear()
+                await change
+                assert set(planned) <= {"new"}
+                assert len(planned) <= 2, "what is to be done, and what is left to do"
+                assert announced.changed == ["new"]
+                assert node.nodes == []
+            assert announced.all == 1
+            planned.clear()
+            await deciding.group.submit(RegisterProcess(replace(NODE, client="h:9")))
+            await controller.wait_followed()
+            assert planned == []
+            assert node.nodes == [[1]]
+        finally:
+            await node.stop()
+
+    decide(scene)
+
+
+def test_a_failed_step_is_in_the_plan_of_the_next_change(planned: list[str]) -> None:
+    async def scene(deciding: Deciding) -> None:
+        node = FollowingNode(deciding)
+        await node.start()
+        try:
+            controller = node.controller
+            for number in range(10):
+                await controller.create_stream(f"s{number}", StreamConfig(f"s.{number}"))
+            node.held.fails = True
+            await controller.create_stream("first", StreamConfig("first"))
+            failure = controller.views.stream_info("first").partitions[0].failure
+            assert "no space left" in str(failure)
+            assert not node.reconciler.is_settled
+            assert [step.partition("(")[0] for step in controller.pending_steps()] == [
+                "OpenPartitions", "ApplyStates"
+            ]  # fmt: skip
+            node.held.fails = False
+            planned.clear()
+            await controller.create_stream("second", StreamConfig("second"))
+            await until(lambda: node.reconciler.is_settled)
+            assert set(planned) == {"first", "second"}
+            assert controller.pending_steps() == ()
+            assert node.reconciler.failures == {}
+        finally:
+            await node.stop()
+
+    decide(scene)
+
+
+def test_the_whole_node_is_looked_at_after_an_exception(
+    planned: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scene(deciding: Deciding) -> None:
+        node = FollowingNode(deciding)
+        await node.start()
+        try:
+            controller = node.controller
+            for number in range(10):
+                await controller.create_stream(f"s{number}", StreamConfig(f"s.{number}"))
+            with monkeypatch.context() as patched:
+                patched.setattr(node.reconciler, "_apply_states", _bug)
+                creating = asyncio.create_task(controller.create_stream("new", StreamConfig("new")))
+                await until(lambda: controller._follower._touched is None)
+            planned.clear()
+            await controller.create_stream("other", StreamConfig("other"))
+            with pytest.raises(Broken, match="a bug"):
+                await creating
+            assert {*planned} >= {f"s{number}" for number in range(10)}
+            assert controller.pending_steps() == ()
+        finally:
+            await node.stop()
+
+    decide(scene)
+
+
+async def _bug(*_: object) -> None:
+    raise ZeroDivisionError("a bug")

@@ -1,0 +1,189 @@
+"""Decisions on what is proposed and not committed yet, in a real Raft group of one node."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Sequence
+
+import pytest
+
+from bascule.controller.cluster.metadata_group import GROUP
+from bascule.errors import NotLeader, StreamConflict, UnknownStream
+from bascule.metadata.image import Image
+from bascule.metadata.requests import Alter, Create, Delete, RegisterProcess
+from bascule.model import NodeRegistration, StreamConfig
+from bascule.raft_driver.driver import DriverSettings, RaftDriver
+from support.metadata_groups import CONFIG, NODE, Deciding, HeldStore, decide, some_turns, until
+
+
+def test_requests_that_come_together_share_syncs() -> None:
+    async def scene(deciding: Deciding) -> None:
+        before = deciding.store.statistics().syncs
+        indexes = await asyncio.gather(*(deciding.create(f"s{n}") for n in range(200)))
+        assert len(set(indexes)) == 200, "each is an entry of its own"
+        assert len(deciding.group.image.streams) == 200
+        assert deciding.store.statistics().syncs - before < 50
+        last: set[bytes] = set().union(*deciding.touched)
+        assert last == {f"s{n}".encode().rjust(16) for n in range(200)}
+        assert sum(map(len, deciding.touched)) == 200, "each change names what it touches"
+
+    decide(scene)
+
+
+def test_a_decision_sees_what_is_proposed_before_it() -> None:
+    async def scene(deciding: Deciding) -> None:
+        await asyncio.gather(
+            deciding.create("a"),
+            deciding.group.submit(Alter("a", {"retention_messages_max": 7})),
+            deciding.create("b"),
+            deciding.group.submit(Delete("b")),
+            deciding.create("c"),
+            deciding.group.submit(RegisterProcess(NODE)),
+        )
+        image = deciding.group.image
+        assert set(image.streams) == {"a", "c"}
+        assert image.streams["a"].config.retention_messages_max == 7
+        assert {each.name for each in image.deletions.values()} == {"b"}
+
+    decide(scene)
+
+
+@pytest.mark.parametrize(
+    ("request_", "error"),
+    [
+        (Create("a", StreamConfig("other"), b"2" * 16, 0), StreamConflict),
+        (Create("a", StreamConfig("a"), b"2" * 16, 0), None),
+        (Delete("gone"), UnknownStream),
+    ],
+)
+def test_nothing_is_answered_that_may_still_be_lost(
+    request_: Create | Delete, error: type[Exception] | None
+) -> None:
+    """An error, and that there is nothing to do, wait for the proposals that they depend on."""
+
+    async def scene(deciding: Deciding) -> None:
+        await deciding.create("gone")
+        last = deciding.driver.group(GROUP).node.log.last
+        deciding.store.goes_on.clear()
+        first = [
+            asyncio.create_task(deciding.create("a")),
+            asyncio.create_task(deciding.group.submit(Delete("gone"))),
+        ]
+        await deciding.until_proposed(last + 2)
+        second = asyncio.create_task(deciding.group.submit(request_))
+        await some_turns()
+        assert not second.done()
+        assert "a" not in deciding.group.image.streams
+        deciding.store.goes_on.set()
+        if error is None:
+            await second
+        else:
+            with pytest.raises(error):
+                await second
+        assert set(deciding.group.image.streams) == {"a"}
+        await asyncio.gather(*first)
+
+    decide(scene)
+
+
+def test_a_repeated_request_waits_for_its_first_entry() -> None:
+    async def scene(deciding: Deciding) -> None:
+        last = deciding.driver.group(GROUP).node.log.last
+        deciding.store.goes_on.clear()
+        create = Create("a", StreamConfig("a"), b"1" * 16, 0)
+        deletion = Delete("a")
+        requests = [(b"1" * 16, create), (b"2" * 16, deletion)]
+        tasks = [
+            asyncio.create_task(deciding.group._decide(*each)) for each in (*requests, *requests)
+        ]
+        await deciding.until_proposed(last + 2)
+        await some_turns()
+        assert deciding.driver.group(GROUP).node.log.last == last + 2, "one entry each"
+        deciding.store.goes_on.set()
+        found: Sequence[int] = await asyncio.gather(*tasks)
+        assert found == [last + 1, last + 2, last + 1, last + 2]
+        assert not deciding.group.image.streams
+        assert await deciding.group._decide(*requests[1]) >= last + 2
+
+    decide(scene)
+
+
+def test_another_term_begins_with_what_is_applied() -> None:
+    async def scene(deciding: Deciding) -> None:
+        last = deciding.driver.group(GROUP).node.log.last
+        deciding.store.goes_on.clear()
+        creating = asyncio.create_task(deciding.create("a"))
+        await deciding.until_proposed(last + 1)
+        group = deciding.group
+        foreseen = group._foresee(group.term)
+        assert set(foreseen.image.streams) == {"a"}
+        assert group._foresee(group.term) is foreseen
+        later = group._foresee(group.term + 1)
+        assert later.image is group.image
+        assert not later.requests
+        deciding.store.goes_on.set()
+        await creating
+        # What was decided on the proposals of a term that is over is not an answer.
+        foreseen.term -= 1
+        with pytest.raises(NotLeader):
+            await group._confirm(foreseen, last + 1)
+
+    decide(scene)
+
+
+def test_what_was_foreseen_is_what_is_applied() -> None:
+    async def scene(deciding: Deciding) -> None:
+        group = deciding.group
+        deciding.store.goes_on.clear()
+        last = deciding.driver.group(GROUP).node.log.last
+        again = NodeRegistration(1, "h:1", "h:2", "http://h:3", incarnation=8)
+        tasks = [
+            asyncio.create_task(each)
+            for each in (
+                deciding.create("a", partitions=3),
+                group.submit(RegisterProcess(again)),
+                group.submit(Alter("a", {"partitions": 5})),
+                deciding.create("b"),
+            )
+        ]
+        await deciding.until_proposed(last + 4)
+        foreseen = group._foresee(group.term).image
+        deciding.store.goes_on.set()
+        await asyncio.gather(*tasks)
+        assert group.image == foreseen
+        assert group.image.index == foreseen.index
+        assert group.image.nodes[1].epoch == last + 2, "the index of its entry"
+
+    decide(scene)
+
+
+def test_a_snapshot_restores_the_image() -> None:
+    async def scene(deciding: Deciding) -> None:
+        await asyncio.gather(*(deciding.create(f"s{n}") for n in range(120)))
+        before, store = deciding.group.image, deciding.store
+        await until(lambda: deciding.driver.group(GROUP).report().log.snapshot_index >= 100)
+        await deciding.driver.close_group(GROUP)
+        contents = store._disk
+        again = HeldStore()
+        again._disk = contents
+        driver = RaftDriver(1, DriverSettings(cluster="t", tick_ms=20), config=CONFIG)
+        await driver.start()
+        try:
+            reopened = Deciding(driver, again)
+            images: list[Image] = []
+            touches: list[Collection[bytes] | None] = []
+
+            def on_image(image: Image, touched: Collection[bytes] | None) -> None:
+                images.append(image)
+                touches.append(touched)
+
+            reopened.group.on_image = on_image
+            await reopened.group.open(voters=[1], store=reopened.store)
+            await reopened.create("more")
+            assert touches[0] is None, "any stream may differ after a snapshot"
+            assert len(images[0].streams) >= 90
+            assert dict(reopened.group.image.partitions).keys() > dict(before.partitions).keys()
+        finally:
+            await driver.stop()
+
+    decide(scene)
