@@ -194,6 +194,12 @@ class PartitionState:
     unclean_epoch: int = 0
     """The latest leader epoch whose leader was not in sync when it was elected: records that were
     committed before may be lost. 0: none."""
+    target: tuple[int, ...] = ()
+    """The replicas that the partition is to have; empty: those that it has. While they differ,
+    `replicas` has the old and the new ones. All of the target are in sync before one leaves."""
+    min_isr: int = 0
+    """Replicas in sync that messages need until the target is reached; 0: as many as the stream
+    says. A stream that gets more replicas does not need them before they have caught up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,6 +224,10 @@ class NodeRegistration:
     """Log index of the registration: a later process of the node has a larger one."""
     alive: bool = True
     """False once the controller has lost the node."""
+    directory: str = ""
+    """Id of the data directory, which no other process may register with; empty: not known yet."""
+    is_leaving: bool = False
+    """Whether the node is to be removed: its replicas move to other nodes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,6 +292,8 @@ class PartitionInfo:
     """See `PartitionState.unclean_epoch`."""
     waits: str = ""
     """Why nobody leads it; empty: it has a leader."""
+    target: tuple[int, ...] = ()
+    """The replicas that it is to have, while they move; else empty."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -410,6 +422,10 @@ class ClusterInfo:
     """Partitions with a replica that is not in sync."""
     unclean: tuple[PartitionRef, ...] = ()
     """Partitions that may have lost committed records in an unclean election."""
+    voters: tuple[int, ...] = ()
+    """Nodes that elect the controller, and of which a majority has to agree."""
+    learners: tuple[int, ...] = ()
+    """Nodes that know all decisions and do not vote."""
 
 
 @dataclass(frozen=True, slots=True)

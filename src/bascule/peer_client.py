@@ -16,6 +16,7 @@ from bascule.errors import Broken, ConnectionGone, RemoteProtocolError
 from bascule.errors.plain import from_plain
 from bascule.wire.connection import NEED_DATA, ClientConnection
 from bascule.wire.messages.peer.control import (
+    ANY_NODE,
     ControlRequest,
     ControlResponse,
     PeerHelloRequest,
@@ -85,10 +86,30 @@ class PeerClient:
                 response = await self._request(node, request)
         except TimeoutError:
             raise Broken(f"node {node} did not answer within {timeout_s} s") from None
-        answer = bytes(cast("bytes", response.body or b""))
-        if response.error_code:
-            raise from_plain(*msgspec.msgpack.decode(answer))
-        return answer
+        return _body(response)
+
+    def remove_peer(self, node: int) -> None:
+        """The node is not in the cluster any more."""
+        self._addresses.pop(node, None)
+        self._close_idle(node)
+
+    async def control_at(
+        self, address: tuple[str, int], kind: str, body: bytes, *, timeout_s: float
+    ) -> bytes:
+        """As `control`, to whatever node of the cluster listens at an address. Also raises:
+        RemoteProtocolError for a node of another cluster."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                connection = await self._connect_to(ANY_NODE, address)
+                try:
+                    response = await connection.request(ControlRequest(kind=kind, body=body))
+                finally:
+                    connection.close()
+        except TimeoutError:
+            raise Broken(f"no answer from {_text(address)} within {timeout_s} s") from None
+        except OSError as error:
+            raise Broken(f"{_text(address)}: {error}") from error
+        return _body(response)
 
     async def _request(self, node: int, request: ControlRequest) -> ControlResponse:
         idle = self._idle.setdefault(node, [])
@@ -125,17 +146,22 @@ class PeerClient:
         address = self._addresses.get(node)
         if address is None:
             raise Broken(f"the address of node {node} is not known")
+        return await self._connect_to(node, address)
+
+    async def _connect_to(self, node: int, address: tuple[str, int]) -> _Connection:
         try:
             connection = _Connection(*await asyncio.open_connection(*address))
         except ConnectionRefusedError as error:
-            raise ConnectionGone(f"node {node} does not listen at {_text(address)}") from error
+            raise ConnectionGone(f"{_name(node)} does not listen at {_text(address)}") from error
         except OSError as error:
-            raise Broken(f"node {node} at {_text(address)}: {error}") from error
+            raise Broken(f"{_name(node)} at {_text(address)}: {error}") from error
         hello = PeerHelloRequest(self._cluster, self._node_id, node, self._node_epoch())
         try:
             response: PeerHelloResponse = await connection.request(hello)
             if response.error_code:
-                raise RemoteProtocolError(f"node {node} refused: {response.error_message}")
+                raise RemoteProtocolError(
+                    f"{_name(node)} at {_text(address)} refused: {response.error_message}"
+                )
         except OSError as error:
             connection.close()
             raise Broken(f"node {node} at {_text(address)}: {error}") from error
@@ -151,6 +177,18 @@ class PeerClient:
     def _close_idle(self, node: int) -> None:
         for connection in self._idle.pop(node, ()):
             connection.close()
+
+
+def _body(response: ControlResponse) -> bytes:
+    """The body of an answer. Raises: what the other node raised."""
+    answer = bytes(cast("bytes", response.body or b""))
+    if response.error_code:
+        raise from_plain(*msgspec.msgpack.decode(answer))
+    return answer
+
+
+def _name(node: int) -> str:
+    return "a node" if node == ANY_NODE else f"node {node}"
 
 
 def _text(address: tuple[str, int]) -> str:

@@ -131,7 +131,7 @@ def options_of(command: str) -> set[str]:
 def test_create_offers_all_settings_and_alter_those_that_may_change() -> None:
     flags = {item.flag.partition("/")[0] for item in SETTINGS}
     assert flags <= options_of("create")
-    fixed = {"--partition-by", "--key-from", "--replicas"}
+    fixed = {"--partition-by", "--key-from"}
     assert options_of("alter") & flags == flags - fixed
     assert "--subject" not in options_of("alter")
 

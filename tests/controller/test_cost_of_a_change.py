@@ -21,7 +21,7 @@ from bascule.host.real import RealRandom
 from bascule.metadata.apply import apply, touched
 from bascule.metadata.commands import CreateStream, DeleteStream
 from bascule.metadata.image import Image
-from bascule.metadata.placement import place_partitions
+from bascule.metadata.replicas.placement import place_partitions
 from bascule.metadata.requests import RegisterProcess
 from bascule.metadata.troubles import find_troubles
 from bascule.model import (
@@ -160,7 +160,7 @@ class FollowingNode:
         self.reserve = DiskReserve(self.files, DATA, RealRandom(3), size_bytes=0)
         self.writer = LogWriter(self.syncer, self.reserve)
         self.held = FailingHeldPartitions(self.files, DATA)
-        self.nodes: list[int] = []
+        self.nodes: list[list[int]] = []
         directories = StreamDirectories(self.files, DATA)
         self.reconciler = Reconciler(
             self.partitions,
@@ -183,7 +183,8 @@ class FollowingNode:
             reserve=self.reserve,
             clock=self.clock,
             random=RealRandom(),
-            on_node=lambda node: self.nodes.append(node.node_id),
+            on_nodes=lambda image: self.nodes.append(sorted(image.nodes)),
+            balance_ms=0,
         )
         self.announced = Announced()
 
@@ -230,7 +231,7 @@ def test_a_node_follows_a_change_at_the_cost_of_the_change(planned: list[str]) -
             await deciding.group.submit(RegisterProcess(replace(NODE, client="h:9")))
             await controller.wait_followed()
             assert planned == []
-            assert node.nodes == [1]
+            assert node.nodes == [[1]]
         finally:
             await node.stop()
 

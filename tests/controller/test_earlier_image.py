@@ -7,7 +7,7 @@ import errno
 
 import pytest
 
-from bascule.controller.cluster.earlier_image import FILE_NAME, RETIRED_SUFFIX
+from bascule.controller.cluster.image_files.earlier_image import FILE_NAME, RETIRED_SUFFIX
 from bascule.host.real import RealRandom
 from bascule.metadata.image import Deletion, Image
 from bascule.model import StreamConfig

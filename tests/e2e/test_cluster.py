@@ -14,9 +14,8 @@ from pathlib import Path
 import pytest
 
 import bascule
-from bascule.client import Client
-from bascule.errors import Broken, Indeterminate, NoResponders, PublishRejected
 from support.clusters import RunningCluster, running_cluster
+from support.ids_published import IdsPublished, check_published
 from support.processes import WAIT_SECONDS_MAX, NatsServer, running_nats, wait_for
 
 pytestmark = pytest.mark.tier3
@@ -104,7 +103,8 @@ def test_nodes_are_killed_in_turn(
 def test_a_leader_that_was_paused_gives_up_what_was_not_committed(
     tmp_path: Path, nats_server: NatsServer
 ) -> None:
-    with running_cluster(tmp_path, nats=nats_server.url) as cluster:
+    stays = {"BASCULE_CLUSTER_LEADER_BALANCE_MS": "0"}
+    with running_cluster(tmp_path, nats=nats_server.url, environment=stays) as cluster:
         cluster.nodes[1].create("flights", "flights.>", replicas=3)
         every = ",".join(node.addresses["http"] for node in cluster.nodes.values())
         before = cluster.leader("flights")
@@ -276,48 +276,6 @@ def test_embedded_servers_route_to_each_other(tmp_path: Path) -> None:
             return offsets
 
         assert asyncio.run(scene()) == [0, 1, 2]
-
-
-class IdsPublished:
-    """Publishes numbered messages with ids, 20 in flight, until it is told to stop."""
-
-    def __init__(self, client: Client) -> None:
-        self._client = client
-        self.offsets: list[int] = []
-        """The acked offset of each message."""
-        self.stopping = False
-
-    async def run(self) -> None:
-        number = 0
-        while not self.stopping:
-            batch = range(number, number + 20)
-            acks = await asyncio.gather(*(self._publish(n) for n in batch))
-            self.offsets += acks
-            number = batch.stop
-
-    async def _publish(self, number: int) -> int:
-        headers = {"Nats-Msg-Id": f"m{number}"}
-        while True:
-            try:
-                subject = f"flights.{number % 7}"
-                ack = await self._client.publish(subject, b"%d" % number, headers=headers)
-                return ack.offset
-            except (Broken, Indeterminate, NoResponders, PublishRejected):
-                await asyncio.sleep(0.02)
-
-    async def wait_more(self, count: int) -> None:
-        """Return after so many more acks."""
-        wanted = len(self.offsets) + count
-        async with asyncio.timeout(WAIT_SECONDS_MAX):
-            while len(self.offsets) < wanted:
-                await asyncio.sleep(0.01)
-
-
-def check_published(offsets: list[int], stored: dict[int, bytes]) -> None:
-    """Every acked message is stored where its ack says, and no message is stored twice."""
-    assert all(stored.get(offset) == b"%d" % n for n, offset in enumerate(offsets))
-    values = list(stored.values())
-    assert len(values) == len(set(values)), "a message is stored twice"
 
 
 @pytest.mark.parametrize("kind", ["confluent", "aiokafka"])

@@ -12,35 +12,32 @@ from hypothesis import strategies as st
 
 from bascule.errors import BasculeError, FencedEpoch, NotEnoughNodes, UnknownPartition
 from bascule.metadata.apply import apply
-from bascule.metadata.command_codec import (
-    CHUNK_STREAMS,
-    decode_snapshot,
-    encode_snapshot,
-)
+from bascule.metadata.command_codec import CHUNK_STREAMS, decode_snapshot, encode_snapshot
 from bascule.metadata.commands import ChangePartitions, PartitionChange
 from bascule.metadata.elections import change_isr, unclean_elections, why_leaderless
 from bascule.metadata.image import Image
 from bascule.metadata.image_index import index_of
-from bascule.metadata.placement import place_partitions
+from bascule.metadata.replicas.placement import place_partitions
 from bascule.metadata.requests import (
+    Admit,
     Alter,
+    BalanceLeaders,
     ChangeIsrs,
     Create,
     Delete,
+    FinishLeaving,
     IsrChange,
+    Leave,
     LoseNode,
+    MoveReplicas,
+    Reassign,
     RegisterProcess,
     SetPaused,
     decide,
     settle,
 )
 from bascule.metadata.troubles import find_troubles
-from bascule.model import (
-    NO_LEADER,
-    PartitionState,
-    StreamConfig,
-    StreamDefinition,
-)
+from bascule.model import NO_LEADER, PartitionState, StreamConfig, StreamDefinition
 from support.deciding_controller import DecidingController, isr_change, registration
 
 NODES = (1, 2, 3, 4)
@@ -60,10 +57,16 @@ def waits(image: Image, stream_id: bytes, state: PartitionState) -> str:
 
 def check(before: Image, image: Image) -> None:
     """What holds in every image, and from one to the next."""
+    assert image.removed.isdisjoint(image.nodes)
     names = {definition.id: name for name, definition in image.streams.items()}
     assert image.index == index_of(names, image.partitions)
     unclean = {each.id for each in image.streams.values() if each.config.unclean_election}
+    for deletion in image.deletions.values():
+        assert set(image.nodes) >= set(deletion.nodes), "nobody waits for a removed node"
     for stream_id, index, state in image.partition_states():
+        assert set(state.target) <= set(state.replicas)
+        assert not set(state.target) <= set(state.isr) or not state.target, "the move has ended"
+        assert set(image.nodes) >= set(state.replicas), "replicas are on nodes of the cluster"
         assert len(set(state.replicas)) == len(state.replicas), "replicas are on different nodes"
         assert state.isr, "an ISR is never empty"
         assert set(state.isr) <= set(state.replicas)
@@ -84,10 +87,18 @@ def check(before: Image, image: Image) -> None:
             assert state.version >= old.version
             assert state.leader_epoch >= old.leader_epoch
             assert (state.version == old.version) == (state == old)
+            if set(old.replicas) - set(state.replicas):
+                assert state.leader_epoch > old.leader_epoch, "positions are forgotten"
+            has_dropped = set(old.replicas) - set(state.replicas)
+            if has_dropped and before.nodes.keys() == image.nodes.keys():
+                kept = set(state.replicas) & set(old.isr)
+                wanted = min(len(old.isr), len(state.target or state.replicas))
+                assert len(state.isr) >= wanted, "no replica leaves before others are in sync"
+                assert kept, "a member of the old ISR stays"
             if state.leader != old.leader:
                 assert state.leader_epoch > old.leader_epoch, "an election raises the epoch"
                 if state.unclean_epoch == old.unclean_epoch:
-                    assert state.leader in (*old.isr, NO_LEADER), "leaders come from the ISR"
+                    assert state.leader in (*old.isr, *state.isr, NO_LEADER), "from the ISR"
                 else:
                     assert state.unclean_epoch == state.leader_epoch
                     assert state.isr == (state.leader,)
@@ -100,13 +111,19 @@ def check(before: Image, image: Image) -> None:
     assert {d.id for d in image.streams.values()} == set(image.partitions)
 
 
+KINDS = (
+    "start", "lose", "create", "delete", "shrink", "grow", "more",
+    "replicas", "reassign", "leave", "force", "admit", "upkeep", "balance",
+)  # fmt: skip
+
+
 @st.composite
 def histories(draw: st.DrawFn) -> list[tuple[str, int, int]]:
-    kinds = st.sampled_from(("start", "lose", "create", "delete", "shrink", "grow", "more"))
+    kinds = st.sampled_from(KINDS)
     return draw(st.lists(st.tuples(kinds, st.integers(0, 3), st.integers(1, 3)), max_size=40))
 
 
-@settings(max_examples=200)
+@settings(max_examples=400)
 @given(histories())
 def test_any_history_keeps_the_rules(history: list[tuple[str, int, int]]) -> None:
     controller = DecidingController()
@@ -129,6 +146,20 @@ def test_any_history_keeps_the_rules(history: list[tuple[str, int, int]]) -> Non
             elif kind == "more":
                 partitions = controller.image.streams[name].config.partitions + 1
                 controller.submit(Alter(name, {"partitions": partitions}))
+            elif kind == "replicas":
+                controller.submit(Alter(name, {"replicas": number}))
+            elif kind == "reassign":
+                chosen = [NODES[(which + step) % len(NODES)] for step in range(number)]
+                controller.submit(Reassign(name, None, tuple(chosen)))
+            elif kind in ("leave", "force"):
+                controller.submit(Leave(node, force=kind == "force"))
+            elif kind == "admit":
+                controller.submit(Admit(registration(node, directory=f"d{incarnation}")))
+            elif kind == "upkeep":
+                controller.submit(MoveReplicas(2))
+                controller.submit(FinishLeaving(node))
+            elif kind == "balance":
+                controller.submit(BalanceLeaders(2))
             else:
                 controller.submit(isr_change(controller, name, grow=kind == "grow", node=node))
         except (BasculeError, KeyError):

@@ -190,6 +190,57 @@ def test_a_removed_follower_that_was_cut_off_asks_for_votes_once() -> None:
     assert group.nodes[3].commit == group.nodes[1].commit
 
 
+def test_a_member_that_is_added_again_may_have_an_empty_disk() -> None:
+    """Its leader still knows how far the old one was, until that has heard of its removal."""
+    members = Members.of(1, 2, 3)
+    group = Group(CONFIG, {1: members, 2: members, 3: members})
+    group.nodes[1].campaign()
+    group.carry_out(1)
+    group.deliver()
+    assert group.propose(5) == 5
+    group.cut.add(3)
+    group.change(MemberChange.REMOVE, 3)
+    store = group.stores[3] = MemoryStore()
+    store.load()
+    store.bootstrap(Members(()))
+    group.nodes[3] = RaftNode(3, CONFIG, store.load(), RealRandom(3))
+    group.cut.clear()
+    group.change(MemberChange.ADD_LEARNER, 3)
+    group.tick(20)
+    assert group.nodes[3].log.last == group.nodes[1].log.last
+    group.change(MemberChange.ADD_VOTER, 3)
+    assert group.nodes[3].commit == group.nodes[1].commit
+
+
+def test_an_empty_disk_elects_nobody_who_missed_its_admission() -> None:
+    """Two of five come back empty; a third one, cut off for long, still takes them for voters."""
+    members = Members.of(1, 2, 3, 4, 5)
+    group = Group(CONFIG, dict.fromkeys(members.voters, members))
+    group.nodes[1].campaign()
+    group.carry_out(1)
+    group.deliver()
+    group.cut.add(5)
+    for lost in (3, 4):
+        group.cut.add(lost)
+        group.change(MemberChange.REMOVE, lost)
+    removed_at = group.nodes[1].commit
+    for votes_from, elects in ((0, True), (removed_at, False)):
+        for lost in (3, 4):
+            store = group.stores[lost] = MemoryStore()
+            store.load()
+            store.bootstrap(Members(()))
+            group.nodes[lost] = RaftNode(
+                lost, CONFIG, store.load(), RealRandom(lost), votes_from=votes_from
+            )
+        group.network.clear()
+        group.nodes[5] = RaftNode(5, CONFIG, group.stores[5].load(), RealRandom(5))
+        group.cut = {1, 2}
+        group.nodes[5].campaign()
+        group.carry_out(5)
+        group.deliver()
+        assert (group.nodes[5].role is Role.LEADER) is elects
+
+
 def test_a_follower_gives_up_entries_that_its_snapshot_covers_for_later_ones() -> None:
     """All members restarted while a snapshot was being made, so none knows the commit index. The
     leader's ring begins at its snapshot, the follower's before it; both are full."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,9 @@ class RunningCluster:
     nodes: dict[int, Node] = field(default_factory=dict)
     proxies: dict[int, PeerProxy] = field(default_factory=dict)
     """In front of the peer listeners, if the cluster runs with them."""
+    directory: Path = Path()
+    nats: str | None = None
+    peer_ports: dict[int, int] = field(default_factory=dict)
 
     def start(self, *ids: int) -> None:
         """Start these nodes, or all, and return once they are ready."""
@@ -55,6 +58,59 @@ class RunningCluster:
         any_node = self.alive()[0]
         wait_for(look, any_node.process, any_node.log)
 
+    def add(self, number: int, *seeds: int, options: Sequence[str] = ()) -> Node:
+        """A node that is to join by the nodes `seeds`, or by any; it is not started."""
+        chosen = seeds or tuple(self.peer_ports)
+        addresses = ",".join(f"127.0.0.1:{self.peer_ports[each]}" for each in chosen)
+        peer, *ports = reserve_ports(4)
+        place = self.directory / f"node{number}"
+        place.mkdir(parents=True, exist_ok=True)
+        node = Node(
+            place,
+            self.nats,
+            ["--node-id", str(number), "--join", addresses, "--peer-port", str(peer), *options],
+            keep_ports=True,
+            ports=ports,
+        )
+        self.nodes[number], self.peer_ports[number] = node, peer
+        return node
+
+    def join(self, number: int, *seeds: int, options: Sequence[str] = ()) -> Node:
+        """A node that has joined."""
+        node = self.add(number, *seeds, options=options)
+        node.start()
+        return node
+
+    def info(self) -> dict[str, Any]:
+        """The cluster, as a node that is alive says."""
+        found: dict[str, Any] = self.alive()[0].call("GET", "/v1/cluster")
+        return found
+
+    def wait_voters(self, *numbers: int) -> None:
+        """Return once these nodes vote, and no other."""
+        self._wait(lambda: self.info()["voters"] == list(numbers))
+
+    def wait_moved(self, stream: str) -> None:
+        """Return once no partition of the stream moves."""
+
+        def look() -> bool:
+            found = self.alive()[0].call("GET", f"/v1/streams/{stream}")["partitions"]
+            return not any(each["target"] for each in found)
+
+        self._wait(look)
+
+    def _wait(self, look: Callable[[], bool]) -> None:
+        any_node = self.alive()[0]
+        wait_for(lambda: look() or None, any_node.process, any_node.log)
+
+    def replica(self, node: int, stream: str, partition: int = 0) -> Path:
+        """The directory of a node's replica."""
+        return self.nodes[node].directory / "data/streams" / stream / str(partition)
+
+    def wait_removed(self, node: int, stream: str, partition: int = 0) -> None:
+        """Return once a node has removed its replica."""
+        self._wait(lambda: not self.replica(node, stream, partition).exists())
+
     def stop(self) -> None:
         """Stop all nodes, so that their logs can be compared."""
         for node in self.alive():
@@ -65,7 +121,7 @@ class RunningCluster:
 
     def log_bytes(self, node: int, stream: str, partition: int = 0) -> bytes:
         """All batches of a node's replica."""
-        place = self.nodes[node].directory / "data/streams" / stream / str(partition)
+        place = self.replica(node, stream, partition)
         return b"".join(path.read_bytes() for path in sorted(place.glob("*.log")))
 
     def partition(self, stream: str, partition: int = 0) -> dict[str, Any]:
@@ -84,6 +140,7 @@ def running_cluster(
     options: Sequence[str] = (),
     proxied: bool = False,
     racks: Sequence[str] = (),
+    environment: Mapping[str, str] | None = None,
 ) -> Iterator[RunningCluster]:
     """`count` nodes that have formed a cluster; `proxied`: they reach each other by proxies.
 
@@ -92,17 +149,19 @@ def running_cluster(
     ports = reserve_ports(5 * count)
     reached = ports[4 * count :] if proxied else ports
     peers = ",".join(f"{n + 1}@127.0.0.1:{reached[n]}" for n in range(count))
-    cluster = RunningCluster()
+    cluster = RunningCluster(directory=directory, nats=nats)
     if proxied:
         cluster.proxies = {n + 1: PeerProxy(reached[n], ports[n]) for n in range(count)}
     for n in range(count):
         rack = ["--rack", racks[n]] if racks else []
         place = directory / f"node{n + 1}"
         place.mkdir(parents=True)
+        cluster.peer_ports[n + 1] = ports[n]
         cluster.nodes[n + 1] = Node(
             place,
             nats,
-            [
+            environment=dict(environment or {}),
+            options=[
                 "--node-id",
                 str(n + 1),
                 "--peers",

@@ -11,7 +11,7 @@ from typing import Final
 from weakref import WeakKeyDictionary
 
 from bascule.controller.cluster.controller import ClusterController
-from bascule.controller.cluster.earlier_image import EarlierImage, take_over
+from bascule.controller.cluster.image_files.earlier_image import EarlierImage, take_over
 from bascule.controller.cluster.metadata_group import MetadataGroup
 from bascule.controller.directories import StreamDirectories
 from bascule.controller.held_partitions import HeldPartitions
@@ -96,7 +96,8 @@ class ControlledNode:
             reserve=self.reserve,
             clock=self.clock,
             random=dice,
-            on_node=lambda _: None,
+            on_nodes=lambda _: None,
+            balance_ms=0,
         )
         self._incarnation = int.from_bytes(dice.bytes(7), "big")
 

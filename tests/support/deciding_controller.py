@@ -19,7 +19,9 @@ from bascule.metadata.requests import (
 from bascule.model import NodeRegistration, PartitionState, StreamConfig
 
 
-def registration(node: int, incarnation: int = 1, rack: str = "") -> NodeRegistration:
+def registration(
+    node: int, incarnation: int = 1, rack: str = "", directory: str = ""
+) -> NodeRegistration:
     return NodeRegistration(
         node_id=node,
         peer=f"host{node}:9093",
@@ -27,6 +29,7 @@ def registration(node: int, incarnation: int = 1, rack: str = "") -> NodeRegistr
         http=f"http://host{node}:9080",
         incarnation=incarnation,
         rack=rack,
+        directory=directory,
     )
 
 

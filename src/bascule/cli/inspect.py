@@ -15,7 +15,7 @@ from rich.table import Table
 
 from bascule.cli import exit_codes
 from bascule.cli.output import JsonOption, out, print_error, print_json
-from bascule.controller.cluster.stored_image import DATABASE, read_stored_image
+from bascule.controller.cluster.image_files.stored_image import DATABASE, read_stored_image
 from bascule.errors import BasculeError, CorruptData
 from bascule.host.api import File
 from bascule.host.real import RealFiles

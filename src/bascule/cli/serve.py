@@ -28,6 +28,12 @@ Peers = Annotated[
         metavar="N@HOST:PORT,...", help="The founding nodes of the cluster, this one too."
     ),
 ]
+Join = Annotated[
+    str | None,
+    typer.Option(
+        metavar="HOST:PORT,...", help="Join a cluster: peer listeners of some of its nodes."
+    ),
+]
 ClusterName = Annotated[str | None, typer.Option(metavar="NAME", help="Name of the cluster.")]
 BootstrapExpect = Annotated[
     int | None,
@@ -63,6 +69,7 @@ def serve(
     node_id: NodeId = None,
     peer_port: PeerPort = None,
     peers: Peers = None,
+    join: Join = None,
     cluster: ClusterName = None,
     bootstrap_expect: BootstrapExpect = None,
     rack: Rack = None,
@@ -87,6 +94,7 @@ def serve(
         "node_id": ("--node-id", node_id),
         "peer.port": ("--peer-port", peer_port),
         "cluster.peers": ("--peers", peers.split(",") if peers else None),
+        "cluster.join": ("--join", join.split(",") if join else None),
         "cluster.name": ("--cluster", cluster),
         "cluster.bootstrap_expect": ("--bootstrap-expect", bootstrap_expect),
         "cluster.rack": ("--rack", rack),

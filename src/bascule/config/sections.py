@@ -135,8 +135,8 @@ class PeerConfig:
     )
     advertised: str = setting(
         "",
-        about="host:port given to other nodes by a node that is found over NATS; empty: host and "
-        "port of the listener.",
+        about="host:port given to other nodes by a node that joins, or is found over NATS; empty: "
+        "host and port of the listener.",
     )
 
 
@@ -146,7 +146,21 @@ class ClusterConfig:
 
     name: str = setting("bascule", about="Name of the cluster; nodes of another one are refused.")
     peers: tuple[str, ...] = setting(
-        (), about="Founding nodes as N@host:port, this one too; none means: a node alone."
+        (),
+        about="Founding nodes as N@host:port, this one too. Without it and `join`, and without a "
+        "cluster in the data directory, a node is alone.",
+    )
+    join: tuple[str, ...] = setting(
+        (),
+        about="host:port of peer listeners of a cluster, which a node with an empty data directory "
+        "joins.",
+    )
+    leader_balance_ms: int = setting(
+        10_000,
+        about="Time between steps in which preferred leaders that are in sync lead again; 0: "
+        "leadership stays where it is.",
+        minimum=0,
+        maximum=3_600_000,
     )
     bootstrap_expect: int = setting(
         0,

@@ -78,6 +78,7 @@ def check_config(config: Config) -> None:
     """
     _check_stream_defaults(config)
     _check_credentials(config)
+    _check_addresses(config)
     _check_founding(config)
     if config.nats.embedded:
         for key in _NEEDS_URLS:
@@ -86,6 +87,18 @@ def check_config(config: Config) -> None:
                     f"{_origin(config, f'nats.{key}')} is set, but nats.urls is not: the embedded "
                     "server accepts connections of this machine without it"
                 )
+
+
+def _check_addresses(config: Config) -> None:
+    for key, texts in (
+        ("cluster.join", config.cluster.join),
+        ("peer.advertised", filter(None, (config.peer.advertised,))),
+    ):
+        for text in texts:
+            try:
+                parse_address(text)
+            except ValueError as error:
+                raise ConfigError(f"{_origin(config, key)} {error}") from None
 
 
 def _check_founding(config: Config) -> None:
@@ -98,6 +111,11 @@ def _check_founding(config: Config) -> None:
         raise ConfigError(
             f"{expect}, and {_origin(config, 'cluster.peers')} names the founding nodes, too: give "
             "one of them"
+        )
+    if cluster.join:
+        raise ConfigError(
+            f"{expect}, and {_origin(config, 'cluster.join')} is set: the one founds a cluster, "
+            "the other enters one that exists; give one of them"
         )
     if config.nats.embedded:
         raise ConfigError(
@@ -120,13 +138,10 @@ def _check_founding(config: Config) -> None:
 def _check_peer_address(config: Config, problem: str) -> None:
     peer = config.peer
     if peer.advertised:
-        try:
-            parse_address(peer.advertised)
-        except ValueError as error:
-            raise ConfigError(f"{_origin(config, 'peer.advertised')} {error}") from None
-    elif not peer.port:
+        return
+    if not peer.port:
         raise ConfigError(f"{problem} port 0: give a port with --peer-port N")
-    elif peer.host in ("0.0.0.0", "::"):  # noqa: S104
+    if peer.host in ("0.0.0.0", "::"):  # noqa: S104
         raise ConfigError(
             f"{problem} {peer.host}: give the address of this node as peer.advertised "
             "(BASCULE_PEER_ADVERTISED), such as 10.0.0.1:9093"

@@ -5,6 +5,7 @@
     <data>/layout.json            the version of this layout
     <data>/streams/<name>/<n>/    partition n of a stream; its identity file says of which stream
     <data>/removed/<stream id>/   data of a deleted stream, about to be removed
+    <data>/removed/<stream id>-<n>/  a partition whose replica moved to another node, likewise
     <data>/aside/<name>.<k>/      a directory found in streams/ that belonged to no known stream
     <data>/aside/<name>-<n>.<k>/  a partition whose records were given up by a repair
     <data>/held-partitions        see `held_partitions`
@@ -139,6 +140,24 @@ class StreamDirectories:
         """Remove the data of a deleted stream; idempotent. Raises: OSError."""
         self._move_removed(stream_id, name)
         target = f"{self._removed}/{stream_id.hex()}"
+        if self.files.exists(target):
+            self.files.remove_tree(target)
+
+    def remove_partition(self, stream_id: bytes, name: str, index: int) -> None:
+        """Remove the data of one partition, if it is that of this stream; idempotent.
+
+        Raises: OSError, CorruptData where the directory does not say whose it is.
+        """
+        source = self.partition(name, index)
+        target = f"{self._removed}/{stream_id.hex()}-{index}"
+        if self.files.exists(source):
+            found = read_identity(self.files, source)
+            if found is None or found.stream_id != stream_id:
+                return
+            if self.files.exists(target):
+                self.files.remove_tree(target)
+            self.files.rename(source, target)
+            self.files.sync_dir(f"{self._streams}/{name}")
         if self.files.exists(target):
             self.files.remove_tree(target)
 

@@ -9,7 +9,7 @@ The file is appended to. It is a row of records of 25 bytes; integers are big-en
     | 4 CRC-32C of what follows | 1 kind | 16 stream id | 4 partition |
 
 Kind 1 adds a partition. Kind 2 removes all partitions of a stream, after its data was removed; its
-partition is 0xFFFFFFFF.
+partition is 0xFFFFFFFF. Kind 3 removes one partition, after its replica moved to another node.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ _BODY: Final = Struct(">B16sI")
 RECORD_BYTES: Final = _CRC.size + _BODY.size
 _HELD: Final = 1
 _RELEASED: Final = 2
+_DROPPED: Final = 3
 _ALL: Final = 0xFFFFFFFF
 _OBSOLETE_MAX: Final = 1_000
 """The file is written anew at the start where it has more records that no longer count."""
@@ -93,6 +94,13 @@ class HeldPartitions:
                 self._append(_encode(_RELEASED, stream_id, _ALL))
                 del self._held[stream_id]
 
+    def drop(self, stream_id: bytes, partition: int) -> None:
+        """Remove one partition; that is on the disk on return. Raises: OSError."""
+        with self._lock:
+            if self.holds(stream_id, partition):
+                self._append(_encode(_DROPPED, stream_id, partition))
+                self._held[stream_id].discard(partition)
+
     def _append(self, records: bytes) -> None:
         file = self._files.open(self._path, create=True)
         try:
@@ -112,10 +120,12 @@ class HeldPartitions:
             (crc,) = _CRC.unpack_from(data, at)
             body = data[at + _CRC.size : at + RECORD_BYTES]
             kind, stream_id, partition = _BODY.unpack(body)
-            if crc32c(body) != crc or kind not in (_HELD, _RELEASED):
+            if crc32c(body) != crc or kind not in (_HELD, _RELEASED, _DROPPED):
                 return at, at // RECORD_BYTES
             if kind == _HELD:
                 self._held.setdefault(stream_id, set()).add(partition)
+            elif kind == _DROPPED:
+                self._held.get(stream_id, set()).discard(partition)
             else:
                 self._held.pop(stream_id, None)
         whole = len(data) // RECORD_BYTES

@@ -89,6 +89,14 @@ class ApplyStates:
 
 
 @dataclass(frozen=True, slots=True)
+class DropReplicas:
+    """Close these partitions and remove their data: the image gives their replicas to others."""
+
+    definition: StreamDefinition
+    indexes: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class SubscribeStream:
     """Route the stream's subscription to the partitions `led`, and to no other."""
 
@@ -103,6 +111,7 @@ Step: TypeAlias = (
     | RegisterElsewhere
     | ConfigureStream
     | ApplyStates
+    | DropReplicas
     | SubscribeStream
 )
 
@@ -171,6 +180,8 @@ def _plan_stream(state: NodeState, image: Image, definition: StreamDefinition) -
     }
     if changed:
         steps.append(ApplyStates(definition, changed))
+    if dropped := tuple(sorted(held.opened - here)):
+        steps.append(DropReplicas(definition, dropped))
     led = frozenset(i for i in every if not states or states[i].leader == state.node_id)
     if state.can_subscribe and (held.subscribed != led or any(i in led for i in missing)):
         steps.append(SubscribeStream(definition, led))

@@ -15,6 +15,7 @@ from bascule.controller.plan import (
     ApplyStates,
     CloseStream,
     ConfigureStream,
+    DropReplicas,
     NodeState,
     OpenPartitions,
     RegisterElsewhere,
@@ -178,8 +179,10 @@ class Reconciler:
             await self._configure(change.definition, failures)
         await self._open_all(_only(OpenPartitions, steps), failures)
         for known in _only(RegisterElsewhere, steps):
-            self._register_elsewhere(known)
+            await self._register_elsewhere(known, failures)
         await self._apply_states(_only(ApplyStates, steps), failures)
+        for dropping in _only(DropReplicas, steps):
+            await self._drop(dropping, failures)
         await self._subscribe_all(_only(SubscribeStream, steps), failures)
         return failures
 
@@ -361,16 +364,74 @@ class Reconciler:
             states=states,
         )
 
-    def _register_elsewhere(self, step: RegisterElsewhere) -> None:
-        """Make partitions known that have no log here, so that listeners can name their leader."""
+    async def _register_elsewhere(
+        self, step: RegisterElsewhere, failures: dict[bytes, Exception]
+    ) -> None:
+        """Make partitions known that have no log here, so that listeners can name their leader.
+
+        Data of a replica that has moved away while this node was down is removed.
+        """
         definition = step.definition
         present = self._partitions.stream_by_id(definition.id) or ()
         unheld = [self._opener.without_log(definition, index) for index in step.indexes]
         self._add_partitions(present, unheld)
+        left = {i for i in step.indexes if self._held.holds(definition.id, i)}
+        kept = left - await self._remove_replicas(definition, left, failures)
         held = self.state.streams.get(definition.id) or StreamState(definition)
+        elsewhere = held.elsewhere | set(step.indexes) - kept
+        self.state.streams[definition.id] = replace(held, elsewhere=elsewhere)
+
+    async def _drop(self, step: DropReplicas, failures: dict[bytes, Exception]) -> None:
+        """Close partitions whose replicas are on other nodes now, and remove their data."""
+        definition = step.definition
+        held = self.state.streams[definition.id]
+        in_force = {i: state for i, state in held.states.items() if i in step.indexes}
+        chosen = {i for i, each in in_force.items() if self.state.node_id not in each.replicas}
+        present = self._partitions.stream_by_id(definition.id) or ()
+        dropped = [partition for partition in present if partition.index in chosen]
+        self._interval_syncs.end(dropped)
+        unheld = [self._opener.without_log(definition, index) for index in sorted(chosen)]
+        self._add_partitions(present, unheld)
+        for partition in dropped:
+            partition.deleted = True
+        await asyncio.to_thread(self._close_logs, dropped)
+        removed = await self._remove_replicas(definition, chosen, failures)
+        for partition in unheld:
+            await asyncio.wrap_future(self._set_role(partition, in_force[partition.index]))
         self.state.streams[definition.id] = replace(
-            held, elsewhere=held.elsewhere | set(step.indexes)
+            self.state.streams[definition.id],
+            opened=held.opened - chosen,
+            elsewhere=held.elsewhere | removed,
         )
+
+    async def _remove_replicas(
+        self,
+        definition: StreamDefinition,
+        indexes: Collection[int],
+        failures: dict[bytes, Exception],
+    ) -> set[int]:
+        """Remove the data of partitions that the image gives to other nodes; which are removed."""
+        removed = set()
+        for index in sorted(indexes):
+            try:
+                await asyncio.to_thread(self._remove_replica, definition, index)
+            except (OSError, BasculeError) as error:
+                failures[definition.id] = error
+                log.error(
+                    "data of a replica that has moved away not removed; it is tried again",
+                    extra={"stream": definition.name, "partition": index, "error": str(error)},
+                )
+                continue
+            removed.add(index)
+            log.info(
+                "replica removed; its partition is on other nodes",
+                extra={"stream": definition.name, "partition": index},
+            )
+        return removed
+
+    def _remove_replica(self, definition: StreamDefinition, index: int) -> None:
+        self._directories.remove_partition(definition.id, definition.name, index)
+        self._held.drop(definition.id, index)
 
     def _add_partitions(
         self, present: Iterable[Partition], added: Iterable[Partition]

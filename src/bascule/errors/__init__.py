@@ -7,6 +7,7 @@ with units.
 
 from __future__ import annotations
 
+from bascule.errors.cluster import CannotRemoveNode, NodeRefused, UnknownNode
 from bascule.errors.pipeline import (
     ColumnMismatch,
     DataLoss,
@@ -69,6 +70,7 @@ __all__ = [
     "BasculeError",
     "Broken",
     "CannotAlter",
+    "CannotRemoveNode",
     "CannotReplicate",
     "Closed",
     "ColumnMismatch",
@@ -96,6 +98,7 @@ __all__ = [
     "MissingExtra",
     "MissingLog",
     "NoResponders",
+    "NodeRefused",
     "NotEnoughNodes",
     "NotLeader",
     "NotSupported",
@@ -112,6 +115,7 @@ __all__ = [
     "UnexpectedEpoch",
     "UnexpectedOffset",
     "UnknownEpoch",
+    "UnknownNode",
     "UnknownPartition",
     "UnknownSnapshot",
     "UnknownStream",

@@ -24,7 +24,9 @@ from bascule.http.requests import (
     AlterStreamRequest,
     CreateStreamRequest,
     EmptyRequest,
+    MalformedRequest,
     PurgeRequest,
+    ReassignRequest,
     RepairRequest,
     check_no_body,
     check_query,
@@ -38,6 +40,7 @@ from bascule.http.responses import (
 )
 from bascule.http.routes import OPERATIONS
 from bascule.http.schemas import (
+    NodeRemoval,
     StreamList,
     cluster_body,
     health_body,
@@ -73,6 +76,19 @@ class StreamAdmin(Protocol):
 
     async def alter_stream(self, name: str, changes: Mapping[str, Any]) -> StreamDefinition:
         """Raises: UnknownStream, InternalStream, CannotAlter, ConfigError."""
+        ...
+
+    async def reassign_stream(
+        self, name: str, replicas: Sequence[int], *, partition: int | None
+    ) -> StreamDefinition:
+        """Raises: UnknownStream, UnknownPartition, ConfigError, NotSupported."""
+        ...
+
+    async def remove_node(self, number: int, *, force: bool) -> int:
+        """How many replicas have to move first.
+
+        Raises: UnknownNode, CannotRemoveNode, NotEnoughNodes, NotSupported.
+        """
         ...
 
     async def set_paused(self, name: str, paused: bool) -> StreamDefinition:
@@ -150,6 +166,16 @@ class AdminApi(OffsetsApi):
     async def handle_cluster(self, request: Request) -> Response:
         return json_response(cluster_body(self._node.cluster_info()))
 
+    async def handle_remove_node(self, request: Request) -> Response:
+        number = request.path_params["number"]
+        if not (number.isascii() and number.isdigit()):
+            raise MalformedRequest(f"{number!r} is not the number of a node")
+        force = request.query_params.get("force", "false")
+        if force not in ("true", "false"):
+            raise MalformedRequest(f"force must be true or false, got {force!r}", field="force")
+        held = await self._streams.remove_node(int(number), force=force == "true")
+        return json_response(NodeRemoval(node_id=int(number), replicas=held), 202)
+
     async def handle_list_streams(self, request: Request) -> Response:
         subject = request.query_params.get("subject", ">")
         check_subject(subject, wildcards=True)
@@ -172,6 +198,13 @@ class AdminApi(OffsetsApi):
     async def handle_alter_stream(self, request: Request) -> Response:
         asked = decode_body(await self._body(request), AlterStreamRequest)
         definition = await self._streams.alter_stream(request.path_params["name"], asked.chosen())
+        return json_response(stream_body(await self._streams.describe(definition.name)))
+
+    async def handle_reassign_stream(self, request: Request) -> Response:
+        asked = decode_body(await self._body(request), ReassignRequest)
+        definition = await self._streams.reassign_stream(
+            request.path_params["name"], asked.replicas, partition=asked.partition
+        )
         return json_response(stream_body(await self._streams.describe(definition.name)))
 
     async def handle_pause_stream(self, request: Request) -> Response:

@@ -115,6 +115,16 @@ class AlterStreamRequest(RequestedStreamSettings, kw_only=True, forbid_unknown_f
     partitions: Annotated[int | UnsetType, Meta(description="Can only grow.")] = UNSET
 
 
+class ReassignRequest(Struct, kw_only=True, forbid_unknown_fields=True):
+    """The nodes that are to hold a stream, or one of its partitions."""
+
+    replicas: Annotated[
+        list[int],
+        Meta(description="Nodes, as many as the stream has replicas; the preferred leader first."),
+    ]
+    partition: Annotated[int | None, Meta(description="Only this partition; default: all.")] = None
+
+
 class PurgeRequest(Struct, kw_only=True, forbid_unknown_fields=True):
     """Records to remove: those before an offset, those before a time, or all committed ones."""
 

@@ -93,6 +93,9 @@ class PartitionBody(Struct, kw_only=True):
         ),
     ]
     waits: Annotated[str, Meta(description="Why nobody leads it; empty: it has a leader.")]
+    target: Annotated[
+        list[int], Meta(description="The nodes that are to hold it, while it moves; else empty.")
+    ]
     bytes: Annotated[int, Meta(description="Bytes of record batches in the log.")]
     failure: Annotated[str | None, Meta(description="Why the partition stopped, or null.")]
 
@@ -177,12 +180,22 @@ class ClusterNodeBody(Struct, kw_only=True):
 
     node_id: int
     alive: Annotated[bool, Meta(description="False once the controller has lost it.")]
+    is_leaving: Annotated[
+        bool, Meta(description="Whether it is to be removed: its replicas move to other nodes.")
+    ]
     epoch: Annotated[int, Meta(description="Log index of its registration.")]
     rack: str
     version: str
     peer: Annotated[str, Meta(description="host:port for other nodes.")]
     client: Annotated[str, Meta(description="host:port of the Kafka wire protocol.")]
     http: str
+
+
+class NodeRemoval(Struct, kw_only=True):
+    """A node that is to be removed."""
+
+    node_id: int
+    replicas: Annotated[int, Meta(description="Replicas that it holds, which move first.")]
 
 
 class PartitionRefBody(Struct, kw_only=True):
@@ -213,6 +226,8 @@ class ClusterBody(Struct, kw_only=True):
         list[PartitionRefBody],
         Meta(description="May have lost committed records in an unclean election."),
     ]
+    voters: Annotated[list[int], Meta(description="Nodes that elect the controller.")]
+    learners: Annotated[list[int], Meta(description="Nodes that do not vote.")]
 
 
 class PurgedPartitionBody(Struct, kw_only=True):

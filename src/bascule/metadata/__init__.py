@@ -2,12 +2,15 @@
 
     request + image --controller--> command --apply--> image'
 
+A node has one number and one data directory; see `nodes`. A partition that moves has a target;
+see `replicas`.
+
 The controller decides on a request and may refuse it. `apply` carries out a decision and never
-fails, so all nodes that apply the same commands have the same image. A single node applies its
-commands at once and stores the image in one file; a cluster will first agree on their order.
+fails, so all nodes that apply the same commands have the same image.
 Nothing here waits, reads a clock or uses a disk: times and ids are arguments.
 
-The file is JSON, so operators can read it. `crc32c` is the checksum of `image` in canonical form
+An earlier release stored the image of a node alone in one file, as JSON.
+`crc32c` is the checksum of `image` in canonical form
 (sorted keys, no whitespace, ASCII):
 
     {"format": "bascule-metadata", "version": 1, "crc32c": "0123abcd",

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from bascule.metadata.commands import (
+    AdmitNode,
     AdoptDeletions,
     AlterStream,
     ChangePartitions,
@@ -16,7 +17,9 @@ from bascule.metadata.commands import (
     ForgetDeletions,
     PauseStream,
     RegisterNode,
+    RemoveNode,
     SetClusterId,
+    SetLeaving,
     StreamCommand,
 )
 from bascule.metadata.image import Deletion, Image
@@ -39,8 +42,10 @@ def apply(image: Image, command: Command, *, index: int = 0) -> Image:
             return image if image.cluster_id else replace(image, cluster_id=command.cluster_id)
         case RegisterNode():
             return _register(image, command.node, index)
-        case FenceNode():
-            return _fence(image, command)
+        case FenceNode() | SetLeaving() | RemoveNode():
+            return _change_node(image, command)
+        case AdmitNode():
+            return _admit(image, command.node, index)
         case ChangePartitions():
             return _change_partitions(image, command)
         case _:
@@ -60,6 +65,8 @@ def touched(command: Command) -> Iterable[bytes]:
         case ChangePartitions():
             return {change.stream_id for change in command.changes}
         case SetClusterId() | RegisterNode() | FenceNode():
+            return ()
+        case AdmitNode() | SetLeaving() | RemoveNode():
             return ()
         case _:
             return (command.id,)
@@ -144,14 +151,36 @@ def _register(image: Image, node: NodeRegistration, index: int) -> Image:
     if present is not None and present.alive and present.incarnation == node.incarnation:
         index = present.epoch  # The same process, with other addresses.
     registered = replace(node, epoch=index, alive=True)
+    if present is not None:
+        directory = node.directory or present.directory
+        registered = replace(registered, directory=directory, is_leaving=present.is_leaving)
     return replace(image, nodes=image.nodes.insert(node.node_id, registered))
 
 
-def _fence(image: Image, command: FenceNode) -> Image:
+def _admit(image: Image, node: NodeRegistration, index: int) -> Image:
+    if node.node_id in image.nodes:
+        return image
+    admitted = replace(node, epoch=index, alive=False)
+    return replace(
+        image,
+        nodes=image.nodes.insert(node.node_id, admitted),
+        removed=image.removed - {node.node_id},
+    )
+
+
+def _change_node(image: Image, command: FenceNode | SetLeaving | RemoveNode) -> Image:
     node = image.nodes.get(command.node_id)
     if node is None or node.epoch != command.epoch:
         return image
-    return replace(image, nodes=image.nodes.insert(node.node_id, replace(node, alive=False)))
+    if isinstance(command, RemoveNode):
+        return replace(
+            image,
+            nodes=image.nodes.remove(node.node_id),
+            removed=image.removed | {node.node_id},
+        )
+    is_fence = isinstance(command, FenceNode)
+    changed = replace(node, alive=False) if is_fence else replace(node, is_leaving=True)
+    return replace(image, nodes=image.nodes.insert(node.node_id, changed))
 
 
 def _change_partitions(image: Image, command: ChangePartitions) -> Image:

@@ -15,6 +15,7 @@ import msgspec
 
 from bascule.errors import CorruptData
 from bascule.metadata.commands import (
+    AdmitNode,
     AdoptDeletions,
     AlterStream,
     ChangePartitions,
@@ -25,8 +26,10 @@ from bascule.metadata.commands import (
     ForgetDeletions,
     PauseStream,
     RegisterNode,
+    RemoveNode,
     ResumeStream,
     SetClusterId,
+    SetLeaving,
 )
 from bascule.metadata.image import Deletion, Image
 from bascule.model import NodeRegistration, PartitionState, StreamDefinition
@@ -47,6 +50,9 @@ _KINDS: Final[tuple[type[Command], ...]] = (
     ChangePartitions,
     SetClusterId,
     AdoptDeletions,
+    AdmitNode,
+    SetLeaving,
+    RemoveNode,
 )
 """By number: only ever appended to."""
 _NUMBERS: Final = {kind: number for number, kind in enumerate(_KINDS)}
@@ -66,6 +72,7 @@ class _Chunk(msgspec.Struct, kw_only=True):
     deletions: list[tuple[bytes, Deletion]] = []
     nodes: list[NodeRegistration] = []
     requests: list[bytes] = []
+    removed: list[int] = []
 
 
 _entry = msgspec.msgpack.Decoder(_Entry)
@@ -101,6 +108,7 @@ def encode_snapshot(image: Image, requests: Sequence[bytes]) -> Iterator[bytes]:
         deletions=deletions,
         nodes=nodes,
         requests=list(requests),
+        removed=sorted(image.removed),
     )
     yield msgspec.msgpack.encode(head)
     for definitions in _by_id(image):
@@ -148,5 +156,6 @@ def decode_snapshot(chunks: Sequence[bytes]) -> tuple[Image, tuple[bytes, ...]]:
         partitions={definition.id: states for definition, states in streams},
         cluster_id=next((part.cluster_id for part in parts if part.cluster_id), ""),
         nodes={node.node_id: node for part in parts for node in part.nodes},
+        removed=frozenset(node for part in parts for node in part.removed),
     )
     return image, tuple(request for part in parts for request in part.requests)

@@ -96,21 +96,48 @@ class FenceNode:
 
 
 @dataclass(frozen=True, slots=True)
+class AdmitNode:
+    """A node with an empty data directory joins; it registers later."""
+
+    node: NodeRegistration
+
+
+@dataclass(frozen=True, slots=True)
+class SetLeaving:
+    """The node that registered at `epoch` is to be removed: its replicas move to other nodes."""
+
+    node_id: int
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class RemoveNode:
+    """The node that registered at `epoch` is not in the cluster any more."""
+
+    node_id: int
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
 class PartitionChange:
     """The new state of one partition, in force if its version is one more than that of the old."""
 
     stream_id: bytes
     partition: int
     state: PartitionState
+    reason: str = ""
+    """Why another node leads, or the replicas are others; empty: an election or an ISR change."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChangePartitions:
-    """Changes of leaders and ISRs, of any number of partitions: a node's death is one command."""
+    """Changes of leaders, ISRs and replicas, of any number of partitions: a node's death is one
+    command."""
 
     changes: tuple[PartitionChange, ...]
 
 
 StreamCommand: TypeAlias = CreateStream | AlterStream | PauseStream | ResumeStream | DeleteStream
-ClusterCommand: TypeAlias = SetClusterId | RegisterNode | FenceNode | ChangePartitions
+NodeCommand: TypeAlias = RegisterNode | FenceNode | AdmitNode | SetLeaving | RemoveNode
+ClusterCommand: TypeAlias = SetClusterId | NodeCommand | ChangePartitions
 Command: TypeAlias = StreamCommand | ForgetDeletions | AdoptDeletions | ClusterCommand

@@ -39,7 +39,6 @@ IMMUTABLE: Final[Mapping[str, str]] = {
     "subject": "create another stream on that subject",
     "group": "create another stream in that queue group",
     "partition_by": "stored records would be in the wrong partitions; create another stream",
-    "replicas": "create another stream and copy the records",
     "key_from": "records of one stream would have keys of two kinds; create another stream",
 }
 """Settings fixed at creation -> what to do instead."""

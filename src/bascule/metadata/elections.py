@@ -10,6 +10,7 @@ from operator import itemgetter
 from bascule.errors import FencedEpoch, UnknownPartition
 from bascule.metadata.commands import ChangePartitions, PartitionChange
 from bascule.metadata.image import Image
+from bascule.metadata.replicas.reassignment import MOVED, completed
 from bascule.model import NO_LEADER, PartitionState, StreamDefinition
 
 
@@ -139,7 +140,8 @@ def change_isr(
     version: int,
     members: Iterable[tuple[int, int]],
 ) -> PartitionChange | None:
-    """The change of an ISR to `members` (node id, node epoch) that its leader asks for.
+    """The change of an ISR to `members` (node id, node epoch) that its leader asks for. Where that
+    brings the target of a move in sync, it also ends the move; see `reassignment`.
 
     None: the partition has changed since the leader looked; it asks again. Raises: FencedEpoch for
     a leader that was deposed; UnknownPartition for a deleted stream.
@@ -158,7 +160,9 @@ def change_isr(
     if state.version != version or not valid:
         return None
     after = replace(state, isr=tuple(sorted(isr)), version=version + 1)
-    return PartitionChange(stream_id, partition, after)
+    done = completed(image, after)
+    reason = MOVED if done.leader != after.leader else ""
+    return PartitionChange(stream_id, partition, done, reason)
 
 
 def unclean_elections(before: Image, change: ChangePartitions) -> Iterator[PartitionChange]:
@@ -209,7 +213,8 @@ def _elected_uncleanly(
     leader = min(alive, key=lambda node: (led[node], state.replicas.index(node)))
     led[leader] += 1
     elected = _elected(state, leader)
-    return replace(elected, isr=(leader,), unclean_epoch=elected.leader_epoch)
+    after = replace(elected, isr=(leader,), unclean_epoch=elected.leader_epoch)
+    return completed(image, after)
 
 
 def _elected(state: PartitionState, leader: int) -> PartitionState:

@@ -38,7 +38,9 @@ class Image:
     cluster_id: str = ""
     """Drawn by the first controller; empty before."""
     nodes: HashTrieMap[int, NodeRegistration] = field(default_factory=HashTrieMap)
-    """Every node that has registered, by id."""
+    """Every node that was admitted or has registered, by id."""
+    removed: frozenset[int] = frozenset()
+    """Numbers of nodes that were removed, until a node with an empty directory is admitted."""
     index: ImageIndex = field(default_factory=ImageIndex, compare=False, repr=False)
     """Invariant: it is `index_of` the streams and partitions."""
 
@@ -51,6 +53,7 @@ class Image:
         partitions: Mapping[bytes, StreamStates] | None = None,
         cluster_id: str = "",
         nodes: Mapping[int, NodeRegistration] | None = None,
+        removed: frozenset[int] = frozenset(),
     ) -> Image:
         """The image with these parts."""
         names = {definition.id: name for name, definition in streams.items()}
@@ -60,6 +63,7 @@ class Image:
             HashTrieMap(partitions or {}),
             cluster_id,
             HashTrieMap(nodes or {}),
+            removed,
             index_of(names, partitions or {}),
         )
 
@@ -81,6 +85,22 @@ class Image:
             for index, state in enumerate(self.partitions[stream_id]):
                 yield stream_id, index, state
 
+    def moving_states(self) -> Iterator[tuple[bytes, int, PartitionState]]:
+        """Stream id, index and state of every partition that moves, sorted by stream id. Some
+        replica of its target is not in sync."""
+        return (each for each in self.troubled_states() if each[2].target)
+
+    def away_states(self) -> Iterator[tuple[bytes, int, PartitionState]]:
+        """Stream id, index and state of every partition of the streams in `index.away`, sorted by
+        id."""
+        for stream_id in sorted(self.index.away):
+            for index, state in enumerate(self.partitions[stream_id]):
+                yield stream_id, index, state
+
     def alive(self) -> list[int]:
         """The ids of the nodes that the controller has not lost, sorted."""
         return sorted(node_id for node_id, node in self.nodes.items() if node.alive)
+
+    def usable(self) -> list[int]:
+        """The ids of the nodes that may get replicas: alive, and not to be removed. Sorted."""
+        return [node_id for node_id in self.alive() if not self.nodes[node_id].is_leaving]

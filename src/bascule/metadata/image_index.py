@@ -37,8 +37,14 @@ class ImageIndex:
     """Node id -> its load; not those of nodes that hold nothing."""
     troubled: HashTrieSet[bytes] = field(default_factory=HashTrieSet)
     """The ids of streams with a partition for which `is_troubled` is true."""
+    away: HashTrieSet[bytes] = field(default_factory=HashTrieSet)
+    """The ids of streams with a partition that another node leads than its preferred leader."""
     partitions: int = 0
     """How many partitions have a state."""
+
+    def replicas_on(self, node: int) -> int:
+        """How many replicas a node has."""
+        return self.loads.get(node, NodeLoad()).replicas
 
     def with_name(self, stream_id: bytes, name: str) -> ImageIndex:
         """There is a stream of this id."""
@@ -54,21 +60,19 @@ class ImageIndex:
         """After changes of partition states: stream id, all its states before, and after."""
         held: Counter[int] = Counter()
         led: Counter[int] = Counter()
-        troubled, partitions = self.troubled, self.partitions
+        troubled, away, partitions = self.troubled, self.away, self.partitions
         for stream_id, before, after in changes:
             partitions += len(after) - len(before)
             _count(held, led, before, -1)
             _count(held, led, after, 1)
-            if any(map(is_troubled, after)):
-                troubled = troubled.insert(stream_id)
-            else:
-                troubled = troubled.discard(stream_id)
+            troubled = _marked(troubled, stream_id, any(map(is_troubled, after)))
+            away = _marked(away, stream_id, any(map(_is_away, after)))
         loads = self.loads
         for node in held.keys() | led.keys():
             present = loads.get(node, NodeLoad())
             load = NodeLoad(present.replicas + held[node], present.led + led[node])
             loads = loads.insert(node, load) if any(load) else loads.discard(node)
-        return replace(self, loads=loads, troubled=troubled, partitions=partitions)
+        return replace(self, loads=loads, troubled=troubled, away=away, partitions=partitions)
 
 
 def index_of(names: Mapping[bytes, str], partitions: Mapping[bytes, StreamStates]) -> ImageIndex:
@@ -81,6 +85,14 @@ def is_troubled(state: PartitionState) -> bool:
     """Whether a partition has no leader, has a replica out of sync, or had an unclean election."""
     is_short = len(state.isr) < len(state.replicas)
     return is_short or state.leader == NO_LEADER or state.unclean_epoch > 0
+
+
+def _is_away(state: PartitionState) -> bool:
+    return state.leader not in (state.replicas[0], NO_LEADER)
+
+
+def _marked(ids: HashTrieSet[bytes], stream_id: bytes, has_it: bool) -> HashTrieSet[bytes]:
+    return ids.insert(stream_id) if has_it else ids.discard(stream_id)
 
 
 def _count(held: Counter[int], led: Counter[int], states: StreamStates, by: int) -> None:

@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from bascule.errors import FencedEpoch, UnknownPartition
+from bascule.errors import ConfigError, FencedEpoch, UnknownPartition, UnknownStream
 from bascule.metadata import controller
 from bascule.metadata.apply import apply
 from bascule.metadata.commands import (
@@ -18,6 +18,7 @@ from bascule.metadata.commands import (
     CreateStream,
     FenceNode,
     ForgetDeletions,
+    PartitionChange,
     RegisterNode,
 )
 from bascule.metadata.controller import Existing
@@ -29,8 +30,10 @@ from bascule.metadata.elections import (
     resign,
 )
 from bascule.metadata.image import Image
-from bascule.metadata.placement import place_partitions
-from bascule.model import NodeRegistration, StreamConfig
+from bascule.metadata.nodes import admit, check_registration, finish_leaving, leave
+from bascule.metadata.replicas.placement import choose_target, count_load, place_partitions
+from bascule.metadata.replicas.reassignment import MOVED, moves_to_preferred, next_moves, reassign
+from bascule.model import NodeRegistration, PartitionState, StreamConfig, StreamDefinition
 
 
 class Create(msgspec.Struct, tag=True, frozen=True):
@@ -123,17 +126,57 @@ class ReplaceLeader(msgspec.Struct, tag=True, frozen=True):
     """Node id -> node epoch."""
 
 
+class Reassign(msgspec.Struct, tag=True, frozen=True):
+    """Move a stream, or one partition of it, to these replicas, the preferred leader first."""
+
+    name: str
+    partition: int | None
+    replicas: tuple[int, ...]
+
+
+class Admit(msgspec.Struct, tag=True, frozen=True):
+    """A node with an empty data directory wants to join; see `nodes.admit`."""
+
+    node: NodeRegistration
+
+
+class LookUp(msgspec.Struct, tag=True, frozen=True):
+    """Whether a node that nobody reaches still belongs to the cluster; changes nothing."""
+
+    node: NodeRegistration
+
+
+class Leave(msgspec.Struct, tag=True, frozen=True):
+    """Remove a node; see `nodes.leave`."""
+
+    node_id: int
+    force: bool
+
+
+class FinishLeaving(msgspec.Struct, tag=True, frozen=True):
+    """Remove a node that leaves and holds nothing any more."""
+
+    node_id: int
+
+
+class MoveReplicas(msgspec.Struct, tag=True, frozen=True):
+    """Begin the moves that are due; see `reassignment.next_moves`."""
+
+    moving_max: int
+
+
+class BalanceLeaders(msgspec.Struct, tag=True, frozen=True):
+    """Have preferred leaders lead again; see `reassignment.moves_to_preferred`."""
+
+    count_max: int
+
+
+NodeRequest: TypeAlias = RegisterProcess | LoseNode | Admit | LookUp | Leave | FinishLeaving
+PartitionRequest: TypeAlias = (
+    ChangeIsrs | ReplaceLeader | Resign | Reassign | MoveReplicas | BalanceLeaders
+)
 ControllerRequest: TypeAlias = (
-    Create
-    | Alter
-    | SetPaused
-    | Delete
-    | RegisterProcess
-    | LoseNode
-    | ChangeIsrs
-    | ReplaceLeader
-    | Resign
-    | Forget
+    Create | Alter | SetPaused | Delete | Forget | NodeRequest | PartitionRequest
 )
 
 
@@ -153,6 +196,37 @@ def decide(image: Image, request: ControllerRequest) -> tuple[Command, ...]:
             return () if isinstance(decision, Existing) else (decision,)
         case Delete():
             return _delete(image, request)
+        case RegisterProcess() | LoseNode() | Admit() | LookUp() | Leave() | FinishLeaving():
+            return _decide_on_node(image, request)
+        case Forget():
+            ids = tuple(each for each in request.ids if each in image.deletions)
+            return (ForgetDeletions(ids, request.node_id),) if ids else ()
+        case _:
+            return _decide_on_partitions(image, request)
+
+
+def _decide_on_node(image: Image, request: NodeRequest) -> tuple[Command, ...]:
+    match request:
+        case RegisterProcess():
+            return _register(image, request.node)
+        case LoseNode():
+            return _lose(image, request)
+        case Admit():
+            return admit(image, request.node)
+        case LookUp():
+            check_registration(image, request.node)
+            return ()
+        case Leave():
+            return leave(image, request.node_id, force=request.force)
+        case FinishLeaving():
+            return finish_leaving(image, request.node_id)
+
+
+def _decide_on_partitions(image: Image, request: PartitionRequest) -> tuple[Command, ...]:
+    change: ChangePartitions | None
+    match request:
+        case ChangeIsrs():
+            return _change_isrs(image, request)
         case Resign():
             change = resign(
                 image,
@@ -161,21 +235,15 @@ def decide(image: Image, request: ControllerRequest) -> tuple[Command, ...]:
                 node=request.node_id,
                 leader_epoch=request.leader_epoch,
             )
-            return () if change is None else (change,)
-        case Forget():
-            ids = tuple(each for each in request.ids if each in image.deletions)
-            return (ForgetDeletions(ids, request.node_id),) if ids else ()
-        case RegisterProcess():
-            return _register(image, request.node)
-        case LoseNode():
-            return _lose(image, request)
-        case ChangeIsrs():
-            return _change_isrs(image, request)
         case ReplaceLeader():
-            replaced = changes_after_silence(
-                image, request.node_id, request.epoch, request.reporters
-            )
-            return () if replaced is None else (replaced,)
+            change = changes_after_silence(image, request.node_id, request.epoch, request.reporters)
+        case Reassign():
+            change = _reassign(image, request)
+        case MoveReplicas():
+            change = next_moves(image, moving_max=request.moving_max)
+        case BalanceLeaders():
+            change = moves_to_preferred(image, count_max=request.count_max)
+    return () if change is None else (change,)
 
 
 def settle(image: Image) -> tuple[Command, ...]:
@@ -210,19 +278,88 @@ def _create(image: Image, request: Create) -> tuple[Command, ...]:
 
 
 def _alter(image: Image, request: Alter) -> tuple[Command, ...]:
-    decision = controller.alter_stream(
-        image, request.name, request.changes, internal=request.internal
-    )
+    # The number of copies of the cluster's own streams is a matter of its operators.
+    internal = request.internal or request.changes.keys() == {"replicas"}
+    decision = controller.alter_stream(image, request.name, request.changes, internal=internal)
     if isinstance(decision, Existing):
         return ()
-    config = decision.config
-    more = config.partitions - image.streams[request.name].config.partitions
+    config, before = decision.config, image.streams[request.name]
+    more = config.partitions - before.config.partitions
     added = place_partitions(image, more, replicas=config.replicas)
     altered = AlterStream(decision.name, decision.id, config, added)
-    if not config.unclean_election:
-        return (altered,)
-    change = changes_after_return(apply(image, altered))
-    return (altered,) if change is None else (altered, change)
+    commands: list[Command] = []
+    if config.replicas != before.config.replicas:
+        moved = _change_replicas(image, before, replace(before, config=config))
+        # The moves first: with more replicas the stream may need more of them in sync.
+        commands += [ChangePartitions(moved)] if moved else []
+    commands.append(altered)
+    if config.unclean_election:
+        for command in commands:
+            image = apply(image, command)
+        change = changes_after_return(image)
+        commands += [] if change is None else [change]
+    return tuple(commands)
+
+
+def _change_replicas(
+    image: Image, before: StreamDefinition, after: StreamDefinition
+) -> tuple[PartitionChange, ...]:
+    """Moves of all partitions of a stream to another number of replicas. Raises: NotEnoughNodes."""
+    load = count_load(image)
+    less = before.min_isr if before.min_isr < after.min_isr else 0
+    changes = []
+    for index, state in enumerate(image.partitions.get(before.id, ())):
+        target = choose_target(image, state, after.config.replicas, load)
+        if set(target) != set(state.target or state.replicas):
+            moved = reassign(image, state, target, min_isr=less)
+            changes.append(_moved(before.id, index, state, moved))
+    return tuple(changes)
+
+
+def _moved(
+    stream_id: bytes, index: int, before: PartitionState, after: PartitionState
+) -> PartitionChange:
+    reason = MOVED if after.leader != before.leader else ""
+    return PartitionChange(stream_id, index, after, reason)
+
+
+def _reassign(image: Image, request: Reassign) -> ChangePartitions | None:
+    definition = image.streams.get(request.name)
+    if definition is None:
+        raise UnknownStream(request.name)
+    states = image.partitions[definition.id]
+    chosen = range(len(states)) if request.partition is None else (request.partition,)
+    if request.partition is not None and not 0 <= request.partition < len(states):
+        raise UnknownPartition(request.name, request.partition, len(states))
+    _check_replicas(image, definition, request.replicas)
+    changes = []
+    for index in chosen:
+        state = states[index]
+        if request.replicas != (state.target or state.replicas):
+            moved = reassign(image, state, request.replicas)
+            changes.append(_moved(definition.id, index, state, moved))
+    return ChangePartitions(tuple(changes)) if changes else None
+
+
+def _check_replicas(image: Image, definition: StreamDefinition, replicas: tuple[int, ...]) -> None:
+    """Raises: ConfigError for nodes that cannot be the replicas of a stream."""
+    usable = image.usable()
+    if len(set(replicas)) != len(replicas):
+        raise ConfigError(f"replicas names a node twice: {list(replicas)}", field="replicas")
+    if len(replicas) != definition.config.replicas:
+        raise ConfigError(
+            f"replicas names {len(replicas)} nodes, and stream {definition.name!r} has "
+            f"{definition.config.replicas} replicas: name as many, or change their number with "
+            "`bascule stream alter --replicas`",
+            field="replicas",
+        )
+    for node in replicas:
+        if node not in usable:
+            raise ConfigError(
+                f"replicas names node {node}, which cannot get replicas: the nodes that are alive "
+                f"and stay are {usable}",
+                field="replicas",
+            )
 
 
 def _delete(image: Image, request: Delete) -> tuple[Command, ...]:
@@ -233,9 +370,13 @@ def _delete(image: Image, request: Delete) -> tuple[Command, ...]:
 
 
 def _register(image: Image, node: NodeRegistration) -> tuple[Command, ...]:
+    check_registration(image, node)
     present = image.nodes.get(node.node_id)
     if present is not None and present.alive and present.incarnation == node.incarnation:
-        same = replace(node, epoch=present.epoch, alive=True) == present
+        leaving, directory = present.is_leaving, node.directory or present.directory
+        same = present == replace(
+            node, epoch=present.epoch, alive=True, is_leaving=leaving, directory=directory
+        )
         return () if same else (RegisterNode(node),)
     commands: list[ClusterCommand] = []
     if present is not None and present.alive:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -15,18 +15,23 @@ from typing import Any, Final
 from bascule.config import Config
 from bascule.config.addresses import format_address, parse_address
 from bascule.controller.cluster.controller import ClusterController
-from bascule.controller.cluster.earlier_image import EarlierImage, take_over
+from bascule.controller.cluster.image_files.earlier_image import FILE_NAME as IMAGE_FILE_NAME
+from bascule.controller.cluster.image_files.earlier_image import EarlierImage, take_over
 from bascule.controller.cluster.isr_keeper import IsrKeeper
 from bascule.controller.cluster.metadata_group import MetadataGroup
 from bascule.controller.directories import StreamDirectories
 from bascule.controller.reconciler import Reconciler
-from bascule.errors import Broken, ConfigError
+from bascule.errors import Broken, ConfigError, NodeRefused
 from bascule.host.api import Clock, Files, Random
 from bascule.http.metrics.statistics import counter_values, replication_statistics
 from bascule.ingest.embedded_nats import EmbeddedNats
+from bascule.metadata.image import Image
 from bascule.model import NodeInfo, NodeRegistration
 from bascule.node.binding import bind_listener
+from bascule.node.cluster_file import KeptCluster
 from bascule.node.founding import FOUNDING, Founding
+from bascule.node.joining import JOIN, STANDING, Joining
+from bascule.node.refusal import Refusal
 from bascule.peer.listener import PeerListener, PeerSession
 from bascule.peer.replica_fetch import ReplicaFetchHandler
 from bascule.peer_client import PeerClient
@@ -46,6 +51,9 @@ log = logging.getLogger("bascule.node")
 RAFT_DIRECTORY: Final = "raft"
 REFUSED: Final = 1
 """The error code of a control request that failed; the body says how."""
+STANDING_SECONDS: Final = 1.0
+"""Between two questions of a node that no controller reaches."""
+WILDCARDS: Final = ("0.0.0.0", "::")  # noqa: S104
 
 
 class ClusterNode:
@@ -73,8 +81,10 @@ class ClusterNode:
         self._config = config
         self._data = data
         self._files = files
-        self._founders = founding_nodes(config)
-        self._founding = Founding(config.node_id, self._founders, files, str(data))
+        self._kept = KeptCluster(files, str(data), dice)
+        self._founders: dict[int, tuple[str, int]] = {}
+        """Empty on a node that began alone or joined later."""
+        self._founding: Founding | None = None
         self._incarnation = int.from_bytes(dice.bytes(7), "big")
         name = config.cluster.name
         self._driver = RaftDriver(
@@ -84,18 +94,21 @@ class ClusterNode:
         self._metadata = MetadataGroup(
             self._driver, self.peers, dice, cluster_id=cluster_id, make_room=reserve.make_room
         )
+        self._metadata.on_members_changed = lambda _: self._drop_links()
+        self._metadata.on_own_removal = self._on_own_removal
+        self._joining = Joining(self._kept, self.peers, self._metadata, config.cluster.join)
         self.controller = ClusterController(
             config.node_id, name, partitions, reconciler, self._metadata, self.peers,
             directories=directories, reserve=reserve, clock=clock, random=dice,
-            on_node=self._on_node,
+            on_nodes=self._on_nodes, balance_ms=config.cluster.leader_balance_ms,
         )  # fmt: skip
+        self.controller.add_control(JOIN, self._joining.answer_join)
+        self.controller.add_control(STANDING, self._joining.answer_standing)
         self._loop = asyncio.get_running_loop()
         self._replica_fetches = ReplicaFetchHandler(
-            partitions,
-            clock=clock,
-            send_acks=send,
+            partitions, clock=clock, send_acks=send,
             stuck_ns=lambda: max(writer.stuck_ns(), syncer.stuck_ns()),
-        )
+        )  # fmt: skip
         self.replicator = self._replicator(writer, syncer, clock, send)
         self._isr_keeper = IsrKeeper(
             config.node_id,
@@ -104,9 +117,24 @@ class ClusterNode:
             wanted=self._replica_fetches.wanted_isrs,
             send=send,
         )
-        self.listener = PeerListener(
-            node_id=config.node_id,
-            cluster=name,
+        self.listener = self._make_listener()
+        self._raft_runs = False
+        self._nats: EmbeddedNats | None = None
+        self._nodes_changed = asyncio.Event()
+        self._addresses_changed = asyncio.Event()
+        self._is_removed = False
+        """Whether the Raft group may have removed this node: somebody has to be asked."""
+        self.refusal = Refusal()
+        self._epoch = -1
+        """Of this process, as the replicator knows it."""
+        self._tasks: list[asyncio.Task[None]] = []
+        self.address = ("", 0)
+        """Of the peer listener."""
+
+    def _make_listener(self) -> PeerListener:
+        return PeerListener(
+            node_id=self._config.node_id,
+            cluster=self._config.cluster.name,
             node_epoch=self._node_epoch,
             handlers={
                 ControlRequest: self._on_control,
@@ -114,14 +142,16 @@ class ClusterNode:
             },
             on_raft=self._driver.transport.adopt,
         )
-        self._raft_runs = False
-        self._nats: EmbeddedNats | None = None
-        self._nodes_changed = asyncio.Event()
-        self._epoch = -1
-        """Of this process, as the replicator knows it."""
-        self._tasks: list[asyncio.Task[None]] = []
-        self.address = ("", 0)
-        """Of the peer listener."""
+
+    @property
+    def began_alone(self) -> bool:
+        """Whether this node began as a cluster of one, which others may have joined."""
+        return not self._founders and not self._kept.known.admitted_index
+
+    @property
+    def founder_count(self) -> int:
+        """How many nodes founded the cluster; 0 on a node that began alone or joined later."""
+        return len(self._founders)
 
     def _replicator(
         self, writer: LogWriter, syncer: LogSyncer, clock: Clock, send: Callable[[bytes], None]
@@ -148,43 +178,114 @@ class ClusterNode:
     async def start(self) -> None:
         """Listen, join the metadata group, register, and open this node's partitions.
 
-        Raises: CorruptData, DataDirectoryInUse, ConfigError, OSError.
+        Raises: CorruptData, DataDirectoryInUse, ConfigError, NodeRefused, OSError.
         """
         config = self._config
+        await self._kept.load()
+        self._founders = self._choose_founders()
+        self._founding = Founding(config.node_id, self._founders, self._kept)
         self.address = await bind_listener(
             "peer listener",
             "peer",
             config,
             self.listener.start(config.peer.host, config.peer.port),
         )
-        for node, (host, port) in self._founders.items():
+        await self._take_part(self._founding)
+        addresses = self._kept_addresses()
+        for node, (host, port) in addresses.items():
             self.peers.set_peer(node, host, port)
-        await self._founding.take_part(self.peers)
-        await self._driver.start(
-            directory=str(self._data / RAFT_DIRECTORY),
-            peers={n: address for n, address in self._founders.items() if n != config.node_id},
-        )
+        addresses.pop(config.node_id, None)
+        await self._driver.start(directory=str(self._data / RAFT_DIRECTORY), peers=addresses)
         self._raft_runs = True
-        voters = self._founders or (config.node_id,)
-        await self._metadata.open(voters=voters)
-        if not self._founders:
-            earlier = EarlierImage(self._files, str(self._data))
-            await take_over(self._metadata, earlier, node_id=config.node_id)
-        await self.controller.open(self.registration("", ""))
+        await self._open_metadata()
+        self._tasks.append(asyncio.create_task(self._watch_standing()))
+        self._tasks.append(asyncio.create_task(self._keep_addresses()))
+        await self.refusal.guard(self.controller.open(self.registration("", "")))
         self._tasks.append(asyncio.create_task(self._isr_keeper.run()))
+
+    def _choose_founders(self) -> dict[int, tuple[str, int]]:
+        """The founding nodes by the configuration or the file. Raises: ConfigError."""
+        config, kept = self._config, self._kept.content
+        others = config.cluster.peers or config.cluster.join
+        if others and self._files.exists(f"{self._data}/{IMAGE_FILE_NAME}"):
+            raise ConfigError(
+                f"data directory {self._data} is that of a node that worked alone: start it "
+                "without --peers and --join, or name an empty directory with --data"
+            )
+        if kept is None and config.cluster.peers and config.cluster.join:
+            raise ConfigError(
+                "cluster.peers and cluster.join are both set: --peers founds a cluster, --join "
+                "enters one that exists"
+            )
+        entries = config.cluster.peers
+        if not entries and kept is not None and kept.founders:
+            entries = tuple(kept.founders.split(","))
+        return founding_nodes(entries, config.node_id) if entries else {}
+
+    async def _take_part(self, founding: Founding) -> None:
+        """Return once this node belongs to a cluster. Raises: ConfigError, NodeRefused, OSError."""
+        kept = self._kept.content
+        if kept is not None and kept.has_formed:
+            await self._joining.check_same_cluster()
+        if self._founders:
+            for node, (host, port) in self._founders.items():
+                self.peers.set_peer(node, host, port)
+            await founding.take_part(self.peers)
+        elif self._config.cluster.join and not self._kept.known.has_formed:
+            self._check_reachable()
+            await self._joining.join(self.registration("", ""))
+        elif kept is None:
+            await self._kept.keep(has_formed=True)
+        elif not kept.has_formed:
+            raise ConfigError(
+                f"{self._kept.path} says that the node was not admitted to its cluster yet: "
+                "start it with --join"
+            )
+
+    async def _open_metadata(self) -> None:
+        """Open the metadata group. A node that began alone is its founder, and takes over what an
+        earlier release left. Raises: CorruptData, UnsupportedFormat, OSError."""
+        founders = tuple(self._founders)
+        if self.began_alone:
+            founders = (self._config.node_id,)
+        await self._metadata.open(
+            voters=founders or None, votes_from=self._kept.known.admitted_index
+        )
+        if self.began_alone and self._metadata.is_only_voter:
+            earlier = EarlierImage(self._files, str(self._data))
+            await take_over(self._metadata, earlier, node_id=self._config.node_id)
+
+    def _kept_addresses(self) -> dict[int, tuple[str, int]]:
+        """The peers as last known, by node."""
+        kept = {node: parse_address(text) for node, text in self._kept.known.nodes.items()}
+        return kept or dict(self._founders)
 
     def registration(self, client: str, http: str) -> NodeRegistration:
         """This process, as it registers; the addresses are empty until the listeners are open."""
-        host, port = self._founders.get(self._config.node_id, self.address)
         return NodeRegistration(
             node_id=self._config.node_id,
             incarnation=self._incarnation,
-            peer=format_address(host, port),
+            peer=self._own_address(),
             client=client,
             http=http,
             rack=self._config.cluster.rack,
             version=__version__,
+            directory=self._kept.known.directory,
         )
+
+    def _own_address(self) -> str:
+        config = self._config
+        if config.node_id in self._founders:
+            return format_address(*self._founders[config.node_id])
+        return config.peer.advertised or format_address(*self.address)
+
+    def _check_reachable(self) -> None:
+        """Raises: ConfigError where other nodes could not reach the address of this one."""
+        if not self._config.peer.advertised and self.address[0] in WILDCARDS:
+            raise ConfigError(
+                f"the peer listener listens on {self.address[0]}, which other nodes cannot connect "
+                "to: give its address as peer.advertised"
+            )
 
     async def announce(self, node: NodeInfo, nats: EmbeddedNats | None) -> None:
         """Register the addresses of the listeners, and connect the NATS servers of all nodes."""
@@ -228,34 +329,87 @@ class ClusterNode:
     def _node_epoch(self) -> int:
         return self.controller.node_epoch
 
-    def _on_node(self, node: NodeRegistration) -> None:
-        host, port = parse_address(node.peer)
-        self.peers.set_peer(node.node_id, host, port)
-        is_this = node.node_id == self._config.node_id and node.incarnation == self._incarnation
-        if is_this and node.epoch != self._epoch:
-            self._epoch = node.epoch
-            self.replicator.renew()
-        self.replicator.set_peer(node.node_id, host, port)
-        self._driver.transport.set_peer(node.node_id, (host, port))
+    # -- the nodes of the cluster ---------------------------------------------------------------
+
+    def _on_nodes(self, image: Image) -> None:
+        for node in image.nodes.values():
+            is_this = node.node_id == self._config.node_id and node.incarnation == self._incarnation
+            if is_this and node.epoch != self._epoch:
+                self._epoch = node.epoch
+                self.replicator.renew()
+            self._set_peer(node.node_id, node.peer)
+        for number in image.removed:
+            self.peers.remove_peer(number)
+        self._drop_links()
+        # A node whose number was used before sees that one's removal in the log, too.
+        if self._epoch >= 0 and self._config.node_id not in image.nodes:
+            self.refusal.set(NodeRefused(self._config.node_id, "it was removed from the cluster"))
         self._nodes_changed.set()
+        self._addresses_changed.set()
+
+    def _set_peer(self, node: int, address: str) -> None:
+        host, port = parse_address(address)
+        self.peers.set_peer(node, host, port)
+        self.replicator.set_peer(node, host, port)
+        self._driver.transport.set_peer(node, (host, port))
+
+    def _drop_links(self) -> None:
+        """End the Raft connections with removed nodes, once the group has no such member."""
+        for number in self.controller.image.removed.difference(self._metadata.members.all):
+            self._driver.transport.remove_peer(number)
+
+    def _on_own_removal(self) -> None:
+        self._is_removed = True
+
+    async def _keep_addresses(self) -> None:
+        """Write the addresses of the nodes to the disk whenever they change."""
+        while True:
+            await self._addresses_changed.wait()
+            self._addresses_changed.clear()
+            image = self.controller.image
+            if self._epoch < 0:
+                continue  # the log is replayed: these may be old
+            founders = {n: format_address(*at) for n, at in self._founders.items()}
+            nodes = {n: each for n, each in founders.items() if n not in image.removed}
+            nodes |= {number: node.peer for number, node in sorted(image.nodes.items())}
+            try:
+                await self._kept.keep(nodes=nodes, cluster_id=image.cluster_id)
+            except OSError as error:
+                log.warning("addresses of the nodes not kept", extra={"error": str(error)})
+
+    async def _watch_standing(self) -> None:
+        """While no controller reaches this node, ask whether it was removed, and who is there."""
+        while True:
+            await asyncio.sleep(STANDING_SECONDS)
+            is_reached = self._metadata.controller_id and not self.controller.is_suspended
+            if is_reached and not self._is_removed:
+                continue
+            try:
+                nodes = await self._joining.look_up(self.registration("", ""))
+            except NodeRefused as error:
+                self.refusal.set(error)
+                return
+            for number in nodes.keys() - self.controller.image.nodes.keys():
+                self._set_peer(number, nodes[number])
+            if nodes:
+                self._is_removed = False
 
     async def _on_control(self, request: ControlRequest, session: PeerSession) -> ControlResponse:
         body = bytes(request.body or b"")  # type: ignore[arg-type]
         if request.kind == FOUNDING:
+            assert self._founding is not None
             return ControlResponse(body=await self._founding.answer(body))
         succeeded, answer = await self.controller.handle_control(request.kind, body)
         return ControlResponse(error_code=0 if succeeded else REFUSED, body=answer)
 
 
-def founding_nodes(config: Config) -> dict[int, tuple[str, int]]:
-    """Node id -> peer address of the founding nodes; empty for a node alone.
+def founding_nodes(entries: Sequence[str], node_id: int) -> dict[int, tuple[str, int]]:
+    """Node id -> peer address of the founding nodes, from N@host:port each.
 
-    Raises: ConfigError for an entry that is not N@host:port, or where this node is missing.
+    Raises: ConfigError for an entry of another form, or where this node is missing.
     """
     found: dict[int, tuple[str, int]] = {}
-    if not config.cluster.peers:
-        return found
-    for entry in config.cluster.peers:
+    for entry in entries:
         number, at, address = entry.partition("@")
         if not (at and number.isascii() and number.isdigit()):
             raise ConfigError(
@@ -267,9 +421,9 @@ def founding_nodes(config: Config) -> dict[int, tuple[str, int]]:
             found[int(number)] = parse_address(address)
         except ValueError as error:
             raise ConfigError(f"the address of node {number} in cluster.peers {error}") from None
-    if config.node_id not in found:
+    if node_id not in found:
         raise ConfigError(
-            f"cluster.peers names the nodes {sorted(found)}, and this is node {config.node_id}: "
+            f"cluster.peers names the nodes {sorted(found)}, and this is node {node_id}: "
             "give its number with --node-id"
         )
     return found

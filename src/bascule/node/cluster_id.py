@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from bascule.controller import held_partitions
-from bascule.controller.cluster import earlier_image
+from bascule.controller.cluster.image_files import earlier_image
 from bascule.controller.directories import LAYOUT_FILE_NAME
 from bascule.errors import CorruptData
 from bascule.host.api import Files, Random

@@ -22,8 +22,8 @@ from bascule.config.addresses import format_address
 from bascule.errors import ConfigError, CorruptData
 from bascule.host.api import Clock, Files, Random
 from bascule.ingest.nats_ingest import NatsIngest, OwnSubscription
+from bascule.node.cluster_file import FILE_NAME as FOUNDING_FILE_NAME
 from bascule.node.cluster_id import FILE_NAME as CLUSTER_ID_FILE_NAME
-from bascule.node.founding import FILE_NAME as FOUNDING_FILE_NAME
 from bascule.publish.headers import HashKey
 from bascule.storage.checkpoint import replace_file
 from bascule.version import __version__

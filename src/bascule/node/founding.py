@@ -17,15 +17,12 @@ from typing import Final
 import msgspec
 
 from bascule.config.addresses import format_address
-from bascule.controller.cluster.earlier_image import FILE_NAME as IMAGE_FILE_NAME
 from bascule.controller.cluster.metadata_group import Peers
-from bascule.errors import BasculeError, ConfigError, CorruptData
-from bascule.host.api import Files
-from bascule.storage.checkpoint import replace_file
+from bascule.errors import BasculeError, ConfigError
+from bascule.node.cluster_file import KeptCluster
 
 log = logging.getLogger("bascule.node")
 
-FILE_NAME: Final = "cluster.json"
 FOUNDING: Final = "founding"
 """The kind of control request that asks a node for its promise."""
 ASK_SECONDS_MAX: Final = 2.0
@@ -35,92 +32,75 @@ LOG_SECONDS: Final = 10.0
 
 
 class FoundingPromise(msgspec.Struct, frozen=True):
-    """What a node says of itself; also the content of its file."""
+    """What a node says of itself."""
 
     founders: str
-    """`--peers`, sorted; empty for a node that began alone."""
+    """`--peers`, sorted; empty on a node that began alone or joined later."""
     has_promised: bool = True
-    """False in an answer of a node whose promise is not on its disk yet."""
+    """False as long as the promise is not on the node's disk."""
     has_formed: bool = False
-    """Whether the node has heard the promises of all founders."""
+    """Whether the node has heard the promises of all founders, or was admitted later."""
+    cluster_id: str = ""
+    """Empty until the node knows it."""
 
 
 class Founding:
     """This node's part. Belongs to the event loop."""
 
     def __init__(
-        self, node_id: int, founders: Mapping[int, tuple[str, int]], files: Files, data: str
+        self, node_id: int, founders: Mapping[int, tuple[str, int]], kept: KeptCluster
     ) -> None:
-        """`founders` are node id -> peer address of all founding nodes; `data` is the data
-        directory."""
+        """`founders` are node id -> peer address of all founding nodes."""
         self._node_id = node_id
         self._others = [node for node in sorted(founders) if node != node_id]
         self._text = ",".join(f"{n}@{format_address(*at)}" for n, at in sorted(founders.items()))
-        self._files = files
-        self._data = data
-        self._path = f"{data}/{FILE_NAME}"
-        self._said = FoundingPromise(self._text, has_promised=False)
+        self._kept = kept
 
     async def answer(self, body: bytes) -> bytes:
         """Answer another node's question."""
-        return msgspec.json.encode(self._said)
+        kept = self._kept.content
+        if kept is None:
+            return msgspec.json.encode(FoundingPromise(self._text, has_promised=False))
+        return msgspec.json.encode(
+            FoundingPromise(kept.founders, kept.has_promised, kept.has_formed, kept.cluster_id)
+        )
 
     async def take_part(self, peers: Peers) -> None:
         """Return once the cluster has formed, with this node.
 
-        Raises: ConfigError where this node does not belong to the cluster that has formed, worked
-        alone before, or was started with other founders; CorruptData, OSError.
+        Raises: ConfigError where this node does not belong to the cluster that has formed, or was
+        started with other founders; OSError.
         """
-        kept = await asyncio.to_thread(self._load)
+        kept = self._kept.content
         if kept is None:
             await self._check_nobody_formed(peers)
-            await self._keep(FoundingPromise(self._text))
-        else:
-            self._said = kept
-        if not self._said.has_formed:
+            await self._kept.keep(founders=self._text)
+        elif kept.founders != self._text:
+            why = f"names the founders {kept.founders}: start the node with these"
+            if not kept.founders:
+                is_alone = kept.has_formed and not kept.admitted_index
+                why = (
+                    "is that of a node that worked alone: start it without --peers, or name an "
+                    "empty directory with --data"
+                    if is_alone
+                    else "says that the node joined later: leave it out"
+                )
+            raise ConfigError(f"cluster.peers is {self._text}, and {self._kept.path} {why}")
+        if not self._kept.known.has_formed:
             await self._wait_for_all(peers)
-            await self._keep(FoundingPromise(self._text, has_formed=True))
-
-    def _load(self) -> FoundingPromise | None:
-        if self._text and self._files.exists(f"{self._data}/{IMAGE_FILE_NAME}"):
-            raise self._worked_alone()
-        if not self._files.exists(self._path):
-            return None
-        data = self._files.read_bytes(self._path)
-        try:
-            kept = msgspec.json.decode(data, type=FoundingPromise)
-        except msgspec.MsgspecError as error:
-            raise CorruptData(self._path, 0, "a promise as JSON", str(error)) from None
-        if kept.founders != self._text and not kept.founders:
-            raise self._worked_alone()
-        if kept.founders != self._text:
-            raise ConfigError(
-                f"cluster.peers is {self._text or 'empty'}, and {self._path} names the founders "
-                f"{kept.founders}: start the node with these"
-            )
-        return kept
-
-    def _worked_alone(self) -> ConfigError:
-        return ConfigError(
-            f"data directory {self._data} is that of a node that worked alone: start it without "
-            "--peers, or name an empty directory with --data"
-        )
-
-    async def _keep(self, promise: FoundingPromise) -> None:
-        await asyncio.to_thread(
-            replace_file, self._files, self._path, msgspec.json.encode(promise) + b"\n"
-        )
-        self._said = promise
+            await self._kept.keep(has_formed=True)
 
     async def _check_nobody_formed(self, peers: Peers) -> None:
         """Raises: ConfigError where the others have formed a cluster without this directory."""
         for node in self._others:
             said = await self._ask(peers, node)
             if said is not None and said.has_formed:
+                number = self._node_id
                 raise ConfigError(
-                    f"node {node} says that the cluster has formed, and data directory "
-                    f"{self._data} has no part in it: a node that has lost its disk cannot come "
-                    "back under its number yet; restore the directory"
+                    f"node {node} says that the cluster has formed, and the directory of "
+                    f"{self._kept.path} has no part in it: restore the directory; if it is lost, "
+                    f"run `bascule node remove {number} --force` and start the node with --join "
+                    "instead of --peers"
                 )
 
     async def _wait_for_all(self, peers: Peers) -> None:
@@ -147,7 +127,7 @@ class Founding:
         except (BasculeError, msgspec.MsgspecError) as error:
             log.debug("no answer of a founder", extra={"node": node, "error": str(error)})
             return None
-        if said.founders != self._text:
+        if said.founders != self._text and not (said.has_formed and not said.founders):
             raise ConfigError(
                 f"cluster.peers is {self._text}, and node {node} was started with {said.founders}: "
                 "give all nodes the same --peers"

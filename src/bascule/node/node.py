@@ -182,7 +182,7 @@ class Node:
         assert self._ingest is not None
         raise_max_payload = None if self._nats is None else self._nats.raise_max_payload
         await self._controller.attach(self._ingest, raise_max_payload)
-        self._offsets = self.status.offsets = await self._open_offsets()
+        self._offsets = self.status.offsets = await self._open_offsets(cluster)
         cluster_offsets = self._controller.attach_offsets(self._offsets)
         if self._nats is not None:
             # Not before the subscriptions stand: reconnecting clients send what they have kept.
@@ -234,15 +234,20 @@ class Node:
 
     async def run_until(self, stop: asyncio.Event) -> None:
         """Return once `stop` is set. Raises: Broken if the embedded NATS server, or the disk of the
-        metadata, fails for good."""
+        metadata, fails for good; NodeRefused if the cluster has removed this node."""
         assert self._cluster is not None
         failed = self._cluster.failed
         stopping = asyncio.create_task(stop.wait())
         watched: set[asyncio.Future[Any]] = {stopping, failed}
         if self._supervision is not None:
             watched.add(self._supervision)
+        refused = asyncio.create_task(self._cluster.refusal.wait())
+        watched.add(refused)
         await asyncio.wait(watched, return_when=asyncio.FIRST_COMPLETED)
         stopping.cancel()
+        if refused.done():
+            refused.result()
+        refused.cancel()
         if failed.done():
             raise Broken(f"the metadata cannot be written any more: {failed.result()}")
         if self._supervision is not None and self._supervision.done():
@@ -337,15 +342,15 @@ class Node:
         self._controller.attach_announcer(self._announcer)
         await self._announcer.start()
 
-    async def _open_offsets(self) -> CommittedOffsetStore:
+    async def _open_offsets(self, cluster: ClusterNode) -> CommittedOffsetStore:
         """Create the stream `_offsets` if it does not exist, and start reading it."""
         publisher = InternalPublisher(self._partitions, self._writer.append)
         offsets = CommittedOffsetStore(self._partitions, publisher, self._clock)
         if self._partitions.stream(OFFSETS_STREAM) is not None:
             offsets.start()
-        elif self._config.cluster.peers:
+        elif not cluster.began_alone:
             # It waits for as many nodes as it has replicas; the other streams do not.
-            waiting = self._start_offsets_when_created(offsets)
+            waiting = self._start_offsets_when_created(offsets, cluster)
             self._tasks.append(asyncio.create_task(waiting))
         else:
             try:
@@ -355,21 +360,24 @@ class Node:
             offsets.start()
         return offsets
 
-    async def _start_offsets_when_created(self, offsets: CommittedOffsetStore) -> None:
-        """Create the stream `_offsets` once there are nodes for it, unless another node has."""
-        replicas = min(OFFSETS_REPLICAS, len(self._config.cluster.peers))
+    async def _start_offsets_when_created(
+        self, offsets: CommittedOffsetStore, cluster: ClusterNode
+    ) -> None:
+        """Start with the stream `_offsets`. The founders create it once there are nodes for it."""
+        replicas = min(OFFSETS_REPLICAS, cluster.founder_count)
         config = replace(OFFSETS_CONFIG, replicas=replicas)
         is_logged = False
-        while True:
+        while self._partitions.stream(OFFSETS_STREAM) is None:
             try:
-                await self._controller.create_stream(OFFSETS_STREAM, config, internal=True)
-                break
+                if replicas:
+                    await self._controller.create_stream(OFFSETS_STREAM, config, internal=True)
+                    await self._controller.wait_followed()
+                    break
             except (BasculeError, OSError) as error:
                 if not is_logged and not isinstance(error, NotEnoughNodes):
                     self._log_no_offsets(error)
                     is_logged = True
             await asyncio.sleep(NODES_RETRY_SECONDS)
-        await self._controller.wait_followed()
         offsets.start()
 
     def _log_no_offsets(self, error: Exception) -> None:

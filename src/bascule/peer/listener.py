@@ -14,7 +14,7 @@ from bascule.listening.limits import ListenerLimits
 from bascule.listening.listener import FrameListener
 from bascule.wire.connection import ReceivedRequest, ServerConnection
 from bascule.wire.messages import PEER_REQUESTS
-from bascule.wire.messages.peer.control import PeerHelloRequest, PeerHelloResponse
+from bascule.wire.messages.peer.control import ANY_NODE, PeerHelloRequest, PeerHelloResponse
 from bascule.wire.schema import Message, Request, Versions
 
 log = logging.getLogger(__name__)
@@ -22,6 +22,8 @@ log = logging.getLogger(__name__)
 PEEK_BYTES: Final = 5
 """The size of the first frame, and the byte behind it."""
 PEEK_SECONDS_MAX: Final = 3.0
+HELLO_REFUSED: Final = 1
+"""The error code of a hello; the message says why."""
 RAFT_FIRST_BYTES: Final = range(0x90, 0xA0)
 """A Raft hello is a MessagePack array. A request begins with an API key, of which none is so
 large."""
@@ -144,10 +146,11 @@ class PeerListener(FrameListener):
     def _on_hello(self, hello: PeerHelloRequest, session: PeerSession) -> PeerHelloResponse:
         """Note who connects. Raises: RemoteProtocolError for another cluster or another node."""
         if hello.cluster != self._cluster:
-            raise RemoteProtocolError(
-                f"the peer belongs to cluster {hello.cluster!r:.80}, expected {self._cluster!r}"
-            )
-        if hello.target != self._node_id:
+            why = f"the peer belongs to cluster {hello.cluster!r:.80}, expected {self._cluster!r}"
+            if hello.target == ANY_NODE:
+                return PeerHelloResponse(HELLO_REFUSED, why)
+            raise RemoteProtocolError(why)
+        if hello.target not in (self._node_id, ANY_NODE):
             raise RemoteProtocolError(
                 f"the peer expects node {hello.target} here, this is node {self._node_id}"
             )

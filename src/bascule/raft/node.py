@@ -73,11 +73,19 @@ class RaftNode:
     )  # fmt: skip
 
     def __init__(
-        self, node_id: int, config: RaftConfig, persistent: PersistentState, random: Random
+        self,
+        node_id: int,
+        config: RaftConfig,
+        persistent: PersistentState,
+        random: Random,
+        *,
+        votes_from: int = 0,
     ) -> None:
+        """`votes_from`: see `Election.votes_from`."""
         assert node_id > 0, node_id
         self._core = Core(node_id, config, persistent, random)
         self._election = Election(self._core)
+        self._election.votes_from = votes_from
         self._as_follower = FollowerRole(self._core)
         self._as_leader: LeaderRole | None = None
         """Present exactly while `role` is LEADER."""

@@ -190,6 +190,7 @@ class RaftDriver:
         store: RaftStore | None = None,
         config: RaftConfig | None = None,
         observer: GroupObserver | None = None,
+        votes_from: int = 0,
     ) -> RaftGroup:
         """Join a group. `machine` is empty at first; it gets the newest snapshot, and every later
         entry when that is committed. `observer` is told of the role and the members; the first
@@ -199,7 +200,8 @@ class RaftDriver:
         same.
 
         If the store is new, the group begins with `initial_members`, which are the same on all of
-        them; without them, this node waits until the group's leader adds it. Without `store`, the
+        them; without them, this node waits until the group's leader adds it. It votes in no
+        election before its log reaches the index `votes_from`. Without `store`, the
         group is stored in the directory's database.
 
         Raises: CorruptData, OSError, Broken, ConfigError.
@@ -229,7 +231,9 @@ class RaftDriver:
             self._opening.discard(number)
         if self.failed.done():
             raise Broken(f"this node has failed: {self.failed.result()}")
-        node = RaftNode(self.node_id, config or self.config, restored, self._random)
+        node = RaftNode(
+            self.node_id, config or self.config, restored, self._random, votes_from=votes_from
+        )
         group = RaftGroup(
             number,
             node,

@@ -1,4 +1,4 @@
-"""The commands `cluster status`, `node list` and `node info`."""
+"""The commands `cluster status`, `node list`, `node info` and `node remove`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from bascule.cli.output import JsonOption, ServerOption, out, print_json
+from bascule.cli.cluster.waiting import wait_while
+from bascule.cli.output import JsonOption, ServerOption, YesOption, confirm, out, print_json
 from bascule.errors import ConfigError
 from bascule.model import NO_LEADER, ClusterInfo, NodeRegistration, PartitionRef
 
@@ -17,7 +18,7 @@ SHOWN_MAX: Final = 20
 """Partitions listed for each trouble; the rest is counted."""
 
 cluster = typer.Typer(help="Show the cluster.", no_args_is_help=True)
-node = typer.Typer(help="Show the nodes of the cluster.", no_args_is_help=True)
+node = typer.Typer(help="Show the nodes of the cluster, or remove one.", no_args_is_help=True)
 
 
 @cluster.command()
@@ -72,6 +73,41 @@ def show_node(
     out.print(table)
 
 
+@node.command("remove")
+def remove_node(
+    number: Annotated[int, typer.Argument(metavar="N", help="Number of the node.")],
+    force: Annotated[
+        bool,
+        typer.Option("--force", help="Give its replicas up: for a node that is dead for good."),
+    ] = False,
+    wait: Annotated[bool, typer.Option("--wait", help="Return when it has left.")] = False,
+    yes: YesOption = False,
+    server: ServerOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Remove a node from the cluster. Its replicas move to other nodes first, then it stops.
+
+    With --force the replicas of a node that is lost are given up, and other nodes copy them from
+    those that are left. The number may be used again by a node with an empty data directory.
+    """
+    import bascule
+
+    confirm(f"remove node {number} from the cluster?", yes=yes)
+    with bascule.connect_sync(server) as client:
+        held = client.remove_node(number, force=force)
+        if wait:
+            wait_while(lambda: number in [each.node_id for each in client.cluster().nodes])
+    if json:
+        print_json({"node_id": number, "replicas": held})
+    elif wait or force:
+        out.print(f"[green]✓[/green] node {number} is removed")
+    else:
+        out.print(
+            f"[green]✓[/green] node {number} leaves: {held:,} replicas move first; "
+            "`bascule node list` shows when it has left"
+        )
+
+
 def _ask(server: str | None) -> ClusterInfo:
     import bascule
 
@@ -86,7 +122,7 @@ def _nodes_table(info: ClusterInfo) -> Table:
     for each in info.nodes:
         table.add_row(
             str(each.node_id),
-            _state(each, info.controller),
+            _state(each, info),
             escape(each.rack),
             each.peer,
             each.client,
@@ -96,10 +132,15 @@ def _nodes_table(info: ClusterInfo) -> Table:
     return table
 
 
-def _state(each: NodeRegistration, controller: int) -> str:
-    if not each.alive:
-        return "[red]lost"
-    return "[green]alive, controller" if each.node_id == controller else "[green]alive"
+def _state(each: NodeRegistration, info: ClusterInfo) -> str:
+    words = ["[green]alive" if each.alive else "[red]lost"]
+    if each.node_id == info.controller:
+        words.append("controller")
+    elif each.node_id in info.learners:
+        words.append("learner")
+    if each.is_leaving:
+        words.append("[yellow]leaving")
+    return ", ".join(words)
 
 
 def _show_trouble(what: str, partitions: tuple[PartitionRef, ...]) -> None:

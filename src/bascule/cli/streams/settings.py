@@ -105,7 +105,7 @@ SETTINGS: Final = (
     Setting("segment_bytes_max", "--segment-bytes", "size", ACKS),
     Setting("segment_age_ms_max", "--segment-age", "time", ACKS),
     Setting("partitions", "--partitions", "number", PARTITIONS),
-    Setting("replicas", "--replicas", "number", PARTITIONS, alterable=False),
+    Setting("replicas", "--replicas", "number", PARTITIONS),
     Setting("min_isr", "--min-isr", "number", PARTITIONS),
     Setting("unclean_election", "--unclean-election/--no-unclean-election", "switch", PARTITIONS),
     Setting("partition_by", "--partition-by", "word", PARTITIONS, alterable=False),

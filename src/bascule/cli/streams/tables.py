@@ -12,6 +12,7 @@ from rich.table import Table
 from bascule.cli.streams.settings import SETTINGS
 from bascule.cli.units import bytes_text, duration_text, moment_text
 from bascule.model import (
+    NO_LEADER,
     CommittedOffset,
     DuplicateStream,
     PartitionInfo,
@@ -160,7 +161,9 @@ def waits_text(info: StreamInfo, commits: Sequence[CommittedOffset]) -> str:
 def partitions_table(partitions: Sequence[PartitionInfo]) -> Table:
     """One row per partition."""
     columns = ("partition", "start", "committed", "on disk", "end", "messages", "size", "epoch")
-    table = _table((*columns, "state"), right=columns)
+    is_copied = any(len(item.replicas) > 1 or item.target for item in partitions)
+    places = ("leader", "replicas", "in sync") if is_copied else ()
+    table = _table((*columns, *places, "state"), right=columns)
     for item in partitions:
         numbers = (
             item.start_offset,
@@ -174,6 +177,7 @@ def partitions_table(partitions: Sequence[PartitionInfo]) -> Table:
             *(f"{number:,}" for number in numbers),
             bytes_text(item.bytes),
             str(item.leader_epoch),
+            *(_places(item) if is_copied else ()),
             partition_state_text(item),
         )
     return table
@@ -188,6 +192,15 @@ def partition_state_text(item: PartitionInfo) -> str:
     if item.unclean_epoch:
         return f"[yellow]ok; may have lost records before epoch {item.unclean_epoch}"
     return "[green]ok"
+
+
+def _places(item: PartitionInfo) -> tuple[str, str, str]:
+    """Leader, replicas and replicas in sync, as text."""
+    replicas = " ".join(map(str, item.replicas))
+    if item.target:
+        replicas += " → " + " ".join(map(str, item.target))
+    leader = "[red]none" if item.leader == NO_LEADER else str(item.leader)
+    return leader, replicas, " ".join(map(str, item.isr))
 
 
 def purged_table(purged: Sequence[PurgedPartition]) -> Table:

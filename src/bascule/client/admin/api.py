@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar, Unpack
 from urllib.parse import quote, urlencode, urlsplit
@@ -16,6 +16,7 @@ from bascule.errors import (
     BasculeError,
     Broken,
     CannotAlter,
+    CannotRemoveNode,
     ConfigError,
     InternalStream,
     InvalidName,
@@ -23,6 +24,7 @@ from bascule.errors import (
     RemoteProtocolError,
     RequestFailed,
     StreamConflict,
+    UnknownNode,
     UnknownPartition,
     UnknownStream,
 )
@@ -154,6 +156,20 @@ class Admin:
         _, response = await self._ask("PATCH", _path(name), body=_given(settings), name=name)
         return stream_info_of(response)
 
+    async def reassign_stream(
+        self, name: str, replicas: Sequence[int], *, partition: int | None = None
+    ) -> StreamInfo:
+        """Begin to move replicas; see `AdminMixin`."""
+        body = {"replicas": list(replicas), "partition": partition}
+        _, response = await self._ask("POST", f"{_path(name)}/reassign", body=body, name=name)
+        return stream_info_of(response)
+
+    async def remove_node(self, number: int, *, force: bool = False) -> int:
+        """Begin to remove a node; see `AdminMixin`."""
+        query = "?force=true" if force else ""
+        _, response = await self._ask("DELETE", f"/v1/nodes/{number}{query}", node=number)
+        return int(response["replicas"])
+
     async def pause_stream(self, name: str) -> StreamInfo:
         """Stop accepting messages. Raises: UnknownStream, InternalStream."""
         _, response = await self._ask("POST", f"{_path(name)}/pause", body={}, name=name)
@@ -229,7 +245,7 @@ class Admin:
         return int(response["removed"])
 
     async def _ask(
-        self, method: str, path: str, *, body: Any = None, name: str = ""
+        self, method: str, path: str, *, body: Any = None, name: str = "", node: int = 0
     ) -> tuple[int, Any]:
         response = await self._request(method, path, body=body)
         if response.status_code == 204:
@@ -243,7 +259,7 @@ class Admin:
             ) from error
         if response.is_success:
             return response.status_code, decoded
-        raise error_of(decoded, what=f"{method} {path}", name=name)
+        raise error_of(decoded, what=f"{method} {path}", name=name, node=node)
 
     async def _request(self, method: str, path: str, *, body: Any = None) -> httpx.Response:
         try:
@@ -282,13 +298,14 @@ def _path(name: str) -> str:
     return f"/v1/streams/{quote(name, safe='')}"
 
 
-def error_of(response: Any, *, what: str, name: str) -> BasculeError:
-    """Convert the body of a refusal to an exception. `name` is the stream of the request."""
+def error_of(response: Any, *, what: str, name: str, node: int = 0) -> BasculeError:
+    """Convert the body of a refusal to an exception. `name` is the stream of the request, `node`
+    its node."""
     detail = response.get("error") if isinstance(response, dict) else None
     if not isinstance(detail, dict):
         return RequestFailed(what, "no_error_body", str(response)[:200])
     code, message = str(detail.get("code")), str(detail.get("message"))
-    known = _of_code(code, detail, name)
+    known = _of_code(code, detail, name) or _of_node(code, node)
     return _worded(known, message) if known else RequestFailed(what, code, message)
 
 
@@ -317,6 +334,12 @@ def _of_code(code: str, detail: dict[str, Any], name: str) -> BasculeError | Non
         case "unavailable" | "closing", _:
             return Broken("")
     return None
+
+
+def _of_node(code: str, node: int) -> BasculeError | None:
+    """As `_of_code`, of errors about a node."""
+    kinds = {"unknown_node": UnknownNode(node), "cannot_remove_node": CannotRemoveNode(node, "")}
+    return kinds.get(code)
 
 
 def _worded(error: BasculeError, message: str) -> BasculeError:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from typing import Any, Literal, TypeVar, Unpack
 
 from bascule.client.admin.api import Admin, PurgedPartition
@@ -59,6 +59,28 @@ class AdminMixin:
         Raises: UnknownStream, CannotAlter, ConfigError, InternalStream.
         """
         return await self._opened().alter_stream(name, **settings)
+
+    async def reassign_stream(
+        self, name: str, replicas: Sequence[int], *, partition: int | None = None
+    ) -> StreamInfo:
+        """Begin to move a stream, or one partition, to these nodes, the preferred leader first.
+
+        New replicas copy the log first, and the old ones stay until all new ones are in sync; until
+        then `target` of a partition is not empty.
+
+        Raises: UnknownStream, UnknownPartition, ConfigError for nodes that cannot be its replicas.
+        """
+        return await self._opened().reassign_stream(name, replicas, partition=partition)
+
+    async def remove_node(self, number: int, *, force: bool = False) -> int:
+        """Begin to remove a node from the cluster; return how many replicas it still holds.
+
+        They move to other nodes first. With `force` they are given up at once: for a node that is
+        dead for good. The node has left when `cluster` does not list it any more.
+
+        Raises: UnknownNode, CannotRemoveNode, RequestFailed where too few nodes would be left.
+        """
+        return await self._opened().remove_node(number, force=force)
 
     async def pause_stream(self, name: str) -> StreamInfo:
         """Make a stream refuse messages until it is resumed. Reading continues. Idempotent.
@@ -184,6 +206,16 @@ class SyncAdminMixin:
     def alter_stream(self, name: str, **settings: Unpack[AlterableSettings]) -> StreamInfo:
         """See `AdminMixin.alter_stream`."""
         return self._run(self._async_admin.alter_stream(name, **settings))
+
+    def reassign_stream(
+        self, name: str, replicas: Sequence[int], *, partition: int | None = None
+    ) -> StreamInfo:
+        """See `AdminMixin.reassign_stream`."""
+        return self._run(self._async_admin.reassign_stream(name, replicas, partition=partition))
+
+    def remove_node(self, number: int, *, force: bool = False) -> int:
+        """See `AdminMixin.remove_node`."""
+        return self._run(self._async_admin.remove_node(number, force=force))
 
     def pause_stream(self, name: str) -> StreamInfo:
         """See `AdminMixin.pause_stream`."""

@@ -42,6 +42,7 @@ class AlterableSettings(TypedDict, total=False):
     rate_messages_max: int | None
     rate_bytes_max: int | None
     read_only: bool | None
+    replicas: int | None
     min_isr: int | None
     unclean_election: bool | None
     acks: bool | None
@@ -56,4 +57,3 @@ class StreamSettings(AlterableSettings, total=False):
     group: str | None
     partition_by: PartitionBy | str | None
     key_from: KeyFrom | str | None
-    replicas: int | None

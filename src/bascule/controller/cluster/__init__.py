@@ -10,6 +10,6 @@ duties           what the controller does, and when this node must stop leading
 sessions         the controller pings the nodes
 silence          followers report a leader that does not answer them
 isr_keeper       leaders propose who is in sync
-earlier_image    takes over the metadata of an earlier release
-stored_image     reads the metadata from a node's files, for tools
+upkeep           members of the group, replicas that move, preferred leaders
+image_files      the metadata of an earlier release, and reading it for tools
 """

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Any, Final, Protocol
 
 import msgspec
@@ -27,6 +27,7 @@ from bascule.controller.cluster.offsets import OFFSETS, ClusterOffsets
 from bascule.controller.cluster.repairs import REPAIR, Repairs, RepairTask
 from bascule.controller.cluster.sessions import PING
 from bascule.controller.cluster.silence import SILENCE, SilentLeaders
+from bascule.controller.cluster.upkeep import ClusterUpkeep
 from bascule.controller.cluster.views import PARTITIONS, ClusterViews
 from bascule.controller.directories import StreamDirectories
 from bascule.controller.reconciler import RaiseMaxPayload, Reconciler, Subscriber
@@ -42,7 +43,7 @@ from bascule.groups import CommittedOffsetStore
 from bascule.host.api import Clock, Random
 from bascule.metadata.controller import STREAM_ID_BYTES, check_purge
 from bascule.metadata.image import Image
-from bascule.metadata.requests import Alter, Create, Delete, SetPaused
+from bascule.metadata.requests import Alter, Create, Delete, Leave, Reassign, SetPaused
 from bascule.model import (
     NO_LEADER,
     DuplicateStream,
@@ -106,9 +107,11 @@ class ClusterController:
         reserve: DiskReserve,
         clock: Clock,
         random: Random,
-        on_node: Callable[[NodeRegistration], None],
+        on_nodes: Callable[[Image], None],
+        balance_ms: int,
     ) -> None:
-        """`name` is that of the cluster. `on_node` gets each node's registration: its addresses."""
+        """`name` is that of the cluster. `on_nodes` gets each image whose nodes have changed.
+        `balance_ms` is the time between steps in which leadership returns; 0: it stays."""
         self._node_id = node_id
         self._partitions = partitions
         self._reconciler = reconciler
@@ -118,7 +121,8 @@ class ClusterController:
         self._reserve = reserve
         self._clock = clock
         self._random = random
-        self._on_node = on_node
+        self._on_nodes = on_nodes
+        self._upkeep = ClusterUpkeep(node_id, metadata, balance_ms=balance_ms)
         self._follower = ImageFollower(node_id, partitions, reconciler, metadata)
         self._seen = Image()
         """The image that the other parts know."""
@@ -162,6 +166,7 @@ class ClusterController:
         await self._reconciler.prepare(self.image)
         await self._follower.reconcile()
         self._tasks.append(asyncio.create_task(self._follower.run()))
+        self._tasks.append(asyncio.create_task(self._upkeep.run()))
 
     async def announce(self, registration: NodeRegistration) -> None:
         """Register again, with the addresses of listeners that are open now."""
@@ -235,9 +240,8 @@ class ClusterController:
                 self._announcer.on_streams(image.streams)
             elif touched:
                 self._announcer.on_changed(changed)
-        for node_id, node in image.nodes.items():
-            if before.nodes.get(node_id) is not node:
-                self._on_node(node)
+        if image.nodes is not before.nodes:
+            self._on_nodes(image)
         self._duties.on_image(image)
         self._follower.on_image(touched)
 
@@ -319,6 +323,32 @@ class ClusterController:
         await self._wait_in_force(definition, index)
         log.info("stream altered", extra={"stream": name, **changes})
         return definition
+
+    async def reassign_stream(
+        self, name: str, replicas: Sequence[int], *, partition: int | None
+    ) -> StreamDefinition:
+        """Begin to move a stream, or one partition, to these nodes, the preferred leader first.
+
+        Raises: UnknownStream, UnknownPartition, ConfigError, Indeterminate.
+        """
+        index = await self._metadata.submit(Reassign(name, partition, tuple(replicas)))
+        definition = self.views.definition(name)
+        await self._wait_in_force(definition, index)
+        extra = {"stream": name, "partition": partition, "replicas": list(replicas)}
+        log.info("replicas move", extra=extra)
+        return definition
+
+    async def remove_node(self, number: int, *, force: bool) -> int:
+        """Begin to remove a node; how many replicas have to move first.
+
+        With `force` its replicas are given up. Raises: UnknownNode, CannotRemoveNode,
+        NotEnoughNodes, Indeterminate.
+        """
+        await self._metadata.submit(Leave(number, force))
+        held = self.image.index.replicas_on(number)
+        extra = {"node": number, "force": force, "replicas": held}
+        log.info("node is to be removed", extra=extra)
+        return held
 
     async def purge_stream(
         self, name: str, *, to_offset: int | None, before_ms: int | None, partition: int | None
@@ -458,6 +488,10 @@ class ClusterController:
         return max(sizes, default=0)
 
     # -- control requests of other nodes ------------------------------------------------------
+
+    def add_control(self, kind: str, handler: Callable[[bytes], Awaitable[bytes]]) -> None:
+        """Have `handler` answer another kind of control request."""
+        self._controls[kind] = handler
 
     async def handle_control(self, kind: str, body: bytes) -> tuple[bool, bytes]:
         """Answer a control request: whether it succeeded, and the body of the answer."""

@@ -28,6 +28,7 @@ from bascule.errors import (
     Closed,
     Indeterminate,
     LaggingIndex,
+    NodeRefused,
     NotLeader,
 )
 from bascule.host.api import Random
@@ -41,12 +42,13 @@ from bascule.metadata.command_codec import (
 from bascule.metadata.commands import ChangePartitions, Command, SetClusterId
 from bascule.metadata.elections import unclean_elections
 from bascule.metadata.image import Image
-from bascule.metadata.requests import ControllerRequest, decide, settle
-from bascule.raft.membership import Members
+from bascule.metadata.requests import Admit, ControllerRequest, decide, settle
+from bascule.raft.membership import MemberChange, Members
 from bascule.raft.messages import Entry, RaftSnapshot
 from bascule.raft.store import RaftStore
 from bascule.raft_driver.driver import RaftDriver
 from bascule.raft_driver.group import RaftGroup
+from bascule.raft_driver.observer import GroupObserver
 from bascule.raft_driver.state_machine import FrozenChunks
 
 log = logging.getLogger("bascule.controller")
@@ -174,7 +176,7 @@ class _Decide(msgspec.Struct, array_like=True):
 _decode = msgspec.msgpack.Decoder(_Decide)
 
 
-class MetadataGroup:
+class MetadataGroup(GroupObserver):
     """This node's member of the metadata group. Belongs to the event loop."""
 
     def __init__(
@@ -201,6 +203,10 @@ class MetadataGroup:
         self.counts = ControllerCounts()
         self.on_image: OnImage = lambda *_: None
         """Called on the event loop with each new image; set before `open`."""
+        self.on_members_changed: Callable[[Members], None] = lambda _: None
+        """Called with the members whenever a change of them is committed; set before `open`."""
+        self.on_own_removal: Callable[[], None] = lambda: None
+        """Called when this node is no member any more; set before `open`."""
         self._group: RaftGroup | None = None
         self._settling = asyncio.Lock()
         self._foreseen: _Foreseen | None = None
@@ -246,14 +252,66 @@ class MetadataGroup:
     def applied(self) -> int:
         return self._machine.applied
 
-    async def open(self, *, voters: Iterable[int], store: RaftStore | None = None) -> None:
-        """Join the group; `voters` are its founding members. Without `store` the group is stored
-        in the driver's directory. Raises: CorruptData, OSError."""
+    @property
+    def members(self) -> Members:
+        """The members in force, committed or not."""
+        return Members(()) if self._group is None else self._group.members
+
+    @property
+    def are_members_committed(self) -> bool:
+        return self._group is not None and self._group.state.is_members_committed
+
+    @property
+    def is_only_voter(self) -> bool:
+        """Whether nobody else can be the controller."""
+        return self.members.voters == (self._driver.node_id,)
+
+    async def open(
+        self,
+        *,
+        voters: Iterable[int] | None,
+        votes_from: int = 0,
+        store: RaftStore | None = None,
+    ) -> None:
+        """Join the group; `voters` are its founding members, None on a node that joined later.
+
+        That one votes once its log reaches the index `votes_from`, at which it was admitted.
+        Without `store` the group is stored in the driver's directory. Raises: CorruptData, OSError.
+        """
+        founding = None if voters is None else Members.of(*voters)
         self._group = await self._driver.open_group(
-            GROUP, self._machine, initial_members=Members.of(*voters), store=store
+            GROUP,
+            self._machine,
+            initial_members=founding,
+            store=store,
+            observer=self,
+            votes_from=votes_from,
         )
-        if self._group.members.voters == (self._driver.node_id,):
+        if self.is_only_voter:
             self._group.campaign()
+
+    def on_members(self, members: Members, *, is_committed: bool) -> None:
+        """See `GroupObserver`."""
+        if is_committed:
+            self.on_members_changed(members)
+
+    def on_removed(self, members: Members) -> None:
+        """See `GroupObserver`."""
+        self.on_own_removal()
+
+    async def change_members(self, change: MemberChange, node: int) -> Members:
+        """As the controller: change the members of the group; return once that is committed.
+
+        Raises: NotLeader, CannotReplicate, Indeterminate, ConfigError where nothing would change.
+        """
+        assert self._group is not None
+        await self._group.change_members(change, node, timeout_s=PROPOSE_SECONDS_MAX)
+        return self._group.members
+
+    async def transfer(self, node: int) -> None:
+        """As the controller: have another voter be it. Raises: as `RaftGroup.transfer`."""
+        assert self._group is not None
+        await self._group.transfer(node)
 
     async def submit(self, request: ControllerRequest) -> int:
         """Have the controller decide on `request`; return once its effect is in this node's image.
@@ -347,6 +405,7 @@ class MetadataGroup:
             return index
         index = foreseen.last
         try:
+            self._check_number(foreseen.image, request)
             commands = decide(foreseen.image, request)
         except BasculeError:
             await self._confirm(foreseen, index)
@@ -354,11 +413,13 @@ class MetadataGroup:
         if not commands:
             await self._confirm(foreseen, index)
             return machine.applied
+        before = foreseen.image
         payload = encode_commands(commands, request_id=request_id)
         committing = group.propose_nowait(payload, timeout_s=PROPOSE_SECONDS_MAX)
         foreseen.add(request_id, commands, group.node.log.last)
         committed = await committing
         foreseen.requests.pop(request_id, None)
+        _log_leaders(before, commands)
         return committed.index
 
     async def _check_room(self) -> None:
@@ -396,6 +457,18 @@ class MetadataGroup:
         if group.node.term != foreseen.term:
             raise NotLeader(group.leader or None, term=group.node.term)
 
+    def _check_number(self, image: Image, request: ControllerRequest) -> None:
+        """A number is free for another directory once the group has no member of it: the old one
+        counts until then. Raises: NodeRefused, CannotReplicate."""
+        if not isinstance(request, Admit):
+            return
+        members, number = self.members, request.node.node_id
+        if number in image.removed:
+            if number in members or not self.are_members_committed:
+                raise CannotReplicate(f"the removal of node {number} is under way")
+        elif number in members and number not in image.nodes:
+            raise NodeRefused(number, "its number is that of a founding node; use another number")
+
     async def _settle(self) -> None:
         """Once in each term: apply what is committed, and finish what was begun."""
         group = self._group
@@ -417,3 +490,20 @@ class MetadataGroup:
         payload = encode_commands(commands, request_id=request_id)
         committed = await self._group.propose(payload, timeout_s=PROPOSE_SECONDS_MAX)
         return committed.index
+
+
+def _log_leaders(before: Image, commands: Sequence[Command]) -> None:
+    """Log the partitions that another node leads although nothing has failed."""
+    for command in commands:
+        for change in command.changes if isinstance(command, ChangePartitions) else ():
+            if change.reason:
+                log.info(
+                    "leader changed",
+                    extra={
+                        "stream": before.index.names[change.stream_id],
+                        "partition": change.partition,
+                        "leader": change.state.leader,
+                        "before": before.partitions[change.stream_id][change.partition].leader,
+                        "reason": change.reason,
+                    },
+                )

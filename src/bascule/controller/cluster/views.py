@@ -94,6 +94,8 @@ class ClusterViews:
             under_min_isr=troubles.under_min_isr,
             under_replicated=troubles.under_replicated,
             unclean=troubles.unclean,
+            voters=metadata.members.voters,
+            learners=metadata.members.learners,
         )
 
     def stream_info(self, name: str) -> StreamInfo:
@@ -198,6 +200,7 @@ class ClusterViews:
             leader_epoch=state.leader_epoch,
             replicas=state.replicas,
             isr=state.isr,
+            target=state.target,
             unclean_epoch=state.unclean_epoch,
             waits=why_leaderless(self._metadata.image, definition, state),
         )

@@ -11,7 +11,7 @@ from bascule.raft.roles.core import Core
 class Election:
     """The elections that a node starts, and the votes that it grants."""
 
-    __slots__ = ("_core", "_forced", "_votes")
+    __slots__ = ("_core", "_forced", "_votes", "votes_from")
 
     def __init__(self, core: Core) -> None:
         self._core = core
@@ -19,12 +19,16 @@ class Election:
         """Voter -> whether it granted its vote, in the present election or pre-vote."""
         self._forced = False
         """Whether the leader requested this election, to transfer leadership."""
+        self.votes_from = 0
+        """The node neither votes nor campaigns while its log ends before this index. A node with an
+        empty disk under the id of a removed one has the index of its admission here, which is
+        behind the removal: members that have not heard of that could count its vote."""
 
     def campaign(self, *, forced: bool = False) -> bool:
         """Start an election if this node may: a pre-vote first, unless `forced` by the leader.
         Returns whether it was started."""
         core = self._core
-        if not core.may_campaign or core.role is Role.LEADER:
+        if not core.may_campaign or core.role is Role.LEADER or core.log.last < self.votes_from:
             return False
         if core.in_lease and not forced:
             return False
@@ -110,7 +114,7 @@ class Election:
             may_vote = message.term > core.term or self._may_vote_for(message.source)
         else:
             may_vote = self._may_vote_for(message.source)
-        if core.in_lease and not message.forced:
+        if (core.in_lease and not message.forced) or log.last < self.votes_from:
             may_vote = False
         if not (is_up_to_date and may_vote):
             self.refuse(message)

@@ -86,7 +86,8 @@ class LeaderRole:
 
     def update_members(self) -> None:
         """Make `progress` match the members in force. A removed member stays until it knows that
-        its removal is committed, or for two election timeouts after the commit."""
+        its removal is committed, or for two election timeouts after the commit. One that is added
+        again begins anew: its disk may be an empty one."""
         core = self._core
         members = core.members
         for member in dict.fromkeys((*members.all, *core.previous_members.all)):
@@ -94,7 +95,8 @@ class LeaderRole:
                 self.progress[member] = FollowerProgress(self.first_index, recently_active=True)
         for member, progress in self.progress.items():
             if member in members:
-                progress.removed_until = progress.removal_round = 0
+                if progress.removed_until:
+                    self.progress[member] = FollowerProgress(self.first_index, recently_active=True)
             elif members.index <= core.log.commit and not progress.removed_until:
                 progress.removed_until = core.now + 2 * core.config.election_ticks
         self._forget_removed()

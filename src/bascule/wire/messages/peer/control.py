@@ -6,9 +6,12 @@ A connection between nodes has Kafka's framing. Its first request is PeerHello.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from bascule.wire.schema import Int16, Int32, Int64, Message, Records, Request, String, Versions
+
+ANY_NODE: Final = 0
+"""In place of the number of the node that a connection is for: whoever listens there."""
 
 
 @dataclass(slots=True)
@@ -24,7 +27,10 @@ class PeerHelloResponse(Message):
 
 @dataclass(slots=True)
 class PeerHelloRequest(Request[PeerHelloResponse]):
-    """Who connects, and to whom: a node refuses peers of other clusters and mistaken addresses."""
+    """Who connects, and to whom: a node refuses peers of other clusters and mistaken addresses.
+
+    A peer that does not know the number of the node, ANY_NODE, is told why it is refused.
+    """
 
     API_KEY: ClassVar[int] = 1000
     VERSIONS: ClassVar[Versions] = Versions("0")

@@ -1,0 +1,167 @@
+"""What the controller does by and by: members of its Raft group, replicas that move, leaders.
+
+Each step looks at the image and the group, and does what is missing; so a new controller goes on
+where its predecessor stopped.
+
+::
+
+    a node is admitted         --> learner; voter, where one is wanted and it has caught up
+    a node leaves              --> its replicas move --> it is removed from the image --> and from
+                                   the group
+    a partition lacks replicas --> it moves to more nodes
+    a preferred leader is back --> it leads again
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from typing import Final
+
+from bascule.controller.cluster.metadata_group import MetadataGroup
+from bascule.errors import BasculeError
+from bascule.metadata.image import Image
+from bascule.metadata.replicas.reassignment import (
+    holds_replicas,
+    moves_to_preferred,
+    next_moves,
+)
+from bascule.metadata.requests import BalanceLeaders, FinishLeaving, MoveReplicas
+from bascule.model import NodeRegistration
+from bascule.raft.membership import MemberChange, Members
+
+log = logging.getLogger("bascule.controller")
+
+UPKEEP_SECONDS: Final = 0.5
+VOTERS_MAX: Final = 5
+"""More voters make each decision slower, and survive no more failures that happen together."""
+MOVING_MAX: Final = 100
+"""Partitions that move at a time."""
+BALANCED_MAX: Final = 100
+"""Partitions that get another leader in one step, with a short gap in service each."""
+
+
+class ClusterUpkeep:
+    """Belongs to the event loop."""
+
+    def __init__(self, node_id: int, metadata: MetadataGroup, *, balance_ms: int) -> None:
+        """`balance_ms` is the time between steps in which leadership returns; 0: it stays."""
+        self._node_id = node_id
+        self._metadata = metadata
+        self._balance_seconds = balance_ms / 1000
+        self._balance_at = 0.0
+        self._settled: Mapping[int, NodeRegistration] | None = None
+        """The nodes with which there was nothing to move: what lacks replicas then gets none before
+        the nodes change."""
+        self._balanced: Image | None = None
+        """The image in which every partition had its preferred leader, as far as that can lead."""
+
+    async def run(self) -> None:
+        """Run until cancelled; idle while another node is the controller."""
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(UPKEEP_SECONDS)
+            if not self._metadata.is_controller:
+                self._settled, self._balance_at = None, loop.time() + self._balance_seconds
+                continue
+            try:
+                await self._change_members()
+                await self._move()
+                await self._balance(loop.time())
+            except BasculeError as error:
+                log.debug("upkeep is tried again", extra={"error": str(error)})
+
+    # -- the members of the group ---------------------------------------------------------------
+
+    async def _change_members(self) -> None:
+        """Make the next change of the group's members, if one is due. Raises: BasculeError."""
+        metadata = self._metadata
+        if not metadata.are_members_committed:
+            return
+        change = next_change(metadata.image, metadata.members)
+        if change is None:
+            return
+        kind, node = change
+        if kind is MemberChange.REMOVE and node == self._node_id:
+            await self._hand_over()
+            return
+        members = await metadata.change_members(kind, node)
+        extra = {"voters": list(members.voters), "learners": list(members.learners)}
+        log.info("members of the metadata group changed", extra=extra)
+
+    async def _hand_over(self) -> None:
+        """Have another voter be the controller: this node leaves. Raises: BasculeError."""
+        metadata = self._metadata
+        usable = metadata.image.usable()
+        for node in metadata.members.voters:
+            if node != self._node_id and node in usable:
+                await metadata.transfer(node)
+                return
+
+    # -- replicas and leaders -------------------------------------------------------------------
+
+    async def _move(self) -> None:
+        metadata, image = self._metadata, self._metadata.image
+        if image.nodes is self._settled:
+            return
+        if next_moves(image, moving_max=MOVING_MAX) is not None:
+            await metadata.submit(MoveReplicas(MOVING_MAX))
+            return
+        for number, node in image.nodes.items():
+            if not node.is_leaving:
+                continue
+            if holds_replicas(image, number) or is_needed(image, metadata.members, number):
+                return
+            if number == self._node_id:
+                await self._hand_over()
+                return
+            await metadata.submit(FinishLeaving(number))
+            log.info("node removed", extra={"node": number})
+            return
+        if not any(True for _ in image.moving_states()):
+            self._settled = image.nodes
+
+    async def _balance(self, now: float) -> None:
+        if not self._balance_seconds or now < self._balance_at:
+            return
+        self._balance_at = now + self._balance_seconds
+        image = self._metadata.image
+        if image is self._balanced:
+            return
+        if moves_to_preferred(image, count_max=1) is None:
+            self._balanced = image
+        else:
+            await self._metadata.submit(BalanceLeaders(BALANCED_MAX))
+
+
+def next_change(image: Image, members: Members) -> tuple[MemberChange, int] | None:
+    """The change that brings the members of the group nearer to the image; None: none is due."""
+    for node in sorted(image.nodes):
+        if node not in members:
+            return MemberChange.ADD_LEARNER, node
+    for node in members.all:
+        if node in image.removed:
+            return MemberChange.REMOVE, node
+    if _voters_missing(image, members) > 0:
+        usable = image.usable()
+        for node in members.learners:
+            if node in usable:
+                return MemberChange.ADD_VOTER, node
+    return None
+
+
+def is_needed(image: Image, members: Members, node: int) -> bool:
+    """Whether a voter that leaves has to wait until a learner votes in its place."""
+    usable = image.usable()
+    replacements = [each for each in members.learners if each in usable]
+    return node in members.voters and bool(replacements) and _voters_missing(image, members) > 0
+
+
+def _voters_missing(image: Image, members: Members) -> int:
+    """Voters wanted beyond those that stay: an odd number, as four survive no more losses than
+    three."""
+    staying = [each for each, node in image.nodes.items() if not node.is_leaving]
+    voters = [each for each in members.voters if each in staying]
+    count = min(VOTERS_MAX, len(staying))
+    return count - 1 + count % 2 - len(voters)

@@ -1,0 +1,151 @@
+"""Who may be a node of the cluster, and how a node leaves it. Pure.
+
+A data directory has an id. The node's number belongs to the directory that was admitted, or that
+registered first, until the node is removed. A removed number is refused until another empty
+directory is admitted for it: what the old one held and voted for is gone for good then.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from operator import itemgetter
+from typing import Final
+
+from bascule.errors import (
+    CannotRemoveNode,
+    NodeRefused,
+    NotEnoughNodes,
+    UnknownNode,
+)
+from bascule.metadata.commands import (
+    AdmitNode,
+    ChangePartitions,
+    Command,
+    ForgetDeletions,
+    PartitionChange,
+    RemoveNode,
+    SetLeaving,
+)
+from bascule.metadata.image import Image
+from bascule.metadata.replicas.reassignment import completed, holds_replicas
+from bascule.model import NodeRegistration, is_internal_stream
+
+SHOWN_MAX: Final = 3
+"""Partitions named in an error."""
+
+
+def check_registration(image: Image, node: NodeRegistration) -> None:
+    """Raises: NodeRefused where the process may not be this node."""
+    number = node.node_id
+    if number in image.removed:
+        raise NodeRefused(
+            number,
+            "it was removed from the cluster; to use its number again, start it with --join and an "
+            "empty data directory",
+        )
+    present = image.nodes.get(number)
+    if present is None or not present.directory or present.directory == node.directory:
+        return
+    raise NodeRefused(
+        number,
+        "its number belongs to another data directory; use another number, or remove the node "
+        f"first with `bascule node remove {number}`",
+    )
+
+
+def admit(image: Image, node: NodeRegistration) -> tuple[Command, ...]:
+    """Decide on a node with an empty data directory that wants to join. Raises: NodeRefused."""
+    present = image.nodes.get(node.node_id)
+    if present is None:
+        _check_addresses(image, node)
+        return (AdmitNode(replace(node, incarnation=0)),)
+    check_registration(image, node)
+    if not present.directory:
+        raise NodeRefused(node.node_id, "its number belongs to a node; use another number")
+    return ()  # The same request again.
+
+
+def _check_addresses(image: Image, node: NodeRegistration) -> None:
+    """Raises: NodeRefused where a node of the cluster has an address that no other one reaches."""
+    for number, present in sorted(image.nodes.items()):
+        if present.peer.startswith(("0.0.0.0:", "[::]:")):
+            raise NodeRefused(
+                node.node_id,
+                f"node {number} has the peer address {present.peer}, which other nodes cannot "
+                f"connect to; start node {number} with its own address as peer.advertised",
+            )
+
+
+def leave(image: Image, number: int, *, force: bool) -> tuple[Command, ...]:
+    """Decide on the removal of a node.
+
+    Its replicas move to other nodes first. With `force` they are given up: the node is dead.
+
+    Raises: UnknownNode, CannotRemoveNode, NotEnoughNodes.
+    """
+    node = image.nodes.get(number)
+    if node is None:
+        raise UnknownNode(number)
+    others = [each for each in image.usable() if each != number]
+    if not others:
+        raise CannotRemoveNode(number, "no other node is alive and stays in the cluster")
+    if force:
+        return _give_up(image, node)
+    for _, definition in sorted(image.streams.items()):
+        replicas = definition.config.replicas
+        holds = any(number in state.replicas for state in image.partitions[definition.id])
+        if holds and replicas > len(others) and not is_internal_stream(definition.name):
+            raise NotEnoughNodes(replicas, others)
+    return () if node.is_leaving else (SetLeaving(number, node.epoch),)
+
+
+def finish_leaving(image: Image, number: int) -> tuple[Command, ...]:
+    """Remove a node that leaves, if it holds nothing any more."""
+    node = image.nodes.get(number)
+    if node is None or not node.is_leaving or holds_replicas(image, number):
+        return ()
+    return _removal(image, node)
+
+
+def _give_up(image: Image, node: NodeRegistration) -> tuple[Command, ...]:
+    number = node.node_id
+    if node.alive:
+        raise CannotRemoveNode(
+            number, "it is alive; remove it without --force, or stop its process first"
+        )
+    names = image.index.names
+    changes, last = [], []
+    for stream_id, index, state in sorted(image.partition_states(), key=itemgetter(0, 1)):
+        if number not in state.replicas:
+            continue
+        if state.isr == (number,):
+            last.append(f"{names[stream_id]} {index}")
+            continue
+        target = tuple(each for each in state.target if each != number)
+        after = replace(
+            state,
+            replicas=tuple(each for each in state.replicas if each != number),
+            isr=tuple(each for each in state.isr if each != number),
+            target=target,
+            min_isr=state.min_isr if target else 0,
+            leader_epoch=state.leader_epoch + 1,
+            version=state.version + 1,
+        )
+        changes.append(PartitionChange(stream_id, index, completed(image, after)))
+    if last:
+        more = f" and {len(last) - SHOWN_MAX} more" if len(last) > SHOWN_MAX else ""
+        raise CannotRemoveNode(
+            number,
+            f"it has the only up-to-date copy of {', '.join(last[:SHOWN_MAX])}{more}; start it "
+            "again, or delete these streams",
+        )
+    given_up = (ChangePartitions(tuple(changes)),) if changes else ()
+    return (*given_up, *_removal(image, node))
+
+
+def _removal(image: Image, node: NodeRegistration) -> tuple[Command, ...]:
+    """Nobody waits for a removed node to remove the data of deleted streams."""
+    number = node.node_id
+    ids = tuple(sorted(id for id, each in image.deletions.items() if number in each.nodes))
+    forgotten = (ForgetDeletions(ids, number),) if ids else ()
+    return (*forgotten, RemoveNode(number, node.epoch))

@@ -1,0 +1,118 @@
+"""What a node does with a replica that the image gives to other nodes."""
+
+from __future__ import annotations
+
+import errno
+
+from bascule.controller.directories import StreamDirectories
+from bascule.controller.held_partitions import HeldPartitions
+from bascule.controller.plan import (
+    ApplyStates,
+    DropReplicas,
+    NodeState,
+    OpenPartitions,
+    RegisterElsewhere,
+    StreamState,
+    plan,
+)
+from bascule.host.real import RealRandom
+from bascule.metadata.apply import apply
+from bascule.metadata.commands import ChangePartitions, CreateStream, PartitionChange
+from bascule.metadata.image import Image
+from bascule.model import PartitionState, StreamConfig, StreamDefinition
+from bascule.replica.log_identity import LogIdentity, write_identity
+from bascule.sim.disk import SimFiles
+
+DATA = "data"
+ONE, TWO = b"1" * 16, b"2" * 16
+HERE, THERE = (1, 2), (2, 3)
+
+
+def state(replicas: tuple[int, ...], version: int = 0) -> PartitionState:
+    return PartitionState(replicas, tuple(sorted(replicas)), replicas[-1], version, version)
+
+
+def test_a_replica_is_dropped_when_its_partition_has_moved_and_opened_when_it_is_back() -> None:
+    definition = StreamDefinition("s", ONE, 0, StreamConfig("s", replicas=2))
+    before, after = state(HERE), state(THERE, 1)
+    image = apply(Image(), CreateStream(definition, (before,)))
+    node = NodeState(node_id=1)
+    node.streams[ONE] = StreamState(definition, opened=frozenset({0}), states={0: before})
+    assert plan(node, image) == ()
+    image = apply(image, ChangePartitions((PartitionChange(ONE, 0, after),)))
+    assert plan(node, image) == (
+        ApplyStates(definition, {0: after}),
+        DropReplicas(definition, (0,)),
+    )
+    node.streams[ONE] = StreamState(definition, elsewhere=frozenset({0}), states={0: after})
+    assert plan(node, image) == ()
+    again = ChangePartitions((PartitionChange(ONE, 0, state(HERE, 2)),))
+    assert OpenPartitions(definition, (0,)) in plan(node, apply(image, again))
+
+
+def test_a_node_that_was_away_while_its_replica_moved_registers_it_elsewhere() -> None:
+    definition = StreamDefinition("s", ONE, 0, StreamConfig("s", replicas=2))
+    image = apply(Image(), CreateStream(definition, (state(THERE),)))
+    assert RegisterElsewhere(definition, (0,)) in plan(NodeState(node_id=1), image)
+
+
+def make_partition(files: SimFiles, stream_id: bytes, name: str, index: int) -> str:
+    place = f"{DATA}/streams/{name}/{index}"
+    files.make_dirs(place)
+    write_identity(files, place, LogIdentity(stream_id, index))
+    files.sync_dir(place)
+    return place
+
+
+def test_only_the_data_of_that_stream_is_removed() -> None:
+    files = SimFiles(RealRandom(1))
+    directories = StreamDirectories(files, DATA)
+    directories.prepare(Image())
+    mine, sibling = (make_partition(files, ONE, "s", n) for n in (0, 1))
+    directories.remove_partition(TWO, "s", 0)
+    assert files.exists(mine), "it belongs to another stream of that name"
+    directories.remove_partition(ONE, "s", 0)
+    assert (files.exists(mine), files.exists(sibling)) == (False, True)
+    directories.remove_partition(ONE, "s", 0)
+    assert files.list_dir(f"{DATA}/removed") == []
+
+
+def test_whatever_fails_the_replica_is_held_or_removed() -> None:
+    operation, hit = 1, True
+    while hit:
+        files = SimFiles(RealRandom(operation))
+        directories, held = StreamDirectories(files, DATA), HeldPartitions(files, DATA)
+        directories.prepare(Image())
+        place = make_partition(files, ONE, "s", 0)
+        held.hold(ONE, [0])
+        files.fail(operation, errno.EIO)
+        try:
+            directories.remove_partition(ONE, "s", 0)
+            held.drop(ONE, 0)
+        except OSError:
+            assert held.holds(ONE, 0), "so that the node tries again"
+        hit = not files.fault_pending()
+        files.forget_faults()
+        again = HeldPartitions(files, DATA)
+        again.load()
+        if again.holds(ONE, 0):
+            directories.remove_partition(ONE, "s", 0)
+            again.drop(ONE, 0)
+        assert not files.exists(place)
+        operation += 1
+    assert operation > 3
+
+
+def test_a_partition_that_was_dropped_may_be_held_again() -> None:
+    files = SimFiles(RealRandom(1))
+    files.make_dirs(DATA)
+    held = HeldPartitions(files, DATA)
+    held.hold(ONE, [0, 1])
+    held.drop(ONE, 0)
+    held.drop(ONE, 7)
+    files.crash()
+    again = HeldPartitions(files, DATA)
+    again.load()
+    assert [again.holds(ONE, n) for n in (0, 1)] == [False, True]
+    again.hold(ONE, [0])
+    assert again.holds(ONE, 0)

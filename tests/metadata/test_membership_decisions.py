@@ -1,0 +1,271 @@
+"""Nodes that join and leave, replicas that move, and leadership that returns."""
+
+from __future__ import annotations
+
+import pytest
+
+from bascule.errors import (
+    CannotRemoveNode,
+    ConfigError,
+    NodeRefused,
+    NotEnoughNodes,
+    UnknownNode,
+    UnknownPartition,
+)
+from bascule.metadata.requests import (
+    Admit,
+    Alter,
+    BalanceLeaders,
+    ChangeIsrs,
+    FinishLeaving,
+    IsrChange,
+    Leave,
+    MoveReplicas,
+    Reassign,
+    RegisterProcess,
+    decide,
+)
+from bascule.model import NodeRegistration
+from support.deciding_controller import DecidingController, registration
+
+
+@pytest.fixture
+def controller() -> DecidingController:
+    made = DecidingController()
+    made.register(1, 2, 3)
+    return made
+
+
+def joining(node: int, directory: str) -> NodeRegistration:
+    return registration(node, directory=directory)
+
+
+def join(controller: DecidingController, node: int, directory: str = "new") -> None:
+    controller.submit(Admit(joining(node, directory)))
+    controller.submit(RegisterProcess(joining(node, directory)))
+
+
+def enter_isr(controller: DecidingController, name: str, *nodes: int, partition: int = 0) -> None:
+    """The leader proposes an ISR with these nodes, too."""
+    state = controller.state(name, partition)
+    members = tuple(
+        (node, controller.image.nodes[node].epoch) for node in sorted({*state.isr, *nodes})
+    )
+    stream_id = controller.image.streams[name].id
+    controller.submit(
+        ChangeIsrs(
+            state.leader,
+            (IsrChange(stream_id, partition, state.leader_epoch, state.version, members),),
+        )
+    )
+
+
+# -- nodes that join -------------------------------------------------------------------------
+
+
+def test_a_node_is_admitted_before_it_registers(controller: DecidingController) -> None:
+    controller.submit(Admit(joining(4, "d4")))
+    admitted = controller.image.nodes[4]
+    assert (admitted.alive, admitted.peer) == (False, "host4:9093")
+    assert decide(controller.image, Admit(joining(4, "d4"))) == (), "the same request again"
+    controller.submit(RegisterProcess(joining(4, "d4")))
+    assert controller.image.nodes[4].alive
+
+
+def test_a_number_belongs_to_one_data_directory(controller: DecidingController) -> None:
+    join(controller, 4, "d4")
+    with pytest.raises(NodeRefused, match="another data directory"):
+        controller.submit(Admit(joining(4, "other")))
+    with pytest.raises(NodeRefused, match="another data directory"):
+        controller.submit(RegisterProcess(joining(4, "other")))
+    with pytest.raises(NodeRefused, match="belongs to a node"):
+        controller.submit(Admit(joining(1, "other")))
+
+
+def test_a_removed_node_is_refused_until_its_number_is_admitted_again(
+    controller: DecidingController,
+) -> None:
+    join(controller, 4, "d4")
+    controller.lose(4)
+    controller.submit(Leave(4, force=True))
+    assert 4 not in controller.image.nodes
+    assert controller.image.removed == {4}
+    with pytest.raises(NodeRefused, match="was removed from the cluster"):
+        controller.submit(RegisterProcess(joining(4, "d4")))
+    join(controller, 4, "empty")
+    assert controller.image.removed == frozenset()
+    with pytest.raises(NodeRefused, match="another data directory"):
+        controller.submit(RegisterProcess(joining(4, "d4")))
+
+
+# -- replicas that move ----------------------------------------------------------------------
+
+
+def test_new_replicas_are_in_sync_before_old_ones_leave(controller: DecidingController) -> None:
+    controller.create("a", replicas=3)
+    join(controller, 4)
+    before = controller.state("a")
+    target = tuple(node for node in (2, 3, 4, 1) if node != before.leader)
+    controller.submit(Reassign("a", 0, target))
+    moving = controller.state("a")
+    assert moving.replicas == (*before.replicas, 4)
+    assert (moving.isr, moving.target, moving.leader) == (before.isr, target, before.leader)
+    enter_isr(controller, "a", 4)
+    after = controller.state("a")
+    assert (after.replicas, after.isr, after.target) == (target, tuple(sorted(target)), ())
+    assert after.leader == target[0], "the leader that left has handed over"
+    assert after.leader_epoch == before.leader_epoch + 1
+
+
+def test_a_move_to_replicas_in_sync_ends_at_once(controller: DecidingController) -> None:
+    controller.create("a", replicas=3)
+    state = controller.state("a")
+    order = tuple(reversed(state.replicas))
+    controller.submit(Reassign("a", None, order))
+    assert controller.state("a").replicas == order
+    assert controller.state("a").leader == state.leader
+
+
+def test_another_move_gives_up_what_the_first_one_added(controller: DecidingController) -> None:
+    controller.create("a", replicas=1)
+    first = controller.state("a").leader
+    second, third = (node for node in (1, 2, 3) if node != first)
+    controller.submit(Reassign("a", None, (second,)))
+    assert controller.state("a").replicas == (first, second)
+    controller.submit(Reassign("a", None, (third,)))
+    assert controller.state("a").replicas == (first, third)
+    controller.submit(Reassign("a", None, (first,)))
+    assert (controller.state("a").replicas, controller.state("a").target) == ((first,), ())
+
+
+def test_more_replicas_need_no_more_in_sync_until_they_are(controller: DecidingController) -> None:
+    controller.create("a", replicas=1)
+    leader = controller.state("a").leader
+    controller.submit(Alter("a", {"replicas": 3}))
+    moving = controller.state("a")
+    assert controller.image.streams["a"].min_isr == 2
+    assert (moving.isr, moving.min_isr) == ((leader,), 1)
+    assert sorted(moving.target) == [1, 2, 3]
+    others = [node for node in (1, 2, 3) if node != leader]
+    enter_isr(controller, "a", others[0])
+    assert controller.state("a").min_isr == 1
+    enter_isr(controller, "a", others[1])
+    after = controller.state("a")
+    assert (after.isr, after.target, after.min_isr) == ((1, 2, 3), (), 0)
+    assert after.leader == leader
+
+
+def test_fewer_replicas_keep_the_leader_and_those_in_sync(controller: DecidingController) -> None:
+    controller.create("a", replicas=3)
+    state = controller.state("a")
+    lost = next(node for node in state.replicas if node != state.leader)
+    controller.lose(lost)
+    controller.submit(Alter("a", {"replicas": 2}))
+    after = controller.state("a")
+    assert lost not in after.replicas
+    assert (len(after.replicas), after.leader, after.target) == (2, state.leader, ())
+
+
+def test_replicas_that_cannot_be_are_refused(controller: DecidingController) -> None:
+    controller.create("a", replicas=2)
+    with pytest.raises(NotEnoughNodes):
+        controller.submit(Alter("a", {"replicas": 4}))
+    for nodes, text in (
+        ((1, 1), "twice"),
+        ((1,), "1 nodes, and stream 'a' has 2 replicas"),
+        ((1, 9), "node 9, which cannot get replicas"),
+    ):
+        with pytest.raises(ConfigError, match=text):
+            controller.submit(Reassign("a", None, nodes))
+    with pytest.raises(UnknownPartition):
+        controller.submit(Reassign("a", 1, (1, 2)))
+
+
+def test_a_node_alone_has_one_copy() -> None:
+    controller = DecidingController()
+    controller.register(1)
+    controller.create("a", replicas=1)
+    with pytest.raises(NotEnoughNodes, match="2"):
+        controller.submit(Alter("a", {"replicas": 2}))
+
+
+# -- nodes that leave ------------------------------------------------------------------------
+
+
+def test_a_node_that_leaves_gives_its_replicas_away_first(controller: DecidingController) -> None:
+    controller.create("a", replicas=3, partitions=2)
+    join(controller, 4)
+    controller.submit(Leave(1, force=False))
+    assert decide(controller.image, Leave(1, force=False)) == (), "it leaves already"
+    assert decide(controller.image, FinishLeaving(1)) == (), "it holds replicas"
+    controller.submit(MoveReplicas(1))
+    targets = [controller.state("a", n).target for n in (0, 1)]
+    assert sorted(map(len, targets)) == [0, 3], "one at a time"
+    controller.submit(MoveReplicas(10))
+    for partition in (0, 1):
+        assert sorted(controller.state("a", partition).target) == [2, 3, 4]
+        enter_isr(controller, "a", 4, partition=partition)
+        assert 1 not in controller.state("a", partition).replicas
+    controller.submit(RegisterProcess(registration(1, incarnation=5)))
+    assert controller.image.nodes[1].is_leaving, "a restart does not change that"
+    controller.submit(FinishLeaving(1))
+    assert 1 in controller.image.removed
+
+
+def test_a_removal_that_leaves_too_few_nodes_is_refused(controller: DecidingController) -> None:
+    controller.create("a", replicas=3)
+    with pytest.raises(NotEnoughNodes):
+        controller.submit(Leave(1, force=False))
+    with pytest.raises(UnknownNode):
+        controller.submit(Leave(9, force=False))
+    with pytest.raises(CannotRemoveNode, match="it is alive"):
+        controller.submit(Leave(1, force=True))
+    controller.lose(1)
+    controller.lose(2)
+    with pytest.raises(CannotRemoveNode, match="no other node"):
+        controller.submit(Leave(3, force=False))
+
+
+def test_a_dead_node_is_removed_by_force_and_its_replicas_are_made_up_for(
+    controller: DecidingController,
+) -> None:
+    controller.create("a", replicas=3)
+    controller.lose(1)
+    controller.submit(Leave(1, force=True))
+    assert sorted(controller.state("a").replicas) == [2, 3]
+    controller.submit(MoveReplicas(10))
+    assert controller.state("a").target == (), "there is no other node"
+    join(controller, 4)
+    controller.submit(MoveReplicas(10))
+    assert sorted(controller.state("a").target) == [2, 3, 4]
+    enter_isr(controller, "a", 4)
+    assert controller.state("a").isr == (2, 3, 4)
+
+
+def test_the_last_copy_is_not_given_up(controller: DecidingController) -> None:
+    controller.create("a", replicas=1)
+    node = controller.state("a").leader
+    controller.lose(node)
+    with pytest.raises(CannotRemoveNode, match="the only up-to-date copy of a 0"):
+        controller.submit(Leave(node, force=True))
+
+
+# -- leadership that returns -----------------------------------------------------------------
+
+
+def test_preferred_leaders_lead_again_a_few_at_a_time(controller: DecidingController) -> None:
+    controller.create("a", replicas=3, partitions=6)
+    states = [controller.state("a", n) for n in range(6)]
+    controller.lose(1)
+    controller.submit(RegisterProcess(registration(1, incarnation=2)))
+    assert decide(controller.image, BalanceLeaders(10)) == (), "it is not in sync yet"
+    led_before = [n for n, state in enumerate(states) if state.leader == 1]
+    for partition in led_before:
+        enter_isr(controller, "a", 1, partition=partition)
+    (change,) = decide(controller.image, BalanceLeaders(1))
+    assert [each.reason for each in change.changes] == ["the preferred leader is in sync"]  # type: ignore[union-attr]
+    controller.submit(BalanceLeaders(1))
+    assert [controller.state("a", n).leader for n in led_before].count(1) == 1
+    controller.submit(BalanceLeaders(10))
+    assert [controller.state("a", n).leader for n in range(6)] == [s.leader for s in states]
+    assert decide(controller.image, BalanceLeaders(10)) == ()
