@@ -37,7 +37,7 @@ def reserve_ports(count: int) -> list[int]:
             found.append(port)
             if len(found) == count:
                 return found
-    raise OSError(f"no {count} free ports from {START} to {END}")
+    raise OSError(f"no {count} free ports from {START} to {END}: {_why_taken(START)}")
 
 
 def reserve_port_range(count: int) -> int:
@@ -64,6 +64,19 @@ def _is_free(port: int) -> bool:
         except OSError:
             return False
     return True
+
+
+def _why_taken(port: int) -> str:
+    """Why a port cannot be had, as the system or this module says."""
+    if port in _held:
+        return f"port {port} is one of {len(_held)} that this process holds"
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError as error:
+            return f"port {port}: {error}"
+    return f"port {port} is locked by another run of tests"
 
 
 def _lock(port: int) -> bool:
