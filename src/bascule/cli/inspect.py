@@ -172,13 +172,10 @@ def _literal_subject(path: str) -> str | None:
         data = directory.parents[2]
         if identity is None or not (data / DATABASE).exists():
             return None
-        image = read_stored_image(data)
+        definition = read_stored_image(data).stream_of(identity.stream_id)
     except (BasculeError, OSError, IndexError):
         return None
-    for definition in image.streams.values():
-        if definition.id == identity.stream_id:
-            return definition.config.literal_subject
-    return None
+    return None if definition is None else definition.config.literal_subject
 
 
 def _subject_of(record: Record) -> bytes | None:

@@ -275,8 +275,7 @@ class ClusterController:
         Raises: InvalidName, ConfigError, StreamConflict, NotEnoughNodes, NatsRefused, Broken,
         DiskFull, Indeterminate, OSError.
         """
-        await asyncio.to_thread(self._reserve.check, self._directories.check_name, name)
-        await asyncio.to_thread(self._reserve.check_room)
+        await asyncio.to_thread(self._check_disk, name)
         request = Create(
             name=name,
             config=config,
@@ -296,6 +295,11 @@ class ClusterController:
             raise
         log.info("stream created", extra={"stream": name, "subject": config.subject})
         return definition, True
+
+    def _check_disk(self, name: str) -> None:
+        """Whether a stream of this name can be stored. Raises: InvalidName, DiskFull, OSError."""
+        self._reserve.check(self._directories.check_name, name)
+        self._reserve.check_room()
 
     async def delete_stream(self, name: str) -> None:
         """Delete a stream and its data. The deletion is durable once this returns.
