@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
 from dataclasses import replace
-from typing import Final, Protocol, TypeAlias
+from typing import Final, TypeAlias
 
 import msgspec
 
 from bascule.controller.cluster.metadata_group import Peers
 from bascule.controller.cluster.views import ClusterViews
 from bascule.errors import Broken, NotLeader, UnknownPartition, UnknownStream
+from bascule.groups import CommittedOffsetStore
 from bascule.model import NO_LEADER, CommittedOffset, PartitionInfo
 from bascule.replica.partitions import Partitions
 from bascule.wire.offsets import OFFSETS_STREAM, Commit, OffsetKey
@@ -56,20 +56,6 @@ class _Resolve(msgspec.Struct, tag=True):
 _Operation: TypeAlias = _Find | _Remove | _Store | _Resolve
 
 
-class OffsetStore(Protocol):
-    """This node's committed offsets; see `groups`."""
-
-    def entries(
-        self, *, consumer: str | None = None, stream: str | None = None
-    ) -> list[CommittedOffset]: ...
-    async def wait_caught_up(self) -> None: ...
-    async def commit(self, commits: Sequence[tuple[OffsetKey, Commit]]) -> None: ...
-    async def remove(
-        self, *, consumer: str | None, stream: str | None, partition: int | None = None
-    ) -> list[OffsetKey]: ...
-    async def resolve(self, stream: str, partition: int, to: int | str, *, at_ms: int) -> int: ...
-
-
 class ClusterOffsets:
     """Belongs to the event loop."""
 
@@ -77,7 +63,7 @@ class ClusterOffsets:
         self,
         node_id: int,
         partitions: Partitions,
-        store: OffsetStore,
+        store: CommittedOffsetStore,
         views: ClusterViews,
         peers: Peers,
     ) -> None:

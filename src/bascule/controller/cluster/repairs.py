@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from typing import Final, Protocol
+from typing import Final
 
 import msgspec
 
@@ -19,6 +19,7 @@ from bascule.controller.directories import StreamDirectories
 from bascule.controller.reconciler import Reconciler
 from bascule.controller.repair import keep_readable, replace_log
 from bascule.errors import UnknownStream
+from bascule.groups import CommittedOffsetStore
 from bascule.host.api import Clock
 from bascule.model import RepairedPartition, StreamDefinition
 from bascule.replica.partition import Partition
@@ -34,15 +35,6 @@ class RepairTask(msgspec.Struct, array_like=True):
     stream_id: bytes
     partition: int | None
     accept_loss: bool
-
-
-class CommittedOffsets(Protocol):
-    """The part of the committed offsets that needs to know of streams; see `groups`."""
-
-    async def remove(
-        self, *, consumer: str | None, stream: str | None, partition: int | None = None
-    ) -> object: ...
-    async def largest(self, stream: str, partition: int) -> int: ...
 
 
 class Repairs:
@@ -65,7 +57,7 @@ class Repairs:
         self._directories = directories
         self._clock = clock
         self._follower = follower
-        self.offsets: CommittedOffsets | None = None
+        self.offsets: CommittedOffsetStore | None = None
 
     async def answer_repair(self, body: bytes) -> bytes:
         """Answer a control request. Raises: UnknownStream, Indeterminate, OSError."""
