@@ -6,11 +6,15 @@ import asyncio
 import gc
 import resource
 import socket
+from collections.abc import Callable
+from typing import NoReturn
 
 import pytest
 
 from bascule.listening.connection import ServedConnection
 from bascule.listening.listener import FrameListener
+from bascule.peer.listener import PeerListener
+from bascule.wire.connection import ServerConnection
 
 
 class RefusingListener(FrameListener):
@@ -18,6 +22,35 @@ class RefusingListener(FrameListener):
 
     def _connection(self, sock: socket.socket, peer: str) -> ServedConnection:
         raise ConnectionResetError(peer)
+
+
+class ServingListener(FrameListener):
+    """Serves no request."""
+
+    def _connection(self, sock: socket.socket, peer: str) -> ServedConnection:
+        def refuse(request: object) -> NoReturn:
+            raise AssertionError(request)
+
+        return ServedConnection(
+            sock,
+            ServerConnection(served={}, frame_bytes_max=1_000, requests={}),
+            refuse,
+            peer=peer,
+            limits=self._limits,
+            statistics=self._statistics,
+            refusals=self._refusals,
+            run_on_thread=self._run_on_thread,
+        )
+
+
+async def _refuse_raft(sock: socket.socket) -> None:
+    raise AssertionError("no Raft here")
+
+
+def peer_listener() -> FrameListener:
+    return PeerListener(
+        node_id=1, cluster="c", node_epoch=lambda: 1, handlers={}, on_raft=_refuse_raft
+    )
 
 
 async def turn() -> None:
@@ -29,11 +62,16 @@ async def turn() -> None:
 
 
 @pytest.mark.parametrize("turns", range(8))
-def test_a_connection_that_is_accepted_while_the_listener_closes_is_closed(turns: int) -> None:
+@pytest.mark.parametrize(
+    "new_listener", [lambda: RefusingListener(None), lambda: ServingListener(None), peer_listener]
+)
+def test_a_connection_that_is_accepted_while_the_listener_closes_is_closed(
+    new_listener: Callable[[], FrameListener], turns: int
+) -> None:
     """However many turns of the loop the accept is ahead of the close."""
 
     async def scene() -> None:
-        listener = RefusingListener(None)
+        listener = new_listener()
         address = await listener.start("127.0.0.1", 0)
         with socket.create_connection(address) as client:
             for _ in range(turns):

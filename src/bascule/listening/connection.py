@@ -92,6 +92,7 @@ class ServedConnection:
     def start(self) -> asyncio.Task[None]:
         """Serve until either side closes."""
         self._task = self._loop.create_task(self._run(), name=f"client {self._peer}")
+        self._task.add_done_callback(self._release)
         return self._task
 
     def close_when_answered(self) -> None:
@@ -137,12 +138,14 @@ class ServedConnection:
         except Exception:  # boundary: the failure of one request must not affect other clients
             self._statistics.handler_errors += 1
             log.exception("client closed: internal error", extra={"peer": self._peer})
-        finally:
-            self._pause_reading()
-            self._socket.close()
-            self._account(-self._accounted_bytes)
-            if self._on_closed is not None:
-                self._on_closed()
+
+    def _release(self, _: asyncio.Task[None]) -> None:
+        """Close the socket. A callback: a task that is cancelled before it begins runs nothing."""
+        self._pause_reading()
+        self._socket.close()
+        self._account(-self._accounted_bytes)
+        if self._on_closed is not None:
+            self._on_closed()
 
     async def _serve_one(self) -> None:
         before = self._protocol.buffered_bytes

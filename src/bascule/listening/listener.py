@@ -81,10 +81,7 @@ class FrameListener:
     async def close(self) -> None:
         """Stop accepting, answer requests in flight within `drain_ms_max`, close everything."""
         loop = asyncio.get_running_loop()
-        for listener in self._listeners:
-            loop.remove_reader(listener)
-            listener.close()
-        self._listeners.clear()
+        self._stop_accepting()
         if self._sweep is not None:
             self._sweep.cancel()
         self._purgatory.close()
@@ -107,6 +104,12 @@ class FrameListener:
             waiting=len(self._purgatory),
             requests=now.requests.copy(),
         )
+
+    def _stop_accepting(self) -> None:
+        for listener in self._listeners:
+            asyncio.get_running_loop().remove_reader(listener)
+            listener.close()
+        self._listeners.clear()
 
     def _accept(self, listener: socket.socket) -> None:
         """Admit a waiting connection. Not a task: one that is cancelled drops what it accepted."""

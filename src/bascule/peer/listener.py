@@ -88,6 +88,7 @@ class PeerListener(FrameListener):
 
     async def close(self) -> None:
         """See `FrameListener.close`."""
+        self._stop_accepting()
         for task in self._peeking:
             task.cancel()
         await asyncio.gather(*self._peeking, return_exceptions=True)
@@ -96,7 +97,13 @@ class PeerListener(FrameListener):
     def _admit(self, sock: socket.socket, peer: str) -> None:
         task = asyncio.get_running_loop().create_task(self._sort(sock, peer))
         self._peeking.add(task)
-        task.add_done_callback(self._peeking.discard)
+
+        def end(task: asyncio.Task[None]) -> None:
+            self._peeking.discard(task)
+            if task.cancelled():  # perhaps before it began
+                sock.close()
+
+        task.add_done_callback(end)
 
     async def _sort(self, sock: socket.socket, peer: str) -> None:
         """Give the connection to Raft or to the handlers of requests."""
@@ -109,9 +116,6 @@ class PeerListener(FrameListener):
                 super()._admit(sock, peer)
         except (OSError, TimeoutError):
             sock.close()
-        except asyncio.CancelledError:
-            sock.close()
-            raise
 
     def _connection(self, sock: socket.socket, peer: str) -> ServedConnection:
         protocol = ServerConnection(
