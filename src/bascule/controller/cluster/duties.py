@@ -14,7 +14,7 @@ from typing import Final
 import msgspec
 
 from bascule.controller.cluster.metadata_group import MetadataGroup, Peers
-from bascule.controller.cluster.sessions import LAPSE_SECONDS, Pong, Sessions
+from bascule.controller.cluster.sessions import LAPSE_SECONDS, LAPSED, Pong, Sessions
 from bascule.controller.plan import NodeState
 from bascule.errors import BasculeError, Broken
 from bascule.metadata.image import Image
@@ -121,8 +121,12 @@ class ControllerDuties:
 
     async def _take_up(self, metadata: MetadataGroup) -> None:
         term = metadata.term
+        mine = metadata.image.nodes.get(self._node_id)
         try:
             await metadata.settle()
+            if mine is not None and mine.alive and self._lapsed_epoch == mine.epoch:
+                # No session with another node reports it: it registers again afterwards.
+                await self._on_node_lost(mine, LAPSED)
         except BasculeError as error:
             log.debug("not the controller yet", extra={"error": str(error)})
             return

@@ -29,6 +29,7 @@ LAPSE_SECONDS: Final = 3.0
 """A node that no controller has pinged for so long leads nothing, until it is elected again. This
 is longer than the election of a controller takes. What it acknowledges does not depend on it: the
 followers of a deposed leader follow another one, so nothing of it is committed."""
+LAPSED: Final = "it heard no controller, and leads nothing"
 PING: Final = "ping"
 
 
@@ -99,7 +100,7 @@ class Sessions:
                 if pong.incarnation != node.incarnation:
                     reason = "its process was started again"
                 elif pong.has_lapsed:
-                    reason = "it heard no controller, and leads nothing"
+                    reason = LAPSED
                 else:
                     heard = asked
             if reason:

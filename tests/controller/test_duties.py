@@ -1,0 +1,77 @@
+"""What a node does as the controller for itself: it may have lapsed before."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, cast
+
+import pytest
+
+from bascule.controller.cluster import duties
+from bascule.controller.cluster.duties import ControllerDuties
+from bascule.controller.plan import NodeState
+from bascule.metadata.image import Image
+from bascule.metadata.requests import ControllerRequest, LoseNode, RegisterProcess, decide
+from bascule.model import NO_LEADER
+from support.deciding_controller import DecidingController, registration
+from support.metadata_groups import until
+
+SECONDS_MAX = 10.0
+
+
+class Group:
+    """A metadata group of which this node is the leader, or of which nobody is."""
+
+    applied = 0
+
+    def __init__(self, deciding: DecidingController) -> None:
+        self._deciding = deciding
+        self.is_controller = False
+        self.term = 1
+        self.requests: list[type[ControllerRequest]] = []
+
+    @property
+    def image(self) -> Image:
+        return self._deciding.image
+
+    async def settle(self) -> None:
+        pass
+
+    async def submit(self, request: ControllerRequest) -> int:
+        self.requests.append(type(request))
+        return self._deciding.commit(decide(self.image, request))
+
+
+def test_a_controller_that_had_lapsed_is_elected_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No other node pings it, so it sees to that itself: otherwise it would lead nothing for ever,
+    while the image says that it leads."""
+    monkeypatch.setattr(duties, "LAPSE_SECONDS", 0.02)
+    monkeypatch.setattr(duties, "DUTY_SECONDS", 0.001)
+
+    async def scene() -> None:
+        deciding = DecidingController()
+        deciding.register(1)
+        deciding.create("s", replicas=1)
+        group, state = Group(deciding), NodeState(1)
+        mine = ControllerDuties(
+            1, cast(Any, group), cast(Any, None), state, on_changed=lambda: None
+        )
+        await mine.register(registration(1))
+        before = deciding.state("s")
+        run = asyncio.create_task(mine.run())
+        async with asyncio.timeout(SECONDS_MAX):
+            await until(lambda: state.is_suspended)
+        group.requests.clear()
+        group.is_controller, group.term = True, 2
+        async with asyncio.timeout(SECONDS_MAX):
+            await until(lambda: not state.is_suspended)
+        run.cancel()
+        await asyncio.gather(run, return_exceptions=True)
+        mine.close()
+        assert group.requests == [LoseNode, RegisterProcess]
+        after = deciding.state("s")
+        assert before.leader != NO_LEADER
+        assert after.leader == before.leader
+        assert after.leader_epoch > before.leader_epoch
+
+    asyncio.run(scene())
