@@ -95,12 +95,17 @@ def work_directory() -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def nats_server(directory: Path, *, jetstream: bool = False) -> Iterator[Running]:
-    """A `nats-server` with its defaults on a free port."""
+def nats_server(
+    directory: Path, *, jetstream: bool = False, settings: str = ""
+) -> Iterator[Running]:
+    """A `nats-server` on a free port, with its defaults but for `settings`."""
     binary = Path(sys.executable).parent / "nats-server"
     command = [str(binary), "-a", "127.0.0.1", "-p", "-1", "--ports_file_dir", str(directory)]
     if jetstream:
         command += ["-js", "-sd", str(directory / "jetstream")]
+    if settings:
+        (directory / "nats.conf").write_text(settings)
+        command += ["-c", str(directory / "nats.conf")]
     with (directory / "nats.log").open("wb") as output:
         process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT)
     server = Running(process)

@@ -56,6 +56,9 @@ class PartitionBy(StrEnum):
     """By a hash of the message's subject, so that the order within a subject is kept."""
     KEY = "key"
     """By a hash of the record's key, as in Kafka's Java client; without a key by subject."""
+    MAPPING = "mapping"
+    """By NATS's subject mapping, which writes the number of the partition in place of the first `*`
+    of the stream's subject. The leader of a partition gets no other messages."""
 
 
 class KeyFrom(StrEnum):
@@ -255,6 +258,14 @@ class StreamDefinition:
         """
         in_group = self.config.partition_by is PartitionBy.GROUP and self.config.partitions > 1
         return self.config.group or (self.partitions_group if in_group else None)
+
+    def partition_subject(self, partition: int) -> str:
+        """The subject on which the leader of a partition subscribes."""
+        if self.config.partition_by is not PartitionBy.MAPPING:
+            return self.config.subject
+        tokens = self.config.subject.split(".")
+        tokens[tokens.index("*")] = str(partition)
+        return ".".join(tokens)
 
     @property
     def partitions_group(self) -> str:

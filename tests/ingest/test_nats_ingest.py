@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 import threading
 from pathlib import Path
@@ -156,6 +157,31 @@ def test_a_second_partition_puts_the_first_into_the_queue_group_beside_other_str
         assert [(each.subject, each.group) for each in found] == [
             ("s", None), ("g", "bascule.g"), ("g", "bascule.g"),
         ]  # fmt: skip
+        await ingest.close()
+
+    asyncio.run(scenario())
+
+
+def test_the_leader_of_a_mapped_partition_subscribes_on_its_own_subject(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(nats_ingest, "CONFIRM_SECONDS_MAX", 0.01)
+    config = StreamConfig(subject="shop.*.*", partitions=3, partition_by=PartitionBy.MAPPING)
+    mapped = StreamDefinition("s", b"s" * 16, 0, config)
+
+    async def scenario() -> None:
+        ingest = make_ingest()
+        replicas = [NamedReplica(index, mapped) for index in range(3)]
+        subscriptions = ingest._source._subscriptions
+        for led, expected in (
+            ([0, 2], {"shop.0.*", "shop.2.*"}),
+            ([1, 2], {"shop.1.*", "shop.2.*"}),
+            ([], set()),
+        ):
+            with contextlib.suppress(Broken):
+                await ingest.subscribe([(replicas, led)])
+            found = subscriptions._by_sid.values()
+            assert {(each.subject, each.group) for each in found} == {(s, None) for s in expected}
         await ingest.close()
 
     asyncio.run(scenario())

@@ -145,6 +145,17 @@ def test_values_out_of_range(change: dict[str, int], expected: str) -> None:
     assert str(caught.value) == expected
 
 
+def test_a_mapped_stream_needs_a_place_for_the_partition() -> None:
+    mapped = StreamConfig(subject="s.*.*", partitions=3, partition_by=PartitionBy.MAPPING)
+    created = create_stream(Image(), "s", mapped, id=bytes(16), now_ms=0)
+    assert isinstance(created, CreateStream)
+    assert created.definition.partition_subject(2) == "s.2.*"
+    for subject in ("s", "s.>"):
+        with pytest.raises(ConfigError, match=r"takes the partition from the first \*"):
+            config = replace(mapped, subject=subject)
+            create_stream(Image(), "s", config, id=bytes(16), now_ms=0)
+
+
 def test_invalid_subjects_and_groups_are_refused() -> None:
     for config in (StreamConfig(subject="a..b"), StreamConfig(subject="a", group="two words")):
         with pytest.raises(InvalidName):

@@ -23,8 +23,8 @@ from bascule.client.nats import NatsConnection
 from bascule.client.publish_window import OnOtherReply
 from bascule.client.publisher import Publisher
 from bascule.client.stream_reader import Order, StreamReader
-from bascule.errors import Broken, Closed, ConfigError
-from bascule.model import NodeInfo
+from bascule.errors import Broken, Closed, ConfigError, UnknownStream
+from bascule.model import NodeInfo, PartitionBy
 from bascule.wire.nats import ConnectOptions, parse_server_url
 
 if TYPE_CHECKING:
@@ -379,11 +379,19 @@ class Client(AdminMixin, ColumnarMixin):
         assert self._node is not None
         return self._node.bootstrap or self._node.client
 
-    async def _has_stream(self, subject: str) -> bool:
-        """Whether a stream has this subject, or might: where no node says so in time."""
+    async def _has_stream(self, subject: str, stream: str | None) -> bool:
+        """See `HasStream`. True also where no node answers in time."""
+        admin = self._opened()
         try:
             async with asyncio.timeout(ASK_TIMEOUT_S):
-                return bool(await self._opened().streams(subject))
+                if await admin.streams(subject):
+                    return True
+                if stream is None:
+                    return False
+                config = (await admin.stream(stream)).definition.config
+                return config.partition_by is PartitionBy.MAPPING
+        except UnknownStream:
+            return False
         except (Broken, TimeoutError):
             return True
 

@@ -25,8 +25,9 @@ REFUSALS_MAX: Final = 3
 """After so many refusals of the first message ask whether there is a stream."""
 
 
-HasStream: TypeAlias = Callable[[str], Awaitable[bool]]
-"""Whether a stream has this subject. A stream without responders is about to get a leader."""
+HasStream: TypeAlias = Callable[[str, str | None], Awaitable[bool]]
+"""Whether a stream has this subject, or the named one may get it by a subject mapping. A stream
+without responders is about to get a leader."""
 OnOtherReply: TypeAlias = Callable[[int, Ack | BasculeError], None]
 """Called with the number of a message and a reply to it beside the ack that counts."""
 
@@ -238,7 +239,7 @@ class PublishWindow(ABC):
         await asyncio.sleep(REFUSED_WAIT_S)
         self._refusals += 1
         subject = self.subject_of(min(self._refused))
-        has_none = self._may_give_up() and not await self._has_stream(subject)
+        has_none = self._may_give_up() and not await self._has_stream(subject, self.only)
         refused = sorted(i for i in self._refused if i >= self._first)
         self._refused, self._refused_before = set(), self._refused
         if has_none and self._may_give_up():

@@ -156,7 +156,7 @@ class Publisher:
                     raise reply
                 refusals += 1
                 if refusals == NO_RESPONDERS_ATTEMPTS and not await self._has_stream(
-                    pending.subject
+                    pending.subject, pending.stream
                 ):
                     raise reply
                 pending.reply = loop.create_future()

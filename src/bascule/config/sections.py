@@ -297,7 +297,8 @@ class StreamDefaults:
     partition_by: str = setting(
         PartitionBy.GROUP.value,
         about="How messages find their partition: members of a NATS queue group (at random), a "
-        "hash of the subject, or a hash of the key as Kafka's Java client does it.",
+        "hash of the subject, a hash of the key as Kafka's Java client does it, or the "
+        "number that NATS's subject mapping writes into the subject.",
         choices=tuple(by.value for by in PartitionBy),
     )
     key_from: str = setting(

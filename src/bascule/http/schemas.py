@@ -22,7 +22,7 @@ from bascule.model import (
 )
 
 Sync = Literal["always", "interval", "never"]
-PartitionBy = Literal["group", "subject", "key"]
+PartitionBy = Literal["group", "subject", "key", "mapping"]
 KeyFrom = Literal["header", "subject"]
 Compression = Literal["none", "gzip", "snappy", "lz4", "zstd"]
 Cleanup = Literal["delete", "compact"]

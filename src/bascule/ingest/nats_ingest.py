@@ -40,8 +40,8 @@ class _StreamSubscriptions:
     slots: list[int] = field(default_factory=list)
     """By partition."""
     sids: dict[int, int] = field(default_factory=dict)
-    """Partition -> its sid where a NATS queue group distributes the messages; else 0 -> the only
-    one."""
+    """Partition -> its sid where NATS distributes the messages, in a queue group or by subjects;
+    else 0 -> the only one."""
     in_group: bool = False
     """Whether `sids` are in a queue group of the stream's partitions."""
 
@@ -300,6 +300,8 @@ class NatsIngest:
             stream.in_group = len(replicas) > 1
             if stream.in_group:
                 group = group or definition.partitions_group
+        elif config.partition_by is PartitionBy.MAPPING:
+            targets = {index: (stream.slots[index],) for index in sorted(led)}
         elif led:
             targets = {0: tuple(stream.slots)}
         by = BY_KEY if config.partition_by is PartitionBy.KEY else BY_SUBJECT
@@ -311,8 +313,9 @@ class NatsIngest:
                 continue
             sid = stream.sids[partition] = self._source.reserve_sid()
             self._sequencer.routes.set_route(sid, target, by=by)
+            subject = definition.partition_subject(partition)
             confirmations.append(
-                self._source.subscribe(sid, config.subject, group=group, stream=definition.name)
+                self._source.subscribe(sid, subject, group=group, stream=definition.name)
             )
         return confirmations
 
@@ -334,7 +337,7 @@ def _obsolete_sids(
     """The keys of `stream.sids` whose subscriptions end: of partitions that are not led here, and
     one without queue group where there are more partitions now."""
     config = replicas[0].definition.config
-    if config.partition_by is not PartitionBy.GROUP:
+    if config.partition_by in (PartitionBy.SUBJECT, PartitionBy.KEY):
         return [] if led else list(stream.sids)
     if config.group is None and not stream.in_group and len(replicas) > 1:
         return list(stream.sids)

@@ -26,6 +26,7 @@ from bascule.metadata.commands import (
 from bascule.metadata.image import Image
 from bascule.model import (
     STREAM_NAME_LENGTH_MAX,
+    PartitionBy,
     RecordHeader,
     StreamConfig,
     StreamDefinition,
@@ -210,6 +211,13 @@ def check_config(config: StreamConfig) -> None:
     """Check each setting, and all of them together. Raises: InvalidName, ConfigError."""
     _check_names(config)
     check_stream_config(config)
+    by_mapping = config.partition_by is PartitionBy.MAPPING
+    if by_mapping and "*" not in config.subject.split("."):
+        raise ConfigError(
+            f"partition_by = mapping takes the partition from the first * of the subject, and "
+            f"{config.subject!r} has none: use a subject such as 'orders.*.>'",
+            field="partition_by",
+        )
 
 
 def check_stored_config(config: StreamConfig) -> None:

@@ -71,6 +71,7 @@ def test_a_key_must_have_one_partition() -> None:
     check_keyed("s", config(1, PartitionBy.GROUP))
     check_keyed("s", config(3, PartitionBy.KEY))
     check_keyed("s", config(3, PartitionBy.SUBJECT, KeyFrom.SUBJECT))
+    check_keyed("s", config(3, PartitionBy.MAPPING, KeyFrom.SUBJECT))
     for refused in (config(3, PartitionBy.GROUP), config(3, PartitionBy.SUBJECT)):
         with pytest.raises(ConfigError, match="partition_by = key"):
             check_keyed("s", refused)

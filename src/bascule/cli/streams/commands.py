@@ -318,7 +318,8 @@ def _confirm_moving_keys(info: StreamInfo, partitions: int) -> None:
     """Ask before partitions are added to a stream whose keys or subjects choose the partition.
     Raises: as `confirm`."""
     config = info.definition.config
-    if config.partition_by is PartitionBy.GROUP or partitions <= config.partitions:
+    by_hash = config.partition_by in (PartitionBy.SUBJECT, PartitionBy.KEY)
+    if not by_hash or partitions <= config.partitions:
         return
     if not any(item.high_watermark for item in info.partitions):
         return

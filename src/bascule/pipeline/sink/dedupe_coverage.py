@@ -49,7 +49,7 @@ class DedupeCoverage:
             return (
                 f"stream {self.stream!r} has {self.partitions} partitions with partition_by = "
                 "group: NATS may deliver a repeated row to another partition, which does not know "
-                "its id; use one partition, or partition_by subject or key"
+                "its id; use one partition, or partition_by subject, key or mapping"
             )
         if self.ms_max and self.messages_max:
             return None

@@ -36,7 +36,8 @@ linear."""
 def check_keyed(stream: str, config: StreamConfig) -> None:
     """Raises: ConfigError if records of one key may be in several partitions."""
     by_key = config.partition_by is PartitionBy.KEY or (
-        config.partition_by is PartitionBy.SUBJECT and config.key_from is KeyFrom.SUBJECT
+        config.partition_by in (PartitionBy.SUBJECT, PartitionBy.MAPPING)
+        and config.key_from is KeyFrom.SUBJECT
     )
     if config.partitions > 1 and not by_key:
         raise ConfigError(
