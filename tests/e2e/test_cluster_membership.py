@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 import bascule
+from bascule.client import Client
 from support.clusters import RunningCluster, running_cluster
 from support.ids_published import IdsPublished, check_published
 from support.ports import reserve_ports
@@ -371,23 +372,38 @@ def test_a_node_alone_with_data_of_the_release_before_grows_to_three(
         alone.start()
         names = [each["name"] for each in alone.call("GET", "/v1/streams")["streams"]]
         alone.create("flights", "flights.>")
-        with bascule.connect_sync(alone.addresses["http"]) as client:
-            for number in range(3):
-                if number:
-                    cluster.join(number + 1)
-                headers = {"Nats-Msg-Id": str(number)}
-                client.publish("flights.x", b"%d" % number, headers=headers, timeout=30)
-            cluster.wait_voters(1, 2, 3)
+
+        async def grow(client: Client, published: IdsPublished) -> None:
+            await published.wait_more(100)
+            for number in (2, 3):
+                await asyncio.to_thread(cluster.join, number)
+                await published.wait_more(100)
+            await asyncio.to_thread(cluster.wait_voters, 1, 2, 3)
             for stream in (*names, "flights"):
-                client.alter_stream(stream, replicas=3)
-                client.publish("flights.x", stream.encode(), timeout=30)
-        expected = [b"0", b"1", b"2", *(each.encode() for each in (*names, "flights"))]
-        for stream in (*names, "flights"):
-            cluster.wait_moved(stream)
-            assert sorted(cluster.partition(stream)["isr"]) == [1, 2, 3]
-        alone.stop(signal.SIGKILL)
+                await client.alter_stream(stream, replicas=3)
+                await asyncio.to_thread(cluster.wait_moved, stream)
+                await published.wait_more(100)
+                assert sorted(cluster.partition(stream)["isr"]) == [1, 2, 3]
+
+        async def scene() -> None:
+            """Messages flow all the time."""
+            async with bascule.connect(alone.addresses["http"]) as client:
+                published = IdsPublished(client)
+                run = asyncio.create_task(published.run())
+                await grow(client, published)
+                await asyncio.to_thread(alone.stop, signal.SIGKILL)
+                await published.wait_more(100)
+                published.stopping = True
+                await run
+            async with bascule.connect(cluster.nodes[2].addresses["http"]) as client:
+                stored = {m.offset: m.value async for m in client.read("flights")}
+            check_published(published.offsets, stored)
+
+        asyncio.run(scene())
         assert cluster.leader("flights") != 1
-        with bascule.connect_sync(cluster.nodes[2].addresses["http"]) as client:
-            assert [m.value for m in client.read("flights")] == expected
         cluster.start(1)
-        cluster.wait_in_sync("flights")
+        for stream in (*names, "flights"):
+            cluster.wait_in_sync(stream)
+        cluster.stop()
+        logs = {cluster.log_bytes(node, "flights") for node in cluster.nodes}
+        assert len(logs) == 1, "the replicas differ"
