@@ -29,7 +29,9 @@ from bascule.metadata.commands import (
     ResumeStream,
 )
 from bascule.metadata.image import Image
+from bascule.metadata.requests import Alter
 from bascule.model import StreamConfig, StreamDefinition
+from support.deciding_controller import DecidingController
 
 NAMES = ("a", "b")
 
@@ -146,3 +148,27 @@ def test_a_partition_that_could_not_be_opened_is_in_the_next_plan() -> None:
     state = NodeState(streams={definition.id: held}, can_subscribe=True)
     steps = (OpenPartitions(definition, (1,)), SubscribeStream(definition, every))
     assert plan(state, image) == steps
+
+
+def test_a_leader_takes_another_min_isr_with_its_state() -> None:
+    controller = DecidingController()
+    controller.register(1, 2)
+    stream_id = controller.create("a", replicas=2, partitions=2)
+    states = controller.image.partitions[stream_id]
+    led = {index for index, state in enumerate(states) if state.leader == 1}
+    assert len(led) == 1
+    held = StreamState(
+        controller.image.streams["a"],
+        opened=frozenset({0, 1}),
+        subscribed=frozenset(led),
+        states=dict(enumerate(states)),
+    )
+    node = NodeState(1, streams={stream_id: held}, can_subscribe=True)
+    assert plan(node, controller.image) == ()
+    for changes, expected in (({"retention_messages_max": 5}, set()), ({"min_isr": 1}, led)):
+        controller.submit(Alter("a", changes))
+        definition = controller.image.streams["a"]
+        steps = plan(node, controller.image)
+        assert steps[0] == ConfigureStream(definition)
+        applied = {index for step in steps[1:] for index in getattr(step, "states", ())}
+        assert applied == expected

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import signal
 from collections.abc import Iterator
@@ -11,7 +12,7 @@ import pytest
 
 import bascule
 from support.clusters import RunningCluster, running_cluster
-from support.processes import NatsServer, RawNats, running_nats
+from support.processes import WAIT_SECONDS_MAX, NatsServer, RawNats, running_nats, wait_for
 
 pytestmark = pytest.mark.tier3
 
@@ -122,3 +123,44 @@ def test_the_policy_of_a_stream_can_be_altered(
         assert [inbox for inbox, _ in publisher.answers(1)] == ["named"]
         stored = [message.offset for message in client.read("taps")]
         assert stored == list(range(6))
+
+
+def test_fewer_replicas_in_sync_are_enough_as_soon_as_an_operator_says_so(
+    cluster: RunningCluster, nats_server: NatsServer
+) -> None:
+    publisher = Publisher(nats_server)
+    cluster.nodes[1].create("gates", "gates.>", replicas=2)
+    leader = cluster.leader("gates")
+    cluster.wait_in_sync("gates")
+    follower = next(n for n in cluster.partition("gates")["replicas"] if n != leader)
+    cluster.nodes[follower].stop(signal.SIGKILL)
+
+    def answer(inbox: str) -> dict[str, Any]:
+        publisher.send("gates.a", inbox)
+        while True:
+            # One of those before may be answered late.
+            found = dict(publisher.nats.messages())
+            if (said := found.get(f"in.{inbox}".encode())) is not None:
+                ack: dict[str, Any] = json.loads(said)
+                return ack
+
+    def is_refused() -> bool | None:
+        """What was appended before the ISR has shrunk is not answered."""
+        publisher.nats.socket.settimeout(0.5)
+        try:
+            return answer(f"early{next(numbers)}")["error"]["err_code"] == 20008 or None
+        except TimeoutError:
+            return None
+        finally:
+            publisher.nats.socket.settimeout(WAIT_SECONDS_MAX)
+
+    numbers = itertools.count()
+    node = cluster.nodes[leader]
+    wait_for(is_refused, node.process, node.log)
+    node.call("PATCH", "/v1/streams/gates", {"min_isr": 1})
+    assert answer("one")["replicas"] == 1
+    node.call("PATCH", "/v1/streams/gates", {"min_isr": 2})
+    assert answer("two")["error"]["err_code"] == 20008
+    cluster.start(follower)
+    cluster.wait_in_sync("gates")
+    assert answer("both")["replicas"] == 2

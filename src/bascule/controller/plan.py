@@ -175,8 +175,14 @@ def _plan_stream(state: NodeState, image: Image, definition: StreamDefinition) -
     known = held.opened | held.elsewhere
     if elsewhere := tuple(i for i in every if i not in here and i not in known):
         steps.append(RegisterElsewhere(definition, elsewhere))
+    # A leader takes `min_isr` with its state.
+    has_other_min = held.definition.min_isr != definition.min_isr
     changed = {
-        i: each for i, each in enumerate(states) if held.states.get(i) != each or i in missing
+        i: each
+        for i, each in enumerate(states)
+        if held.states.get(i) != each
+        or i in missing
+        or (has_other_min and each.leader == state.node_id)
     }
     if changed:
         steps.append(ApplyStates(definition, changed))
