@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -28,8 +29,9 @@ from bascule.wire.messages.offset_for_leader_epoch import (
     OffsetForLeaderEpochRequest,
 )
 from bascule.wire.messages.produce import ProducePartition, ProduceRequest, ProduceTopic
+from bascule.wire.offsets import OFFSETS_STREAM
 from support.handlers import FLIGHTS_ID, UNKNOWN_ID, HandlerHarness
-from support.served_stream import NODE, TIMESTAMP, append, make_records
+from support.served_stream import NODE, TIMESTAMP, append, make_records, open_stream
 
 # -- ApiVersions, FindCoordinator, Produce ------------------------------------------------------
 
@@ -53,7 +55,13 @@ def test_an_unknown_api_versions_version_gets_the_table_with_an_error(
 
 
 @pytest.mark.parametrize("version", range(7))
-def test_this_node_coordinates_every_group(harness: HandlerHarness, version: int) -> None:
+def test_this_node_coordinates_every_group(
+    harness: HandlerHarness, version: int, tmp_path: Path
+) -> None:
+    answer = harness.handle(FindCoordinatorRequest("g", coordinator_keys=["g"]), version)
+    (missing,) = [answer] if version < 4 else answer.coordinators
+    assert missing.error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+    open_stream(tmp_path, harness.partitions, OFFSETS_STREAM, clock=harness.clock)
     answer = harness.handle(FindCoordinatorRequest("g", coordinator_keys=["g", "h"]), version)
     found = [answer] if version < 4 else answer.coordinators
     assert {(c.error_code, c.node_id, c.host, c.port) for c in found} == {(0, 7, "here", 9092)}

@@ -202,13 +202,14 @@ def test_valid_and_invalid_partitions_in_one_request(with_offsets: HandlerHarnes
 
 
 @pytest.mark.parametrize("version", FETCH_VERSIONS)
-def test_without_the_stream_clients_get_an_error_they_do_not_retry(
+def test_without_the_stream_clients_look_for_the_coordinator(
     harness: HandlerHarness, version: int
 ) -> None:
+    """The node goes on creating it."""
     done, answer = handle_all(harness, commit(), fetch(version))
-    assert code(done) == ErrorCode.UNKNOWN_SERVER_ERROR
+    assert code(done) == ErrorCode.NOT_COORDINATOR
     if version == 1:
-        assert fetched(answer, 1)[0][-1] == ErrorCode.UNKNOWN_SERVER_ERROR
+        assert fetched(answer, 1)[0][-1] == ErrorCode.NOT_COORDINATOR
     else:
         where = answer.groups[0] if version >= 8 else answer
-        assert where.error_code == ErrorCode.UNKNOWN_SERVER_ERROR
+        assert where.error_code == ErrorCode.NOT_COORDINATOR

@@ -26,6 +26,7 @@ from bascule.wire.schema import Message, Request
 from support.served_stream import (
     NODE,
     ManualClock,
+    OneNode,
     append,
     make_offset_store,
     make_records,
@@ -100,6 +101,7 @@ def open_harness(tmp_path: Path) -> Iterator[HandlerHarness]:
         run_on_thread=run_on_thread,
         peer="192.0.2.1:50000",
         refusals=RefusalLog(lambda: 0.0),
+        cluster=OneNode(partitions),
     )
     yield HandlerHarness(partitions, clock, flights, context, purgatory)
     for stream in partitions.streams().values():

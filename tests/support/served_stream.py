@@ -13,7 +13,7 @@ from bascule.errors import PartitionFailed
 from bascule.groups import CommittedOffsetStore
 from bascule.host.real import RealClock, RealFiles
 from bascule.kafka import ClientListener, ListenerLimits, ListenerStatistics, NodeIdentity
-from bascule.model import StreamConfig, StreamDefinition
+from bascule.model import NodeRegistration, PartitionState, StreamConfig, StreamDefinition
 from bascule.publish.headers import HashKey
 from bascule.publish.unstamped_batch import UnstampedBatch
 from bascule.record.batch import Record
@@ -79,6 +79,28 @@ def open_stream(
     )
     partitions.add((partition,))
     return partition
+
+
+class OneNode:
+    """The `ClusterView` of a node alone, which leads everything."""
+
+    def __init__(self, partitions: Partitions) -> None:
+        self._partitions = partitions
+
+    @property
+    def controller_id(self) -> int:
+        return NODE.node_id
+
+    def nodes(self) -> list[NodeRegistration]:
+        return [NodeRegistration(NODE.node_id, "here:9093", "here:9092", "http://here:9080", 1)]
+
+    def states(self, stream_id: bytes) -> list[PartitionState]:
+        found = self._partitions.stream_by_id(stream_id) or ()
+        alone = (NODE.node_id,)
+        return [
+            PartitionState(alone, alone, NODE.node_id, partition.leader_epoch, 0)
+            for partition in found
+        ]
 
 
 def append(partition: Partition, records: Sequence[Record], *, commit: bool = True) -> None:
@@ -189,6 +211,7 @@ class ListenerThread:
             partitions=self._partitions,
             offsets=offsets,
             node=NODE,
+            cluster=OneNode(self._partitions),
             limits=self._limits,
         )
         self.host, self.port = await self._listener.start("127.0.0.1", 0)

@@ -32,9 +32,9 @@ class ClientListener(FrameListener):
         partitions: ServedPartitions,
         offsets: ServedOffsets,
         node: NodeIdentity,
+        cluster: ClusterView,
         limits: ListenerLimits | None = None,
         advertised: tuple[str, int] | None = None,
-        cluster: ClusterView | None = None,
     ) -> None:
         """`advertised` is the address in Metadata; by default the one the client connected to."""
         super().__init__(limits)

@@ -134,8 +134,7 @@ class Context:
     peer: str
     """Address and port of the client."""
     refusals: RefusalLog
-    cluster: ClusterView | None = None
-    """None: a node alone, which leads everything."""
+    cluster: ClusterView
 
 
 def find_stream(

@@ -197,7 +197,7 @@ def _closest_replica(partition: ServedPartition, rack: str, context: Context) ->
     this one is not. Consumers of different partitions are spread over such nodes.
     """
     state, cluster = partition.state, context.cluster
-    if not rack or cluster is None or state is None or not partition.is_leader:
+    if not rack or state is None or not partition.is_leader:
         return NO_PREFERENCE
     racks = {node.node_id: node.rack for node in cluster.nodes()}
     if racks.get(context.node.node_id) == rack:

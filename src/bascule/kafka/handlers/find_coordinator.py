@@ -45,8 +45,6 @@ def is_coordinator(context: Context) -> bool:
 def _coordinator(context: Context) -> tuple[int, str, int] | None:
     """Node id, host and port; None while nobody leads the stream of committed offsets."""
     here = context.node.node_id, context.host, context.port
-    if context.cluster is None:
-        return here
     stream = context.partitions.stream(OFFSETS_STREAM)
     states = context.cluster.states(stream[0].definition.id) if stream else ()
     for node in context.cluster.nodes():

@@ -37,11 +37,10 @@ def handle_metadata(request: MetadataRequest, version: int, context: Context) ->
         # Each topic once: a short request that repeats one must not cause a huge response.
         distinct = {(topic.topic_id, topic.name): topic for topic in request.topics}.values()
         topics = [_requested_topic(topic, version, context) for topic in distinct]
-    cluster, node = context.cluster, context.node
     return MetadataResponse(
         brokers=_brokers(context),
-        cluster_id=node.cluster_id,
-        controller_id=node.node_id if cluster is None else cluster.controller_id or -1,
+        cluster_id=context.node.cluster_id,
+        controller_id=context.cluster.controller_id or -1,
         topics=topics,
     )
 
@@ -50,13 +49,12 @@ def _brokers(context: Context) -> list[MetadataBroker]:
     """This node at the address where the client has reached it, and the others as they say."""
     node_id = context.node.node_id
     brokers = [MetadataBroker(node_id, context.host, context.port)]
-    if context.cluster is not None:
-        for node in context.cluster.nodes():
-            if node.node_id == node_id:
-                brokers[0].rack = node.rack or None
-                continue
-            host, port = parse_address(node.client)
-            brokers.append(MetadataBroker(node.node_id, host, port, node.rack or None))
+    for node in context.cluster.nodes():
+        if node.node_id == node_id:
+            brokers[0].rack = node.rack or None
+            continue
+        host, port = parse_address(node.client)
+        brokers.append(MetadataBroker(node.node_id, host, port, node.rack or None))
     return brokers
 
 
@@ -74,31 +72,17 @@ def _requested_topic(topic: MetadataRequestTopic, version: int, context: Context
 
 def _topic_metadata(stream: tuple[ServedPartition, ...], context: Context) -> MetadataTopic:
     definition = stream[0].definition
-    if context.cluster is None:
-        partitions = [_led_here(partition, context.node.node_id) for partition in stream]
-    else:
-        alive = {node.node_id for node in context.cluster.nodes()}
-        states = enumerate(context.cluster.states(definition.id))
-        partitions = [_as_agreed(index, state, alive) for index, state in states]
+    alive = {node.node_id for node in context.cluster.nodes()}
+    states = enumerate(context.cluster.states(definition.id))
     return MetadataTopic(
         name=definition.name,
         topic_id=definition.id,
         is_internal=is_internal_stream(definition.name),
-        partitions=partitions,
+        partitions=[_partition(index, state, alive) for index, state in states],
     )
 
 
-def _led_here(partition: ServedPartition, node_id: int) -> MetadataPartition:
-    return MetadataPartition(
-        partition_index=partition.index,
-        leader_id=node_id,
-        leader_epoch=partition.leader_epoch,
-        replica_nodes=[node_id],
-        isr_nodes=[node_id],
-    )
-
-
-def _as_agreed(index: int, state: PartitionState, alive: Collection[int]) -> MetadataPartition:
+def _partition(index: int, state: PartitionState, alive: Collection[int]) -> MetadataPartition:
     has_leader = state.leader in alive
     return MetadataPartition(
         error_code=ErrorCode.NONE if has_leader else ErrorCode.LEADER_NOT_AVAILABLE,

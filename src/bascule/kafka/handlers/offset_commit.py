@@ -11,6 +11,7 @@ import logging
 
 from bascule.errors import BasculeError, InvalidName
 from bascule.kafka.handlers.context import Context, find_stream, offsets_error_code
+from bascule.kafka.handlers.find_coordinator import is_coordinator
 from bascule.wire.error_codes import ErrorCode
 from bascule.wire.messages.offset_commit import (
     OffsetCommitPartition,
@@ -29,7 +30,7 @@ async def handle_offset_commit(
     request: OffsetCommitRequest, version: int, context: Context
 ) -> OffsetCommitResponse:
     """Respond once the commits are stored under the sync policy of the stream `_offsets`."""
-    request_error = _request_error(request)
+    request_error = _request_error(request, context)
     commits: dict[OffsetKey, Commit] = {}
     topics = [_validate_topic(topic, request.group_id, request_error, context, commits)
               for topic in request.topics]  # fmt: skip
@@ -45,8 +46,10 @@ async def handle_offset_commit(
     return OffsetCommitResponse(topics=topics)
 
 
-def _request_error(request: OffsetCommitRequest) -> ErrorCode:
+def _request_error(request: OffsetCommitRequest, context: Context) -> ErrorCode:
     """The error of the request as a whole, or NONE."""
+    if not is_coordinator(context):
+        return ErrorCode.NOT_COORDINATOR
     if request.generation_id_or_member_epoch >= 0:
         return ErrorCode.ILLEGAL_GENERATION
     try:
