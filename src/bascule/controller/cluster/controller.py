@@ -34,7 +34,6 @@ from bascule.controller.reconciler import RaiseMaxPayload, Reconciler, Subscribe
 from bascule.errors import (
     BasculeError,
     Broken,
-    Indeterminate,
     NotLeader,
     UnknownPartition,
 )
@@ -157,19 +156,15 @@ class ClusterController:
     async def open(self, registration: NodeRegistration) -> None:
         """Register this process, however long there is no controller, then follow the image."""
         self._tasks.append(asyncio.create_task(self._duties.run()))
-        while True:
-            try:
-                await self._duties.register(registration)
-                break
-            except Indeterminate as error:
-                log.info("waiting for a controller", extra={"error": str(error)})
+        await self._duties.register(registration)
         await self._reconciler.prepare(self.image)
         await self._follower.reconcile()
         self._tasks.append(asyncio.create_task(self._follower.run()))
         self._tasks.append(asyncio.create_task(self._upkeep.run()))
 
     async def announce(self, registration: NodeRegistration) -> None:
-        """Register again, with the addresses of listeners that are open now."""
+        """Register again, with the addresses of listeners that are open now, however long there is
+        no controller."""
         await self._duties.register(registration)
 
     async def attach(
