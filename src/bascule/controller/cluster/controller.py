@@ -69,6 +69,8 @@ REPAIR_SECONDS_MAX: Final = 600.0
 FOLLOW_SECONDS_MAX: Final = 20.0
 """For the leaders of a stream to follow a decision."""
 
+TASK_RETRY_SECONDS: Final = 1.0
+
 
 class StreamAnnouncer(Protocol):
     """What other clusters are told of this node's streams; see `announcer`."""
@@ -155,12 +157,12 @@ class ClusterController:
 
     async def open(self, registration: NodeRegistration) -> None:
         """Register this process, however long there is no controller, then follow the image."""
-        self._tasks.append(asyncio.create_task(self._duties.run()))
+        self._tasks.append(asyncio.create_task(_keep_running("duties", self._duties.run)))
         await self._duties.register(registration)
         await self._reconciler.prepare(self.image)
         await self._follower.reconcile()
         self._tasks.append(asyncio.create_task(self._follower.run()))
-        self._tasks.append(asyncio.create_task(self._upkeep.run()))
+        self._tasks.append(asyncio.create_task(_keep_running("upkeep", self._upkeep.run)))
 
     async def announce(self, registration: NodeRegistration) -> None:
         """Register again, with the addresses of listeners that are open now, however long there is
@@ -514,6 +516,16 @@ class ClusterController:
         if isinstance(error, NatsRefused | Broken):
             raise from_plain(*to_plain(error))
         return b""
+
+
+async def _keep_running(name: str, run: Callable[[], Awaitable[None]]) -> None:
+    """Run a task that never ends; a bug in it must not leave the cluster without it."""
+    while True:
+        try:
+            await run()
+        except Exception:  # boundary: it begins again
+            log.exception("task of the controller failed; it begins again", extra={"task": name})
+        await asyncio.sleep(TASK_RETRY_SECONDS)
 
 
 def _definitions(

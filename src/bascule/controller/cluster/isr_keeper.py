@@ -137,8 +137,17 @@ class IsrKeeper:
             return
         if self._refusals[key] == REFUSALS_LOGGED:
             alive = {n: each.epoch for n, each in self._metadata.image.nodes.items() if each.alive}
-            extra |= {"node_epochs": dict(change.node_epochs), "alive": alive}
-            log.warning("isr refused", extra=extra)
+            log.warning(
+                "isr refused",
+                extra={
+                    "stream": definition.name,
+                    "partition": index,
+                    "isr": list(change.isr),
+                    "before": list(state.isr),
+                    "node_epochs": dict(change.node_epochs),
+                    "alive": alive,
+                },
+            )
         if replies := partition.commitment.on_isr_failed(state):
             self._send(replies)
 
