@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
 
-from bascule.controller.cluster import duties
+from bascule.controller.cluster import controller, duties
 from bascule.controller.cluster.duties import ControllerDuties
 from bascule.controller.plan import NodeState
+from bascule.errors import Indeterminate
 from bascule.metadata.image import Image
 from bascule.metadata.requests import ControllerRequest, LoseNode, RegisterProcess, decide
 from bascule.model import NO_LEADER
@@ -29,6 +31,8 @@ class Group:
         self.is_controller = False
         self.term = 1
         self.requests: list[type[ControllerRequest]] = []
+        self.refusals = 0
+        """How many requests get no answer."""
 
     @property
     def image(self) -> Image:
@@ -39,6 +43,9 @@ class Group:
 
     async def submit(self, request: ControllerRequest) -> int:
         self.requests.append(type(request))
+        if self.refusals:
+            self.refusals -= 1
+            raise Indeterminate("no controller has answered")
         return self._deciding.commit(decide(self.image, request))
 
 
@@ -73,5 +80,44 @@ def test_a_controller_that_had_lapsed_is_elected_again(monkeypatch: pytest.Monke
         assert before.leader != NO_LEADER
         assert after.leader == before.leader
         assert after.leader_epoch > before.leader_epoch
+
+    asyncio.run(scene())
+
+
+def test_a_process_registers_however_long_there_is_no_controller() -> None:
+    """Also the second time, with the addresses of its listeners: it would end otherwise."""
+
+    async def scene() -> None:
+        deciding = DecidingController()
+        group = Group(deciding)
+        mine = ControllerDuties(
+            1, cast(Any, group), cast(Any, None), NodeState(1), on_changed=lambda: None
+        )
+        for client in ("", "127.0.0.1:9092"):
+            group.refusals = 2
+            await mine.register(replace(registration(1), client=client))
+            assert deciding.image.nodes[1].client == client
+        mine.close()
+
+    asyncio.run(scene())
+
+
+def test_a_bug_in_a_duty_does_not_end_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without its duties a controller notices no loss of a node, and a node never lapses."""
+    monkeypatch.setattr(controller, "TASK_RETRY_SECONDS", 0.001)
+    runs = 0
+
+    async def run() -> None:
+        nonlocal runs
+        runs += 1
+        raise KeyError("a bug")
+
+    async def scene() -> None:
+        task = asyncio.create_task(controller._keep_running("duties", run))
+        async with asyncio.timeout(SECONDS_MAX):
+            await until(lambda: runs > 2)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        assert task.cancelled()
 
     asyncio.run(scene())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from collections.abc import Collection, Sequence
 
 import pytest
@@ -185,5 +186,23 @@ def test_a_snapshot_restores_the_image() -> None:
             assert dict(reopened.group.image.partitions).keys() > dict(before.partitions).keys()
         finally:
             await driver.stop()
+
+    decide(scene)
+
+
+def test_a_disk_that_fails_for_a_moment_delays_a_decision() -> None:
+    """The duties of a controller end at no error that they do not know."""
+
+    async def scene(deciding: Deciding) -> None:
+        errors = [OSError(errno.EIO, "input/output error")] * 3
+
+        def make_room() -> None:
+            if errors:
+                raise errors.pop()
+
+        deciding.group._make_room = make_room
+        await deciding.create("s")
+        assert "s" in deciding.group.image.streams
+        assert not errors
 
     decide(scene)

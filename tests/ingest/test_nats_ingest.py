@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import socket
 import threading
 from pathlib import Path
@@ -53,6 +54,26 @@ def test_a_confirmation_cannot_be_cancelled_by_its_caller() -> None:
     source.close()
     with pytest.raises(Closed):
         confirmed.result(0)
+
+
+def test_a_caller_that_gives_up_leaves_no_complaint() -> None:
+    """A node that stops leading waits for the end of its subscriptions for half a second."""
+    source = make_source()
+    complaints: list[str] = []
+
+    async def scene() -> None:
+        asyncio.get_running_loop().set_exception_handler(
+            lambda _, context: complaints.append(context["message"])
+        )
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.01):
+                await nats_ingest._confirmed([source.flush(), source.flush()])
+        gc.collect()
+
+    asyncio.run(scene())
+    source.close()
+    gc.collect()
+    assert complaints == []
 
 
 class ServerPair:

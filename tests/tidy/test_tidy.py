@@ -61,7 +61,7 @@ BANS = (
         "src/bascule/cli/",)),
     ban(r"\basyncio\.sleep\(", "a signal to wait for, or virtual time",
         where=("tests/",), but=("tests/interop/", "tests/e2e/", "tests/spark/", "tests/tidy/",
-            "tests/support/ids_published.py")),
+            "tests/support/ids_published.py", "tests/support/chaos")),
     ban(r"(?<![\w.])time\.sleep\(", "a signal to wait for", where=("tests/", "src/"),
         but=("tests/interop/", "tests/e2e/", "tests/spark/", "tests/tidy/",
             "src/bascule/host/real.py", "src/bascule/cli/demo/", "src/bascule/cli/top/",

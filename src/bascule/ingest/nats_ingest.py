@@ -365,15 +365,18 @@ async def _confirmed(confirmations: list[Future[None]]) -> list[NatsRefused | No
 
     Raises: Broken after a time-out.
     """
-    waiting = asyncio.gather(
-        *(asyncio.wrap_future(future) for future in confirmations), return_exceptions=True
-    )
-    try:
-        outcomes = await asyncio.wait_for(waiting, CONFIRM_SECONDS_MAX)
-    except TimeoutError:
-        raise Broken(f"the NATS server did not answer within {CONFIRM_SECONDS_MAX:.0f} s") from None
+    waiting = [asyncio.wrap_future(future) for future in confirmations]
+    for confirmed in waiting:
+        confirmed.add_done_callback(lambda done: done.cancelled() or done.exception())
+    if waiting:
+        # Not cancelled with the caller: the reading thread completes them.
+        _, left = await asyncio.wait(waiting, timeout=CONFIRM_SECONDS_MAX)
+        if left:
+            seconds = f"{CONFIRM_SECONDS_MAX:.0f} s"
+            raise Broken(f"the NATS server did not answer within {seconds}")
+    outcomes = [confirmed.exception() for confirmed in waiting]
     for outcome in outcomes:
-        if isinstance(outcome, BaseException) and not isinstance(outcome, NatsRefused):
+        if outcome is not None and not isinstance(outcome, NatsRefused):
             raise outcome
     return [outcome if isinstance(outcome, NatsRefused) else None for outcome in outcomes]
 

@@ -34,7 +34,6 @@ from bascule.controller.reconciler import RaiseMaxPayload, Reconciler, Subscribe
 from bascule.errors import (
     BasculeError,
     Broken,
-    Indeterminate,
     NotLeader,
     UnknownPartition,
 )
@@ -69,6 +68,8 @@ REPAIR_SECONDS_MAX: Final = 600.0
 """For a node to read logs of some 100 GB."""
 FOLLOW_SECONDS_MAX: Final = 20.0
 """For the leaders of a stream to follow a decision."""
+
+TASK_RETRY_SECONDS: Final = 1.0
 
 
 class StreamAnnouncer(Protocol):
@@ -156,20 +157,16 @@ class ClusterController:
 
     async def open(self, registration: NodeRegistration) -> None:
         """Register this process, however long there is no controller, then follow the image."""
-        self._tasks.append(asyncio.create_task(self._duties.run()))
-        while True:
-            try:
-                await self._duties.register(registration)
-                break
-            except Indeterminate as error:
-                log.info("waiting for a controller", extra={"error": str(error)})
+        self._tasks.append(asyncio.create_task(_keep_running("duties", self._duties.run)))
+        await self._duties.register(registration)
         await self._reconciler.prepare(self.image)
         await self._follower.reconcile()
         self._tasks.append(asyncio.create_task(self._follower.run()))
-        self._tasks.append(asyncio.create_task(self._upkeep.run()))
+        self._tasks.append(asyncio.create_task(_keep_running("upkeep", self._upkeep.run)))
 
     async def announce(self, registration: NodeRegistration) -> None:
-        """Register again, with the addresses of listeners that are open now."""
+        """Register again, with the addresses of listeners that are open now, however long there is
+        no controller."""
         await self._duties.register(registration)
 
     async def attach(
@@ -519,6 +516,16 @@ class ClusterController:
         if isinstance(error, NatsRefused | Broken):
             raise from_plain(*to_plain(error))
         return b""
+
+
+async def _keep_running(name: str, run: Callable[[], Awaitable[None]]) -> None:
+    """Run a task that never ends; a bug in it must not leave the cluster without it."""
+    while True:
+        try:
+            await run()
+        except Exception:  # boundary: it begins again
+            log.exception("task of the controller failed; it begins again", extra={"task": name})
+        await asyncio.sleep(TASK_RETRY_SECONDS)
 
 
 def _definitions(

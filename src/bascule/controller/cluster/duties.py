@@ -16,7 +16,7 @@ import msgspec
 from bascule.controller.cluster.metadata_group import MetadataGroup, Peers
 from bascule.controller.cluster.sessions import LAPSE_SECONDS, LAPSED, Pong, Sessions
 from bascule.controller.plan import NodeState
-from bascule.errors import BasculeError, Broken
+from bascule.errors import BasculeError, Broken, Indeterminate
 from bascule.metadata.image import Image
 from bascule.metadata.requests import LoseNode, RegisterProcess
 from bascule.model import NodeRegistration
@@ -64,10 +64,18 @@ class ControllerDuties:
         return found.epoch
 
     async def register(self, registration: NodeRegistration) -> None:
-        """Register this process, or its other addresses. Raises: as `MetadataGroup.submit`."""
+        """Register this process, or its other addresses, however long there is no controller.
+
+        Raises: as `MetadataGroup.submit`, but not Indeterminate.
+        """
         self._registration = registration
         self._pinged = asyncio.get_running_loop().time()
-        await self._metadata.submit(RegisterProcess(registration))
+        while True:
+            try:
+                await self._metadata.submit(RegisterProcess(registration))
+                return
+            except Indeterminate as error:
+                log.info("waiting for a controller", extra={"error": str(error)})
 
     def on_image(self, image: Image) -> None:
         """The group has agreed on a new image."""

@@ -64,6 +64,8 @@ class ImageFollower:
         self._is_forgetting = False
         self._requests: set[asyncio.Task[None]] = set()
         """Requests that this node makes by itself."""
+        self._resigning: set[tuple[bytes, int]] = set()
+        """Stream id and partition of each request to resign that is under way."""
         partitions.on_failed = self._on_failed
 
     def on_image(self, touched: Collection[bytes] | None) -> None:
@@ -199,7 +201,18 @@ class ImageFollower:
                 self.request(self._try_resign(definition, index))
 
     async def _try_resign(self, definition: StreamDefinition, index: int) -> None:
+        """Resign, however long there is no controller: nothing else would have it decided."""
+        key = definition.id, index
+        if key in self._resigning:
+            return
+        self._resigning.add(key)
         try:
-            await self.resign(definition, index)
-        except BasculeError as error:
-            log.debug("not resigned yet", extra={"error": str(error)})
+            while index < len(self._metadata.image.partitions.get(definition.id, ())):
+                try:
+                    await self.resign(definition, index)
+                    break
+                except BasculeError as error:
+                    log.debug("not resigned yet", extra={"error": str(error)})
+                await asyncio.sleep(RETRY_SECONDS_MIN)
+        finally:
+            self._resigning.discard(key)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, Protocol
 
 from bascule.controller.cluster.metadata_group import MetadataGroup
-from bascule.errors import BasculeError, Indeterminate
+from bascule.errors import BasculeError
 from bascule.metadata.requests import ChangeIsrs, IsrChange
 from bascule.model import PartitionState
 from bascule.replica.partition import Partition
@@ -19,6 +20,9 @@ CHECK_SECONDS: Final = 0.2
 RETRY_SECONDS: Final = 0.5
 CHANGES_MAX: Final = 1_000
 """In one request: some 100 KB of the Raft log."""
+REFUSALS_LOGGED: Final = 10
+"""A change that is refused so often in a row is reported: a member that has just been lost takes
+fewer, and another one keeps all others out."""
 YIELD_CHANGES: Final = 100
 """Changes that are concluded before the event loop may do other work."""
 
@@ -56,6 +60,8 @@ class IsrKeeper:
         self._wanted = wanted
         self._send = send
         self._proposals: set[asyncio.Task[None]] = set()
+        self._refusals: Counter[tuple[bytes, int]] = Counter()
+        """Stream id and partition -> how often the controller has refused its ISR in a row."""
 
     async def run(self) -> None:
         """Run until cancelled."""
@@ -77,7 +83,10 @@ class IsrKeeper:
                 task.cancel()
 
     async def _propose(self, changes: Sequence[WantedChange]) -> None:
-        """Ask the controller until it answers. The versions make a repetition harmless."""
+        """Ask the controller until it answers. The versions make a repetition harmless.
+
+        An error is no answer: it may be that of a repetition, and the first request committed yet.
+        """
         first = changes[0]
         extra: dict[str, object] = {
             "stream": first.partition.definition.name,
@@ -97,13 +106,10 @@ class IsrKeeper:
             try:
                 await self._metadata.submit(request)
                 break
-            except Indeterminate as error:
-                extra["error"] = str(error)
-                log.warning("isr not changed yet", extra=extra)
             except BasculeError as error:
-                extra["error"] = str(error)
-                log.warning("isr not changed", extra=extra)
-                break
+                if extra.get("error") != str(error):
+                    extra["error"] = str(error)
+                    log.warning("isr not changed yet", extra=extra)
             await asyncio.sleep(RETRY_SECONDS)
         for number, change in enumerate(changes):
             if number % YIELD_CHANGES == YIELD_CHANGES - 1:
@@ -115,17 +121,34 @@ class IsrKeeper:
         partition, state = change.partition, change.state
         definition, index = partition.definition, partition.index
         states = self._metadata.image.partitions.get(definition.id, ())
+        extra = {
+            "stream": definition.name,
+            "partition": index,
+            "isr": list(change.isr),
+            "before": list(state.isr),
+        }
+        key = definition.id, index
+        if index < len(states) and states[index].version == state.version:
+            self._refusals[key] += 1
+        else:
+            self._refusals.pop(key, None)
         if index < len(states) and states[index].version != state.version:
-            log.info(
-                "isr changed",
+            log.info("isr changed", extra=extra)
+            return
+        if self._refusals[key] == REFUSALS_LOGGED:
+            alive = {n: each.epoch for n, each in self._metadata.image.nodes.items() if each.alive}
+            log.warning(
+                "isr refused",
                 extra={
                     "stream": definition.name,
                     "partition": index,
                     "isr": list(change.isr),
                     "before": list(state.isr),
+                    "node_epochs": dict(change.node_epochs),
+                    "alive": alive,
                 },
             )
-        elif replies := partition.commitment.on_isr_failed(state):
+        if replies := partition.commitment.on_isr_failed(state):
             self._send(replies)
 
 

@@ -423,8 +423,8 @@ class MetadataGroup(GroupObserver):
         return committed.index
 
     async def _check_room(self) -> None:
-        """Raises: DiskFull. The disk is asked once for the requests that come together, which keep
-        their order."""
+        """Raises: DiskFull, Broken. The disk is asked once for the requests that come together,
+        which keep their order."""
         if self._next_check is None:
             loop = asyncio.get_running_loop()
             self._next_check = loop.create_task(self._run_check(self._last_check))
@@ -436,7 +436,11 @@ class MetadataGroup(GroupObserver):
         if before is not None:
             await asyncio.wait([before])
         self._last_check, self._next_check = self._next_check, None
-        await asyncio.to_thread(self._make_room)
+        try:
+            await asyncio.to_thread(self._make_room)
+        except OSError as error:
+            node = self._driver.node_id
+            raise Broken(f"the disk of node {node}, the controller, fails: {error}") from error
 
     def _foresee(self, term: int) -> _Foreseen:
         """The image as it will be after every entry of the log of this leader."""

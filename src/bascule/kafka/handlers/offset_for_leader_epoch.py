@@ -17,7 +17,11 @@ from bascule.wire.messages.offset_for_leader_epoch import (
 def handle_offset_for_leader_epoch(
     request: OffsetForLeaderEpochRequest, version: int, context: Context
 ) -> OffsetForLeaderEpochResponse:
-    """The largest epoch that is at most the requested one, and its committed end offset."""
+    """The largest epoch that is at most the requested one, and its end offset.
+
+    An earlier epoch ends where it ends in the log. A new leader does not know at first how much of
+    it was committed, and consumers may have read more than its high watermark says.
+    """
     topics = [
         EpochTopicResponse(
             topic.topic, [_partition_response(topic, p, context) for p in topic.partitions]
@@ -39,11 +43,10 @@ def _partition_response(
         )
     except READ_ERRORS as error:
         return EpochPartitionResponse(code_of(error), requested.partition)
-    high_watermark = partition.high_watermark
     epoch, end = -1, -1
     if requested.leader_epoch == partition.leader_epoch:
         # The log records an epoch only once a batch of it is written.
-        epoch, end = requested.leader_epoch, high_watermark.offset
+        epoch, end = requested.leader_epoch, partition.high_watermark.offset
     elif requested.leader_epoch < partition.leader_epoch:
-        epoch, end = records.epoch_end(requested.leader_epoch, end=high_watermark)
+        epoch, end = records.epoch_end(requested.leader_epoch, end=records.end)
     return EpochPartitionResponse(partition=requested.partition, leader_epoch=epoch, end_offset=end)

@@ -202,11 +202,11 @@ class FollowerFetcher:
 
     def _connect(self) -> None:
         """Connect, and begin an attempt of every partition. Raises: Broken, RemoteProtocolError."""
+        self._is_renewing = False
         address = self._address()
         if address is None:
             raise Broken(f"the address of node {self.leader} is not known")
         identity = self._identity
-        self._is_renewing = False
         epoch = identity.node_epoch()
         if epoch < 0:
             raise Broken("this node has not registered yet")
@@ -224,6 +224,8 @@ class FollowerFetcher:
         self.counts.connects += 1
         with self._lock:
             self._connection, self._in_flight = connection, 0
+            if self._is_renewing:
+                raise Broken("this node has another epoch than the one it has stated")
             self._changed.clear()
             self._forgotten.clear()
             everything = list(self._followed.values())
@@ -297,19 +299,21 @@ class FollowerFetcher:
             self.counts.bytes += size
             at = connection.check_head(frame)
             response = decode(ReplicaFetchResponse, 0, frame, at)
-            appends = [
-                append
-                for each in response.partitions
-                if (append := self._on_partition(each, buffer)) is not None
-            ]
-            with self._lock:
-                self._in_flight -= 1
-                if self._connection is not None and (
-                    self._in_flight == 0 or (self._changed and self._in_flight < IN_FLIGHT_MAX)
-                ):
-                    self._send()
-            for append in appends:
-                self._writer.call(append)
+            appends: list[Callable[[], None]] = []
+            try:
+                for each in response.partitions:
+                    if (append := self._on_partition(each, buffer)) is not None:
+                        appends.append(append)
+                with self._lock:
+                    self._in_flight -= 1
+                    if self._connection is not None and (
+                        self._in_flight == 0 or (self._changed and self._in_flight < IN_FLIGHT_MAX)
+                    ):
+                        self._send()
+            finally:
+                # Also where the connection has ended: they give the buffer back.
+                for append in appends:
+                    self._writer.call(append)
         finally:
             if buffer is not None:
                 buffer.release()

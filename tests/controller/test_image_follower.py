@@ -1,0 +1,63 @@
+"""What a node asks the controller for by itself, and for how long."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from bascule.controller.cluster import image_follower
+from bascule.controller.cluster.image_follower import ImageFollower
+from bascule.errors import Indeterminate
+from bascule.metadata.image import Image
+from bascule.metadata.requests import ControllerRequest, decide
+from bascule.replica.partitions import Partitions
+from support.deciding_controller import DecidingController
+from support.metadata_groups import until
+
+SECONDS_MAX = 10.0
+
+
+class Group:
+    """A metadata group without a controller for some requests."""
+
+    def __init__(self, deciding: DecidingController, lost: int) -> None:
+        self._deciding = deciding
+        self._lost = lost
+
+    @property
+    def image(self) -> Image:
+        return self._deciding.image
+
+    async def submit(self, request: ControllerRequest) -> int:
+        if self._lost:
+            self._lost -= 1
+            raise Indeterminate("no controller has answered")
+        return self._deciding.commit(decide(self.image, request))
+
+
+def test_a_replica_that_has_failed_resigns_however_long_there_is_no_controller(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its failure is told once; a request that gave up left it the leader for ever."""
+    monkeypatch.setattr(image_follower, "RETRY_SECONDS_MIN", 0.001)
+    deciding = DecidingController()
+    deciding.register(1, 2, 3)
+    deciding.create("s", replicas=3)
+    before = deciding.state("s")
+
+    async def scene() -> None:
+        partitions = Partitions()
+        group = Group(deciding, lost=3)
+        follower = ImageFollower(before.leader, partitions, cast(Any, None), cast(Any, group))
+        failed = SimpleNamespace(definition=deciding.image.streams["s"], index=0, deleted=False)
+        partitions.on_failed(cast(Any, failed))
+        partitions.on_failed(cast(Any, failed))
+        async with asyncio.timeout(SECONDS_MAX):
+            await until(lambda: deciding.state("s").leader != before.leader)
+        await follower.close()
+
+    asyncio.run(scene())
+    assert before.leader not in deciding.state("s").isr

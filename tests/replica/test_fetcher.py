@@ -1,0 +1,177 @@
+"""The thread that copies logs from one node, over connections that end at the worst moment."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from bascule.errors import Broken
+from bascule.host.real import RealClock
+from bascule.record.batch import Record
+from bascule.record.builder import build_batch
+from bascule.replica.follower import fetcher
+from bascule.replica.follower.fetcher import FollowerFetcher, PeerIdentity
+from bascule.replica.follower.receive_buffers import BUFFERS
+from bascule.wire.codec import encode
+from bascule.wire.messages.peer.control import PeerHelloRequest
+from bascule.wire.messages.peer.replica_fetch import (
+    ReplicaFetchPartition,
+    ReplicaFetchPartitionResponse,
+    ReplicaFetchResponse,
+)
+from bascule.wire.primitives import Piece
+from support.replica_nodes import wait_until
+
+STREAM = b"i" * 16
+RECORDS = bytes(build_batch([Record(0, 1, None, bytes(100_000), ())], base_offset=0))
+"""More than the fetcher receives into its own memory."""
+
+
+class Followed:
+    """A partition of which one batch is missing, again and again."""
+
+    key = STREAM, 0
+    is_in_force = True
+    partition = SimpleNamespace(needs_sync=False)
+
+    def __init__(self) -> None:
+        self.attempt = 0
+        self.appended = 0
+        self.has_ended = False
+
+    def begin(self) -> bool:
+        self.attempt = 1
+        return True
+
+    def report(self) -> ReplicaFetchPartition:
+        return ReplicaFetchPartition(STREAM, 0)
+
+    def on_news(self, response: object) -> None:
+        pass
+
+    def advance(self, attempt: int, end_offset: int) -> int:
+        return 0
+
+    def append(self, attempt: int, start: int, data: memoryview, *, may_have_ids: bool) -> bool:
+        assert data == RECORDS
+        self.appended += 1
+        return True
+
+
+class Writer:
+    """A log writer that does everything at once."""
+
+    is_disk_full = False
+
+    def call(self, function: Callable[[], object]) -> None:
+        function()
+
+
+@dataclass
+class Leader:
+    """What a fetcher connects to. Each connection brings one response, and then it has ended."""
+
+    epochs: list[int] = field(default_factory=list)
+    """That of the follower, as each connection has stated it."""
+    on_hello: Callable[[], None] = lambda: None
+    """Called while the leader answers the hello."""
+
+    def connect(self, *_: object, **__: object) -> Connection:
+        return Connection(self)
+
+
+class Connection:
+    def __init__(self, leader: Leader) -> None:
+        self._leader = leader
+        parts: list[Piece] = []
+        answer = ReplicaFetchPartitionResponse(STREAM, 0, 1, records=RECORDS)
+        encode(ReplicaFetchResponse(partitions=[answer]), 0, parts)
+        self._response = b"".join(cast("list[bytes]", parts))
+        self._is_received = False
+
+    def send(self, request: object, *, version: int) -> None:
+        if isinstance(request, PeerHelloRequest):
+            self._leader.epochs.append(request.node_epoch)
+        if self._is_received:
+            raise Broken("the leader closed the connection")
+
+    def receive(self) -> None:
+        self._leader.on_hello()
+
+    def receive_size(self) -> tuple[int, int]:
+        return 0, len(self._response)
+
+    def receive_into(self, view: memoryview) -> None:
+        view[:] = self._response
+        self._is_received = True
+
+    def check_head(self, frame: memoryview) -> int:
+        return 0
+
+    def set_timeout(self, timeout: float) -> None:
+        pass
+
+    def abort(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.fixture
+def leader(monkeypatch: pytest.MonkeyPatch) -> Leader:
+    made = Leader()
+    monkeypatch.setattr(fetcher, "LogConnection", made.connect)
+    monkeypatch.setattr(fetcher, "RETRY_SECONDS_MAX", 0.01)
+    return made
+
+
+@pytest.fixture
+def node() -> Iterator[SimpleNamespace]:
+    """A follower: its epoch, and what it follows."""
+    found = SimpleNamespace(epoch=1, followed=Followed(), fetcher=None)
+    yield found
+    found.fetcher.close()
+
+
+def follow(node: SimpleNamespace) -> None:
+    node.fetcher = FollowerFetcher(
+        2,
+        PeerIdentity(1, "c", lambda: node.epoch),
+        address=lambda: ("127.0.0.1", 1),
+        writer=cast(Any, Writer()),
+        syncer=cast(Any, None),
+        send_acks=lambda _: None,
+        on_silent=lambda *_: None,
+        clock=RealClock(),
+        silence_seconds_max=1.0,
+    )
+    node.fetcher.follow(node.followed)
+
+
+def test_records_are_appended_although_the_connection_has_ended(
+    leader: Leader, node: SimpleNamespace
+) -> None:
+    """Otherwise the memory that they were received into never becomes free again."""
+    follow(node)
+    wait_until(lambda: node.followed.appended > 2 * BUFFERS)
+
+
+def test_an_epoch_that_changes_during_a_hello_is_stated_again(
+    leader: Leader, node: SimpleNamespace
+) -> None:
+    """The leader would count this node as its former self, which never joins the ISR."""
+
+    def on_hello() -> None:
+        if node.epoch == 1:
+            node.epoch = 2
+            node.fetcher.renew()
+
+    leader.on_hello = on_hello
+    follow(node)
+    wait_until(lambda: node.followed.appended > 0)
+    assert leader.epochs[:2] == [1, 2]
