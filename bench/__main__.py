@@ -1,7 +1,7 @@
 """`python -m bench [NAME ...] [--quick]`: run measurements; without a name, all of them.
 
 `python -m bench streams --count N --nodes N` measures one size of one cluster, and
-`python -m bench cluster_idle --count N` so many partitions.
+`python -m bench cluster_idle --count N` so many partitions, as `node_loss`.
 """
 
 from __future__ import annotations
@@ -13,9 +13,13 @@ NAMES = (
     "decode", "sendfile", "latency", "ingest", "acked", "reading", "idle", "compaction", "dedupe",
     "restart", "beside_kafka", "spark_read", "spark_latency", "spark_archive", "spark_sink",
     "raft_proposals", "raft_idle", "raft_failover", "raft_sim", "cluster_failover", "streams",
-    "cluster_idle",
+    "cluster_idle", "node_loss",
 )  # fmt: skip
-SIZES = {"streams": ("count", "nodes"), "cluster_idle": ("count",)}
+SIZES = {
+    "streams": ("count", "nodes"),
+    "cluster_idle": ("count",),
+    "node_loss": ("count",),
+}
 """What else the measurements take."""
 
 

@@ -111,7 +111,7 @@ class Probe:
 
     def publish_to_all(self) -> None:
         """Return once every partition has acked a message."""
-        self.wait_acked(self._subjects, again_seconds=WAIT_SECONDS)
+        self.wait_acked(self._subjects, again_seconds=30.0)
 
     def wait_acked(self, subjects: Sequence[str], *, again_seconds: float = AGAIN_SECONDS) -> None:
         sock = nats_connection(self._nats_port)

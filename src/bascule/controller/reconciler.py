@@ -29,7 +29,7 @@ from bascule.controller.plan import (
 )
 from bascule.errors import BasculeError, Broken
 from bascule.metadata.image import Deletion, Image
-from bascule.model import PartitionState, StreamDefinition
+from bascule.model import PartitionState, StreamDefinition, SyncPolicy
 from bascule.publish.unstamped_batch import Replica
 from bascule.replica.log_syncer import LogSyncer
 from bascule.replica.log_writer import LogWriter
@@ -52,6 +52,9 @@ CHANGED_AT_A_TIME: Final = 200
 
 CLOSING_AT_A_TIME: Final = 16
 """Logs closed in parallel when the node stops."""
+
+CLOSING_SECONDS_MAX: Final = 10.0
+"""For checkpoints when the node stops: service managers kill a process after 30 s or more."""
 
 StepT = TypeVar("StepT", bound=Step)
 T = TypeVar("T")
@@ -181,8 +184,8 @@ class Reconciler:
         """As `plan`; the event loop does other work meanwhile where there are many streams."""
         chosen = stream_ids(self.state, image) if ids is None else list(ids)
         steps: list[Step] = []
-        for part in _parts(chosen, PLANNED_AT_A_TIME):
-            if steps:
+        for number, part in enumerate(_parts(chosen, PLANNED_AT_A_TIME)):
+            if number:
                 await asyncio.sleep(0)
             steps += plan(self.state, image, part)
         return steps
@@ -232,12 +235,29 @@ class Reconciler:
         self.state.removed.difference_update(ids)
 
     def close(self) -> None:
-        """Close every log with a clean checkpoint. Blocks on the disk."""
+        """Close every log with a clean checkpoint. Blocks on the disk.
+
+        Checkpoints of thousands of logs take long on a slow disk. After `CLOSING_SECONDS_MAX` logs
+        that are synced anyway get none: the next start scans what was appended since the last one.
+        """
         every = [each for some in self._partitions.streams().values() for each in some]
+        clock = self._syncer.clock
+        deadline_ns = clock.monotonic_ns() + int(CLOSING_SECONDS_MAX * 1e9)
+
+        def close(partition: Partition) -> bool:
+            is_synced = partition.definition.config.sync is SyncPolicy.ALWAYS
+            in_time = clock.monotonic_ns() < deadline_ns or not is_synced
+            close_partition(partition, writes_checkpoint=in_time)
+            return in_time
+
         # Each checkpoint waits for the disk a few times; in parallel they share these waits.
         with ThreadPoolExecutor(CLOSING_AT_A_TIME, thread_name_prefix="closing") as threads:
-            for _ in threads.map(close_partition, every):
-                pass
+            late = sum(not in_time for in_time in threads.map(close, every))
+        if late:
+            log.warning(
+                "stopped without a checkpoint of every log; the next start scans more of them",
+                extra={"partitions": late, "seconds": CLOSING_SECONDS_MAX},
+            )
 
     def end_timers(self) -> None:
         """End the timers of interval syncs. Called on the event loop."""

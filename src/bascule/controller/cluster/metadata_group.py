@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol, TypeAlias
@@ -49,7 +50,7 @@ from bascule.raft.membership import MemberChange, Members
 from bascule.raft.messages import Entry, RaftSnapshot
 from bascule.raft.store import RaftStore
 from bascule.raft_driver.driver import RaftDriver
-from bascule.raft_driver.group import RaftGroup
+from bascule.raft_driver.group import Committed, RaftGroup
 from bascule.raft_driver.observer import GroupObserver
 from bascule.raft_driver.state_machine import FrozenChunks
 
@@ -65,6 +66,8 @@ COMMIT_COMMANDS: Final = 1_000
 APPLIED_AT_A_TIME: Final = 16
 """Entries that are applied before the event loop does other work; each changes some hundred
 partitions at most."""
+STEPS_IN_FLIGHT: Final = 4
+"""Steps of a decision that are not committed yet."""
 SUBMIT_SECONDS_MAX: Final = 20.0
 """How long a request is repeated while there is no controller."""
 PROPOSE_SECONDS_MAX: Final = 5.0
@@ -446,15 +449,19 @@ class MetadataGroup(GroupObserver):
         what is appended last. Raises: NotLeader in another term; what the steps raise."""
         group = self._group
         assert group is not None
+        committing: deque[asyncio.Future[Committed]] = deque()
         try:
             commands = next(steps)
             while True:
                 if commands:
                     foreseen = self._foresee(term)
                     payload = encode_commands(commands)
-                    committing = group.propose_nowait(payload, timeout_s=PROPOSE_SECONDS_MAX)
+                    proposed = group.propose_nowait(payload, timeout_s=PROPOSE_SECONDS_MAX)
+                    proposed.add_done_callback(lambda each: each.cancelled() or each.exception())
+                    committing.append(proposed)
                     foreseen.add(b"", commands, group.node.log.last)
-                    await committing
+                if len(committing) >= STEPS_IN_FLIGHT:
+                    await committing.popleft()
                 await asyncio.sleep(0)
                 if not group.is_leader or group.node.term != term:
                     raise NotLeader(group.leader or None, term=group.node.term)
