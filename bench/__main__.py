@@ -1,6 +1,7 @@
 """`python -m bench [NAME ...] [--quick]`: run measurements; without a name, all of them.
 
-`python -m bench streams --count N --nodes N` measures one size of one cluster.
+`python -m bench streams --count N --nodes N` measures one size of one cluster, and
+`python -m bench cluster_idle --count N` so many partitions, as `node_loss`.
 """
 
 from __future__ import annotations
@@ -12,15 +13,21 @@ NAMES = (
     "decode", "sendfile", "latency", "ingest", "acked", "reading", "idle", "compaction", "dedupe",
     "restart", "beside_kafka", "spark_read", "spark_latency", "spark_archive", "spark_sink",
     "raft_proposals", "raft_idle", "raft_failover", "raft_sim", "cluster_failover",
-    "cluster_partitions", "streams",
+    "cluster_partitions", "cluster_idle", "node_loss", "streams",
 )  # fmt: skip
+SIZES = {
+    "streams": ("count", "nodes"),
+    "cluster_idle": ("count",),
+    "node_loss": ("count",),
+}
+"""What else the measurements take."""
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of: {', '.join(NAMES)}")
     parser.add_argument("--quick", action="store_true", help="fewer messages and rounds")
-    parser.add_argument("--count", type=int, help="streams to create, for `streams`")
+    parser.add_argument("--count", type=int, help="streams, or partitions, to create")
     parser.add_argument("--nodes", type=int, help="nodes of the cluster, for `streams`")
     arguments = parser.parse_args()
     unknown = set(arguments.names) - set(NAMES)
@@ -28,8 +35,10 @@ def main() -> None:
         parser.error(f"no measurement is named {', '.join(sorted(unknown))}; there are {NAMES}")
     sizes = {"count": arguments.count, "nodes": arguments.nodes}
     sizes = {name: size for name, size in sizes.items() if size is not None}
-    if sizes and arguments.names != ["streams"]:
-        parser.error(f"only `streams` takes --{next(iter(sizes))}")
+    for name in arguments.names or NAMES:
+        for size in sizes:
+            if size not in SIZES.get(name, ()):
+                parser.error(f"`{name}` takes no --{size}")
     for name in arguments.names or NAMES:
         print(f"== {name}", flush=True)
         importlib.import_module(f"bench.{name}").run(quick=arguments.quick, **sizes)

@@ -47,6 +47,7 @@ class ServedNode(Running):
     def __init__(self, number: int, peers: str, nats: str, ports: list[int], place: Path) -> None:
         self.number = number
         self.http = f"http://127.0.0.1:{ports[1]}"
+        self.client_port = ports[2]
         self._log = place / f"node{number}.log"
         self._ready = place / f"ready{number}.json"
         self._command = [
@@ -61,6 +62,10 @@ class ServedNode(Running):
         self._ready.unlink(missing_ok=True)
         with self._log.open("ab") as output:
             super().__init__(subprocess.Popen(self._command, stdout=output, stderr=output))
+
+    @property
+    def is_ready(self) -> bool:
+        return self._ready.exists()
 
     def wait_ready(self, seconds: float = 60.0) -> None:
         wait_until(self._ready.exists, seconds)

@@ -41,10 +41,22 @@ class Running:
         fields = Path(f"/proc/{self.process.pid}/stat").read_text().rsplit(")", 1)[1].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
+    def resident_mb(self) -> float:
+        """Resident memory of the process, in MB (10^6)."""
+        for line in Path(f"/proc/{self.process.pid}/status").read_text().splitlines():
+            if line.startswith("VmRSS:"):
+                return int(line.split()[1]) * 1024 / 1e6
+        raise AssertionError("no VmRSS")
+
     def stop(self) -> None:
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
         self.process.wait(30)
+
+    def end(self) -> None:
+        """End the process without its doing anything any more."""
+        self.process.kill()
+        self.process.wait()
 
 
 @dataclass

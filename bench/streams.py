@@ -12,10 +12,11 @@ import json
 import signal
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Final
+from types import MappingProxyType
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 from bench.cluster_failover import ServedNode, free_ports
@@ -34,14 +35,27 @@ not depend on who else uses the machine."""
 STOP_SECONDS_MAX: Final = 10.0
 START_SECONDS_MAX: Final = 10.0
 START_WAIT_S: Final = 300.0
+UNAVAILABLE: Final = 503
+"""A leader was too slow, and the stream is not there: the request is sent again."""
 
 
 class Creator:
     """Creates streams over many connections, and notes when each was there."""
 
-    def __init__(self, cluster: Sequence[ServedNode], count: int, step: int) -> None:
+    def __init__(
+        self,
+        cluster: Sequence[ServedNode],
+        count: int,
+        step: int,
+        *,
+        subject: str = "s.{}",
+        settings: Mapping[str, Any] = MappingProxyType({}),
+    ) -> None:
+        """`subject` gets the number of the stream."""
         self._cluster = cluster
         self._step = step
+        self._subject = subject
+        self._settings = settings
         self._numbers = iter(range(count))
         self._lock = threading.Lock()
         self._done = 0
@@ -51,7 +65,8 @@ class Creator:
     def run(self) -> None:
         """Create all; return once they are there."""
         self._note_time()
-        threads = [threading.Thread(target=self._work, args=(n,)) for n in range(IN_FLIGHT)]
+        count = max(IN_FLIGHT // int(self._settings.get("partitions", 1)), 3)
+        threads = [threading.Thread(target=self._work, args=(n,)) for n in range(count)]
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -62,11 +77,19 @@ class Creator:
         server = http.client.HTTPConnection(url.hostname or "", url.port, timeout=60)
         while (stream := self._next()) is not None:
             replicas = len(self._cluster)
-            body = {"name": f"s{stream}", "subject": f"s.{stream}", "replicas": replicas}
+            body = {
+                "name": f"s{stream}",
+                "subject": self._subject.format(stream),
+                "replicas": replicas,
+                **self._settings,
+            }
             head = {"content-type": "application/json"}
-            server.request("POST", "/v1/streams", json.dumps(body), head)
-            response = server.getresponse()
-            answer = response.read()
+            while True:
+                server.request("POST", "/v1/streams", json.dumps(body), head)
+                response = server.getresponse()
+                answer = response.read()
+                if response.status != UNAVAILABLE:
+                    break
             assert response.status == 201, answer
             with self._lock:
                 self._done += 1

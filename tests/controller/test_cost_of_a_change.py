@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import errno
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import pytest
 
 from bascule.controller import plan as plan_module
+from bascule.controller import reconciler as reconciler_module
 from bascule.controller.cluster.controller import ClusterController
 from bascule.controller.directories import StreamDirectories
 from bascule.controller.held_partitions import HeldPartitions
@@ -21,8 +23,9 @@ from bascule.host.real import RealRandom
 from bascule.metadata.apply import apply, touched
 from bascule.metadata.commands import CreateStream, DeleteStream
 from bascule.metadata.image import Image
+from bascule.metadata.replicas import steps as steps_module
 from bascule.metadata.replicas.placement import place_partitions
-from bascule.metadata.requests import RegisterProcess
+from bascule.metadata.requests import Create, LoseNode, RegisterProcess
 from bascule.metadata.troubles import find_troubles
 from bascule.model import (
     DuplicateStream,
@@ -30,6 +33,7 @@ from bascule.model import (
     PartitionState,
     StreamConfig,
     StreamDefinition,
+    SyncPolicy,
 )
 from bascule.publish.headers import HashKey
 from bascule.replica.disk_reserve import DiskReserve
@@ -39,6 +43,7 @@ from bascule.replica.opening import PartitionOpener
 from bascule.replica.partition import Partition
 from bascule.replica.partitions import Partitions
 from bascule.sim.disk import SimClock, SimFiles
+from bascule.storage.checkpoint import decode_checkpoint
 from support.metadata_groups import NODE, Deciding, NoPeers, decide, until
 
 DATA = "/data"
@@ -291,6 +296,105 @@ def test_the_whole_node_is_looked_at_after_an_exception(
             await node.stop()
 
     decide(scene)
+
+
+def test_other_work_comes_between_the_parts_of_a_plan(
+    planned: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reconciler_module, "PLANNED_AT_A_TIME", 10)
+    monkeypatch.setattr(reconciler_module, "CHANGED_AT_A_TIME", 10)
+
+    async def scene(deciding: Deciding) -> None:
+        node = FollowingNode(deciding)
+        await node.start()
+        counts: list[int] = []
+
+        async def count() -> None:
+            while True:
+                counts.append(len(planned))
+                await asyncio.sleep(0)
+
+        try:
+            for number in range(60):
+                await node.controller.create_stream(f"s{number}", StreamConfig(f"s.{number}"))
+            planned.clear()
+            counting = asyncio.create_task(count())
+            node.reconciler.plan_all()
+            await node.controller._follower.reconcile()
+            counting.cancel()
+            assert len(planned) == 60
+            assert max(after - before for before, after in pairwise(counts)) <= 10
+        finally:
+            await node.stop()
+
+    decide(scene)
+
+
+def test_other_work_comes_between_the_steps_of_a_decision(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Counted on the node that decides and applies: partitions that change in one turn."""
+    monkeypatch.setattr(steps_module, "CHANGES_MAX", 10)
+    changed: list[int] = []
+
+    async def scene(deciding: Deciding) -> None:
+        group = deciding.group
+        for number in (2, 3):
+            await group.submit(RegisterProcess(replace(NODE, node_id=number)))
+        config = StreamConfig("s", partitions=5, replicas=3)
+        for number in range(60):
+            await group.submit(Create(f"s{number}", config, b"%016d" % number, 0))
+        seen = group.image
+
+        def on_image(image: Image, touched: Collection[bytes] | None) -> None:
+            nonlocal seen
+            count = 0
+            for stream_id in touched or ():
+                before = seen.partitions.get(stream_id)
+                if before is not None:
+                    pairs = zip(before, image.partitions[stream_id], strict=True)
+                    count += sum(was is not now for was, now in pairs)
+            changed.append(count)
+            seen = image
+
+        group.on_image = on_image
+        losing = asyncio.create_task(group.submit(LoseNode(2, seen.nodes[2].epoch)))
+        await until(lambda: len(changed) > 3)
+        await group.submit(Create("between", StreamConfig("b", replicas=2), b"b" * 16, 0))
+        assert not losing.done(), "a request waits for a step, and not for all"
+        await losing
+        assert sum(changed) == 300
+        assert max(changed) <= 20
+        assert all(2 not in state.isr for _, _, state in group.image.partition_states())
+        states = group.image.partitions[b"b" * 16]
+        assert all(2 not in state.replicas for state in states)
+
+    decide(scene)
+
+
+@pytest.mark.parametrize("seconds", [0.0, 10.0])
+def test_checkpoints_end_in_time_when_a_node_stops(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, seconds: float
+) -> None:
+    monkeypatch.setattr(reconciler_module, "CLOSING_SECONDS_MAX", seconds)
+    nodes: list[FollowingNode] = []
+
+    async def scene(deciding: Deciding) -> None:
+        node = FollowingNode(deciding)
+        nodes.append(node)
+        await node.start()
+        for name, sync in (("a", "always"), ("b", "always"), ("c", "never")):
+            await node.controller.create_stream(name, StreamConfig(name, sync=SyncPolicy(sync)))
+        await node.stop()
+
+    decide(scene)
+    clean = []
+    files = nodes[0].files
+    for name in "abc":
+        path = f"{DATA}/streams/{name}/0/checkpoint"
+        found = files.exists(path) and decode_checkpoint(files.read_bytes(path), path=path).clean
+        clean.append(found)
+    late = [each for each in caplog.records if "without a checkpoint" in each.message]
+    assert clean == ([True] * 3 if seconds else [False, False, True])
+    assert len(late) == (0 if seconds else 1)
 
 
 async def _bug(*_: object) -> None:

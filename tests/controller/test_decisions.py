@@ -6,6 +6,7 @@ import asyncio
 import errno
 import threading
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 import pytest
 
@@ -115,10 +116,10 @@ def test_a_log_is_closed_after_its_last_append_and_sync(
             done.set()
             return result
 
-        def record_close(*, high_watermark: int | None = None) -> None:
+        def record_close(**arguments: Any) -> None:
             closed_early.append(not done.is_set())
             go_on.set()
-            close(high_watermark=high_watermark)
+            close(**arguments)
 
         def releasing(wait: Callable[..., None]) -> Callable[..., None]:
             def run(*args: Partition) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, cast
 
@@ -31,6 +32,8 @@ class Group:
         self.is_controller = False
         self.term = 1
         self.requests: list[type[ControllerRequest]] = []
+        self.on_role_changed: Callable[[], None] = lambda: None
+        self.on_image: Callable[[Image], None] = lambda image: None
         self.refusals = 0
         """How many requests get no answer."""
 
@@ -46,14 +49,16 @@ class Group:
         if self.refusals:
             self.refusals -= 1
             raise Indeterminate("no controller has answered")
-        return self._deciding.commit(decide(self.image, request))
+        index = self._deciding.commit(decide(self.image, request))
+        self.on_image(self.image)
+        return index
 
 
 def test_a_controller_that_had_lapsed_is_elected_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """No other node pings it, so it sees to that itself: otherwise it would lead nothing for ever,
     while the image says that it leads."""
     monkeypatch.setattr(duties, "LAPSE_SECONDS", 0.02)
-    monkeypatch.setattr(duties, "DUTY_SECONDS", 0.001)
+    monkeypatch.setattr(duties, "RETRY_SECONDS", 0.001)
 
     async def scene() -> None:
         deciding = DecidingController()
@@ -63,6 +68,7 @@ def test_a_controller_that_had_lapsed_is_elected_again(monkeypatch: pytest.Monke
         mine = ControllerDuties(
             1, cast(Any, group), cast(Any, None), state, on_changed=lambda: None
         )
+        group.on_image = mine.on_image
         await mine.register(registration(1))
         before = deciding.state("s")
         run = asyncio.create_task(mine.run())
@@ -70,6 +76,7 @@ def test_a_controller_that_had_lapsed_is_elected_again(monkeypatch: pytest.Monke
             await until(lambda: state.is_suspended)
         group.requests.clear()
         group.is_controller, group.term = True, 2
+        group.on_role_changed()
         async with asyncio.timeout(SECONDS_MAX):
             await until(lambda: not state.is_suspended)
         run.cancel()

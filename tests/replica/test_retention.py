@@ -12,6 +12,7 @@ import pytest
 from bascule.host.real import RealRandom
 from bascule.model import Cleanup, Discard, StreamConfig, StreamDefinition, SyncPolicy
 from bascule.publish.headers import HashKey
+from bascule.replica.maintenance import retention as retention_module
 from bascule.replica.maintenance.retention import Retention
 from bascule.replica.partition import Partition
 from bascule.replica.partitions import Partitions
@@ -216,3 +217,21 @@ def test_segments_are_removed_under_the_maintenance_lock(monkeypatch: pytest.Mon
     monkeypatch.setattr(under_test.log, "advance_start", record)
     under_test.tick()
     assert locked == [True]
+
+
+def test_a_tick_looks_at_the_next_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retention_module, "PARTITIONS_PER_TICK", 2)
+    config = replace(CONFIG, retention_messages_max=100)
+    logs = [RetentionUnderTest(config) for _ in range(5)]
+    first = logs[0]
+    for number, each in enumerate(logs[1:], start=1):
+        definition = StreamDefinition(f"s{number}", b"%016d" % number, 0, config)
+        each.partition.definition = definition
+        first.partitions.add((each.partition,))
+    for each in logs:
+        each.write(100)
+    cut = []
+    for _ in range(6):
+        first.tick()
+        cut.append(sum(each.log.start_offset > 0 for each in logs))
+    assert cut == [2, 4, 5, 5, 5, 5], "another round begins when all were looked at"

@@ -137,7 +137,7 @@ class ReplicaNode:
         return self.replicator.set_role(partition, state)
 
     def wanted_isrs(self) -> list[WantedIsr]:
-        return self.call(self.handler.wanted_isrs)
+        return self.call(lambda: [each for each in self.handler.wanted_isrs() if each is not None])
 
     def log_bytes(self, definition: StreamDefinition, index: int = 0) -> bytes:
         """All batches of a log."""

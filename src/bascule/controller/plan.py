@@ -123,9 +123,7 @@ def plan(state: NodeState, image: Image, ids: Collection[bytes] | None = None) -
     large the image is. Streams are compared by id, so one that was deleted and created again under
     its name is closed and removed before it is opened. No steps: the node matches the image.
     """
-    chosen = dict.fromkeys(
-        (*state.streams, *image.deletions, *image.index.names) if ids is None else ids
-    )
+    chosen = dict.fromkeys(stream_ids(state, image) if ids is None else ids)
     closings: list[Step] = []
     removals: list[Step] = []
     others: list[Step] = []
@@ -141,6 +139,11 @@ def plan(state: NodeState, image: Image, ids: Collection[bytes] | None = None) -
         if deletion is not None and stream_id not in state.removed:
             removals.append(RemoveData(stream_id, deletion.name))
     return (*closings, *removals, *others)
+
+
+def stream_ids(state: NodeState, image: Image) -> list[bytes]:
+    """The ids of all streams and deletions, here and in the image."""
+    return list(dict.fromkeys((*state.streams, *image.deletions, *image.index.names)))
 
 
 def stream_id_of(step: Step) -> bytes:

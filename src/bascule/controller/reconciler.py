@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from typing import Final, Protocol, TypeVar
@@ -25,10 +25,11 @@ from bascule.controller.plan import (
     SubscribeStream,
     plan,
     stream_id_of,
+    stream_ids,
 )
 from bascule.errors import BasculeError, Broken
 from bascule.metadata.image import Deletion, Image
-from bascule.model import PartitionState, StreamDefinition
+from bascule.model import PartitionState, StreamDefinition, SyncPolicy
 from bascule.publish.unstamped_batch import Replica
 from bascule.replica.log_syncer import LogSyncer
 from bascule.replica.log_writer import LogWriter
@@ -43,10 +44,20 @@ log = logging.getLogger("bascule.controller")
 OPENING_AT_A_TIME: Final = 8
 """Streams opened in parallel: enough to keep a disk busy."""
 
+PLANNED_AT_A_TIME: Final = 500
+"""Streams for which steps are planned before the event loop does other work: some 10 ms."""
+
+CHANGED_AT_A_TIME: Final = 200
+"""Streams whose roles or subscriptions change before the event loop does other work."""
+
 CLOSING_AT_A_TIME: Final = 16
 """Logs closed in parallel when the node stops."""
 
+CLOSING_SECONDS_MAX: Final = 10.0
+"""For checkpoints when the node stops: service managers kill a process after 30 s or more."""
+
 StepT = TypeVar("StepT", bound=Step)
+T = TypeVar("T")
 
 
 class Subscriber(Protocol):
@@ -158,7 +169,7 @@ class Reconciler:
         chosen = self._chosen(changed)
         self._plans_all = False
         self._deletions = image.deletions
-        steps = plan(self.state, image, chosen)
+        steps = await self._plan(image, chosen)
         planned = {stream_id_of(step) for step in steps}
         # Until they are done: an exception may end this call.
         self._unsettled |= planned
@@ -166,8 +177,18 @@ class Reconciler:
         for stream_id in list(self.failures) if chosen is None else chosen:
             self.failures.pop(stream_id, None)
         self.failures.update(failures)
-        self._unsettled = {stream_id_of(step) for step in plan(self.state, image, planned)}
+        self._unsettled = {stream_id_of(step) for step in await self._plan(image, planned)}
         return failures
+
+    async def _plan(self, image: Image, ids: Collection[bytes] | None) -> list[Step]:
+        """As `plan`; the event loop does other work meanwhile where there are many streams."""
+        chosen = stream_ids(self.state, image) if ids is None else list(ids)
+        steps: list[Step] = []
+        for number, part in enumerate(_parts(chosen, PLANNED_AT_A_TIME)):
+            if number:
+                await asyncio.sleep(0)
+            steps += plan(self.state, image, part)
+        return steps
 
     async def _carry_out(self, steps: Sequence[Step]) -> dict[bytes, Exception]:
         failures: dict[bytes, Exception] = {}
@@ -178,12 +199,16 @@ class Reconciler:
         for change in _only(ConfigureStream, steps):
             await self._configure(change.definition, failures)
         await self._open_all(_only(OpenPartitions, steps), failures)
-        for known in _only(RegisterElsewhere, steps):
+        for number, known in enumerate(_only(RegisterElsewhere, steps)):
+            if number % CHANGED_AT_A_TIME == CHANGED_AT_A_TIME - 1:
+                await asyncio.sleep(0)
             await self._register_elsewhere(known, failures)
-        await self._apply_states(_only(ApplyStates, steps), failures)
+        for changing in _parts(_only(ApplyStates, steps), CHANGED_AT_A_TIME):
+            await self._apply_states(changing, failures)
         for dropping in _only(DropReplicas, steps):
             await self._drop(dropping, failures)
-        await self._subscribe_all(_only(SubscribeStream, steps), failures)
+        for subscribing in _parts(_only(SubscribeStream, steps), CHANGED_AT_A_TIME):
+            await self._subscribe_all(subscribing, failures)
         return failures
 
     async def let_go(self, definition: StreamDefinition, indexes: Iterable[int]) -> None:
@@ -210,12 +235,29 @@ class Reconciler:
         self.state.removed.difference_update(ids)
 
     def close(self) -> None:
-        """Close every log with a clean checkpoint. Blocks on the disk."""
+        """Close every log with a clean checkpoint. Blocks on the disk.
+
+        Checkpoints of thousands of logs take long on a slow disk. After `CLOSING_SECONDS_MAX` logs
+        that are synced anyway get none: the next start scans what was appended since the last one.
+        """
         every = [each for some in self._partitions.streams().values() for each in some]
+        clock = self._syncer.clock
+        deadline_ns = clock.monotonic_ns() + int(CLOSING_SECONDS_MAX * 1e9)
+
+        def close(partition: Partition) -> bool:
+            is_synced = partition.definition.config.sync is SyncPolicy.ALWAYS
+            in_time = clock.monotonic_ns() < deadline_ns or not is_synced
+            close_partition(partition, writes_checkpoint=in_time)
+            return in_time
+
         # Each checkpoint waits for the disk a few times; in parallel they share these waits.
         with ThreadPoolExecutor(CLOSING_AT_A_TIME, thread_name_prefix="closing") as threads:
-            for _ in threads.map(close_partition, every):
-                pass
+            late = sum(not in_time for in_time in threads.map(close, every))
+        if late:
+            log.warning(
+                "stopped without a checkpoint of every log; the next start scans more of them",
+                extra={"partitions": late, "seconds": CLOSING_SECONDS_MAX},
+            )
 
     def end_timers(self) -> None:
         """End the timers of interval syncs. Called on the event loop."""
@@ -445,27 +487,40 @@ class Reconciler:
     async def _apply_states(
         self, steps: Sequence[ApplyStates], failures: dict[bytes, Exception]
     ) -> None:
-        if not steps:
-            return
         await self._resign(steps)
+        setting: list[tuple[ApplyStates, dict[int, Future[None]]]] = []
         for step in steps:
-            definition = step.definition
-            partitions = self._partitions.stream_by_id(definition.id) or ()
-            in_force = [
-                (index, state, self._set_role(partitions[index], state))
-                for index, state in step.states.items()
-                if index < len(partitions)
-            ]
-            for index, state, done in in_force:
-                try:
-                    await asyncio.wrap_future(done)
-                except (BasculeError, OSError) as error:
-                    failures[definition.id] = error
-                    continue
-                held = self.state.streams.get(definition.id) or StreamState(definition)
-                self.state.streams[definition.id] = replace(
-                    held, states={**held.states, index: state}
-                )
+            partitions = self._partitions.stream_by_id(step.definition.id) or ()
+            present = [index for index in step.states if index < len(partitions)]
+            in_force = {i: self._set_role(partitions[i], step.states[i]) for i in present}
+            setting.append((step, in_force))
+        for _, in_force in reversed(setting):
+            # The log writer goes by the order: the last one is done when all are.
+            for done in reversed(in_force.values()):
+                if not done.done():
+                    waiting = asyncio.wrap_future(done)
+                    await asyncio.wait([waiting])
+                    waiting.exception()
+        for step, in_force in setting:
+            self._note_states(step, in_force, failures)
+
+    def _note_states(
+        self,
+        step: ApplyStates,
+        in_force: Mapping[int, Future[None]],
+        failures: dict[bytes, Exception],
+    ) -> None:
+        definition = step.definition
+        held = self.state.streams.get(definition.id) or StreamState(definition)
+        states = dict(held.states)
+        for index, done in in_force.items():
+            try:
+                done.result()
+            except (BasculeError, OSError) as error:
+                failures[definition.id] = error
+                continue
+            states[index] = step.states[index]
+        self.state.streams[definition.id] = replace(held, states=states)
 
     async def _resign(self, steps: Sequence[ApplyStates]) -> None:
         """End the subscriptions of partitions that this node no longer leads.
@@ -521,6 +576,12 @@ class Reconciler:
     async def _raise_max_payload(self, definition: StreamDefinition) -> None:
         if self._set_max_payload is not None:
             await self._set_max_payload(definition.config.message_bytes_max)
+
+
+def _parts(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
+    """The items in order, at most `size` at a time."""
+    for start in range(0, len(items), size):
+        yield items[start : start + size]
 
 
 def _only(kind: type[StepT], steps: Sequence[Step]) -> list[StepT]:

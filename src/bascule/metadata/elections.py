@@ -15,9 +15,10 @@ from bascule.model import NO_LEADER, PartitionState, StreamDefinition
 
 
 def changes_after_loss(
-    image: Image, lost: int, *, is_back: bool = False
+    image: Image, lost: int, *, is_back: bool = False, ids: Iterable[bytes] | None = None
 ) -> ChangePartitions | None:
-    """What changes when the process of node `lost` is gone; None: nothing.
+    """What changes when the process of node `lost` is gone; None: nothing. With `ids` only in the
+    streams with these ids.
 
     The node leaves every ISR that has another member alive. Partitions that it led get another
     leader from their ISR. A node that is the only member of an ISR stays in it, and the partition
@@ -26,12 +27,13 @@ def changes_after_loss(
     """
     led = _leaders(image)
     changes = []
-    affected = [each for each in image.partition_states() if lost in each[2].isr]
+    affected = [each for each in image.partition_states(ids) if lost in each[2].isr]
     # The image has no order, and which node gets the next partition depends on the one before.
     affected.sort(key=itemgetter(0, 1))
+    alive = {node_id for node_id, node in image.nodes.items() if node.alive}
     for stream_id, index, state in affected:
-        others = [node for node in state.isr if node != lost]
-        if not any(_is_alive(image, node) for node in others):
+        others = tuple(node for node in state.isr if node != lost)
+        if alive.isdisjoint(others):
             if state.leader == lost:
                 elected = None
                 if not is_back and _allows_unclean(image, stream_id):
@@ -39,23 +41,29 @@ def changes_after_loss(
                 after = elected or _elected(state, NO_LEADER)
                 changes.append(PartitionChange(stream_id, index, after))
             continue
-        after = replace(state, isr=tuple(others), version=state.version + 1)
-        if state.leader == lost:
-            leader = _candidate(image, after, led)
+        leader, epoch = state.leader, state.leader_epoch
+        if leader == lost:
+            leader, epoch = _candidate(image, replace(state, isr=others), led), epoch + 1
             led[leader] += 1
-            after = replace(after, leader=leader, leader_epoch=state.leader_epoch + 1)
+        after = replace(
+            state, isr=others, leader=leader, leader_epoch=epoch, version=state.version + 1
+        )
         changes.append(PartitionChange(stream_id, index, after))
     return ChangePartitions(tuple(changes)) if changes else None
 
 
-def changes_after_return(image: Image) -> ChangePartitions | None:
-    """Elect a leader for every partition that has none and whose ISR has a member alive.
+def changes_after_return(
+    image: Image, ids: Iterable[bytes] | None = None
+) -> ChangePartitions | None:
+    """Elect a leader for every partition that has none and whose ISR has a member alive. With `ids`
+    only in the streams with these ids.
 
     With `unclean_election` any replica that is alive will do. None: nothing to do.
     """
     led = _leaders(image)
     changes = []
-    for stream_id, index, state in image.troubled_states():
+    states = image.troubled_states() if ids is None else image.partition_states(ids)
+    for stream_id, index, state in states:
         if state.leader != NO_LEADER:
             continue
         after = None
@@ -71,9 +79,14 @@ def changes_after_return(image: Image) -> ChangePartitions | None:
 
 
 def changes_after_silence(
-    image: Image, suspect: int, epoch: int, reporters: Mapping[int, int]
+    image: Image,
+    suspect: int,
+    epoch: int,
+    reporters: Mapping[int, int],
+    ids: Iterable[bytes] | None = None,
 ) -> ChangePartitions | None:
-    """What changes when nodes report that a leader does not answer them; None: nothing.
+    """What changes when nodes report that a leader does not answer them; None: nothing. With `ids`
+    only in the streams with these ids.
 
     `suspect` registered at `epoch`; `reporters` are node ids with the epochs of their
     registrations. A partition gets another leader, and its ISR loses the suspect, if a majority of
@@ -88,9 +101,8 @@ def changes_after_silence(
     }
     led = _leaders(image)
     changes = []
-    for stream_id, index, state in sorted(image.partition_states(), key=itemgetter(0, 1)):
-        if state.leader != suspect:
-            continue
+    suspected = [each for each in image.partition_states(ids) if each[2].leader == suspect]
+    for stream_id, index, state in sorted(suspected, key=itemgetter(0, 1)):
         others = tuple(node for node in state.isr if node != suspect)
         reporting = [node for node in others if node in valid]
         if 2 * len(reporting) <= len(others):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from rpds import HashTrieMap
@@ -72,9 +72,16 @@ class Image:
         name = self.index.names.get(stream_id)
         return None if name is None else self.streams[name]
 
-    def partition_states(self) -> Iterator[tuple[bytes, int, PartitionState]]:
-        """Stream id, index and state of every partition."""
-        for stream_id, states in self.partitions.items():
+    def partition_states(
+        self, ids: Iterable[bytes] | None = None
+    ) -> Iterator[tuple[bytes, int, PartitionState]]:
+        """Stream id, index and state of every partition, or of those of the streams `ids`."""
+        chosen = (
+            self.partitions.items()
+            if ids is None
+            else ((each, self.partitions.get(each, ())) for each in ids)
+        )
+        for stream_id, states in chosen:
             for index, state in enumerate(states):
                 yield stream_id, index, state
 

@@ -296,7 +296,7 @@ def _alter(image: Image, request: Alter) -> tuple[Command, ...]:
     if config.unclean_election:
         for command in commands:
             image = apply(image, command)
-        change = changes_after_return(image)
+        change = changes_after_return(image, (before.id,))
         commands += [] if change is None else [change]
     return tuple(commands)
 

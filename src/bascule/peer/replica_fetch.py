@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from types import MappingProxyType
@@ -366,25 +366,24 @@ class ReplicaFetchHandler:
         """This node leads the partition from now on. Any thread may call it."""
         self._unsettled.add(partition)
 
-    def wanted_isrs(self) -> list[WantedIsr]:
+    def wanted_isrs(self) -> Iterator[WantedIsr | None]:
         """The changes to propose now. Call it a few times in `lag_ns_max`.
 
-        Looks only at partitions in which something has changed or is under way.
+        Looks only at partitions in which something has changed or is under way, and yields once for
+        each of them: the caller may do other work meanwhile.
         """
         heard = MappingProxyType(
             {node: at for node, at in self._heard_ns.items() if node in self._current}
         )
-        wanted = []
         for partition in tuple(self._unsettled):
             commitment = partition.commitment
             isr = commitment.wanted_isr(heard)
             if isr is not None and partition.state is not None:
-                wanted.append(
-                    WantedIsr(partition, partition.state, isr, commitment.node_epochs(isr))
-                )
-            elif commitment.is_settled:
+                yield WantedIsr(partition, partition.state, isr, commitment.node_epochs(isr))
+                continue
+            if commitment.is_settled:
                 self._unsettled.discard(partition)
-        return wanted
+            yield None
 
 
 def _epoch_end(store: PartitionLog, last_epoch: int) -> tuple[int, int]:

@@ -166,6 +166,8 @@ class LogWriter:
 
 def _call(function: Callable[[], T], done: Future[T]) -> None:
     """Call a function for its future. What it raises is for whoever waits."""
+    if not done.set_running_or_notify_cancel():
+        return  # a future that was cancelled takes no result
     try:
         result = function()
     except Exception as error:  # boundary: the caller is told, and the thread goes on

@@ -128,13 +128,15 @@ class PartitionOpener:
             raise CorruptData(path, 0, f"{expected}", f"{found}; directories were exchanged")
 
 
-def close_partition(partition: Partition) -> None:
-    """Close a partition's log with a clean checkpoint; a failure is logged."""
+def close_partition(partition: Partition, *, writes_checkpoint: bool = True) -> None:
+    """Close a partition's log with a clean checkpoint, or only synced; a failure is logged."""
     if partition.log is None:
         return
     try:
         with partition.maintenance_lock:
-            partition.log.close(high_watermark=partition.committed_offset)
+            partition.log.close(
+                high_watermark=partition.committed_offset, writes_checkpoint=writes_checkpoint
+            )
     except (OSError, BasculeError) as error:
         log.error(
             "closing a log failed",

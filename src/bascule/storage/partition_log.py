@@ -578,10 +578,11 @@ class PartitionLog:
         self.check_open()
         return self._maintenance.advance_start(offset, self._synced, high_watermark=high_watermark)
 
-    def close(self, *, high_watermark: int | None = None) -> None:
+    def close(self, *, high_watermark: int | None = None, writes_checkpoint: bool = True) -> None:
         """Sync, write a clean checkpoint, and close the log. Idempotent.
 
-        The checkpoint gets `high_watermark`, or the last checkpoint's high watermark. A log that
+        The checkpoint gets `high_watermark`, or the last checkpoint's high watermark. Without
+        `writes_checkpoint` the next opening recovers the log from the last one. A log that
         has stopped is closed without a sync and a checkpoint.
 
         Raises: LogFailed, OSError. The log is closed in any case.
@@ -593,7 +594,8 @@ class PartitionLog:
                 self.sync()
                 if high_watermark is None:
                     high_watermark = self.checkpointed_high_watermark
-                self._maintenance.save(self._synced, high_watermark=high_watermark, clean=True)
+                if writes_checkpoint:
+                    self._maintenance.save(self._synced, high_watermark=high_watermark, clean=True)
         finally:
             self._closed = True
             self._stop_reason = "closed"

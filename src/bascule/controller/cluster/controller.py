@@ -235,7 +235,7 @@ class ClusterController:
         if self._announcer is not None:
             if touched is None:
                 self._announcer.on_streams(image.streams)
-            elif touched:
+            elif changed:
                 self._announcer.on_changed(changed)
         if image.nodes is not before.nodes:
             self._on_nodes(image)
@@ -531,6 +531,12 @@ async def _keep_running(name: str, run: Callable[[], Awaitable[None]]) -> None:
 def _definitions(
     before: Image, image: Image, ids: Collection[bytes]
 ) -> dict[str, StreamDefinition | None]:
-    """Name -> definition of the streams with these ids, before and now; None: there is none now."""
+    """Name -> definition of those of the streams with these ids whose definition has changed; None:
+    there is none now."""
     names = (image.index.names.get(each) or before.index.names.get(each) for each in ids)
-    return {name: image.streams.get(name) for name in names if name is not None}
+    found = ((name, image.streams.get(name)) for name in names if name is not None)
+    return {
+        name: definition
+        for name, definition in found
+        if definition is not before.streams.get(name) or definition is None
+    }

@@ -7,8 +7,9 @@ that no controller reaches leads nothing. One that was lost although it goes on 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 
 import msgspec
@@ -23,8 +24,8 @@ from bascule.model import NodeRegistration
 
 log = logging.getLogger("bascule.controller")
 
-DUTY_SECONDS: Final = 0.05
-"""How often a node looks whether it has become the controller."""
+RETRY_SECONDS: Final = 0.05
+"""Before what has failed is tried again: to take up the duties, or to register."""
 NO_EPOCH: Final = -2
 
 
@@ -45,10 +46,16 @@ class ControllerDuties:
         self._metadata = metadata
         self._state = state
         self._on_changed = on_changed
+        self._is_due = asyncio.Event()
+        """Whether the role, the term or the nodes have changed since `run` looked last."""
+        metadata.on_role_changed = self._is_due.set
+        self._nodes: Mapping[int, NodeRegistration] | None = None
         self._registration: NodeRegistration | None = None
         self._sessions = Sessions(node_id, peers, on_lost=self._on_node_lost)
         self._term = 0
         """The term in which this node has taken up the duties of the controller; 0: none."""
+        self._is_controller = False
+        """Whether this node was the controller when `run` looked last."""
         self._pinged = 0.0
         """When the last ping of a controller came, on the loop's clock."""
         self._lapsed_epoch = NO_EPOCH
@@ -79,6 +86,10 @@ class ControllerDuties:
 
     def on_image(self, image: Image) -> None:
         """The group has agreed on a new image."""
+        if image.nodes is self._nodes:
+            return
+        self._nodes = image.nodes
+        self._is_due.set()
         if self._term:
             self._sessions.follow(image)
 
@@ -101,24 +112,46 @@ class ControllerDuties:
     async def run(self) -> None:
         """Take up the duties of the controller, and lay them down again. Run until cancelled."""
         while True:
-            await asyncio.sleep(DUTY_SECONDS)
+            self._is_due.clear()
             metadata = self._metadata
+            is_done = True
             if not metadata.is_controller:
-                if self._term:
-                    self._term = 0
-                    self._sessions.close()
-            elif self._term != metadata.term:
-                await self._take_up(metadata)
+                self._lay_down()
+            else:
+                self._is_controller = True
+                if self._term != metadata.term:
+                    is_done = await self._take_up(metadata)
             self._check_lapse(metadata)
-            await self._register_again()
+            is_done = await self._register_again() and is_done
+            pause = self._until_lapse(metadata) if is_done else RETRY_SECONDS
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(pause):
+                    await self._is_due.wait()
+
+    def _lay_down(self) -> None:
+        """Be the controller no longer. Until now this node was reached by a controller: itself."""
+        if self._is_controller:
+            self._is_controller = False
+            self._pinged = asyncio.get_running_loop().time()
+        if self._term:
+            self._term = 0
+            self._sessions.close()
+
+    def _until_lapse(self, metadata: MetadataGroup) -> float | None:
+        """In how many seconds this node has to lead nothing, unless a controller reaches it; None:
+        it leads nothing, or is the controller itself."""
+        if metadata.is_controller or self._state.is_suspended or self.node_epoch < 0:
+            return None
+        now = asyncio.get_running_loop().time()
+        return max(self._pinged + LAPSE_SECONDS - now, 0) + RETRY_SECONDS
 
     def _check_lapse(self, metadata: MetadataGroup) -> None:
         """Lead nothing while no controller reaches this node, until it is elected again."""
-        now = asyncio.get_running_loop().time()
-        if metadata.is_controller:
-            self._pinged = now
+        is_reached = metadata.is_controller or (
+            asyncio.get_running_loop().time() - self._pinged <= LAPSE_SECONDS
+        )
         state, epoch = self._state, self.node_epoch
-        if not state.is_suspended and epoch >= 0 and now - self._pinged > LAPSE_SECONDS:
+        if not state.is_suspended and epoch >= 0 and not is_reached:
             log.warning("no controller; this node leads nothing", extra={"seconds": LAPSE_SECONDS})
             self._lapsed_epoch, state.is_suspended = epoch, True
             self._on_changed()
@@ -127,7 +160,8 @@ class ControllerDuties:
             state.is_suspended = False
             self._on_changed()
 
-    async def _take_up(self, metadata: MetadataGroup) -> None:
+    async def _take_up(self, metadata: MetadataGroup) -> bool:
+        """Be the controller; whether there is nothing to repeat."""
         term = metadata.term
         mine = metadata.image.nodes.get(self._node_id)
         try:
@@ -137,22 +171,26 @@ class ControllerDuties:
                 await self._on_node_lost(mine, LAPSED)
         except BasculeError as error:
             log.debug("not the controller yet", extra={"error": str(error)})
-            return
+            return False
         self._term = term
         self._sessions.close()
         self._sessions.follow(metadata.image)
         log.info("this node is the controller", extra={"term": term})
+        return True
 
-    async def _register_again(self) -> None:
-        """Register where the controller had lost this process, which goes on."""
+    async def _register_again(self) -> bool:
+        """Register where the controller had lost this process, which goes on; whether there is
+        nothing to repeat."""
         mine = self._registration
         found = self._metadata.image.nodes.get(self._node_id)
         if mine is None or found is None or found.alive or found.incarnation != mine.incarnation:
-            return
+            return True
         try:
             await self._metadata.submit(RegisterProcess(mine))
         except BasculeError as error:
             log.debug("not registered again yet", extra={"error": str(error)})
+            return False
+        return True
 
     async def _on_node_lost(self, node: NodeRegistration, reason: str) -> None:
         log.warning("node lost", extra={"node": node.node_id, "reason": reason})

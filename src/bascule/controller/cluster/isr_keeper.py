@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final, Protocol
 
 from bascule.controller.cluster.metadata_group import MetadataGroup
@@ -18,13 +18,15 @@ log = logging.getLogger("bascule.controller")
 
 CHECK_SECONDS: Final = 0.2
 RETRY_SECONDS: Final = 0.5
-CHANGES_MAX: Final = 1_000
-"""In one request: some 100 KB of the Raft log."""
+CHANGES_MAX: Final = 500
+"""In one request: some 50 KB of the Raft log, and 10 ms of work on each node."""
 REFUSALS_LOGGED: Final = 10
 """A change that is refused so often in a row is reported: a member that has just been lost takes
 fewer, and another one keeps all others out."""
 YIELD_CHANGES: Final = 100
 """Changes that are concluded before the event loop may do other work."""
+YIELD_PARTITIONS: Final = 500
+"""Partitions looked at before the event loop may do other work."""
 
 
 class WantedChange(Protocol):
@@ -49,11 +51,11 @@ class IsrKeeper:
         metadata: MetadataGroup,
         *,
         node_epoch: Callable[[], int],
-        wanted: Callable[[], Sequence[WantedChange]],
+        wanted: Callable[[], Iterator[WantedChange | None]],
         send: Callable[[bytes], None],
     ) -> None:
-        """`node_epoch` is that of this node; `wanted` returns the changes to propose now. `send`
-        takes NATS operations with acks."""
+        """`node_epoch` is that of this node. `wanted` looks at partitions one by one, and yields
+        the change to propose now, or None. `send` takes NATS operations with acks."""
         self._node_id = node_id
         self._metadata = metadata
         self._node_epoch = node_epoch
@@ -68,11 +70,14 @@ class IsrKeeper:
         try:
             while True:
                 await asyncio.sleep(CHECK_SECONDS)
-                chosen = [
-                    change
-                    for change in self._wanted()
-                    if change.partition.commitment.on_isr_proposed(change.isr, change.state)
-                ]
+                chosen: list[WantedChange] = []
+                for number, change in enumerate(self._wanted()):
+                    if number % YIELD_PARTITIONS == YIELD_PARTITIONS - 1:
+                        await asyncio.sleep(0)
+                    if change is not None and change.partition.commitment.on_isr_proposed(
+                        change.isr, change.state
+                    ):
+                        chosen.append(change)
                 for start in range(0, len(chosen), CHANGES_MAX):
                     part = chosen[start : start + CHANGES_MAX]
                     task = asyncio.get_running_loop().create_task(self._propose(part))
@@ -128,13 +133,14 @@ class IsrKeeper:
             "before": list(state.isr),
         }
         key = definition.id, index
-        if index < len(states) and states[index].version == state.version:
-            self._refusals[key] += 1
-        else:
+        if index >= len(states):
             self._refusals.pop(key, None)
-        if index < len(states) and states[index].version != state.version:
+        elif states[index].version != state.version:
+            self._refusals.pop(key, None)
             log.info("isr changed", extra=extra)
             return
+        else:
+            self._refusals[key] += 1
         if self._refusals[key] == REFUSALS_LOGGED:
             alive = {n: each.epoch for n, each in self._metadata.image.nodes.items() if each.alive}
             log.warning(

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol, TypeAlias
@@ -42,12 +43,14 @@ from bascule.metadata.command_codec import (
 from bascule.metadata.commands import ChangePartitions, Command, SetClusterId
 from bascule.metadata.elections import unclean_elections
 from bascule.metadata.image import Image
-from bascule.metadata.requests import Admit, ControllerRequest, decide, settle
+from bascule.metadata.replicas.steps import Steps, settle_in_steps, steps_of
+from bascule.metadata.requests import Admit, ControllerRequest
+from bascule.raft.effects import Role
 from bascule.raft.membership import MemberChange, Members
 from bascule.raft.messages import Entry, RaftSnapshot
 from bascule.raft.store import RaftStore
 from bascule.raft_driver.driver import RaftDriver
-from bascule.raft_driver.group import RaftGroup
+from bascule.raft_driver.group import Committed, RaftGroup
 from bascule.raft_driver.observer import GroupObserver
 from bascule.raft_driver.state_machine import FrozenChunks
 
@@ -60,6 +63,11 @@ REQUESTS_REMEMBERED: Final = 1_000
 """Ids of the latest requests in the image: a repetition comes within seconds."""
 COMMIT_COMMANDS: Final = 1_000
 """Commands in one entry of `commit`."""
+APPLIED_AT_A_TIME: Final = 16
+"""Entries that are applied before the event loop does other work; each changes some hundred
+partitions at most."""
+STEPS_IN_FLIGHT: Final = 4
+"""Steps of a decision that are not committed yet."""
 SUBMIT_SECONDS_MAX: Final = 20.0
 """How long a request is repeated while there is no controller."""
 PROPOSE_SECONDS_MAX: Final = 5.0
@@ -158,7 +166,8 @@ class _Foreseen:
         for command in commands:
             self.image = apply(self.image, command, index=index)
         self.last = index
-        self.requests[request_id] = index
+        if request_id:
+            self.requests[request_id] = index
 
     def forget(self, applied: int) -> None:
         """Drop requests up to this index, where there are many: the image remembers them."""
@@ -207,6 +216,9 @@ class MetadataGroup(GroupObserver):
         """Called with the members whenever a change of them is committed; set before `open`."""
         self.on_own_removal: Callable[[], None] = lambda: None
         """Called when this node is no member any more; set before `open`."""
+        self.on_role_changed: Callable[[], None] = lambda: None
+        """Called when this node begins or ends to be the controller, also in another term; set
+        before `open`."""
         self._group: RaftGroup | None = None
         self._settling = asyncio.Lock()
         self._foreseen: _Foreseen | None = None
@@ -217,7 +229,7 @@ class MetadataGroup(GroupObserver):
         """Report and count, as the controller, what operators have to know of."""
         if not self.is_controller or not isinstance(command, ChangePartitions):
             return
-        names = {each.id: each.name for each in before.streams.values()}
+        names = before.index.names
         for change in unclean_elections(before, command):
             self.counts.unclean_elections += 1
             log.error(
@@ -284,11 +296,18 @@ class MetadataGroup(GroupObserver):
             self._machine,
             initial_members=founding,
             store=store,
+            config=msgspec.structs.replace(
+                self._driver.config, apply_entries_max=APPLIED_AT_A_TIME
+            ),
             observer=self,
             votes_from=votes_from,
         )
         if self.is_only_voter:
             self._group.campaign()
+
+    def on_role(self, role: Role, *, term: int, leader: int) -> None:
+        """See `GroupObserver`."""
+        self.on_role_changed()
 
     def on_members(self, members: Members, *, is_committed: bool) -> None:
         """See `GroupObserver`."""
@@ -398,7 +417,8 @@ class MetadataGroup(GroupObserver):
         # Nothing is awaited from here to the proposal: the decision is on what is appended last.
         if machine.has_done(request_id):
             return machine.applied
-        foreseen = self._foresee(group.node.term)
+        term = group.node.term
+        foreseen = self._foresee(term)
         index = foreseen.requests.get(request_id)
         if index is not None:  # A repetition; the first one is not answered yet.
             await self._confirm(foreseen, index)
@@ -406,12 +426,14 @@ class MetadataGroup(GroupObserver):
         index = foreseen.last
         try:
             self._check_number(foreseen.image, request)
-            commands = decide(foreseen.image, request)
+            commands = await self._take_steps(steps_of(foreseen.image, request), term)
         except BasculeError:
             await self._confirm(foreseen, index)
             raise
+        # Nor from the last step on.
+        foreseen = self._foresee(term)
         if not commands:
-            await self._confirm(foreseen, index)
+            await self._confirm(foreseen, foreseen.last)
             return machine.applied
         before = foreseen.image
         payload = encode_commands(commands, request_id=request_id)
@@ -421,6 +443,32 @@ class MetadataGroup(GroupObserver):
         foreseen.requests.pop(request_id, None)
         _log_leaders(before, commands)
         return committed.index
+
+    async def _take_steps(self, steps: Steps, term: int) -> tuple[Command, ...]:
+        """Propose what comes before the last step, whose commands are returned: they are decided on
+        what is appended last. Raises: NotLeader in another term; what the steps raise."""
+        group = self._group
+        assert group is not None
+        committing: deque[asyncio.Future[Committed]] = deque()
+        try:
+            commands = next(steps)
+            while True:
+                if commands:
+                    foreseen = self._foresee(term)
+                    payload = encode_commands(commands)
+                    proposed = group.propose_nowait(payload, timeout_s=PROPOSE_SECONDS_MAX)
+                    proposed.add_done_callback(lambda each: each.cancelled() or each.exception())
+                    committing.append(proposed)
+                    foreseen.add(b"", commands, group.node.log.last)
+                if len(committing) >= STEPS_IN_FLIGHT:
+                    await committing.popleft()
+                await asyncio.sleep(0)
+                if not group.is_leader or group.node.term != term:
+                    raise NotLeader(group.leader or None, term=group.node.term)
+                commands = steps.send(self._foresee(term).image)
+        except StopIteration as last:
+            found: tuple[Command, ...] = last.value
+            return found
 
     async def _check_room(self) -> None:
         """Raises: DiskFull, Broken. The disk is asked once for the requests that come together,
@@ -481,9 +529,10 @@ class MetadataGroup(GroupObserver):
         if self._settled_term == term:
             return
         await group.read(timeout_s=PROPOSE_SECONDS_MAX)
-        commands = settle(self._machine.image)
         if not self._machine.image.cluster_id:
-            commands = (SetClusterId(self._cluster_id), *commands)
+            await self._propose((SetClusterId(self._cluster_id),), b"")
+        await self._check_room()
+        commands = await self._take_steps(settle_in_steps(self._foresee(term).image), term)
         if commands:
             await self._propose(commands, b"")
         self._settled_term = term

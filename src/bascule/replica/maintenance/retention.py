@@ -1,13 +1,15 @@
 """Keeps every log within its stream's limits: plans with `storage.retention`, removes segments.
 
-A log within its limits costs a few comparisons for each tick. A thread plans and removes segments.
-The log writer ends an active segment that must be removed.
+A log within its limits costs a few comparisons, and each tick looks at the next
+`PARTITIONS_PER_TICK` of them: the cost does not grow with their number. A thread plans and removes
+segments. The log writer ends an active segment that must be removed.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
@@ -30,6 +32,8 @@ from bascule.storage.retention import (
 log = logging.getLogger("bascule.replica")
 
 TICK_SECONDS: Final = 2.0
+PARTITIONS_PER_TICK: Final = 2_000
+"""With more partitions, each is looked at every few ticks: with 10,000 of them every 10 s."""
 PARTITIONS_PER_SLICE: Final = 256
 """Partitions checked, in less than a millisecond, before the event loop runs other tasks."""
 Archived = Callable[[str, str, int], int | None]
@@ -68,6 +72,8 @@ class Retention:
         self._archived = archived
         self._roll = roll
         self._reserve = reserve
+        self._next: deque[Partition] = deque()
+        """Those of this round that are not checked yet."""
         self._due: dict[Partition, tuple[RetentionLimits, int]] = {}
         """The limits, with one on age, and when a log with them must be checked again."""
         self._failing: dict[Partition, FailureRun] = {}
@@ -81,9 +87,12 @@ class Retention:
             await self.tick()
 
     async def tick(self) -> None:
-        """Check every partition once."""
+        """Check the next partitions once; a tick that finds none left begins another round."""
         due = []
-        for number, partition in enumerate(self._known()):
+        if not self._next:
+            self._next.extend(self._known())
+        for number in range(min(PARTITIONS_PER_TICK, len(self._next))):
+            partition = self._next.popleft()
             if number % PARTITIONS_PER_SLICE == PARTITIONS_PER_SLICE - 1:
                 await asyncio.sleep(0)
             if self._is_due(partition):
