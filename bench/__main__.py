@@ -11,7 +11,8 @@ import importlib
 NAMES = (
     "decode", "sendfile", "latency", "ingest", "acked", "reading", "idle", "compaction", "dedupe",
     "restart", "beside_kafka", "spark_read", "spark_latency", "spark_archive", "spark_sink",
-    "raft_proposals", "raft_idle", "raft_failover", "raft_sim", "cluster_failover", "streams",
+    "raft_proposals", "raft_idle", "raft_failover", "raft_sim", "cluster_failover",
+    "cluster_saturation", "streams",
 )  # fmt: skip
 
 

@@ -183,6 +183,7 @@ class FollowingNode:
             reserve=self.reserve,
             clock=self.clock,
             random=RealRandom(),
+            process_loss=lambda *_: "",
             on_nodes=lambda image: self.nodes.append(sorted(image.nodes)),
             balance_ms=0,
         )

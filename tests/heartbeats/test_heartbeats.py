@@ -1,0 +1,231 @@
+"""Heartbeats over real sockets: who runs, who is silent, who is gone."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import os
+import signal
+import socket
+import sys
+from collections.abc import AsyncIterator, Callable, Coroutine
+from typing import Any
+
+import pytest
+
+from bascule.heartbeats.heartbeat_thread import (
+    HELLO_BYTES_MAX,
+    LENGTH,
+    HeartbeatHello,
+    encode_hello,
+)
+from bascule.heartbeats.peer_heartbeats import PeerHeartbeats
+from bascule.host.real import RealClock
+
+LIMIT_SECONDS = 30
+CLUSTER = "c"
+ANSWERER = """
+import asyncio, sys, time
+from bascule.heartbeats.peer_heartbeats import PeerHeartbeats
+from bascule.host.real import RealClock
+import socket
+
+async def main(node, incarnation, port):
+    heartbeats = PeerHeartbeats(node, "c", incarnation, RealClock(), on_lost=lambda _: None)
+    heartbeats.start()
+    listener = socket.create_server(("127.0.0.1", port))
+    listener.setblocking(False)
+    print("ready", flush=True)
+    while True:
+        sock, _ = await asyncio.get_running_loop().sock_accept(listener)
+        await heartbeats.adopt(sock)
+        if sys.argv[4] == "hang":
+            time.sleep(600)  # the event loop hangs; the thread does not
+
+asyncio.run(main(*map(int, sys.argv[1:4])))
+"""
+
+
+def on_a_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    @functools.wraps(test)
+    def run(**arguments: Any) -> None:
+        asyncio.run(test(**arguments))
+
+    return run
+
+
+async def until(condition: Callable[[], object]) -> None:
+    async with asyncio.timeout(LIMIT_SECONDS):
+        while not condition():
+            await asyncio.sleep(0.01)
+
+
+class Watcher:
+    """Node 1."""
+
+    def __init__(self) -> None:
+        self.lost: list[int] = []
+        self.heartbeats = PeerHeartbeats(1, CLUSTER, 11, RealClock(), on_lost=self.lost.append)
+
+    def answers(self, node: int = 2) -> bool:
+        return node in self.heartbeats.statistics()["longest_ns"]
+
+
+@contextlib.asynccontextmanager
+async def watcher() -> AsyncIterator[Watcher]:
+    made = Watcher()
+    made.heartbeats.start()
+    try:
+        yield made
+    finally:
+        await made.heartbeats.close()
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as sock:
+        return int(sock.getsockname()[1])
+
+
+@contextlib.asynccontextmanager
+async def answerer(
+    port: int, incarnation: int = 22, how: str = "serve"
+) -> AsyncIterator[asyncio.subprocess.Process]:
+    """Node 2, in a process of its own."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", ANSWERER, "2", str(incarnation), str(port), how,
+        stdout=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    try:
+        assert process.stdout is not None
+        assert await process.stdout.readline() == b"ready\n"
+        yield process
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+        await process.wait()
+
+
+@on_a_loop
+async def test_a_paused_process_is_lost_and_comes_back() -> None:
+    port = free_port()
+    async with answerer(port) as process, watcher() as node:
+        node.heartbeats.set_peers({2: ("127.0.0.1", port)})
+        await until(node.answers)
+        assert node.heartbeats.loss(2, 22) == ""
+        os.kill(process.pid, signal.SIGSTOP)
+        await until(lambda: node.lost)
+        assert "no heartbeat for 0." in node.heartbeats.loss(2, 22)
+        assert node.heartbeats.loss(2, 23) == "", "of another process nothing is known"
+        os.kill(process.pid, signal.SIGCONT)
+        await until(lambda: not node.heartbeats.loss(2, 22))
+        assert node.lost == [2]
+
+
+@on_a_loop
+async def test_a_killed_process_is_gone_until_another_one_serves() -> None:
+    port = free_port()
+    async with watcher() as node:
+        node.heartbeats.set_peers({2: ("127.0.0.1", port)})
+        async with answerer(port) as process:
+            await until(node.answers)
+            node.lost.clear()
+            process.kill()
+            await until(lambda: node.lost)
+            assert node.heartbeats.loss(2, 22) == f"nobody listens at 127.0.0.1:{port}"
+        async with answerer(port, incarnation=23):
+            await until(lambda: not node.heartbeats.loss(2, 22))
+            assert node.heartbeats.loss(2, 23) == ""
+
+
+@on_a_loop
+async def test_an_event_loop_that_hangs_answers_heartbeats() -> None:
+    port = free_port()
+    async with answerer(port, how="hang"), watcher() as node:
+        node.heartbeats.set_peers({2: ("127.0.0.1", port)})
+        await until(node.answers)
+        await asyncio.sleep(1.5)
+        assert (node.lost, node.heartbeats.loss(2, 22)) == ([], "")
+
+
+@on_a_loop
+async def test_peers_that_are_not_watched_are_forgotten() -> None:
+    port = free_port()
+    async with answerer(port), watcher() as node:
+        node.heartbeats.set_peers({1: ("127.0.0.1", 1), 2: ("127.0.0.1", port)})
+        await until(node.answers)
+        node.heartbeats.set_peers({})
+        await until(lambda: not node.answers())
+        node.heartbeats.set_peers({2: ("127.0.0.1", port)})
+        await until(node.answers)
+
+
+@on_a_loop
+async def test_a_peer_that_moves_is_found_at_its_new_address() -> None:
+    first, second = free_port(), free_port()
+    async with answerer(first), watcher() as node:
+        node.heartbeats.set_peers({2: ("127.0.0.1", first)})
+        await until(node.answers)
+        async with answerer(second, incarnation=23) as process:
+            node.heartbeats.set_peers({2: ("127.0.0.1", second)})
+            os.kill(process.pid, signal.SIGSTOP)
+            await until(lambda: node.heartbeats.loss(2, 23))
+            assert node.heartbeats.loss(2, 22) == ""
+
+
+HELLO = encode_hello(HeartbeatHello(CLUSTER, 3, 1))
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        encode_hello(HeartbeatHello("another", 3, 1)),
+        encode_hello(HeartbeatHello(CLUSTER, 3, 2)),
+        LENGTH.pack(3) + b"\x81\x00\x00",
+        LENGTH.pack(HELLO_BYTES_MAX + 1),
+        LENGTH.pack(0),
+    ],
+)
+@on_a_loop
+async def test_a_stranger_is_refused(first: bytes) -> None:
+    async with watcher() as node:
+        reader, writer = await connected(node)
+        writer.write(first + bytes(8))
+        assert await asyncio.wait_for(reader.read(), LIMIT_SECONDS) == b""
+        writer.close()
+
+
+@pytest.mark.parametrize("size", [1, 3, 8, 1_000])
+@on_a_loop
+async def test_pings_are_answered_however_they_are_cut(size: int) -> None:
+    async with watcher() as node:
+        reader, writer = await connected(node)
+        pings = [number.to_bytes(8, "big") for number in (1, 2, 3)]
+        data = HELLO + b"".join(pings)
+        for start in range(0, len(data), size):
+            writer.write(data[start : start + size])
+            await writer.drain()
+            await asyncio.sleep(0)
+        answer = await asyncio.wait_for(reader.readexactly(3 * 16), LIMIT_SECONDS)
+        assert answer == b"".join(ping + (11).to_bytes(8, "big") for ping in pings)
+        writer.close()
+
+
+@on_a_loop
+async def test_a_later_connection_of_a_node_replaces_the_earlier_one() -> None:
+    async with watcher() as node:
+        earlier, writer = await connected(node)
+        writer.write(HELLO)
+        later, second = await connected(node)
+        second.write(HELLO + bytes(8))
+        assert await asyncio.wait_for(later.readexactly(16), LIMIT_SECONDS)
+        assert await asyncio.wait_for(earlier.read(), LIMIT_SECONDS) == b""
+        for each in (writer, second):
+            each.close()
+
+
+async def connected(node: Watcher) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """A connection that the node has adopted."""
+    mine, its = socket.socketpair()
+    await node.heartbeats.adopt(its)
+    return await asyncio.open_connection(sock=mine)
