@@ -15,6 +15,7 @@ import json
 import os
 import signal
 import time
+import urllib.request
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -32,6 +33,8 @@ WINDOW: Final = 5_000
 SEGMENT_BYTES: Final = 64 << 20
 PROBE_S: Final = 0.1
 ANSWER_SECONDS_MAX: Final = 10.0
+SILENCE_BAR_S: Final = 0.6
+"""At which a process counts as lost."""
 BUSY_MIN: Final = 0.9
 """Share of all cores that has to be in use, else nothing was shown."""
 ELECTIONS: Final = ("node lost", "silent leader replaced", "unclean election")
@@ -155,6 +158,18 @@ def events_of(nodes: Sequence[ServedNode], marks: Sequence[int]) -> list[dict[st
     return found
 
 
+def heartbeat_silence(node: ServedNode) -> float:
+    """The longest time in which another node did not answer this one's heartbeats, in seconds."""
+    with urllib.request.urlopen(node.http + "/metrics", timeout=10) as response:
+        text = response.read().decode()
+    found = [
+        float(line.rsplit(" ", 1)[1])
+        for line in text.splitlines()
+        if line.startswith("bascule_heartbeat_silence_max_seconds{")
+    ]
+    return max(found, default=0.0)
+
+
 def counted(events: Sequence[dict[str, Any]], names: Sequence[str]) -> dict[str, Any]:
     """How often these events happened, and the first of them as they are."""
     chosen = [event for event in events if event.get("event") in names]
@@ -218,6 +233,7 @@ def measure(
         },
         "isr": counted(events, ISR_CHANGES),
         "controllers": counted(events, CONTROLLERS),
+        "silences": [heartbeat_silence(node) for node in nodes],
         "rate": rate, "busy": busy, "waits": sorted(waits),
     }  # fmt: skip
 
@@ -230,6 +246,10 @@ def rows_of(measured: dict[str, Any], seconds: float) -> list[dict[str, Any]]:
         row(f"{of}: elections", measured["elections"], at_most=0),
         row(f"{of}: ISR changes", measured["isr"], at_most=0),
         row(f"{of}: changes of the controller", measured["controllers"], at_most=0),
+        row(f"{of}: longest silence of heartbeats, s",
+            {"value": round(max(measured["silences"]), 3),
+             "nodes": [round(each, 3) for each in measured["silences"]]},
+            at_most=SILENCE_BAR_S),
         row(f"{of}: share of all cores in use", {"value": round(measured["busy"], 3)},
             at_least=BUSY_MIN),
         row(f"{of}: acknowledged messages/s", {"value": round(measured["rate"])}, at_least=1),
