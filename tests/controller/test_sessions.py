@@ -22,7 +22,7 @@ from bascule.errors import Broken, ConnectionGone, LaggingIndex
 from bascule.metadata.image import Image
 from bascule.model import NodeRegistration
 from support.deciding_controller import DecidingController
-from support.virtual_time import VirtualTimeLoop, run_virtually
+from support.virtual_time import VirtualTimeLoop, elapse, run_virtually
 
 
 class Cluster:
@@ -64,9 +64,9 @@ class Cluster:
         if node in self.refusing:
             raise ConnectionGone(f"node {node} does not listen")
         if node in self.hung:
-            await asyncio.sleep(timeout_s)
+            await elapse(timeout_s)
             raise Broken(f"node {node} did not answer within {timeout_s} s")
-        await asyncio.sleep(0.001)
+        await elapse(0.001)
         pong = {"incarnation": self.image.nodes[node].incarnation, "applied": 0, **self.pong}
         return msgspec.msgpack.encode(Pong(**pong))
 
@@ -91,41 +91,41 @@ def stall(seconds: float) -> None:
 
 @virtually
 async def test_nodes_that_answer_are_not_lost(cluster: Cluster) -> None:
-    await asyncio.sleep(60)
+    await elapse(60)
     assert cluster.lost == []
 
 
 @virtually
 async def test_a_process_that_does_not_run_is_lost_within_a_look(cluster: Cluster) -> None:
-    await asyncio.sleep(1)
+    await elapse(1)
     cluster.losses[2] = "no heartbeat for 0.6 s"
-    await asyncio.sleep(WATCH_SECONDS + 0.01)
+    await elapse(WATCH_SECONDS + 0.01)
     assert {(node, why) for node, why, _ in cluster.lost} == {(2, "no heartbeat for 0.6 s")}
 
 
 @virtually
 async def test_a_new_controller_knows_at_once_what_its_heartbeats_say(cluster: Cluster) -> None:
     cluster.losses[3] = "no heartbeat for 2.0 s"
-    await asyncio.sleep(0.01)
+    await elapse(0.01)
     assert [node for node, *_ in cluster.lost] == [3]
 
 
 @virtually
 async def test_a_node_that_nobody_listens_at_is_lost_at_once(cluster: Cluster) -> None:
-    await asyncio.sleep(1)
+    await elapse(1)
     cluster.refusing.add(2)
-    await asyncio.sleep(PING_SECONDS + 0.01)
+    await elapse(PING_SECONDS + 0.01)
     assert {node for node, *_ in cluster.lost} == {2}
 
 
 @virtually
 async def test_an_event_loop_that_hangs_is_lost_after_the_session(cluster: Cluster) -> None:
     """Its thread may go on answering heartbeats."""
-    await asyncio.sleep(1)
+    await elapse(1)
     cluster.hung.add(3)
-    await asyncio.sleep(SESSION_SECONDS - 0.1)
+    await elapse(SESSION_SECONDS - 0.1)
     assert cluster.lost == []
-    await asyncio.sleep(0.1 + 2 * PING_TIMEOUT_SECONDS)
+    await elapse(0.1 + 2 * PING_TIMEOUT_SECONDS)
     node, reason, _ = cluster.lost[0]
     assert (node, "no answer for 1.5 s" in reason) == (3, True)
 
@@ -133,20 +133,20 @@ async def test_an_event_loop_that_hangs_is_lost_after_the_session(cluster: Clust
 @virtually
 async def test_a_session_ends_before_the_node_stops_leading_by_itself(cluster: Cluster) -> None:
     cluster.hung.add(3)
-    await asyncio.sleep(LAPSE_SECONDS)
+    await elapse(LAPSE_SECONDS)
     assert cluster.lost[0][2] < LAPSE_SECONDS
 
 
 @virtually
 async def test_a_controller_that_was_stopped_blames_nobody(cluster: Cluster) -> None:
-    await asyncio.sleep(1)
+    await elapse(1)
     for seconds in (1.0, 5.0, 60.0):
         cluster.hung.update((2, 3))  # the answers come after the timers that are due
-        await asyncio.sleep(0.2)
+        await elapse(0.2)
         stall(seconds)
-        await asyncio.sleep(0.01)
+        await elapse(0.01)
         cluster.hung.clear()
-        await asyncio.sleep(2)
+        await elapse(2)
     assert cluster.lost == []
 
 
@@ -156,7 +156,7 @@ async def test_a_controller_whose_event_loop_is_busy_blames_nobody(cluster: Clus
     cluster.hung.update((2, 3))
     for _ in range(8):
         stall(1.0)
-        await asyncio.sleep(0.06)
+        await elapse(0.06)
     assert cluster.lost == []
 
 
@@ -165,7 +165,7 @@ async def test_a_process_in_place_of_another_means_that_the_other_is_lost(
     cluster: Cluster,
 ) -> None:
     cluster.pong = {"incarnation": 99}
-    await asyncio.sleep(0.01)
+    await elapse(0.01)
     assert {(node, reason) for node, reason, _ in cluster.lost} == {
         (2, "its process was started again"),
         (3, "its process was started again"),
@@ -176,7 +176,7 @@ async def test_a_process_in_place_of_another_means_that_the_other_is_lost(
 async def test_a_loss_that_is_not_committed_is_reported_again(cluster: Cluster) -> None:
     cluster.failing = 3
     cluster.losses[2] = "no heartbeat for 0.6 s"
-    await asyncio.sleep(1)
+    await elapse(1)
     assert cluster.lost[0][0] == 2
 
 
@@ -184,13 +184,13 @@ async def test_a_loss_that_is_not_committed_is_reported_again(cluster: Cluster) 
 async def test_sessions_end_with_the_controller(cluster: Cluster) -> None:
     cluster.sessions.close()
     cluster.losses[2] = "no heartbeat for 0.6 s"
-    await asyncio.sleep(10)
+    await elapse(10)
     assert cluster.lost == []
 
 
 def test_virtual_time_jumps() -> None:
     async def main() -> float:
-        await asyncio.sleep(3_600)
+        await elapse(3_600)
         return asyncio.get_running_loop().time()
 
     assert run_virtually(main()) == pytest.approx(3_600)

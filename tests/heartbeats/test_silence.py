@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from bascule.heartbeats.silence import TURN_NS_MAX, PeerSilence, SilenceMeter
+from bascule.heartbeats.silence import (
+    LIMIT_NS_MAX,
+    LIMIT_NS_MIN,
+    TURN_NS_MAX,
+    PeerSilence,
+    SilenceMeter,
+)
 
 MS = 1_000_000
 PEER, OTHER = 2, 3
@@ -62,7 +68,9 @@ def test_silence_is_of_a_connection() -> None:
     turns(meter, 500, 5_000)
     assert meter.of(PEER) == PeerSilence(7, 0, is_connected=False)
     meter.on_answer(PEER, 7)
-    assert meter.of(PEER) == PeerSilence(7, 0, is_connected=True)
+    found = meter.of(PEER)
+    assert found is not None
+    assert (found.silent_ns, found.is_connected) == (0, True)
 
 
 def test_another_process_of_the_peer_begins_anew() -> None:
@@ -86,3 +94,45 @@ def test_a_peer_that_is_not_watched_is_forgotten() -> None:
     meter.on_ended(PEER)
     meter.forget(PEER)
     assert (meter.of(PEER), meter.longest_ns) == (None, {})
+
+
+def limit_ms(meter: SilenceMeter) -> int:
+    found = meter.of(PEER)
+    assert found is not None
+    return round(found.limit_ns / MS)
+
+
+def is_silent(meter: SilenceMeter) -> bool:
+    found = meter.of(PEER)
+    assert found is not None
+    return found.is_silent
+
+
+def test_a_peer_is_silent_from_its_limit_on() -> None:
+    meter = meter_at(PEER)
+    turns(meter, 0, LIMIT_NS_MIN // MS - 100)
+    assert not is_silent(meter)
+    turns(meter, LIMIT_NS_MIN // MS - 100, LIMIT_NS_MIN // MS)
+    assert is_silent(meter)
+    meter.on_ended(PEER)
+    assert not is_silent(meter), "of a connection that has ended nothing is known"
+
+
+def test_the_limit_is_longer_where_answers_come_late_and_shrinks_again() -> None:
+    meter, now = meter_at(PEER), 0
+    for late, wanted in ((200, 600), (400, 799), (500, 999), (1_100, 1_500)):
+        turns(meter, now, now + late)
+        now += late
+        meter.on_answer(PEER, 7)
+        assert limit_ms(meter) in (wanted, wanted + 1)
+    for _ in range(10 * 120):
+        meter.on_answer(PEER, 7)
+    assert limit_ms(meter) == LIMIT_NS_MIN // MS
+
+
+def test_a_pause_is_no_delay() -> None:
+    """The next pause is noticed as soon as the first one."""
+    meter = meter_at(PEER)
+    turns(meter, 0, 2 * LIMIT_NS_MAX // MS)
+    meter.on_answer(PEER, 7)
+    assert limit_ms(meter) == LIMIT_NS_MIN // MS

@@ -46,3 +46,12 @@ def run_virtually(main: Coroutine[Any, Any, T]) -> T:
     """Run `main` on a `VirtualTimeLoop` of its own."""
     with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
         return runner.run(main)
+
+
+async def elapse(seconds: float) -> None:
+    """Let time pass, and what is due in it happen."""
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, VirtualTimeLoop)
+    passed = loop.create_future()
+    loop.call_later(seconds, passed.set_result, None)
+    await passed

@@ -3,7 +3,7 @@
 Each voter has a connection to the peer listener of every other node, and sends a ping of 8 bytes
 each 100 ms, as long as the one before was answered. Both sides are handled by a thread that does
 nothing else. So an answer does not wait for an event loop that has much to do, and a silence of
-`SILENT_NS` means that the process is paused, or that the network is cut.
+0.6 s (see `silence`) means that the process is paused, or that the network is cut.
 
 ::
 

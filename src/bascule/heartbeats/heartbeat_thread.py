@@ -20,9 +20,6 @@ log = logging.getLogger("bascule.heartbeats")
 
 PING_NS: Final = 100_000_000
 """Between two pings of a peer."""
-SILENT_NS: Final = 600_000_000
-"""A process that does not answer for so long does not run. On a machine with four times the load
-that it can carry, answers take up to 0.2 s (decision 58)."""
 ANSWERED_MAX: Final = 256
 """Connections of other nodes; one more is closed."""
 HELLO_BYTES_MAX: Final = 1_024
@@ -186,7 +183,7 @@ class HeartbeatThread:
     def _report_silent(self) -> None:
         for peer in self._watched:
             silence = self._meter.of(peer)
-            if silence is None or silence.silent_ns < SILENT_NS:
+            if silence is None or not silence.is_silent:
                 self._silent.discard(peer)
             elif peer not in self._silent:
                 self._silent.add(peer)

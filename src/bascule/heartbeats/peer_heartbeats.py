@@ -10,7 +10,6 @@ from typing import Any, Final
 
 from bascule.config.addresses import format_address
 from bascule.heartbeats.heartbeat_thread import (
-    SILENT_NS,
     HeartbeatHello,
     HeartbeatThread,
     encode_hello,
@@ -88,9 +87,7 @@ class PeerHeartbeats:
         if silence is None or silence.incarnation != incarnation:
             return ""
         if silence.is_connected:
-            if silence.silent_ns < SILENT_NS:
-                return ""
-            return f"no heartbeat for {silence.silent_ns / 1e9:.1f} s"
+            return f"no heartbeat for {silence.silent_ns / 1e9:.1f} s" if silence.is_silent else ""
         address = self._refused.get(node)
         return "" if address is None else f"nobody listens at {format_address(*address)}"
 

@@ -1,4 +1,9 @@
-"""How long each peer has not answered, in time in which this process ran. Pure."""
+"""How long each peer has not answered, in time in which this process ran. Pure.
+
+A peer is silent when that is longer than its limit, which is 0.6 s, or twice its longest silence of
+the last minutes, up to 1.5 s: on a machine that has no time left answers come late, and the limit
+is longer before one comes too late.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +12,15 @@ from typing import Final, NamedTuple
 TURN_NS_MAX: Final = 150_000_000
 """The thread looks at its connections at least every 100 ms. What a turn takes beyond this is time
 in which this process did not run: answers may have come, or peers may have waited for it."""
+
+
+LIMIT_NS_MIN: Final = 600_000_000
+"""On a quiet machine answers take a millisecond. With ten times the load that the machine can carry
+the longest silence is 0.4 s (decision 58), of which 0.1 s lie between two pings."""
+LIMIT_NS_MAX: Final = 1_500_000_000
+LIMIT_FACTOR: Final = 2
+KEPT_OF_LONGEST: Final = 0.998
+"""What is kept of the longest silence at each answer, ten times a second: half of it after 35 s."""
 
 
 class PeerSilence(NamedTuple):
@@ -18,6 +32,18 @@ class PeerSilence(NamedTuple):
     """Since its last answer."""
     is_connected: bool
     """Whether the connection that it answered on lasts: silence says nothing without."""
+    recent_ns: float = 0.0
+    """The longest silence of the last minutes that ended with an answer."""
+
+    @property
+    def limit_ns(self) -> float:
+        """How long it may be silent."""
+        return min(max(LIMIT_FACTOR * self.recent_ns, LIMIT_NS_MIN), LIMIT_NS_MAX)
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether its process does not run, or cannot be reached."""
+        return self.is_connected and self.silent_ns >= self.limit_ns
 
 
 class SilenceMeter:
@@ -44,11 +70,14 @@ class SilenceMeter:
     def on_answer(self, peer: int, incarnation: int) -> None:
         """A process of the peer has answered."""
         before = self._silences.get(peer)
-        longest = 0
+        longest, recent = 0, 0.0
         if before is not None and before.incarnation == incarnation:
             longest = max(before.silent_ns, self.longest_ns.get(peer, 0))
+            recent = before.recent_ns * KEPT_OF_LONGEST
+            if before.silent_ns < LIMIT_NS_MAX:  # otherwise it was paused: that is no delay
+                recent = max(recent, before.silent_ns)
         self.longest_ns[peer] = longest
-        self._silences[peer] = PeerSilence(incarnation, 0, is_connected=True)
+        self._silences[peer] = PeerSilence(incarnation, 0, is_connected=True, recent_ns=recent)
 
     def on_ended(self, peer: int) -> None:
         """The connection with the peer has ended."""

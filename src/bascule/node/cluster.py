@@ -116,12 +116,9 @@ class ClusterNode:
         )  # fmt: skip
         self.replicator = self._replicator(writer, syncer, clock, send)
         self._isr_keeper = IsrKeeper(
-            config.node_id,
-            self._metadata,
-            node_epoch=self._node_epoch,
-            wanted=self._replica_fetches.wanted_isrs,
-            send=send,
-        )
+            config.node_id, self._metadata, node_epoch=self._node_epoch,
+            wanted=self._replica_fetches.wanted_isrs, send=send,
+        )  # fmt: skip
         self.listener = self._make_listener()
         self._raft_runs = False
         self._nats: EmbeddedNats | None = None

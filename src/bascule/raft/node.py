@@ -318,18 +318,8 @@ class RaftNode:
             self._proceed_election()
 
     def on_process_lost(self, member: int) -> None:
-        """The process of another member does not run, by what the driver knows. If it leads, do not
-        wait until it was silent for the election timeout.
-
-        A wrong report costs at most an election: a pre-vote comes first, which members that hear
-        the leader refuse. Nothing happens where leases are on, since they count on the timeout.
-        """
-        core = self._core
-        if core.leader != member or core.role is not Role.FOLLOWER or core.config.lease_reads:
-            return
-        if self.hibernating:
-            self.wake()
-        core.on_leader_lost()
+        """See `Election.on_process_lost`. To be called while the node does not hibernate."""
+        self._election.on_process_lost(member)
 
     def _proceed_election(self) -> None:
         if self._election.proceed():

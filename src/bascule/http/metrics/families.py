@@ -367,7 +367,7 @@ METRIC_FAMILIES: Final[Mapping[str, MetricFamily]] = {
     "heartbeats.longest_ns": MetricFamily(
         "heartbeat_silence_max_seconds",
         "The longest time in which the present process of another node, which goes on, did not "
-        "answer heartbeats, by its node. At 0.6 s it counts as lost.",
+        "answer heartbeats, by its node. Near 0.6 s the limit grows with it, up to 1.5 s.",
         counter=False,
         label="node",
         scale=NANOSECONDS,

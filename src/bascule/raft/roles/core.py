@@ -25,8 +25,6 @@ from bascule.raft.roles.reads import PendingReads
 from bascule.raft.roles.served_snapshots import ServedSnapshots
 from bascule.raft.store import PersistentState
 
-STAGGER_TICKS: Final = 2
-"""Between the elections of two voters that know that the leader's process does not run."""
 CHUNK_WRITE_BYTES: Final = 1 << 20
 """Bytes of chunks in the writes that are handed over and not done, unless one chunk has more."""
 
@@ -316,17 +314,6 @@ class Core:
         """Restart the election timeout: a message from the leader arrived."""
         self.leader_heard_at = self.now
         self.election_due_at = self.now + self._election_timeout
-
-    def on_leader_lost(self) -> None:
-        """The leader's process does not run: start an election soon, and vote in those of others.
-
-        The voters begin one after the other, so that they do not split the votes. The delay is
-        longer than an election takes.
-        """
-        others = (voter for voter in self.members.voters if voter != self.leader)
-        delay = 1 + STAGGER_TICKS * sum(voter < self.id for voter in others)
-        self.leader = NOBODY
-        self.election_due_at = min(self.election_due_at, self.now + delay)
 
     def hears_leader(self) -> bool:
         """Whether a leader was heard within the minimum election timeout. Votes are then refused

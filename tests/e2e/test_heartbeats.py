@@ -1,4 +1,4 @@
-"""Heartbeats over real sockets: who runs, who is silent, who is gone."""
+"""Heartbeats between real processes: who runs, who is silent, who is gone."""
 
 from __future__ import annotations
 
@@ -14,16 +14,12 @@ from typing import Any
 
 import pytest
 
-from bascule.heartbeats.heartbeat_thread import (
-    HELLO_BYTES_MAX,
-    LENGTH,
-    HeartbeatHello,
-    encode_hello,
-)
 from bascule.heartbeats.peer_heartbeats import PeerHeartbeats
 from bascule.host.real import RealClock
 
-LIMIT_SECONDS = 30
+pytestmark = pytest.mark.tier3
+
+LIMIT_SECONDS = 60
 CLUSTER = "c"
 ANSWERER = """
 import asyncio, sys, time
@@ -112,14 +108,14 @@ async def test_a_paused_process_is_lost_and_comes_back() -> None:
     async with answerer(port) as process, watcher() as node:
         node.heartbeats.set_peers({2: ("127.0.0.1", port)})
         await until(node.answers)
-        assert node.heartbeats.loss(2, 22) == ""
+        await until(lambda: not node.heartbeats.loss(2, 22))
         os.kill(process.pid, signal.SIGSTOP)
         await until(lambda: node.lost)
-        assert "no heartbeat for 0." in node.heartbeats.loss(2, 22)
+        await until(lambda: "no heartbeat for " in node.heartbeats.loss(2, 22))
         assert node.heartbeats.loss(2, 23) == "", "of another process nothing is known"
         os.kill(process.pid, signal.SIGCONT)
         await until(lambda: not node.heartbeats.loss(2, 22))
-        assert node.lost == [2]
+        assert set(node.lost) == {2}
 
 
 @on_a_loop
@@ -144,8 +140,8 @@ async def test_an_event_loop_that_hangs_answers_heartbeats() -> None:
     async with answerer(port, how="hang"), watcher() as node:
         node.heartbeats.set_peers({2: ("127.0.0.1", port)})
         await until(node.answers)
-        await asyncio.sleep(1.5)
-        assert (node.lost, node.heartbeats.loss(2, 22)) == ([], "")
+        await asyncio.sleep(2)  # longer than any limit
+        await until(lambda: not node.heartbeats.loss(2, 22))
 
 
 @on_a_loop
@@ -170,61 +166,3 @@ async def test_a_peer_that_moves_is_found_at_its_new_address() -> None:
         await until(node.answers)
         os.kill(process.pid, signal.SIGSTOP)
         await until(lambda: node.heartbeats.loss(2, 23))
-
-
-HELLO = encode_hello(HeartbeatHello(CLUSTER, 3, 1))
-
-
-@pytest.mark.parametrize(
-    "first",
-    [
-        encode_hello(HeartbeatHello("another", 3, 1)),
-        encode_hello(HeartbeatHello(CLUSTER, 3, 2)),
-        LENGTH.pack(3) + b"\x81\x00\x00",
-        LENGTH.pack(HELLO_BYTES_MAX + 1),
-        LENGTH.pack(0),
-    ],
-)
-@on_a_loop
-async def test_a_stranger_is_refused(first: bytes) -> None:
-    async with watcher() as node:
-        reader, writer = await connected(node)
-        writer.write(first + bytes(8))
-        assert await asyncio.wait_for(reader.read(), LIMIT_SECONDS) == b""
-        writer.close()
-
-
-@pytest.mark.parametrize("size", [1, 3, 8, 1_000])
-@on_a_loop
-async def test_pings_are_answered_however_they_are_cut(size: int) -> None:
-    async with watcher() as node:
-        reader, writer = await connected(node)
-        pings = [number.to_bytes(8, "big") for number in (1, 2, 3)]
-        data = HELLO + b"".join(pings)
-        for start in range(0, len(data), size):
-            writer.write(data[start : start + size])
-            await writer.drain()
-            await asyncio.sleep(0)
-        answer = await asyncio.wait_for(reader.readexactly(3 * 16), LIMIT_SECONDS)
-        assert answer == b"".join(ping + (11).to_bytes(8, "big") for ping in pings)
-        writer.close()
-
-
-@on_a_loop
-async def test_a_later_connection_of_a_node_replaces_the_earlier_one() -> None:
-    async with watcher() as node:
-        earlier, writer = await connected(node)
-        writer.write(HELLO)
-        later, second = await connected(node)
-        second.write(HELLO + bytes(8))
-        assert await asyncio.wait_for(later.readexactly(16), LIMIT_SECONDS)
-        assert await asyncio.wait_for(earlier.read(), LIMIT_SECONDS) == b""
-        for each in (writer, second):
-            each.close()
-
-
-async def connected(node: Watcher) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """A connection that the node has adopted."""
-    mine, its = socket.socketpair()
-    await node.heartbeats.adopt(its)
-    return await asyncio.open_connection(sock=mine)
