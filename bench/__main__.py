@@ -1,6 +1,7 @@
 """`python -m bench [NAME ...] [--quick]`: run measurements; without a name, all of them.
 
-`python -m bench streams --count N --nodes N` measures one size of one cluster.
+`python -m bench streams --count N --nodes N` measures one size of one cluster, and
+`python -m bench cluster_failover --rounds N` so many rounds of each scene.
 """
 
 from __future__ import annotations
@@ -15,6 +16,9 @@ NAMES = (
     "cluster_saturation", "streams",
 )  # fmt: skip
 
+TAKEN_BY = {"count": "streams", "nodes": "streams", "rounds": "cluster_failover"}
+"""Option -> the measurement that takes it."""
+
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
@@ -22,14 +26,16 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="fewer messages and rounds")
     parser.add_argument("--count", type=int, help="streams to create, for `streams`")
     parser.add_argument("--nodes", type=int, help="nodes of the cluster, for `streams`")
+    parser.add_argument("--rounds", type=int, help="of each scene, for `cluster_failover`")
     arguments = parser.parse_args()
     unknown = set(arguments.names) - set(NAMES)
     if unknown:
         parser.error(f"no measurement is named {', '.join(sorted(unknown))}; there are {NAMES}")
-    sizes = {"count": arguments.count, "nodes": arguments.nodes}
+    sizes = {name: getattr(arguments, name) for name in TAKEN_BY}
     sizes = {name: size for name, size in sizes.items() if size is not None}
-    if sizes and arguments.names != ["streams"]:
-        parser.error(f"only `streams` takes --{next(iter(sizes))}")
+    for name in sizes:
+        if arguments.names != [TAKEN_BY[name]]:
+            parser.error(f"only `{TAKEN_BY[name]}` takes --{name}")
     for name in arguments.names or NAMES:
         print(f"== {name}", flush=True)
         importlib.import_module(f"bench.{name}").run(quick=arguments.quick, **sizes)
