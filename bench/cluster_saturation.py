@@ -33,8 +33,8 @@ WINDOW: Final = 5_000
 SEGMENT_BYTES: Final = 64 << 20
 PROBE_S: Final = 0.1
 ANSWER_SECONDS_MAX: Final = 10.0
-SILENCE_BAR_S: Final = 0.6
-"""At which a process counts as lost."""
+SILENCE_BAR_S: Final = 1.5
+"""At which a process counts as lost, whatever the delays before."""
 BUSY_MIN: Final = 0.9
 """Share of all cores that has to be in use, else nothing was shown."""
 ELECTIONS: Final = ("node lost", "silent leader replaced", "unclean election")

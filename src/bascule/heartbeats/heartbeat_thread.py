@@ -161,7 +161,7 @@ class HeartbeatThread:
 
     def _turn(self) -> None:
         left_ns = self._ping_at_ns - self._clock.monotonic_ns()
-        ready = self._selector.select(max(left_ns, 0) / 1e9)
+        ready = self._selector.select(max(left_ns, 0) / 1e9 if self._watched else None)
         now_ns = self._clock.monotonic_ns()
         self._meter.on_turn(now_ns)
         for key, _ in ready:

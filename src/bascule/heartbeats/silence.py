@@ -15,8 +15,8 @@ in which this process did not run: answers may have come, or peers may have wait
 
 
 LIMIT_NS_MIN: Final = 600_000_000
-"""On a quiet machine answers take a millisecond. With ten times the load that the machine can carry
-the longest silence is 0.4 s (decision 58), of which 0.1 s lie between two pings."""
+"""On a quiet machine answers take a millisecond, and the silence is the 0.1 s between two pings.
+With ten times the load that the machine can carry it is 0.4 s in most minutes (decision 58)."""
 LIMIT_NS_MAX: Final = 1_500_000_000
 LIMIT_FACTOR: Final = 2
 KEPT_OF_LONGEST: Final = 0.998
