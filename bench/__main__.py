@@ -1,7 +1,8 @@
 """`python -m bench [NAME ...] [--quick]`: run measurements; without a name, all of them.
 
 `python -m bench streams --count N --nodes N` measures one size of one cluster, and
-`python -m bench cluster_idle --count N` so many partitions, as `node_loss`.
+`python -m bench cluster_idle --count N` so many partitions, as `node_loss`;
+`python -m bench cluster_failover --rounds N` so many rounds of each scene.
 """
 
 from __future__ import annotations
@@ -13,12 +14,13 @@ NAMES = (
     "decode", "sendfile", "latency", "ingest", "acked", "reading", "idle", "compaction", "dedupe",
     "restart", "beside_kafka", "spark_read", "spark_latency", "spark_archive", "spark_sink",
     "raft_proposals", "raft_idle", "raft_failover", "raft_sim", "cluster_failover",
-    "cluster_partitions", "cluster_idle", "node_loss", "streams",
+    "cluster_saturation", "cluster_partitions", "cluster_idle", "node_loss", "streams",
 )  # fmt: skip
 SIZES = {
     "streams": ("count", "nodes"),
     "cluster_idle": ("count",),
     "node_loss": ("count",),
+    "cluster_failover": ("rounds",),
 }
 """What else the measurements take."""
 
@@ -29,11 +31,12 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="fewer messages and rounds")
     parser.add_argument("--count", type=int, help="streams, or partitions, to create")
     parser.add_argument("--nodes", type=int, help="nodes of the cluster, for `streams`")
+    parser.add_argument("--rounds", type=int, help="of each scene, for `cluster_failover`")
     arguments = parser.parse_args()
     unknown = set(arguments.names) - set(NAMES)
     if unknown:
         parser.error(f"no measurement is named {', '.join(sorted(unknown))}; there are {NAMES}")
-    sizes = {"count": arguments.count, "nodes": arguments.nodes}
+    sizes = {name: getattr(arguments, name) for name in ("count", "nodes", "rounds")}
     sizes = {name: size for name, size in sizes.items() if size is not None}
     for name in arguments.names or NAMES:
         for size in sizes:

@@ -1,17 +1,22 @@
 """The longest time without an ack when a node of three dies or is paused.
 
 Three nodes with one `nats-server`, one stream with three replicas, `sync = always`. A publisher
-has 50 lanes, each of which sends a message 20 ms after the last ack. In each round one node is
-killed with -9, or paused for three seconds: the leader of the partition, or a follower. Now and
-then it is the controller, too. The longest time between two acks around that is measured. What the
-lost leader had received is sent again after 2 s, the publisher's wait for an ack. The node starts
-again, or goes on, and is in sync before the next round.
+sends a new message every `BETWEEN_S`, whether or not those before it are answered, and each again
+until it is. So what is measured is how long the cluster acknowledges nothing, and not how long a
+publisher waits until it sends again. In each round one node is killed with -9, or paused for three
+seconds, and the longest time between two acks around that is measured. The node starts again, or
+goes on, and is in sync before the next round.
+
+The scenes are those of `SCENES`. In the last one the leader of the partition is the controller,
+too; in the others that is as it happens, and noted.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+import os
 import signal
 import socket
 import statistics
@@ -19,8 +24,9 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Callable
-from itertools import pairwise
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import count, pairwise
 from pathlib import Path
 from typing import Any, Final
 
@@ -31,25 +37,57 @@ from bench.harness import Running, nats_server, report, row, work_directory
 
 NODES: Final = 3
 ROUNDS: Final = 20
-IN_FLIGHT: Final = 50
-BETWEEN_S: Final = 0.02
+ROUNDS_OF_DEFAULTS: Final = 30
+"""Of the scene in which the leader is killed."""
+STREAM: Final = "flights"
+UNANSWERED_MAX: Final = 2_000
+BETWEEN_S: Final = 0.005
 PAUSE_S: Final = 3.0
 CALM_S: Final = 1.0
 BIN: Final = Path(sys.executable).parent
-KINDS: Final = ("leader killed", "follower killed", "leader paused", "follower paused")
 MEDIAN_BAR_S: Final = 1.0
 WORST_BAR_S: Final = 3.0
+
+
+@dataclass(frozen=True)
+class Scene:
+    """What happens to which node."""
+
+    name: str
+    is_leader: bool
+    is_paused: bool = False
+    is_controller: bool = False
+    """Whether it has to be the controller."""
+    rounds: int = ROUNDS
+
+
+SCENES: Final = (
+    Scene("leader killed", is_leader=True, rounds=ROUNDS_OF_DEFAULTS),
+    Scene("follower killed", is_leader=False),
+    Scene("leader paused", is_leader=True, is_paused=True),
+    Scene("follower paused", is_leader=False, is_paused=True),
+    Scene("leader and controller killed", is_leader=True, is_controller=True),
+)
 
 
 class ServedNode(Running):
     """One `bascule serve` of the cluster, which may be killed and started again."""
 
-    def __init__(self, number: int, peers: str, nats: str, ports: list[int], place: Path) -> None:
+    def __init__(
+        self,
+        number: int,
+        peers: str,
+        nats: str,
+        ports: list[int],
+        place: Path,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
         self.number = number
         self.http = f"http://127.0.0.1:{ports[1]}"
         self.client_port = ports[2]
-        self._log = place / f"node{number}.log"
+        self.log = place / f"node{number}.log"
         self._ready = place / f"ready{number}.json"
+        self._environment = {**os.environ, **(environment or {})}
         self._command = [
             str(BIN / "bascule"), "serve", "--node-id", str(number), "--peers", peers,
             "--peer-port", str(ports[0]), "--http-port", str(ports[1]), "--client-port",
@@ -60,8 +98,10 @@ class ServedNode(Running):
 
     def start(self) -> None:
         self._ready.unlink(missing_ok=True)
-        with self._log.open("ab") as output:
-            super().__init__(subprocess.Popen(self._command, stdout=output, stderr=output))
+        with self.log.open("ab") as output:
+            super().__init__(
+                subprocess.Popen(self._command, stdout=output, stderr=output, env=self._environment)
+            )
 
     @property
     def is_ready(self) -> bool:
@@ -74,6 +114,19 @@ class ServedNode(Running):
         with urllib.request.urlopen(self.http + path, timeout=10) as response:
             return json.loads(response.read())
 
+    def post(self, path: str, body: object) -> Any:
+        request = urllib.request.Request(
+            self.http + path,
+            data=json.dumps(body).encode(),
+            headers={"content-type": "application/json"},
+        )
+        with urllib.request.urlopen(request, timeout=60) as response:
+            return json.loads(response.read() or b"null")
+
+    def create(self, name: str, subject: str, **config: object) -> None:
+        """Create a stream."""
+        self.post("/v1/streams", {"name": name, "subject": subject, **config})
+
 
 def wait_until(condition: Callable[[], bool], seconds: float = 60.0) -> None:
     deadline = time.monotonic() + seconds
@@ -81,80 +134,6 @@ def wait_until(condition: Callable[[], bool], seconds: float = 60.0) -> None:
         if time.monotonic() > deadline:
             raise TimeoutError("the cluster does not get there")
         time.sleep(0.01)
-
-
-class SteadyLoad:
-    """Publishes without end, and notes when acks arrive."""
-
-    def __init__(self, client: Client) -> None:
-        self._client = client
-        self._run = time.monotonic_ns()
-        """Begins the message ids: no run sends those of another."""
-        self.acked_at: list[float] = []
-        self.stopping = False
-
-    async def run(self) -> None:
-        await asyncio.gather(*(self._publish(n) for n in range(IN_FLIGHT)))
-
-    async def _publish(self, lane: int) -> None:
-        number = 0
-        while not self.stopping:
-            try:
-                await self._client.publish(
-                    "flights.x", bytes(128), message_id=f"{self._run}.{lane}.{number}"
-                )
-            except BasculeError:
-                await asyncio.sleep(0.005)
-                continue
-            number += 1
-            self.acked_at.append(time.monotonic())
-            await asyncio.sleep(BETWEEN_S)
-
-    def longest_gap(self, since: float) -> float:
-        """The longest time without an ack since `since`, in seconds."""
-        times = [since, *(at for at in self.acked_at if at >= since), time.monotonic()]
-        return max(after - before for before, after in pairwise(times))
-
-
-def in_sync(node: ServedNode) -> bool:
-    return all(len(p["isr"]) == NODES for p in node.get("/v1/streams/flights")["partitions"])
-
-
-def choose(kind: str, nodes: dict[int, ServedNode]) -> int:
-    """The node to hurt."""
-    leader = int(nodes[1].get("/v1/streams/flights")["partitions"][0]["leader"])
-    if kind.startswith("follower"):
-        return next(number for number in nodes if number != leader)
-    return leader
-
-
-async def measure(kind: str, nodes: dict[int, ServedNode], rounds: int) -> list[float]:
-    gaps: list[float] = []
-    servers = ",".join(node.http for node in nodes.values())
-    async with bascule.connect(servers) as client:
-        load = SteadyLoad(client)
-        run = asyncio.create_task(load.run())
-        while len(gaps) < rounds:
-            await asyncio.sleep(CALM_S)
-            victim = await asyncio.to_thread(choose, kind, nodes)
-            node, began = nodes[victim], time.monotonic()
-            if "paused" in kind:
-                node.process.send_signal(signal.SIGSTOP)
-                await asyncio.sleep(PAUSE_S)
-                node.process.send_signal(signal.SIGCONT)
-            else:
-                node.process.kill()
-                await asyncio.to_thread(node.process.wait)
-                await asyncio.sleep(PAUSE_S)
-            gaps.append(load.longest_gap(began))
-            if "killed" in kind:
-                await asyncio.to_thread(node.start)
-            other = next(each for n, each in nodes.items() if n != victim)
-            await asyncio.to_thread(wait_until, lambda other=other: in_sync(other))
-            load.acked_at.clear()
-        load.stopping = True
-        await run
-    return gaps
 
 
 def free_ports(count: int) -> list[int]:
@@ -165,39 +144,153 @@ def free_ports(count: int) -> list[int]:
     return ports
 
 
-def run(*, quick: bool = False) -> None:
-    rounds = 3 if quick else ROUNDS
-    with work_directory() as place, nats_server(place) as nats:
+@contextlib.contextmanager
+def served_cluster(
+    place: Path, *, environment: Mapping[str, str] | None = None
+) -> Iterator[tuple[dict[int, ServedNode], Running]]:
+    """`NODES` nodes by number, once they serve, and their NATS server."""
+    with nats_server(place) as nats:
         ports = free_ports(3 * NODES)
         peers = ",".join(f"{n + 1}@127.0.0.1:{ports[3 * n]}" for n in range(NODES))
-        nodes = {
-            n + 1: ServedNode(n + 1, peers, nats.url, ports[3 * n : 3 * n + 3], place)
-            for n in range(NODES)
-        }
+        nodes: dict[int, ServedNode] = {}
         try:
+            for n in range(NODES):
+                mine = ports[3 * n : 3 * n + 3]
+                nodes[n + 1] = ServedNode(n + 1, peers, nats.url, mine, place, environment)
             for node in nodes.values():
                 node.wait_ready()
-            with bascule.connect_sync(nodes[1].http) as client:
-                client.create_stream("flights", "flights.>", replicas=NODES)
-            gaps = {}
-            for kind in KINDS:
-                gaps[kind] = asyncio.run(measure(kind, nodes, rounds))
-                print(kind, [round(gap, 3) for gap in gaps[kind]], flush=True)
+            yield nodes, nats
         finally:
+            for node in nodes.values():
+                node.stop()
+
+
+class SteadyLoad:
+    """Publishes without end, and notes when acks arrive."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._run = time.monotonic_ns()
+        """Begins the message ids: no run sends those of another."""
+        self._unanswered: set[asyncio.Task[None]] = set()
+        self.acked_at: list[float] = []
+        self.stopping = False
+
+    async def run(self) -> None:
+        """Send a message every `BETWEEN_S` until `stopping`; return once all are answered."""
+        due = time.monotonic()
+        for number in count():
+            if self.stopping:
+                break
+            if len(self._unanswered) < UNANSWERED_MAX:
+                task = asyncio.create_task(self._publish(f"{self._run}.{number}"))
+                self._unanswered.add(task)
+                task.add_done_callback(self._unanswered.discard)
+            due = max(due + BETWEEN_S, time.monotonic())
+            await asyncio.sleep(due - time.monotonic())
+        await asyncio.gather(*self._unanswered)
+
+    async def _publish(self, message_id: str) -> None:
+        while True:
+            try:
+                await self._client.publish(f"{STREAM}.x", bytes(128), message_id=message_id)
+            except BasculeError:
+                await asyncio.sleep(BETWEEN_S)
+                continue
+            self.acked_at.append(time.monotonic())
+            return
+
+    def longest_gap(self, since: float) -> float:
+        """The longest time without an ack since `since`, in seconds."""
+        times = [since, *(at for at in self.acked_at if at >= since), time.monotonic()]
+        return max(after - before for before, after in pairwise(times))
+
+
+def state_of(node: ServedNode) -> dict[str, Any]:
+    """The partition, as the node knows it."""
+    state: dict[str, Any] = node.get(f"/v1/streams/{STREAM}")["partitions"][0]
+    return state
+
+
+def in_sync(node: ServedNode) -> bool:
+    return len(state_of(node)["isr"]) == NODES
+
+
+def controller_of(node: ServedNode) -> int:
+    return int(node.get("/v1/cluster")["controller"])
+
+
+def choose(scene: Scene, nodes: dict[int, ServedNode]) -> tuple[int, bool]:
+    """The node to hurt, and whether it is the controller."""
+    controller = controller_of(nodes[1])
+    if scene.is_controller:
+        # The first replica leads, once the controller gets to it.
+        order = [controller, *(number for number in nodes if number != controller)]
+        nodes[1].post(f"/v1/streams/{STREAM}/reassign", {"replicas": order})
+        wait_until(lambda: state_of(nodes[1])["leader"] == controller_of(nodes[1]))
+        controller = controller_of(nodes[1])
+    leader = int(state_of(nodes[1])["leader"])
+    followers = [number for number in nodes if number != leader]
+    victim = leader if scene.is_leader else followers[0]
+    return victim, victim == controller
+
+
+async def measure(scene: Scene, nodes: dict[int, ServedNode], rounds: int) -> dict[str, Any]:
+    """The longest time without an ack of each round."""
+    gaps: list[float] = []
+    were_controllers: list[bool] = []
+    servers = ",".join(node.http for node in nodes.values())
+    async with bascule.connect(servers) as client:
+        load = SteadyLoad(client)
+        run = asyncio.create_task(load.run())
+        while len(gaps) < rounds:
+            await asyncio.sleep(CALM_S)
+            victim, is_controller = await asyncio.to_thread(choose, scene, nodes)
+            were_controllers.append(is_controller)
+            node, began = nodes[victim], time.monotonic()
+            if scene.is_paused:
+                node.process.send_signal(signal.SIGSTOP)
+                await asyncio.sleep(PAUSE_S)
+                node.process.send_signal(signal.SIGCONT)
+            else:
+                node.process.kill()
+                await asyncio.to_thread(node.process.wait)
+                await asyncio.sleep(PAUSE_S)
+            gaps.append(load.longest_gap(began))
+            if not scene.is_paused:
+                await asyncio.to_thread(node.start)
             for each in nodes.values():
-                each.stop()
-    rows = []
-    for kind, found in gaps.items():
-        measured = {
-            "value": round(statistics.median(found), 3),
-            "max": round(max(found), 3),
-            "rounds": [round(gap, 3) for gap in found],
-        }
-        rows.append(
-            row(f"{kind}: longest time without an ack, median, s", measured, at_most=MEDIAN_BAR_S)
-        )
-        worst = {"value": round(max(found), 3)}
-        rows.append(
-            row(f"{kind}: longest time without an ack, worst, s", worst, at_most=WORST_BAR_S)
-        )
+                await asyncio.to_thread(each.wait_ready)
+                await asyncio.to_thread(wait_until, lambda each=each: in_sync(each))
+            load.acked_at.clear()
+        load.stopping = True
+        await run
+    return {"gaps": gaps, "controllers": were_controllers}
+
+
+def run(*, quick: bool = False, rounds: int | None = None) -> None:
+    rows: list[dict[str, object]] = []
+    with work_directory() as place, served_cluster(place) as (nodes, _):
+        nodes[1].create(STREAM, f"{STREAM}.>", replicas=NODES)
+        for scene in SCENES:
+            asked = rounds or (3 if quick else scene.rounds)
+            measured = asyncio.run(measure(scene, nodes, asked))
+            rows += rows_of(scene, measured)
+            print(scene.name, rows[-2]["rounds"], flush=True)
     report("cluster_failover", rows)
+
+
+def rows_of(scene: Scene, measured: dict[str, Any]) -> list[dict[str, object]]:
+    found = measured["gaps"]
+    median = {
+        "value": round(statistics.median(found), 3),
+        "max": round(max(found), 3),
+        "rounds": [round(gap, 3) for gap in found],
+        "was_controller": measured["controllers"],
+    }
+    worst = {"value": round(max(found), 3)}
+    of = f"{scene.name}: longest time without an ack"
+    return [
+        row(f"{of}, median, s", median, at_most=MEDIAN_BAR_S),
+        row(f"{of}, worst, s", worst, at_most=WORST_BAR_S),
+    ]

@@ -44,7 +44,7 @@ from bascule.replica.partition import Partition
 from bascule.replica.partitions import Partitions
 from bascule.sim.disk import SimClock, SimFiles
 from bascule.storage.checkpoint import decode_checkpoint
-from support.metadata_groups import NODE, Deciding, NoPeers, decide, until
+from support.metadata_groups import NODE, Deciding, NoPeers, decide, turn, until
 
 DATA = "/data"
 MANY = 10_000
@@ -188,6 +188,7 @@ class FollowingNode:
             reserve=self.reserve,
             clock=self.clock,
             random=RealRandom(),
+            process_loss=lambda *_: "",
             on_nodes=lambda image: self.nodes.append(sorted(image.nodes)),
             balance_ms=0,
         )
@@ -312,7 +313,7 @@ def test_other_work_comes_between_the_parts_of_a_plan(
         async def count() -> None:
             while True:
                 counts.append(len(planned))
-                await asyncio.sleep(0)
+                await turn()
 
         try:
             for number in range(60):

@@ -66,7 +66,12 @@ def test_a_controller_that_had_lapsed_is_elected_again(monkeypatch: pytest.Monke
         deciding.create("s", replicas=1)
         group, state = Group(deciding), NodeState(1)
         mine = ControllerDuties(
-            1, cast(Any, group), cast(Any, None), state, on_changed=lambda: None
+            1,
+            cast(Any, group),
+            cast(Any, None),
+            state,
+            on_changed=lambda: None,
+            process_loss=lambda *_: "",
         )
         group.on_image = mine.on_image
         await mine.register(registration(1))
@@ -98,7 +103,12 @@ def test_a_process_registers_however_long_there_is_no_controller() -> None:
         deciding = DecidingController()
         group = Group(deciding)
         mine = ControllerDuties(
-            1, cast(Any, group), cast(Any, None), NodeState(1), on_changed=lambda: None
+            1,
+            cast(Any, group),
+            cast(Any, None),
+            NodeState(1),
+            on_changed=lambda: None,
+            process_loss=lambda *_: "",
         )
         for client in ("", "127.0.0.1:9092"):
             group.refusals = 2

@@ -49,8 +49,9 @@ async def _refuse_raft(sock: socket.socket) -> None:
 
 def peer_listener() -> FrameListener:
     return PeerListener(
-        node_id=1, cluster="c", node_epoch=lambda: 1, handlers={}, on_raft=_refuse_raft
-    )
+        node_id=1, cluster="c", node_epoch=lambda: 1, handlers={},
+        on_raft=_refuse_raft, on_heartbeats=_refuse_raft,
+    )  # fmt: skip
 
 
 async def turn() -> None:

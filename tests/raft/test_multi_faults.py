@@ -26,7 +26,7 @@ TICKS_TO_SETTLE = 40 * CONFIG.election_ticks
 
 def inject_fault(world: World, random: Random) -> None:
     """Inject a random fault."""
-    what = random.randrange(12)
+    what = random.randrange(13)
     nodes = list(world.stores)
     node, other = random.sample(nodes, 2)
     if what == 0 and len(world.processes) > 1 and node in world.processes:
@@ -47,6 +47,8 @@ def inject_fault(world: World, random: Random) -> None:
         )  # fmt: skip
     elif what == 8 and node in world.processes:
         move(world, random, node)
+    elif what == 9 and node in world.processes:
+        world.multi_raft(node).on_process_lost(other)  # right or wrong
     else:
         group = random.choice(list(world.stores[node]))
         if leader := world.leader(group):

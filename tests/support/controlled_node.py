@@ -96,6 +96,7 @@ class ControlledNode:
             reserve=self.reserve,
             clock=self.clock,
             random=dice,
+            process_loss=lambda *_: "",
             on_nodes=lambda _: None,
             balance_ms=0,
         )

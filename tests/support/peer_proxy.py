@@ -8,7 +8,8 @@ import threading
 
 FETCH = 1001
 """The API key of a follower's fetch."""
-RAFT_FIRST_BYTES = range(0x90, 0xA0)
+NO_REQUEST_FIRST_BYTES = range(0x80, 0xA0)
+"""Of Raft and of heartbeats."""
 POLL_SECONDS = 0.05
 
 
@@ -114,7 +115,7 @@ class _Connection:
             self._head, data = self._head + data[:wanted], data[wanted:]
             if len(self._head) == 6:
                 if self._is_raft is None:
-                    self._is_raft = self._head[4] in RAFT_FIRST_BYTES
+                    self._is_raft = self._head[4] in NO_REQUEST_FIRST_BYTES
                 self._is_fetch = int.from_bytes(self._head[4:6], "big") == FETCH
                 self._skip = int.from_bytes(self._head[:4], "big") - 2
                 self._head = b""

@@ -93,6 +93,7 @@ class ReplicaNode:
             node_epoch=lambda: self.node_epoch,
             handlers={ReplicaFetchRequest: self.handler.handle},
             on_raft=_refuse_raft,
+            on_heartbeats=_refuse_raft,
         )
         self.address = await self.listener.start(*self.address)
 

@@ -46,7 +46,17 @@ PURE = tuple(
 )
 BOUNDARIES = tuple(
     f"src/bascule/{room}/"
-    for room in ("cli", "http", "ingest", "kafka", "listening", "node", "replica", "controller")
+    for room in (
+        "cli",
+        "http",
+        "ingest",
+        "kafka",
+        "listening",
+        "node",
+        "replica",
+        "controller",
+        "heartbeats",
+    )
 )
 
 BANS = (

@@ -172,8 +172,8 @@ class ClusterConfig:
     replica_lag_ms_max: int = setting(
         10_000,
         about="A replica that has not been at the end of its leader's log for so long is no longer "
-        "in sync.",
-        minimum=100,
+        "in sync. Followers need up to 3 s to report a leader that is cut off from them.",
+        minimum=3_000,
     )
     rack: str = setting("", about="Where the node is; replicas are placed in different racks.")
 

@@ -22,6 +22,7 @@ from bascule.controller.cluster.metadata_group import MetadataGroup
 from bascule.controller.directories import StreamDirectories
 from bascule.controller.reconciler import Reconciler
 from bascule.errors import Broken, ConfigError, NodeRefused
+from bascule.heartbeats.peer_heartbeats import PeerHeartbeats
 from bascule.host.api import Clock, Files, Random
 from bascule.http.metrics.statistics import counter_values, replication_statistics
 from bascule.ingest.embedded_nats import EmbeddedNats
@@ -94,13 +95,17 @@ class ClusterNode:
         self._metadata = MetadataGroup(
             self._driver, self.peers, dice, cluster_id=cluster_id, make_room=reserve.make_room
         )
-        self._metadata.on_members_changed = lambda _: self._drop_links()
+        self._metadata.on_members_changed = lambda _: self._on_members()
         self._metadata.on_own_removal = self._on_own_removal
+        self._heartbeats = PeerHeartbeats(
+            config.node_id, name, self._incarnation, clock, on_lost=self._driver.on_process_lost
+        )
         self._joining = Joining(self._kept, self.peers, self._metadata, config.cluster.join)
         self.controller = ClusterController(
             config.node_id, name, partitions, reconciler, self._metadata, self.peers,
             directories=directories, reserve=reserve, clock=clock, random=dice,
-            on_nodes=self._on_nodes, balance_ms=config.cluster.leader_balance_ms,
+            process_loss=self._heartbeats.loss, on_nodes=self._on_nodes,
+            balance_ms=config.cluster.leader_balance_ms,
         )  # fmt: skip
         self.controller.add_control(JOIN, self._joining.answer_join)
         self.controller.add_control(STANDING, self._joining.answer_standing)
@@ -111,12 +116,9 @@ class ClusterNode:
         )  # fmt: skip
         self.replicator = self._replicator(writer, syncer, clock, send)
         self._isr_keeper = IsrKeeper(
-            config.node_id,
-            self._metadata,
-            node_epoch=self._node_epoch,
-            wanted=self._replica_fetches.wanted_isrs,
-            send=send,
-        )
+            config.node_id, self._metadata, node_epoch=self._node_epoch,
+            wanted=self._replica_fetches.wanted_isrs, send=send,
+        )  # fmt: skip
         self.listener = self._make_listener()
         self._raft_runs = False
         self._nats: EmbeddedNats | None = None
@@ -141,6 +143,7 @@ class ClusterNode:
                 ReplicaFetchRequest: self._replica_fetches.handle,
             },
             on_raft=self._driver.transport.adopt,
+            on_heartbeats=self._heartbeats.adopt,
         )
 
     @property
@@ -173,6 +176,7 @@ class ClusterNode:
         return {
             **replication_statistics(self._replica_fetches.counts, self.replicator.counts()),
             "controller": counter_values(self._metadata.counts),
+            "heartbeats": self._heartbeats.statistics(),
         }
 
     async def start(self) -> None:
@@ -184,6 +188,7 @@ class ClusterNode:
         await self._kept.load()
         self._founders = self._choose_founders()
         self._founding = Founding(config.node_id, self._founders, self._kept)
+        self._heartbeats.start()
         self.address = await bind_listener(
             "peer listener",
             "peer",
@@ -317,6 +322,7 @@ class ClusterNode:
         await self.controller.close()
         self._replica_fetches.close()
         await self.listener.close()
+        await self._heartbeats.close()
         await asyncio.to_thread(self.replicator.close)
         self.peers.close()
         if self._raft_runs:
@@ -340,7 +346,7 @@ class ClusterNode:
             self._set_peer(node.node_id, node.peer)
         for number in image.removed:
             self.peers.remove_peer(number)
-        self._drop_links()
+        self._on_members()
         # A node whose number was used before sees that one's removal in the log, too.
         if self._epoch >= 0 and self._config.node_id not in image.nodes:
             self.refusal.set(NodeRefused(self._config.node_id, "it was removed from the cluster"))
@@ -353,8 +359,15 @@ class ClusterNode:
         self.replicator.set_peer(node, host, port)
         self._driver.transport.set_peer(node, (host, port))
 
-    def _drop_links(self) -> None:
-        """End the Raft connections with removed nodes, once the group has no such member."""
+    def _on_members(self) -> None:
+        """Nodes or members have changed. A voter watches the processes of all other nodes.
+
+        The Raft connections with removed nodes end once the group has no such member.
+        """
+        number, nodes = self._config.node_id, self.controller.image.nodes
+        is_voter = number in self._metadata.members.voters
+        watched = nodes.values() if is_voter else ()
+        self._heartbeats.set_peers({each.node_id: parse_address(each.peer) for each in watched})
         for number in self.controller.image.removed.difference(self._metadata.members.all):
             self._driver.transport.remove_peer(number)
 

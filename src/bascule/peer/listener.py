@@ -1,4 +1,4 @@
-"""The peer listener: one port for requests of other nodes, and for their Raft connections."""
+"""The peer listener: one port for requests, Raft connections and heartbeats of other nodes."""
 
 from __future__ import annotations
 
@@ -27,6 +27,8 @@ HELLO_REFUSED: Final = 1
 RAFT_FIRST_BYTES: Final = range(0x90, 0xA0)
 """A Raft hello is a MessagePack array. A request begins with an API key, of which none is so
 large."""
+HEARTBEAT_FIRST_BYTES: Final = range(0x80, 0x90)
+"""The hello of heartbeats is a MessagePack map."""
 
 _SERVED: Final[dict[int, Versions]] = {key: kind.VERSIONS for key, kind in PEER_REQUESTS.items()}
 
@@ -75,15 +77,18 @@ class PeerListener(FrameListener):
         node_epoch: Callable[[], int],
         handlers: Mapping[type[Request[Any]], PeerHandler],
         on_raft: Callable[[socket.socket], Awaitable[None]],
+        on_heartbeats: Callable[[socket.socket], Awaitable[None]],
         limits: ListenerLimits | None = None,
     ) -> None:
-        """`on_raft` takes over a socket whose first bytes, still unread, are those of Raft."""
+        """`on_raft` takes over a socket whose first bytes, still unread, are those of Raft, and
+        `on_heartbeats` one on which heartbeats come."""
         super().__init__(limits)
         self._node_id = node_id
         self._cluster = cluster
         self._node_epoch = node_epoch
         self._handlers = handlers
         self._on_raft = on_raft
+        self._on_heartbeats = on_heartbeats
         self._peeking: set[asyncio.Task[None]] = set()
 
     async def close(self) -> None:
@@ -106,12 +111,14 @@ class PeerListener(FrameListener):
         task.add_done_callback(end)
 
     async def _sort(self, sock: socket.socket, peer: str) -> None:
-        """Give the connection to Raft or to the handlers of requests."""
+        """Give the connection to Raft, to heartbeats, or to the handlers of requests."""
         try:
             async with asyncio.timeout(PEEK_SECONDS_MAX):
                 head = await _peek(sock)
             if len(head) == PEEK_BYTES and head[-1] in RAFT_FIRST_BYTES:
                 await self._on_raft(sock)
+            elif len(head) == PEEK_BYTES and head[-1] in HEARTBEAT_FIRST_BYTES:
+                await self._on_heartbeats(sock)
             else:
                 super()._admit(sock, peer)
         except (OSError, TimeoutError):

@@ -317,6 +317,10 @@ class RaftNode:
         if self._election.campaign():
             self._proceed_election()
 
+    def on_process_lost(self, member: int) -> None:
+        """See `Election.on_process_lost`. To be called while the node does not hibernate."""
+        self._election.on_process_lost(member)
+
     def _proceed_election(self) -> None:
         if self._election.proceed():
             core = self._core

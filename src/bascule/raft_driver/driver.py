@@ -283,6 +283,14 @@ class RaftDriver:
             except STORE_ERRORS as error:
                 log.warning("raft store not closed cleanly", extra={"error": str(error)})
 
+    def on_process_lost(self, node: int) -> None:
+        """Another node's process does not run, by what the caller knows: it ended, or it is paused,
+        or cut off. Groups that it leads elect another leader, if a majority sees it in the same
+        way."""
+        self._ticker.advance()
+        self._multi_raft.on_process_lost(node)
+        self._schedule_ready()
+
     def group(self, number: int) -> RaftGroup:
         """Raises: KeyError where it is not open."""
         return self._groups[number]

@@ -25,7 +25,7 @@ from bascule.controller.cluster.image_follower import ImageFollower
 from bascule.controller.cluster.metadata_group import DECIDE, MetadataGroup, Peers
 from bascule.controller.cluster.offsets import OFFSETS, ClusterOffsets
 from bascule.controller.cluster.repairs import REPAIR, Repairs, RepairTask
-from bascule.controller.cluster.sessions import PING
+from bascule.controller.cluster.sessions import PING, ProcessLoss
 from bascule.controller.cluster.silence import SILENCE, SilentLeaders
 from bascule.controller.cluster.upkeep import ClusterUpkeep
 from bascule.controller.cluster.views import PARTITIONS, ClusterViews
@@ -108,6 +108,7 @@ class ClusterController:
         reserve: DiskReserve,
         clock: Clock,
         random: Random,
+        process_loss: ProcessLoss,
         on_nodes: Callable[[Image], None],
         balance_ms: int,
     ) -> None:
@@ -131,8 +132,9 @@ class ClusterController:
         self._announcer: StreamAnnouncer | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._duties = ControllerDuties(
-            node_id, metadata, peers, reconciler.state, on_changed=self._follower.on_suspension
-        )
+            node_id, metadata, peers, reconciler.state,
+            process_loss=process_loss, on_changed=self._follower.on_suspension,
+        )  # fmt: skip
         self.silent_leaders = SilentLeaders(node_id, metadata, peers, self._duties, clock)
         self.views = ClusterViews(
             node_id, name, partitions, metadata, peers,

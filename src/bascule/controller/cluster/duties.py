@@ -15,7 +15,13 @@ from typing import Final
 import msgspec
 
 from bascule.controller.cluster.metadata_group import MetadataGroup, Peers
-from bascule.controller.cluster.sessions import LAPSE_SECONDS, LAPSED, Pong, Sessions
+from bascule.controller.cluster.sessions import (
+    LAPSE_SECONDS,
+    LAPSED,
+    Pong,
+    ProcessLoss,
+    Sessions,
+)
 from bascule.controller.plan import NodeState
 from bascule.errors import BasculeError, Broken, Indeterminate
 from bascule.metadata.image import Image
@@ -39,6 +45,7 @@ class ControllerDuties:
         peers: Peers,
         state: NodeState,
         *,
+        process_loss: ProcessLoss,
         on_changed: Callable[[], None],
     ) -> None:
         """`on_changed` is called when `state` says that the node is suspended, or no longer."""
@@ -51,7 +58,9 @@ class ControllerDuties:
         metadata.on_role_changed = self._is_due.set
         self._nodes: Mapping[int, NodeRegistration] | None = None
         self._registration: NodeRegistration | None = None
-        self._sessions = Sessions(node_id, peers, on_lost=self._on_node_lost)
+        self._sessions = Sessions(
+            node_id, peers, process_loss=process_loss, on_lost=self._on_node_lost
+        )
         self._term = 0
         """The term in which this node has taken up the duties of the controller; 0: none."""
         self._is_controller = False

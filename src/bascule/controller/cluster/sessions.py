@@ -1,8 +1,14 @@
 """The controller's sessions with the nodes: it pings each, and reports one that it has lost.
 
-A node is lost when it has not answered for `SESSION_SECONDS`, when another process answers in its
-place, or at once when the kernel says that its process is gone: the connection ended and a new one
-is refused. Durations are measured on the controller's own clock, and begin anew with it.
+A node is lost
+
+* when its process does not run: its heartbeats say so after 0.6 s, or at once where the kernel
+  refuses connections (`ProcessLoss`);
+* when its event loop has not answered a ping for `SESSION_SECONDS`;
+* when another process answers in its place, or it says itself that it leads nothing any more.
+
+Durations are those of one node's own monotonic clock. Only time counts in which that node ran: a
+controller that was paused, or whose event loop was busy, does not take the others for lost.
 """
 
 from __future__ import annotations
@@ -10,7 +16,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from typing import Final
+from dataclasses import dataclass
+from typing import Final, TypeAlias
 
 import msgspec
 
@@ -22,6 +29,12 @@ from bascule.model import NodeRegistration
 log = logging.getLogger("bascule.controller")
 
 SESSION_SECONDS: Final = 1.5
+"""For an event loop that hangs, or a network that is cut where there are no heartbeats. On a
+saturated machine a loop may take half a second to answer."""
+WATCH_SECONDS: Final = 0.05
+"""Between two looks at the heartbeats."""
+STEP_SECONDS_MAX: Final = 0.1
+"""A look that comes later than that was late because of this node: the rest does not count."""
 PING_SECONDS: Final = 0.1
 """Between two pings of a node."""
 PING_TIMEOUT_SECONDS: Final = 0.5
@@ -31,6 +44,9 @@ is longer than the election of a controller takes. What it acknowledges does not
 followers of a deposed leader follow another one, so nothing of it is committed."""
 LAPSED: Final = "it heard no controller, and leads nothing"
 PING: Final = "ping"
+
+ProcessLoss: TypeAlias = Callable[[int, int], str]
+"""Gets a node and the incarnation of its process. Returns why that does not run, else nothing."""
 
 
 class Pong(msgspec.Struct, array_like=True):
@@ -42,22 +58,43 @@ class Pong(msgspec.Struct, array_like=True):
     """Whether the node has stopped leading, and has to be elected again."""
 
 
+@dataclass(eq=False, slots=True)
+class _Session:
+    node: NodeRegistration
+    pings: asyncio.Task[None] | None = None
+    report: asyncio.Task[None] | None = None
+    """That the node is lost; the last one."""
+
+    @property
+    def is_reporting(self) -> bool:
+        return self.report is not None and not self.report.done()
+
+    def end(self) -> None:
+        for task in (self.pings, self.report):
+            if task is not None:
+                task.cancel()
+
+
 class Sessions:
-    """One task for each node, while this node is the controller."""
+    """One session with each node, while this node is the controller."""
 
     def __init__(
         self,
         node_id: int,
         peers: Peers,
         *,
+        process_loss: ProcessLoss,
         on_lost: Callable[[NodeRegistration, str], Awaitable[None]],
     ) -> None:
         """`on_lost` gets the node and the reason; it is called again until the image changes."""
         self._node_id = node_id
         self._peers = peers
+        self._process_loss = process_loss
         self._on_lost = on_lost
-        self._tasks: dict[int, tuple[int, asyncio.Task[None]]] = {}
-        """Node id -> the epoch of its registration, and the task that pings it."""
+        self._sessions: dict[int, _Session] = {}
+        self._watch: asyncio.Task[None] | None = None
+        self._ran = 0.0
+        """Seconds in which this node ran, and had sessions."""
 
     def follow(self, image: Image) -> None:
         """Have a session with every node that is alive in the image, and with no other."""
@@ -66,35 +103,52 @@ class Sessions:
             for node_id, node in image.nodes.items()
             if node.alive and node_id != self._node_id
         }
-        for node_id, (epoch, _) in list(self._tasks.items()):
-            if node_id not in wanted or wanted[node_id].epoch != epoch:
-                self._end(node_id)
+        for node_id, session in list(self._sessions.items()):
+            if node_id not in wanted or wanted[node_id].epoch != session.node.epoch:
+                del self._sessions[node_id]
+                session.end()
+        loop = asyncio.get_running_loop()
         for node_id, node in wanted.items():
-            if node_id not in self._tasks:
-                task = asyncio.get_running_loop().create_task(self._run(node))
-                self._tasks[node_id] = node.epoch, task
+            if node_id not in self._sessions:
+                session = self._sessions[node_id] = _Session(node)
+                session.pings = loop.create_task(self._ping_always(session))
+        if self._watch is None and self._sessions:
+            self._watch = loop.create_task(self._watch_always())
 
     def close(self) -> None:
         """End all sessions: this node is no longer the controller."""
-        for node_id in list(self._tasks):
-            self._end(node_id)
+        for session in self._sessions.values():
+            session.end()
+        self._sessions.clear()
+        if self._watch is not None:
+            self._watch.cancel()
+            self._watch = None
 
-    def _end(self, node_id: int) -> None:
-        _, task = self._tasks.pop(node_id)
-        task.cancel()
-
-    async def _run(self, node: NodeRegistration) -> None:
+    async def _watch_always(self) -> None:
+        """Look at the heartbeats, and count the time in which this node runs."""
         loop = asyncio.get_running_loop()
-        heard = loop.time()
+        looked = loop.time()
         while True:
-            asked = loop.time()
+            for session in self._sessions.values():
+                reason = self._process_loss(session.node.node_id, session.node.incarnation)
+                if reason:
+                    self._report(session, reason)
+            await asyncio.sleep(WATCH_SECONDS)
+            now = loop.time()
+            self._ran += min(now - looked, STEP_SECONDS_MAX)
+            looked = now
+
+    async def _ping_always(self, session: _Session) -> None:
+        node, heard = session.node, self._ran
+        while True:
+            asked = self._ran
             reason = ""
             try:
                 pong = await self._ping(node.node_id)
             except ConnectionGone as error:
                 reason = str(error)
             except (BasculeError, msgspec.MsgspecError) as error:
-                if loop.time() - heard > SESSION_SECONDS:
+                if self._ran - heard > SESSION_SECONDS:
                     reason = f"no answer for {SESSION_SECONDS} s: {error}"
             else:
                 if pong.incarnation != node.incarnation:
@@ -104,14 +158,20 @@ class Sessions:
                 else:
                     heard = asked
             if reason:
-                await self._report(node, reason)
+                self._report(session, reason)
             await asyncio.sleep(PING_SECONDS)
 
     async def _ping(self, node_id: int) -> Pong:
         reply = await self._peers.control(node_id, PING, b"", timeout_s=PING_TIMEOUT_SECONDS)
         return msgspec.msgpack.decode(reply, type=Pong)
 
-    async def _report(self, node: NodeRegistration, reason: str) -> None:
+    def _report(self, session: _Session, reason: str) -> None:
+        """Report that the node is lost, unless that is under way."""
+        if not session.is_reporting:
+            coroutine = self._report_lost(session.node, reason)
+            session.report = asyncio.get_running_loop().create_task(coroutine)
+
+    async def _report_lost(self, node: NodeRegistration, reason: str) -> None:
         try:
             await self._on_lost(node, reason)
         except Broken as error:

@@ -364,6 +364,14 @@ METRIC_FAMILIES: Final[Mapping[str, MetricFamily]] = {
         "Partitions that this node, as the controller, took from a leader that does not answer its "
         "followers.",
     ),
+    "heartbeats.longest_ns": MetricFamily(
+        "heartbeat_silence_max_seconds",
+        "The longest time in which the present process of another node, which goes on, did not "
+        "answer heartbeats, by its node. Near 0.6 s the limit grows with it, up to 1.5 s.",
+        counter=False,
+        label="node",
+        scale=NANOSECONDS,
+    ),
     "replica_fetch.requests": MetricFamily(
         "replica_fetch_requests", "Fetch requests of followers answered."
     ),

@@ -259,6 +259,16 @@ class MultiRaft:
         self._mark_active(group)
         node.step(message)
 
+    def on_process_lost(self, node: int) -> None:
+        """The process of another node does not run: it is gone, or paused, or cut off. The groups
+        that it leads do not wait for their election timeouts."""
+        for group in self._groups.values():
+            if group.node.leader == node:
+                self._wake(group)
+                group.catch_up(self.now)
+                group.node.on_process_lost(node)
+                self._mark_active(group)
+
     def advance(
         self, number: int, completion: Completion, then_send: tuple[AnyMessage, ...] = ()
     ) -> None:

@@ -199,6 +199,7 @@ class FollowerFetcher:
                 log.exception("fetcher failed")
                 self._disconnect()
                 self._stopping.wait(RETRY_SECONDS_MAX)
+        self._disconnect()
 
     def _connect(self) -> None:
         """Connect, and begin an attempt of every partition. Raises: Broken, RemoteProtocolError."""
@@ -218,18 +219,18 @@ class FollowerFetcher:
             connection.receive()
             # The leader holds a request without news: that is no silence.
             connection.set_timeout(self._silence_seconds_max + FETCH_WAIT_MS / 1000)
+            with self._lock:
+                if self._is_renewing:
+                    raise Broken("this node has got another epoch since the hello")
+                self._connection, self._in_flight = connection, 0
+                self._changed.clear()
+                self._forgotten.clear()
+                everything = list(self._followed.values())
+                self._send()
         except BaseException:
             connection.close()
             raise
         self.counts.connects += 1
-        with self._lock:
-            self._connection, self._in_flight = connection, 0
-            if self._is_renewing:
-                raise Broken("this node has another epoch than the one it has stated")
-            self._changed.clear()
-            self._forgotten.clear()
-            everything = list(self._followed.values())
-            self._send()
         self._begin_all(everything)
 
     def _disconnect(self) -> None:

@@ -1,0 +1,196 @@
+"""Which nodes the controller takes for lost, and when. Time is virtual."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any, cast
+
+import msgspec
+import pytest
+
+from bascule.controller.cluster.sessions import (
+    LAPSE_SECONDS,
+    PING_SECONDS,
+    PING_TIMEOUT_SECONDS,
+    SESSION_SECONDS,
+    WATCH_SECONDS,
+    Pong,
+    Sessions,
+)
+from bascule.errors import Broken, ConnectionGone, LaggingIndex
+from bascule.metadata.image import Image
+from bascule.model import NodeRegistration
+from support.deciding_controller import DecidingController
+from support.virtual_time import VirtualTimeLoop, elapse, run_virtually
+
+
+class Cluster:
+    """Node 1 is the controller; nodes 2 and 3 answer as the test says."""
+
+    def __init__(self) -> None:
+        decisions = DecidingController()
+        decisions.register(1, 2, 3)
+        self.image: Image = decisions.image
+        self.lost: list[tuple[int, str, float]] = []
+        self.hung: set[int] = set()
+        """Their event loops do not answer."""
+        self.refusing: set[int] = set()
+        self.losses: dict[int, str] = {}
+        """What heartbeats say."""
+        self.pong: dict[str, Any] = {}
+        self.failing = 0
+        """How many reports fail."""
+        self.sessions = Sessions(1, self, process_loss=self._process_loss, on_lost=self._on_lost)
+
+    async def __aenter__(self) -> Cluster:
+        self.sessions.follow(self.image)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.sessions.close()
+
+    def _process_loss(self, node: int, incarnation: int) -> str:
+        assert incarnation == self.image.nodes[node].incarnation
+        return self.losses.get(node, "")
+
+    async def _on_lost(self, node: NodeRegistration, reason: str) -> None:
+        if self.failing:
+            self.failing -= 1
+            raise LaggingIndex(2, 1)
+        self.lost.append((node.node_id, reason, asyncio.get_running_loop().time()))
+
+    async def control(self, node: int, kind: str, body: bytes, *, timeout_s: float) -> bytes:
+        if node in self.refusing:
+            raise ConnectionGone(f"node {node} does not listen")
+        if node in self.hung:
+            await elapse(timeout_s)
+            raise Broken(f"node {node} did not answer within {timeout_s} s")
+        await elapse(0.001)
+        pong = {"incarnation": self.image.nodes[node].incarnation, "applied": 0, **self.pong}
+        return msgspec.msgpack.encode(Pong(**pong))
+
+
+def virtually(
+    test: Callable[[Cluster], Coroutine[Any, Any, None]],
+) -> Callable[[], None]:
+    async def run() -> None:
+        async with Cluster() as cluster:
+            await test(cluster)
+
+    def wrapped() -> None:
+        run_virtually(run())
+
+    wrapped.__name__, wrapped.__doc__ = test.__name__, test.__doc__
+    return wrapped
+
+
+def stall(seconds: float) -> None:
+    cast(VirtualTimeLoop, asyncio.get_running_loop()).stall(seconds)
+
+
+@virtually
+async def test_nodes_that_answer_are_not_lost(cluster: Cluster) -> None:
+    await elapse(60)
+    assert cluster.lost == []
+
+
+@virtually
+async def test_a_process_that_does_not_run_is_lost_within_a_look(cluster: Cluster) -> None:
+    await elapse(1)
+    cluster.losses[2] = "no heartbeat for 0.6 s"
+    await elapse(WATCH_SECONDS + 0.01)
+    assert {(node, why) for node, why, _ in cluster.lost} == {(2, "no heartbeat for 0.6 s")}
+
+
+@virtually
+async def test_a_new_controller_knows_at_once_what_its_heartbeats_say(cluster: Cluster) -> None:
+    cluster.losses[3] = "no heartbeat for 2.0 s"
+    await elapse(0.01)
+    assert [node for node, *_ in cluster.lost] == [3]
+
+
+@virtually
+async def test_a_node_that_nobody_listens_at_is_lost_at_once(cluster: Cluster) -> None:
+    await elapse(1)
+    cluster.refusing.add(2)
+    await elapse(PING_SECONDS + 0.01)
+    assert {node for node, *_ in cluster.lost} == {2}
+
+
+@virtually
+async def test_an_event_loop_that_hangs_is_lost_after_the_session(cluster: Cluster) -> None:
+    """Its thread may go on answering heartbeats."""
+    await elapse(1)
+    cluster.hung.add(3)
+    await elapse(SESSION_SECONDS - 0.1)
+    assert cluster.lost == []
+    await elapse(0.1 + 2 * PING_TIMEOUT_SECONDS)
+    node, reason, _ = cluster.lost[0]
+    assert (node, "no answer for 1.5 s" in reason) == (3, True)
+
+
+@virtually
+async def test_a_session_ends_before_the_node_stops_leading_by_itself(cluster: Cluster) -> None:
+    cluster.hung.add(3)
+    await elapse(LAPSE_SECONDS)
+    assert cluster.lost[0][2] < LAPSE_SECONDS
+
+
+@virtually
+async def test_a_controller_that_was_stopped_blames_nobody(cluster: Cluster) -> None:
+    await elapse(1)
+    for seconds in (1.0, 5.0, 60.0):
+        cluster.hung.update((2, 3))  # the answers come after the timers that are due
+        await elapse(0.2)
+        stall(seconds)
+        await elapse(0.01)
+        cluster.hung.clear()
+        await elapse(2)
+    assert cluster.lost == []
+
+
+@virtually
+async def test_a_controller_whose_event_loop_is_busy_blames_nobody(cluster: Cluster) -> None:
+    """Each answer comes late by this node's own delay."""
+    cluster.hung.update((2, 3))
+    for _ in range(8):
+        stall(1.0)
+        await elapse(0.06)
+    assert cluster.lost == []
+
+
+@virtually
+async def test_a_process_in_place_of_another_means_that_the_other_is_lost(
+    cluster: Cluster,
+) -> None:
+    cluster.pong = {"incarnation": 99}
+    await elapse(0.01)
+    assert {(node, reason) for node, reason, _ in cluster.lost} == {
+        (2, "its process was started again"),
+        (3, "its process was started again"),
+    }
+
+
+@virtually
+async def test_a_loss_that_is_not_committed_is_reported_again(cluster: Cluster) -> None:
+    cluster.failing = 3
+    cluster.losses[2] = "no heartbeat for 0.6 s"
+    await elapse(1)
+    assert cluster.lost[0][0] == 2
+
+
+@virtually
+async def test_sessions_end_with_the_controller(cluster: Cluster) -> None:
+    cluster.sessions.close()
+    cluster.losses[2] = "no heartbeat for 0.6 s"
+    await elapse(10)
+    assert cluster.lost == []
+
+
+def test_virtual_time_jumps() -> None:
+    async def main() -> float:
+        await elapse(3_600)
+        return asyncio.get_running_loop().time()
+
+    assert run_virtually(main()) == pytest.approx(3_600)

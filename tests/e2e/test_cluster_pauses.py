@@ -1,0 +1,133 @@
+"""Nodes that are paused: their processes exist, and do nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+import signal
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+import bascule
+from support.clusters import RunningCluster, running_cluster
+from support.ids_published import IdsPublished, check_published
+from support.processes import running_nats, wait_for
+
+pytestmark = pytest.mark.tier3
+
+BY_HEARTBEATS = re.compile(r' node lost node=\d reason="no heartbeat for ')
+ATTEMPTS = 5
+"""On a machine that stands still something else may notice first."""
+
+
+@contextlib.asynccontextmanager
+async def paused(cluster: RunningCluster, number: int) -> AsyncIterator[None]:
+    process = cluster.nodes[number].process
+    assert process is not None
+    process.send_signal(signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        process.send_signal(signal.SIGCONT)
+
+
+def controller_seen_by(cluster: RunningCluster, number: int) -> int:
+    return int(cluster.nodes[number].call("GET", "/v1/cluster")["controller"])
+
+
+def wait_replaced(cluster: RunningCluster, number: int) -> None:
+    """Return once the others have another leader, and another controller, than this node."""
+    other = next(each for each in cluster.nodes if each != number)
+    node = cluster.nodes[other]
+
+    def look() -> bool | None:
+        leader = node.call("GET", "/v1/streams/flights")["partitions"][0]["leader"]
+        controller = controller_seen_by(cluster, other)
+        return True if number not in (leader, controller) and leader > 0 < controller else None
+
+    wait_for(look, node.process, node.log)
+
+
+def wait_in_sync(cluster: RunningCluster) -> None:
+    """Return once all nodes say so: one that was paused may not know better."""
+
+    def look() -> bool | None:
+        views = [
+            node.call("GET", "/v1/streams/flights")["partitions"][0]
+            for node in cluster.nodes.values()
+        ]
+        return True if all(len(each["isr"]) == 3 for each in views) else None
+
+    node = cluster.nodes[1]
+    wait_for(look, node.process, node.log)
+
+
+def lost_by_heartbeats(cluster: RunningCluster) -> int:
+    return sum(len(BY_HEARTBEATS.findall(n.log.read_text())) for n in cluster.nodes.values())
+
+
+def test_a_paused_leader_and_a_paused_controller_are_replaced_and_nothing_is_lost(
+    tmp_path: Path,
+) -> None:
+    with (
+        running_nats(tmp_path / "nats") as nats,
+        running_cluster(tmp_path / "nodes", nats=nats.url) as cluster,
+    ):
+        cluster.nodes[1].create("flights", "flights.>", replicas=3)
+        wait_in_sync(cluster)
+        every = ",".join(node.addresses["http"] for node in cluster.nodes.values())
+
+        async def pause(number: int, published: IdsPublished) -> None:
+            """Pause a node until the others go on without it."""
+            async with paused(cluster, number):
+                await asyncio.to_thread(wait_replaced, cluster, number)
+                await published.wait_more(200)
+            await asyncio.to_thread(wait_in_sync, cluster)
+
+        async def scene() -> tuple[list[int], dict[int, bytes]]:
+            async with bascule.connect(every) as client:
+                published = IdsPublished(client)
+                run = asyncio.create_task(published.run())
+                await published.wait_more(200)
+                for _ in range(ATTEMPTS):
+                    await pause(await asyncio.to_thread(cluster.leader, "flights"), published)
+                    await pause(await asyncio.to_thread(controller_seen_by, cluster, 1), published)
+                    if lost_by_heartbeats(cluster) >= 2:
+                        break
+                published.stopping = True
+                await run
+                stored = {m.offset: m.value async for m in client.read("flights")}
+                return published.offsets, stored
+
+        offsets, stored = asyncio.run(scene())
+        check_published(offsets, stored)
+        assert lost_by_heartbeats(cluster) >= 2
+        cluster.stop()
+        assert len({cluster.log_bytes(node, "flights") for node in cluster.nodes}) == 1
+
+
+def test_a_follower_that_is_paused_leaves_the_isr_and_comes_back(
+    tmp_path: Path,
+) -> None:
+    with (
+        running_nats(tmp_path / "nats") as nats,
+        running_cluster(tmp_path / "nodes", nats=nats.url) as cluster,
+    ):
+        cluster.nodes[1].create("flights", "flights.>", replicas=3)
+        wait_in_sync(cluster)
+        leader = cluster.leader("flights")
+        follower = next(number for number in cluster.nodes if number != leader)
+
+        async def scene() -> int:
+            async with bascule.connect(cluster.nodes[leader].addresses["http"]) as client:
+                async with paused(cluster, follower):
+                    ack = await client.publish("flights.a", b"while it is paused", timeout=60)
+                await asyncio.to_thread(wait_in_sync, cluster)
+                return ack.offset
+
+        assert asyncio.run(scene()) == 0
+        cluster.stop()
+        assert len({cluster.log_bytes(node, "flights") for node in cluster.nodes}) == 1
