@@ -582,7 +582,7 @@ class PartitionLog:
         """Sync, write a clean checkpoint, and close the log. Idempotent.
 
         The checkpoint gets `high_watermark`, or that of the last one, from which a log without
-        `writes_checkpoint` is recovered. A log that has stopped is closed without sync and checkpoint.
+        `writes_checkpoint` is recovered. A log that has stopped gets neither sync nor checkpoint.
 
         Raises: LogFailed, OSError. The log is closed in any case.
         """
