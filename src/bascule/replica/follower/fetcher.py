@@ -42,6 +42,10 @@ FETCH_BYTES: Final = 4 << 20
 IN_FLIGHT_MAX: Final = 2
 REPORTS_MAX: Final = 1_000
 """Partitions in one request, of some 50 bytes each: no send fills the socket's buffer."""
+BEHIND_BYTES: Final = 1 << 20
+"""After a response of this size the follower is behind, and asks for more before it has synced."""
+REPORT_SECONDS_MAX: Final = 0.02
+"""How long the next request waits for the sync that its report is about."""
 SMALL_BYTES: Final = 64 << 10
 """A response of up to this size is received into memory that the thread keeps."""
 RETRY_SECONDS_MIN: Final = 0.02
@@ -283,6 +287,7 @@ class FollowerFetcher:
         """Receive one response and act on it. Raises: Broken, RemoteProtocolError."""
         connection = self._connection
         assert connection is not None
+        self._await_report(connection)
         _, size = connection.receive_size()
         buffer: ReceiveBuffer | None = None
         if size > SMALL_BYTES:
@@ -304,8 +309,14 @@ class FollowerFetcher:
             ]
             with self._lock:
                 self._in_flight -= 1
-                if self._connection is not None and (
-                    self._in_flight == 0 or (self._changed and self._in_flight < IN_FLIGHT_MAX)
+                # What is appended is reported once it is synced, with the next request.
+                is_reported = bool(appends) and size < BEHIND_BYTES
+                if (
+                    self._connection is not None
+                    and not is_reported
+                    and (
+                        self._in_flight == 0 or (self._changed and self._in_flight < IN_FLIGHT_MAX)
+                    )
                 ):
                     self._send()
             for append in appends:
@@ -313,6 +324,14 @@ class FollowerFetcher:
         finally:
             if buffer is not None:
                 buffer.release()
+
+    def _await_report(self, connection: LogConnection) -> None:
+        """Leave the next request to a sync that ends soon: one request for records and report."""
+        if self._in_flight or connection.wait_readable(REPORT_SECONDS_MAX):
+            return
+        with self._lock:
+            if self._in_flight == 0 and self._connection is not None:
+                self._send()
 
     def _on_partition(
         self, response: ReplicaFetchPartitionResponse, buffer: ReceiveBuffer | None
