@@ -327,11 +327,14 @@ class FollowerFetcher:
 
     def _await_report(self, connection: LogConnection) -> None:
         """Leave the next request to a sync that ends soon: one request for records and report."""
-        if self._in_flight or connection.wait_readable(REPORT_SECONDS_MAX):
-            return
-        with self._lock:
-            if self._in_flight == 0 and self._connection is not None:
-                self._send()
+        if not self._in_flight and not connection.wait_readable(REPORT_SECONDS_MAX):
+            with self._lock:
+                self._send_if_none()
+
+    def _send_if_none(self) -> None:
+        """Send a request if none is under way; the lock is held. Raises: Broken."""
+        if self._in_flight == 0 and self._connection is not None:
+            self._send()
 
     def _on_partition(
         self, response: ReplicaFetchPartitionResponse, buffer: ReceiveBuffer | None
