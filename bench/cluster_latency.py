@@ -1,8 +1,8 @@
 """Publish-to-ack latency at a steady rate with three replicas, against JetStream R3.
 
 JetStream acks what two of three servers have written and not synced. Bascule acks what three
-nodes have synced. So two syncs, one of the leader and one of a follower behind it, may be added to
-JetStream's time. One publisher, which waits for each ack, is connected to the leader's NATS server.
+nodes have synced: the p99 of two plain fdatasyncs of the same round is added to JetStream's time.
+One publisher, which waits for each ack, is connected to the leader's NATS server.
 """
 
 from __future__ import annotations
