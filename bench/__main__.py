@@ -2,7 +2,7 @@
 
 `python -m bench streams --count N --nodes N` measures one size of one cluster, and
 `python -m bench cluster_idle --count N` so many partitions, as `node_loss`;
-`python -m bench cluster_failover --rounds N` so many rounds of each scene.
+`python -m bench cluster_failover --rounds N` so many rounds of each scene, as of other clusters.
 """
 
 from __future__ import annotations
@@ -14,13 +14,17 @@ NAMES = (
     "decode", "sendfile", "latency", "ingest", "acked", "reading", "idle", "compaction", "dedupe",
     "restart", "beside_kafka", "spark_read", "spark_latency", "spark_archive", "spark_sink",
     "raft_proposals", "raft_idle", "raft_failover", "raft_sim", "cluster_failover",
-    "cluster_saturation", "cluster_partitions", "cluster_idle", "node_loss", "streams",
+    "cluster_saturation", "cluster_acked", "cluster_latency", "cluster_catch_up",
+    "cluster_partitions", "cluster_idle", "node_loss", "streams",
 )  # fmt: skip
 SIZES = {
     "streams": ("count", "nodes"),
     "cluster_idle": ("count",),
     "node_loss": ("count",),
     "cluster_failover": ("rounds",),
+    "cluster_acked": ("rounds",),
+    "cluster_latency": ("rounds",),
+    "cluster_catch_up": ("rounds",),
 }
 """What else the measurements take."""
 
@@ -31,7 +35,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="fewer messages and rounds")
     parser.add_argument("--count", type=int, help="streams, or partitions, to create")
     parser.add_argument("--nodes", type=int, help="nodes of the cluster, for `streams`")
-    parser.add_argument("--rounds", type=int, help="of each scene, for `cluster_failover`")
+    parser.add_argument("--rounds", type=int, help="of the measurements of a cluster")
     arguments = parser.parse_args()
     unknown = set(arguments.names) - set(NAMES)
     if unknown:

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import socket
+import struct
 import time
 from array import array
 from collections.abc import Iterator
@@ -32,6 +33,7 @@ WINDOW = 5_000
 SIZE = 128
 SUBJECT = "bench.acked"
 INBOX = "_INBOX.bench.acks"
+ACK_SECONDS_MAX = 30
 PART = 250
 """Messages per write: small against the window, large against a system call."""
 
@@ -72,12 +74,18 @@ class MessageCounter:
         return found
 
 
-def acked_rate(port: int, messages: int) -> float:
-    """Messages/s from the first publish to the last ack, at most WINDOW unanswered."""
+def acked_rate(port: int, messages: int, *, size: int = SIZE) -> float:
+    """Messages/s from the first publish to the last ack, at most WINDOW unanswered.
+
+    Raises: BlockingIOError if no ack comes for ACK_SECONDS_MAX.
+    """
     sock = nats_connection(port)
+    # Python's own timeout would make each receive two system calls.
+    timeout = struct.pack("@ll", ACK_SECONDS_MAX, 0)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, timeout)
     sock.sendall(b"SUB %s 1\r\n" % INBOX.encode())
     confirm(sock)
-    one = b"PUB %s %s %d\r\n%s\r\n" % (SUBJECT.encode(), INBOX.encode(), SIZE, b"x" * SIZE)
+    one = b"PUB %s %s %d\r\n%s\r\n" % (SUBJECT.encode(), INBOX.encode(), size, b"x" * size)
     part = one * PART
     counter = MessageCounter(sock)
     sent = acked = 0

@@ -7,6 +7,7 @@ make the socket non-blocking and split every receive. The Python client and foll
 
 from __future__ import annotations
 
+import select
 import socket
 from collections import deque
 from struct import Struct
@@ -56,6 +57,8 @@ class LogConnection:
             raise Broken(f"cannot connect to {self.address}: {error}") from error
         try:
             self._socket.settimeout(None)
+            self._readable = select.poll()
+            self._readable.register(self._socket, select.POLLIN)
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self.set_timeout(timeout)
             if negotiates:
@@ -97,6 +100,10 @@ class LogConnection:
             self._socket.sendall(frame_bytes(parts))
         except OSError as error:
             raise self._broken(error) from error
+
+    def wait_readable(self, seconds: float) -> bool:
+        """Whether bytes arrive, or the connection ends, within `seconds`."""
+        return bool(self._readable.poll(1000 * seconds))
 
     def receive_size(self) -> tuple[int, int]:
         """Start reading the response to the oldest request. Return its version and its size in

@@ -11,8 +11,10 @@ import pytest
 
 from bascule.model import StreamConfig, SyncPolicy
 from bascule.peer import replica_fetch
+from bascule.replica.follower import fetcher
 from bascule.replica.follower.followed_partition import FollowedPartition
 from bascule.replica.maintenance.purging import purge
+from bascule.storage.partition_log import PartitionLog
 from support.replica_nodes import ReplicaNodes, wait_until
 
 
@@ -227,6 +229,56 @@ def test_many_partitions_share_a_connection_and_idle_ones_cost_nothing(tmp_path:
         group.wait_equal(1, 2, 3, index=7)
         reports = group.nodes[1].handler.counts.reports - before
         assert 2 <= reports <= 100, "only the busy partition is in requests"
+
+
+def test_the_report_of_a_sync_is_the_request_for_the_next_records(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fetcher, "REPORT_SECONDS_MAX", 3600.0)
+    with ReplicaNodes(tmp_path, replicated()) as group:
+        group.apply()
+        group.wait_acks(1, group.publish(1, 5))
+        group.wait_equal(1, 2, 3)
+        held = threading.Event()
+        try:
+            log = hold_sync(group, 3, held, monkeypatch)
+            before = group.nodes[3].replicator.counts()[1].requests
+            inboxes = group.publish(1, 1, prefix="next")
+            wait_until(lambda: log.end.offset == 6)
+            assert group.nodes[3].replicator.counts()[1].requests == before
+        finally:
+            held.set()
+        group.wait_acks(1, inboxes)
+
+
+def test_a_slow_sync_does_not_hold_up_what_is_copied(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with ReplicaNodes(tmp_path, replicated()) as group:
+        group.apply()
+        group.wait_acks(1, group.publish(1, 5))
+        held = threading.Event()
+        try:
+            log = hold_sync(group, 3, held, monkeypatch)
+            for end in range(6, 9):
+                inboxes = group.publish(1, 1, prefix=f"m{end}")
+                wait_until(lambda end=end: log.end.offset == end)
+            assert log.synced.offset == 5
+        finally:
+            held.set()
+        group.wait_acks(1, inboxes)
+
+
+def hold_sync(
+    group: ReplicaNodes, node: int, held: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> PartitionLog:
+    """Have the syncs of a node's log wait for `held`."""
+    log = group.partition(node).log
+    assert log is not None
+    wait_until(lambda: log.synced.offset == log.end.offset == 5)
+    slow = SlowSync(log, lambda: (held.wait(), log.sync())[1])
+    monkeypatch.setattr(group.partition(node), "log", slow)
+    return log
 
 
 def test_a_follower_starts_before_its_leader_has_heard_that_it_leads(tmp_path: Path) -> None:

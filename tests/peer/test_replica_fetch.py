@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
+import pytest
+
 from bascule.host.real import RealRandom
 from bascule.model import PartitionState, StreamConfig, StreamDefinition
+from bascule.peer import replica_session
 from bascule.peer.listener import PeerSession
 from bascule.peer.replica_fetch import ReplicaFetchHandler, WantedIsr
 from bascule.publish.headers import HashKey
@@ -144,6 +147,43 @@ def test_a_request_waits_for_news_and_ends_with_the_next_request() -> None:
         follower._protocol.feed(b"\0")
         follower.notify_watchers()
         assert await waiting == []
+
+    run(scene)
+
+
+def test_a_new_watermark_waits_for_records_that_it_can_travel_with(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def scene(leader: Leader) -> None:
+        monkeypatch.setattr(replica_session, "NEWS_DELAY_SECONDS", 3600)
+        leader.append(count=3)
+        second, third = peer(2), peer(3)
+        await leader.fetch(third, report(end=3, last_epoch=5))
+        waiting = asyncio.ensure_future(leader.fetch(third, wait_ms=30_000))
+        await turn()
+        await leader.fetch(second, report(end=3, last_epoch=5))
+        assert leader.partition.committed_offset == 3
+        for _ in range(5):
+            await turn()
+        assert not waiting.done()
+        leader.append()
+        (found,) = await waiting
+        assert isinstance(found.records, FileSlice)
+        assert found.high_watermark == 3
+
+    run(scene)
+
+
+def test_a_new_watermark_is_told_soon_without_records() -> None:
+    async def scene(leader: Leader) -> None:
+        leader.append(count=3)
+        second, third = peer(2), peer(3)
+        await leader.fetch(third, report(end=3, last_epoch=5))
+        waiting = asyncio.ensure_future(leader.fetch(third, wait_ms=3_600_000))
+        await turn()
+        await leader.fetch(second, report(end=3, last_epoch=5))
+        (found,) = await waiting
+        assert (found.records, found.high_watermark) == (b"", 3)
 
     run(scene)
 

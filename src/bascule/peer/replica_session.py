@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from bascule.replica.partition import Partition
 from bascule.wire.messages.peer.replica_fetch import ReplicaFetchPartition
 
 Key: TypeAlias = tuple[bytes, int]
 """Stream id and partition."""
+NEWS_DELAY_SECONDS: Final = 0.002
+"""How long a new high watermark waits for records that it can travel with."""
 
 
 class FetchedPartition:
@@ -55,6 +58,12 @@ class FetchedPartition:
         self.told_watermark = -1
         self.told_start = -1
 
+    @property
+    def has_records(self) -> bool:
+        """Whether there are records to send now."""
+        store = self.partition.log
+        return store is None or 0 <= self.fetch_offset < store.end.offset
+
 
 class ReplicaSession:
     """Belongs to the event loop. `watchers` are called when a partition has changed."""
@@ -66,6 +75,9 @@ class ReplicaSession:
         self.fetched: dict[Key, FetchedPartition] = {}
         self.changed: dict[Key, None] = {}
         """Partitions to look at for the next response, in order."""
+        self._news: dict[Key, None] = {}
+        """Partitions that have changed and have no records to send: they are told later."""
+        self._timer: asyncio.TimerHandle | None = None
 
     def begin(self, key: Key, partition: Partition, report: ReplicaFetchPartition) -> None:
         """Fetch a partition from now on, or begin another attempt."""
@@ -91,17 +103,40 @@ class ReplicaSession:
 
     def note(self, key: Key) -> None:
         """A partition has changed on this node."""
+        fetched = self.fetched[key]
+        self._on_changed(fetched.partition)
+        if fetched.is_checked and not fetched.has_records:
+            self._news[key] = None
+            if self._timer is None:
+                loop = asyncio.get_running_loop()
+                self._timer = loop.call_later(NEWS_DELAY_SECONDS, self._tell_news)
+            return
         self.changed[key] = None
-        self._on_changed(self.fetched[key].partition)
+        self._wake()
+
+    def _tell_news(self) -> None:
+        self._timer = None
+        if self._news:
+            self._take_news()
+            self._wake()
+
+    def _take_news(self) -> None:
+        self.changed.update(self._news)
+        self._news.clear()
+
+    def _wake(self) -> None:
         for watcher in tuple(self.watchers):
             watcher()
 
     def take_changed(self) -> list[FetchedPartition]:
         """The partitions to look at, which are unchanged from now on."""
+        self._take_news()
         found = [self.fetched[key] for key in self.changed if key in self.fetched]
         self.changed.clear()
         return found
 
     def close(self) -> list[FetchedPartition]:
         """Forget all partitions; return them."""
+        if self._timer is not None:
+            self._timer.cancel()
         return [found for key in list(self.fetched) if (found := self.forget(key)) is not None]

@@ -42,6 +42,10 @@ FETCH_BYTES: Final = 4 << 20
 IN_FLIGHT_MAX: Final = 2
 REPORTS_MAX: Final = 1_000
 """Partitions in one request, of some 50 bytes each: no send fills the socket's buffer."""
+BEHIND_BYTES: Final = 1 << 20
+"""After a response of this size the follower is behind, and asks for more before it has synced."""
+REPORT_SECONDS_MAX: Final = 0.02
+"""How long the next request waits for the sync that its report is about."""
 SMALL_BYTES: Final = 64 << 10
 """A response of up to this size is received into memory that the thread keeps."""
 RETRY_SECONDS_MIN: Final = 0.02
@@ -286,6 +290,7 @@ class FollowerFetcher:
         """Receive one response and act on it. Raises: Broken, RemoteProtocolError."""
         connection = self._connection
         assert connection is not None
+        self._await_report(connection)
         _, size = connection.receive_size()
         buffer: ReceiveBuffer | None = None
         if size > SMALL_BYTES:
@@ -307,10 +312,10 @@ class FollowerFetcher:
                         appends.append(append)
                 with self._lock:
                     self._in_flight -= 1
-                    if self._connection is not None and (
-                        self._in_flight == 0 or (self._changed and self._in_flight < IN_FLIGHT_MAX)
-                    ):
-                        self._send()
+                    # What is appended is reported once it is synced, with the next request.
+                    is_reported = bool(appends) and size < BEHIND_BYTES
+                    if not is_reported:
+                        self._send_next()
             finally:
                 # Also where the connection has ended: they give the buffer back.
                 for append in appends:
@@ -318,6 +323,24 @@ class FollowerFetcher:
         finally:
             if buffer is not None:
                 buffer.release()
+
+    def _await_report(self, connection: LogConnection) -> None:
+        """Leave the next request to a sync that ends soon: one request for records and report."""
+        if not self._in_flight and not connection.wait_readable(REPORT_SECONDS_MAX):
+            with self._lock:
+                self._send_if_none()
+
+    def _send_next(self) -> None:
+        """Send a request if none is under way, or if there is news and room for one more; the lock
+        is held. Raises: Broken."""
+        has_room = self._in_flight == 0 or (self._changed and self._in_flight < IN_FLIGHT_MAX)
+        if has_room and self._connection is not None:
+            self._send()
+
+    def _send_if_none(self) -> None:
+        """Send a request if none is under way; the lock is held. Raises: Broken."""
+        if self._in_flight == 0 and self._connection is not None:
+            self._send()
 
     def _on_partition(
         self, response: ReplicaFetchPartitionResponse, buffer: ReceiveBuffer | None

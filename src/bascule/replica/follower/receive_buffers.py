@@ -5,6 +5,8 @@ from __future__ import annotations
 import threading
 from typing import Final
 
+GROWTH_BYTES: Final = 1 << 20
+"""Memory grows by multiples of this, so that it seldom does."""
 BUFFERS: Final = 3
 """Responses of one leader that are received and not yet appended, at most."""
 
@@ -21,7 +23,7 @@ class ReceiveBuffer:
     def view(self, size: int) -> memoryview:
         """`size` bytes to receive into."""
         if size > len(self._memory):
-            self._memory = bytearray(size)
+            self._memory = bytearray(-(-size // GROWTH_BYTES) * GROWTH_BYTES)
         return memoryview(self._memory)[:size]
 
     def retain(self) -> None:
