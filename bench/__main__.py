@@ -35,6 +35,8 @@ def main() -> None:
     sizes = {name: size for name, size in sizes.items() if size is not None}
     if sizes and arguments.names != ["streams"]:
         parser.error(f"only `streams` takes --{next(iter(sizes))}")
+    if arguments.rounds is not None and not set(arguments.names or NAMES) <= set(ROUNDS_CHOSEN):
+        parser.error(f"only {', '.join(ROUNDS_CHOSEN)} take --rounds")
     for name in arguments.names or NAMES:
         print(f"== {name}", flush=True)
         rounds = {"rounds": arguments.rounds} if name in ROUNDS_CHOSEN else {}
