@@ -9,11 +9,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import socket
 import subprocess
 import sys
-import time
 import urllib.request
 from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -124,6 +125,15 @@ def bascule_cluster(directory: Path) -> Iterator[Cluster]:
             node.stop()
 
 
+def accepts(port: int) -> bool:
+    """Whether a server takes connections there."""
+    try:
+        socket.create_connection(("127.0.0.1", port), timeout=1).close()
+    except OSError:
+        return False
+    return True
+
+
 class JetStreamCluster:
     """Three `nats-server` processes by name."""
 
@@ -199,7 +209,8 @@ def jetstream_cluster(directory: Path) -> Iterator[JetStreamCluster]:
             with (place / "nats.log").open("wb") as output:
                 process = subprocess.Popen(command, stdout=output, stderr=output)
             servers[name] = Running(process, f"nats://127.0.0.1:{ports[n]}")
-        time.sleep(1.0)  # before the first connection; `create` waits for the rest
+        for server in servers.values():
+            wait_until(partial(accepts, server.port))
         yield JetStreamCluster(servers)
     finally:
         for server in servers.values():
