@@ -91,8 +91,11 @@ class ReplicaSession:
 
     def note(self, key: Key) -> None:
         """A partition has changed on this node."""
+        found = self.fetched.get(key)
+        if found is None:
+            return
         self.changed[key] = None
-        self._on_changed(self.fetched[key].partition)
+        self._on_changed(found.partition)
         for watcher in tuple(self.watchers):
             watcher()
 
