@@ -141,7 +141,7 @@ bench: setup ## the figures, as ratios within one run; results go to bench/resul
 .PHONY: torture
 torture: setup ## kill -9 under load with random timing, ROUNDS=20 times; damage in every byte of a log
 	$(PYTEST) -q -s --timeout=0 --rounds=$(ROUNDS) --seed=$(strip $(or $(SEED),$(shell od -An -N3 -tu4 /dev/urandom))) \
-		tests/e2e/test_torture.py tests/e2e/test_raft_cluster.py
+		tests/e2e/test_torture.py tests/e2e/test_raft_cluster.py tests/e2e/test_cluster_chaos.py
 	$(PYTEST) -q --timeout=0 --torture tests/storage/test_any_byte.py
 
 .PHONY: torture-spark

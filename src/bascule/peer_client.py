@@ -85,6 +85,8 @@ class PeerClient:
             async with asyncio.timeout(timeout_s):
                 response = await self._request(node, request)
         except TimeoutError:
+            # What has lost this connection, such as a firewall, may have lost the others, too.
+            self._close_idle(node)
             raise Broken(f"node {node} did not answer within {timeout_s} s") from None
         return _body(response)
 

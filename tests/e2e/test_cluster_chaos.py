@@ -13,7 +13,7 @@ import pytest
 
 from support.chaos import Chaos, drawn_chaos
 
-pytestmark = [pytest.mark.tier3, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.tier3
 
 PHASES = 2
 SEED = 3

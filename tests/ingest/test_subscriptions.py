@@ -171,3 +171,13 @@ def test_a_subscription_of_the_node_is_no_streams() -> None:
     assert subscriptions.own_subjects() == {"_own"}
     expected = b"SUB a 2\r\nPING\r\nSUB _own 1\r\nPING\r\nPING\r\n"
     assert subscriptions.resubscribe_all() == expected, "streams first, if there is a limit"
+
+
+def test_a_subscription_may_end_while_the_node_drains() -> None:
+    """It stops leading meanwhile, and its subscriptions have ended already."""
+    subscriptions = Subscriptions()
+    sid = subscriptions.reserve_sid()
+    subscriptions.add(sid, Subscription("s", None, "s"))
+    subscriptions.clear()
+    assert subscriptions.remove(sid) == b"UNSUB %d\r\n" % sid
+    assert subscriptions.streams() == []

@@ -16,6 +16,7 @@ from bascule.errors import OffsetOutOfRange
 from bascule.host.api import Files
 from bascule.host.real import RealFiles, RealRandom
 from bascule.model import StreamConfig, StreamDefinition, SyncPolicy
+from bascule.peer.replica_session import ReplicaSession
 from bascule.publish.headers import HashKey, read_publish_headers
 from bascule.publish.pending_acks import PendingAcks
 from bascule.publish.unstamped_batch import UnstampedBatch
@@ -29,6 +30,7 @@ from bascule.replication.high_watermark import HighWatermark
 from bascule.sim.disk import SimClock, SimFiles
 from bascule.storage.partition_log import LogConfig, PartitionLog
 from bascule.storage.segment import LogPosition
+from bascule.wire.messages.peer.replica_fetch import ReplicaFetchPartition
 from support.replicas import decode_acks
 from support.stored_batches import DIRECTORY, read_records
 
@@ -396,3 +398,43 @@ def test_the_high_watermark_never_goes_back() -> None:
     assert watermark.on_appended(LogPosition(5, 0, 500))
     assert not watermark.on_synced(LogPosition(3, 0, 300))
     assert watermark.position == LogPosition(5, 0, 500)
+
+
+def test_who_stops_watching_a_partition_does_not_watch_the_one_in_its_place() -> None:
+    """A follower's session knows the partition that it began with: its watcher would be called for
+    ever, and fail, and those behind it would hear of nothing."""
+
+    async def scene() -> None:
+        called: list[str] = []
+        partitions = Partitions()
+        partitions.bind(asyncio.get_running_loop())
+        first, second = PartitionFactory().open(), PartitionFactory().open()
+        partitions.add((first,))
+        leaves, stays = lambda: called.append("leaves"), lambda: called.append("stays")
+        for watchers in (first.watchers, first.replica_watchers):
+            watchers |= {leaves, stays}
+        partitions.add((second,))
+        for watchers in (first.watchers, first.replica_watchers):
+            watchers.discard(leaves)
+        partitions.notify_watchers(second)
+        told = asyncio.get_running_loop().create_future()
+        asyncio.get_running_loop().call_soon(told.set_result, None)
+        await told
+        assert called == ["stays"] * 2
+
+    asyncio.run(scene())
+
+
+def test_a_session_that_has_forgotten_a_partition_is_not_told_of_it() -> None:
+    told: list[Partition] = []
+    session = ReplicaSession(told.append)
+    partition = PartitionFactory().open()
+    key = partition.definition.id, partition.index
+    session.begin(key, partition, ReplicaFetchPartition(*key))
+    (wake,) = partition.replica_watchers
+    wake()
+    assert told == [partition]
+    session.forget(key)
+    wake()
+    assert told == [partition]
+    assert not session.changed

@@ -70,7 +70,8 @@ class Subscriptions:
         return encode_sub(subscription.subject, sid, group=subscription.group)
 
     def remove(self, sid: int) -> bytes:
-        del self._by_sid[sid]
+        """Forget the subscription, which `clear` may have ended before; return what ends it."""
+        self._by_sid.pop(sid, None)
         self._refused.pop(sid, None)
         return encode_unsub(sid)
 

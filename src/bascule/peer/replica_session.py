@@ -99,11 +99,14 @@ class ReplicaSession:
         if found is not None:
             found.partition.replica_watchers.discard(found.wake)
             self.changed.pop(key, None)
+            self._news.pop(key, None)
         return found
 
     def note(self, key: Key) -> None:
         """A partition has changed on this node."""
-        fetched = self.fetched[key]
+        fetched = self.fetched.get(key)
+        if fetched is None:
+            return
         self._on_changed(fetched.partition)
         if fetched.is_checked and not fetched.has_records:
             self._news[key] = None

@@ -42,8 +42,11 @@ class Partitions:
         for partition in partitions:
             replaced = present.get(partition.index, partition)
             if replaced is not partition:
-                partition.watchers |= replaced.watchers
-                partition.replica_watchers |= replaced.replica_watchers
+                # One set for both: who stops watching the one that it knows watches neither.
+                replaced.watchers |= partition.watchers
+                replaced.replica_watchers |= partition.replica_watchers
+                partition.watchers = replaced.watchers
+                partition.replica_watchers = replaced.replica_watchers
                 self.notify_watchers(partition)
         self._by_name[definition.name] = partitions
         self._by_id[definition.id] = partitions
