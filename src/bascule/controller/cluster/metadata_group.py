@@ -421,19 +421,21 @@ class MetadataGroup(GroupObserver):
         foreseen = self._foresee(term)
         index = foreseen.requests.get(request_id)
         if index is not None:  # A repetition; the first one is not answered yet.
-            await self._confirm(foreseen, index)
+            await self._confirm(term, index)
             return index
         index = foreseen.last
         try:
             self._check_number(foreseen.image, request)
-            commands = await self._take_steps(steps_of(foreseen.image, request), term)
+            steps = steps_of(foreseen.image, request)
+            del foreseen  # the steps outlive this image
+            commands = await self._take_steps(steps, term)
         except BasculeError:
-            await self._confirm(foreseen, index)
+            await self._confirm(term, index)
             raise
         # Nor from the last step on.
         foreseen = self._foresee(term)
         if not commands:
-            await self._confirm(foreseen, foreseen.last)
+            await self._confirm(term, foreseen.last)
             return machine.applied
         before = foreseen.image
         payload = encode_commands(commands, request_id=request_id)
@@ -494,7 +496,7 @@ class MetadataGroup(GroupObserver):
         found.forget(machine.applied)
         return found
 
-    async def _confirm(self, foreseen: _Foreseen, index: int) -> None:
+    async def _confirm(self, term: int, index: int) -> None:
         """Return once everything up to `index` is committed and applied, and no other controller
         can have changed the image meanwhile. Raises: NotLeader, LaggingIndex, CannotReplicate."""
         group = self._group
@@ -502,7 +504,7 @@ class MetadataGroup(GroupObserver):
         if index > self._machine.applied:
             await group.barrier(index, timeout_s=PROPOSE_SECONDS_MAX)
         await group.read(timeout_s=PROPOSE_SECONDS_MAX)
-        if group.node.term != foreseen.term:
+        if group.node.term != term:
             raise NotLeader(group.leader or None, term=group.node.term)
 
     def _check_number(self, image: Image, request: ControllerRequest) -> None:
