@@ -85,9 +85,10 @@ def settle_in_steps(image: Image) -> Steps:
 
 def _lose(request: LoseNode) -> Steps:
     node = (yield ()).nodes.get(request.node_id)
-    if node is None or not node.alive or node.epoch != request.epoch:
+    if node is None or node.epoch != request.epoch:
         return ()
-    yield (FenceNode(request.node_id, request.epoch),)
+    if node.alive:
+        yield (FenceNode(request.node_id, request.epoch),)
     yield from _finish_loss(request.node_id, is_back=False)
     return ()
 
