@@ -10,6 +10,7 @@ it is what one decision for all, and its application, would take.
 from __future__ import annotations
 
 import asyncio
+import gc
 import time
 from dataclasses import replace
 from itertools import pairwise
@@ -97,6 +98,7 @@ async def measure(count: int, partitions: int, place: Path) -> dict[str, float]:
         for start in range(0, len(commands), COMMIT_COMMANDS):
             await group.commit(commands[start : start + COMMIT_COMMANDS])
         found = {"at_once_ms": at_once_ms(group.image)}
+        gc.freeze()  # as a node does when it is ready
         for step, request in (
             ("lost", lambda: LoseNode(LOST, group.image.nodes[LOST].epoch)),
             ("back", lambda: RegisterProcess(registration(LOST, 2))),

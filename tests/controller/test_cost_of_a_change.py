@@ -19,7 +19,7 @@ from bascule.controller.directories import StreamDirectories
 from bascule.controller.held_partitions import HeldPartitions
 from bascule.controller.plan import NodeState, StreamState, plan
 from bascule.controller.reconciler import Reconciler
-from bascule.errors import Broken
+from bascule.errors import Broken, Indeterminate
 from bascule.host.real import RealRandom
 from bascule.metadata.apply import apply, touched
 from bascule.metadata.commands import CreateStream, DeleteStream
@@ -369,6 +369,40 @@ def test_other_work_comes_between_the_steps_of_a_decision(monkeypatch: pytest.Mo
         assert all(2 not in state.isr for _, _, state in group.image.partition_states())
         states = group.image.partitions[b"b" * 16]
         assert all(2 not in state.replicas for state in states)
+
+    decide(scene)
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_the_steps_of_a_decision_go_on_without_who_asked(
+    monkeypatch: pytest.MonkeyPatch, fails: bool
+) -> None:
+    """The session that reports the loss of a node ends with the first step; a step may fail."""
+    monkeypatch.setattr(steps_module, "CHANGES_MAX", 10)
+
+    async def scene(deciding: Deciding) -> None:
+        group = deciding.group
+        for number in (2, 3):
+            await group.submit(RegisterProcess(replace(NODE, node_id=number)))
+        config = StreamConfig("s", partitions=5, replicas=3)
+        for number in range(40):
+            await group.submit(Create(f"s{number}", config, b"%016d" % number, 0))
+        change = steps_module.changes_after_loss
+        calls = 0
+
+        def failing(*args: Any, **more: Any) -> Any:
+            nonlocal calls
+            calls += 1
+            if fails and calls == 5:
+                raise Indeterminate("a step is not known to be committed")
+            return change(*args, **more)
+
+        monkeypatch.setattr(steps_module, "changes_after_loss", failing)
+        losing = asyncio.create_task(group.submit(LoseNode(2, group.image.nodes[2].epoch)))
+        await until(lambda: not group.image.nodes[2].alive)
+        losing.cancel()
+        await until(lambda: all(2 not in s.isr for _, _, s in group.image.partition_states()))
+        assert calls >= 20
 
     decide(scene)
 

@@ -62,7 +62,8 @@ class Taken:
     def commit(self, commands: Sequence[Command]) -> Image:
         for command in commands:
             self.image = apply(self.image, command, index=INDEX + len(self.commands))
-        self.commands.append(tuple(commands))
+        if commands:
+            self.commands.append(tuple(commands))
         return self.image
 
     def take(self, taking: Steps, between: Callable[[], None] = lambda: None) -> Taken:
@@ -102,7 +103,7 @@ def test_the_loss_of_a_node_has_steps_of_a_bounded_size(image: Image) -> None:
     }  # fmt: skip
     assert settle(taken.image) == ()
     again = Taken(taken.image).take(steps_of(taken.image, request))
-    assert sum(map(len, again.commands)) == 0
+    assert again.commands == []
 
 
 def test_a_small_image_takes_one_step(image: Image, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -114,7 +115,7 @@ def test_a_small_image_takes_one_step(image: Image, monkeypatch: pytest.MonkeyPa
     assert alter == decide(image, Alter("s1", {"replicas": 2}))
 
 
-@pytest.mark.parametrize("taken_steps", range(1, 40, 3))
+@pytest.mark.parametrize("taken_steps", range(3, 42, 3))
 def test_a_new_controller_finishes_what_its_predecessor_began(
     image: Image, taken_steps: int
 ) -> None:
@@ -127,7 +128,7 @@ def test_a_new_controller_finishes_what_its_predecessor_began(
     except StopIteration:
         pass
     settled = Taken(taken.image).take(settle_in_steps(taken.image))
-    assert max(settled.sizes) <= CHANGES_MAX + PARTITIONS
+    assert max(settled.sizes, default=0) <= CHANGES_MAX + PARTITIONS
     assert holders(settled.image, 1) == 0
     assert settle(settled.image) == ()
 
@@ -148,6 +149,7 @@ def test_a_process_leads_in_no_epoch_of_the_one_before_it(image: Image, at: int)
 
     taken.take(steps_of(image, LoseNode(1, 1)), between)
     assert holders(taken.image, 1) == 0
+    assert next(number) > at
     for stream_id, index, state in taken.image.partition_states():
         before = image.partitions[stream_id][index]
         assert state.leader_epoch == epochs[stream_id, index] + (before.leader == 1)
@@ -193,4 +195,4 @@ def test_another_directory_is_refused_before_the_first_step(image: Image) -> Non
     image = replace(image, nodes=image.nodes.insert(1, known))
     other: ControllerRequest = RegisterProcess(registration(1, incarnation=2, directory="other"))
     with pytest.raises(NodeRefused):
-        next(steps_of(image, other))
+        Taken(image).take(steps_of(image, other))

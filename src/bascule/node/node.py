@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import resource
 import signal
@@ -192,6 +193,9 @@ class Node:
         await cluster.announce(self.status.node_info(), self._nats)
         self._start_maintenance(self._offsets)
         self.status.ready = True
+        # What is there now stays. The collector would visit it again and again, and each visit to
+        # the metadata of many partitions would stop the node for some 100 ms.
+        gc.freeze()
         if self._nats is not None:
             supervisor = self.status.nats_supervisor = NatsSupervisor(
                 self._nats, subscribed=self._ingest.subscribed, clock=self._clock

@@ -15,10 +15,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Protocol, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
 import msgspec
 
@@ -44,7 +43,13 @@ from bascule.metadata.commands import ChangePartitions, Command, SetClusterId
 from bascule.metadata.elections import unclean_elections
 from bascule.metadata.image import Image
 from bascule.metadata.replicas.steps import Steps, settle_in_steps, steps_of
-from bascule.metadata.requests import Admit, ControllerRequest
+from bascule.metadata.requests import (
+    Admit,
+    ControllerRequest,
+    LoseNode,
+    RegisterProcess,
+    ReplaceLeader,
+)
 from bascule.raft.effects import Role
 from bascule.raft.membership import MemberChange, Members
 from bascule.raft.messages import Entry, RaftSnapshot
@@ -75,6 +80,7 @@ RETRY_SECONDS: Final = 0.05
 DECIDE: Final = "decide"
 """The kind of control request that carries a request to the controller."""
 
+T = TypeVar("T")
 OnImage: TypeAlias = Callable[[Image, Collection[bytes] | None], None]
 """Gets a new image, and the ids of the streams that may differ from the one before; None: any."""
 OnCommand: TypeAlias = Callable[[Image, Command], None]
@@ -221,6 +227,7 @@ class MetadataGroup(GroupObserver):
         before `open`."""
         self._group: RaftGroup | None = None
         self._settling = asyncio.Lock()
+        self._tasks: set[asyncio.Task[Any]] = set()
         self._foreseen: _Foreseen | None = None
         self._settled_term = 0
         """The term in which this controller has looked for what its predecessor left undone."""
@@ -405,6 +412,21 @@ class MetadataGroup(GroupObserver):
         return index
 
     async def _decide(self, request_id: bytes, request: ControllerRequest) -> int:
+        if not isinstance(request, LoseNode | RegisterProcess | ReplaceLeader):
+            return await self._decide_once(request_id, request)
+        # The steps go on where nobody waits for them any more: the session that has reported the
+        # loss of a node ends with the first of them.
+        return await asyncio.shield(self._start(self._decide_once(request_id, request)))
+
+    def _start(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """Have a task do this; what it raises is for whoever waits."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(lambda done: done.cancelled() or done.exception())
+        return task
+
+    async def _decide_once(self, request_id: bytes, request: ControllerRequest) -> int:
         group, machine = self._group, self._machine
         assert group is not None
         await self._check_room()
@@ -421,19 +443,21 @@ class MetadataGroup(GroupObserver):
         foreseen = self._foresee(term)
         index = foreseen.requests.get(request_id)
         if index is not None:  # A repetition; the first one is not answered yet.
-            await self._confirm(foreseen, index)
+            await self._confirm(term, index)
             return index
         index = foreseen.last
         try:
             self._check_number(foreseen.image, request)
-            commands = await self._take_steps(steps_of(foreseen.image, request), term)
+            steps = steps_of(foreseen.image, request)
+            del foreseen  # the steps outlive this image
+            commands = await self._take_steps(steps, term)
         except BasculeError:
-            await self._confirm(foreseen, index)
+            await self._confirm(term, index)
             raise
         # Nor from the last step on.
         foreseen = self._foresee(term)
         if not commands:
-            await self._confirm(foreseen, foreseen.last)
+            await self._confirm(term, foreseen.last)
             return machine.applied
         before = foreseen.image
         payload = encode_commands(commands, request_id=request_id)
@@ -449,7 +473,7 @@ class MetadataGroup(GroupObserver):
         what is appended last. Raises: NotLeader in another term; what the steps raise."""
         group = self._group
         assert group is not None
-        committing: deque[asyncio.Future[Committed]] = deque()
+        committing: list[asyncio.Future[Committed]] = []
         try:
             commands = next(steps)
             while True:
@@ -461,7 +485,7 @@ class MetadataGroup(GroupObserver):
                     committing.append(proposed)
                     foreseen.add(b"", commands, group.node.log.last)
                 if len(committing) >= STEPS_IN_FLIGHT:
-                    await committing.popleft()
+                    await committing[-STEPS_IN_FLIGHT]
                 await asyncio.sleep(0)
                 if not group.is_leader or group.node.term != term:
                     raise NotLeader(group.leader or None, term=group.node.term)
@@ -469,6 +493,24 @@ class MetadataGroup(GroupObserver):
         except StopIteration as last:
             found: tuple[Command, ...] = last.value
             return found
+        except BasculeError:
+            if committing and self._settled_term == term:
+                # Some steps are done, and the others have to be: as a new controller would.
+                self._settled_term = 0
+                self._start(self._settle_again(term))
+            raise
+
+    async def _settle_again(self, term: int) -> None:
+        """Finish what was begun, as long as this node is the controller of this term."""
+        while self.is_controller and self.term == term:
+            try:
+                await self.settle()
+                break
+            except Closed:
+                break
+            except BasculeError as error:
+                log.debug("not settled yet", extra={"error": str(error)})
+            await asyncio.sleep(RETRY_SECONDS)
 
     async def _check_room(self) -> None:
         """Raises: DiskFull, Broken. The disk is asked once for the requests that come together,
@@ -498,7 +540,7 @@ class MetadataGroup(GroupObserver):
         found.forget(machine.applied)
         return found
 
-    async def _confirm(self, foreseen: _Foreseen, index: int) -> None:
+    async def _confirm(self, term: int, index: int) -> None:
         """Return once everything up to `index` is committed and applied, and no other controller
         can have changed the image meanwhile. Raises: NotLeader, LaggingIndex, CannotReplicate."""
         group = self._group
@@ -506,7 +548,7 @@ class MetadataGroup(GroupObserver):
         if index > self._machine.applied:
             await group.barrier(index, timeout_s=PROPOSE_SECONDS_MAX)
         await group.read(timeout_s=PROPOSE_SECONDS_MAX)
-        if group.node.term != foreseen.term:
+        if group.node.term != term:
             raise NotLeader(group.leader or None, term=group.node.term)
 
     def _check_number(self, image: Image, request: ControllerRequest) -> None:

@@ -15,7 +15,7 @@ step looks at the image as it is then.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from typing import Final, TypeAlias
 
 from bascule.metadata.commands import ChangePartitions, Command, FenceNode, RegisterNode
@@ -44,6 +44,8 @@ VISITED_MAX: Final = 5_000
 Steps: TypeAlias = Generator[tuple[Command, ...], Image, tuple[Command, ...]]
 """Yields the commands of each step, which may be none, and gets the image after them. Returns the
 commands of the last step, decided on the image that it got last."""
+Changing: TypeAlias = Generator[tuple[Command, ...], Image, None]
+"""A part of the steps."""
 
 
 def steps_of(image: Image, request: ControllerRequest) -> Steps:
@@ -51,95 +53,97 @@ def steps_of(image: Image, request: ControllerRequest) -> Steps:
 
     A request with more steps is repeated without harm.
     """
+    steps: Steps | None = None
     if image.index.partitions > CHANGES_MAX:
         match request:
             case LoseNode():
-                return (yield from _lose(image, request))
+                steps = _lose(request)
             case RegisterProcess():
-                return (yield from _register(image, request))
+                steps = _register(request)
             case ReplaceLeader():
-                return (yield from _replace(image, request))
+                steps = _replace(request)
             case _:
                 pass
-    return decide(image, request)
+    if steps is None:
+        return decide(image, request)
+    # An image that is kept until the last step would be freed as a whole then, in a long stall.
+    del image
+    return (yield from steps)
 
 
 def settle_in_steps(image: Image) -> Steps:
     """What a new controller finds undone; see `settle`."""
     if image.index.partitions <= CHANGES_MAX:
         return settle(image)
-    for node_id, node in image.nodes.items():
-        if not node.alive:
-            image = yield from _finish_loss(image, node_id, is_back=False)
-    yield from _elect(image)
+    lost = [node_id for node_id, node in image.nodes.items() if not node.alive]
+    del image
+    for node_id in lost:
+        yield from _finish_loss(node_id, is_back=False)
+    yield from _elect()
     return ()
 
 
-def _lose(image: Image, request: LoseNode) -> Steps:
-    node = image.nodes.get(request.node_id)
-    if node is None or not node.alive or node.epoch != request.epoch:
+def _lose(request: LoseNode) -> Steps:
+    node = (yield ()).nodes.get(request.node_id)
+    if node is None or node.epoch != request.epoch:
         return ()
-    image = yield (FenceNode(request.node_id, request.epoch),)
-    yield from _finish_loss(image, request.node_id, is_back=False)
+    if node.alive:
+        yield (FenceNode(request.node_id, request.epoch),)
+    yield from _finish_loss(request.node_id, is_back=False)
     return ()
 
 
-def _register(image: Image, request: RegisterProcess) -> Steps:
+def _register(request: RegisterProcess) -> Steps:
     node = request.node
+    image = yield ()
     check_registration(image, node)
     present = image.nodes.get(node.node_id)
     if present is not None:
         if present.alive and present.incarnation == node.incarnation:
             return decide(image, request)
+        del image
         if present.alive:
-            image = yield (FenceNode(node.node_id, present.epoch),)
-        image = yield from _finish_loss(image, node.node_id, is_back=True)
-        check_registration(image, node)
-    image = yield (RegisterNode(node),)
-    yield from _elect(image)
+            yield (FenceNode(node.node_id, present.epoch),)
+        yield from _finish_loss(node.node_id, is_back=True)
+        check_registration((yield ()), node)
+    yield (RegisterNode(node),)
+    yield from _elect()
     return ()
 
 
-def _replace(image: Image, request: ReplaceLeader) -> Steps:
-    suspect = request.node_id
-    ids = yield from _visited(image, lambda state: state.leader == suspect)
-    image = yield ()
+def _replace(request: ReplaceLeader) -> Steps:
+    suspect, epoch, reporters = request.node_id, request.epoch, request.reporters
+    ids = yield from _visited(lambda state: state.leader == suspect)
     yield from _change(
-        image,
-        ids,
-        lambda now, part: changes_after_silence(
-            now, suspect, request.epoch, request.reporters, part
-        ),
+        ids, lambda now, part: changes_after_silence(now, suspect, epoch, reporters, part)
     )
     return ()
 
 
-def _finish_loss(
-    image: Image, lost: int, *, is_back: bool
-) -> Generator[tuple[Command, ...], Image, Image]:
+def _finish_loss(lost: int, *, is_back: bool) -> Changing:
     """The changes after the loss of a node that is fenced; none once it is alive again."""
-    ids = yield from _visited(image, lambda state: lost in state.isr)
-    image = yield ()
+    ids = yield from _visited(lambda state: lost in state.isr)
 
     def change(now: Image, part: list[bytes]) -> ChangePartitions | None:
         if lost in now.nodes and now.nodes[lost].alive:
             return None
         return changes_after_loss(now, lost, is_back=is_back, ids=part)
 
-    return (yield from _change(image, ids, change))
+    yield from _change(ids, change)
 
 
-def _elect(image: Image) -> Generator[tuple[Command, ...], Image, Image]:
+def _elect() -> Changing:
     """Elections where a partition has no leader, and can have one."""
-    return (yield from _change(image, list(image.index.troubled), changes_after_return))
+    ids = list((yield ()).index.troubled)
+    yield from _change(ids, changes_after_return)
 
 
 def _visited(
-    image: Image, is_wanted: Callable[[PartitionState], bool]
+    is_wanted: Callable[[PartitionState], bool],
 ) -> Generator[tuple[Command, ...], Image, list[bytes]]:
     """The ids of the streams with such a partition."""
     found = []
-    for number, (stream_id, states) in enumerate(image.partitions.items()):
+    for number, (stream_id, states) in enumerate((yield ()).partitions.items()):
         if number % VISITED_MAX == VISITED_MAX - 1:
             yield ()
         if any(is_wanted(state) for state in states):
@@ -148,29 +152,28 @@ def _visited(
 
 
 def _change(
-    image: Image,
-    ids: Iterable[bytes],
-    change: Callable[[Image, list[bytes]], ChangePartitions | None],
-) -> Generator[tuple[Command, ...], Image, Image]:
-    """Change the partitions of these streams; returns the image after that."""
-    for part in _parts(image, ids):
+    ids: Iterable[bytes], change: Callable[[Image, list[bytes]], ChangePartitions | None]
+) -> Changing:
+    """Change the partitions of these streams."""
+    image = yield ()
+    parts = _parts({each: len(image.partitions.get(each, ())) for each in ids})
+    for part in parts:
         command = change(image, part)
         image = yield () if command is None else (command,)
-    return image
 
 
-def _parts(image: Image, ids: Iterable[bytes]) -> Iterator[list[bytes]]:
-    """The ids in order, for some CHANGES_MAX partitions each."""
+def _parts(sizes: Mapping[bytes, int]) -> Iterator[list[bytes]]:
+    """The ids in order, for some CHANGES_MAX partitions each; `sizes` are those of the streams."""
     # One sort of all takes long: ids are random, so their first byte divides them.
     buckets: list[list[bytes]] = [[] for _ in range(256)]
-    for stream_id in ids:
+    for stream_id in sizes:
         buckets[stream_id[0]].append(stream_id)
     part: list[bytes] = []
     count = 0
     for bucket in buckets:
         for stream_id in sorted(bucket):
             part.append(stream_id)
-            count += len(image.partitions.get(stream_id, ()))
+            count += sizes[stream_id]
             if count >= CHANGES_MAX:
                 yield part
                 part, count = [], 0
