@@ -96,7 +96,7 @@ class HeartbeatThread:
         self._number = 0
         self._ping_at_ns = 0
         self._calls: deque[Callable[[], None]] = deque()
-        self._is_stopping = False
+        self._stopping = threading.Event()
         self._selector = selectors.DefaultSelector()
         self._woken, self._waker = socket.socketpair()
         self._woken.setblocking(False)
@@ -129,7 +129,7 @@ class HeartbeatThread:
 
     def close(self) -> None:
         """End all connections; return once the thread has ended."""
-        self._is_stopping = True
+        self._stopping.set()
         self._wake()
         if self._thread.is_alive():
             self._thread.join()
@@ -153,11 +153,12 @@ class HeartbeatThread:
     # -- on the thread --------------------------------------------------------------------------
 
     def _run(self) -> None:
-        while not self._is_stopping:
+        while not self._stopping.is_set():
             try:
                 self._turn()
             except Exception:  # boundary: a bug ends one turn, not the thread
                 log.exception("heartbeats failed")
+                self._stopping.wait(PING_NS / 1e9)
 
     def _turn(self) -> None:
         left_ns = self._ping_at_ns - self._clock.monotonic_ns()
