@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Final, Protocol, TypeVar
 
 from bascule.controller.directories import StreamDirectories
+from bascule.controller.handover import Handovers, RoleChange
 from bascule.controller.held_partitions import HeldPartitions
 from bascule.controller.plan import (
     ApplyStates,
@@ -57,6 +58,7 @@ class Subscriber(Protocol):
     ) -> Mapping[bytes, Exception]: ...
     def configure(self, replicas: Sequence[Replica]) -> None: ...
     async def unsubscribe(self, definition: StreamDefinition) -> None: ...
+    async def subscribed(self) -> None: ...
     def refusals(self) -> dict[str, str]: ...
 
 
@@ -99,6 +101,8 @@ class Reconciler:
         """Streams whose logs an earlier release left without identities."""
         self._deletions: Mapping[bytes, Deletion] = {}
         self._set_role = set_role
+        self.handovers: Handovers | None = None
+        """Set in a cluster; without, roles change at once."""
         self.state = NodeState(node_id)
         self.failures: dict[bytes, Exception] = {}
         """Stream id -> why the last steps for it failed."""
@@ -445,52 +449,100 @@ class Reconciler:
     async def _apply_states(
         self, steps: Sequence[ApplyStates], failures: dict[bytes, Exception]
     ) -> None:
-        if not steps:
-            return
-        await self._resign(steps)
-        for step in steps:
-            definition = step.definition
-            partitions = self._partitions.stream_by_id(definition.id) or ()
-            in_force = [
-                (index, state, self._set_role(partitions[index], state))
-                for index, state in step.states.items()
-                if index < len(partitions)
-            ]
-            for index, state, done in in_force:
-                try:
-                    await asyncio.wrap_future(done)
-                except (BasculeError, OSError) as error:
-                    failures[definition.id] = error
-                    continue
-                held = self.state.streams.get(definition.id) or StreamState(definition)
-                self.state.streams[definition.id] = replace(
-                    held, states={**held.states, index: state}
-                )
+        """Lead, follow or do neither. Handovers between living nodes take some time; they go on
+        beside each other, and after everything else."""
+        changes = [
+            RoleChange(partitions[index], state, partitions[index].state)
+            for step in steps
+            if (partitions := self._partitions.stream_by_id(step.definition.id))
+            for index, state in step.states.items()
+            if index < len(partitions)
+        ]
+        taken: list[RoleChange] = []
+        given: list[RoleChange] = []
+        handovers = self.handovers
+        if handovers is not None and self._subscriber is not None:
+            taken = [each for each in changes if handovers.is_taken(each)]
+            given = [each for each in changes if handovers.is_given(each)]
+        if taken or given:
+            kept = {id(each) for each in (*taken, *given)}
+            changes = [each for each in changes if id(each) not in kept]
+        await self._set_roles(changes, failures)
+        if handovers is not None and (taken or given):
+            await asyncio.gather(
+                self._take(handovers, taken, failures), self._give(handovers, given, failures)
+            )
 
-    async def _resign(self, steps: Sequence[ApplyStates]) -> None:
+    async def _take(
+        self, handovers: Handovers, taken: Sequence[RoleChange], failures: dict[bytes, Exception]
+    ) -> None:
+        if taken:
+            failures.update(await handovers.take(taken))
+            await self._set_roles(taken, failures)
+            handovers.on_led(taken)
+
+    async def _give(
+        self, handovers: Handovers, given: Sequence[RoleChange], failures: dict[bytes, Exception]
+    ) -> None:
+        if given:
+            await handovers.give(given)
+            await self._set_roles(given, failures)
+
+    async def _set_roles(
+        self, changes: Sequence[RoleChange], failures: dict[bytes, Exception]
+    ) -> None:
+        if not changes:
+            return
+        await self._resign(changes)
+        in_force = [(each, self._set_role(each.partition, each.state)) for each in changes]
+        for each, done in in_force:
+            stream_id, index = each.key
+            try:
+                await asyncio.wrap_future(done)
+            except (BasculeError, OSError) as error:
+                failures[stream_id] = error
+                continue
+            held = self.state.streams.get(stream_id) or StreamState(each.partition.definition)
+            states = {**held.states, index: each.state}
+            self.state.streams[stream_id] = replace(held, states=states)
+
+    async def _resign(self, changes: Sequence[RoleChange]) -> None:
         """End the subscriptions of partitions that this node no longer leads.
 
         What was delivered for them is with the log writer then, which still appends it.
         """
-        if self._subscriber is None:
-            return
+        lost = [each.partition for each in changes if each.state.leader != self.state.node_id]
+        try:
+            async with asyncio.timeout(RESIGN_SECONDS_MAX):
+                await self.route(lost, to_here=False)
+        except (Broken, TimeoutError) as error:
+            log.warning("end of subscriptions not confirmed", extra={"error": str(error)})
+
+    async def route(
+        self, partitions: Iterable[Partition], *, to_here: bool
+    ) -> Mapping[bytes, Exception]:
+        """Subscribe for these partitions, or end that; see `handover.HandoverSubscriptions`."""
+        chosen: dict[bytes, set[int]] = {}
+        for partition in partitions:
+            chosen.setdefault(partition.definition.id, set()).add(partition.index)
         streams = []
-        for step in steps:
-            held = self.state.streams.get(step.definition.id)
-            partitions = self._partitions.stream_by_id(step.definition.id)
-            if held is None or partitions is None:
+        for stream_id, indexes in chosen.items():
+            held = self.state.streams.get(stream_id)
+            every = self._partitions.stream_by_id(stream_id)
+            if held is None or every is None:
                 continue
-            lost = {i for i, each in step.states.items() if each.leader != self.state.node_id}
-            if lost & held.subscribed:
-                left = held.subscribed - lost
-                streams.append((partitions, left))
-                self.state.streams[step.definition.id] = replace(held, subscribed=left)
-        if streams:
-            try:
-                async with asyncio.timeout(RESIGN_SECONDS_MAX):
-                    await self._subscriber.subscribe(streams)
-            except (Broken, TimeoutError) as error:
-                log.warning("end of subscriptions not confirmed", extra={"error": str(error)})
+            wanted = held.subscribed | indexes if to_here else held.subscribed - indexes
+            if wanted != held.subscribed:
+                self.state.streams[stream_id] = replace(held, subscribed=wanted)
+                streams.append((every, wanted))
+        if self._subscriber is None or not streams:
+            return {}
+        return await self._subscriber.subscribe(streams)
+
+    async def flush_subscriptions(self) -> None:
+        """Return once all that NATS had delivered is with the log writer. Raises: Broken."""
+        if self._subscriber is not None:
+            await self._subscriber.subscribed()
 
     async def _subscribe_all(
         self, steps: Sequence[SubscribeStream], failures: dict[bytes, Exception]
