@@ -285,7 +285,7 @@ def test_the_whole_node_is_looked_at_after_an_exception(
             for number in range(10):
                 await controller.create_stream(f"s{number}", StreamConfig(f"s.{number}"))
             with monkeypatch.context() as patched:
-                patched.setattr(node.reconciler, "_apply_states", _bug)
+                patched.setattr(node.reconciler.roles, "apply", _bug)
                 creating = asyncio.create_task(controller.create_stream("new", StreamConfig("new")))
                 await until(lambda: controller._follower._touched is None)
             planned.clear()

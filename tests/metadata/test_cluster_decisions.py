@@ -33,6 +33,7 @@ from bascule.metadata.requests import (
     Reassign,
     RegisterProcess,
     SetPaused,
+    StepDown,
     decide,
     settle,
 )
@@ -113,7 +114,7 @@ def check(before: Image, image: Image) -> None:
 
 KINDS = (
     "start", "lose", "create", "delete", "shrink", "grow", "more",
-    "replicas", "reassign", "leave", "force", "admit", "upkeep", "balance",
+    "replicas", "reassign", "leave", "force", "admit", "upkeep", "balance", "stop",
 )  # fmt: skip
 
 
@@ -160,6 +161,8 @@ def test_any_history_keeps_the_rules(history: list[tuple[str, int, int]]) -> Non
                 controller.submit(FinishLeaving(node))
             elif kind == "balance":
                 controller.submit(BalanceLeaders(2))
+            elif kind == "stop":
+                controller.submit(StepDown(node, controller.image.nodes[node].epoch))
             else:
                 controller.submit(isr_change(controller, name, grow=kind == "grow", node=node))
         except (BasculeError, KeyError):

@@ -23,6 +23,7 @@ from bascule.metadata.requests import (
     MoveReplicas,
     Reassign,
     RegisterProcess,
+    StepDown,
     decide,
 )
 from bascule.model import NodeRegistration
@@ -269,3 +270,19 @@ def test_preferred_leaders_lead_again_a_few_at_a_time(controller: DecidingContro
     controller.submit(BalanceLeaders(10))
     assert [controller.state("a", n).leader for n in range(6)] == [s.leader for s in states]
     assert decide(controller.image, BalanceLeaders(10)) == ()
+
+
+def test_a_node_that_stops_hands_over_what_others_can_lead(controller: DecidingController) -> None:
+    controller.create("a", replicas=3, partitions=3)
+    controller.create("alone", replicas=1)
+    epoch = controller.image.nodes[1].epoch
+    assert decide(controller.image, StepDown(1, epoch + 1)) == (), "of another process"
+    before = [controller.state("a", n) for n in range(3)]
+    controller.submit(StepDown(1, epoch))
+    after = [controller.state("a", n) for n in range(3)]
+    assert all(state.leader != 1 for state in after)
+    for old, new in zip(before, after, strict=True):
+        assert new.isr == old.isr, "it follows until it is gone"
+        assert new.leader_epoch == old.leader_epoch + (old.leader == 1)
+    alone = controller.state("alone")
+    assert (alone.leader,) == alone.replicas

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Final, Protocol, TypeVar
 
@@ -27,9 +27,10 @@ from bascule.controller.plan import (
     stream_id_of,
     stream_ids,
 )
+from bascule.controller.roles import RoleSetter, SetRole
 from bascule.errors import BasculeError, Broken
 from bascule.metadata.image import Deletion, Image
-from bascule.model import PartitionState, StreamDefinition, SyncPolicy
+from bascule.model import StreamDefinition, SyncPolicy
 from bascule.publish.unstamped_batch import Replica
 from bascule.replica.log_syncer import LogSyncer
 from bascule.replica.log_writer import LogWriter
@@ -68,14 +69,9 @@ class Subscriber(Protocol):
     ) -> Mapping[bytes, Exception]: ...
     def configure(self, replicas: Sequence[Replica]) -> None: ...
     async def unsubscribe(self, definition: StreamDefinition) -> None: ...
+    async def subscribed(self) -> None: ...
     def refusals(self) -> dict[str, str]: ...
 
-
-SetRole = Callable[[Partition, PartitionState], Future[None]]
-"""Have the log writer apply the state of a partition; the future is done when it is in force."""
-
-RESIGN_SECONDS_MAX: Final = 0.5
-"""For NATS to confirm the end of subscriptions, before the partitions step down nevertheless."""
 
 RaiseMaxPayload = Callable[[int], Awaitable[None]]
 """Raises `max_payload` of the NATS server to at least so many bytes. Raises: Broken."""
@@ -111,6 +107,7 @@ class Reconciler:
         self._deletions: Mapping[bytes, Deletion] = {}
         self._set_role = set_role
         self.state = NodeState(node_id)
+        self.roles = RoleSetter(self.state, partitions, set_role, self)
         self.failures: dict[bytes, Exception] = {}
         """Stream id -> why the last steps for it failed."""
         self._unsettled: set[bytes] = set()
@@ -204,7 +201,7 @@ class Reconciler:
                 await asyncio.sleep(0)
             await self._register_elsewhere(known, failures)
         for changing in _parts(_only(ApplyStates, steps), CHANGED_AT_A_TIME):
-            await self._apply_states(changing, failures)
+            await self.roles.apply(changing, failures)
         for dropping in _only(DropReplicas, steps):
             await self._drop(dropping, failures)
         for subscribing in _parts(_only(SubscribeStream, steps), CHANGED_AT_A_TIME):
@@ -484,68 +481,31 @@ class Reconciler:
         self._partitions.add(every)
         return every
 
-    async def _apply_states(
-        self, steps: Sequence[ApplyStates], failures: dict[bytes, Exception]
-    ) -> None:
-        await self._resign(steps)
-        setting: list[tuple[ApplyStates, dict[int, Future[None]]]] = []
-        for step in steps:
-            partitions = self._partitions.stream_by_id(step.definition.id) or ()
-            present = [index for index in step.states if index < len(partitions)]
-            in_force = {i: self._set_role(partitions[i], step.states[i]) for i in present}
-            setting.append((step, in_force))
-        for _, in_force in reversed(setting):
-            # The log writer goes by the order: the last one is done when all are.
-            for done in reversed(in_force.values()):
-                if not done.done():
-                    waiting = asyncio.wrap_future(done)
-                    await asyncio.wait([waiting])
-                    waiting.exception()
-        for step, in_force in setting:
-            self._note_states(step, in_force, failures)
-
-    def _note_states(
-        self,
-        step: ApplyStates,
-        in_force: Mapping[int, Future[None]],
-        failures: dict[bytes, Exception],
-    ) -> None:
-        definition = step.definition
-        held = self.state.streams.get(definition.id) or StreamState(definition)
-        states = dict(held.states)
-        for index, done in in_force.items():
-            try:
-                done.result()
-            except (BasculeError, OSError) as error:
-                failures[definition.id] = error
-                continue
-            states[index] = step.states[index]
-        self.state.streams[definition.id] = replace(held, states=states)
-
-    async def _resign(self, steps: Sequence[ApplyStates]) -> None:
-        """End the subscriptions of partitions that this node no longer leads.
-
-        What was delivered for them is with the log writer then, which still appends it.
-        """
-        if self._subscriber is None:
-            return
+    async def route(
+        self, partitions: Iterable[Partition], *, to_here: bool
+    ) -> Mapping[bytes, Exception]:
+        """Subscribe for these partitions, or end that; see `handover.HandoverSubscriptions`."""
+        chosen: dict[bytes, set[int]] = {}
+        for partition in partitions:
+            chosen.setdefault(partition.definition.id, set()).add(partition.index)
         streams = []
-        for step in steps:
-            held = self.state.streams.get(step.definition.id)
-            partitions = self._partitions.stream_by_id(step.definition.id)
-            if held is None or partitions is None:
+        for stream_id, indexes in chosen.items():
+            held = self.state.streams.get(stream_id)
+            every = self._partitions.stream_by_id(stream_id)
+            if held is None or every is None:
                 continue
-            lost = {i for i, each in step.states.items() if each.leader != self.state.node_id}
-            if lost & held.subscribed:
-                left = held.subscribed - lost
-                streams.append((partitions, left))
-                self.state.streams[step.definition.id] = replace(held, subscribed=left)
-        if streams:
-            try:
-                async with asyncio.timeout(RESIGN_SECONDS_MAX):
-                    await self._subscriber.subscribe(streams)
-            except (Broken, TimeoutError) as error:
-                log.warning("end of subscriptions not confirmed", extra={"error": str(error)})
+            wanted = held.subscribed | indexes if to_here else held.subscribed - indexes
+            if wanted != held.subscribed:
+                self.state.streams[stream_id] = replace(held, subscribed=wanted)
+                streams.append((every, wanted))
+        if self._subscriber is None or not streams:
+            return {}
+        return await self._subscriber.subscribe(streams)
+
+    async def flush_subscriptions(self) -> None:
+        """Return once all that NATS had delivered is with the log writer. Raises: Broken."""
+        if self._subscriber is not None:
+            await self._subscriber.subscribed()
 
     async def _subscribe_all(
         self, steps: Sequence[SubscribeStream], failures: dict[bytes, Exception]

@@ -6,12 +6,15 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from operator import itemgetter
+from typing import Final
 
 from bascule.errors import FencedEpoch, UnknownPartition
 from bascule.metadata.commands import ChangePartitions, PartitionChange
 from bascule.metadata.image import Image
 from bascule.metadata.replicas.reassignment import MOVED, completed
 from bascule.model import NO_LEADER, PartitionState, StreamDefinition
+
+STOPS: Final = "its node stops"
 
 
 def changes_after_loss(
@@ -140,6 +143,26 @@ def resign(
     else:
         return None
     return ChangePartitions((PartitionChange(stream_id, partition, after),))
+
+
+def changes_before_stop(image: Image, node: int, epoch: int) -> ChangePartitions | None:
+    """What changes before a process, which registered at `epoch`, stops: another member of the ISR
+    leads wherever it leads, if one is alive. The node stays in sync until it is gone.
+
+    None: nothing to change, or another process has the node's number now.
+    """
+    if not _is_alive(image, node) or image.nodes[node].epoch != epoch:
+        return None
+    led = _leaders(image)
+    changes = []
+    for stream_id, index, state in sorted(image.partition_states(), key=itemgetter(0, 1)):
+        others = tuple(each for each in state.isr if each != node and _is_alive(image, each))
+        if state.leader == node and others:
+            leader = _candidate(image, replace(state, isr=others), led)
+            led[leader] += 1
+            after = _elected(state, leader)
+            changes.append(PartitionChange(stream_id, index, after, STOPS))
+    return ChangePartitions(tuple(changes)) if changes else None
 
 
 def change_isr(

@@ -27,6 +27,7 @@ from bascule.metadata.elections import (
     changes_after_loss,
     changes_after_return,
     changes_after_silence,
+    changes_before_stop,
     resign,
 )
 from bascule.metadata.image import Image
@@ -126,6 +127,13 @@ class ReplaceLeader(msgspec.Struct, tag=True, frozen=True):
     """Node id -> node epoch."""
 
 
+class StepDown(msgspec.Struct, tag=True, frozen=True):
+    """A process is about to stop; see `elections.changes_before_stop`."""
+
+    node_id: int
+    epoch: int
+
+
 class Reassign(msgspec.Struct, tag=True, frozen=True):
     """Move a stream, or one partition of it, to these replicas, the preferred leader first."""
 
@@ -173,7 +181,7 @@ class BalanceLeaders(msgspec.Struct, tag=True, frozen=True):
 
 NodeRequest: TypeAlias = RegisterProcess | LoseNode | Admit | LookUp | Leave | FinishLeaving
 PartitionRequest: TypeAlias = (
-    ChangeIsrs | ReplaceLeader | Resign | Reassign | MoveReplicas | BalanceLeaders
+    ChangeIsrs | ReplaceLeader | StepDown | Resign | Reassign | MoveReplicas | BalanceLeaders
 )
 ControllerRequest: TypeAlias = (
     Create | Alter | SetPaused | Delete | Forget | NodeRequest | PartitionRequest
@@ -237,6 +245,8 @@ def _decide_on_partitions(image: Image, request: PartitionRequest) -> tuple[Comm
             )
         case ReplaceLeader():
             change = changes_after_silence(image, request.node_id, request.epoch, request.reporters)
+        case StepDown():
+            change = changes_before_stop(image, request.node_id, request.epoch)
         case Reassign():
             change = _reassign(image, request)
         case MoveReplicas():

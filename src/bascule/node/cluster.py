@@ -20,6 +20,7 @@ from bascule.controller.cluster.image_files.earlier_image import EarlierImage, t
 from bascule.controller.cluster.isr_keeper import IsrKeeper
 from bascule.controller.cluster.metadata_group import MetadataGroup
 from bascule.controller.directories import StreamDirectories
+from bascule.controller.handover import HANDOVER, Handovers
 from bascule.controller.reconciler import Reconciler
 from bascule.errors import Broken, ConfigError, NodeRefused
 from bascule.heartbeats.peer_heartbeats import PeerHeartbeats
@@ -115,6 +116,7 @@ class ClusterNode:
             stuck_ns=lambda: max(writer.stuck_ns(), syncer.stuck_ns()),
         )  # fmt: skip
         self.replicator = self._replicator(writer, syncer, clock, send)
+        self._hand_over(partitions, reconciler)
         self._isr_keeper = IsrKeeper(
             config.node_id, self._metadata, node_epoch=self._node_epoch,
             wanted=self._replica_fetches.wanted_isrs, send=send,
@@ -132,6 +134,18 @@ class ClusterNode:
         self._tasks: list[asyncio.Task[None]] = []
         self.address = ("", 0)
         """Of the peer listener."""
+
+    def _hand_over(self, partitions: Partitions, reconciler: Reconciler) -> None:
+        """Hand partitions over to other nodes, and take them over, when their leaders change."""
+        handovers = reconciler.roles.handovers = Handovers(
+            self._config.node_id,
+            partitions,
+            self.replicator,
+            self.peers,
+            self._metadata,
+            reconciler,
+        )
+        self.controller.add_control(HANDOVER, handovers.answer)
 
     def _make_listener(self) -> PeerListener:
         return PeerListener(

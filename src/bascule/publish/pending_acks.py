@@ -111,18 +111,32 @@ class PendingAcks:
                     _Waiting(end_offset, base, ack_entries, count, is_duplicate=True)
                 )
 
-    def drop(self, error: AckError) -> int:
+    def drop(self, error: AckError, *, keeps_committed: bool = False) -> int:
         """Forget every batch that waits without an answer to its publishers; return the records.
 
-        Callers within this process are told `error`.
+        Callers within this process are told `error`. `keeps_committed`: publishers that wait for
+        the high watermark go on waiting.
         """
         dropped = 0
         for queue in self._queues:
-            while queue.batches:
-                batch = queue.batches.popleft()
-                dropped += _records(batch)
+            kept = keeps_committed and queue is self._committed
+            waiting, queue.batches = queue.batches, deque()
+            for batch in waiting:
                 if batch.on_committed is not None:
                     batch.on_committed(batch.base_offset, error)
+                elif kept:
+                    queue.batches.append(batch)
+                    continue
+                dropped += _records(batch)
+        return dropped
+
+    def drop_from(self, offset: int) -> int:
+        """Forget, unanswered, who waits for more than the records below `offset`; return the
+        records. Those within this process are told nothing: they do not wait here."""
+        dropped = 0
+        for queue in self._queues:
+            while queue.batches and queue.batches[-1].end_offset > offset:
+                dropped += _records(queue.batches.pop())
         return dropped
 
     def rollback(self, base_offset: int, error: AckError) -> bytes:

@@ -26,6 +26,7 @@ from bascule.record import header as batch_header
 from bascule.record.compression import compress_batch
 from bascule.replica.dedupe_loading import load_appended_ids, load_dedupe_window
 from bascule.replica.failure_run import AppendFailures, FailureRun
+from bascule.replica.handover.held_messages import HeldMessages
 from bascule.replica.log_time import LogClock
 from bascule.replica.metrics import PartitionCounts, PartitionMetrics
 from bascule.replica.roles.commitment import Commitment
@@ -43,6 +44,11 @@ class Partition:
     The log writer thread calls `append`, one sync thread at a time `sync`. Any thread may read the
     rest. `watchers` belongs to the event loop.
     """
+
+    held: HeldMessages | None = None
+    """What has come for the leader that this node is about to be."""
+    has_handed_over = False
+    """Whether this leader leaves messages to its successor, which is about to lead."""
 
     def __init__(
         self,
@@ -201,7 +207,7 @@ class Partition:
 
         Never raises: records that cannot be stored get error acks and are counted.
         """
-        if self.commitment.role is not PartitionRole.LEADER:
+        if self.commitment.role is not PartitionRole.LEADER or self.has_handed_over:
             return self._drop(batch)
         replies = self._refuse_too_large(batch) if batch.refused_count else b""
         if not batch.record_count:
@@ -355,7 +361,7 @@ class Partition:
     def _lead(
         self, store: PartitionLog, state: PartitionState, node_id: int, lag_ns_max: int
     ) -> bytes:
-        before = self.state
+        before, self.has_handed_over = self.state, False
         begins = before is None or before.leader_epoch != state.leader_epoch or not self.is_leader
         if begins:
             if state.leader_epoch <= store.epochs.latest:
@@ -378,7 +384,8 @@ class Partition:
 
     def _resign(self, state: PartitionState, role: PartitionRole) -> None:
         changes = role is not self.role or state.leader_epoch != self.leader_epoch
-        self.counts.records_dropped += self.commitment.resign(self.log, role)
+        keeps, self.has_handed_over = self.has_handed_over, False
+        self.counts.records_dropped += self.commitment.resign(self.log, role, keeps_acks=keeps)
         self.state, self.leader_epoch = state, state.leader_epoch
         if changes:
             self._log_role()
@@ -438,6 +445,8 @@ class Partition:
             kept = store.start_offset if may_lose else committed
             end = store.truncate_to(offset, self.leader_epoch, high_watermark=kept).offset
             self.commitment.on_truncated(end)
+            if self.held is not None:
+                self.held.on_truncated(end)
             if may_lose and end < before:
                 self.counts.records_lost += before - end
                 log_loss(self.definition.name, self.index, end, before, committed)
@@ -559,6 +568,8 @@ class Partition:
 
     def _drop(self, batch: UnstampedBatch) -> bytes:
         """Leave the batch to the leader. Publishers get no answer: another node may store it."""
+        if self.held is not None and batch.on_committed is None and self.held.add(batch):
+            return b""
         self.counts.records_dropped += batch.record_count + batch.refused_count
         if batch.on_committed is not None:
             batch.on_committed(-1, not_stored("this node does not lead the partition"))
@@ -566,7 +577,7 @@ class Partition:
 
     def refuse(self, batch: UnstampedBatch, reason: str) -> bytes:
         """Refuse a whole batch without trying to append it; return the error acks to send now."""
-        if not self.is_leader:
+        if not self.is_leader or self.has_handed_over:
             return self._drop(batch)
         replies = self._refuse_too_large(batch)
         self.preconditions.leave_to_others(batch)

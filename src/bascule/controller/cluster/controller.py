@@ -42,7 +42,7 @@ from bascule.groups import CommittedOffsetStore
 from bascule.host.api import Clock, Random
 from bascule.metadata.controller import STREAM_ID_BYTES, check_purge
 from bascule.metadata.image import Image
-from bascule.metadata.requests import Alter, Create, Delete, Leave, Reassign, SetPaused
+from bascule.metadata.requests import Alter, Create, Delete, Leave, Reassign, SetPaused, StepDown
 from bascule.model import (
     NO_LEADER,
     DuplicateStream,
@@ -70,6 +70,11 @@ FOLLOW_SECONDS_MAX: Final = 20.0
 """For the leaders of a stream to follow a decision."""
 
 TASK_RETRY_SECONDS: Final = 1.0
+
+
+STEP_DOWN_SECONDS_MAX: Final = 2.0
+"""For a node that stops to hand over what it leads."""
+ANSWERED_POLL_SECONDS: Final = 0.01
 
 
 class StreamAnnouncer(Protocol):
@@ -188,6 +193,25 @@ class ClusterController:
     async def wait_followed(self) -> None:
         """Return once this node has followed the image as it is now."""
         await self._follower.wait_followed(self._metadata.applied)
+
+    async def step_down(self) -> None:
+        """Hand over what this node leads, before it stops; return once all acks are sent.
+
+        Without another node, a controller or in time it returns, and nothing is handed over.
+        """
+        if self.node_epoch < 0 or self.image.alive() == [self._node_id]:
+            return
+        every = [each for some in self._partitions.streams().values() for each in some]
+        given = [each for each in every if each.is_leader]
+        try:
+            async with asyncio.timeout(STEP_DOWN_SECONDS_MAX):
+                index = await self._metadata.submit(StepDown(self._node_id, self.node_epoch))
+                await self._follower.wait_followed(index)
+                while any(not p.is_leader and len(p.commitment.pending) for p in given):  # noqa: ASYNC110
+                    await asyncio.sleep(ANSWERED_POLL_SECONDS)
+        except (BasculeError, TimeoutError) as error:
+            extra = {"partitions": len(given), "error": str(error)}
+            log.warning("stopping before all partitions are handed over", extra=extra)
 
     async def close(self) -> None:
         """Follow the image no longer."""

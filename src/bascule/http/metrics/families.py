@@ -225,6 +225,12 @@ METRIC_FAMILIES: Final[Mapping[str, MetricFamily]] = {
         "They got no answer: the leader may have stored them.",
         label=PARTITION,
     ),
+    "stream.handover_duplicates": MetricFamily(
+        "stream_handover_duplicate_messages",
+        "Messages that this node received before it led the partition, and that its log had "
+        "already from the leader before. They were not stored again.",
+        label=PARTITION,
+    ),
     "stream.records_lost": MetricFamily(
         "stream_lost_messages",
         "Messages that this node removed, since the leader of an unclean election does not have "

@@ -12,6 +12,8 @@ from bascule.host.api import Clock
 from bascule.model import PartitionState
 from bascule.replica.follower.fetcher import FollowerFetcher, PeerIdentity
 from bascule.replica.follower.followed_partition import FollowedPartition
+from bascule.replica.handover.held_messages import HoldingMemory
+from bascule.replica.handover.takeover import append_held, end_appends, hold
 from bascule.replica.log_syncer import LogSyncer
 from bascule.replica.log_writer import LogWriter
 from bascule.replica.metrics import FetcherCounts
@@ -59,6 +61,7 @@ class Replicator:
         self._followed: dict[tuple[bytes, int], tuple[FollowerFetcher, FollowedPartition]] = {}
         self._lock = threading.Lock()
         self._is_closed = False
+        self._memory = HoldingMemory()
 
     def set_peer(self, node: int, host: str, port: int) -> None:
         """The address of a node's peer listener."""
@@ -82,6 +85,15 @@ class Replicator:
         """
         return self._writer.call(lambda: self._set_role(partition, state))
 
+    def hold(self, partition: Partition, tail_start: int | None) -> Future[None]:
+        """Hold what arrives for a partition until its next role; see `replica.handover`."""
+        return self._writer.call(lambda: hold(partition, self._memory, tail_start))
+
+    def end_appends(self, partition: Partition, leader_epoch: int) -> Future[int]:
+        """Append nothing more for the leader of `leader_epoch`, which copies the rest: the end of
+        the log after everything queued before, or -1 if this node does not lead."""
+        return self._writer.call(lambda: end_appends(partition, leader_epoch))
+
     def counts(self) -> dict[int, FetcherCounts]:
         """The counters of the fetchers by leader."""
         with self._lock:
@@ -104,19 +116,24 @@ class Replicator:
 
     def _set_role(self, partition: Partition, state: PartitionState) -> None:
         node = self._identity.node_id
+        partition.commitment.send_kept = self._send_acks
         try:
             acks = partition.set_role(state, node, lag_ns_max=self._lag_ns_max)
         except (BasculeError, OSError) as error:
             if isinstance(error, LogFailed):
                 # The disk failed while the log was synced to lead: reconciliation cannot help.
                 self._send_acks(partition.fail(str(error), reason=reason_without_paths(error)))
+            append_held(partition)
             self._follow(partition)
             raise
+        acks += append_held(partition)
         if acks:
             self._send_acks(acks)
         self._follow(partition)
         if partition.role is PartitionRole.LEADER and partition.failure is None:
             self._on_leading(partition)
+            if partition.needs_sync:
+                self._syncer.request(partition)
 
     def _follow(self, partition: Partition) -> None:
         """Follow the leader of the state in force, and nobody else."""

@@ -22,6 +22,8 @@ class PartitionCounts:
     """Messages that were appended when the log failed: they may or may not be stored."""
     records_dropped: int = 0
     """Messages that came, or waited for their ack, while this node does not lead: unanswered."""
+    handover_duplicates: int = 0
+    """Messages received as a new leader that its log had already, and that have no known id."""
     records_lost: int = 0
     """Records that this node removed, since the leader of an unclean election lacks them."""
     replicated_bytes: int = 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final, TypeAlias
 
 from bascule.host.api import Clock
@@ -46,6 +46,8 @@ class Commitment:
         self._stored_end = self.watermark.offset
         """Below it this leader's log is synced, or appended, as `sync` demands for an ack."""
         self._lock = threading.Lock()
+        self.send_kept: Callable[[bytes], None] = lambda _: None
+        """Takes the acks of records that this node appended before it handed the partition over."""
 
     @property
     def refusal(self) -> tuple[int, int] | None:
@@ -104,16 +106,24 @@ class Commitment:
         self.watermark = HighWatermark(self._policy, max(own, watermark.position))
         return True
 
-    def resign(self, log: PartitionLog | None, role: PartitionRole) -> int:
+    def resign(
+        self, log: PartitionLog | None, role: PartitionRole, *, keeps_acks: bool = False
+    ) -> int:
         """Follow or do nothing; forget who waits for acks, unanswered. Returns their records.
 
-        The successor may have their records, or lose them: this node cannot know.
+        The successor may have their records, or lose them: this node cannot know. `keeps_acks`: it
+        has given the log to the successor. It answers if it learns, as a follower, that the records
+        are committed, and forgets those that it has to remove.
         """
         with self._lock:
+            keeps_acks = keeps_acks or self.role is PartitionRole.FOLLOWER
+            keeps_acks = keeps_acks and role is PartitionRole.FOLLOWER
             self.role, self.replication = role, None
             if log is not None and not isinstance(self.watermark, FollowerWatermark):
                 self.watermark = FollowerWatermark(log, self.watermark.offset)
-            return self.pending.drop(indeterminate("another node leads the partition now"))
+            return self.pending.drop(
+                indeterminate("another node leads the partition now"), keeps_committed=keeps_acks
+            )
 
     # -- events ---------------------------------------------------------------------------------
 
@@ -182,18 +192,25 @@ class Commitment:
         """As a follower: the leader's high watermark. Whether this one moved."""
         with self._lock:
             watermark = self.watermark
-            return isinstance(watermark, FollowerWatermark) and watermark.on_leader(offset)
+            if not isinstance(watermark, FollowerWatermark) or not watermark.on_leader(offset):
+                return False
+            acks = self._release() if len(self.pending) else b""
+        if acks:
+            self.send_kept(acks)
+        return True
 
     def on_replaced(self, offset: int) -> None:
         """As a follower: the log is an empty one that starts at `offset` now."""
         with self._lock:
             if isinstance(self.watermark, FollowerWatermark):
+                self.pending.drop_from(-1)
                 self.watermark.on_replaced(offset)
 
     def on_truncated(self, offset: int) -> None:
         """As a follower: the log ends at `offset` now."""
         with self._lock:
             if isinstance(self.watermark, FollowerWatermark):
+                self.pending.drop_from(offset)
                 self.watermark.on_truncated(offset)
 
     def rollback(self, offset: int, error: AckError) -> bytes:
@@ -204,6 +221,8 @@ class Commitment:
     def fail(self, error: AckError) -> tuple[bytes, int]:
         """Error acks for everyone who waits, and how many records they wait for."""
         with self._lock:
+            if self.role is not PartitionRole.LEADER:
+                return b"", self.pending.drop(error)  # the leader may have stored them
             count = self.pending.record_count
             return self.pending.fail(error), count
 

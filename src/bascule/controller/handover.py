@@ -1,0 +1,347 @@
+"""How the leadership of partitions passes from one living node to another without a gap.
+
+::
+
+    new leader                                    old leader
+    holds what arrives, subscribes
+      waits until all NATS servers know that
+      asks for the rest of the log         ->     unsubscribes, appends what it has received
+      copies the log to that end           <-     the end of its log
+      leads: compares, appends the rest    ->     follows
+
+In a NATS queue group each message goes to one member. There the new leader subscribes after the
+old one has unsubscribed.
+
+Every wait is bounded. A leader that is lost, silent or out of the ISR is not asked: the new one
+subscribes, and leads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Final, Protocol, TypeVar
+
+import msgspec
+
+from bascule.controller.cluster.metadata_group import MetadataGroup, Peers
+from bascule.errors import BasculeError, Broken
+from bascule.model import NO_LEADER, PartitionBy, PartitionState
+from bascule.replica.partition import Partition
+from bascule.replica.partitions import Partitions
+
+log = logging.getLogger("bascule.controller")
+
+HANDOVER: Final = "handover"
+"""The kind of control request by which a new leader asks the old one."""
+SUBSCRIBE_SECONDS_MAX: Final = 0.5
+"""For NATS to confirm the subscriptions of a new leader, before it leads nevertheless."""
+OVERLAP_SECONDS: Final = 0.03
+"""For which both leaders are subscribed: other NATS servers learn later than the one that confirms.
+Routes between servers of one site take a millisecond."""
+ANSWER_SECONDS_MAX: Final = 0.5
+"""For the old leader to follow the decision, unsubscribe and append."""
+COPY_SECONDS_MAX: Final = 0.5
+"""For the new leader to copy the rest of the log."""
+ASKED_SECONDS_MAX: Final = 1.0
+"""For which an old leader goes on if the new one does not ask: its wait for NATS, and some more."""
+TAKEN_SECONDS_MAX: Final = 1.0
+"""For which it then waits for the new one to lead: the waits for the answer and the copy."""
+POLL_SECONDS: Final = 0.002
+
+Key = tuple[bytes, int]
+T = TypeVar("T")
+
+
+class Roles(Protocol):
+    """What a handover needs of `replica.follower.Replicator`."""
+
+    def hold(self, partition: Partition, tail_start: int | None) -> Future[None]: ...
+    def end_appends(self, partition: Partition, leader_epoch: int) -> Future[int]: ...
+
+
+class HandoverSubscriptions(Protocol):
+    """The subscriptions of this node; see `reconciler`."""
+
+    async def route(
+        self, partitions: Sequence[Partition], *, to_here: bool
+    ) -> Mapping[bytes, Exception]:
+        """Subscribe for partitions, or end that; stream id -> why NATS refuses. Raises: Broken."""
+        ...
+
+    async def flush_subscriptions(self) -> None:
+        """Return once all that NATS had delivered is with the log writer. Raises: Broken."""
+        ...
+
+
+class _Asked(msgspec.Struct, array_like=True):
+    stream_id: bytes
+    partition: int
+    leader_epoch: int
+    """That of the new leader."""
+
+
+class _Request(msgspec.Struct, array_like=True):
+    index: int
+    """Of the image by which the sender leads."""
+    partitions: list[_Asked]
+    is_taken: bool = False
+    """Whether the sender leads now: the old leader may follow."""
+
+
+@dataclass(frozen=True, slots=True)
+class RoleChange:
+    """A partition, and the state that it is to have."""
+
+    partition: Partition
+    state: PartitionState
+    before: PartitionState | None
+    """The state in force."""
+
+    @property
+    def key(self) -> Key:
+        return self.partition.definition.id, self.partition.index
+
+
+@dataclass(slots=True)
+class _Gift:
+    """A partition that this node gives to the leader of another epoch."""
+
+    leader_epoch: int
+    asked: asyncio.Event = field(default_factory=asyncio.Event)
+    taken: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+def in_queue_group(partition: Partition) -> bool:
+    """Whether NATS gives each message of the partition to one member of a group."""
+    config = partition.definition.config
+    is_split = config.partitions > 1 and config.partition_by is PartitionBy.GROUP
+    return config.group is not None or is_split
+
+
+def _shares_subscription(partition: Partition) -> bool:
+    """Whether one subscription serves all partitions of the stream."""
+    return partition.definition.config.partition_by is not PartitionBy.GROUP
+
+
+class Handovers:
+    """Belongs to the event loop."""
+
+    def __init__(
+        self,
+        node_id: int,
+        partitions: Partitions,
+        roles: Roles,
+        peers: Peers,
+        metadata: MetadataGroup,
+        subscriptions: HandoverSubscriptions,
+    ) -> None:
+        self._node_id = node_id
+        self._partitions = partitions
+        self._roles = roles
+        self._peers = peers
+        self._metadata = metadata
+        self._subscriptions = subscriptions
+        self._gifts: dict[Key, _Gift] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    # -- the new leader -------------------------------------------------------------------------
+
+    def is_taken(self, change: RoleChange) -> bool:
+        """Whether this node is to lead a partition that it has followed."""
+        partition, state, before = change.partition, change.state, change.before
+        return (
+            state.leader == self._node_id
+            and before is not None
+            and before.leader != self._node_id
+            and state.leader_epoch > before.leader_epoch
+            and not partition.is_leader
+            and partition.log is not None
+            and partition.failure is None
+        )
+
+    async def take(self, taken: Sequence[RoleChange]) -> Mapping[bytes, Exception]:
+        """Return once this node may lead: it is subscribed, and has what it can get of the logs.
+
+        Stream id -> why NATS refuses a subscription.
+        """
+        alone = [each for each in taken if not in_queue_group(each.partition)]
+        grouped = [each for each in taken if in_queue_group(each.partition)]
+        refusals: dict[bytes, Exception] = {}
+        await self._hold(grouped, [None] * len(grouped))
+        if alone:
+            # Before the PING of the flush. What the old leaders have appended up to here was
+            # published before; what is held arrives at the NATS server after that PING.
+            starts = [each.partition.info().end_offset for each in alone]
+            await self._confirmed(self._subscriptions.flush_subscriptions())
+            await self._hold(alone, starts)
+            refusals.update(await self._subscribe(alone))
+            if self._old_leaders(alone):
+                await asyncio.sleep(OVERLAP_SECONDS)
+        asked = self._old_leaders(taken).items()
+        ends = await asyncio.gather(*(self._end_appends(node, some) for node, some in asked))
+        if grouped:
+            refusals.update(await self._subscribe(grouped))
+        await self._copy(dict(each for some in ends for each in some))
+        return refusals
+
+    def on_led(self, taken: Sequence[RoleChange]) -> None:
+        """This node leads: tell the old leaders, who wait for that."""
+        for node, some in self._old_leaders(taken).items():
+            task = asyncio.get_running_loop().create_task(self._tell(node, some))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    def _old_leaders(self, taken: Sequence[RoleChange]) -> dict[int, list[RoleChange]]:
+        """The old leaders that live and are trusted, with what they give.
+
+        One that was taken out of the ISR, and is still a replica, was lost or silent.
+        """
+        nodes = self._metadata.image.nodes
+        found: dict[int, list[RoleChange]] = {}
+        for each in taken:
+            state, old = each.state, NO_LEADER if each.before is None else each.before.leader
+            is_trusted = old in state.isr or old not in state.replicas
+            is_clean = state.unclean_epoch != state.leader_epoch
+            if old in nodes and nodes[old].alive and is_trusted and is_clean:
+                found.setdefault(old, []).append(each)
+        return found
+
+    async def _hold(self, taken: Sequence[RoleChange], starts: Sequence[int | None]) -> None:
+        """Hold what arrives from now on; see `replica.handover`."""
+        for done in [
+            self._roles.hold(each.partition, start)
+            for each, start in zip(taken, starts, strict=True)
+        ]:
+            await asyncio.wrap_future(done)
+
+    async def _subscribe(self, taken: Sequence[RoleChange]) -> Mapping[bytes, Exception]:
+        routed = self._subscriptions.route([each.partition for each in taken], to_here=True)
+        return await self._confirmed(routed) or {}
+
+    async def _confirmed(self, waiting: Awaitable[T]) -> T | None:
+        try:
+            async with asyncio.timeout(SUBSCRIBE_SECONDS_MAX):
+                return await waiting
+        except (Broken, TimeoutError) as error:
+            log.warning("subscriptions of a new leader not confirmed", extra={"error": str(error)})
+            return None
+
+    async def _end_appends(
+        self, node: int, taken: Sequence[RoleChange]
+    ) -> list[tuple[Partition, int]]:
+        """Have the old leader append nothing more; each partition, and where its log ends there."""
+        try:
+            ends = await self._ask(node, taken)
+        except BasculeError as error:
+            extra = {"node": node, "partitions": len(taken), "error": str(error)}
+            log.warning("old leader has not handed over", extra=extra)
+            return []
+        return [(each.partition, end) for each, end in zip(taken, ends, strict=True)]
+
+    async def _copy(self, ends: Mapping[Partition, int]) -> None:
+        """Return once the logs of this node go so far."""
+        try:
+            async with asyncio.timeout(COPY_SECONDS_MAX):
+                for partition, end in ends.items():
+                    store = partition.log
+                    while store is not None and store.end.offset < end:  # noqa: ASYNC110
+                        await asyncio.sleep(POLL_SECONDS)
+        except TimeoutError:
+            extra = {"partitions": len(ends)}
+            log.warning("log of the old leader not copied to its end", extra=extra)
+
+    async def _ask(
+        self, node: int, taken: Sequence[RoleChange], *, is_taken: bool = False
+    ) -> list[int]:
+        asked = [_Asked(*each.key, each.state.leader_epoch) for each in taken]
+        body = msgspec.msgpack.encode(_Request(self._metadata.applied, asked, is_taken))
+        answer = await self._peers.control(node, HANDOVER, body, timeout_s=ANSWER_SECONDS_MAX)
+        return msgspec.msgpack.decode(answer, type=list[int])
+
+    async def _tell(self, node: int, taken: Sequence[RoleChange]) -> None:
+        try:
+            await self._ask(node, taken, is_taken=True)
+        except BasculeError as error:
+            log.debug("end of a handover not told", extra={"node": node, "error": str(error)})
+
+    # -- the old leader -------------------------------------------------------------------------
+
+    def is_given(self, change: RoleChange) -> bool:
+        """Whether another node that lives is to lead a partition that this node leads."""
+        leader, nodes = change.state.leader, self._metadata.image.nodes
+        return (
+            change.partition.is_leader
+            and change.partition.failure is None
+            and leader not in (NO_LEADER, self._node_id)
+            and change.state.leader_epoch > change.partition.leader_epoch
+            and change.state.unclean_epoch != change.state.leader_epoch
+            and leader in nodes
+            and nodes[leader].alive
+        )
+
+    async def give(self, given: Sequence[RoleChange]) -> None:
+        """Return once the new leaders lead, or have not asked in time."""
+        await asyncio.gather(*(self._give(each) for each in given))
+
+    async def _give(self, change: RoleChange) -> None:
+        gift = self._gift(change.key, change.state.leader_epoch)
+        try:
+            async with asyncio.timeout(ASKED_SECONDS_MAX):
+                await gift.asked.wait()
+            async with asyncio.timeout(TAKEN_SECONDS_MAX):
+                await gift.taken.wait()
+        except TimeoutError:
+            log.warning(
+                "leadership given away unasked",
+                extra={
+                    "stream": change.partition.definition.name,
+                    "partition": change.partition.index,
+                    "node": change.state.leader,
+                },
+            )
+        finally:
+            self._gifts.pop(change.key, None)
+
+    def _gift(self, key: Key, leader_epoch: int) -> _Gift:
+        found = self._gifts.get(key)
+        if found is None or found.leader_epoch < leader_epoch:
+            found = self._gifts[key] = _Gift(leader_epoch)
+        return found
+
+    async def answer(self, body: bytes) -> bytes:
+        """Answer a new leader: where the logs of its partitions end, -1 for those not led here.
+
+        Nothing is appended to them any more. Raises: LaggingIndex, Broken.
+        """
+        request = msgspec.msgpack.decode(body, type=_Request)
+        ends = [-1] * len(request.partitions)
+        if request.is_taken:
+            for asked in request.partitions:
+                gift = self._gifts.get((asked.stream_id, asked.partition))
+                if gift is not None and gift.leader_epoch <= asked.leader_epoch:
+                    gift.taken.set()
+            return msgspec.msgpack.encode(ends)
+        # Until then, this node might subscribe again.
+        await self._metadata.wait_applied(request.index)
+        chosen: list[tuple[int, Partition, _Asked]] = []
+        for number, asked in enumerate(request.partitions):
+            found = self._partitions.stream_by_id(asked.stream_id) or ()
+            if 0 <= asked.partition < len(found) and found[asked.partition].is_leader:
+                chosen.append((number, found[asked.partition], asked))
+                self._gift((asked.stream_id, asked.partition), asked.leader_epoch).asked.set()
+        if chosen:
+            try:
+                async with asyncio.timeout(ANSWER_SECONDS_MAX):
+                    await self._subscriptions.route([each for _, each, _ in chosen], to_here=False)
+                    if any(_shares_subscription(each) for _, each, _ in chosen):
+                        await self._subscriptions.flush_subscriptions()
+            except TimeoutError:
+                raise Broken("NATS has not confirmed the end of subscriptions in time") from None
+        ending = [self._roles.end_appends(each, asked.leader_epoch) for _, each, asked in chosen]
+        for (number, _, _), done in zip(chosen, ending, strict=True):
+            ends[number] = await asyncio.wrap_future(done)
+        return msgspec.msgpack.encode(ends)
