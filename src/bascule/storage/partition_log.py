@@ -581,9 +581,8 @@ class PartitionLog:
     def close(self, *, high_watermark: int | None = None, writes_checkpoint: bool = True) -> None:
         """Sync, write a clean checkpoint, and close the log. Idempotent.
 
-        The checkpoint gets `high_watermark`, or the last checkpoint's high watermark. Without
-        `writes_checkpoint` the next opening recovers the log from the last one. A log that
-        has stopped is closed without a sync and a checkpoint.
+        The checkpoint gets `high_watermark`, or that of the last one. Without `writes_checkpoint`
+        the next opening recovers from the last one, as where the log has stopped: no sync then.
 
         Raises: LogFailed, OSError. The log is closed in any case.
         """
