@@ -15,7 +15,7 @@ step looks at the image as it is then.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator
 from typing import Final, TypeAlias
 
 from bascule.metadata.commands import ChangePartitions, Command, FenceNode, RegisterNode
@@ -156,24 +156,24 @@ def _change(
 ) -> Changing:
     """Change the partitions of these streams."""
     image = yield ()
-    parts = _parts({each: len(image.partitions.get(each, ())) for each in ids})
-    for part in parts:
+    # The lambda sees the latest image: one that it kept would be freed as a whole at the end.
+    for part in _parts(ids, lambda id: len(image.partitions.get(id, ()))):  # noqa: B023
         command = change(image, part)
         image = yield () if command is None else (command,)
 
 
-def _parts(sizes: Mapping[bytes, int]) -> Iterator[list[bytes]]:
-    """The ids in order, for some CHANGES_MAX partitions each; `sizes` are those of the streams."""
+def _parts(ids: Iterable[bytes], size_of: Callable[[bytes], int]) -> Iterator[list[bytes]]:
+    """The ids in order, for some CHANGES_MAX partitions each; a stream has `size_of` its id."""
     # One sort of all takes long: ids are random, so their first byte divides them.
     buckets: list[list[bytes]] = [[] for _ in range(256)]
-    for stream_id in sizes:
+    for stream_id in ids:
         buckets[stream_id[0]].append(stream_id)
     part: list[bytes] = []
     count = 0
     for bucket in buckets:
         for stream_id in sorted(bucket):
             part.append(stream_id)
-            count += sizes[stream_id]
+            count += size_of(stream_id)
             if count >= CHANGES_MAX:
                 yield part
                 part, count = [], 0
