@@ -226,7 +226,7 @@ class Handovers:
         try:
             async with asyncio.timeout(SUBSCRIBE_SECONDS_MAX):
                 return await waiting
-        except (Broken, TimeoutError) as error:
+        except (BasculeError, TimeoutError) as error:
             log.warning("subscriptions of a new leader not confirmed", extra={"error": str(error)})
             return None
 
@@ -342,6 +342,11 @@ class Handovers:
             except TimeoutError:
                 raise Broken("NATS has not confirmed the end of subscriptions in time") from None
         ending = [self._roles.end_appends(each, asked.leader_epoch) for _, each, asked in chosen]
-        for (number, _, _), done in zip(chosen, ending, strict=True):
-            ends[number] = await asyncio.wrap_future(done)
+        try:
+            # The log writer of a node that stops does nothing any more.
+            async with asyncio.timeout(ANSWER_SECONDS_MAX):
+                for (number, _, _), done in zip(chosen, ending, strict=True):
+                    ends[number] = await asyncio.wrap_future(done)
+        except TimeoutError:
+            raise Broken("the log writer has not ended the appends in time") from None
         return msgspec.msgpack.encode(ends)
