@@ -38,7 +38,7 @@ def test_one_time_out_is_enough_for_all_connections_that_were_kept() -> None:
 
         listener = PeerListener(
             node_id=2, cluster="c", node_epoch=lambda: 1, handlers={ControlRequest: answer},
-            on_raft=on_raft,
+            on_raft=on_raft, on_heartbeats=on_raft,
         )  # fmt: skip
         host, port = await listener.start("127.0.0.1", 0)
         client = PeerClient(1, "c", node_epoch=lambda: 1)

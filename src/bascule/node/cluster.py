@@ -108,15 +108,13 @@ class ClusterNode:
             process_loss=self._heartbeats.loss, on_nodes=self._on_nodes,
             balance_ms=config.cluster.leader_balance_ms,
         )  # fmt: skip
-        self.controller.add_control(JOIN, self._joining.answer_join)
-        self.controller.add_control(STANDING, self._joining.answer_standing)
         self._loop = asyncio.get_running_loop()
         self._replica_fetches = ReplicaFetchHandler(
             partitions, clock=clock, send_acks=send,
             stuck_ns=lambda: max(writer.stuck_ns(), syncer.stuck_ns()),
         )  # fmt: skip
         self.replicator = self._replicator(writer, syncer, clock, send)
-        self._hand_over(partitions, reconciler)
+        self._add_controls(partitions, reconciler)
         self._isr_keeper = IsrKeeper(
             config.node_id, self._metadata, node_epoch=self._node_epoch,
             wanted=self._replica_fetches.wanted_isrs, send=send,
@@ -135,8 +133,10 @@ class ClusterNode:
         self.address = ("", 0)
         """Of the peer listener."""
 
-    def _hand_over(self, partitions: Partitions, reconciler: Reconciler) -> None:
-        """Hand partitions over to other nodes, and take them over, when their leaders change."""
+    def _add_controls(self, partitions: Partitions, reconciler: Reconciler) -> None:
+        """Answer nodes that join, and hand partitions over when their leaders change."""
+        self.controller.add_control(JOIN, self._joining.answer_join)
+        self.controller.add_control(STANDING, self._joining.answer_standing)
         handovers = reconciler.roles.handovers = Handovers(
             self._config.node_id,
             partitions,

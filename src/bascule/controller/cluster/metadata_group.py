@@ -15,12 +15,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol, TypeAlias, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 import msgspec
 
+from bascule.controller.metadata_machine import REQUESTS_REMEMBERED, MetadataMachine, OnImage
 from bascule.errors import (
     BasculeError,
     Broken,
@@ -32,12 +33,9 @@ from bascule.errors import (
     NotLeader,
 )
 from bascule.host.api import Random
-from bascule.metadata.apply import apply, touched
+from bascule.metadata.apply import apply
 from bascule.metadata.command_codec import (
-    decode_commands,
-    decode_snapshot,
     encode_commands,
-    encode_snapshot,
 )
 from bascule.metadata.commands import ChangePartitions, Command, SetClusterId
 from bascule.metadata.elections import unclean_elections
@@ -52,20 +50,16 @@ from bascule.metadata.requests import (
 )
 from bascule.raft.effects import Role
 from bascule.raft.membership import MemberChange, Members
-from bascule.raft.messages import Entry, RaftSnapshot
 from bascule.raft.store import RaftStore
 from bascule.raft_driver.driver import RaftDriver
 from bascule.raft_driver.group import Committed, RaftGroup
 from bascule.raft_driver.observer import GroupObserver
-from bascule.raft_driver.state_machine import FrozenChunks
 
 log = logging.getLogger("bascule.controller")
 
 GROUP: Final = 1
 """The number of the metadata group."""
 REQUEST_ID_BYTES: Final = 16
-REQUESTS_REMEMBERED: Final = 1_000
-"""Ids of the latest requests in the image: a repetition comes within seconds."""
 COMMIT_COMMANDS: Final = 1_000
 """Commands in one entry of `commit`."""
 APPLIED_AT_A_TIME: Final = 16
@@ -81,10 +75,6 @@ DECIDE: Final = "decide"
 """The kind of control request that carries a request to the controller."""
 
 T = TypeVar("T")
-OnImage: TypeAlias = Callable[[Image, Collection[bytes] | None], None]
-"""Gets a new image, and the ids of the streams that may differ from the one before; None: any."""
-OnCommand: TypeAlias = Callable[[Image, Command], None]
-"""Gets each command, and the image before it."""
 _TRY_AGAIN: Final = (NotLeader, CannotReplicate, LaggingIndex, Indeterminate, Broken, Closed)
 
 
@@ -106,54 +96,6 @@ class Peers(Protocol):
     async def control(self, node: int, kind: str, body: bytes, *, timeout_s: float) -> bytes:
         """The answer. Raises: Broken, and what the other node raised."""
         ...
-
-
-class MetadataMachine:
-    """The state machine: the image, and the ids of the latest requests."""
-
-    def __init__(self, on_image: OnImage, on_command: OnCommand = lambda _, __: None) -> None:
-        self.image = Image()
-        self.applied = 0
-        """Index of the last entry that is in the image."""
-        self._requests: dict[bytes, None] = {}
-        self._on_image = on_image
-        self._on_command = on_command
-
-    def has_done(self, request_id: bytes) -> bool:
-        """Whether the image has the effect of this request."""
-        return request_id in self._requests
-
-    def apply(self, entries: Sequence[Entry]) -> Sequence[None]:
-        before, changed = self.image, set[bytes]()
-        for entry in entries:
-            request_id, commands = decode_commands(entry.payload)
-            self.applied = entry.index
-            if request_id in self._requests:
-                continue
-            if request_id:
-                self._remember(request_id)
-            for command in commands:
-                self._on_command(self.image, command)
-                self.image = apply(self.image, command, index=entry.index)
-                changed.update(touched(command))
-        if self.image is not before:
-            self._on_image(self.image, changed)
-        return [None] * len(entries)
-
-    def _remember(self, request_id: bytes) -> None:
-        self._requests[request_id] = None
-        if len(self._requests) > REQUESTS_REMEMBERED:
-            del self._requests[next(iter(self._requests))]
-
-    def take_snapshot(self) -> FrozenChunks:
-        return FrozenChunks(encode_snapshot(self.image, list(self._requests)))
-
-    async def restore(self, snapshot: RaftSnapshot) -> None:
-        """Raises: CorruptData."""
-        self.image, requests = await asyncio.to_thread(decode_snapshot, snapshot.chunks)
-        self._requests = dict.fromkeys(requests)
-        self.applied = snapshot.index
-        self._on_image(self.image, None)
 
 
 @dataclass(slots=True)

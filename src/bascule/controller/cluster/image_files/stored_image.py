@@ -8,7 +8,8 @@ import tempfile
 from pathlib import Path
 from typing import Final
 
-from bascule.controller.cluster.metadata_group import GROUP, MetadataMachine
+from bascule.controller.cluster.metadata_group import GROUP
+from bascule.controller.metadata_machine import MetadataMachine
 from bascule.metadata.image import Image
 from bascule.raft.messages import EntryKind
 from bascule.raft_driver.sqlite_store import SqliteDatabase, stored_node_id
