@@ -8,7 +8,7 @@ from array import array
 
 import pytest
 
-from bascule.errors import CorruptData
+from bascule.errors import Closed, CorruptData
 from bascule.host.real import RealRandom
 from bascule.publish.acks import AckError
 from bascule.publish.headers import PublishHeaders
@@ -160,3 +160,26 @@ def test_no_segment_of_a_removed_partition_is_ended() -> None:
     with LogThreads() as threads:
         threads.writer.roll(partition)
     assert len(files.operations) == operations
+
+
+def test_what_comes_after_the_end_is_refused_at_once() -> None:
+    """Nobody waits for ever: neither a publisher of this node, nor a change of a role."""
+    partition = open_partition(SimFiles(RealRandom(1)))
+    outcomes: list[AckError | None] = []
+    done = threading.Event()
+    with LogThreads() as threads:
+        threads.writer.stop()
+        internal = UnstampedBatch(
+            data=awaited_batch(b"").data,
+            record_count=1,
+            on_committed=lambda offset, error: outcomes.append(error),
+        )
+        threads.writer.append(partition, [awaited_batch(b"in.0"), internal], done.set)
+        called = threads.writer.call(lambda: 1)
+        with pytest.raises(Closed):
+            called.result(0)
+    assert done.is_set()
+    assert outcomes[0] is not None
+    assert "error" in decode_acks(threads.sent)["in.0"]
+    assert partition.log is not None
+    assert partition.log.end.offset == 0

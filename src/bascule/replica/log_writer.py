@@ -11,10 +11,10 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from functools import partial
-from queue import SimpleQueue
-from typing import Final, TypeAlias, TypeVar
+from queue import Empty, SimpleQueue
+from typing import Any, Final, TypeAlias, TypeVar
 
-from bascule.errors import BasculeError
+from bascule.errors import BasculeError, Closed
 from bascule.model import PartitionState
 from bascule.publish.unstamped_batch import Replica, UnstampedBatch
 from bascule.replica.disk_reserve import DiskReserve
@@ -42,6 +42,7 @@ class LogWriter:
         self._send: Callable[[bytes], None] | None = None
         self._queue: SimpleQueue[_Append | Callable[[], object] | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="log-writer", daemon=True)
+        self._has_stopped = False
         self._began_ns = 0
         """When the thread began what it does, on the monotonic clock; 0: it waits for work."""
 
@@ -68,19 +69,20 @@ class LogWriter:
     ) -> None:
         """See `publish.unstamped_batch.Append`."""
         assert isinstance(replica, Partition)
-        self._queue.put((replica, batches, on_done))
+        self._put((replica, batches, on_done))
 
     def roll(self, replica: Partition) -> None:
         """End the replica's active segment after everything queued before the call."""
-        self._queue.put(partial(self._roll_segment, replica))
+        self._put(partial(self._roll_segment, replica))
 
     def call(self, function: Callable[[], T]) -> Future[T]:
         """Call a function on the thread, after everything queued before. It may block on the disk.
 
-        The callbacks of the future run on the thread, too.
+        The callbacks of the future run on the thread, too. Once the thread has stopped, the future
+        has the error Closed.
         """
         done: Future[T] = Future()
-        self._queue.put(partial(_call, function, done))
+        self._put(_Call(function, done))
         return done
 
     def set_role(
@@ -106,10 +108,36 @@ class LogWriter:
             pass
 
     def stop(self) -> None:
-        """Return once everything queued before the call is written or refused; idempotent."""
+        """Return once everything queued before the call is written or refused; idempotent.
+
+        What comes later is refused at once.
+        """
         if self._thread.is_alive():
             self._queue.put(None)
             self._thread.join()
+        self._has_stopped = True
+        self._refuse_queued()
+
+    def _put(self, request: _Append | Callable[[], object]) -> None:
+        self._queue.put(request)
+        if self._has_stopped:
+            self._refuse_queued()
+
+    def _refuse_queued(self) -> None:
+        """Tell those who wait that the thread has ended. Any thread may do so."""
+        while True:
+            try:
+                request = self._queue.get_nowait()
+            except Empty:
+                return
+            if isinstance(request, tuple):
+                replica, batches, on_done = request
+                for batch in batches:
+                    self._send_acks(replica.refuse(batch, "the node stops"))
+                if on_done is not None:
+                    on_done()
+            elif isinstance(request, _Call):
+                request.refuse()
 
     def _run(self) -> None:
         while True:
@@ -164,13 +192,26 @@ class LogWriter:
             self._syncer.request(replica)
 
 
-def _call(function: Callable[[], T], done: Future[T]) -> None:
-    """Call a function for its future. What it raises is for whoever waits."""
-    if not done.set_running_or_notify_cancel():
-        return  # a future that was cancelled takes no result
-    try:
-        result = function()
-    except Exception as error:  # boundary: the caller is told, and the thread goes on
-        done.set_exception(error)
-    else:
-        done.set_result(result)
+class _Call:
+    """A function for the thread, and the future of whoever waits for it."""
+
+    __slots__ = ("_done", "_function")
+
+    def __init__(self, function: Callable[[], Any], done: Future[Any]) -> None:
+        self._function, self._done = function, done
+
+    def __call__(self) -> None:
+        """Call it. What it raises is for whoever waits."""
+        if not self._done.set_running_or_notify_cancel():
+            return  # a future that was cancelled takes no result
+        try:
+            result = self._function()
+        except Exception as error:  # boundary: the caller is told, and the thread goes on
+            self._done.set_exception(error)
+        else:
+            self._done.set_result(result)
+
+    def refuse(self) -> None:
+        """Do not call it: the thread has ended."""
+        if self._done.set_running_or_notify_cancel():
+            self._done.set_exception(Closed("the log writer has stopped"))
