@@ -173,7 +173,7 @@ def test_members_of_a_queue_group_hand_over_without_doubles_and_in_order(
     check(end(cluster, load, "grouped"))
 
 
-def test_a_node_that_stops_leaves_nothing_twice(
+def test_a_node_that_stops_hands_over_first(
     default_cluster: RunningCluster, nats_server: NatsServer
 ) -> None:
     cluster = default_cluster

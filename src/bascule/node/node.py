@@ -270,6 +270,8 @@ class Node:
         if self._announcer is not None:
             self._announcer.stop()
         if self._ingest is not None:
+            if self._cluster is not None:
+                await self._cluster.controller.step_down()
             await self._ingest.drain()
             await self._drain_logs(self._ingest)
             if self._nats is not None:
