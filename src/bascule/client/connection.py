@@ -73,7 +73,7 @@ def error_of(code: int, stream: str, partition: int, *, address: str) -> Bascule
     return Broken(text)
 
 
-def _connect(bootstrap: str) -> LogConnection:
+def connect_any(bootstrap: str) -> LogConnection:
     """Connect to the first of the listeners `host:port,...` that answers. Raises: Broken."""
     failure: Broken | None = None
     for address in bootstrap.split(","):
@@ -94,7 +94,7 @@ def _metadata(connection: LogConnection, stream: str) -> MetadataResponse:
 
 def count_partitions(bootstrap: str, stream: str) -> int:
     """The number of partitions of a stream. Raises: UnknownStream, Broken."""
-    connection = _connect(bootstrap)
+    connection = connect_any(bootstrap)
     try:
         topic = _metadata(connection, stream).topics[0]
     finally:
@@ -117,7 +117,7 @@ class PartitionConnector:
 
         Raises: UnknownStream, UnknownPartition, LeaderMoved (no leader now), Broken.
         """
-        connection = _connect(self._bootstrap)
+        connection = connect_any(self._bootstrap)
         try:
             leader = self._leader(connection)
         except BaseException:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterable
 from typing import TypeVar
 
-from bascule.client.connection import ASK_TIMEOUT_S, error_of
+from bascule.client.connection import ASK_TIMEOUT_S, connect_any, error_of
 from bascule.config.addresses import parse_address
 from bascule.errors import Broken
 from bascule.log_connection import LogConnection
@@ -48,7 +48,8 @@ class ExtentClient:
 
     def __init__(self, server: str) -> None:
         self._server = server
-        self._bootstrap = ""
+        self._any: LogConnection | None = None
+        """For questions that every node answers; it is among `_connections`, too."""
         self._connections: dict[str, LogConnection] = {}
 
     def extents(
@@ -114,7 +115,7 @@ class ExtentClient:
         wanted = None
         if selection.pattern is None:
             wanted = [MetadataRequestTopic(name=name) for name in selection.names]
-        connection = self._connect(self._bootstrap or self._first_address())
+        connection = self._any or self._connect_any()
         response = connection.request(
             MetadataRequest(topics=wanted, allow_auto_topic_creation=False)
         )
@@ -144,10 +145,12 @@ class ExtentClient:
                     found[topic.name, p.partition_index] = p.offset
         return found
 
-    def _first_address(self) -> str:
+    def _connect_any(self) -> LogConnection:
+        """A connection to any node of the cluster. Raises: Broken where none can be reached."""
         node = client_of(self._server).node()
-        self._bootstrap = node.bootstrap or node.client
-        return self._bootstrap
+        self._any = connect_any(node.bootstrap or node.client)
+        self._connections[self._any.address] = self._any
+        return self._any
 
     def _connect(self, address: str) -> LogConnection:
         connection = self._connections.get(address)
@@ -158,7 +161,7 @@ class ExtentClient:
         return connection
 
     def _drop(self) -> None:
-        self._bootstrap = ""
+        self._any = None
         for connection in self._connections.values():
             connection.close()
         self._connections.clear()
