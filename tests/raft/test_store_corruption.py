@@ -208,7 +208,7 @@ def test_a_refused_log_is_kept(images: Images) -> None:
 
 def edited(image: Images, *statements: str) -> States | str:
     place = image.put()
-    with sqlite3.connect(place / NAME) as connection:
+    with closing(sqlite3.connect(place / NAME)) as connection, connection:
         for statement in statements:
             assert connection.execute(statement).rowcount != 0, statement
     connection.close()
@@ -306,7 +306,7 @@ def test_an_old_row_that_reappears(tmp_path: Path) -> None:
     for table, rows in kept.items():
         for name, data in whole.items():
             (tmp_path / name).write_bytes(data)
-        with sqlite3.connect(tmp_path / NAME) as connection:
+        with closing(sqlite3.connect(tmp_path / NAME)) as connection, connection:
             connection.execute(f"DELETE FROM {table}")
             for row in rows:
                 places = ",".join("?" * len(row))
@@ -347,12 +347,12 @@ def test_a_file_that_is_no_database(tmp_path: Path) -> None:
     with pytest.raises(CorruptData, match="SQLite format 3"):
         load_all(tmp_path)
     (tmp_path / NAME).unlink()
-    with sqlite3.connect(tmp_path / NAME) as connection:
+    with closing(sqlite3.connect(tmp_path / NAME)) as connection, connection:
         connection.execute("CREATE TABLE theirs (a)")
     connection.close()
     with pytest.raises(CorruptData, match="application id"):
         load_all(tmp_path)
-    with sqlite3.connect(tmp_path / NAME) as connection:
+    with closing(sqlite3.connect(tmp_path / NAME)) as connection, connection:
         assert connection.execute("SELECT count(*) FROM theirs").fetchone() == (0,)
     connection.close()
 
@@ -367,7 +367,7 @@ def test_one_process_at_a_time(tmp_path: Path) -> None:
 
 def test_errors_name_file_table_group_and_row(image: Images) -> None:
     place = image.put()
-    with sqlite3.connect(place / NAME) as connection:
+    with closing(sqlite3.connect(place / NAME)) as connection, connection:
         connection.execute("UPDATE runs SET crc = 77 WHERE group_id = 2 AND first = 24")
     connection.close()
     with pytest.raises(CorruptData) as caught:
