@@ -16,24 +16,12 @@ import pytest
 import bascule
 from support.clusters import RunningCluster, running_cluster
 from support.ids_published import IdsPublished, check_published
-from support.processes import WAIT_SECONDS_MAX, NatsServer, running_nats, wait_for
+from support.processes import WAIT_SECONDS_MAX, NatsServer, wait_for
 
 pytestmark = pytest.mark.tier3
 
 ROUNDS = 3
 """Of kills; `--rounds=50` makes more."""
-
-
-@pytest.fixture(scope="module")
-def nats_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsServer]:
-    with running_nats(tmp_path_factory.mktemp("nats")) as server:
-        yield server
-
-
-@pytest.fixture
-def cluster(tmp_path: Path, nats_server: NatsServer) -> Iterator[RunningCluster]:
-    with running_cluster(tmp_path, nats=nats_server.url) as running:
-        yield running
 
 
 def test_a_leader_is_killed_and_every_ack_is_kept(cluster: RunningCluster) -> None:

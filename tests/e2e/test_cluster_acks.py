@@ -12,15 +12,9 @@ import pytest
 
 import bascule
 from support.clusters import RunningCluster, running_cluster
-from support.processes import WAIT_SECONDS_MAX, NatsServer, RawNats, running_nats, wait_for
+from support.processes import WAIT_SECONDS_MAX, NatsServer, RawNats, wait_for
 
 pytestmark = pytest.mark.tier3
-
-
-@pytest.fixture(scope="module")
-def nats_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsServer]:
-    with running_nats(tmp_path_factory.mktemp("nats")) as server:
-        yield server
 
 
 @pytest.fixture(scope="module")

@@ -12,17 +12,11 @@ from typing import Any
 import pytest
 
 from support.ports import reserve_ports
-from support.processes import WAIT_SECONDS_MAX, NatsServer, Node, running_nats, wait_for
+from support.processes import WAIT_SECONDS_MAX, NatsServer, Node, wait_for
 
 pytestmark = pytest.mark.tier3
 
 Make = Callable[..., Node]
-
-
-@pytest.fixture(scope="module")
-def nats_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsServer]:
-    with running_nats(tmp_path_factory.mktemp("nats")) as server:
-        yield server
 
 
 @pytest.fixture

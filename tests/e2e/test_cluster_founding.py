@@ -3,27 +3,14 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from support.clusters import RunningCluster, running_cluster
-from support.processes import WAIT_SECONDS_MAX, NatsServer, Node, running_nats, wait_for
+from support.clusters import RunningCluster
+from support.processes import WAIT_SECONDS_MAX, Node, wait_for
 
 pytestmark = pytest.mark.tier3
-
-
-@pytest.fixture(scope="module")
-def nats_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsServer]:
-    with running_nats(tmp_path_factory.mktemp("nats")) as server:
-        yield server
-
-
-@pytest.fixture
-def cluster(tmp_path: Path, nats_server: NatsServer) -> Iterator[RunningCluster]:
-    with running_cluster(tmp_path, nats=nats_server.url) as running:
-        yield running
 
 
 def refused_start(node: Node) -> str:

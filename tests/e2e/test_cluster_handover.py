@@ -11,7 +11,7 @@ import pytest
 import bascule
 from support.clusters import RunningCluster, running_cluster
 from support.handover_load import HandoverLoad, Outcome
-from support.processes import NatsServer, running_nats, wait_for
+from support.processes import NatsServer, wait_for
 
 pytestmark = pytest.mark.tier3
 
@@ -25,12 +25,6 @@ FALLBACKS = (
     "stopping before all partitions are handed over",
 )
 """What a node logs when a handover takes longer than its limits, as on a machine that stalls."""
-
-
-@pytest.fixture(scope="module")
-def nats_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsServer]:
-    with running_nats(tmp_path_factory.mktemp("nats")) as server:
-        yield server
 
 
 @pytest.fixture(scope="module")

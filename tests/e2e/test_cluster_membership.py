@@ -11,7 +11,6 @@ import signal
 import subprocess
 import tarfile
 import urllib.error
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,25 +21,13 @@ from bascule.client import Client
 from support.clusters import RunningCluster, running_cluster
 from support.ids_published import IdsPublished, check_published
 from support.ports import reserve_ports
-from support.processes import BIN, WAIT_SECONDS_MAX, NatsServer, Node, running_nats, wait_for
+from support.processes import BIN, WAIT_SECONDS_MAX, NatsServer, Node, wait_for
 
 pytestmark = pytest.mark.tier3
 
 DATA = Path(__file__).parents[1] / "data"
 MOVES = 3
 """Of a stream under load; `--rounds=50` makes more."""
-
-
-@pytest.fixture(scope="module")
-def nats_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsServer]:
-    with running_nats(tmp_path_factory.mktemp("nats")) as server:
-        yield server
-
-
-@pytest.fixture
-def cluster(tmp_path: Path, nats_server: NatsServer) -> Iterator[RunningCluster]:
-    with running_cluster(tmp_path, nats=nats_server.url) as running:
-        yield running
 
 
 def refused(node: Node) -> str:
