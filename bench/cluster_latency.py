@@ -10,33 +10,11 @@ from __future__ import annotations
 from typing import Any, Final
 
 from bench.clusters import bascule_cluster, jetstream_cluster
-from bench.harness import confirm, median_ratio, nats_connection, report, row, work_directory
-from bench.latency import PAYLOAD, SUBJECT, percentile, steady, sync_times
+from bench.harness import median_ratio, report, row, work_directory
+from bench.latency import SUBJECT, percentile, publish_times, sync_times
 
 ROUNDS: Final = 5
 BAR: Final = 1.0
-
-
-def publish_times(port: int, count: int, expected: bytes) -> list[float]:
-    """How long each of `count` acks took, in seconds; every ack has `expected`."""
-    sock = nats_connection(port)
-    sock.sendall(b"SUB in.latency 1\r\n")
-    confirm(sock)
-    publication = b"PUB %s in.latency %d\r\n%s\r\n" % (SUBJECT.encode(), len(PAYLOAD), PAYLOAD)
-
-    def one() -> None:
-        sock.sendall(publication)
-        received = b""
-        while not received.endswith(b"}\r\n"):
-            received += sock.recv(4096)
-            if b"PING\r\n" in received:
-                sock.sendall(b"PONG\r\n")
-                received = received.replace(b"PING\r\n", b"")
-        assert expected in received, received
-
-    times = steady(count, one)
-    sock.close()
-    return times
 
 
 def run(*, quick: bool = False, rounds: int | None = None) -> None:
