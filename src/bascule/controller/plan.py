@@ -123,7 +123,7 @@ def plan(state: NodeState, image: Image, ids: Collection[bytes] | None = None) -
     large the image is. Streams are compared by id, so one that was deleted and created again under
     its name is closed and removed before it is opened. No steps: the node matches the image.
     """
-    chosen = dict.fromkeys(stream_ids(state, image) if ids is None else ids)
+    chosen = stream_ids(state, image) if ids is None else dict.fromkeys(ids)
     closings: list[Step] = []
     removals: list[Step] = []
     others: list[Step] = []

@@ -68,10 +68,8 @@ REPAIR_SECONDS_MAX: Final = 600.0
 """For a node to read logs of some 100 GB."""
 FOLLOW_SECONDS_MAX: Final = 20.0
 """For the leaders of a stream to follow a decision."""
-
 TASK_RETRY_SECONDS: Final = 1.0
-
-
+"""Before a task that has failed begins again."""
 STEP_DOWN_SECONDS_MAX: Final = 2.0
 """For a node that stops to hand over what it leads."""
 ANSWERED_POLL_SECONDS: Final = 0.01

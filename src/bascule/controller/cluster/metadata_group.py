@@ -34,9 +34,7 @@ from bascule.errors import (
 )
 from bascule.host.api import Random
 from bascule.metadata.apply import apply
-from bascule.metadata.command_codec import (
-    encode_commands,
-)
+from bascule.metadata.command_codec import encode_commands
 from bascule.metadata.commands import ChangePartitions, Command, SetClusterId
 from bascule.metadata.elections import unclean_elections
 from bascule.metadata.image import Image
