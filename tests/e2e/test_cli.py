@@ -6,12 +6,12 @@ import json
 import os
 import signal
 import subprocess
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from support import http_calls
 from support.processes import BIN, Node, running_node
 
 
@@ -247,9 +247,7 @@ def test_metrics_and_docs_of_a_real_node(node: Node) -> None:
 
 
 def fetch(node: Node, path: str) -> str:
-    with urllib.request.urlopen(node.addresses["http"] + path, timeout=30) as response:
-        text: str = response.read().decode()
-        return text
+    return http_calls.get(node.addresses["http"] + path)
 
 
 def test_json_logs_and_the_ready_file(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import bascule
+from support import http_calls
 from support.processes import NatsServer, Node, running_node
 
 PATIENCE_SECONDS = 120.0
@@ -80,8 +81,7 @@ def test_a_stopped_partition_degrades_the_node(tmp_path: Path) -> None:
         stopped = part(health, "partitions")
         assert stopped["state"] == "degraded"
         assert "stream 'bad' partition 0 has stopped" in stopped["reason"]
-        with urllib.request.urlopen(node.addresses["http"] + "/metrics", timeout=10) as answer:
-            text = answer.read().decode()
+        text = http_calls.get(node.addresses["http"] + "/metrics")
         assert 'bascule_partition_failed{stream="bad",partition="0"} 1' in text
         assert 'bascule_partition_failed{stream="good",partition="0"} 0' in text
 
@@ -93,8 +93,7 @@ def test_what_a_node_tells_is_all_documented(tmp_path: Path) -> None:
     with running_node(tmp_path) as node:
         node.call("POST", "/v1/streams", {"name": "a", "subject": "a.>"})
         node.call("GET", "/v1/streams")
-        with urllib.request.urlopen(node.addresses["http"] + "/metrics", timeout=10) as answer:
-            text = answer.read().decode()
+        text = http_calls.get(node.addresses["http"] + "/metrics")
     kinds = dict(re.findall(r"^# TYPE (bascule_\w+) (\w+)$", text, re.MULTILINE))
     kinds = {name: kind for name, kind in kinds.items() if not name.endswith("_created")}
     assert kinds == {name: kind for name, kind, _ in rows}

@@ -7,7 +7,6 @@ import re
 import socket
 import struct
 import time
-import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ import pytest
 from bascule.wire.messages.api_versions import ApiVersionsRequest
 from bascule.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from bascule.wire.messages.metadata import MetadataRequest
+from support import http_calls
 from support.processes import Node, RawNats, running_node
 from support.raw_client import RawClient, ServerClosed, fetch
 
@@ -78,8 +78,7 @@ def connect_http(node: Node, data: bytes = b"", *, receive_buffer_bytes: int = 0
 
 
 def metric(node: Node, name: str) -> float:
-    with urllib.request.urlopen(node.addresses["http"] + "/metrics", timeout=20) as response:
-        text = response.read().decode()
+    text = http_calls.get(node.addresses["http"] + "/metrics")
     found = re.search(rf"^bascule_{name} (\S+)$", text, re.MULTILINE)
     assert found, name
     return float(found[1])

@@ -24,6 +24,7 @@ import bascule
 from bascule.cli.main import main
 from bascule.client import SyncClient
 from bascule.errors import InternalStream, InvalidName, OffsetOutOfRange, UnknownStream
+from support import http_calls
 from support.processes import BIN, Node, running_nats, running_node, wait_for
 
 with warnings.catch_warnings():
@@ -94,12 +95,9 @@ def test_any_nats_client_commits_and_removes(node: Node, client: SyncClient, str
 
 
 def malformed(node: Node) -> float:
-    import urllib.request
-
-    with urllib.request.urlopen(f"{node.addresses['http']}/metrics", timeout=20) as response:
-        for line in response.read().decode().splitlines():
-            if line.startswith("bascule_offsets_malformed_records_total "):
-                return float(line.split()[1])
+    for line in http_calls.get(f"{node.addresses['http']}/metrics").splitlines():
+        if line.startswith("bascule_offsets_malformed_records_total "):
+            return float(line.split()[1])
     raise AssertionError("no such metric")
 
 

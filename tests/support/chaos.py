@@ -15,10 +15,9 @@ import random
 import signal
 import sys
 import time
-import urllib.error
-import urllib.request
 from pathlib import Path
 
+from support import http_calls
 from support.chaos_cluster import STREAMS, Violation
 from support.chaos_faults import ChaosFaults
 from support.chaos_load import KafkaReader, StreamLoad
@@ -143,11 +142,8 @@ class Chaos(ChaosFaults):
                 view = self._call(number, "GET", "/v1/cluster", seconds=5)
                 self._call(number, "GET", "/readyz", seconds=5)
                 streams = self._call(number, "GET", "/v1/streams", seconds=5)
-            except urllib.error.HTTPError as error:
-                found.append(f"{number}: {error} {error.read()[-400:]!r}")
-                continue
             except (OSError, ValueError) as error:
-                found.append(f"{number}: {error!r}")
+                found.append(f"{number}: {http_calls.told(error)}")
                 continue
             views.add((view["controller"], view["term"]))
             dead = [each["node_id"] for each in view["nodes"] if not each["alive"]]

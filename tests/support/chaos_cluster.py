@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import random
 import signal
 import subprocess
 import time
-import urllib.request
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from support import http_calls
 from support.chaos_links import PeerLinks
 from support.chaos_load import StreamLoad
 from support.ports import reserve_ports
@@ -112,15 +111,8 @@ class ChaosCluster:
         self, node: int, method: str, path: str, body: object = None, seconds: float = 25.0
     ) -> Any:
         """Raises: OSError, ValueError."""
-        request = urllib.request.Request(
-            f"http://127.0.0.1:{self.nodes[node].ports[1]}{path}",
-            data=None if body is None else json.dumps(body).encode(),
-            method=method,
-            headers={"content-type": "application/json"},
-        )
-        with urllib.request.urlopen(request, timeout=seconds) as response:
-            text = response.read()
-        return json.loads(text) if text else None
+        url = f"http://127.0.0.1:{self.nodes[node].ports[1]}{path}"
+        return http_calls.call(url, method, body, seconds=seconds)
 
     def _stop(self) -> None:
         for node in self.nodes.values():

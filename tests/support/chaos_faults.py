@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import signal
-import urllib.error
 from collections.abc import Awaitable, Callable
 
+from support import http_calls
 from support.chaos_cluster import STREAMS, ChaosCluster
 
 
@@ -182,8 +182,7 @@ class ChaosFaults(ChaosCluster):
         try:
             await asyncio.to_thread(self._call, number, method, path, body)
         except (OSError, ValueError) as error:
-            text = error.read()[:300] if isinstance(error, urllib.error.HTTPError) else b""
-            self._note(f"{what} at {number}: {error!r} {text!r}")
+            self._note(f"{what} at {number}: {http_calls.told(error)}")
             return False
         self._note(f"{what} at {number}: done")
         return True

@@ -12,7 +12,6 @@ import os
 import signal
 import threading
 import time
-import urllib.request
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,6 +23,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.x509.oid import NameOID
 
+from support import http_calls
 from support.ports import reserve_ports
 from support.processes import WAIT_SECONDS_MAX, NatsServer, Node
 
@@ -213,8 +213,7 @@ def eventually(look: Callable[[], object], what: str, seconds: float = WAIT_SECO
 
 def metric(node: Node, name: str, **labels: str) -> float:
     """One sample of /metrics; 0 if it is missing."""
-    with urllib.request.urlopen(node.addresses["http"] + "/metrics", timeout=10) as response:
-        text = response.read().decode()
+    text = http_calls.get(node.addresses["http"] + "/metrics")
     wanted = "{" + ",".join(f'{k}="{v}"' for k, v in labels.items()) + "}" if labels else ""
     for line in text.splitlines():
         if line.startswith(f"{name}{wanted} "):

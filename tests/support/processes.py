@@ -10,13 +10,12 @@ import socket
 import subprocess
 import sys
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from support import http_calls
 from support.ports import reserve_ports
 
 WAIT_SECONDS_MAX = 120.0
@@ -158,20 +157,8 @@ class Node:
         return self.process.wait(WAIT_SECONDS_MAX)
 
     def call(self, method: str, path: str, body: object = None) -> Any:
-        """Raises urllib.error.HTTPError for an error status."""
-        request = urllib.request.Request(
-            self.addresses["http"] + path,
-            data=None if body is None else json.dumps(body).encode(),
-            method=method,
-            headers={"content-type": "application/json"},
-        )
-        try:
-            with urllib.request.urlopen(request, timeout=30) as response:
-                text = response.read()
-        except urllib.error.HTTPError as error:
-            error.add_note(error.read().decode())
-            raise
-        return json.loads(text) if text else None
+        """As `http_calls.call` answers."""
+        return http_calls.call(self.addresses["http"] + path, method, body)
 
     def create(self, name: str, subject: str, **config: object) -> Any:
         return self.call("POST", "/v1/streams", {"name": name, "subject": subject, **config})
@@ -194,8 +181,7 @@ class Node:
         """Return once this node's replica of the stream's first partition has stopped."""
 
         def look() -> bool | None:
-            with urllib.request.urlopen(self.addresses["http"] + "/metrics", timeout=30) as answer:
-                text = answer.read().decode()
+            text = http_calls.get(self.addresses["http"] + "/metrics")
             wanted = f'bascule_partition_failed{{stream="{name}",partition="0"}} 1'
             return True if wanted in text else None
 

@@ -20,11 +20,10 @@ import subprocess
 import sys
 import tempfile
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Mapping
 from pathlib import Path
 
+from support import http_calls
 from support.children import child_pids, kill_trees
 from support.documents import network
 from support.documents.pages import ROOT, Page, Step, read_page
@@ -208,12 +207,13 @@ def wait_until_ready(port: int) -> None:
     deadline = time.monotonic() + NODE_SECONDS_MAX
     while True:
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=5):
-                return
-        except (OSError, urllib.error.HTTPError) as error:
+            http_calls.get(f"http://127.0.0.1:{port}/readyz", seconds=5)
+        except OSError as error:
             if time.monotonic() > deadline:
                 raise StepError(f"the node on port {port} is not ready: {error}") from error
             select.select([], [], [], 0.05)
+        else:
+            return
 
 
 def run(pages: list[Page], reader: Reader) -> list[str]:

@@ -273,11 +273,16 @@ class Admin:
             ) from error
 
     async def _request_any(self, method: str, path: str, body: Any) -> httpx.Response:
-        """Raises: httpx.HTTPError."""
+        """The answer of the first server that gives one. A change that was sent is not sent again.
+
+        Raises: httpx.HTTPError.
+        """
+        unsent = (httpx.ConnectError, httpx.ConnectTimeout)
+        missed = (*unsent, httpx.NetworkError, httpx.ProtocolError) if method == "GET" else unsent
         for _ in self._servers[1:]:
             try:
                 return await self._http.request(method, self._servers[0] + path, json=body)
-            except (httpx.ConnectError, httpx.ConnectTimeout):
+            except missed:
                 self._servers.append(self._servers.pop(0))
         return await self._http.request(method, self._servers[0] + path, json=body)
 
