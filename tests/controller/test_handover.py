@@ -15,14 +15,16 @@ from bascule.controller.cluster.metadata_group import MetadataGroup
 from bascule.controller.handover import Handovers, RoleChange
 from bascule.errors import Broken
 from bascule.metadata.image import Image
-from bascule.model import PartitionBy
+from bascule.model import PartitionBy, PartitionState
 from bascule.replica.handover.held_messages import HoldingMemory
 from bascule.replica.handover.takeover import append_held, end_appends, hold
 from bascule.replica.partition import Partition
 from bascule.replica.partitions import Partitions
 from support.deciding_controller import DecidingController
+from support.metadata_groups import turn
 from support.replica_group import ReplicaGroup, message
 
+NOT_IN_THIS_TEST_S = 60.0
 LIMITS = ("SUBSCRIBE_SECONDS_MAX", "ANSWER_SECONDS_MAX", "COPY_SECONDS_MAX")
 
 
@@ -105,7 +107,14 @@ class Pair:
         self.group = ReplicaGroup()
         self.group.apply()
         self.sides = {node: Side(node, self) for node in (1, 2)}
-        self.state = replace(self.group.state, leader=2, leader_epoch=2, version=9)
+        self.decide(replace(self.group.state, leader=2, leader_epoch=2, version=9))
+
+    def decide(self, state: PartitionState) -> None:
+        """The image of both nodes has this state."""
+        self.state = state
+        image, stream_id = self.deciding.image, self.group.leader.definition.id
+        partitions = image.partitions.insert(stream_id, (state,))
+        self.deciding.image = replace(image, partitions=partitions)
 
     def configure(self, **changes: Any) -> None:
         for side in self.sides.values():
@@ -200,9 +209,9 @@ def test_a_leader_that_is_not_trusted_is_not_asked(why: str) -> None:
     if why == "lost":
         pair.deciding.lose(1)
     elif why == "silent":
-        pair.state = replace(pair.state, isr=(2, 3))
+        pair.decide(replace(pair.state, isr=(2, 3)))
     else:
-        pair.state = replace(pair.state, unclean_epoch=2)
+        pair.decide(replace(pair.state, unclean_epoch=2))
     new = pair.sides[2].handovers
     taken = pair.change(2)
     assert new.is_taken(taken)
@@ -212,7 +221,7 @@ def test_a_leader_that_is_not_trusted_is_not_asked(why: str) -> None:
 
 def test_a_leader_that_leaves_with_a_move_is_asked() -> None:
     pair = Pair()
-    pair.state = replace(pair.state, isr=(2, 3), replicas=(2, 3))
+    pair.decide(replace(pair.state, isr=(2, 3), replicas=(2, 3)))
     taken = pair.change(2)
     asyncio.run(pair.sides[2].handovers.take([taken]))
     assert "2 asks 1" in pair.events
@@ -226,3 +235,43 @@ def test_a_late_request_does_not_end_the_appends_of_a_later_epoch() -> None:
     asyncio.run(pair.sides[2].handovers.take([taken]))
     assert old.partition.append(message()) == b""
     assert pair.group.replicas[1].log.end.offset == 1
+
+
+@pytest.mark.parametrize("what", ["the new leader is lost", "another epoch", "the stream is gone"])
+def test_the_old_leader_waits_no_longer_once_the_image_has_moved_on(
+    what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("ASKED_SECONDS_MAX", "TAKEN_SECONDS_MAX"):
+        monkeypatch.setattr(handover, name, NOT_IN_THIS_TEST_S)
+    pair = Pair()
+    old = pair.sides[1].handovers
+
+    async def scene() -> None:
+        giving = asyncio.create_task(old.give([pair.change(1)]))
+        await turn()
+        old.on_image()
+        await turn()
+        assert not giving.done(), "nothing of it has changed"
+        if what == "the new leader is lost":
+            pair.deciding.lose(2)
+        elif what == "another epoch":
+            pair.decide(replace(pair.state, leader=3, leader_epoch=3))
+        else:
+            image = pair.deciding.image
+            gone = image.partitions.discard(pair.group.leader.definition.id)
+            pair.deciding.image = replace(image, partitions=gone)
+        old.on_image()
+        await giving
+
+    asyncio.run(scene())
+
+
+def test_the_new_leader_does_not_wait_for_the_log_of_a_leader_that_is_lost(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(handover, "COPY_SECONDS_MAX", NOT_IN_THIS_TEST_S)
+    pair = Pair()
+    pair.group.leader.append(message())
+    monkeypatch.setattr(pair.group, "copy", lambda node: pair.deciding.lose(1))
+    asyncio.run(pair.sides[2].handovers.take([pair.change(2)]))
+    assert pair.group.replicas[2].log.end.offset == 0

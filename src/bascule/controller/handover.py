@@ -13,7 +13,8 @@ In a NATS queue group each message goes to one member. There the new leader subs
 old one has unsubscribed.
 
 Every wait is bounded. A leader that is lost, silent or out of the ISR is not asked: the new one
-subscribes, and leads.
+subscribes, and leads. A handover ends at once when a later image says that the other node is lost
+or that the partition has another leader epoch: what follows from that image waits for it.
 """
 
 from __future__ import annotations
@@ -111,6 +112,8 @@ class _Gift:
     """A partition that this node gives to the leader of another epoch."""
 
     leader_epoch: int
+    receiver: int | None = None
+    """The node that is to lead; None until this node follows the decision."""
     asked: asyncio.Event = field(default_factory=asyncio.Event)
     taken: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -185,7 +188,7 @@ class Handovers:
         ends = await asyncio.gather(*(self._end_appends(node, some) for node, some in asked))
         if grouped:
             refusals.update(await self._subscribe(grouped))
-        await self._copy(dict(each for some in ends for each in some))
+        await self._copy([each for some in ends for each in some])
         return refusals
 
     def on_led(self, taken: Sequence[RoleChange]) -> None:
@@ -232,27 +235,36 @@ class Handovers:
 
     async def _end_appends(
         self, node: int, taken: Sequence[RoleChange]
-    ) -> list[tuple[Partition, int]]:
-        """Have the old leader append nothing more; each partition, and where its log ends there."""
+    ) -> list[tuple[RoleChange, int]]:
+        """Have the old leader append nothing more; each change, and where its log ends there."""
         try:
             ends = await self._ask(node, taken)
         except BasculeError as error:
             extra = {"node": node, "partitions": len(taken), "error": str(error)}
             log.warning("old leader has not handed over", extra=extra)
             return []
-        return [(each.partition, end) for each, end in zip(taken, ends, strict=True)]
+        return list(zip(taken, ends, strict=True))
 
-    async def _copy(self, ends: Mapping[Partition, int]) -> None:
+    async def _copy(self, ends: Sequence[tuple[RoleChange, int]]) -> None:
         """Return once the logs of this node go so far."""
         try:
             async with asyncio.timeout(COPY_SECONDS_MAX):
-                for partition, end in ends.items():
-                    store = partition.log
-                    while store is not None and store.end.offset < end:  # noqa: ASYNC110
+                for each, end in ends:
+                    while self._lacks(each, end):  # noqa: ASYNC110
                         await asyncio.sleep(POLL_SECONDS)
         except TimeoutError:
             extra = {"partitions": len(ends)}
             log.warning("log of the old leader not copied to its end", extra=extra)
+
+    def _lacks(self, taken: RoleChange, end: int) -> bool:
+        """Whether the log of this node ends before, and its old leader can be copied still."""
+        assert taken.before is not None
+        store, giver = taken.partition.log, taken.before.leader
+        return (
+            store is not None
+            and store.end.offset < end
+            and self._is_current(taken.key, taken.state.leader_epoch, giver)
+        )
 
     async def _ask(
         self, node: int, taken: Sequence[RoleChange], *, is_taken: bool = False
@@ -289,6 +301,8 @@ class Handovers:
 
     async def _give(self, change: RoleChange) -> None:
         gift = self._gift(change.key, change.state.leader_epoch)
+        gift.receiver = change.state.leader
+        self.on_image()
         try:
             async with asyncio.timeout(ASKED_SECONDS_MAX):
                 await gift.asked.wait()
@@ -305,6 +319,26 @@ class Handovers:
             )
         finally:
             self._gifts.pop(change.key, None)
+
+    def on_image(self) -> None:
+        """There is a later image: what it makes pointless is not waited for any more."""
+        for key, gift in self._gifts.items():
+            if gift.receiver is not None and not self._is_current(
+                key, gift.leader_epoch, gift.receiver
+            ):
+                gift.asked.set()
+                gift.taken.set()
+
+    def _is_current(self, key: Key, leader_epoch: int, other: int) -> bool:
+        """Whether the image still has this leader epoch, and the other node alive."""
+        image = self._metadata.image
+        states = image.partitions.get(key[0], ())
+        return (
+            key[1] < len(states)
+            and states[key[1]].leader_epoch <= leader_epoch
+            and other in image.nodes
+            and image.nodes[other].alive
+        )
 
     def _gift(self, key: Key, leader_epoch: int) -> _Gift:
         found = self._gifts.get(key)

@@ -42,6 +42,11 @@ class RoleSetter:
         self.handovers: Handovers | None = None
         """Set in a cluster; without, roles change at once."""
 
+    def on_image(self) -> None:
+        """There is a later image than the one that is followed: see `Handovers.on_image`."""
+        if self.handovers is not None:
+            self.handovers.on_image()
+
     async def apply(self, steps: Sequence[ApplyStates], failures: dict[bytes, Exception]) -> None:
         """Lead, follow or do neither. Handovers between living nodes take some time; they go on
         beside each other, and after everything else."""

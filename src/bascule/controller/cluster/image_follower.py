@@ -74,6 +74,7 @@ class ImageFollower:
             self._touched = None
         elif self._touched is not None:
             self._touched.update(touched)
+        self._reconciler.roles.on_image()
         self._changed.set()
 
     def on_suspension(self) -> None:
