@@ -1,5 +1,8 @@
 """Writes responses into a non-blocking socket: bytes by send, slices of files by sendfile.
 
+Small slices are read, and sent together with the bytes around them: two system calls instead of
+three, and each of them gives up the interpreter lock, which a busy node gets back late.
+
 `sendfile` on a non-blocking socket still waits for the disk if the file's pages are not in the
 page cache. That would block the event loop. So the sender checks for each chunk whether it is in
 the page cache. If it is not, a thread loads it first.
@@ -29,6 +32,8 @@ class RunOnThread(Protocol):
     def __call__(self, function: Callable[[], T], /) -> Awaitable[T]: ...
 
 
+SMALL_BYTES: Final = 16 << 10
+"""Slices of files of so many bytes in one response are read and not sent by sendfile."""
 SENDFILE_CHUNK_BYTES: Final = 1 << 20
 """Bytes checked, read by a thread and sent at a time: about 0.2 ms of sendfile."""
 CACHE_RECHECK_SECONDS: Final = 0.2
@@ -60,6 +65,7 @@ class Sender:
 
     async def send(self, pieces: Sequence[Piece]) -> None:
         """Return when all bytes are in the socket buffer. Raises: OSError, Broken."""
+        pieces = _with_small_slices_read(pieces)
         last = len(pieces) - 1
         for number, piece in enumerate(pieces):
             if isinstance(piece, FileSlice):
@@ -120,3 +126,21 @@ class Sender:
             self._statistics.bytes_sendfile += sent
             position += sent
         return position
+
+
+def _with_small_slices_read(pieces: Sequence[Piece]) -> Sequence[Piece]:
+    """One piece of bytes if all slices together are small and in the page cache."""
+    length = sum(piece.length for piece in pieces if isinstance(piece, FileSlice))
+    if not 0 < length <= SMALL_BYTES:
+        return pieces
+    parts: list[bytes | bytearray | memoryview] = []
+    for piece in pieces:
+        if isinstance(piece, FileSlice):
+            data = piece.file.read_at_nowait(piece.position, piece.length)
+            if data is None or len(data) < piece.length:
+                return pieces
+            parts.append(data)
+        else:
+            assert isinstance(piece, (bytes, bytearray, memoryview))
+            parts.append(piece)
+    return [b"".join(parts)]

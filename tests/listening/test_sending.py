@@ -1,0 +1,89 @@
+"""How the pieces of a response go out: small slices of files in one call, others by sendfile."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from bascule.errors import Broken
+from bascule.host.real import RealFile
+from bascule.listening.limits import ListenerStatistics
+from bascule.listening.sending import SMALL_BYTES, Sender
+from bascule.storage.partition_log import FileSlice
+from bascule.wire.primitives import Piece
+
+CONTENT = bytes(range(256)) * 128
+
+
+class AwayFile(RealFile):
+    """A file of which a read that must not wait finds nothing."""
+
+    __slots__ = ()
+
+    def read_at_nowait(self, position: int, length: int) -> bytes | None:
+        return None
+
+
+def slice_of(path: Path, position: int, length: int, kind: type[RealFile] = RealFile) -> FileSlice:
+    path.write_bytes(CONTENT)
+    return FileSlice(kind(os.open(path, os.O_RDWR), str(path)), position, length)
+
+
+def sent(pieces: Sequence[Piece]) -> tuple[bytes, ListenerStatistics]:
+    """What the other side receives, and what is counted."""
+    statistics = ListenerStatistics()
+
+    async def scene() -> bytes:
+        here, there = socket.socketpair()
+        with here, there:
+            here.setblocking(False)
+            sender = Sender(
+                here,
+                statistics=statistics,
+                run_on_thread=lambda function: asyncio.get_running_loop().run_in_executor(
+                    None, function
+                ),
+                writable=lambda: asyncio.sleep(0),
+                progress=lambda: None,
+            )
+            await sender.send(pieces)
+            here.shutdown(socket.SHUT_WR)
+            return b"".join(iter(lambda: there.recv(1 << 16), b""))
+
+    return asyncio.run(scene()), statistics
+
+
+def test_small_slices_go_out_with_the_bytes_around_them(tmp_path: Path) -> None:
+    first = slice_of(tmp_path / "a", 10, 100)
+    second = slice_of(tmp_path / "b", 0, SMALL_BYTES - 100)
+    received, counts = sent([b"head", first, b"between", second, b"tail"])
+    assert received == (
+        b"head" + CONTENT[10:110] + b"between" + CONTENT[: SMALL_BYTES - 100] + b"tail"
+    )
+    assert (counts.bytes_out, counts.bytes_sendfile) == (len(received), 0)
+
+
+def test_slices_that_are_larger_together_go_out_by_sendfile(tmp_path: Path) -> None:
+    first = slice_of(tmp_path / "a", 10, 101)
+    second = slice_of(tmp_path / "b", 0, SMALL_BYTES - 100)
+    received, counts = sent([b"head", first, second])
+    assert received == b"head" + CONTENT[10:111] + CONTENT[: SMALL_BYTES - 100]
+    assert (counts.bytes_out, counts.bytes_sendfile) == (len(received), SMALL_BYTES + 1)
+
+
+def test_a_small_slice_that_is_not_in_the_page_cache_goes_out_by_sendfile(tmp_path: Path) -> None:
+    piece = slice_of(tmp_path / "a", 10, 100, AwayFile)
+    received, counts = sent([b"head", piece])
+    assert received == b"head" + CONTENT[10:110]
+    assert counts.bytes_sendfile == 100
+
+
+def test_a_small_slice_behind_the_end_of_its_file_is_an_error(tmp_path: Path) -> None:
+    piece = slice_of(tmp_path / "a", len(CONTENT) - 50, 100)
+    with pytest.raises(Broken, match=f"ends at byte {len(CONTENT)}, expected at least"):
+        sent([b"head", piece])
