@@ -34,6 +34,10 @@ def slice_of(path: Path, position: int, length: int, kind: type[RealFile] = Real
     return FileSlice(kind(os.open(path, os.O_RDWR), str(path)), position, length)
 
 
+async def never() -> None:
+    raise AssertionError("the socket has room for all")
+
+
 def sent(pieces: Sequence[Piece]) -> tuple[bytes, ListenerStatistics]:
     """What the other side receives, and what is counted."""
     statistics = ListenerStatistics()
@@ -48,7 +52,7 @@ def sent(pieces: Sequence[Piece]) -> tuple[bytes, ListenerStatistics]:
                 run_on_thread=lambda function: asyncio.get_running_loop().run_in_executor(
                     None, function
                 ),
-                writable=lambda: asyncio.sleep(0),
+                writable=never,
                 progress=lambda: None,
             )
             await sender.send(pieces)

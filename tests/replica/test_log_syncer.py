@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from bascule.host.real import RealRandom
-from bascule.replica.log_syncer import LogSyncer
+from bascule.replica.log_syncer import LogSyncer, WorkQueue
 from bascule.replica.partition import Partition
 from bascule.sim.disk import SimClock, SimFiles
 from support.replicas import awaited_batch, open_partition
@@ -120,3 +120,38 @@ def test_wait_idle_returns_after_the_sync(partition: Partition, blocked: Blocked
     waiting.join(20)
     assert idle == [1]
     syncer.stop()
+
+
+def test_each_item_of_the_queue_is_for_one_thread() -> None:
+    queue: WorkQueue[int | None] = WorkQueue()
+    found: list[list[int]] = [[] for _ in range(4)]
+
+    def work(mine: list[int]) -> None:
+        while (item := queue.get()) is not None:
+            mine.append(item)
+
+    def fill(first: int) -> None:
+        for item in range(first, first + 5_000):
+            queue.put(item)
+
+    workers = [threading.Thread(target=work, args=(mine,)) for mine in found]
+    fillers = [threading.Thread(target=fill, args=(first,)) for first in (0, 5_000)]
+    for thread in (*workers, *fillers):
+        thread.start()
+    for thread in fillers:
+        thread.join()
+    for _ in workers:
+        queue.put(None)
+    for thread in workers:
+        thread.join()
+    assert sorted(item for mine in found for item in mine) == list(range(10_000))
+    assert queue.empty()
+
+
+def test_what_no_thread_waits_for_is_kept_in_order() -> None:
+    queue: WorkQueue[str] = WorkQueue()
+    queue.put("a")
+    queue.put("b")
+    assert not queue.empty()
+    assert [queue.get(), queue.get()] == ["a", "b"]
+    assert queue.empty()
