@@ -18,13 +18,13 @@ from bascule.publish.acks import (
     too_large,
 )
 from bascule.publish.admission import Admission, LogState
-from bascule.publish.headers import HashKey, PublishHeaders
+from bascule.publish.headers import HashKey
 from bascule.publish.preconditions import Preconditions
 from bascule.publish.stream_subjects import StreamSubjects
 from bascule.publish.unstamped_batch import UnstampedBatch
 from bascule.record import header as batch_header
 from bascule.record.compression import compress_batch
-from bascule.replica.dedupe_loading import load_appended_ids, load_dedupe_window
+from bascule.replica.dedupe_loading import LoadedIds
 from bascule.replica.failure_run import AppendFailures, FailureRun
 from bascule.replica.handover.held_messages import HeldMessages
 from bascule.replica.log_time import LogClock
@@ -108,7 +108,6 @@ class Partition:
         self._clock = clock
         self._on_changed = on_changed
         self._on_appended = on_appended
-        self._persist_id_marker = persist_id_marker
         self._ack_format = AckFormat(
             stream=definition.name,
             subject=config.subject,
@@ -120,14 +119,13 @@ class Partition:
         if waits_for_role:
             self.commitment.await_role(log)
         self._epoch_start = 0  # the end of the log when this node began to lead
-        self._ids_are_stale = False
-        """Whether records were appended or removed that the dedupe window does not know of."""
         self._log_clock = LogClock(definition.name, index, clock)
         self._failed_appends = AppendFailures(definition.name, index)
         self._failed_checkpoints = FailureRun()
         self.failed_reads = FailureRun()
         """Of listeners: reads and lookups by time."""
         self._admission = Admission(definition, self._ack_format, hash_key, subjects)
+        self._ids = LoadedIds(self._admission.preconditions, persist_id_marker)
 
     @property
     def preconditions(self) -> Preconditions:
@@ -227,8 +225,8 @@ class Partition:
             replies += self._admit(self.log, batch, now_ms)
             if not batch.record_count:
                 return replies
-            if self._persist_id_marker is not None and batch.headers is not None:
-                self._persist_marker_before_first_id(batch.headers)
+            if not self._ids.may_exist and batch.headers is not None and batch.headers.has_ids():
+                self._ids.persist_marker()
             self._append(self.log, batch, now_ms)
         except (OSError, BasculeError) as error:
             self.counts.disk_errors += isinstance(error, OSError)
@@ -369,8 +367,9 @@ class Partition:
             if self.definition.config.sync is SyncPolicy.ALWAYS:
                 with self._sync_guard:
                     store.sync()
-            if self._ids_are_stale:
-                self._load_ids(store)
+            if not self._ids.are_complete:
+                since_ms = self.now_ms() - self.definition.config.dedupe_window_ms
+                self._ids.load(store, since_ms=since_ms)
             self._epoch_start = store.end.offset
         self.state, self.leader_epoch = state, state.leader_epoch
         released = self.commitment.lead(
@@ -399,18 +398,10 @@ class Partition:
             high_watermark=self.committed_offset, end_offset=end_offset,
         )  # fmt: skip
 
-    def _load_ids(self, store: PartitionLog) -> None:
-        """Load the dedupe window from the log, which was written by other leaders."""
-        self.preconditions.reset()
-        if self._persist_id_marker is None:
-            since_ms = self.now_ms() - self.definition.config.dedupe_window_ms
-            load_dedupe_window(self.preconditions, store, since_ms=since_ms)
-        self._ids_are_stale = False
-
     @property
     def may_have_ids(self) -> bool:
         """Whether records of the log may have message ids."""
-        return self._persist_id_marker is None
+        return self._ids.may_exist
 
     def append_replicated(self, data: memoryview, *, may_have_ids: bool) -> None:
         """Append whole batches of the leader's log, unchanged, as a follower of it.
@@ -418,14 +409,12 @@ class Partition:
         Raises: see `PartitionLog.append_as_follower`.
         """
         assert self.log is not None
-        if may_have_ids and self._persist_id_marker is not None:
-            self._persist_id_marker()
-            self._persist_id_marker = None
-        are_stale, self._ids_are_stale = self._ids_are_stale, True
+        if may_have_ids:
+            self._ids.persist_marker()
+        were_complete, self._ids.are_complete = self._ids.are_complete, False
         self.log.append_as_follower(data)
-        if not are_stale:
-            now = self.now_ms() if may_have_ids else None
-            self._ids_are_stale = not load_appended_ids(self.preconditions, data, now)
+        if were_complete:
+            self._ids.add(data, self.now_ms() if may_have_ids else None)
         self.counts.replicated_bytes += len(data)
         self.counts.bytes += len(data)
 
@@ -441,7 +430,7 @@ class Partition:
         committed = min(self.committed_offset, before)
         may_lose = state is not None and store.epochs.latest < state.unclean_epoch
         with self.maintenance_lock, self._sync_guard:
-            self._ids_are_stale = True
+            self._ids.are_complete = False
             kept = store.start_offset if may_lose else committed
             end = store.truncate_to(offset, self.leader_epoch, high_watermark=kept).offset
             self.commitment.on_truncated(end)
@@ -458,7 +447,7 @@ class Partition:
         """
         assert self.log is not None
         with self.maintenance_lock, self._sync_guard:
-            self._ids_are_stale = True
+            self._ids.are_complete = False
             self.log.start_at(offset, self.leader_epoch)
             self.commitment.on_replaced(offset)
 
@@ -511,12 +500,6 @@ class Partition:
             end_offset=next_offset + batch.record_count,
             policies=batch.ack_policies,
         )
-
-    def _persist_marker_before_first_id(self, headers: PublishHeaders) -> None:
-        """Persist, before the first message id is appended, that the log contains ids."""
-        if self._persist_id_marker is not None and headers.has_ids():
-            self._persist_id_marker()
-            self._persist_id_marker = None
 
     def _append(self, store: PartitionLog, batch: UnstampedBatch, now: int) -> None:
         base_offset = store.end.offset
