@@ -433,7 +433,7 @@ class Partition:
             self._ids.are_complete = False
             kept = store.start_offset if may_lose else committed
             end = store.truncate_to(offset, self.leader_epoch, high_watermark=kept).offset
-            self.commitment.on_truncated(end)
+            self.counts.records_dropped += self.commitment.on_truncated(end)
             if self.held is not None:
                 self.held.on_truncated(end)
             if may_lose and end < before:
@@ -449,7 +449,7 @@ class Partition:
         with self.maintenance_lock, self._sync_guard:
             self._ids.are_complete = False
             self.log.start_at(offset, self.leader_epoch)
-            self.commitment.on_replaced(offset)
+            self.counts.records_dropped += self.commitment.on_replaced(offset)
 
     def on_leader_watermark(self, offset: int) -> None:
         """Take over the leader's high watermark, as far as this follower's log goes."""

@@ -199,19 +199,27 @@ class Commitment:
             self.send_kept(acks)
         return True
 
-    def on_replaced(self, offset: int) -> None:
-        """As a follower: the log is an empty one that starts at `offset` now."""
-        with self._lock:
-            if isinstance(self.watermark, FollowerWatermark):
-                self.pending.drop_from(-1)
-                self.watermark.on_replaced(offset)
+    def on_replaced(self, offset: int) -> int:
+        """As a follower: the log is an empty one that starts at `offset` now.
 
-    def on_truncated(self, offset: int) -> None:
-        """As a follower: the log ends at `offset` now."""
+        Forgets all acks that were kept, and returns their records.
+        """
         with self._lock:
-            if isinstance(self.watermark, FollowerWatermark):
-                self.pending.drop_from(offset)
-                self.watermark.on_truncated(offset)
+            if not isinstance(self.watermark, FollowerWatermark):
+                return 0
+            self.watermark.on_replaced(offset)
+            return self.pending.drop_from(-1)
+
+    def on_truncated(self, offset: int) -> int:
+        """As a follower: the log ends at `offset` now.
+
+        Forgets the acks that were kept for what was removed, and returns their records.
+        """
+        with self._lock:
+            if not isinstance(self.watermark, FollowerWatermark):
+                return 0
+            self.watermark.on_truncated(offset)
+            return self.pending.drop_from(offset)
 
     def rollback(self, offset: int, error: AckError) -> bytes:
         """Remove the batch added last, at `offset`; error acks for duplicates in it."""
