@@ -18,7 +18,7 @@ from bascule.groups import CommittedOffsetStore
 from bascule.host.api import File
 from bascule.host.real import RealClock, RealFiles
 from bascule.kafka import ClientListener, NodeIdentity, connection, sending
-from bascule.model import StreamConfig, StreamDefinition
+from bascule.model import PartitionState, StreamConfig, StreamDefinition
 from bascule.publish.headers import HashKey
 from bascule.record.batch import Record
 from bascule.record.builder import build_batch
@@ -73,6 +73,8 @@ async def serve(log: PartitionLog, ready: Callable[[int], None], stop: asyncio.E
         on_changed=partitions.notify_watchers,
         hash_key=HashKey(bytes(16)),
     )
+    state = PartitionState((1,), (1,), 1, partition.leader_epoch, 0)
+    partition.set_role(state, 1, lag_ns_max=0)
     partitions.add((partition,))
     listener = ClientListener(
         partitions=partitions,

@@ -63,15 +63,14 @@ class Partition:
         hash_key: HashKey,
         persist_id_marker: Callable[[], None] | None = None,
         subjects: StreamSubjects | None = None,
-        waits_for_role: bool = False,
     ) -> None:
         """Any thread calls `on_changed` after the high watermark moved or the log failed, and
         the log writer `on_appended` after other appends, while there are `replica_watchers`.
 
         `hash_key` keys the hashes of message ids. `persist_id_marker` persists a marker that the
         log contains message ids (may raise OSError). None: the marker exists already.
-        `subjects` are those of all streams on this node. `waits_for_role`: the partition does
-        nothing before `set_role`; else this node is its only replica and leads.
+        `subjects` are those of all streams on this node. The partition does nothing before
+        `set_role`.
         """
         config = definition.config
         self.definition = definition
@@ -116,8 +115,6 @@ class Partition:
             synced=config.sync is SyncPolicy.ALWAYS,
         )
         self.commitment = Commitment(log, self._ack_format, clock, config.sync)
-        if waits_for_role:
-            self.commitment.await_role(log)
         self._epoch_start = 0  # the end of the log when this node began to lead
         self._log_clock = LogClock(definition.name, index, clock)
         self._failed_appends = AppendFailures(definition.name, index)

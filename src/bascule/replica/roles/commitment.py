@@ -34,9 +34,11 @@ class Commitment:
     def __init__(
         self, log: PartitionLog | None, ack_format: AckFormat, clock: Clock, policy: SyncPolicy
     ) -> None:
-        """A leader without followers, whose log is committed as a whole."""
-        self.role = PartitionRole.LEADER
-        self.watermark: Watermark = HighWatermark(policy, EMPTY_LOG if log is None else log.end)
+        """Without a role: of the log only what the checkpoint says is known as committed."""
+        self.role = PartitionRole.NONE
+        self.watermark: Watermark = HighWatermark(policy, EMPTY_LOG)
+        if log is not None:
+            self.watermark = FollowerWatermark(log, log.checkpointed_high_watermark)
         self.replication: LeaderReplication | None = None
         """What this leader knows of its followers; None without followers."""
         self.pending = PendingAcks(ack_format)
@@ -58,12 +60,6 @@ class Commitment:
         return replication.isr_size, replication.min_isr
 
     # -- roles, on the log writer thread --------------------------------------------------------
-
-    def await_role(self, log: PartitionLog | None) -> None:
-        """Begin without a role: of the log only what the checkpoint says is known as committed."""
-        self.role = PartitionRole.NONE
-        if log is not None:
-            self.watermark = FollowerWatermark(log, log.checkpointed_high_watermark)
 
     def lead(
         self, log: PartitionLog, state: PartitionState, node_id: int, *,
