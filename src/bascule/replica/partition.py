@@ -45,11 +45,6 @@ class Partition:
     rest. `watchers` belongs to the event loop.
     """
 
-    held: HeldMessages | None = None
-    """What has come for the leader that this node is about to be."""
-    has_handed_over = False
-    """Whether this leader leaves messages to its successor, which is about to lead."""
-
     def __init__(
         self,
         definition: StreamDefinition,
@@ -81,6 +76,10 @@ class Partition:
         self.leader_epoch = 0 if log is None else log.epochs.latest + 1
         self.state: PartitionState | None = None
         """As the metadata image says; None before the first `set_role`."""
+        self.held: HeldMessages | None = None
+        """What has come for the leader that this node is about to be."""
+        self.has_handed_over = False
+        """Whether this leader leaves messages to its successor, which is about to lead."""
         self.leader_start_offset = 0  # as a follower was told; retention applies it
         self.on_synced: Callable[[Partition], None] | None = None
         """Called on a sync thread after each sync."""
