@@ -23,7 +23,7 @@ PLACES: Final = ("the leader's server", "another server")
 def our_rate(cluster: Cluster, messages: int, place: str) -> float:
     leader = cluster.create("acked", SUBJECT)
     node = leader if place == PLACES[0] else cluster.other(leader)
-    rate = acked_rate(cluster.nodes[node].nats_port, messages)
+    rate = acked_rate(cluster.nodes[node].port, messages)
     state = cluster.nodes[leader].partition("acked")
     assert state["high_watermark"] == messages, state
     assert len(state["isr"]) == len(cluster.nodes), state

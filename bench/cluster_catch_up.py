@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from bench.acked import SUBJECT, acked_rate
-from bench.cluster_failover import wait_until
-from bench.clusters import NODES, Cluster, bascule_cluster
+from bench.clusters import NODES, Cluster, bascule_cluster, wait_until
 from bench.harness import in_child, median_ratio, reap, report, row, work_directory
 
 MESSAGE_BYTES: Final = 1024
@@ -97,9 +96,9 @@ def run(*, quick: bool = False, rounds: int | None = None) -> None:
         for number in range(rounds):
             leader = cluster.create(STREAM, SUBJECT)
             follower = cluster.other(leader)
-            port = cluster.nodes[leader].nats_port
+            port = cluster.nodes[leader].port
             acked_rate(port, 1_000, size=MESSAGE_BYTES)
-            cluster.nodes[follower].kill()
+            cluster.nodes[follower].end()
             wait_until(partial(is_missing, cluster, leader, follower))
             had = log_bytes(cluster.nodes[follower].data)
             acked_rate(port, behind // MESSAGE_BYTES, size=MESSAGE_BYTES)

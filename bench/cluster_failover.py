@@ -14,28 +14,19 @@ too; in the others that is as it happens, and noted.
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import json
-import os
 import signal
-import socket
 import statistics
-import subprocess
-import sys
 import time
-import urllib.request
-from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import count, pairwise
-from pathlib import Path
 from typing import Any, Final
 
 import bascule
 from bascule.client import Client
 from bascule.errors import BasculeError
-from bench.harness import Running, nats_server, report, row, work_directory
+from bench.clusters import NODES, ClusterNode, served_cluster, wait_until
+from bench.harness import report, row, work_directory
 
-NODES: Final = 3
 ROUNDS: Final = 20
 ROUNDS_OF_DEFAULTS: Final = 30
 """Of the scene in which the leader is killed."""
@@ -44,7 +35,6 @@ UNANSWERED_MAX: Final = 2_000
 BETWEEN_S: Final = 0.005
 PAUSE_S: Final = 3.0
 CALM_S: Final = 1.0
-BIN: Final = Path(sys.executable).parent
 MEDIAN_BAR_S: Final = 1.0
 WORST_BAR_S: Final = 3.0
 
@@ -68,101 +58,6 @@ SCENES: Final = (
     Scene("follower paused", is_leader=False, is_paused=True),
     Scene("leader and controller killed", is_leader=True, is_controller=True),
 )
-
-
-class ServedNode(Running):
-    """One `bascule serve` of the cluster, which may be killed and started again."""
-
-    def __init__(
-        self,
-        number: int,
-        peers: str,
-        nats: str,
-        ports: list[int],
-        place: Path,
-        environment: Mapping[str, str] | None = None,
-    ) -> None:
-        self.number = number
-        self.http = f"http://127.0.0.1:{ports[1]}"
-        self.client_port = ports[2]
-        self.log = place / f"node{number}.log"
-        self._ready = place / f"ready{number}.json"
-        self._environment = {**os.environ, **(environment or {})}
-        self._command = [
-            str(BIN / "bascule"), "serve", "--node-id", str(number), "--peers", peers,
-            "--peer-port", str(ports[0]), "--http-port", str(ports[1]), "--client-port",
-            str(ports[2]), "--nats", nats, "--data", str(place / f"node{number}"),
-            "--ready-file", str(self._ready),
-        ]  # fmt: skip
-        self.start()
-
-    def start(self) -> None:
-        self._ready.unlink(missing_ok=True)
-        with self.log.open("ab") as output:
-            super().__init__(
-                subprocess.Popen(self._command, stdout=output, stderr=output, env=self._environment)
-            )
-
-    @property
-    def is_ready(self) -> bool:
-        return self._ready.exists()
-
-    def wait_ready(self, seconds: float = 60.0) -> None:
-        wait_until(self._ready.exists, seconds)
-
-    def get(self, path: str) -> Any:
-        with urllib.request.urlopen(self.http + path, timeout=10) as response:
-            return json.loads(response.read())
-
-    def post(self, path: str, body: object) -> Any:
-        request = urllib.request.Request(
-            self.http + path,
-            data=json.dumps(body).encode(),
-            headers={"content-type": "application/json"},
-        )
-        with urllib.request.urlopen(request, timeout=60) as response:
-            return json.loads(response.read() or b"null")
-
-    def create(self, name: str, subject: str, **config: object) -> None:
-        """Create a stream."""
-        self.post("/v1/streams", {"name": name, "subject": subject, **config})
-
-
-def wait_until(condition: Callable[[], bool], seconds: float = 60.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > deadline:
-            raise TimeoutError("the cluster does not get there")
-        time.sleep(0.01)
-
-
-def free_ports(count: int) -> list[int]:
-    socks = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [int(sock.getsockname()[1]) for sock in socks]
-    for sock in socks:
-        sock.close()
-    return ports
-
-
-@contextlib.contextmanager
-def served_cluster(
-    place: Path, *, environment: Mapping[str, str] | None = None
-) -> Iterator[tuple[dict[int, ServedNode], Running]]:
-    """`NODES` nodes by number, once they serve, and their NATS server."""
-    with nats_server(place) as nats:
-        ports = free_ports(3 * NODES)
-        peers = ",".join(f"{n + 1}@127.0.0.1:{ports[3 * n]}" for n in range(NODES))
-        nodes: dict[int, ServedNode] = {}
-        try:
-            for n in range(NODES):
-                mine = ports[3 * n : 3 * n + 3]
-                nodes[n + 1] = ServedNode(n + 1, peers, nats.url, mine, place, environment)
-            for node in nodes.values():
-                node.wait_ready()
-            yield nodes, nats
-        finally:
-            for node in nodes.values():
-                node.stop()
 
 
 class SteadyLoad:
@@ -206,27 +101,26 @@ class SteadyLoad:
         return max(after - before for before, after in pairwise(times))
 
 
-def state_of(node: ServedNode) -> dict[str, Any]:
+def state_of(node: ClusterNode) -> dict[str, Any]:
     """The partition, as the node knows it."""
-    state: dict[str, Any] = node.get(f"/v1/streams/{STREAM}")["partitions"][0]
-    return state
+    return node.partition(STREAM)
 
 
-def in_sync(node: ServedNode) -> bool:
+def in_sync(node: ClusterNode) -> bool:
     return len(state_of(node)["isr"]) == NODES
 
 
-def controller_of(node: ServedNode) -> int:
-    return int(node.get("/v1/cluster")["controller"])
+def controller_of(node: ClusterNode) -> int:
+    return int(node.call("GET", "/v1/cluster")["controller"])
 
 
-def choose(scene: Scene, nodes: dict[int, ServedNode]) -> tuple[int, bool]:
+def choose(scene: Scene, nodes: dict[int, ClusterNode]) -> tuple[int, bool]:
     """The node to hurt, and whether it is the controller."""
     controller = controller_of(nodes[1])
     if scene.is_controller:
         # The first replica leads, once the controller gets to it.
         order = [controller, *(number for number in nodes if number != controller)]
-        nodes[1].post(f"/v1/streams/{STREAM}/reassign", {"replicas": order})
+        nodes[1].call("POST", f"/v1/streams/{STREAM}/reassign", {"replicas": order})
         wait_until(lambda: state_of(nodes[1])["leader"] == controller_of(nodes[1]))
         controller = controller_of(nodes[1])
     leader = int(state_of(nodes[1])["leader"])
@@ -235,7 +129,7 @@ def choose(scene: Scene, nodes: dict[int, ServedNode]) -> tuple[int, bool]:
     return victim, victim == controller
 
 
-async def measure(scene: Scene, nodes: dict[int, ServedNode], rounds: int) -> dict[str, Any]:
+async def measure(scene: Scene, nodes: dict[int, ClusterNode], rounds: int) -> dict[str, Any]:
     """The longest time without an ack of each round."""
     gaps: list[float] = []
     were_controllers: list[bool] = []
@@ -253,8 +147,7 @@ async def measure(scene: Scene, nodes: dict[int, ServedNode], rounds: int) -> di
                 await asyncio.sleep(PAUSE_S)
                 node.process.send_signal(signal.SIGCONT)
             else:
-                node.process.kill()
-                await asyncio.to_thread(node.process.wait)
+                await asyncio.to_thread(node.end)
                 await asyncio.sleep(PAUSE_S)
             gaps.append(load.longest_gap(began))
             if not scene.is_paused:

@@ -26,12 +26,11 @@ from bascule.wire.messages.list_offsets import (
     ListOffsetsResponse,
     ListOffsetsTopic,
 )
-from bench.cluster_failover import ServedNode, free_ports, wait_until
-from bench.harness import nats_connection, nats_server, report, row, work_directory
+from bench.clusters import ClusterNode, served_cluster, wait_until
+from bench.harness import nats_connection, report, row, work_directory
 from bench.streams import Creator, stop
 
 COUNT: Final = 10_000
-NODES: Final = 3
 SHAPES: Final = (100, 1)
 """Partitions of a stream."""
 IDLE_SECONDS: Final = 60.0
@@ -55,7 +54,7 @@ class Probe:
     """Asks every partition for what only a leader that serves can tell."""
 
     def __init__(
-        self, nats_port: int, nodes: Sequence[ServedNode], streams: int, partitions: int
+        self, nats_port: int, nodes: Sequence[ClusterNode], streams: int, partitions: int
     ) -> None:
         self._nats_port = nats_port
         self._nodes = nodes
@@ -88,7 +87,7 @@ class Probe:
     def _served(self) -> int:
         return sum(map(self._served_by, self._nodes))
 
-    def _served_by(self, node: ServedNode) -> int:
+    def _served_by(self, node: ClusterNode) -> int:
         try:
             connection = LogConnection("127.0.0.1", node.client_port, timeout=60)
         except Broken:
@@ -106,7 +105,7 @@ class Probe:
 
     def _take_messages(self) -> bool:
         """Whether every partition has a leader and enough replicas in sync."""
-        found = self._nodes[0].get("/v1/cluster")
+        found = self._nodes[0].call("GET", "/v1/cluster")
         return not found["leaderless"] and not found["under_min_isr"]
 
     def publish_to_all(self) -> None:
@@ -169,13 +168,13 @@ def _acks(buffer: bytes) -> tuple[bytes, list[int]]:
     return buffer[at:], acked
 
 
-def is_whole(node: ServedNode) -> bool:
+def is_whole(node: ClusterNode) -> bool:
     """Whether every partition has a leader and all of its replicas in sync."""
-    found = node.get("/v1/cluster")
+    found = node.call("GET", "/v1/cluster")
     return not found["leaderless"] and not found["under_replicated"]
 
 
-def restart_seconds(cluster: Sequence[ServedNode], probe: Probe) -> tuple[float, float]:
+def restart_seconds(cluster: Sequence[ClusterNode], probe: Probe) -> tuple[float, float]:
     """Start all nodes; seconds until every partition has acked, and until all are in sync."""
     began = time.monotonic()
     for node in cluster:
@@ -188,7 +187,7 @@ def restart_seconds(cluster: Sequence[ServedNode], probe: Probe) -> tuple[float,
     return serving, time.monotonic() - began
 
 
-def kill(cluster: Sequence[ServedNode]) -> None:
+def kill(cluster: Sequence[ClusterNode]) -> None:
     for node in cluster:
         node.process.kill()
     for node in cluster:
@@ -200,46 +199,33 @@ def measure(
 ) -> list[dict[str, object]]:
     """The rows for streams of so many partitions."""
     streams = count // partitions
-    ports = free_ports(3 * NODES)
-    peers = ",".join(f"{n + 1}@127.0.0.1:{ports[3 * n]}" for n in range(NODES))
-    with nats_server(place) as nats:
-        cluster = [
-            ServedNode(n + 1, peers, nats.url, ports[3 * n : 3 * n + 3], place)
-            for n in range(NODES)
+    with served_cluster(place) as (nodes, nats):
+        cluster = list(nodes.values())
+        settings = {"partitions": partitions, "partition_by": "subject"} if partitions > 1 else {}
+        creator = Creator(cluster, streams, streams, subject="s.{}.*", settings=settings)
+        creator.run()
+        created = creator.times[-1][0] - creator.times[0][0]
+        probe = Probe(nats.port, cluster, streams, partitions)
+        probe.publish_to_all()
+        wait_until(lambda: is_whole(cluster[0]), WAIT_SECONDS)
+        time.sleep(CALM_SECONDS)
+        before = [node.cpu_seconds() for node in cluster]
+        time.sleep(idle_seconds)
+        cpu = [
+            (node.cpu_seconds() - each) / idle_seconds
+            for node, each in zip(cluster, before, strict=True)
         ]
-        try:
-            for node in cluster:
-                node.wait_ready()
-            settings = (
-                {"partitions": partitions, "partition_by": "subject"} if partitions > 1 else {}
-            )
-            creator = Creator(cluster, streams, streams, subject="s.{}.*", settings=settings)
-            creator.run()
-            created = creator.times[-1][0] - creator.times[0][0]
-            probe = Probe(nats.port, cluster, streams, partitions)
-            probe.publish_to_all()
-            wait_until(lambda: is_whole(cluster[0]), WAIT_SECONDS)
-            time.sleep(CALM_SECONDS)
-            before = [node.cpu_seconds() for node in cluster]
-            time.sleep(idle_seconds)
-            cpu = [
-                (node.cpu_seconds() - each) / idle_seconds
-                for node, each in zip(cluster, before, strict=True)
-            ]
-            print(f"{partitions} a stream: created in {created:.1f} s, CPU {cpu}", flush=True)
-            memory = [node.resident_mb() for node in cluster]
-            stopped = stop(cluster)
-            print(f"stopped in {stopped:.1f} s", flush=True)
-            restarted, restarted_whole = restart_seconds(cluster, probe)
-            print(f"serving after {restarted:.1f} s, whole {restarted_whole:.1f} s", flush=True)
-            kill(cluster)
-            killed, killed_whole = restart_seconds(cluster, probe)
-            print(f"after kill -9: {killed:.1f} s, whole {killed_whole:.1f} s", flush=True)
-            alone, taken_over = leave(cluster[1], probe)
-            print(f"one node: stopped in {alone:.1f} s, all serve {taken_over:.1f} s", flush=True)
-        finally:
-            for node in cluster:
-                node.end()
+        print(f"{partitions} a stream: created in {created:.1f} s, CPU {cpu}", flush=True)
+        memory = [node.resident_mb() for node in cluster]
+        stopped = stop(cluster)
+        print(f"stopped in {stopped:.1f} s", flush=True)
+        restarted, restarted_whole = restart_seconds(cluster, probe)
+        print(f"serving after {restarted:.1f} s, whole {restarted_whole:.1f} s", flush=True)
+        kill(cluster)
+        killed, killed_whole = restart_seconds(cluster, probe)
+        print(f"after kill -9: {killed:.1f} s, whole {killed_whole:.1f} s", flush=True)
+        alone, taken_over = leave(cluster[1], probe)
+        print(f"one node: stopped in {alone:.1f} s, all serve {taken_over:.1f} s", flush=True)
     of = f"{count} partitions in {streams} streams"
     return [
         row(f"{of}: CPU of the busiest of 3 idle nodes, cores",
@@ -258,7 +244,7 @@ def measure(
     ]  # fmt: skip
 
 
-def leave(node: ServedNode, probe: Probe) -> tuple[float, float]:
+def leave(node: ClusterNode, probe: Probe) -> tuple[float, float]:
     """End one node with SIGTERM; seconds until it has ended, and until each partition acks."""
     began = time.monotonic()
     node.process.send_signal(signal.SIGTERM)

@@ -30,7 +30,7 @@ def run(*, quick: bool = False, rounds: int | None = None) -> None:
     ):
         leader = cluster.create("latency", SUBJECT)
         their_leader = other.create("bench", SUBJECT)
-        our_port = cluster.nodes[leader].nats_port
+        our_port = cluster.nodes[leader].port
         their_port = other.servers[their_leader].port
         our_ack = b'"replicas":3,"synced":true'
         publish_times(our_port, 500, our_ack)

@@ -9,17 +9,15 @@ what it stores. Measured is CPU: the cores are shared, so rates would tell about
 from __future__ import annotations
 
 import time
-from pathlib import Path
 from typing import Any, Final
 
 import bascule
-from bench.cluster_failover import NODES, ServedNode, free_ports
+from bench.clusters import NODES, ClusterNode, served_cluster
 from bench.harness import (
     Running,
     confirm,
     median_ratio,
     nats_connection,
-    nats_server,
     report,
     row,
     work_directory,
@@ -46,12 +44,12 @@ def publish(port: int, by: str, messages: int) -> None:
         confirm(sock)
 
 
-def stored(node: ServedNode, by: str) -> int:
-    partitions: list[dict[str, Any]] = node.get(f"/v1/streams/{by}")["partitions"]
+def stored(node: ClusterNode, by: str) -> int:
+    partitions: list[dict[str, Any]] = node.call("GET", f"/v1/streams/{by}")["partitions"]
     return sum(int(each["high_watermark"]) for each in partitions)
 
 
-def measure(by: str, nodes: list[ServedNode], nats: Running, messages: int) -> tuple[float, float]:
+def measure(by: str, nodes: list[ClusterNode], nats: Running, messages: int) -> tuple[float, float]:
     """CPU in µs for a message: of all nodes, of the NATS server."""
     before = stored(nodes[0], by)
     cpu = sum(node.cpu_seconds() for node in nodes), nats.cpu_seconds()
@@ -68,8 +66,11 @@ def measure(by: str, nodes: list[ServedNode], nats: Running, messages: int) -> t
 
 def run(*, quick: bool = False) -> None:
     messages, rounds = (200_000, 3) if quick else (MESSAGES, ROUNDS)
-    with work_directory() as place, nats_server(place, settings=MAPPINGS) as nats:
-        found = rounds_of(place, nats, messages, rounds)
+    with (
+        work_directory() as place,
+        served_cluster(place, settings=MAPPINGS) as (cluster, nats),
+    ):
+        found = rounds_of(list(cluster.values()), nats, messages, rounds)
     nodes, servers = ({by: [each[at] for each in found[by]] for by in SUBJECT_OF} for at in (0, 1))
     report("cluster_partitions", [
         row("CPU of the nodes for a message, mapping over subject",
@@ -80,27 +81,16 @@ def run(*, quick: bool = False) -> None:
 
 
 def rounds_of(
-    place: Path, nats: Running, messages: int, rounds: int
+    nodes: list[ClusterNode], nats: Running, messages: int, rounds: int
 ) -> dict[str, list[tuple[float, float]]]:
     """Both ways in turn, after one round that does not count."""
-    ports = free_ports(3 * NODES)
-    peers = ",".join(f"{n + 1}@127.0.0.1:{ports[3 * n]}" for n in range(NODES))
-    nodes = [
-        ServedNode(n + 1, peers, nats.url, ports[3 * n : 3 * n + 3], place) for n in range(NODES)
-    ]
     found: dict[str, list[tuple[float, float]]] = {by: [] for by in SUBJECT_OF}
-    try:
-        for node in nodes:
-            node.wait_ready()
-        with bascule.connect_sync(nodes[0].http) as client:
-            for by, subject in SUBJECT_OF.items():
-                client.create_stream(by, subject, partitions=NODES, partition_by=by)
-        for number in range(rounds + 1):
-            for by in SUBJECT_OF:
-                measured = measure(by, nodes, nats, messages)
-                if number:
-                    found[by].append(measured)
-    finally:
-        for node in nodes:
-            node.stop()
+    with bascule.connect_sync(nodes[0].http) as client:
+        for by, subject in SUBJECT_OF.items():
+            client.create_stream(by, subject, partitions=NODES, partition_by=by)
+    for number in range(rounds + 1):
+        for by in SUBJECT_OF:
+            measured = measure(by, nodes, nats, messages)
+            if number:
+                found[by].append(measured)
     return found

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from bench.acked import PART, SIZE, MessageCounter
-from bench.cluster_failover import NODES, ServedNode, served_cluster, wait_until
+from bench.clusters import NODES, ClusterNode, served_cluster, wait_until
 from bench.harness import confirm, in_child, nats_connection, report, row, work_directory
 
 SECONDS: Final = 600.0
@@ -140,15 +140,12 @@ class Cpu:
         return 1 - (idle - before_idle) / max(1, total - before_total)
 
 
-def leader_epochs(node: ServedNode, streams: Sequence[str]) -> dict[str, int]:
+def leader_epochs(node: ClusterNode, streams: Sequence[str]) -> dict[str, int]:
     """Of the only partition of each stream. An election raises it."""
-    return {
-        name: int(node.get(f"/v1/streams/{name}")["partitions"][0]["leader_epoch"])
-        for name in streams
-    }
+    return {name: int(node.partition(name)["leader_epoch"]) for name in streams}
 
 
-def events_of(nodes: Sequence[ServedNode], marks: Sequence[int]) -> list[dict[str, Any]]:
+def events_of(nodes: Sequence[ClusterNode], marks: Sequence[int]) -> list[dict[str, Any]]:
     """What the nodes have logged since their logs had the sizes `marks`."""
     found = []
     for node, mark in zip(nodes, marks, strict=True):
@@ -158,7 +155,7 @@ def events_of(nodes: Sequence[ServedNode], marks: Sequence[int]) -> list[dict[st
     return found
 
 
-def heartbeat_silence(node: ServedNode) -> float:
+def heartbeat_silence(node: ClusterNode) -> float:
     """The longest time in which another node did not answer this one's heartbeats, in seconds."""
     with urllib.request.urlopen(node.http + "/metrics", timeout=10) as response:
         text = response.read().decode()
@@ -190,12 +187,7 @@ def run(*, quick: bool = False, seconds: float | None = None) -> None:
                 name, f"{name}.>", replicas=NODES,
                 segment_bytes_max=SEGMENT_BYTES, retention_bytes_max=4 * SEGMENT_BYTES,
             )  # fmt: skip
-        wait_until(
-            lambda: all(
-                len(client.get(f"/v1/streams/{name}")["partitions"][0]["isr"]) == NODES
-                for name in streams
-            )
-        )
+        wait_until(lambda: all(len(client.partition(name)["isr"]) == NODES for name in streams))
         publishers = Publishers(nats.port, streams, place)
         probe = Probe(nats.port, streams[0])
         try:
@@ -208,7 +200,7 @@ def run(*, quick: bool = False, seconds: float | None = None) -> None:
 
 
 def measure(
-    nodes: Sequence[ServedNode],
+    nodes: Sequence[ClusterNode],
     streams: Sequence[str],
     publishers: Publishers,
     probe: Probe,

@@ -1,82 +1,144 @@
-"""Clusters of three: `bascule serve` with embedded NATS servers, and `nats-server` with JetStream.
+"""Clusters to measure: `bascule serve`, and `nats-server` with JetStream.
 
-Both have the same shape: three NATS servers with routes to each other, one beside each node, and
-a publisher may use any of them. In JetStream server and node are one process, here they are two.
+`served_cluster` has nodes that share one NATS server. `bascule_cluster` and `jetstream_cluster` are
+for comparisons, and have the same shape: three NATS servers with routes to each other, one beside
+each node, and a publisher may use any of them. In JetStream server and node are one process, here
+they are two.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
+import os
 import socket
 import subprocess
 import sys
-import urllib.request
-from collections.abc import Awaitable, Callable, Iterator
+import time
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from types import MappingProxyType
+from typing import Final, TypeVar
 
 import nats
 from nats.js import JetStreamContext
 from nats.js.api import StorageType, StreamConfig
 
-from bench.cluster_failover import free_ports, wait_until
-from bench.harness import SERVE, Running
+from bench.harness import SERVE, Node, Running, free_ports, nats_server
 
 NODES: Final = 3
 NATS_SERVER: Final = str(Path(sys.executable).parent / "nats-server")
 T = TypeVar("T")
 
 
-class ClusterNode(Running):
-    """One `bascule serve` with the embedded NATS server. Its directory outlives its process."""
+def wait_until(condition: Callable[[], bool], seconds: float = 60.0) -> None:
+    """Raises: TimeoutError."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            raise TimeoutError("the cluster does not get there")
+        time.sleep(0.01)
 
-    def __init__(self, number: int, peers: str, ports: list[int], place: Path) -> None:
+
+class ClusterNode(Node):
+    """One `bascule serve` of a cluster, which may be ended and started again with its data."""
+
+    def __init__(
+        self,
+        number: int,
+        peers: str,
+        ports: Sequence[int],
+        place: Path,
+        *,
+        nats: str | None,
+        environment: Mapping[str, str],
+    ) -> None:
+        """`ports` are those for peers, HTTP, Kafka clients and NATS; with `nats`, a URL, the last
+        one is not used. `environment` is added to that of this process."""
+        peer_port, http_port, self.client_port, nats_port = ports
         self.number = number
-        self.nats_port = ports[3]
         self.data = place / "data"
         self.log = place / "node.log"
-        self._http = f"http://127.0.0.1:{ports[1]}"
         self._ready = place / "ready.json"
+        self._environment = {**os.environ, **environment}
         self._command = [
-            *SERVE, "--node-id", str(number), "--peers", peers, "--peer-port", str(ports[0]),
-            "--http-port", str(ports[1]), "--client-port", str(ports[2]),
-            "--nats-port", str(ports[3]), "--data", str(self.data),
-            "--ready-file", str(self._ready),
+            *SERVE, "--node-id", str(number), "--peers", peers, "--peer-port", str(peer_port),
+            "--http-port", str(http_port), "--client-port", str(self.client_port),
+            *(["--nats", nats] if nats else ["--nats-port", str(nats_port)]),
+            "--data", str(self.data), "--ready-file", str(self._ready),
         ]  # fmt: skip
         place.mkdir(parents=True)
-        self.start()
+        super().__init__(
+            self._spawn(),
+            nats or f"nats://127.0.0.1:{nats_port}",
+            {"http": f"http://127.0.0.1:{http_port}"},
+        )
+
+    @property
+    def http(self) -> str:
+        return str(self.addresses["http"])
+
+    @property
+    def is_ready(self) -> bool:
+        return self._ready.exists()
 
     def start(self) -> None:
-        """Start the process; see `wait_ready`."""
+        """Start the process again; see `wait_ready`."""
+        self.process = self._spawn()
+
+    def wait_ready(self, seconds: float = 60.0) -> None:
+        wait_until(self._is_ready_or_raise, seconds)
+
+    def _is_ready_or_raise(self) -> bool:
+        assert self.process.poll() is None, self.log.read_text()
+        return self.is_ready
+
+    def _spawn(self) -> subprocess.Popen[bytes]:
         self._ready.unlink(missing_ok=True)
         with self.log.open("ab") as output:
-            super().__init__(subprocess.Popen(self._command, stdout=output, stderr=output))
+            return subprocess.Popen(
+                self._command, stdout=output, stderr=output, env=self._environment
+            )
 
-    def wait_ready(self) -> None:
-        wait_until(self._ready.exists)
 
-    def kill(self) -> None:
-        """kill -9."""
-        self.process.kill()
-        self.process.wait()
+@contextlib.contextmanager
+def _cluster_nodes(
+    place: Path, count: int, *, nats: str | None, environment: Mapping[str, str]
+) -> Iterator[dict[int, ClusterNode]]:
+    """Nodes by number, once they serve. At the end they are killed: what they have goes, too."""
+    ports = free_ports(4 * count)
+    peers = ",".join(f"{n + 1}@127.0.0.1:{ports[4 * n]}" for n in range(count))
+    nodes: dict[int, ClusterNode] = {}
+    try:
+        for n in range(count):
+            nodes[n + 1] = ClusterNode(
+                n + 1, peers, ports[4 * n : 4 * n + 4], place / f"node{n + 1}",
+                nats=nats, environment=environment,
+            )  # fmt: skip
+        for node in nodes.values():
+            node.wait_ready()
+        yield nodes
+    finally:
+        for node in nodes.values():
+            node.end()
 
-    def call(self, method: str, path: str, body: object = None) -> Any:
-        data = None if body is None else json.dumps(body).encode()
-        headers = {"content-type": "application/json"}
-        request = urllib.request.Request(
-            self._http + path, data=data, method=method, headers=headers
-        )
-        with urllib.request.urlopen(request, timeout=60) as response:
-            text = response.read()
-        return json.loads(text) if text else None
 
-    def partition(self, stream: str) -> dict[str, Any]:
-        """The state of partition 0."""
-        found: dict[str, Any] = self.call("GET", f"/v1/streams/{stream}")["partitions"][0]
-        return found
+@contextlib.contextmanager
+def served_cluster(
+    place: Path,
+    *,
+    count: int = NODES,
+    settings: str = "",
+    environment: Mapping[str, str] = MappingProxyType({}),
+) -> Iterator[tuple[dict[int, ClusterNode], Running]]:
+    """`count` nodes by number, once they serve, and the NATS server that they share, which has
+    these `settings`."""
+    with (
+        nats_server(place, settings=settings) as nats,
+        _cluster_nodes(place, count, nats=nats.url, environment=environment) as nodes,
+    ):
+        yield nodes, nats
 
 
 class Cluster:
@@ -88,8 +150,7 @@ class Cluster:
     def create(self, name: str, subject: str, **config: object) -> int:
         """Create a stream with three replicas; return its leader once all are in sync."""
         any_node = self.nodes[1]
-        body = {"name": name, "subject": subject, "replicas": NODES, **config}
-        any_node.call("POST", "/v1/streams", body)
+        any_node.create(name, subject, replicas=NODES, **config)
         wait_until(lambda: len(any_node.partition(name)["isr"]) == NODES)
         leader = int(any_node.partition(name)["leader"])
         # The leader knows itself, and has subscribed.
@@ -97,7 +158,7 @@ class Cluster:
         return leader
 
     def delete(self, name: str) -> None:
-        self.nodes[1].call("DELETE", f"/v1/streams/{name}")
+        self.nodes[1].delete(name)
 
     def other(self, leader: int) -> int:
         """A node that does not lead, and is not the controller."""
@@ -107,22 +168,9 @@ class Cluster:
 
 @contextlib.contextmanager
 def bascule_cluster(directory: Path) -> Iterator[Cluster]:
-    """Three nodes with their defaults, which have formed a cluster."""
-    ports = free_ports(4 * NODES)
-    peers = ",".join(f"{n + 1}@127.0.0.1:{ports[4 * n]}" for n in range(NODES))
-    nodes: dict[int, ClusterNode] = {}
-    try:
-        for n in range(NODES):
-            place = directory / f"node{n + 1}"
-            nodes[n + 1] = ClusterNode(n + 1, peers, ports[4 * n : 4 * n + 4], place)
-        for node in nodes.values():
-            node.wait_ready()
+    """Three nodes with their defaults and embedded NATS servers, which have formed a cluster."""
+    with _cluster_nodes(directory, NODES, nats=None, environment={}) as nodes:
         yield Cluster(nodes)
-    finally:
-        for node in nodes.values():
-            node.process.terminate()
-        for node in nodes.values():
-            node.stop()
 
 
 def accepts(port: int) -> bool:

@@ -154,6 +154,18 @@ def node(directory: Path, *, nats: str | None = None) -> Iterator[Node]:
         running.stop()
 
 
+def free_ports(count: int) -> list[int]:
+    """Ports on which nothing listens yet, all different."""
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for sock in sockets:
+            sock.bind(("127.0.0.1", 0))
+        return [sock.getsockname()[1] for sock in sockets]
+    finally:
+        for sock in sockets:
+            sock.close()
+
+
 def nats_connection(port: int) -> socket.socket:
     """A raw connection that is past its handshake."""
     sock = socket.create_connection(("127.0.0.1", port))

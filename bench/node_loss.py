@@ -1,10 +1,11 @@
 """The longest stall of a controller's event loop when a node of a large cluster is lost.
 
 One process has the metadata group, with a real store. Its image has three nodes, and partitions
-with a replica on each: once streams of one partition, once of 100. Then a node is lost, registers
-again, and is lost again. A task that runs in every turn of the loop measures how much CPU time of
-the loop's thread lies between two turns: that does not depend on who else uses the machine. Beside
-it is what one decision for all, and its application, would take.
+with a replica on each: once streams of one partition, once of 100. Then a node hands over what it
+leads, as one that stops; another one is lost and registers again. A task that runs in every turn of
+the loop measures how much CPU time of the loop's thread lies between two turns: that does not
+depend on who else uses the machine. Beside it is what one decision for all, and its application,
+would take.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from bascule.host.real import RealRandom
 from bascule.metadata.apply import apply
 from bascule.metadata.commands import CreateStream
 from bascule.metadata.image import Image
-from bascule.metadata.requests import LoseNode, RegisterProcess, decide
+from bascule.metadata.requests import LoseNode, RegisterProcess, StepDown, decide
 from bascule.model import NodeRegistration, PartitionState, StreamConfig, StreamDefinition
 from bascule.raft_driver.driver import DriverSettings, RaftDriver
 from bench.harness import report, row, work_directory
@@ -34,6 +35,7 @@ STALL_MS_MAX: Final = 100.0
 """A small part of the shortest session of a node with its controller."""
 NODES: Final = (1, 2, 3)
 LOST: Final = 2
+STOPPING: Final = 3
 
 
 class NoPeers:
@@ -100,6 +102,7 @@ async def measure(count: int, partitions: int, place: Path) -> dict[str, float]:
         found = {"at_once_ms": at_once_ms(group.image)}
         gc.freeze()  # as a node does when it is ready
         for step, request in (
+            ("stop", lambda: StepDown(STOPPING, group.image.nodes[STOPPING].epoch)),
             ("lost", lambda: LoseNode(LOST, group.image.nodes[LOST].epoch)),
             ("back", lambda: RegisterProcess(registration(LOST, 2))),
         ):

@@ -12,13 +12,15 @@ import os
 import socket
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from bascule.groups import CommittedOffsetStore
 from bascule.host.api import File
 from bascule.host.real import RealClock, RealFiles
-from bascule.kafka import ClientListener, NodeIdentity, connection, sending
-from bascule.model import StreamConfig, StreamDefinition
+from bascule.kafka import ClientListener, NodeIdentity
+from bascule.listening import connection, sending
+from bascule.model import NodeRegistration, PartitionState, StreamConfig, StreamDefinition
 from bascule.publish.headers import HashKey
 from bascule.record.batch import Record
 from bascule.record.builder import build_batch
@@ -32,6 +34,8 @@ from bench.harness import in_child, median_ratio, reap, report, work_directory
 
 LOG_BYTES = 256 << 20
 FETCH_BYTES = 1 << 20
+LED = PartitionState((1,), (1,), 1, 0, 0)
+"""The state of the partition: the only node leads it."""
 
 
 class ReadingSender(sending.Sender):
@@ -60,6 +64,18 @@ def make_log(directory: Path) -> PartitionLog:
     return log
 
 
+class OneNode:
+    """The `ClusterView` of a node alone."""
+
+    controller_id = 1
+
+    def nodes(self) -> list[NodeRegistration]:
+        return [NodeRegistration(1, "here:9093", "here:9092", "http://here:9080", incarnation=1)]
+
+    def states(self, stream_id: bytes) -> list[PartitionState]:
+        return [LED]
+
+
 async def serve(log: PartitionLog, ready: Callable[[int], None], stop: asyncio.Event) -> None:
     definition = StreamDefinition("s", b"i" * 16, 0, StreamConfig("s"))
     partitions = Partitions()
@@ -73,6 +89,7 @@ async def serve(log: PartitionLog, ready: Callable[[int], None], stop: asyncio.E
         on_changed=partitions.notify_watchers,
         hash_key=HashKey(bytes(16)),
     )
+    partition.set_role(replace(LED, leader_epoch=partition.leader_epoch), 1, lag_ns_max=0)
     partitions.add((partition,))
     listener = ClientListener(
         partitions=partitions,
@@ -80,6 +97,7 @@ async def serve(log: PartitionLog, ready: Callable[[int], None], stop: asyncio.E
             partitions, publisher=None, clock=RealClock()
         ),  # nobody commits here
         node=NodeIdentity(node_id=1, cluster_id="bench"),
+        cluster=OneNode(),
     )
     _, port = await listener.start("127.0.0.1", 0)
     ready(port)

@@ -19,8 +19,8 @@ from types import MappingProxyType
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from bench.cluster_failover import ServedNode, free_ports
-from bench.harness import confirm, nats_connection, nats_server, report, row, work_directory
+from bench.clusters import ClusterNode, served_cluster
+from bench.harness import confirm, nats_connection, report, row, work_directory
 
 COUNT: Final = 5_000
 NODES: Final = (1, 3)
@@ -44,7 +44,7 @@ class Creator:
 
     def __init__(
         self,
-        cluster: Sequence[ServedNode],
+        cluster: Sequence[ClusterNode],
         count: int,
         step: int,
         *,
@@ -108,36 +108,25 @@ class Creator:
 
 def measure(count: int, nodes: int, place: Path) -> list[dict[str, object]]:
     """The rows of a cluster of `nodes`."""
-    ports = free_ports(3 * nodes)
-    peers = ",".join(f"{n + 1}@127.0.0.1:{ports[3 * n]}" for n in range(nodes))
-    with nats_server(place) as nats:
-        cluster = [
-            ServedNode(n + 1, peers, nats.url, ports[3 * n : 3 * n + 3], place)
-            for n in range(nodes)
-        ]
-        try:
-            for node in cluster:
-                node.wait_ready()
-            step = min(STEP, count // 2)
-            creator = Creator(cluster, count, step)
-            creator.run()
-            rates = [step / (end[0] - start[0]) for start, end in pairwise(creator.times)]
-            cpu_ms = [1000 * (end[1] - start[1]) / step for start, end in pairwise(creator.times)]
-            print(f"{nodes} nodes, creations/s by {step}:", *map(round, rates), flush=True)
-            publisher = nats_connection(nats.port)
-            for number in range(count):
-                publisher.sendall(b"PUB s.%d 1\r\nx\r\n" % number)
-            confirm(publisher)
-            stopped = stop(cluster)
-            began = time.monotonic()
-            for node in cluster:
-                node.start()
-            for node in cluster:
-                node.wait_ready(START_WAIT_S)
-            started = time.monotonic() - began
-        finally:
-            for node in cluster:
-                node.stop()
+    with served_cluster(place, count=nodes) as (served, nats):
+        cluster = list(served.values())
+        step = min(STEP, count // 2)
+        creator = Creator(cluster, count, step)
+        creator.run()
+        rates = [step / (end[0] - start[0]) for start, end in pairwise(creator.times)]
+        cpu_ms = [1000 * (end[1] - start[1]) / step for start, end in pairwise(creator.times)]
+        print(f"{nodes} nodes, creations/s by {step}:", *map(round, rates), flush=True)
+        publisher = nats_connection(nats.port)
+        for number in range(count):
+            publisher.sendall(b"PUB s.%d 1\r\nx\r\n" % number)
+        confirm(publisher)
+        stopped = stop(cluster)
+        began = time.monotonic()
+        for node in cluster:
+            node.start()
+        for node in cluster:
+            node.wait_ready(START_WAIT_S)
+        started = time.monotonic() - began
     of = f"{nodes} node{'s'[: nodes > 1]}, {count} streams"
     return [
         row(f"{of}: creations/s, the last {step}",
@@ -151,7 +140,7 @@ def measure(count: int, nodes: int, place: Path) -> list[dict[str, object]]:
     ]  # fmt: skip
 
 
-def stop(cluster: Sequence[ServedNode]) -> float:
+def stop(cluster: Sequence[ClusterNode]) -> float:
     """End all nodes at once; return how many seconds that took."""
     began = time.monotonic()
     for node in cluster:

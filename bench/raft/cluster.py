@@ -7,7 +7,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import time
 from collections.abc import Iterator, Sequence
@@ -15,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from bench.harness import Running
+from bench.harness import Running, free_ports
 
 MEMBERS: Final = 3
 SYNC_CALLS: Final = ("fsync", "fdatasync", "msync")
@@ -119,17 +118,6 @@ class Cluster:
         result["syncs"] = [counter.stop() for counter in counters]
         result["syncs_own"] = own
         return result
-
-
-def free_ports(count: int) -> list[int]:
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for sock in sockets:
-            sock.bind(("127.0.0.1", 0))
-        return [sock.getsockname()[1] for sock in sockets]
-    finally:
-        for sock in sockets:
-            sock.close()
 
 
 @contextlib.contextmanager

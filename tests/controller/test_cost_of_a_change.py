@@ -26,7 +26,7 @@ from bascule.metadata.commands import CreateStream, DeleteStream
 from bascule.metadata.image import Image
 from bascule.metadata.replicas import steps as steps_module
 from bascule.metadata.replicas.placement import place_partitions
-from bascule.metadata.requests import Create, LoseNode, RegisterProcess
+from bascule.metadata.requests import Create, LoseNode, RegisterProcess, StepDown
 from bascule.metadata.troubles import find_troubles
 from bascule.model import (
     DuplicateStream,
@@ -403,6 +403,36 @@ def test_the_steps_of_a_decision_go_on_without_who_asked(
         losing.cancel()
         await until(lambda: all(2 not in s.isr for _, _, s in group.image.partition_states()))
         assert calls >= 20
+
+    decide(scene)
+
+
+def test_each_step_logs_the_leaders_that_it_changes(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A node that stops says in the log of the controller who leads for it, in every step."""
+    monkeypatch.setattr(steps_module, "CHANGES_MAX", 10)
+    caplog.set_level("INFO", "bascule.controller")
+
+    async def scene(deciding: Deciding) -> None:
+        group = deciding.group
+        for number in (2, 3):
+            await group.submit(RegisterProcess(replace(NODE, node_id=number)))
+        config = StreamConfig("s", partitions=5, replicas=3)
+        for number in range(20):
+            await group.submit(Create(f"s{number}", config, b"%016d" % number, 0))
+        led = {
+            (group.image.index.names[stream_id], index)
+            for stream_id, index, state in group.image.partition_states()
+            if state.leader == 2
+        }
+        before = group.applied
+        await group.submit(StepDown(2, group.image.nodes[2].epoch))
+        assert group.applied > before + 1, "there were steps"
+        changed = [each for each in caplog.records if each.message == "leader changed"]
+        assert {(each.stream, each.partition) for each in changed} == led  # type: ignore[attr-defined]
+        assert len(changed) == len(led)
+        assert {each.before for each in changed} == {2}  # type: ignore[attr-defined]
 
     decide(scene)
 

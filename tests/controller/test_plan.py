@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bascule.controller.plan import (
+    ApplyStates,
     CloseStream,
     ConfigureStream,
     NodeState,
@@ -30,10 +31,12 @@ from bascule.metadata.commands import (
 )
 from bascule.metadata.image import Image
 from bascule.metadata.requests import Alter
-from bascule.model import StreamConfig, StreamDefinition
+from bascule.model import PartitionState, StreamConfig, StreamDefinition
 from support.deciding_controller import DecidingController
 
 NAMES = ("a", "b")
+LED = PartitionState((1,), (1,), 1, 0, 0)
+"""The state of a partition whose only replica is on the node."""
 
 
 class Model:
@@ -41,7 +44,7 @@ class Model:
 
     def __init__(self) -> None:
         self.image = Image()
-        self.state = NodeState(can_subscribe=True)
+        self.state = NodeState(1, can_subscribe=True)
         self.created = 0
         self.directories: dict[str, bytes] = {}
         """Name -> id of the stream whose data is there."""
@@ -63,11 +66,12 @@ class Model:
                 return []
             self.created += 1
             id = self.created.to_bytes(16, "big")
-            return [forget, CreateStream(StreamDefinition(name, id, 0, StreamConfig(name)))]
+            definition = StreamDefinition(name, id, 0, StreamConfig(name))
+            return [forget, CreateStream(definition, (LED,))]
         config = replace(present.config, partitions=present.config.partitions + 1)
         change: Command = (
             DeleteStream(name, present.id),
-            AlterStream(name, present.id, config),
+            AlterStream(name, present.id, config, (LED,)),
             PauseStream(name, present.id),
             ResumeStream(name, present.id),
         )[kind]
@@ -96,6 +100,10 @@ class Model:
         elif isinstance(step, ConfigureStream):
             definition = step.definition
             streams[definition.id] = replace(streams[definition.id], definition=definition)
+        elif isinstance(step, ApplyStates):
+            held = streams[step.definition.id]
+            assert held.opened >= step.states.keys(), "a partition without a log has no role"
+            streams[step.definition.id] = replace(held, states={**held.states, **step.states})
         else:
             assert isinstance(step, SubscribeStream)
             held = streams[step.definition.id]
@@ -133,8 +141,9 @@ def test_nothing_is_subscribed_before_nats_is_connected() -> None:
     model.decide(0, "a")
     model.state.can_subscribe = False
     steps = plan(model.state, model.image)
-    assert [type(step) for step in steps] == [OpenPartitions]
-    model.carry_out(steps[0])
+    assert [type(step) for step in steps] == [OpenPartitions, ApplyStates]
+    for step in steps:
+        model.carry_out(step)
     assert plan(model.state, model.image) == ()
     model.state.can_subscribe = True
     assert [type(step) for step in plan(model.state, model.image)] == [SubscribeStream]
@@ -142,12 +151,15 @@ def test_nothing_is_subscribed_before_nats_is_connected() -> None:
 
 def test_a_partition_that_could_not_be_opened_is_in_the_next_plan() -> None:
     definition = StreamDefinition("a", b"1" * 16, 0, StreamConfig("a", partitions=3))
-    image = apply(Image(), CreateStream(definition))
-    every = frozenset({0, 1, 2})
-    held = StreamState(definition, opened=frozenset({0, 2}), subscribed=every)
-    state = NodeState(streams={definition.id: held}, can_subscribe=True)
-    steps = (OpenPartitions(definition, (1,)), SubscribeStream(definition, every))
-    assert plan(state, image) == steps
+    image = apply(Image(), CreateStream(definition, (LED,) * 3))
+    every, states = frozenset({0, 1, 2}), dict.fromkeys(range(3), LED)
+    held = StreamState(definition, opened=frozenset({0, 2}), subscribed=every, states=states)
+    state = NodeState(1, streams={definition.id: held}, can_subscribe=True)
+    assert plan(state, image) == (
+        OpenPartitions(definition, (1,)),
+        ApplyStates(definition, {1: LED}),
+        SubscribeStream(definition, every),
+    )
 
 
 def test_a_leader_takes_another_min_isr_with_its_state() -> None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from itertools import pairwise
 from typing import Any, cast
 
 import pytest
 
+from bascule.controller.cluster import silence as silence_module
 from bascule.controller.cluster.duties import ControllerDuties
 from bascule.controller.cluster.metadata_group import ControllerCounts, MetadataGroup
 from bascule.controller.cluster.silence import SILENCE, SilentLeaders
@@ -157,6 +159,42 @@ def test_a_new_controller_begins_anew_and_hears_what_is_repeated() -> None:
         assert world.decisions.state("a").leader == world.leader, "those of older terms are gone"
         await world.report(other)
         assert world.decisions.state("a").leader != world.leader
+
+    run(scenario)
+
+
+def test_other_work_comes_between_the_parts_of_a_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each report makes the controller look at all partitions; those that come meanwhile count."""
+    monkeypatch.setattr(silence_module, "LOOKED_AT_MAX", 10)
+    plain = silence_module.changes_after_silence
+    looks: list[int] = []
+
+    async def scenario(world: World) -> None:
+        def look(image: Image, *about: Any) -> Any:
+            looks.append(sum(len(image.partitions[each]) for each in about[-1]))
+            return plain(image, *about)
+
+        monkeypatch.setattr(silence_module, "changes_after_silence", look)
+        for number in range(30):
+            world.decisions.create(f"s{number}", replicas=3, partitions=2)
+        led = world.decisions.image.index.loads[world.leader].led
+        turns: list[int] = []
+
+        def count() -> None:
+            nonlocal counting
+            turns.append(sum(looks))
+            counting = asyncio.get_running_loop().call_soon(count)
+
+        counting = asyncio.get_running_loop().call_soon(count)
+        one, other = world.followers
+        world.elect(one)
+        await world.report(one, other)
+        counting.cancel()
+        assert world.decisions.image.index.loads[world.leader].led == 0
+        counts = world.groups[one].counts
+        assert (counts.silence_reports, counts.silent_leaders_replaced) == (2, led)
+        assert max(looks) <= 11, "one stream more than fits"
+        assert max(after - before for before, after in pairwise(turns)) <= 11
 
     run(scenario)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 from typing import Any
 from urllib.error import HTTPError
@@ -90,6 +91,19 @@ def hand_over(cluster: RunningCluster, name: str) -> None:
     wait_for(look, node.process, node.log)
 
 
+def end_leader(cluster: RunningCluster, load: HandoverLoad, name: str, how: signal.Signals) -> None:
+    """End the process of the leader, start it again once another one leads, and wait for it."""
+    leader = cluster.leader(name)
+    node = cluster.nodes[leader]
+    assert node.process is not None
+    node.process.send_signal(how)
+    node.process.wait()
+    cluster.leader(name)
+    wait_stored(cluster, load, load.sent)
+    cluster.start(leader)
+    cluster.wait_in_sync(name)
+
+
 def end(
     cluster: RunningCluster, load: HandoverLoad, name: str, *, answers_all: bool = False
 ) -> Outcome:
@@ -174,15 +188,7 @@ def test_a_node_that_stops_hands_over_first(
     load = begin(cluster, nats_server, "stopped")
     epoch = cluster.partition("stopped")["leader_epoch"]
     for _ in range(2):
-        leader = cluster.leader("stopped")
-        node = cluster.nodes[leader]
-        assert node.process is not None
-        node.process.terminate()
-        node.process.wait()
-        cluster.leader("stopped")
-        wait_stored(cluster, load, load.sent)
-        cluster.start(leader)
-        cluster.wait_in_sync("stopped")
+        end_leader(cluster, load, "stopped", signal.SIGTERM)
     smooth = is_smooth(cluster, "stopped", epoch)
     outcome = end(cluster, load, "stopped")
     check(outcome)
@@ -196,13 +202,5 @@ def test_after_kill_9_nothing_is_stored_twice(
     cluster = default_cluster
     load = begin(cluster, nats_server, "killed")
     for _ in range(3):
-        leader = cluster.leader("killed")
-        node = cluster.nodes[leader]
-        assert node.process is not None
-        node.process.kill()
-        node.process.wait()
-        cluster.leader("killed")
-        wait_stored(cluster, load, load.sent)
-        cluster.start(leader)
-        cluster.wait_in_sync("killed")
+        end_leader(cluster, load, "killed", signal.SIGKILL)
     check(end(cluster, load, "killed"))

@@ -20,6 +20,7 @@ from bascule.metadata.requests import (
     LoseNode,
     RegisterProcess,
     ReplaceLeader,
+    StepDown,
     decide,
     settle,
 )
@@ -177,17 +178,37 @@ def test_partitions_without_a_leader_get_one_when_a_node_registers(image: Image)
     assert max(taken.sizes) <= CHANGES_MAX + PARTITIONS
 
 
-def test_a_silent_leader_is_replaced_in_steps(image: Image) -> None:
-    request = ReplaceLeader(1, 1, {2: 2, 3: 3})
-    taken = Taken(image).take(steps_of(image, request))
+@pytest.mark.parametrize("request_", [ReplaceLeader(1, 1, {2: 2, 3: 3}), StepDown(1, 1)])
+def test_a_silent_or_a_stopping_leader_is_replaced_in_steps(
+    image: Image, request_: ControllerRequest
+) -> None:
+    taken = Taken(image).take(steps_of(image, request_))
     assert max(taken.sizes) <= CHANGES_MAX + PARTITIONS
-    whole = decide(image, request)
+    whole = decide(image, request_)
     assert {(c.stream_id, c.partition) for some in taken.commands for each in some
             if isinstance(each, ChangePartitions) for c in each.changes} == {
         (c.stream_id, c.partition) for each in whole
         if isinstance(each, ChangePartitions) for c in each.changes
     }  # fmt: skip
     assert all(state.leader != 1 for _, _, state in taken.image.partition_states())
+
+
+def test_a_process_that_is_replaced_while_it_stops_keeps_what_the_next_one_leads(
+    image: Image,
+) -> None:
+    taken = Taken(image)
+    begun = 0
+
+    def between() -> None:
+        nonlocal begun
+        if not begun and len(taken.commands) == 2:
+            begun = sum(taken.sizes)
+            taken.take(steps_of(taken.image, RegisterProcess(registration(1, incarnation=2))))
+            taken.commands.clear()
+
+    taken.take(steps_of(image, StepDown(1, 1)), between)
+    assert 0 < begun < STREAMS, "node 1 led as many partitions"
+    assert taken.commands == [], "the request names the process before"
 
 
 def test_another_directory_is_refused_before_the_first_step(image: Image) -> None:

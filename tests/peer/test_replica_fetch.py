@@ -59,7 +59,7 @@ class Leader:
         self.partition = Partition(
             StreamDefinition("s", STREAM, 0, config), 0, log=log, failure=None, clock=clock,
             on_changed=self.partitions.notify_watchers, on_appended=self.partitions.notify_replicas,
-            hash_key=HashKey(bytes(16)), waits_for_role=True,
+            hash_key=HashKey(bytes(16)),
         )  # fmt: skip
         self.log = log
         self.partitions.add((self.partition,))

@@ -19,6 +19,7 @@ from bascule.sim.disk import SimClock, SimFiles
 from bascule.storage.partition_log import PartitionLog
 from bascule.storage.retention import log_config
 from support.keyed_logs import Model, append_keyed, held
+from support.replicas import lead_alone
 
 CONFIG = StreamConfig(
     subject="s", segment_bytes_max=2_000, cleanup=(Cleanup.COMPACT,), dedupe_window_ms=0
@@ -61,7 +62,7 @@ class CleanerUnderTest:
             on_changed=lambda _: None,
             hash_key=HashKey(bytes(16)),
         )
-        self.partitions.add((partition,))
+        self.partitions.add((lead_alone(partition),))
         self.every.append(partition)
         self.models.append(Model())
 

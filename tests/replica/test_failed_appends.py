@@ -20,9 +20,9 @@ def fail_append(files: SimFiles, error: int) -> None:
 def test_a_run_of_failures_is_logged_once_and_its_end_with_the_count(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    caplog.set_level(logging.INFO, "bascule.replica")
     files = SimFiles(RealRandom(1))
     partition = open_partition(files)
+    caplog.set_level(logging.INFO, "bascule.replica")
     for number in range(50):
         fail_append(files, errno.ENOSPC)
         acks = decode_acks(partition.append(awaited_batch(b"in.%d" % number)))

@@ -330,4 +330,18 @@ def test_after_a_handover_the_old_leader_does_not_answer_for_records_that_it_rem
     group.replicate(1, 3)
     assert values_of(group, 1) == [b"kept", b"instead"]
     assert decode_acks(b"".join(sent)).keys() == {"in.0"}
+    assert old.counts.records_dropped == 1, "the removed one, whose publisher waited"
     assert old.fail("disk").count(b"error") == 0, "it does not know"
+
+
+def test_an_old_leader_that_begins_an_empty_log_counts_the_acks_that_it_does_not_send() -> None:
+    group = ReplicaGroup()
+    group.apply()
+    old = group.leader
+    old.append(batch_of(b"v", b"w", inboxes=["in.0", "in.1"]))
+    group.copy(2)
+    end_appends(old, 2)
+    change_leader(group)
+    assert old.counts.records_dropped == 0
+    old.restart_replicated(2)
+    assert (old.counts.records_dropped, len(old.commitment.pending)) == (2, 0)

@@ -86,8 +86,8 @@ def test_the_clock_of_a_partition(caplog: pytest.LogCaptureFixture) -> None:
     from support.replicas import awaited_batch, open_partition
     from support.stored_batches import read_records
 
-    caplog.set_level(logging.INFO, "bascule.replica")
     partition = open_partition(SimFiles(RealRandom(1)))
+    caplog.set_level(logging.INFO, "bascule.replica")
     clock = partition._clock
     stamped = []
     for at in (1_000, 400 * DAY_MS, 2_000, 3_000, 4_000, 401 * DAY_MS):

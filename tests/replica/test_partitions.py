@@ -31,7 +31,7 @@ from bascule.sim.disk import SimClock, SimFiles
 from bascule.storage.partition_log import LogConfig, PartitionLog
 from bascule.storage.segment import LogPosition
 from bascule.wire.messages.peer.replica_fetch import ReplicaFetchPartition
-from support.replicas import decode_acks
+from support.replicas import decode_acks, lead_alone
 from support.stored_batches import DIRECTORY, read_records
 
 HASH_KEY = HashKey(bytes(16))
@@ -67,16 +67,20 @@ class PartitionFactory:
     ) -> Partition:
         config = StreamConfig(subject="s", sync=sync, read_only=read_only)
         log = PartitionLog.open(self.files, self.directory, LogConfig(), self.clock)
-        return Partition(
-            StreamDefinition("s", b"i" * 16, 0, config),
-            0,
-            log=log,
-            failure=None,
-            clock=self.clock,
-            on_changed=self.on_changed,
-            hash_key=HASH_KEY,
-            persist_id_marker=persist_id_marker,
+        partition = lead_alone(
+            Partition(
+                StreamDefinition("s", b"i" * 16, 0, config),
+                0,
+                log=log,
+                failure=None,
+                clock=self.clock,
+                on_changed=self.on_changed,
+                hash_key=HASH_KEY,
+                persist_id_marker=persist_id_marker,
+            )
         )
+        self.moves = 0
+        return partition
 
     def on_changed(self, partition: Partition) -> None:
         self.moves += 1

@@ -19,7 +19,7 @@ from bascule.replica.partitions import Partitions
 from bascule.sim.disk import SimClock, SimFiles
 from bascule.storage.partition_log import PartitionLog
 from bascule.storage.retention import log_config
-from support.replicas import awaited_batch, no_reserve
+from support.replicas import awaited_batch, lead_alone, no_reserve
 from support.stored_batches import DIRECTORY, append
 
 CONFIG = StreamConfig(subject="s", sync=SyncPolicy.ALWAYS, segment_bytes_max=600)
@@ -42,7 +42,7 @@ class RetentionUnderTest:
             on_changed=lambda _: None,
             hash_key=HashKey(bytes(16)),
         )
-        self.partitions.add((self.partition,))
+        self.partitions.add((lead_alone(self.partition),))
         self.rolls = 0
         self.archived: int | None = None
         self.asked: list[tuple[str, str, int]] = []

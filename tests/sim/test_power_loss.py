@@ -25,6 +25,7 @@ from bascule.replica.partition import Partition
 from bascule.sim.disk import SHORT, RandomChoices, SimClock, SimFiles
 from bascule.storage.partition_log import PartitionLog
 from bascule.storage.retention import limits_of, log_config, plan_retention
+from support.replicas import lead_alone
 from support.stored_batches import DIRECTORY, read_batches
 
 ROUNDS = int(os.environ.get("BASCULE_POWER_ROUNDS", "400"))
@@ -102,14 +103,16 @@ class World:
         ledger.synced = log.end.offset
         ledger.acked = min(ledger.acked, log.end.offset)
         ledger.start = ledger.start_asked = log.start_offset
-        return Partition(
-            StreamDefinition("s", b"i" * 16, 0, self.config),
-            0,
-            log=log,
-            failure=None,
-            clock=self.clock,
-            on_changed=lambda _: None,
-            hash_key=HashKey(bytes(16)),
+        return lead_alone(
+            Partition(
+                StreamDefinition("s", b"i" * 16, 0, self.config),
+                0,
+                log=log,
+                failure=None,
+                clock=self.clock,
+                on_changed=lambda _: None,
+                hash_key=HashKey(bytes(16)),
+            )
         )
 
     def check_files(self, log: PartitionLog) -> None:

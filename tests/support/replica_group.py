@@ -76,7 +76,6 @@ class ReplicaOnDisk:
             clock=self.clock,
             on_changed=lambda _: None,
             hash_key=HASH_KEY,
-            waits_for_role=True,
             persist_id_marker=None if has_ids else self._mark,
         )
         self.node_epoch += 10

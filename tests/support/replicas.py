@@ -7,7 +7,7 @@ import struct
 from dataclasses import dataclass
 
 from bascule.host.real import RealRandom
-from bascule.model import StreamConfig, StreamDefinition
+from bascule.model import PartitionState, StreamConfig, StreamDefinition
 from bascule.publish.headers import HashKey
 from bascule.publish.unstamped_batch import UnstampedBatch
 from bascule.replica.disk_reserve import DiskReserve
@@ -35,16 +35,26 @@ def awaited_batch(inbox: bytes) -> UnstampedBatch:
     )
 
 
+def lead_alone(partition: Partition, node: int = 1) -> Partition:
+    """Have this node lead the partition as its only replica, as the node of a cluster of one."""
+    state = PartitionState((node,), (node,), node, partition.leader_epoch, 0)
+    partition.set_role(state, node, lag_ns_max=0)
+    return partition
+
+
 def open_partition(files: SimFiles) -> Partition:
+    """A partition that this node leads alone."""
     clock = SimClock(1_000)
-    return Partition(
-        StreamDefinition("s", b"i" * 16, 0, StreamConfig(subject="s")),
-        0,
-        log=PartitionLog.open(files, DIRECTORY, LogConfig(), clock),
-        failure=None,
-        clock=clock,
-        on_changed=lambda _: None,
-        hash_key=HashKey(bytes(16)),
+    return lead_alone(
+        Partition(
+            StreamDefinition("s", b"i" * 16, 0, StreamConfig(subject="s")),
+            0,
+            log=PartitionLog.open(files, DIRECTORY, LogConfig(), clock),
+            failure=None,
+            clock=clock,
+            on_changed=lambda _: None,
+            hash_key=HashKey(bytes(16)),
+        )
     )
 
 

@@ -22,6 +22,7 @@ from bascule.replica.internal_publisher import InternalRecord
 from bascule.replica.partition import Partition
 from bascule.replica.partitions import Partitions
 from bascule.storage.partition_log import LogConfig, PartitionLog
+from support.replicas import lead_alone
 
 T = TypeVar("T")
 NODE = NodeIdentity(node_id=7, cluster_id="served-stream-tests")
@@ -77,7 +78,7 @@ def open_stream(
         on_changed=partitions.notify_watchers,
         hash_key=HashKey(bytes(16)),
     )
-    partitions.add((partition,))
+    partitions.add((lead_alone(partition, NODE.node_id),))
     return partition
 
 

@@ -22,7 +22,7 @@ class StreamState:
     elsewhere: frozenset[int] = frozenset()
     """Partitions without a replica on this node, which are registered and have no log here."""
     states: Mapping[int, PartitionState] = field(default_factory=lambda: MappingProxyType({}))
-    """The state in force of each partition; none on a node without a cluster."""
+    """The state in force of each partition; none before the first is applied."""
     subscribed: frozenset[int] = frozenset()
     """Partitions that the subscription is routed to."""
 
@@ -31,7 +31,7 @@ class StreamState:
 class NodeState:
     """Which steps have been done. Only the reconciler changes it, after each step."""
 
-    node_id: int = 0
+    node_id: int
     streams: dict[bytes, StreamState] = field(default_factory=dict)
     """By stream id."""
     removed: set[bytes] = field(default_factory=set)
@@ -155,7 +155,7 @@ def _wanted_states(
     state: NodeState, image: Image, definition: StreamDefinition
 ) -> tuple[PartitionState, ...]:
     """The states of a stream's partitions that this node has to follow."""
-    states = image.partitions.get(definition.id, ())
+    states = image.partitions[definition.id]
     if not state.is_suspended:
         return states
     return tuple(
@@ -168,7 +168,7 @@ def _plan_stream(state: NodeState, image: Image, definition: StreamDefinition) -
     held = StreamState(definition) if present is None else present
     states = _wanted_states(state, image, definition)
     every = range(definition.partition_count)
-    here = {i for i in every if not states or state.node_id in states[i].replicas}
+    here = {i for i in every if state.node_id in states[i].replicas}
     steps: list[Step] = []
     if held.definition != definition:
         steps.append(ConfigureStream(definition))
@@ -191,7 +191,7 @@ def _plan_stream(state: NodeState, image: Image, definition: StreamDefinition) -
         steps.append(ApplyStates(definition, changed))
     if dropped := tuple(sorted(held.opened - here)):
         steps.append(DropReplicas(definition, dropped))
-    led = frozenset(i for i in every if not states or states[i].leader == state.node_id)
+    led = frozenset(i for i in every if states[i].leader == state.node_id)
     if state.can_subscribe and (held.subscribed != led or any(i in led for i in missing)):
         steps.append(SubscribeStream(definition, led))
     return steps

@@ -145,9 +145,12 @@ def resign(
     return ChangePartitions((PartitionChange(stream_id, partition, after),))
 
 
-def changes_before_stop(image: Image, node: int, epoch: int) -> ChangePartitions | None:
+def changes_before_stop(
+    image: Image, node: int, epoch: int, ids: Iterable[bytes] | None = None
+) -> ChangePartitions | None:
     """What changes before a process, which registered at `epoch`, stops: another member of the ISR
-    leads wherever it leads, if one is alive. The node stays in sync until it is gone.
+    leads wherever it leads, if one is alive. The node stays in sync until it is gone. With `ids`
+    only in the streams with these ids.
 
     None: nothing to change, or another process has the node's number now.
     """
@@ -155,9 +158,10 @@ def changes_before_stop(image: Image, node: int, epoch: int) -> ChangePartitions
         return None
     led = _leaders(image)
     changes = []
-    for stream_id, index, state in sorted(image.partition_states(), key=itemgetter(0, 1)):
+    given = [each for each in image.partition_states(ids) if each[2].leader == node]
+    for stream_id, index, state in sorted(given, key=itemgetter(0, 1)):
         others = tuple(each for each in state.isr if each != node and _is_alive(image, each))
-        if state.leader == node and others:
+        if others:
             leader = _candidate(image, replace(state, isr=others), led)
             led[leader] += 1
             after = _elected(state, leader)

@@ -85,6 +85,19 @@ class Image:
             for index, state in enumerate(states):
                 yield stream_id, index, state
 
+    def id_lists(self, partitions_max: int) -> Iterator[list[bytes]]:
+        """The ids of all streams, in lists of some `partitions_max` partitions each."""
+        ids: list[bytes] = []
+        count = 0
+        for stream_id, states in self.partitions.items():
+            ids.append(stream_id)
+            count += len(states)
+            if count >= partitions_max:
+                yield ids
+                ids, count = [], 0
+        if ids:
+            yield ids
+
     def troubled_states(self) -> Iterator[tuple[bytes, int, PartitionState]]:
         """Stream id, index and state of every partition of the streams in `index.troubled`, sorted
         by id."""

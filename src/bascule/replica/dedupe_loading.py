@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 from bascule.errors import BasculeError
@@ -12,6 +13,49 @@ from bascule.record.compression import decompress_batch
 from bascule.storage.partition_log import PartitionLog
 
 READ_BYTES: Final = 4 << 20
+
+
+class LoadedIds:
+    """Which message ids of a log its dedupe window knows. Only the log writer thread changes it."""
+
+    def __init__(
+        self, preconditions: Preconditions, persist_marker: Callable[[], None] | None
+    ) -> None:
+        """`persist_marker` persists a marker that the log contains message ids (may raise OSError).
+        None: the marker exists already."""
+        self._preconditions = preconditions
+        self._persist_marker = persist_marker
+        self.are_complete = True
+        """Whether no records were appended or removed that the window does not know of."""
+
+    @property
+    def may_exist(self) -> bool:
+        """Whether records of the log may have message ids."""
+        return self._persist_marker is None
+
+    def persist_marker(self) -> None:
+        """Persist, before the first message id is appended, that the log contains ids.
+
+        Raises: OSError.
+        """
+        if self._persist_marker is not None:
+            self._persist_marker()
+            self._persist_marker = None
+
+    def add(self, batches: memoryview, now_ms: int | None) -> None:
+        """Take over the ids of whole batches that a follower has appended to a complete log; see
+        `load_appended_ids`."""
+        self.are_complete = load_appended_ids(self._preconditions, batches, now_ms)
+
+    def load(self, log: PartitionLog, *, since_ms: int) -> None:
+        """Load the window from the log, which was written by other leaders.
+
+        Raises: as `load_dedupe_window`.
+        """
+        self._preconditions.reset()
+        if self.may_exist:
+            load_dedupe_window(self._preconditions, log, since_ms=since_ms)
+        self.are_complete = True
 
 
 def load_dedupe_window(preconditions: Preconditions, log: PartitionLog, *, since_ms: int) -> int:

@@ -82,7 +82,6 @@ class PartitionOpener:
             on_appended=self.partitions.notify_replicas,
             hash_key=self.hash_key,
             subjects=self.partitions.subjects,
-            waits_for_role=True,
             persist_id_marker=(None if has_ids else lambda: replace_file(self.files, marker, b"")),
         )
         if store is not None and has_ids:
@@ -106,7 +105,6 @@ class PartitionOpener:
             on_changed=self.partitions.notify_watchers,
             hash_key=self.hash_key,
             subjects=self.partitions.subjects,
-            waits_for_role=True,
         )
 
     def fail(self, partition: Partition, error: OSError) -> None:

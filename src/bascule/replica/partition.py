@@ -18,13 +18,13 @@ from bascule.publish.acks import (
     too_large,
 )
 from bascule.publish.admission import Admission, LogState
-from bascule.publish.headers import HashKey, PublishHeaders
+from bascule.publish.headers import HashKey
 from bascule.publish.preconditions import Preconditions
 from bascule.publish.stream_subjects import StreamSubjects
 from bascule.publish.unstamped_batch import UnstampedBatch
 from bascule.record import header as batch_header
 from bascule.record.compression import compress_batch
-from bascule.replica.dedupe_loading import load_appended_ids, load_dedupe_window
+from bascule.replica.dedupe_loading import LoadedIds
 from bascule.replica.failure_run import AppendFailures, FailureRun
 from bascule.replica.handover.held_messages import HeldMessages
 from bascule.replica.log_time import LogClock
@@ -45,11 +45,6 @@ class Partition:
     rest. `watchers` belongs to the event loop.
     """
 
-    held: HeldMessages | None = None
-    """What has come for the leader that this node is about to be."""
-    has_handed_over = False
-    """Whether this leader leaves messages to its successor, which is about to lead."""
-
     def __init__(
         self,
         definition: StreamDefinition,
@@ -63,15 +58,14 @@ class Partition:
         hash_key: HashKey,
         persist_id_marker: Callable[[], None] | None = None,
         subjects: StreamSubjects | None = None,
-        waits_for_role: bool = False,
     ) -> None:
         """Any thread calls `on_changed` after the high watermark moved or the log failed, and
         the log writer `on_appended` after other appends, while there are `replica_watchers`.
 
         `hash_key` keys the hashes of message ids. `persist_id_marker` persists a marker that the
         log contains message ids (may raise OSError). None: the marker exists already.
-        `subjects` are those of all streams on this node. `waits_for_role`: the partition does
-        nothing before `set_role`; else this node is its only replica and leads.
+        `subjects` are those of all streams on this node. The partition does nothing before
+        `set_role`.
         """
         config = definition.config
         self.definition = definition
@@ -82,6 +76,10 @@ class Partition:
         self.leader_epoch = 0 if log is None else log.epochs.latest + 1
         self.state: PartitionState | None = None
         """As the metadata image says; None before the first `set_role`."""
+        self.held: HeldMessages | None = None
+        """What has come for the leader that this node is about to be."""
+        self.has_handed_over = False
+        """Whether this leader leaves messages to its successor, which is about to lead."""
         self.leader_start_offset = 0  # as a follower was told; retention applies it
         self.on_synced: Callable[[Partition], None] | None = None
         """Called on a sync thread after each sync."""
@@ -108,7 +106,6 @@ class Partition:
         self._clock = clock
         self._on_changed = on_changed
         self._on_appended = on_appended
-        self._persist_id_marker = persist_id_marker
         self._ack_format = AckFormat(
             stream=definition.name,
             subject=config.subject,
@@ -117,17 +114,14 @@ class Partition:
             synced=config.sync is SyncPolicy.ALWAYS,
         )
         self.commitment = Commitment(log, self._ack_format, clock, config.sync)
-        if waits_for_role:
-            self.commitment.await_role(log)
         self._epoch_start = 0  # the end of the log when this node began to lead
-        self._ids_are_stale = False
-        """Whether records were appended or removed that the dedupe window does not know of."""
         self._log_clock = LogClock(definition.name, index, clock)
         self._failed_appends = AppendFailures(definition.name, index)
         self._failed_checkpoints = FailureRun()
         self.failed_reads = FailureRun()
         """Of listeners: reads and lookups by time."""
         self._admission = Admission(definition, self._ack_format, hash_key, subjects)
+        self._ids = LoadedIds(self._admission.preconditions, persist_id_marker)
 
     @property
     def preconditions(self) -> Preconditions:
@@ -227,8 +221,8 @@ class Partition:
             replies += self._admit(self.log, batch, now_ms)
             if not batch.record_count:
                 return replies
-            if self._persist_id_marker is not None and batch.headers is not None:
-                self._persist_marker_before_first_id(batch.headers)
+            if not self._ids.may_exist and batch.headers is not None and batch.headers.has_ids():
+                self._ids.persist_marker()
             self._append(self.log, batch, now_ms)
         except (OSError, BasculeError) as error:
             self.counts.disk_errors += isinstance(error, OSError)
@@ -369,8 +363,9 @@ class Partition:
             if self.definition.config.sync is SyncPolicy.ALWAYS:
                 with self._sync_guard:
                     store.sync()
-            if self._ids_are_stale:
-                self._load_ids(store)
+            if not self._ids.are_complete:
+                since_ms = self.now_ms() - self.definition.config.dedupe_window_ms
+                self._ids.load(store, since_ms=since_ms)
             self._epoch_start = store.end.offset
         self.state, self.leader_epoch = state, state.leader_epoch
         released = self.commitment.lead(
@@ -399,18 +394,10 @@ class Partition:
             high_watermark=self.committed_offset, end_offset=end_offset,
         )  # fmt: skip
 
-    def _load_ids(self, store: PartitionLog) -> None:
-        """Load the dedupe window from the log, which was written by other leaders."""
-        self.preconditions.reset()
-        if self._persist_id_marker is None:
-            since_ms = self.now_ms() - self.definition.config.dedupe_window_ms
-            load_dedupe_window(self.preconditions, store, since_ms=since_ms)
-        self._ids_are_stale = False
-
     @property
     def may_have_ids(self) -> bool:
         """Whether records of the log may have message ids."""
-        return self._persist_id_marker is None
+        return self._ids.may_exist
 
     def append_replicated(self, data: memoryview, *, may_have_ids: bool) -> None:
         """Append whole batches of the leader's log, unchanged, as a follower of it.
@@ -418,14 +405,12 @@ class Partition:
         Raises: see `PartitionLog.append_as_follower`.
         """
         assert self.log is not None
-        if may_have_ids and self._persist_id_marker is not None:
-            self._persist_id_marker()
-            self._persist_id_marker = None
-        are_stale, self._ids_are_stale = self._ids_are_stale, True
+        if may_have_ids:
+            self._ids.persist_marker()
+        were_complete, self._ids.are_complete = self._ids.are_complete, False
         self.log.append_as_follower(data)
-        if not are_stale:
-            now = self.now_ms() if may_have_ids else None
-            self._ids_are_stale = not load_appended_ids(self.preconditions, data, now)
+        if were_complete:
+            self._ids.add(data, self.now_ms() if may_have_ids else None)
         self.counts.replicated_bytes += len(data)
         self.counts.bytes += len(data)
 
@@ -441,10 +426,10 @@ class Partition:
         committed = min(self.committed_offset, before)
         may_lose = state is not None and store.epochs.latest < state.unclean_epoch
         with self.maintenance_lock, self._sync_guard:
-            self._ids_are_stale = True
+            self._ids.are_complete = False
             kept = store.start_offset if may_lose else committed
             end = store.truncate_to(offset, self.leader_epoch, high_watermark=kept).offset
-            self.commitment.on_truncated(end)
+            self.counts.records_dropped += self.commitment.on_truncated(end)
             if self.held is not None:
                 self.held.on_truncated(end)
             if may_lose and end < before:
@@ -458,9 +443,9 @@ class Partition:
         """
         assert self.log is not None
         with self.maintenance_lock, self._sync_guard:
-            self._ids_are_stale = True
+            self._ids.are_complete = False
             self.log.start_at(offset, self.leader_epoch)
-            self.commitment.on_replaced(offset)
+            self.counts.records_dropped += self.commitment.on_replaced(offset)
 
     def on_leader_watermark(self, offset: int) -> None:
         """Take over the leader's high watermark, as far as this follower's log goes."""
@@ -511,12 +496,6 @@ class Partition:
             end_offset=next_offset + batch.record_count,
             policies=batch.ack_policies,
         )
-
-    def _persist_marker_before_first_id(self, headers: PublishHeaders) -> None:
-        """Persist, before the first message id is appended, that the log contains ids."""
-        if self._persist_id_marker is not None and headers.has_ids():
-            self._persist_id_marker()
-            self._persist_id_marker = None
 
     def _append(self, store: PartitionLog, batch: UnstampedBatch, now: int) -> None:
         base_offset = store.end.offset

@@ -17,6 +17,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final, Protocol, TypeVar
 
 import msgspec
@@ -45,6 +46,7 @@ from bascule.metadata.requests import (
     LoseNode,
     RegisterProcess,
     ReplaceLeader,
+    StepDown,
 )
 from bascule.raft.effects import Role
 from bascule.raft.membership import MemberChange, Members
@@ -352,10 +354,10 @@ class MetadataGroup(GroupObserver):
         return index
 
     async def _decide(self, request_id: bytes, request: ControllerRequest) -> int:
-        if not isinstance(request, LoseNode | RegisterProcess | ReplaceLeader):
+        if not isinstance(request, LoseNode | RegisterProcess | ReplaceLeader | StepDown):
             return await self._decide_once(request_id, request)
         # The steps go on where nobody waits for them any more: the session that has reported the
-        # loss of a node ends with the first of them.
+        # loss of a node ends with the first of them, and a node that stops may end before them.
         return await asyncio.shield(self._start(self._decide_once(request_id, request)))
 
     def _start(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
@@ -421,7 +423,7 @@ class MetadataGroup(GroupObserver):
                     foreseen = self._foresee(term)
                     payload = encode_commands(commands)
                     proposed = group.propose_nowait(payload, timeout_s=PROPOSE_SECONDS_MAX)
-                    proposed.add_done_callback(lambda each: each.cancelled() or each.exception())
+                    proposed.add_done_callback(partial(_log_if_committed, foreseen.image, commands))
                     committing.append(proposed)
                     foreseen.add(b"", commands, group.node.log.last)
                 if len(committing) >= STEPS_IN_FLIGHT:
@@ -525,6 +527,14 @@ class MetadataGroup(GroupObserver):
         payload = encode_commands(commands, request_id=request_id)
         committed = await self._group.propose(payload, timeout_s=PROPOSE_SECONDS_MAX)
         return committed.index
+
+
+def _log_if_committed(
+    before: Image, commands: Sequence[Command], proposed: asyncio.Future[Committed]
+) -> None:
+    """A step is committed, or is not known to be."""
+    if not proposed.cancelled() and proposed.exception() is None:
+        _log_leaders(before, commands)
 
 
 def _log_leaders(before: Image, commands: Sequence[Command]) -> None:

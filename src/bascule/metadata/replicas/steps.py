@@ -6,6 +6,8 @@ large image such a decision has steps, each of which proposes a command of a bou
 
     the loss of a node    fence | elections and ISRs | ... |
     its registration      fence | elections and ISRs | ... | register | elections | ...
+    its silence           elections and ISRs | ...
+    its stop              elections | ...
 
 The fence comes first. From then on no decision elects the node or takes it into an ISR, so what is
 left to do only becomes less, and a new controller finds it (`settle`). A process registers only
@@ -23,6 +25,7 @@ from bascule.metadata.elections import (
     changes_after_loss,
     changes_after_return,
     changes_after_silence,
+    changes_before_stop,
 )
 from bascule.metadata.image import Image
 from bascule.metadata.nodes import check_registration
@@ -31,6 +34,7 @@ from bascule.metadata.requests import (
     LoseNode,
     RegisterProcess,
     ReplaceLeader,
+    StepDown,
     decide,
     settle,
 )
@@ -62,6 +66,8 @@ def steps_of(image: Image, request: ControllerRequest) -> Steps:
                 steps = _register(request)
             case ReplaceLeader():
                 steps = _replace(request)
+            case StepDown():
+                steps = _step_down(request)
             case _:
                 pass
     if steps is None:
@@ -117,6 +123,13 @@ def _replace(request: ReplaceLeader) -> Steps:
     yield from _change(
         ids, lambda now, part: changes_after_silence(now, suspect, epoch, reporters, part)
     )
+    return ()
+
+
+def _step_down(request: StepDown) -> Steps:
+    node, epoch = request.node_id, request.epoch
+    ids = yield from _visited(lambda state: state.leader == node)
+    yield from _change(ids, lambda now, part: changes_before_stop(now, node, epoch, part))
     return ()
 
 

@@ -105,6 +105,8 @@ def take_contents(
     size: cython.longlong
     found: cython.longlong
     fresh: cython.longlong = 0
+    new: cython.uchar = NEW  # C copies: a global is a lookup by name, each time
+    stored: cython.uchar = STORED
     if min(len(verdicts), len(numbers)) < record_count or len(data) != end or start < 0:
         raise IndexError("there is no room for the verdicts")
     for index in range(record_count):
@@ -118,11 +120,11 @@ def take_contents(
         content = data[content_at:at]
         found = heads.get(content, -1)
         if found < 0:
-            verdicts[index] = 0
+            verdicts[index] = new
             numbers[index] = fresh
             fresh += 1
             continue
-        verdicts[index] = 1
+        verdicts[index] = stored
         numbers[index] = offsets[found]
         if nexts[found] < 0:
             del heads[content]

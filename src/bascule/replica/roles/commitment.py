@@ -34,9 +34,11 @@ class Commitment:
     def __init__(
         self, log: PartitionLog | None, ack_format: AckFormat, clock: Clock, policy: SyncPolicy
     ) -> None:
-        """A leader without followers, whose log is committed as a whole."""
-        self.role = PartitionRole.LEADER
-        self.watermark: Watermark = HighWatermark(policy, EMPTY_LOG if log is None else log.end)
+        """Without a role: of the log only what the checkpoint says is known as committed."""
+        self.role = PartitionRole.NONE
+        self.watermark: Watermark = HighWatermark(policy, EMPTY_LOG)
+        if log is not None:
+            self.watermark = FollowerWatermark(log, log.checkpointed_high_watermark)
         self.replication: LeaderReplication | None = None
         """What this leader knows of its followers; None without followers."""
         self.pending = PendingAcks(ack_format)
@@ -58,12 +60,6 @@ class Commitment:
         return replication.isr_size, replication.min_isr
 
     # -- roles, on the log writer thread --------------------------------------------------------
-
-    def await_role(self, log: PartitionLog | None) -> None:
-        """Begin without a role: of the log only what the checkpoint says is known as committed."""
-        self.role = PartitionRole.NONE
-        if log is not None:
-            self.watermark = FollowerWatermark(log, log.checkpointed_high_watermark)
 
     def lead(
         self, log: PartitionLog, state: PartitionState, node_id: int, *,
@@ -199,19 +195,27 @@ class Commitment:
             self.send_kept(acks)
         return True
 
-    def on_replaced(self, offset: int) -> None:
-        """As a follower: the log is an empty one that starts at `offset` now."""
-        with self._lock:
-            if isinstance(self.watermark, FollowerWatermark):
-                self.pending.drop_from(-1)
-                self.watermark.on_replaced(offset)
+    def on_replaced(self, offset: int) -> int:
+        """As a follower: the log is an empty one that starts at `offset` now.
 
-    def on_truncated(self, offset: int) -> None:
-        """As a follower: the log ends at `offset` now."""
+        Forgets all acks that were kept, and returns their records.
+        """
         with self._lock:
-            if isinstance(self.watermark, FollowerWatermark):
-                self.pending.drop_from(offset)
-                self.watermark.on_truncated(offset)
+            if not isinstance(self.watermark, FollowerWatermark):
+                return 0
+            self.watermark.on_replaced(offset)
+            return self.pending.drop_from(-1)
+
+    def on_truncated(self, offset: int) -> int:
+        """As a follower: the log ends at `offset` now.
+
+        Forgets the acks that were kept for what was removed, and returns their records.
+        """
+        with self._lock:
+            if not isinstance(self.watermark, FollowerWatermark):
+                return 0
+            self.watermark.on_truncated(offset)
+            return self.pending.drop_from(offset)
 
     def rollback(self, offset: int, error: AckError) -> bytes:
         """Remove the batch added last, at `offset`; error acks for duplicates in it."""
