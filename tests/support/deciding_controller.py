@@ -16,7 +16,7 @@ from bascule.metadata.requests import (
     RegisterProcess,
     decide,
 )
-from bascule.model import NodeRegistration, PartitionState, StreamConfig
+from bascule.model import NodeRegistration, PartitionState, StreamConfig, SyncPolicy
 
 
 def registration(
@@ -59,10 +59,22 @@ class DecidingController:
             self.submit(RegisterProcess(registration(node)))
 
     def create(
-        self, name: str, *, replicas: int, partitions: int = 1, unclean: bool = False
+        self,
+        name: str,
+        *,
+        replicas: int,
+        partitions: int = 1,
+        min_isr: int = 0,
+        unclean: bool = False,
+        sync: SyncPolicy = SyncPolicy.ALWAYS,
     ) -> bytes:
         config = StreamConfig(
-            name, replicas=replicas, partitions=partitions, unclean_election=unclean
+            name,
+            replicas=replicas,
+            partitions=partitions,
+            min_isr=min_isr,
+            unclean_election=unclean,
+            sync=sync,
         )
         self.submit(Create(name, config, name.encode().ljust(16), 0))
         return self.image.streams[name].id
