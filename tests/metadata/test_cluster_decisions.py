@@ -184,7 +184,7 @@ def test_any_history_keeps_the_rules(history: list[tuple[str, int, int]]) -> Non
                 controller.submit(RegisterProcess(process, has_lost_writes=bool(rebooted)))
             elif kind == "damage":
                 state, stream_id = controller.state(name), controller.image.streams[name].id
-                controller.submit(Resign(node, stream_id, 0, state.leader_epoch, is_damaged=True))
+                controller.submit(Resign(node, stream_id, 0, state.leader_epoch))
             elif kind == "needs":
                 controller.submit(Alter(name, {"min_isr": number}))
             elif kind == "lose":

@@ -168,18 +168,20 @@ def test_nobody_is_eligible_where_one_in_sync_commits(controller: DecidingContro
     assert controller.state("a").leader == NO_LEADER
 
 
-def test_a_damaged_log_is_left_out_also_as_the_last(controller: DecidingController) -> None:
+def test_who_is_eligible_leads_instead_of_a_damaged_log(controller: DecidingController) -> None:
     first, second, _ = two_in_sync(controller)
     stream_id = controller.image.streams["a"].id
     controller.lose(second)
     state = controller.state("a")
-    controller.submit(Resign(first, stream_id, 0, state.leader_epoch, is_damaged=True))
+    controller.submit(Resign(first, stream_id, 0, state.leader_epoch))
     state = controller.state("a")
-    assert (state.leader, state.isr, state.eligible) == (NO_LEADER, (), (second,))
-    assert state.leader_epoch > 0
+    assert (state.leader, state.eligible) == (first, (second,)), (
+        "it waits, or an operator repairs it"
+    )
     start(controller, second)
-    assert controller.state("a").leader == second
-    assert first not in controller.state("a").eligible
+    controller.submit(Resign(first, stream_id, 0, state.leader_epoch))
+    state = controller.state("a")
+    assert (state.leader, state.isr, state.eligible) == (second, (second,), ())
 
 
 def test_a_damaged_log_is_not_eligible(controller: DecidingController) -> None:
@@ -187,7 +189,7 @@ def test_a_damaged_log_is_not_eligible(controller: DecidingController) -> None:
     stream_id = controller.image.streams["a"].id
     controller.submit(isr_change(controller, "a", grow=False, node=second))
     epoch = controller.state("a").leader_epoch
-    controller.submit(Resign(second, stream_id, 0, epoch, is_damaged=True))
+    controller.submit(Resign(second, stream_id, 0, epoch))
     state = controller.state("a")
     assert (state.leader, state.isr, state.eligible) == (first, (first,), ())
 

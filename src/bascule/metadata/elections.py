@@ -155,15 +155,13 @@ def resign(
     *,
     node: int,
     leader_epoch: int,
-    is_damaged: bool = False,
 ) -> ChangePartitions | None:
     """What changes when `node` cannot serve its replica as it is: its log is damaged, or was opened
     again in the epoch that it led.
 
-    It leaves the ISR where another member is alive, or an eligible node, and that one leads. With a
-    log that `is_damaged` it is not eligible, and leaves also where eligible nodes are only known.
-    Else the last member stays and leads in a new epoch. None: the partition has changed since the
-    node looked.
+    It leaves the ISR where another member is alive, or an eligible node, and that one leads. It is
+    not eligible any more. Else the last member stays and leads in a new epoch. None: the partition
+    has changed since the node looked.
     """
     states = image.partitions.get(stream_id, ())
     if not 0 <= partition < len(states):
@@ -185,8 +183,6 @@ def resign(
         return None
     elif elected := _elected_eligible(image, stream_id, rest, _leaders(image)):
         after = elected
-    elif is_damaged and (others or rest.eligible):
-        after = _elected(rest, NO_LEADER)
     else:
         after = _elected(state, node)
     return ChangePartitions((PartitionChange(stream_id, partition, after),))

@@ -106,7 +106,6 @@ class Resign(msgspec.Struct, tag=True, frozen=True):
     stream_id: bytes
     partition: int
     leader_epoch: int
-    is_damaged: bool = False
 
 
 class Forget(msgspec.Struct, tag=True, frozen=True):
@@ -248,7 +247,6 @@ def _decide_on_partitions(image: Image, request: PartitionRequest) -> tuple[Comm
                 request.partition,
                 node=request.node_id,
                 leader_epoch=request.leader_epoch,
-                is_damaged=request.is_damaged,
             )
         case ReplaceLeader():
             change = changes_after_silence(image, request.node_id, request.epoch, request.reporters)
