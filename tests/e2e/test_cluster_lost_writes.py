@@ -186,6 +186,9 @@ def test_where_all_machines_went_down_an_operator_decides(tmp_path: Path) -> Non
         lost = "the machine went down before the node had stopped"
         assert all(lost in each.log.read_text() for each in cluster.nodes.values())
 
+        event = "every replica in sync has lost writes stream=flights partition=0 lossy="
+        assert any(event in each.log.read_text() for each in cluster.nodes.values())
+
         bascule_command(node, "stream", "alter", "flights", "--unclean-election")
         cluster.leader("flights")
         cluster.wait_in_sync("flights")

@@ -177,6 +177,7 @@ class MetadataGroup(GroupObserver):
         if not self.is_controller or not isinstance(command, ChangePartitions):
             return
         names = before.index.names
+        _log_lost_writes(before, command)
         for change in unclean_elections(before, command):
             self.counts.unclean_elections += 1
             log.error(
@@ -525,6 +526,23 @@ class MetadataGroup(GroupObserver):
         payload = encode_commands(commands, request_id=request_id)
         committed = await self._group.propose(payload, timeout_s=PROPOSE_SECONDS_MAX)
         return committed.index
+
+
+def _log_lost_writes(before: Image, command: ChangePartitions) -> None:
+    """Log the partitions of which no replica is sure to have every committed record any more."""
+    for change in command.changes:
+        state = change.state
+        states = before.partitions.get(change.stream_id, ())
+        was_known = any(each.isr or each.eligible for each in states[change.partition :][:1])
+        if was_known and not state.isr and not state.eligible:
+            log.error(
+                "every replica in sync has lost writes",
+                extra={
+                    "stream": before.index.names.get(change.stream_id, ""),
+                    "partition": change.partition,
+                    "lossy": list(state.lossy),
+                },
+            )
 
 
 def _log_leaders(before: Image, commands: Sequence[Command]) -> None:
