@@ -13,7 +13,12 @@ from hypothesis import strategies as st
 
 from bascule.errors import BasculeError, FencedEpoch, NotEnoughNodes, UnknownPartition
 from bascule.metadata.apply import apply
-from bascule.metadata.command_codec import CHUNK_STREAMS, decode_snapshot, encode_snapshot
+from bascule.metadata.command_codec import (
+    CHUNK_STREAMS,
+    RequestId,
+    decode_snapshot,
+    encode_snapshot,
+)
 from bascule.metadata.commands import ChangePartitions, PartitionChange
 from bascule.metadata.elections import change_isr, unclean_elections, why_leaderless
 from bascule.metadata.image import Image
@@ -225,8 +230,9 @@ def test_any_history_keeps_the_rules(history: list[tuple[str, int, int]]) -> Non
         check(before, controller.image, rebooted)
         records.follow(before, controller.image, rebooted=rebooted, damaged=damaged)
         assert settle(controller.image) == (), "nothing is left for the next controller"
-    chunks = list(encode_snapshot(controller.image, [b"a", b"b"]))
-    assert decode_snapshot(chunks) == (controller.image, (b"a", b"b"))
+    requests = (RequestId(b"a", 7), RequestId(b"b", 5))
+    chunks = list(encode_snapshot(controller.image, requests))
+    assert decode_snapshot(chunks) == (controller.image, requests)
 
 
 def test_replicas_are_spread_and_each_node_leads_its_share(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from bascule.metadata.apply import apply, touched
-from bascule.metadata.command_codec import decode_commands, encode_commands
+from bascule.metadata.command_codec import RequestId, decode_commands, encode_commands
 from bascule.metadata.image import Image
 from bascule.metadata.requests import (
     ChangeIsrs,
@@ -46,8 +46,9 @@ class DecidingController:
 
     def commit(self, commands: Any) -> int:
         self.index += 1
-        request_id, decoded = decode_commands(encode_commands(commands, request_id=b"id"))
-        assert request_id == b"id"
+        request = RequestId(b"id", 1_000)
+        found, decoded = decode_commands(encode_commands(commands, request=request))
+        assert found == request
         assert tuple(decoded) == tuple(commands)
         for command in decoded:
             before, self.image = self.image, apply(self.image, command, index=self.index)
