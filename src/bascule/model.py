@@ -187,7 +187,7 @@ class PartitionState:
     replicas: tuple[int, ...]
     """Node ids, the preferred leader first."""
     isr: tuple[int, ...]
-    """The replicas in sync, sorted."""
+    """The replicas in sync, sorted; empty: each of them has lost writes."""
     leader: int
     """A node of `isr`, or NO_LEADER."""
     leader_epoch: int
@@ -203,6 +203,10 @@ class PartitionState:
     min_isr: int = 0
     """Replicas in sync that messages need until the target is reached; 0: as many as the stream
     says. A stream that gets more replicas does not need them before they have caught up."""
+    eligible: tuple[int, ...] = ()
+    """Replicas out of `isr` that have every committed record, sorted; see `replicas.eligible`."""
+    lossy: tuple[int, ...] = ()
+    """Replicas that had every committed record until their machines lost writes, sorted."""
 
 
 @dataclass(frozen=True, slots=True)

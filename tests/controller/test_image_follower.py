@@ -12,9 +12,9 @@ from bascule.controller.cluster import image_follower
 from bascule.controller.cluster.image_follower import ImageFollower
 from bascule.errors import Indeterminate
 from bascule.metadata.image import Image
-from bascule.metadata.requests import ControllerRequest, decide
+from bascule.metadata.requests import ControllerRequest, RegisterProcess, decide
 from bascule.replica.partitions import Partitions
-from support.deciding_controller import DecidingController
+from support.deciding_controller import DecidingController, registration
 from support.metadata_groups import until
 
 SECONDS_MAX = 10.0
@@ -61,3 +61,35 @@ def test_a_replica_that_has_failed_resigns_however_long_there_is_no_controller(
 
     asyncio.run(scene())
     assert before.leader not in deciding.state("s").isr
+
+
+def test_a_replica_that_has_failed_resigns_once_an_eligible_node_is_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(image_follower, "RETRY_SECONDS_MIN", 0.001)
+    deciding = DecidingController()
+    deciding.register(1, 2)
+    stream_id = deciding.create("s", replicas=2)
+    before = deciding.state("s")
+    other = next(node for node in before.replicas if node != before.leader)
+    deciding.lose(other)
+    assert deciding.state("s").eligible == (other,)
+
+    async def scene() -> None:
+        partitions = Partitions()
+        group = Group(deciding, lost=0)
+        follower = ImageFollower(before.leader, partitions, cast(Any, None), cast(Any, group))
+        failed = SimpleNamespace(
+            definition=deciding.image.streams["s"], index=0, deleted=False, failure="damaged"
+        )
+        monkeypatch.setattr(partitions, "streams", lambda: {"s": (failed,)})
+        partitions.on_failed(cast(Any, failed))
+        assert deciding.state("s").leader == before.leader, "nobody else has every record"
+        deciding.submit(RegisterProcess(registration(other, incarnation=2)))
+        follower.on_image({stream_id})
+        async with asyncio.timeout(SECONDS_MAX):
+            await until(lambda: deciding.state("s").leader == other)
+        await follower.close()
+
+    asyncio.run(scene())
+    assert deciding.state("s").isr == (other,)

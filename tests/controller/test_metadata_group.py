@@ -8,10 +8,19 @@ from collections.abc import Collection, Sequence
 
 import pytest
 
+from bascule.controller.cluster import metadata_group
 from bascule.controller.cluster.metadata_group import GROUP
-from bascule.errors import NotLeader, StreamConflict, UnknownStream
+from bascule.controller.remembered_requests import ENTRIES_KEPT
+from bascule.errors import Broken, NotLeader, RequestExpired, StreamConflict, UnknownStream
+from bascule.metadata.command_codec import RequestId
 from bascule.metadata.image import Image
-from bascule.metadata.requests import Alter, Create, Delete, RegisterProcess
+from bascule.metadata.requests import (
+    Alter,
+    ControllerRequest,
+    Create,
+    Delete,
+    RegisterProcess,
+)
 from bascule.model import NodeRegistration, StreamConfig
 from bascule.raft_driver.driver import DriverSettings, RaftDriver
 from support.metadata_groups import CONFIG, NODE, Deciding, HeldStore, decide, some_turns, until
@@ -93,7 +102,10 @@ def test_a_repeated_request_waits_for_its_first_entry() -> None:
         deciding.store.goes_on.clear()
         create = Create("a", StreamConfig("a"), b"1" * 16, 0)
         deletion = Delete("a")
-        requests = [(b"1" * 16, create), (b"2" * 16, deletion)]
+        requests = [
+            (RequestId(b"1" * 16, ENTRIES_KEPT), create),
+            (RequestId(b"2" * 16, ENTRIES_KEPT), deletion),
+        ]
         tasks = [
             asyncio.create_task(deciding.group._decide(*each)) for each in (*requests, *requests)
         ]
@@ -105,6 +117,66 @@ def test_a_repeated_request_waits_for_its_first_entry() -> None:
         assert found == [last + 1, last + 2, last + 1, last + 2]
         assert not deciding.group.image.streams
         assert await deciding.group._decide(*requests[1]) >= last + 2
+
+    decide(scene)
+
+
+def test_a_request_whose_id_is_forgotten_is_refused_and_not_repeated(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(metadata_group, "ENTRIES_KEPT", 3)
+
+    async def scene(deciding: Deciding) -> None:
+        group, create = deciding.group, Create("a", StreamConfig("a"), b"1" * 16, 0)
+        request = RequestId(b"r" * 16, group.applied + 3)
+        index = await group._decide(request, create)
+        assert await group._decide(request, create) == index
+        await group.submit(Delete("a"))
+        assert await group._decide(request, create) == group.applied, "it is remembered"
+        await deciding.create("b")
+        await deciding.create("c")
+        with pytest.raises(RequestExpired) as refused:
+            await group._decide(request, create)
+        assert (refused.value.last_index, refused.value.retriable) == (index + 2, False)
+        assert sorted(group.image.streams) == ["b", "c"], "deleted, and not created again"
+
+    decide(scene)
+
+
+def test_a_node_whose_log_is_far_behind_is_no_late_repetition(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its first attempt is refused, and has had no effect; a later one may have had one."""
+
+    async def scene(deciding: Deciding) -> None:
+        group = deciding.group
+        decided = group._submit_once
+        asked: list[RequestId] = []
+
+        async def late(identity: RequestId, request: ControllerRequest) -> int:
+            asked.append(identity)
+            if len(asked) == 1:
+                raise RequestExpired(identity.last_index, 40_000)
+            return await decided(identity, request)
+
+        monkeypatch.setattr(group, "_submit_once", late)
+        await deciding.create("a")
+        first, second = asked
+        assert first.id == second.id
+        assert second.last_index == 40_000 + ENTRIES_KEPT
+
+        async def lost(identity: RequestId, request: ControllerRequest) -> int:
+            asked.append(identity)
+            if len(asked) == 1:
+                raise Broken("the answer was lost")
+            raise RequestExpired(identity.last_index, 80_000)
+
+        asked.clear()
+        monkeypatch.setattr(group, "_submit_once", lost)
+        with pytest.raises(RequestExpired, match="it may have been carried out before"):
+            await deciding.create("b")
+        first, second = asked
+        assert first == second, "a repetition"
 
     decide(scene)
 

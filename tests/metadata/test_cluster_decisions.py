@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from random import Random
 from typing import Any
@@ -12,7 +13,12 @@ from hypothesis import strategies as st
 
 from bascule.errors import BasculeError, FencedEpoch, NotEnoughNodes, UnknownPartition
 from bascule.metadata.apply import apply
-from bascule.metadata.command_codec import CHUNK_STREAMS, decode_snapshot, encode_snapshot
+from bascule.metadata.command_codec import (
+    CHUNK_STREAMS,
+    RequestId,
+    decode_snapshot,
+    encode_snapshot,
+)
 from bascule.metadata.commands import ChangePartitions, PartitionChange
 from bascule.metadata.elections import change_isr, unclean_elections, why_leaderless
 from bascule.metadata.image import Image
@@ -32,13 +38,14 @@ from bascule.metadata.requests import (
     MoveReplicas,
     Reassign,
     RegisterProcess,
+    Resign,
     SetPaused,
     StepDown,
     decide,
     settle,
 )
 from bascule.metadata.troubles import find_troubles
-from bascule.model import NO_LEADER, PartitionState, StreamConfig, StreamDefinition
+from bascule.model import NO_LEADER, PartitionState, StreamConfig, StreamDefinition, SyncPolicy
 from support.deciding_controller import DecidingController, isr_change, registration
 
 NODES = (1, 2, 3, 4)
@@ -56,8 +63,8 @@ def waits(image: Image, stream_id: bytes, state: PartitionState) -> str:
     return why_leaderless(image, definition, state)
 
 
-def check(before: Image, image: Image) -> None:
-    """What holds in every image, and from one to the next."""
+def check(before: Image, image: Image, rebooted: int = 0) -> None:
+    """What holds in every image, and from one to the next. `rebooted` has lost writes between."""
     assert image.removed.isdisjoint(image.nodes)
     names = {definition.id: name for name, definition in image.streams.items()}
     assert image.index == index_of(names, image.partitions)
@@ -69,9 +76,11 @@ def check(before: Image, image: Image) -> None:
         assert not set(state.target) <= set(state.isr) or not state.target, "the move has ended"
         assert set(image.nodes) >= set(state.replicas), "replicas are on nodes of the cluster"
         assert len(set(state.replicas)) == len(state.replicas), "replicas are on different nodes"
-        assert state.isr, "an ISR is never empty"
         assert set(state.isr) <= set(state.replicas)
-        alive = [node for node in state.isr if image.nodes[node].alive]
+        assert state.isr or state.eligible or state.lossy, "somebody is known to have the most"
+        assert set(state.eligible) <= set(state.replicas) - set(state.isr) - set(state.lossy)
+        assert set(state.lossy) <= set(state.replicas) - set(state.isr)
+        alive = [node for node in (*state.isr, *state.eligible) if image.nodes[node].alive]
         assert (state.leader == NO_LEADER) == bool(waits(image, stream_id, state))
         if stream_id in unclean:
             living = [node for node in state.replicas if image.nodes[node].alive]
@@ -79,7 +88,8 @@ def check(before: Image, image: Image) -> None:
         else:
             assert state.unclean_epoch == 0
         if alive:
-            assert state.leader in alive, "who is in sync and alive leads"
+            assert state.leader in alive, "who has everything and is alive leads"
+            assert state.leader in state.isr
         else:
             assert state.leader == NO_LEADER
         earlier = before.partitions.get(stream_id, ())
@@ -95,7 +105,7 @@ def check(before: Image, image: Image) -> None:
                 kept = set(state.replicas) & set(old.isr)
                 wanted = min(len(old.isr), len(state.target or state.replicas))
                 assert len(state.isr) >= wanted, "no replica leaves before others are in sync"
-                assert kept, "a member of the old ISR stays"
+                assert kept or not old.isr, "a member of the old ISR stays"
             if state.leader != old.leader:
                 assert state.leader_epoch > old.leader_epoch, "an election raises the epoch"
                 if state.unclean_epoch == old.unclean_epoch:
@@ -103,7 +113,8 @@ def check(before: Image, image: Image) -> None:
                 else:
                     assert state.unclean_epoch == state.leader_epoch
                     assert state.isr == (state.leader,)
-                    assert not any(image.nodes[node].alive for node in old.isr)
+                    known = {*old.isr, *old.eligible} - {rebooted}
+                    assert not any(image.nodes[node].alive for node in known)
             elif (
                 state.leader != NO_LEADER
                 and before.nodes[old.leader].epoch != image.nodes[old.leader].epoch
@@ -112,7 +123,43 @@ def check(before: Image, image: Image) -> None:
     assert {d.id for d in image.streams.values()} == set(image.partitions)
 
 
+class Records:
+    """How many committed records each replica has, if all that may be committed is."""
+
+    def __init__(self) -> None:
+        self._committed: Counter[tuple[bytes, int]] = Counter()
+        self._has: Counter[tuple[bytes, int, int]] = Counter()
+
+    def follow(self, before: Image, image: Image, *, rebooted: int, damaged: int) -> None:
+        """Check that who leads lacks nothing, and commit another record everywhere."""
+        for stream_id, index, state in image.partition_states():
+            key = (stream_id, index)
+            earlier = before.partitions.get(stream_id, ())
+            old = earlier[index] if index < len(earlier) else state
+            definition = image.stream_of(stream_id)
+            assert definition is not None
+            config = definition.config
+            is_kept = config.sync is SyncPolicy.ALWAYS or config.replicas == 1
+            if rebooted and not is_kept and len(old.replicas) > 1:
+                self._has[*key, rebooted] = 0
+            if damaged and damaged not in (*state.isr, *state.eligible):
+                self._has[*key, damaged] = 0
+            if state.unclean_epoch > old.unclean_epoch:
+                self._committed[key] = self._has[*key, state.leader]
+            for node in {*state.isr} - {*old.isr, *old.eligible, state.leader}:
+                self._has[*key, node] = self._committed[key]  # its leader says so
+            for node in (*state.isr, *state.eligible):
+                assert self._has[*key, node] == self._committed[key], (node, old, state)
+            if state.leader != NO_LEADER and len(state.isr) >= (
+                state.min_isr or definition.min_isr
+            ):
+                self._committed[key] += 1
+                for node in state.isr:
+                    self._has[*key, node] = self._committed[key]
+
+
 KINDS = (
+    "reboot", "reboot", "damage", "needs",
     "start", "lose", "create", "delete", "shrink", "grow", "more",
     "replicas", "reassign", "leave", "force", "admit", "upkeep", "balance", "stop",
 )  # fmt: skip
@@ -124,23 +171,36 @@ def histories(draw: st.DrawFn) -> list[tuple[str, int, int]]:
     return draw(st.lists(st.tuples(kinds, st.integers(0, 3), st.integers(1, 3)), max_size=40))
 
 
-@settings(max_examples=400)
+@settings(max_examples=600)
 @given(histories())
 def test_any_history_keeps_the_rules(history: list[tuple[str, int, int]]) -> None:
     controller = DecidingController()
     controller.register(*NODES)
+    records = Records()
     incarnation = 1
     for kind, which, number in history:
         before, node, name = controller.image, NODES[which], f"s{which}"
         incarnation += 1
+        rebooted = node if kind == "reboot" else 0
+        damaged = node if kind == "damage" else 0
         try:
-            if kind == "start":
-                controller.submit(RegisterProcess(registration(node, incarnation)))
+            if kind in ("start", "reboot"):
+                process = registration(node, incarnation)
+                controller.submit(RegisterProcess(process, has_lost_writes=bool(rebooted)))
+            elif kind == "damage":
+                state, stream_id = controller.state(name), controller.image.streams[name].id
+                controller.submit(Resign(node, stream_id, 0, state.leader_epoch))
+            elif kind == "needs":
+                controller.submit(Alter(name, {"min_isr": number}))
             elif kind == "lose":
                 controller.lose(node)
             elif kind == "create":
                 controller.create(
-                    name, replicas=number, partitions=1 + which, unclean=which % 2 == 1
+                    name,
+                    replicas=number,
+                    partitions=1 + which,
+                    unclean=which % 2 == 1,
+                    sync=list(SyncPolicy)[incarnation % 3],
                 )
             elif kind == "delete":
                 controller.submit(Delete(name))
@@ -167,10 +227,12 @@ def test_any_history_keeps_the_rules(history: list[tuple[str, int, int]]) -> Non
                 controller.submit(isr_change(controller, name, grow=kind == "grow", node=node))
         except (BasculeError, KeyError):
             assert controller.image == before
-        check(before, controller.image)
+        check(before, controller.image, rebooted)
+        records.follow(before, controller.image, rebooted=rebooted, damaged=damaged)
         assert settle(controller.image) == (), "nothing is left for the next controller"
-    chunks = list(encode_snapshot(controller.image, [b"a", b"b"]))
-    assert decode_snapshot(chunks) == (controller.image, (b"a", b"b"))
+    requests = (RequestId(b"a", 7), RequestId(b"b", 5))
+    chunks = list(encode_snapshot(controller.image, requests))
+    assert decode_snapshot(chunks) == (controller.image, requests)
 
 
 def test_replicas_are_spread_and_each_node_leads_its_share(
@@ -248,7 +310,7 @@ def outside(controller: DecidingController, name: str) -> tuple[int, int]:
 def test_without_the_setting_a_partition_waits_and_says_for_whom(
     controller: DecidingController,
 ) -> None:
-    controller.create("a", replicas=2)
+    controller.create("a", replicas=2, min_isr=1)
     leader, other = outside(controller, "a")
     state = controller.state("a")
     assert (state.leader, state.isr) == (NO_LEADER, (leader,))
@@ -260,7 +322,7 @@ def test_without_the_setting_a_partition_waits_and_says_for_whom(
 
 
 def test_an_unclean_election_takes_a_replica_out_of_sync(controller: DecidingController) -> None:
-    controller.create("a", replicas=2, unclean=True)
+    controller.create("a", replicas=2, min_isr=1, unclean=True)
     before = controller.state("a")
     leader, other = outside(controller, "a")
     state = controller.state("a")
@@ -278,7 +340,7 @@ def test_an_unclean_election_takes_a_replica_out_of_sync(controller: DecidingCon
 def test_the_setting_can_be_altered_when_the_partition_waits(
     controller: DecidingController,
 ) -> None:
-    controller.create("a", replicas=2)
+    controller.create("a", replicas=2, min_isr=1)
     _, other = outside(controller, "a")
     before = controller.image
     commands = decide(before, Alter("a", {"unclean_election": True}))
@@ -292,7 +354,7 @@ def test_the_setting_can_be_altered_when_the_partition_waits(
 def test_a_node_that_is_back_already_is_preferred_to_an_unclean_election(
     controller: DecidingController,
 ) -> None:
-    controller.create("a", replicas=2, unclean=True)
+    controller.create("a", replicas=2, min_isr=1, unclean=True)
     state = controller.state("a")
     other = next(node for node in state.replicas if node != state.leader)
     controller.submit(isr_change(controller, "a", grow=False, node=other))
@@ -304,7 +366,7 @@ def test_a_node_that_is_back_already_is_preferred_to_an_unclean_election(
 def test_with_the_setting_a_partition_waits_for_any_replica(
     controller: DecidingController,
 ) -> None:
-    controller.create("a", replicas=2, unclean=True)
+    controller.create("a", replicas=2, min_isr=1, unclean=True)
     state = controller.state("a")
     other = next(node for node in state.replicas if node != state.leader)
     controller.lose(other)

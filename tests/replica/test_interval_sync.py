@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import cast
 
 from bascule.host.real import RealRandom
 from bascule.model import SyncPolicy
 from bascule.replica.log_syncer import LogSyncer
 from bascule.replica.maintenance.interval_sync import IntervalSyncs
+from bascule.replica.partition import Partition
 from bascule.sim.disk import SimClock, SimFiles
 from support.replicas import open_partition
 
@@ -36,3 +39,15 @@ def test_a_partition_has_one_timer_while_its_policy_is_interval() -> None:
         assert running() == 0
 
     asyncio.run(run())
+
+
+def test_what_is_not_synced_is_when_the_policy_becomes_always() -> None:
+    partition = open_partition(SimFiles(RealRandom(1)))
+    asked: list[Partition] = []
+    timers = IntervalSyncs(cast(LogSyncer, SimpleNamespace(request=asked.append)))
+    assert partition.definition.config.sync is SyncPolicy.ALWAYS
+    timers.configure([partition])
+    assert asked == []
+    dirty = SimpleNamespace(definition=partition.definition, is_dirty=True)
+    timers.configure([cast(Partition, dirty)])
+    assert asked == [dirty]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from bascule.metadata.apply import apply, touched
-from bascule.metadata.command_codec import decode_commands, encode_commands
+from bascule.metadata.command_codec import RequestId, decode_commands, encode_commands
 from bascule.metadata.image import Image
 from bascule.metadata.requests import (
     ChangeIsrs,
@@ -16,7 +16,7 @@ from bascule.metadata.requests import (
     RegisterProcess,
     decide,
 )
-from bascule.model import NodeRegistration, PartitionState, StreamConfig
+from bascule.model import NodeRegistration, PartitionState, StreamConfig, SyncPolicy
 
 
 def registration(
@@ -46,8 +46,9 @@ class DecidingController:
 
     def commit(self, commands: Any) -> int:
         self.index += 1
-        request_id, decoded = decode_commands(encode_commands(commands, request_id=b"id"))
-        assert request_id == b"id"
+        request = RequestId(b"id", 1_000)
+        found, decoded = decode_commands(encode_commands(commands, request=request))
+        assert found == request
         assert tuple(decoded) == tuple(commands)
         for command in decoded:
             before, self.image = self.image, apply(self.image, command, index=self.index)
@@ -59,10 +60,22 @@ class DecidingController:
             self.submit(RegisterProcess(registration(node)))
 
     def create(
-        self, name: str, *, replicas: int, partitions: int = 1, unclean: bool = False
+        self,
+        name: str,
+        *,
+        replicas: int,
+        partitions: int = 1,
+        min_isr: int = 0,
+        unclean: bool = False,
+        sync: SyncPolicy = SyncPolicy.ALWAYS,
     ) -> bytes:
         config = StreamConfig(
-            name, replicas=replicas, partitions=partitions, unclean_election=unclean
+            name,
+            replicas=replicas,
+            partitions=partitions,
+            min_isr=min_isr,
+            unclean_election=unclean,
+            sync=sync,
         )
         self.submit(Create(name, config, name.encode().ljust(16), 0))
         return self.image.streams[name].id

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Sequence
-from typing import Final, TypeAlias
+from typing import TypeAlias
 
+from bascule.controller.remembered_requests import RememberedRequests
 from bascule.metadata.apply import apply, touched
 from bascule.metadata.command_codec import decode_commands, decode_snapshot, encode_snapshot
 from bascule.metadata.commands import Command
 from bascule.metadata.image import Image
 from bascule.raft.messages import Entry, RaftSnapshot
 from bascule.raft_driver.state_machine import FrozenChunks
-
-REQUESTS_REMEMBERED: Final = 1_000
-"""Ids of the latest requests in the image: a repetition comes within seconds."""
 
 OnImage: TypeAlias = Callable[[Image, Collection[bytes] | None], None]
 """Gets a new image, and the ids of the streams that may differ from the one before; None: any."""
@@ -23,13 +21,13 @@ OnCommand: TypeAlias = Callable[[Image, Command], None]
 
 
 class MetadataMachine:
-    """The state machine: the image, and the ids of the latest requests."""
+    """The state machine: the image, and the requests that it has the effect of."""
 
     def __init__(self, on_image: OnImage, on_command: OnCommand = lambda _, __: None) -> None:
         self.image = Image()
         self.applied = 0
         """Index of the last entry that is in the image."""
-        self._requests: dict[bytes, None] = {}
+        self._requests = RememberedRequests()
         self._on_image = on_image
         self._on_command = on_command
 
@@ -40,12 +38,10 @@ class MetadataMachine:
     def apply(self, entries: Sequence[Entry]) -> Sequence[None]:
         before, changed = self.image, set[bytes]()
         for entry in entries:
-            request_id, commands = decode_commands(entry.payload)
+            request, commands = decode_commands(entry.payload)
             self.applied = entry.index
-            if request_id in self._requests:
+            if not self._requests.accepts(request, entry.index):
                 continue
-            if request_id:
-                self._remember(request_id)
             for command in commands:
                 self._on_command(self.image, command)
                 self.image = apply(self.image, command, index=entry.index)
@@ -54,17 +50,12 @@ class MetadataMachine:
             self._on_image(self.image, changed)
         return [None] * len(entries)
 
-    def _remember(self, request_id: bytes) -> None:
-        self._requests[request_id] = None
-        if len(self._requests) > REQUESTS_REMEMBERED:
-            del self._requests[next(iter(self._requests))]
-
     def take_snapshot(self) -> FrozenChunks:
-        return FrozenChunks(encode_snapshot(self.image, list(self._requests)))
+        return FrozenChunks(encode_snapshot(self.image, self._requests.snapshot()))
 
     async def restore(self, snapshot: RaftSnapshot) -> None:
         """Raises: CorruptData."""
         self.image, requests = await asyncio.to_thread(decode_snapshot, snapshot.chunks)
-        self._requests = dict.fromkeys(requests)
+        self._requests.restore(requests, snapshot.index)
         self.applied = snapshot.index
         self._on_image(self.image, None)

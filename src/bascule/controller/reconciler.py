@@ -231,8 +231,9 @@ class Reconciler:
         """The image no longer records these deletions."""
         self.state.removed.difference_update(ids)
 
-    def close(self) -> None:
-        """Close every log with a clean checkpoint. Blocks on the disk.
+    def close(self) -> bool:
+        """Close every log with a clean checkpoint; whether all of them are synced. Blocks on the
+        disk.
 
         Checkpoints of thousands of logs take long on a slow disk. After `CLOSING_SECONDS_MAX` logs
         that are synced anyway get none: the next start scans what was appended since the last one.
@@ -241,20 +242,21 @@ class Reconciler:
         clock = self._syncer.clock
         deadline_ns = clock.monotonic_ns() + int(CLOSING_SECONDS_MAX * 1e9)
 
-        def close(partition: Partition) -> bool:
+        def close(partition: Partition) -> tuple[bool, bool]:
             is_synced = partition.definition.config.sync is SyncPolicy.ALWAYS
             in_time = clock.monotonic_ns() < deadline_ns or not is_synced
-            close_partition(partition, writes_checkpoint=in_time)
-            return in_time
+            return in_time, close_partition(partition, writes_checkpoint=in_time)
 
         # Each checkpoint waits for the disk a few times; in parallel they share these waits.
         with ThreadPoolExecutor(CLOSING_AT_A_TIME, thread_name_prefix="closing") as threads:
-            late = sum(not in_time for in_time in threads.map(close, every))
+            closed = list(threads.map(close, every))
+        late = sum(not in_time for in_time, _ in closed)
         if late:
             log.warning(
                 "stopped without a checkpoint of every log; the next start scans more of them",
                 extra={"partitions": late, "seconds": CLOSING_SECONDS_MAX},
             )
+        return all(is_synced for _, is_synced in closed)
 
     def end_timers(self) -> None:
         """End the timers of interval syncs. Called on the event loop."""

@@ -248,6 +248,25 @@ class Indeterminate(BasculeError):
         self.term = term
 
 
+class RequestExpired(Indeterminate):
+    """The request came too late to be carried out, or to be repeated: its id is not remembered any
+    more. It has no effect from now on; whether it had one before is not known.
+
+    `last_index` is the last index of the log at which it may take effect, `index` the next one.
+    """
+
+    retriable = False
+
+    def __init__(self, last_index: int, index: int) -> None:
+        super().__init__(
+            f"the request came too late: it may take effect up to index {last_index} of the "
+            f"metadata log, which is at {index}; it may have been carried out before, so look "
+            "before you repeat it",
+            index=index,
+        )
+        self.last_index = last_index
+
+
 class CannotReplicate(BasculeError):
     """The request was not appended; retry later. `why` says what prevents it."""
 

@@ -32,7 +32,12 @@ _BODY: Final = (
     (415, "unsupported_media_type"),
 )
 """Errors of every operation with a body."""
-_CHANGE: Final = ((404, "unknown_stream"), (409, "internal_stream"), (507, "disk_full"))
+_CHANGE: Final = (
+    (404, "unknown_stream"),
+    (409, "internal_stream"),
+    (409, "request_expired"),
+    (507, "disk_full"),
+)
 """Errors of every operation that changes a stream."""
 _OFFSETS: Final = (
     (500, "partition_failed"),
@@ -70,6 +75,7 @@ OPERATIONS: Final[Mapping[str, ApiOperation]] = {
             (501, "not_supported"),
             (503, "not_enough_nodes"),
             (503, "indeterminate"),
+            (409, "request_expired"),
         ),
         example="curl -X DELETE $SERVER/v1/nodes/4",
     ),
@@ -96,6 +102,7 @@ OPERATIONS: Final[Mapping[str, ApiOperation]] = {
             (400, "invalid_name"),
             (400, "invalid_config"),
             (409, "stream_conflict"),
+            (409, "request_expired"),
             (503, "not_enough_nodes"),
             (507, "disk_full"),
         ),
@@ -136,6 +143,7 @@ OPERATIONS: Final[Mapping[str, ApiOperation]] = {
             (400, "invalid_config"),
             (404, "unknown_stream"),
             (404, "unknown_partition"),
+            (409, "request_expired"),
             (501, "not_supported"),
             (503, "indeterminate"),
         ),

@@ -1,15 +1,16 @@
 """Encodes commands for the log of the cluster, and images for its snapshots. MessagePack.
 
-An entry of the log is `[request id, [[kind, fields by name], ...]]`: its commands take effect
-together. The request id is empty, or 16 bytes that its sender draws once and repeats with the
-request. Fields that a later version adds have defaults, so older entries stay readable.
+An entry of the log is `[request id, [[kind, fields by name], ...], last index]`: its commands take
+effect together. The request id is empty, or 16 bytes that its sender draws once and repeats with
+the request. Behind the last index the entry changes nothing; entries of earlier releases have none.
+Fields that a later version adds have defaults, so older entries stay readable.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from operator import attrgetter
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -58,9 +59,21 @@ _KINDS: Final[tuple[type[Command], ...]] = (
 _NUMBERS: Final = {kind: number for number, kind in enumerate(_KINDS)}
 
 
+class RequestId(NamedTuple):
+    """What a request and its repetitions have in common."""
+
+    id: bytes
+    last_index: int
+    """The last index of the log at which it may take effect; 0: any."""
+
+
+NO_REQUEST: Final = RequestId(b"", 0)
+
+
 class _Entry(msgspec.Struct, array_like=True):
     request_id: bytes
     commands: list[tuple[int, msgspec.Raw]]
+    last_index: int = 0
 
 
 class _Chunk(msgspec.Struct, kw_only=True):
@@ -72,7 +85,9 @@ class _Chunk(msgspec.Struct, kw_only=True):
     deletions: list[tuple[bytes, Deletion]] = []
     nodes: list[NodeRegistration] = []
     requests: list[bytes] = []
+    """Of an earlier release, which had no last indexes."""
     removed: list[int] = []
+    remembered: list[RequestId] = []
 
 
 _entry = msgspec.msgpack.Decoder(_Entry)
@@ -82,23 +97,23 @@ _commands: Final[tuple[msgspec.msgpack.Decoder[Any], ...]] = tuple(
 )
 
 
-def encode_commands(commands: Sequence[Command], *, request_id: bytes = b"") -> bytes:
+def encode_commands(commands: Sequence[Command], *, request: RequestId = NO_REQUEST) -> bytes:
     """The payload of an entry of the log."""
     plain = [(_NUMBERS[type(each)], msgspec.Raw(msgspec.msgpack.encode(each))) for each in commands]
-    return msgspec.msgpack.encode(_Entry(request_id, plain))
+    return msgspec.msgpack.encode(_Entry(request.id, plain, request.last_index))
 
 
-def decode_commands(payload: bytes) -> tuple[bytes, list[Command]]:
-    """The request id and the commands of an entry. Raises: CorruptData."""
+def decode_commands(payload: bytes) -> tuple[RequestId, list[Command]]:
+    """The request and the commands of an entry. Raises: CorruptData."""
     try:
         entry = _entry.decode(payload)
         commands = [_commands[kind].decode(fields) for kind, fields in entry.commands]
     except (msgspec.MsgspecError, IndexError) as error:
         raise CorruptData("metadata log", 0, "commands", str(error)) from error
-    return entry.request_id, commands
+    return RequestId(entry.request_id, entry.last_index), commands
 
 
-def encode_snapshot(image: Image, requests: Sequence[bytes]) -> Iterator[bytes]:
+def encode_snapshot(image: Image, requests: Sequence[RequestId]) -> Iterator[bytes]:
     """The chunks of a snapshot: the same bytes on every node."""
     deletions = sorted(image.deletions.items())
     nodes = [node for _, node in sorted(image.nodes.items())]
@@ -107,7 +122,7 @@ def encode_snapshot(image: Image, requests: Sequence[bytes]) -> Iterator[bytes]:
         cluster_id=image.cluster_id,
         deletions=deletions,
         nodes=nodes,
-        requests=list(requests),
+        remembered=list(requests),
         removed=sorted(image.removed),
     )
     yield msgspec.msgpack.encode(head)
@@ -139,8 +154,8 @@ def _by_id(image: Image) -> Iterator[list[StreamDefinition]]:
     yield merged
 
 
-def decode_snapshot(chunks: Sequence[bytes]) -> tuple[Image, tuple[bytes, ...]]:
-    """The image, and the ids of recent requests. Raises: CorruptData."""
+def decode_snapshot(chunks: Sequence[bytes]) -> tuple[Image, tuple[RequestId, ...]]:
+    """The image, and the requests that are remembered. Raises: CorruptData."""
     try:
         parts = [_chunk.decode(chunk) for chunk in chunks]
     except msgspec.MsgspecError as error:
@@ -158,4 +173,5 @@ def decode_snapshot(chunks: Sequence[bytes]) -> tuple[Image, tuple[bytes, ...]]:
         nodes={node.node_id: node for part in parts for node in part.nodes},
         removed=frozenset(node for part in parts for node in part.removed),
     )
-    return image, tuple(request for part in parts for request in part.requests)
+    earlier = (RequestId(id, 0) for part in parts for id in part.requests)
+    return image, (*earlier, *(request for part in parts for request in part.remembered))

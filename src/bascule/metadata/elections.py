@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from operator import itemgetter
 from typing import Final
@@ -11,6 +11,7 @@ from typing import Final
 from bascule.errors import FencedEpoch, UnknownPartition
 from bascule.metadata.commands import ChangePartitions, PartitionChange
 from bascule.metadata.image import Image
+from bascule.metadata.replicas.eligible import with_eligible, without_lost_writes
 from bascule.metadata.replicas.reassignment import MOVED, completed
 from bascule.model import NO_LEADER, PartitionState, StreamDefinition
 
@@ -24,9 +25,10 @@ def changes_after_loss(
     streams with these ids.
 
     The node leaves every ISR that has another member alive. Partitions that it led get another
-    leader from their ISR. A node that is the only member of an ISR stays in it, and the partition
-    has no leader until it is back: no other node is sure to have every committed record. With
-    `unclean_election` another replica leads nevertheless, unless the node `is_back` already.
+    leader from their ISR, or an eligible one. A node that is the only member of an ISR stays in it
+    where nobody is eligible, and the partition has no leader until it is back: no other node is
+    sure to have every committed record. With `unclean_election` another replica leads nevertheless.
+    While the node `is_back` already, it has not to be replaced as the last one.
     """
     led = _leaders(image)
     changes = []
@@ -38,9 +40,7 @@ def changes_after_loss(
         others = tuple(node for node in state.isr if node != lost)
         if alive.isdisjoint(others):
             if state.leader == lost:
-                elected = None
-                if not is_back and _allows_unclean(image, stream_id):
-                    elected = _elected_uncleanly(image, state, led)
+                elected = None if is_back else _elected_outside(image, stream_id, state, led)
                 after = elected or _elected(state, NO_LEADER)
                 changes.append(PartitionChange(stream_id, index, after))
             continue
@@ -51,15 +51,45 @@ def changes_after_loss(
         after = replace(
             state, isr=others, leader=leader, leader_epoch=epoch, version=state.version + 1
         )
+        after = with_eligible(image, stream_id, state, after)
         changes.append(PartitionChange(stream_id, index, after))
+    return ChangePartitions(tuple(changes)) if changes else None
+
+
+def changes_after_lost_writes(
+    image: Image, node: int, ids: Iterable[bytes] | None = None
+) -> ChangePartitions | None:
+    """What changes when a machine has lost what was not synced, before the node registers again;
+    None: nothing. With `ids` only in the streams with these ids.
+
+    Where not every message was synced, the node leaves the ISR, also as the last member. Nobody
+    leads then until an eligible node is alive, or an operator allows an unclean election.
+    """
+    changes = []
+    for stream_id, index, state in sorted(image.partition_states(ids), key=itemgetter(0, 1)):
+        after = without_lost_writes(image, stream_id, state, node)
+        if after is not None:
+            changes.append(PartitionChange(stream_id, index, after))
+    return ChangePartitions(tuple(changes)) if changes else None
+
+
+def changes_after_less_needed(image: Image, ids: Iterable[bytes]) -> ChangePartitions | None:
+    """What changes when streams need fewer replicas in sync: nobody is eligible any more where
+    the ISR commits without them. None: nothing."""
+    changes = []
+    for stream_id, index, state in image.partition_states(ids):
+        after = with_eligible(image, stream_id, state, state)
+        if after != state:
+            after = replace(after, version=state.version + 1)
+            changes.append(PartitionChange(stream_id, index, after))
     return ChangePartitions(tuple(changes)) if changes else None
 
 
 def changes_after_return(
     image: Image, ids: Iterable[bytes] | None = None
 ) -> ChangePartitions | None:
-    """Elect a leader for every partition that has none and whose ISR has a member alive. With `ids`
-    only in the streams with these ids.
+    """Elect a leader for every partition that has none and whose ISR has a member alive, or else
+    an eligible node. With `ids` only in the streams with these ids.
 
     With `unclean_election` any replica that is alive will do. None: nothing to do.
     """
@@ -74,8 +104,8 @@ def changes_after_return(
             leader = _candidate(image, state, led)
             led[leader] += 1
             after = _elected(state, leader)
-        elif _allows_unclean(image, stream_id):
-            after = _elected_uncleanly(image, state, led)
+        else:
+            after = _elected_outside(image, stream_id, state, led)
         if after is not None:
             changes.append(PartitionChange(stream_id, index, after))
     return ChangePartitions(tuple(changes)) if changes else None
@@ -113,35 +143,48 @@ def changes_after_silence(
         leader = min(reporting, key=lambda node: (led[node], state.replicas.index(node)))
         led[leader] += 1
         after = replace(_elected(state, leader), isr=others)
+        after = with_eligible(image, stream_id, state, after)
         changes.append(PartitionChange(stream_id, index, after))
     return ChangePartitions(tuple(changes)) if changes else None
 
 
 def resign(
-    image: Image, stream_id: bytes, partition: int, *, node: int, leader_epoch: int
+    image: Image,
+    stream_id: bytes,
+    partition: int,
+    *,
+    node: int,
+    leader_epoch: int,
 ) -> ChangePartitions | None:
     """What changes when `node` cannot serve its replica as it is: its log is damaged, or was opened
     again in the epoch that it led.
 
-    It leaves the ISR where another member is alive, and that one leads. The last member stays and
-    leads in a new epoch. None: the partition has changed since the node looked.
+    It leaves the ISR where another member is alive, or an eligible node, and that one leads. It is
+    not eligible any more. Else the last member stays and leads in a new epoch. None: the partition
+    has changed since the node looked.
     """
     states = image.partitions.get(stream_id, ())
     if not 0 <= partition < len(states):
         return None
     state = states[partition]
-    if state.leader_epoch != leader_epoch or node not in state.isr or not _is_alive(image, node):
+    is_known = node in (*state.isr, *state.eligible)
+    if state.leader_epoch != leader_epoch or not is_known or not _is_alive(image, node):
         return None
     others = tuple(each for each in state.isr if each != node)
-    if any(_is_alive(image, each) for each in others):
-        after = replace(state, isr=others, version=state.version + 1)
+    rest = with_eligible(image, stream_id, state, replace(state, isr=others), without=node)
+    if node not in state.isr:
+        after = replace(rest, version=state.version + 1)
+    elif any(_is_alive(image, each) for each in others):
+        after = replace(rest, version=state.version + 1)
         if state.leader == node:
             leader = _candidate(image, after, _leaders(image))
             after = replace(after, leader=leader, leader_epoch=leader_epoch + 1)
-    elif state.leader in (node, NO_LEADER):
-        after = _elected(state, node)
-    else:
+    elif state.leader not in (node, NO_LEADER):
         return None
+    elif elected := _elected_eligible(image, stream_id, rest, _leaders(image)):
+        after = elected
+    else:
+        after = _elected(state, node)
     return ChangePartitions((PartitionChange(stream_id, partition, after),))
 
 
@@ -199,7 +242,7 @@ def change_isr(
     if state.version != version or not valid:
         return None
     after = replace(state, isr=tuple(sorted(isr)), version=version + 1)
-    done = completed(image, after)
+    done = completed(image, with_eligible(image, stream_id, state, after))
     reason = MOVED if done.leader != after.leader else ""
     return PartitionChange(stream_id, partition, done, reason)
 
@@ -218,13 +261,11 @@ def why_leaderless(image: Image, definition: StreamDefinition, state: PartitionS
     """Why nobody leads a partition, and what would help; empty: it has a leader."""
     if state.leader != NO_LEADER:
         return ""
-    if any(_is_alive(image, node) for node in state.isr):
+    awaited = sorted({*state.isr, *state.eligible})
+    if any(_is_alive(image, node) for node in awaited):
         return "an election is under way"
-    nodes = ", ".join(map(str, state.isr))
-    what = f"waits for node {nodes}, the last in sync, which is not alive"
-    if len(state.isr) > 1:
-        what = f"waits for one of the nodes {nodes}, the last in sync, which are not alive"
-    others = [str(node) for node in state.replicas if node not in state.isr]
+    others = [str(node) for node in state.replicas if node not in awaited]
+    what = _awaited_nodes(definition, state, awaited)
     if not others:
         return what
     if definition.config.unclean_election:
@@ -235,24 +276,65 @@ def why_leaderless(image: Image, definition: StreamDefinition, state: PartitionS
     )
 
 
+def _awaited_nodes(
+    definition: StreamDefinition, state: PartitionState, awaited: Sequence[int]
+) -> str:
+    nodes = ", ".join(map(str, awaited))
+    if not awaited:
+        lossy = ", ".join(map(str, state.lossy))
+        policy = definition.config.sync
+        return (
+            f"the machine of each replica in sync (on {lossy}) went down before the node had "
+            f"stopped, and has lost what sync = {policy} had not synced"
+        )
+    if len(awaited) == 1:
+        return f"waits for node {nodes}, the last in sync, which is not alive"
+    return f"waits for one of the nodes {nodes}, the last in sync, which are not alive"
+
+
 def _allows_unclean(image: Image, stream_id: bytes) -> bool:
     """Whether the stream has `unclean_election`."""
     definition = image.stream_of(stream_id)
     return definition is not None and definition.config.unclean_election
 
 
-def _elected_uncleanly(
-    image: Image, state: PartitionState, led: Counter[int]
+def _elected_outside(
+    image: Image, stream_id: bytes, state: PartitionState, led: Counter[int]
 ) -> PartitionState | None:
-    """The state with a leader from outside of the ISR, which is then its only member; None: no
-    replica is alive."""
-    alive = [node for node in state.replicas if _is_alive(image, node)]
+    """The state with a leader from outside of the ISR, none of which is alive; None: nobody may."""
+    elected = _elected_eligible(image, stream_id, state, led)
+    if elected is None and _allows_unclean(image, stream_id):
+        return _elected_uncleanly(image, state, led)
+    return elected
+
+
+def _elected_eligible(
+    image: Image, stream_id: bytes, state: PartitionState, led: Counter[int]
+) -> PartitionState | None:
+    """The state with an eligible leader, which is then the only member of the ISR; None: no
+    eligible node is alive."""
+    alive = [node for node in state.eligible if _is_alive(image, node)]
     if not alive:
         return None
     leader = min(alive, key=lambda node: (led[node], state.replicas.index(node)))
     led[leader] += 1
-    elected = _elected(state, leader)
-    after = replace(elected, isr=(leader,), unclean_epoch=elected.leader_epoch)
+    after = replace(_elected(state, leader), isr=(leader,))
+    return completed(image, with_eligible(image, stream_id, state, after))
+
+
+def _elected_uncleanly(
+    image: Image, state: PartitionState, led: Counter[int]
+) -> PartitionState | None:
+    """The state with a leader from outside of the ISR, which is then its only member; None: no
+    replica is alive. Those come first that were in sync last."""
+    alive = [node for node in state.replicas if _is_alive(image, node)]
+    if not alive:
+        return None
+    lossy, order = state.lossy, state.replicas
+    leader = min(alive, key=lambda node: (node not in lossy, led[node], order.index(node)))
+    led[leader] += 1
+    elected = replace(_elected(state, leader), isr=(leader,), eligible=(), lossy=())
+    after = replace(elected, unclean_epoch=elected.leader_epoch)
     return completed(image, after)
 
 

@@ -27,6 +27,7 @@ from bascule.metadata.commands import (
     SetLeaving,
 )
 from bascule.metadata.image import Image
+from bascule.metadata.replicas.eligible import with_eligible
 from bascule.metadata.replicas.reassignment import completed, holds_replicas
 from bascule.model import NodeRegistration, is_internal_stream
 
@@ -118,7 +119,8 @@ def _give_up(image: Image, node: NodeRegistration) -> tuple[Command, ...]:
     for stream_id, index, state in sorted(image.partition_states(), key=itemgetter(0, 1)):
         if number not in state.replicas:
             continue
-        if state.isr == (number,):
+        last_known = {*state.isr, *state.eligible} or {*state.lossy}
+        if last_known == {number}:
             last.append(f"{names[stream_id]} {index}")
             continue
         target = tuple(each for each in state.target if each != number)
@@ -131,13 +133,15 @@ def _give_up(image: Image, node: NodeRegistration) -> tuple[Command, ...]:
             leader_epoch=state.leader_epoch + 1,
             version=state.version + 1,
         )
+        after = with_eligible(image, stream_id, state, after, without=number)
         changes.append(PartitionChange(stream_id, index, completed(image, after)))
     if last:
         more = f" and {len(last) - SHOWN_MAX} more" if len(last) > SHOWN_MAX else ""
         raise CannotRemoveNode(
             number,
             f"it has the only up-to-date copy of {', '.join(last[:SHOWN_MAX])}{more}; start it "
-            "again, or delete these streams",
+            "again, let another replica lead with `bascule stream alter --unclean-election`, or "
+            "delete these streams",
         )
     given_up = (ChangePartitions(tuple(changes)),) if changes else ()
     return (*given_up, *_removal(image, node))

@@ -24,7 +24,9 @@ from bascule.metadata.commands import (
 from bascule.metadata.controller import Existing
 from bascule.metadata.elections import (
     change_isr,
+    changes_after_less_needed,
     changes_after_loss,
+    changes_after_lost_writes,
     changes_after_return,
     changes_after_silence,
     changes_before_stop,
@@ -74,6 +76,9 @@ class RegisterProcess(msgspec.Struct, tag=True, frozen=True):
     """A node's process has started, or was lost and is back."""
 
     node: NodeRegistration
+    has_lost_writes: bool = False
+    """Whether its machine went down since the node ran, without a clean stop: what was not synced
+    is lost. See `elections.changes_after_lost_writes`."""
 
 
 class LoseNode(msgspec.Struct, tag=True, frozen=True):
@@ -216,7 +221,7 @@ def decide(image: Image, request: ControllerRequest) -> tuple[Command, ...]:
 def _decide_on_node(image: Image, request: NodeRequest) -> tuple[Command, ...]:
     match request:
         case RegisterProcess():
-            return _register(image, request.node)
+            return _register(image, request)
         case LoseNode():
             return _lose(image, request)
         case Admit():
@@ -295,7 +300,7 @@ def _alter(image: Image, request: Alter) -> tuple[Command, ...]:
         return ()
     config, before = decision.config, image.streams[request.name]
     more = config.partitions - before.config.partitions
-    added = place_partitions(image, more, replicas=config.replicas)
+    added = place_partitions(image, more, replicas=config.replicas) if more else ()
     altered = AlterStream(decision.name, decision.id, config, added)
     commands: list[Command] = []
     if config.replicas != before.config.replicas:
@@ -303,11 +308,12 @@ def _alter(image: Image, request: Alter) -> tuple[Command, ...]:
         # The moves first: with more replicas the stream may need more of them in sync.
         commands += [ChangePartitions(moved)] if moved else []
     commands.append(altered)
-    if config.unclean_election:
-        for command in commands:
-            image = apply(image, command)
-        change = changes_after_return(image, (before.id,))
-        commands += [] if change is None else [change]
+    for command in commands:
+        image = apply(image, command)
+    for choose in (changes_after_less_needed, changes_after_return):
+        if (change := choose(image, (before.id,))) is not None:
+            commands.append(change)
+            image = apply(image, change)
     return tuple(commands)
 
 
@@ -379,7 +385,8 @@ def _delete(image: Image, request: Delete) -> tuple[Command, ...]:
     return (controller.delete_stream(image, request.name, internal=request.internal),)
 
 
-def _register(image: Image, node: NodeRegistration) -> tuple[Command, ...]:
+def _register(image: Image, request: RegisterProcess) -> tuple[Command, ...]:
+    node = request.node
     check_registration(image, node)
     present = image.nodes.get(node.node_id)
     if present is not None and present.alive and present.incarnation == node.incarnation:
@@ -393,9 +400,14 @@ def _register(image: Image, node: NodeRegistration) -> tuple[Command, ...]:
         # Nobody noticed the end of its last process, which led until now.
         lost = LoseNode(present.node_id, present.epoch)
         commands += _lose(image, lost, is_back=True)
+        for command in commands:
+            image = apply(image, command)
+    if request.has_lost_writes:
+        change = changes_after_lost_writes(image, node.node_id)
+        commands += [] if change is None else [change]
+        image = image if change is None else apply(image, change)
     commands.append(RegisterNode(node))
-    for command in commands:
-        image = apply(image, command)
+    image = apply(image, commands[-1])
     if (change := changes_after_return(image)) is not None:
         commands.append(change)
     return tuple(commands)

@@ -33,6 +33,7 @@ from bascule.node.binding import bind_listener
 from bascule.node.cluster_file import KeptCluster
 from bascule.node.founding import FOUNDING, Founding
 from bascule.node.joining import JOIN, STANDING, Joining
+from bascule.node.last_run import KeptLastRun
 from bascule.node.refusal import Refusal
 from bascule.peer.listener import PeerListener, PeerSession
 from bascule.peer.replica_fetch import ReplicaFetchHandler
@@ -193,8 +194,10 @@ class ClusterNode:
             "heartbeats": self._heartbeats.statistics(),
         }
 
-    async def start(self) -> None:
+    async def start(self, last_run: KeptLastRun) -> None:
         """Listen, join the metadata group, register, and open this node's partitions.
+
+        The controller gets to know what `last_run` says.
 
         Raises: CorruptData, DataDirectoryInUse, ConfigError, NodeRefused, OSError.
         """
@@ -219,7 +222,11 @@ class ClusterNode:
         await self._open_metadata()
         self._tasks.append(asyncio.create_task(self._watch_standing()))
         self._tasks.append(asyncio.create_task(self._keep_addresses()))
-        await self.refusal.guard(self.controller.open(self.registration("", "")))
+        opening = self.controller.open(
+            self.registration("", ""), has_lost_writes=last_run.has_lost_writes
+        )
+        await self.refusal.guard(opening)
+        await last_run.on_registered()
         self._tasks.append(asyncio.create_task(self._isr_keeper.run()))
 
     def _choose_founders(self) -> dict[int, tuple[str, int]]:

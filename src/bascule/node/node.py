@@ -36,6 +36,7 @@ from bascule.node.binding import bind_listener, reason_of
 from bascule.node.cluster import ClusterNode
 from bascule.node.cluster_id import load_cluster_id
 from bascule.node.discovery import Discovery
+from bascule.node.last_run import KeptLastRun
 from bascule.node.status import NodeStatus
 from bascule.publish.headers import HashKey
 from bascule.publish.stream_subjects import StreamSubjects
@@ -121,6 +122,7 @@ class Node:
         self._clock = RealClock()
         self._random = RealRandom()
         self._files = RealFiles()
+        self._last_run = KeptLastRun(self._files, str(data))
         self._hash_key = HashKey(self._random.bytes(16))
         self._partitions = Partitions(StreamSubjects(self._hash_key))
         self._syncer = LogSyncer(clock=self._clock)
@@ -170,11 +172,12 @@ class Node:
             self._random,
             draw_new=self._new_cluster_id,
         )
+        await self._last_run.begin()
         await asyncio.to_thread(self._reserve.hold)
         self._writer.start(self._send_acks)
         self._syncer.start(self._send_acks)
         self._cluster = cluster = self._make_cluster()
-        await cluster.start()
+        await cluster.start(self._last_run)
         self.status.cluster_id = cluster.controller.image.cluster_id
         self.status.peer_address = cluster.address
         if self._config.nats.embedded:
@@ -289,9 +292,16 @@ class Node:
             await self._ingest.close()
         if self._cluster is not None:
             await self._cluster.close()
-        await asyncio.to_thread(self._reconciler.close)
+        if await asyncio.to_thread(self._reconciler.close):
+            await self._note_clean_stop()
         if self._nats is not None:
             await self._nats.stop()
+
+    async def _note_clean_stop(self) -> None:
+        try:
+            await self._last_run.end()
+        except OSError as error:
+            log.warning("clean stop not noted", extra={"error": str(error)})
 
     async def _drain_logs(self, ingest: NatsIngest) -> None:
         """Write, sync and acknowledge everything that was handed to the log writer."""

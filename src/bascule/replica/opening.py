@@ -126,10 +126,14 @@ class PartitionOpener:
             raise CorruptData(path, 0, f"{expected}", f"{found}; directories were exchanged")
 
 
-def close_partition(partition: Partition, *, writes_checkpoint: bool = True) -> None:
-    """Close a partition's log with a clean checkpoint, or only synced; a failure is logged."""
+def close_partition(partition: Partition, *, writes_checkpoint: bool = True) -> bool:
+    """Close a partition's log with a clean checkpoint, or only synced; a failure is logged.
+
+    Returns whether all of it is synced.
+    """
     if partition.log is None:
-        return
+        return True
+    is_synced = partition.log.failure is None
     try:
         with partition.maintenance_lock:
             partition.log.close(
@@ -140,6 +144,8 @@ def close_partition(partition: Partition, *, writes_checkpoint: bool = True) -> 
             "closing a log failed",
             extra={"stream": partition.definition.name, "error": str(error)},
         )
+        return False
+    return is_synced
 
 
 def _has_segments(files: Files, directory: str) -> bool:

@@ -160,10 +160,13 @@ class ClusterController:
 
     # -- start and end ------------------------------------------------------------------------
 
-    async def open(self, registration: NodeRegistration) -> None:
-        """Register this process, however long there is no controller, then follow the image."""
+    async def open(self, registration: NodeRegistration, *, has_lost_writes: bool = False) -> None:
+        """Register this process, however long there is no controller, then follow the image.
+
+        `has_lost_writes`: its machine went down before the node had stopped.
+        """
         self._tasks.append(asyncio.create_task(_keep_running("duties", self._duties.run)))
-        await self._duties.register(registration)
+        await self._duties.register(registration, has_lost_writes=has_lost_writes)
         await self._reconciler.prepare(self.image)
         await self._follower.reconcile()
         self._tasks.append(asyncio.create_task(self._follower.run()))

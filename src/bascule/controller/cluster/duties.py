@@ -79,8 +79,12 @@ class ControllerDuties:
             return -1
         return found.epoch
 
-    async def register(self, registration: NodeRegistration) -> None:
+    async def register(
+        self, registration: NodeRegistration, *, has_lost_writes: bool = False
+    ) -> None:
         """Register this process, or its other addresses, however long there is no controller.
+
+        `has_lost_writes`: its machine went down before the node had stopped.
 
         Raises: as `MetadataGroup.submit`, but not Indeterminate.
         """
@@ -88,7 +92,7 @@ class ControllerDuties:
         self._pinged = asyncio.get_running_loop().time()
         while True:
             try:
-                await self._metadata.submit(RegisterProcess(registration))
+                await self._metadata.submit(RegisterProcess(registration, has_lost_writes))
                 return
             except Indeterminate as error:
                 log.info("waiting for a controller", extra={"error": str(error)})

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection, Coroutine
+from collections.abc import Collection, Coroutine, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -17,7 +17,7 @@ from bascule.controller.reconciler import Reconciler
 from bascule.errors import BasculeError, Broken, FencedEpoch
 from bascule.metadata.image import Image
 from bascule.metadata.requests import Forget, Resign
-from bascule.model import StreamDefinition
+from bascule.model import NodeRegistration, StreamDefinition
 from bascule.replica.partition import Partition
 from bascule.replica.partitions import Partitions
 
@@ -53,6 +53,9 @@ class ImageFollower:
         self._node_id = node_id
         self._reconciler = reconciler
         self._metadata = metadata
+        self._partitions = partitions
+        self._nodes: Mapping[int, NodeRegistration] | None = None
+        """Those of the latest image."""
         self._changed = asyncio.Event()
         self._touched: set[bytes] | None = set()
         """The ids of the streams that have changed since the image that was followed last; None:
@@ -70,6 +73,10 @@ class ImageFollower:
 
     def on_image(self, touched: Collection[bytes] | None) -> None:
         """There is another image, in which these streams have changed; None: any may have."""
+        nodes = self._metadata.image.nodes
+        if nodes is not self._nodes:
+            self._nodes = nodes
+            self._resign_failed()
         if touched is None:
             self._touched = None
         elif self._touched is not None:
@@ -156,9 +163,10 @@ class ImageFollower:
         task.add_done_callback(self._requests.discard)
 
     async def resign(self, definition: StreamDefinition, index: int) -> None:
-        """Let another member of the ISR lead, if one is alive. Raises: Indeterminate."""
+        """Let another node lead that has every committed record, if one is alive; see
+        `elections.resign`. Raises: Indeterminate."""
         state = self._metadata.image.partitions[definition.id][index]
-        if self._node_id in state.isr:
+        if self._node_id in (*state.isr, *state.eligible):
             await self._metadata.submit(
                 Resign(self._node_id, definition.id, index, state.leader_epoch)
             )
@@ -180,14 +188,24 @@ class ImageFollower:
         finally:
             self._is_forgetting = False
 
+    def _resign_failed(self) -> None:
+        """Other nodes are alive: one of them may lead instead of a replica that has failed."""
+        for partitions in self._partitions.streams().values():
+            for partition in partitions:
+                if partition.failure is not None:
+                    self._on_failed(partition)
+
     def _on_failed(self, partition: Partition) -> None:
-        """Let another replica lead instead of one that has failed, if one is in sync and alive."""
+        """Let another replica lead instead of one that has failed, if one is in sync and alive, or
+        eligible."""
         image, definition = self._metadata.image, partition.definition
         states = image.partitions.get(definition.id, ())
         if partition.deleted or partition.index >= len(states):
             return
-        isr, alive = states[partition.index].isr, image.alive()
-        if self._node_id in isr and any(n in alive for n in isr if n != self._node_id):
+        state, alive = states[partition.index], image.alive()
+        others = {*state.isr, *state.eligible} - {self._node_id}
+        is_eligible = self._node_id in state.eligible
+        if is_eligible or (self._node_id in state.isr and not others.isdisjoint(alive)):
             self.request(self._try_resign(definition, partition.index))
 
     def _resign_fenced(self, stream_id: bytes) -> None:

@@ -22,7 +22,8 @@ from typing import Any, Final, Protocol, TypeVar
 
 import msgspec
 
-from bascule.controller.metadata_machine import REQUESTS_REMEMBERED, MetadataMachine, OnImage
+from bascule.controller.metadata_machine import MetadataMachine, OnImage
+from bascule.controller.remembered_requests import ENTRIES_KEPT
 from bascule.errors import (
     BasculeError,
     Broken,
@@ -32,10 +33,11 @@ from bascule.errors import (
     LaggingIndex,
     NodeRefused,
     NotLeader,
+    RequestExpired,
 )
 from bascule.host.api import Random
 from bascule.metadata.apply import apply
-from bascule.metadata.command_codec import encode_commands
+from bascule.metadata.command_codec import RequestId, encode_commands
 from bascule.metadata.commands import ChangePartitions, Command, SetClusterId
 from bascule.metadata.elections import unclean_elections
 from bascule.metadata.image import Image
@@ -60,6 +62,8 @@ log = logging.getLogger("bascule.controller")
 GROUP: Final = 1
 """The number of the metadata group."""
 REQUEST_ID_BYTES: Final = 16
+FORESEEN_REQUESTS: Final = 1_000
+"""Requests in what a controller foresees, before it drops those that the image remembers."""
 COMMIT_COMMANDS: Final = 1_000
 """Commands in one entry of `commit`."""
 APPLIED_AT_A_TIME: Final = 16
@@ -119,7 +123,7 @@ class _Foreseen:
 
     def forget(self, applied: int) -> None:
         """Drop requests up to this index, where there are many: the image remembers them."""
-        if len(self.requests) > REQUESTS_REMEMBERED:
+        if len(self.requests) > FORESEEN_REQUESTS:
             self.requests = {id: at for id, at in self.requests.items() if at > applied}
 
 
@@ -128,6 +132,8 @@ class _Decide(msgspec.Struct, array_like=True):
 
     request_id: bytes
     request: ControllerRequest
+    last_index: int = 0
+    """See `RequestId`; 0: the node has an earlier release."""
 
 
 _decode = msgspec.msgpack.Decoder(_Decide)
@@ -179,6 +185,7 @@ class MetadataGroup(GroupObserver):
         if not self.is_controller or not isinstance(command, ChangePartitions):
             return
         names = before.index.names
+        _log_lost_writes(before, command)
         for change in unclean_elections(before, command):
             self.counts.unclean_elections += 1
             log.error(
@@ -285,29 +292,41 @@ class MetadataGroup(GroupObserver):
         """Have the controller decide on `request`; return once its effect is in this node's image.
 
         The result is an index of the log at which the effect is there. Raises: what `decide`
-        raises; Indeterminate after `SUBMIT_SECONDS_MAX` without a controller.
+        raises; Indeterminate after `SUBMIT_SECONDS_MAX` without a controller; RequestExpired where
+        an earlier attempt may have had an effect that is not remembered any more.
         """
-        request_id = self._random.bytes(REQUEST_ID_BYTES)
+        identity, is_open = self._draw_request(), False
         loop = asyncio.get_running_loop()
         deadline = loop.time() + SUBMIT_SECONDS_MAX
         while True:
             try:
-                index = await self._submit_once(request_id, request)
+                index = await self._submit_once(identity, request)
                 await self.wait_applied(index)
                 return index
             except _TRY_AGAIN as error:
+                if isinstance(error, RequestExpired):
+                    if is_open:
+                        raise
+                    # No attempt has had an effect: this node's log is far behind.
+                    identity = RequestId(identity.id, error.index + ENTRIES_KEPT)
+                elif not isinstance(error, NotLeader):
+                    is_open = True
                 if loop.time() > deadline:
                     what = type(request).__name__.lower()
                     raise Indeterminate(f"no controller has answered ({what}): {error}") from error
                 log.debug("no controller yet", extra={"error": str(error)})
             await asyncio.sleep(RETRY_SECONDS)
 
+    def _draw_request(self) -> RequestId:
+        id = self._random.bytes(REQUEST_ID_BYTES)
+        return RequestId(id, self.applied + ENTRIES_KEPT)
+
     async def decide_here(self, request: ControllerRequest) -> int:
         """Decide on `request` as the controller, and only as this one; see `submit`.
 
         Raises: NotLeader, and as `submit`.
         """
-        return await self._decide(self._random.bytes(REQUEST_ID_BYTES), request)
+        return await self._decide(self._draw_request(), request)
 
     async def wait_applied(self, index: int) -> None:
         """Return once this node's image has everything up to `index`. Raises: LaggingIndex."""
@@ -317,7 +336,8 @@ class MetadataGroup(GroupObserver):
     async def handle_decide(self, body: bytes) -> bytes:
         """Answer a forwarded request. Raises: NotLeader, and as `submit`."""
         asked = _decode.decode(body)
-        index = await self._decide(asked.request_id, asked.request)
+        last_index = asked.last_index or self.applied + ENTRIES_KEPT
+        index = await self._decide(RequestId(asked.request_id, last_index), asked.request)
         return msgspec.msgpack.encode(index)
 
     async def settle(self) -> None:
@@ -339,26 +359,26 @@ class MetadataGroup(GroupObserver):
         """
         async with self._settling:
             for start in range(0, len(commands), COMMIT_COMMANDS):
-                await self._propose(commands[start : start + COMMIT_COMMANDS], b"")
+                await self._propose(commands[start : start + COMMIT_COMMANDS])
 
-    async def _submit_once(self, request_id: bytes, request: ControllerRequest) -> int:
+    async def _submit_once(self, identity: RequestId, request: ControllerRequest) -> int:
         assert self._group is not None
         if self._group.is_leader:
-            return await self._decide(request_id, request)
+            return await self._decide(identity, request)
         controller = self._group.leader
         if not controller:
             raise NotLeader(None, term=self._group.node.term)
-        body = msgspec.msgpack.encode(_Decide(request_id, request))
+        body = msgspec.msgpack.encode(_Decide(identity.id, request, identity.last_index))
         reply = await self._peers.control(controller, DECIDE, body, timeout_s=PROPOSE_SECONDS_MAX)
         index: int = msgspec.msgpack.decode(reply)
         return index
 
-    async def _decide(self, request_id: bytes, request: ControllerRequest) -> int:
+    async def _decide(self, identity: RequestId, request: ControllerRequest) -> int:
         if not isinstance(request, LoseNode | RegisterProcess | ReplaceLeader | StepDown):
-            return await self._decide_once(request_id, request)
+            return await self._decide_once(identity, request)
         # The steps go on where nobody waits for them any more: the session that has reported the
         # loss of a node ends with the first of them, and a node that stops may end before them.
-        return await asyncio.shield(self._start(self._decide_once(request_id, request)))
+        return await asyncio.shield(self._start(self._decide_once(identity, request)))
 
     def _start(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         """Have a task do this; what it raises is for whoever waits."""
@@ -368,7 +388,7 @@ class MetadataGroup(GroupObserver):
         task.add_done_callback(lambda done: done.cancelled() or done.exception())
         return task
 
-    async def _decide_once(self, request_id: bytes, request: ControllerRequest) -> int:
+    async def _decide_once(self, identity: RequestId, request: ControllerRequest) -> int:
         group, machine = self._group, self._machine
         assert group is not None
         await self._check_room()
@@ -379,14 +399,15 @@ class MetadataGroup(GroupObserver):
                 break
             await self.settle()
         # Nothing is awaited from here to the proposal: the decision is on what is appended last.
-        if machine.has_done(request_id):
+        if machine.has_done(identity.id):
             return machine.applied
         term = group.node.term
         foreseen = self._foresee(term)
-        index = foreseen.requests.get(request_id)
+        index = foreseen.requests.get(identity.id)
         if index is not None:  # A repetition; the first one is not answered yet.
             await self._confirm(term, index)
             return index
+        self._check_in_time(identity)
         index = foreseen.last
         try:
             self._check_number(foreseen.image, request)
@@ -401,14 +422,22 @@ class MetadataGroup(GroupObserver):
         if not commands:
             await self._confirm(term, foreseen.last)
             return machine.applied
+        self._check_in_time(identity)
         before = foreseen.image
-        payload = encode_commands(commands, request_id=request_id)
+        payload = encode_commands(commands, request=identity)
         committing = group.propose_nowait(payload, timeout_s=PROPOSE_SECONDS_MAX)
-        foreseen.add(request_id, commands, group.node.log.last)
+        foreseen.add(identity.id, commands, group.node.log.last)
         committed = await committing
-        foreseen.requests.pop(request_id, None)
+        foreseen.requests.pop(identity.id, None)
         _log_leaders(before, commands)
         return committed.index
+
+    def _check_in_time(self, identity: RequestId) -> None:
+        """Raises: RequestExpired where the next entry would not have an effect."""
+        assert self._group is not None
+        index = self._group.node.log.last + 1
+        if index > identity.last_index:
+            raise RequestExpired(identity.last_index, index)
 
     async def _take_steps(self, steps: Steps, term: int) -> tuple[Command, ...]:
         """Propose what comes before the last step, whose commands are returned: they are decided on
@@ -514,17 +543,17 @@ class MetadataGroup(GroupObserver):
             return
         await group.read(timeout_s=PROPOSE_SECONDS_MAX)
         if not self._machine.image.cluster_id:
-            await self._propose((SetClusterId(self._cluster_id),), b"")
+            await self._propose((SetClusterId(self._cluster_id),))
         await self._check_room()
         commands = await self._take_steps(settle_in_steps(self._foresee(term).image), term)
         if commands:
-            await self._propose(commands, b"")
+            await self._propose(commands)
         self._settled_term = term
 
-    async def _propose(self, commands: Sequence[Command], request_id: bytes) -> int:
+    async def _propose(self, commands: Sequence[Command]) -> int:
         assert self._group is not None
         await self._check_room()
-        payload = encode_commands(commands, request_id=request_id)
+        payload = encode_commands(commands)
         committed = await self._group.propose(payload, timeout_s=PROPOSE_SECONDS_MAX)
         return committed.index
 
@@ -535,6 +564,23 @@ def _log_if_committed(
     """A step is committed, or is not known to be."""
     if not proposed.cancelled() and proposed.exception() is None:
         _log_leaders(before, commands)
+
+
+def _log_lost_writes(before: Image, command: ChangePartitions) -> None:
+    """Log the partitions of which no replica is sure to have every committed record any more."""
+    for change in command.changes:
+        state = change.state
+        states = before.partitions.get(change.stream_id, ())
+        was_known = any(each.isr or each.eligible for each in states[change.partition :][:1])
+        if was_known and not state.isr and not state.eligible:
+            log.error(
+                "every replica in sync has lost writes",
+                extra={
+                    "stream": before.index.names.get(change.stream_id, ""),
+                    "partition": change.partition,
+                    "lossy": list(state.lossy),
+                },
+            )
 
 
 def _log_leaders(before: Image, commands: Sequence[Command]) -> None:

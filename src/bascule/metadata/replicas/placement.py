@@ -68,16 +68,17 @@ def choose_target(image: Image, state: PartitionState, count: int, load: Load) -
     """The `count` replicas that a partition is to have, the preferred leader first.
 
     Nodes that are to be removed are left out. The other replicas stay; where there are too many,
-    those go first that are not in sync, then those of nodes with the most replicas. `load` is
+    those go first that were not in sync last, then those of nodes with the most replicas. `load` is
     changed to the result. Raises: NotEnoughNodes.
     """
     base = state.target or state.replicas
     kept = [n for n in base if n in image.nodes and not image.nodes[n].is_leaving]
+    known = {*state.isr, *state.eligible, *state.lossy}
     while len(kept) > count:
         kept.remove(
             max(
                 (node for node in kept if node != state.leader or len(kept) == 1),
-                key=lambda n: (n not in state.isr, not image.nodes[n].alive, load.held[n], n),
+                key=lambda n: (n not in known, not image.nodes[n].alive, load.held[n], n),
             )
         )
     usable = image.usable()

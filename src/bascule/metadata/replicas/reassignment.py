@@ -38,7 +38,8 @@ def reassign(
 
     A move that is under way is given up: replicas that it added, and that are not in sync, leave.
     """
-    kept = [n for n in state.replicas if n in target or n in state.isr or not state.target]
+    known = {*target, *state.isr, *state.eligible, *state.lossy}
+    kept = [n for n in state.replicas if n in known or not state.target]
     added = [node for node in target if node not in kept]
     moving = replace(
         state,
@@ -73,6 +74,8 @@ def completed(image: Image, state: PartitionState) -> PartitionState:
         leader_epoch=state.leader_epoch + (len(target) < len(state.replicas)),
         target=(),
         min_isr=0,
+        eligible=(),
+        lossy=(),
     )
 
 

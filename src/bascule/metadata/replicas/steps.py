@@ -6,6 +6,7 @@ large image such a decision has steps, each of which proposes a command of a bou
 
     the loss of a node    fence | elections and ISRs | ... |
     its registration      fence | elections and ISRs | ... | register | elections | ...
+                          (after lost writes, it leaves ISRs before it registers)
     its silence           elections and ISRs | ...
     its stop              elections | ...
 
@@ -23,6 +24,7 @@ from typing import Final, TypeAlias
 from bascule.metadata.commands import ChangePartitions, Command, FenceNode, RegisterNode
 from bascule.metadata.elections import (
     changes_after_loss,
+    changes_after_lost_writes,
     changes_after_return,
     changes_after_silence,
     changes_before_stop,
@@ -112,6 +114,11 @@ def _register(request: RegisterProcess) -> Steps:
             yield (FenceNode(node.node_id, present.epoch),)
         yield from _finish_loss(node.node_id, is_back=True)
         check_registration((yield ()), node)
+    if request.has_lost_writes:
+        ids = yield from _visited(lambda state: node.node_id in (*state.isr, *state.eligible))
+        yield from _change(
+            ids, lambda now, part: changes_after_lost_writes(now, node.node_id, part)
+        )
     yield (RegisterNode(node),)
     yield from _elect()
     return ()

@@ -1,4 +1,5 @@
-"""Syncs on a timer, for streams with `sync = interval`."""
+"""Syncs that no message asks for: on a timer for streams with `sync = interval`, and once where a
+stream has `sync = always` from now on."""
 
 from __future__ import annotations
 
@@ -25,6 +26,9 @@ class IntervalSyncs:
             if config.sync is SyncPolicy.INTERVAL:
                 seconds = config.sync_interval_ms / 1000
                 self._timers[partition] = asyncio.create_task(self._sync_every(partition, seconds))
+            elif config.sync is SyncPolicy.ALWAYS and partition.is_dirty:
+                # Nothing else syncs what was stored before, until the next message comes.
+                self._syncer.request(partition)
 
     def end(self, partitions: Iterable[Partition]) -> None:
         for partition in partitions:

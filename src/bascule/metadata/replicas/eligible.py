@@ -1,0 +1,65 @@
+"""Who may lead beside the replicas in sync, since nothing was committed without them. Pure.
+
+Nothing is committed while fewer than `min_isr` replicas are in sync. So whoever leaves the ISR when
+fewer than that stay has every committed record until the ISR is large enough again (KIP-966). Such
+a replica is *eligible*: it leads where no member of the ISR is alive.
+
+A machine that went down without a clean stop has lost what was not synced. Under another `sync`
+than `always` that may be committed records, so its replicas are neither in sync nor eligible any
+more; they are *lossy*. An unclean election prefers them: they lack the least.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from bascule.metadata.image import Image
+from bascule.model import NO_LEADER, PartitionState, StreamDefinition, SyncPolicy
+
+
+def needed_in_sync(definition: StreamDefinition, state: PartitionState) -> int:
+    """How many replicas in sync a commit needs."""
+    return state.min_isr or definition.min_isr
+
+
+def with_eligible(
+    image: Image,
+    stream_id: bytes,
+    before: PartitionState,
+    after: PartitionState,
+    *,
+    without: int = NO_LEADER,
+) -> PartitionState:
+    """`after`, with those who are eligible: `before` was the state until now.
+
+    `without` is a node whose log is not whole.
+    """
+    definition = image.stream_of(stream_id)
+    if definition is None or len(after.isr) >= needed_in_sync(definition, after):
+        return replace(after, eligible=(), lossy=())
+    known = {*before.isr, *before.eligible}.difference(after.isr, (without,))
+    return replace(
+        after,
+        eligible=tuple(sorted(known.intersection(after.replicas))),
+        lossy=tuple(each for each in after.lossy if each in after.replicas),
+    )
+
+
+def without_lost_writes(
+    image: Image, stream_id: bytes, state: PartitionState, node: int
+) -> PartitionState | None:
+    """The next state of a partition after the machine of `node` has lost what was not synced; no
+    process of the node leads it. None: nothing changes.
+
+    The log of a stream with one replica is what is left: nobody has another one.
+    """
+    definition = image.stream_of(stream_id)
+    if definition is None or node not in (*state.isr, *state.eligible):
+        return None
+    config = definition.config
+    if config.sync is SyncPolicy.ALWAYS or config.replicas == 1 or len(state.replicas) == 1:
+        return None
+    isr = tuple(each for each in state.isr if each != node)
+    lossy = tuple(sorted({*state.lossy, node}))
+    after = replace(state, isr=isr, lossy=lossy, version=state.version + 1)
+    return with_eligible(image, stream_id, state, after, without=node)

@@ -1,0 +1,247 @@
+"""Who may lead after machines went down without a clean stop, and after a log was damaged."""
+
+from __future__ import annotations
+
+import pytest
+
+from bascule.errors import CannotRemoveNode
+from bascule.metadata.commands import ChangePartitions
+from bascule.metadata.replicas import steps
+from bascule.metadata.replicas.steps import steps_of
+from bascule.metadata.requests import (
+    Alter,
+    Leave,
+    RegisterProcess,
+    Resign,
+    settle,
+)
+from bascule.metadata.troubles import find_troubles
+from bascule.model import NO_LEADER, SyncPolicy
+from support.deciding_controller import DecidingController, isr_change, registration
+
+UNSYNCED = (SyncPolicy.INTERVAL, SyncPolicy.NEVER)
+
+
+@pytest.fixture
+def controller() -> DecidingController:
+    made = DecidingController()
+    made.register(1, 2, 3)
+    return made
+
+
+def reboot(controller: DecidingController, node: int, incarnation: int = 2) -> None:
+    process = registration(node, incarnation)
+    controller.submit(RegisterProcess(process, has_lost_writes=True))
+
+
+def start(controller: DecidingController, node: int, incarnation: int = 2) -> None:
+    controller.submit(RegisterProcess(registration(node, incarnation)))
+
+
+def two_in_sync(controller: DecidingController, **settings: SyncPolicy) -> tuple[int, int, int]:
+    """A stream with three replicas, one of which is behind: the leader, the other one in sync, and
+    that one."""
+    controller.create("a", replicas=3, **settings)  # type: ignore[arg-type]
+    state = controller.state("a")
+    first, second, behind = (state.leader, *(n for n in state.replicas if n != state.leader))
+    controller.submit(isr_change(controller, "a", grow=False, node=behind))
+    assert set(controller.state("a").isr) == {first, second}
+    return first, second, behind
+
+
+@pytest.mark.parametrize("sync", UNSYNCED)
+@pytest.mark.parametrize("is_noticed_first", [True, False])
+def test_the_recipe_that_split_jetstream(
+    controller: DecidingController, sync: SyncPolicy, is_noticed_first: bool
+) -> None:
+    """Pause a minority, write, fail one, pause the rest, resume the minority: the two that are
+    alive have lost and missed writes, and elect nobody. The paused one has all of them."""
+    whole, failed, behind = two_in_sync(controller, sync=sync)
+    controller.lose(behind)
+    if is_noticed_first:
+        controller.lose(whole)
+        reboot(controller, failed)
+    else:
+        reboot(controller, failed)
+        controller.lose(whole)
+    start(controller, behind)
+    state = controller.state("a")
+    assert state.leader == NO_LEADER
+    assert (*state.isr, *state.eligible) == (whole,)
+    (ref,) = find_troubles(controller.image).leaderless
+    assert ref.waits.startswith(f"waits for node {whole}, the last in sync, which is not alive")
+    start(controller, whole)
+    after = controller.state("a")
+    assert (after.leader, after.isr, after.unclean_epoch) == (whole, (whole,), 0)
+
+
+@pytest.mark.parametrize("sync", UNSYNCED)
+def test_where_all_machines_went_down_an_operator_decides(
+    controller: DecidingController, sync: SyncPolicy
+) -> None:
+    first, second, behind = two_in_sync(controller, sync=sync)
+    for node in (behind, second, first):
+        reboot(controller, node)
+    state = controller.state("a")
+    assert (state.leader, state.isr, state.eligible) == (NO_LEADER, (), ())
+    assert state.lossy == tuple(sorted((first, second)))
+    (ref,) = find_troubles(controller.image).leaderless
+    assert ref.waits == (
+        f"the machine of each replica in sync (on {min(first, second)}, {max(first, second)}) went "
+        f"down before the node had stopped, and has lost what sync = {sync} had not synced; the "
+        f"replicas on {', '.join(map(str, state.replicas))} may lack committed records, and "
+        "unclean_election is off"
+    )
+    assert settle(controller.image) == ()
+    controller.submit(Alter("a", {"unclean_election": True}))
+    after = controller.state("a")
+    assert after.leader in (first, second), "they lack less than the one that was behind"
+    assert after.isr == (after.leader,)
+    assert after.lossy == ()
+    assert after.unclean_epoch == after.leader_epoch
+
+
+def test_with_the_setting_the_node_leads_again_by_itself(controller: DecidingController) -> None:
+    controller.create("a", replicas=1, unclean=True, sync=SyncPolicy.NEVER)
+    controller.create("b", replicas=2, unclean=True, sync=SyncPolicy.NEVER)
+    for node in controller.state("b").replicas:
+        controller.lose(node)
+    for node in controller.state("b").replicas:
+        reboot(controller, node)
+    assert controller.state("b").leader != NO_LEADER
+    assert controller.state("b").unclean_epoch > 0
+    assert controller.state("a").unclean_epoch == 0
+
+
+def test_synced_logs_are_whole(controller: DecidingController) -> None:
+    first, second, behind = two_in_sync(controller, sync=SyncPolicy.ALWAYS)
+    for node in (behind, second, first):
+        reboot(controller, node)
+    state = controller.state("a")
+    assert state.leader in (first, second)
+    assert state.unclean_epoch == 0
+
+
+@pytest.mark.parametrize("is_noticed", [True, False])
+def test_one_copy_leads_again_with_what_it_has(
+    controller: DecidingController, is_noticed: bool
+) -> None:
+    controller.create("a", replicas=1, sync=SyncPolicy.NEVER)
+    node = controller.state("a").leader
+    if is_noticed:
+        controller.lose(node)
+    reboot(controller, node)
+    state = controller.state("a")
+    assert (state.leader, state.isr, state.unclean_epoch) == (node, (node,), 0)
+
+
+def test_who_leaves_too_small_an_isr_may_lead(controller: DecidingController) -> None:
+    """Nothing is committed without it, so it has all that was."""
+    first, second, behind = two_in_sync(controller)
+    controller.lose(second)
+    assert controller.state("a").eligible == (second,)
+    controller.lose(first)
+    assert controller.state("a").leader == NO_LEADER
+    start(controller, second)
+    state = controller.state("a")
+    assert (state.leader, state.isr, state.eligible) == (second, (second,), (first,))
+    assert state.unclean_epoch == 0
+    controller.submit(isr_change(controller, "a", grow=True, node=behind))
+    assert controller.state("a").eligible == (), "these two may commit without it"
+
+
+def test_who_is_alive_and_eligible_leads_at_once(controller: DecidingController) -> None:
+    first, second, _ = two_in_sync(controller)
+    controller.submit(isr_change(controller, "a", grow=False, node=second))
+    assert controller.state("a").eligible == (second,)
+    controller.lose(first)
+    assert controller.state("a").leader == second
+
+
+def test_nobody_is_eligible_where_one_in_sync_commits(controller: DecidingController) -> None:
+    first, second, _ = two_in_sync(controller)
+    controller.lose(second)
+    controller.submit(Alter("a", {"min_isr": 1}))
+    assert controller.state("a").eligible == ()
+    controller.lose(first)
+    start(controller, second)
+    assert controller.state("a").leader == NO_LEADER
+
+
+def test_who_is_eligible_leads_instead_of_a_damaged_log(controller: DecidingController) -> None:
+    first, second, _ = two_in_sync(controller)
+    stream_id = controller.image.streams["a"].id
+    controller.lose(second)
+    state = controller.state("a")
+    controller.submit(Resign(first, stream_id, 0, state.leader_epoch))
+    state = controller.state("a")
+    assert (state.leader, state.eligible) == (first, (second,)), (
+        "it waits, or an operator repairs it"
+    )
+    start(controller, second)
+    controller.submit(Resign(first, stream_id, 0, state.leader_epoch))
+    state = controller.state("a")
+    assert (state.leader, state.isr, state.eligible) == (second, (second,), ())
+
+
+def test_a_damaged_log_is_not_eligible(controller: DecidingController) -> None:
+    first, second, _ = two_in_sync(controller)
+    stream_id = controller.image.streams["a"].id
+    controller.submit(isr_change(controller, "a", grow=False, node=second))
+    epoch = controller.state("a").leader_epoch
+    controller.submit(Resign(second, stream_id, 0, epoch))
+    state = controller.state("a")
+    assert (state.leader, state.isr, state.eligible) == (first, (first,), ())
+
+
+def test_the_last_that_is_known_is_not_given_up(controller: DecidingController) -> None:
+    first, second, _ = two_in_sync(controller, sync=SyncPolicy.NEVER)
+    controller.lose(second)
+    controller.lose(first)
+    reboot(controller, second)
+    with pytest.raises(CannotRemoveNode, match=r"only up-to-date copy of a 0; .*--unclean-elect"):
+        controller.submit(Leave(first, force=True))
+    start(controller, first)
+    reboot(controller, first, 3)
+    controller.lose(first)
+    controller.submit(Leave(first, force=True))
+    state = controller.state("a")
+    assert (first in state.replicas, state.lossy) == (False, (second,))
+
+
+def test_steps_of_a_bounded_size_come_before_the_registration(
+    controller: DecidingController, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(steps, "CHANGES_MAX", 10)
+    for number in range(30):
+        controller.create(f"s{number}", replicas=2, sync=SyncPolicy.NEVER)
+    for node in (3, 2, 1):
+        controller.lose(node)
+    request = RegisterProcess(registration(1, 2), has_lost_writes=True)
+    taking = steps_of(controller.image, request)
+    commands = next(taking)
+    sizes, kinds = [], []
+    try:
+        while True:
+            sizes += [len(each.changes) for each in commands if isinstance(each, ChangePartitions)]
+            kinds += [type(each).__name__ for each in commands]
+            controller.commit(commands)
+            commands = taking.send(controller.image)
+    except StopIteration as last:
+        controller.commit(last.value)
+    held = [s for _, _, s in controller.image.partition_states() if 1 in s.replicas]
+    assert held
+    assert all(1 not in (*state.isr, *state.eligible) for state in held)
+    assert max(sizes) <= 11
+    assert kinds[-1] == "RegisterNode"
+    assert settle(controller.image) == ()
+
+
+def test_the_setting_can_be_altered_while_nodes_are_missing(controller: DecidingController) -> None:
+    controller.create("a", replicas=3, sync=SyncPolicy.NEVER)
+    for node in (1, 2, 3):
+        controller.lose(node)
+    for node in (1, 2):
+        reboot(controller, node)
+    controller.submit(Alter("a", {"unclean_election": True}))
+    assert controller.state("a").leader in (1, 2)
