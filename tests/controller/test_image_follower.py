@@ -78,7 +78,8 @@ def test_a_replica_that_has_failed_resigns_once_an_eligible_node_is_back(
     async def scene() -> None:
         partitions = Partitions()
         group = Group(deciding, lost=0)
-        follower = ImageFollower(before.leader, partitions, cast(Any, None), cast(Any, group))
+        reconciler = SimpleNamespace(roles=SimpleNamespace(on_image=lambda: None))
+        follower = ImageFollower(before.leader, partitions, cast(Any, reconciler), cast(Any, group))
         failed = SimpleNamespace(
             definition=deciding.image.streams["s"], index=0, deleted=False, failure="damaged"
         )
