@@ -9,6 +9,9 @@ goes on, and is in sync before the next round.
 
 The scenes are those of `SCENES`. In the last one the leader of the partition is the controller,
 too; in the others that is as it happens, and noted.
+
+Beside it the leader of a JetStream R3 file stream is killed in the same way. Its publisher sends as
+many messages, each once, and is connected to a server that lives.
 """
 
 from __future__ import annotations
@@ -21,20 +24,33 @@ from dataclasses import dataclass
 from itertools import count, pairwise
 from typing import Any, Final
 
+import nats
+
 import bascule
 from bascule.client import Client
 from bascule.errors import BasculeError
-from bench.clusters import NODES, ClusterNode, served_cluster, wait_until
+from bench.clusters import (
+    NODES,
+    ClusterNode,
+    JetStreamCluster,
+    jetstream_cluster,
+    served_cluster,
+    wait_until,
+)
 from bench.harness import report, row, work_directory
 
 ROUNDS: Final = 20
 ROUNDS_OF_DEFAULTS: Final = 30
 """Of the scene in which the leader is killed."""
+JETSTREAM_ROUNDS: Final = 10
+"""Each takes some ten seconds."""
 STREAM: Final = "flights"
 UNANSWERED_MAX: Final = 2_000
 BETWEEN_S: Final = 0.005
 PAUSE_S: Final = 3.0
 CALM_S: Final = 1.0
+JETSTREAM_S_MAX: Final = 60.0
+"""Its servers elect a leader after 4 to 9 s without the one before."""
 MEDIAN_BAR_S: Final = 1.0
 WORST_BAR_S: Final = 3.0
 
@@ -96,9 +112,14 @@ class SteadyLoad:
             return
 
     def longest_gap(self, since: float) -> float:
-        """The longest time without an ack since `since`, in seconds."""
-        times = [since, *(at for at in self.acked_at if at >= since), time.monotonic()]
-        return max(after - before for before, after in pairwise(times))
+        """See `longest_gap`."""
+        return longest_gap(self.acked_at, since)
+
+
+def longest_gap(acked_at: list[float], since: float) -> float:
+    """The longest time without an ack since `since`, in seconds."""
+    times = [since, *(at for at in acked_at if at >= since), time.monotonic()]
+    return max(after - before for before, after in pairwise(times))
 
 
 def state_of(node: ClusterNode) -> dict[str, Any]:
@@ -161,6 +182,49 @@ async def measure(scene: Scene, nodes: dict[int, ClusterNode], rounds: int) -> d
     return {"gaps": gaps, "controllers": were_controllers}
 
 
+def jetstream_gaps(cluster: JetStreamCluster, rounds: int) -> list[float]:
+    """The longest time without an ack around each kill of the leader of a JetStream stream."""
+    gaps = []
+    cluster.create(STREAM, f"{STREAM}.>")
+    while len(gaps) < rounds:
+        leader = cluster.leader(STREAM)
+        publishing = jetstream_gap(cluster, leader, cluster.other(leader))
+        gaps.append(asyncio.run(publishing))
+        cluster.servers[leader].start()
+    return gaps
+
+
+async def jetstream_gap(cluster: JetStreamCluster, leader: str, other: str) -> float:
+    """Publish through one server, kill another, and go on until acks come again."""
+    acked_at: list[float] = []
+
+    async def on_ack(message: Any) -> None:
+        if b'"seq"' in message.data:
+            acked_at.append(time.monotonic())
+
+    client = await nats.connect(cluster.servers[other].url)
+    inbox = client.new_inbox()
+    await client.subscribe(inbox, cb=on_ack)
+    run = f"{time.monotonic_ns()}"
+    began = due = time.monotonic()
+    killed = 0.0
+    for number in count():
+        headers = {"Nats-Msg-Id": f"{run}.{number}"}
+        await client.publish(f"{STREAM}.x", bytes(128), reply=inbox, headers=headers)
+        due = max(due + BETWEEN_S, time.monotonic())
+        await asyncio.sleep(due - time.monotonic())
+        if not killed and time.monotonic() - began > CALM_S:
+            killed = time.monotonic()
+            cluster.servers[leader].end()
+        elif killed and acked_at and acked_at[-1] - killed > PAUSE_S:
+            break
+        elif killed and time.monotonic() - killed > JETSTREAM_S_MAX:
+            raise TimeoutError("JetStream acknowledges nothing any more")
+    gap = longest_gap(acked_at, killed)
+    await client.close()
+    return gap
+
+
 def run(*, quick: bool = False, rounds: int | None = None) -> None:
     rows: list[dict[str, object]] = []
     with work_directory() as place, served_cluster(place) as (nodes, _):
@@ -170,17 +234,24 @@ def run(*, quick: bool = False, rounds: int | None = None) -> None:
             measured = asyncio.run(measure(scene, nodes, asked))
             rows += rows_of(scene, measured)
             print(scene.name, rows[-2]["rounds"], flush=True)
+    with work_directory() as place, jetstream_cluster(place) as other:
+        gaps = jetstream_gaps(other, rounds or (3 if quick else JETSTREAM_ROUNDS))
+        figure = "JetStream R3, leader killed: longest time without an ack, median, s"
+        rows.append({"figure": figure, **summary(gaps)})
     report("cluster_failover", rows)
+
+
+def summary(gaps: list[float]) -> dict[str, Any]:
+    return {
+        "value": round(statistics.median(gaps), 3),
+        "max": round(max(gaps), 3),
+        "rounds": [round(gap, 3) for gap in gaps],
+    }
 
 
 def rows_of(scene: Scene, measured: dict[str, Any]) -> list[dict[str, object]]:
     found = measured["gaps"]
-    median = {
-        "value": round(statistics.median(found), 3),
-        "max": round(max(found), 3),
-        "rounds": [round(gap, 3) for gap in found],
-        "was_controller": measured["controllers"],
-    }
+    median = {**summary(found), "was_controller": measured["controllers"]}
     worst = {"value": round(max(found), 3)}
     of = f"{scene.name}: longest time without an ack"
     return [

@@ -182,10 +182,27 @@ def accepts(port: int) -> bool:
     return True
 
 
+class JetStreamServer(Running):
+    """One `nats-server` of a cluster, which may be ended and started again with its data."""
+
+    def __init__(self, port: int, command: list[str], log: Path) -> None:
+        self._command, self._log = command, log
+        super().__init__(self._spawn(), f"nats://127.0.0.1:{port}")
+
+    def start(self) -> None:
+        """Start it again, with its data, and wait until it takes connections."""
+        self.process = self._spawn()
+        wait_until(partial(accepts, self.port))
+
+    def _spawn(self) -> subprocess.Popen[bytes]:
+        with self._log.open("ab") as output:
+            return subprocess.Popen(self._command, stdout=output, stderr=output)
+
+
 class JetStreamCluster:
     """Three `nats-server` processes by name."""
 
-    def __init__(self, servers: dict[str, Running]) -> None:
+    def __init__(self, servers: dict[str, JetStreamServer]) -> None:
         self.servers = servers
 
     def create(self, name: str, subject: str) -> str:
@@ -201,14 +218,13 @@ class JetStreamCluster:
                     break
                 except (nats.js.errors.APIError, nats.errors.TimeoutError):
                     await asyncio.sleep(0.2)  # the servers have not elected a leader yet
-            while True:
-                cluster = (await js.stream_info(name)).cluster
-                replicas = [] if cluster is None else cluster.replicas or []
-                if cluster and cluster.leader and all(each.current for each in replicas):
-                    return str(cluster.leader)
-                await asyncio.sleep(0.05)
+            return await _settled_leader(js, name)
 
         return self._call(work)
+
+    def leader(self, name: str) -> str:
+        """The name of the stream's leader's server, once all replicas are current."""
+        return self._call(partial(_settled_leader, name=name))
 
     def messages(self, name: str) -> int:
         """How many messages a stream holds."""
@@ -239,12 +255,23 @@ class JetStreamCluster:
         return asyncio.run(run())
 
 
+async def _settled_leader(js: JetStreamContext, name: str) -> str:
+    """The leader of a stream, once all its replicas are current."""
+    while True:
+        with contextlib.suppress(nats.js.errors.APIError, nats.errors.TimeoutError):
+            cluster = (await js.stream_info(name)).cluster
+            replicas = [] if cluster is None else cluster.replicas or []
+            if cluster and cluster.leader and all(each.current for each in replicas):
+                return str(cluster.leader)
+        await asyncio.sleep(0.05)
+
+
 @contextlib.contextmanager
 def jetstream_cluster(directory: Path) -> Iterator[JetStreamCluster]:
     """Three `nats-server` processes with their defaults, which have formed a cluster."""
     ports = free_ports(2 * NODES)
     routes = ",".join(f"nats://127.0.0.1:{port}" for port in ports[NODES:])
-    servers: dict[str, Running] = {}
+    servers: dict[str, JetStreamServer] = {}
     try:
         for n in range(NODES):
             name, place = f"js{n + 1}", directory / f"js{n + 1}"
@@ -254,9 +281,7 @@ def jetstream_cluster(directory: Path) -> Iterator[JetStreamCluster]:
                 "-sd", str(place), "--cluster_name", "bench",
                 "--cluster", f"nats://127.0.0.1:{ports[NODES + n]}", "--routes", routes,
             ]  # fmt: skip
-            with (place / "nats.log").open("wb") as output:
-                process = subprocess.Popen(command, stdout=output, stderr=output)
-            servers[name] = Running(process, f"nats://127.0.0.1:{ports[n]}")
+            servers[name] = JetStreamServer(ports[n], command, place / "nats.log")
         for server in servers.values():
             wait_until(partial(accepts, server.port))
         yield JetStreamCluster(servers)
