@@ -11,6 +11,8 @@ import signal
 import subprocess
 import tarfile
 import urllib.error
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -169,6 +171,52 @@ def test_a_number_is_used_again_by_an_empty_directory(cluster: RunningCluster) -
     )
     with bascule.connect_sync(survivor.addresses["http"]) as client:
         assert client.publish("flights.x", b"1", timeout=30).replicas >= 2
+
+
+@dataclass
+class NodeByCommand(Node):
+    """A node that `bascule node join --run` starts."""
+
+    join: Sequence[str] = ()
+
+    def command(self, ready: Path) -> list[str]:
+        serve = ["--peer-port", "0", "--client-port", "0", "--http-port", "0"]
+        data = str(self.directory / "data")
+        return [
+            str(BIN / "bascule"), "node", "join", "--run", "--data", data, *self.join, "--", *serve,
+            "--ready-file", str(ready),
+        ]  # fmt: skip
+
+
+def test_the_cluster_says_how_a_node_joins_it(cluster: RunningCluster, tmp_path: Path) -> None:
+    servers = ",".join(node.addresses["http"] for node in cluster.nodes.values())
+    said = run_command(cluster, "node", "join", "--data", "d4")
+    peers = ",".join(f"127.0.0.1:{port}" for port in cluster.peer_ports.values())
+    assert said == {
+        "node_id": 4,
+        "command": [
+            "bascule", "serve", "--node-id", "4", "--join", peers, "--data", "d4",
+            "--cluster", "bascule", "--nats", cluster.nats,
+        ],
+    }  # fmt: skip
+    (tmp_path / "joined").mkdir()
+    joined = NodeByCommand(tmp_path / "joined", join=["--server", servers, "--node-id", "7"])
+    cluster.nodes[7] = joined
+    joined.start()
+    assert [each["node_id"] for each in cluster.info()["nodes"]] == [1, 2, 3, 7]
+    for options, text in (
+        (["--node-id", "7", "--data", "other"], "the cluster has a node 7"),
+        (["--data", str(joined.directory / "data"), "--run"], "is not empty"),
+    ):
+        done = subprocess.run(
+            [str(BIN / "bascule"), "node", "join", "--server", servers, *options],
+            capture_output=True,
+            text=True,
+            timeout=WAIT_SECONDS_MAX,
+            check=False,
+        )
+        assert done.returncode == 2
+        assert text in done.stderr
 
 
 def test_a_node_that_was_removed_while_it_was_away_is_refused(cluster: RunningCluster) -> None:

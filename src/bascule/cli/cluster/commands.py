@@ -1,4 +1,4 @@
-"""The commands `cluster status`, `node list`, `node info` and `node remove`."""
+"""The commands `cluster status`, `node list`, `node info`, `node join` and `node remove`."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
+from bascule.cli.cluster.joining import join
 from bascule.cli.cluster.waiting import wait_while
 from bascule.cli.output import JsonOption, ServerOption, YesOption, confirm, out, print_json
 from bascule.errors import ConfigError
@@ -18,7 +19,8 @@ SHOWN_MAX: Final = 20
 """Partitions listed for each trouble; the rest is counted."""
 
 cluster = typer.Typer(help="Show the cluster.", no_args_is_help=True)
-node = typer.Typer(help="Show the nodes of the cluster, or remove one.", no_args_is_help=True)
+node = typer.Typer(help="Show, add and remove nodes of the cluster.", no_args_is_help=True)
+node.command("join")(join)
 
 
 @cluster.command()
