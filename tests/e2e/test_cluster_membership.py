@@ -229,6 +229,59 @@ def test_a_node_that_was_removed_while_it_was_away_is_refused(cluster: RunningCl
     assert "it was removed from the cluster" in refused(cluster.nodes[4])
 
 
+def test_a_removal_is_taken_back_while_it_is_in_progress(cluster: RunningCluster) -> None:
+    """The only node that could take over the replicas hangs, so the removal waits for it."""
+    cluster.nodes[1].create("flights", "flights.>", replicas=3)
+    cluster.join(4)
+    cluster.wait_in_sync("flights")
+    survivor, spare = cluster.nodes[1], cluster.nodes[4].process
+    assert spare is not None
+
+    def is_alive() -> bool:
+        return any(each["node_id"] == 4 and each["alive"] for each in cluster.info()["nodes"])
+
+    def begin() -> bool | None:
+        """Begin before the controller notices that node 4 hangs; refused afterwards."""
+        wait_for(lambda: is_alive() or None, survivor.process, survivor.log)
+        spare.send_signal(signal.SIGSTOP)
+        try:
+            survivor.call("DELETE", "/v1/nodes/2")
+        except urllib.error.HTTPError as error:
+            assert error.code == 503, "too few nodes"
+            spare.send_signal(signal.SIGCONT)
+            return None
+        return True
+
+    def node_2() -> dict[str, Any]:
+        found = next(each for each in cluster.info()["nodes"] if each["node_id"] == 2)
+        return dict(found)
+
+    try:
+        wait_for(begin, survivor.process, survivor.log)
+        assert node_2()["is_leaving"]
+        wait_for(lambda: None if is_alive() else True, survivor.process, survivor.log)
+        answer = run_command(cluster, "node", "remove", "2", "--cancel")
+        assert answer["node_id"] == 2
+        assert answer["replicas"] >= 1
+        assert not node_2()["is_leaving"]
+    finally:
+        spare.send_signal(signal.SIGCONT)
+    wait_for(lambda: is_alive() or None, survivor.process, survivor.log)
+    for stream in ("flights", "_offsets"):
+        cluster.wait_moved(stream)
+        cluster.wait_in_sync(stream)
+    with bascule.connect_sync(cluster.nodes[2].addresses["http"]) as client:
+        assert client.publish("flights.x", b"1", timeout=30).replicas >= 2
+    # The node that stayed is there for what comes next.
+    moved = run_command(
+        cluster, "stream", "reassign", "flights", "--replicas-on", "2,4,1", "--wait"
+    )
+    assert moved["partitions"][0]["replicas"] == [2, 4, 1]
+    assert [each["node_id"] for each in cluster.info()["nodes"]] == [1, 2, 3, 4]
+    with pytest.raises(urllib.error.HTTPError, match="404"):
+        survivor.call("POST", "/v1/nodes/9/cancel-removal")
+
+
 def test_numbers_and_directories_belong_together(
     cluster: RunningCluster, tmp_path: Path, nats_server: NatsServer
 ) -> None:

@@ -33,6 +33,7 @@ from bascule.metadata.requests import (
     Reassign,
     RegisterProcess,
     SetPaused,
+    Stay,
     StepDown,
     decide,
     settle,
@@ -114,7 +115,7 @@ def check(before: Image, image: Image) -> None:
 
 KINDS = (
     "start", "lose", "create", "delete", "shrink", "grow", "more",
-    "replicas", "reassign", "leave", "force", "admit", "upkeep", "balance", "stop",
+    "replicas", "reassign", "leave", "stay", "force", "admit", "upkeep", "balance", "stop",
 )  # fmt: skip
 
 
@@ -154,6 +155,8 @@ def test_any_history_keeps_the_rules(history: list[tuple[str, int, int]]) -> Non
                 controller.submit(Reassign(name, None, tuple(chosen)))
             elif kind in ("leave", "force"):
                 controller.submit(Leave(node, force=kind == "force"))
+            elif kind == "stay":
+                controller.submit(Stay(node))
             elif kind == "admit":
                 controller.submit(Admit(registration(node, directory=f"d{incarnation}")))
             elif kind == "upkeep":

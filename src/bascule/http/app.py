@@ -91,6 +91,10 @@ class StreamAdmin(Protocol):
         """
         ...
 
+    async def cancel_removal(self, number: int) -> int:
+        """How many replicas the node holds. Raises: UnknownNode."""
+        ...
+
     async def set_paused(self, name: str, paused: bool) -> StreamDefinition:
         """Raises: UnknownStream, InternalStream."""
         ...
@@ -167,14 +171,17 @@ class AdminApi(OffsetsApi):
         return json_response(cluster_body(self._node.cluster_info()))
 
     async def handle_remove_node(self, request: Request) -> Response:
-        number = request.path_params["number"]
-        if not (number.isascii() and number.isdigit()):
-            raise MalformedRequest(f"{number!r} is not the number of a node")
+        number = _node_number(request)
         force = request.query_params.get("force", "false")
         if force not in ("true", "false"):
             raise MalformedRequest(f"force must be true or false, got {force!r}", field="force")
-        held = await self._streams.remove_node(int(number), force=force == "true")
-        return json_response(NodeRemoval(node_id=int(number), replicas=held), 202)
+        held = await self._streams.remove_node(number, force=force == "true")
+        return json_response(NodeRemoval(node_id=number, replicas=held), 202)
+
+    async def handle_cancel_removal(self, request: Request) -> Response:
+        number = _node_number(request)
+        held = await self._streams.cancel_removal(number)
+        return json_response(NodeRemoval(node_id=number, replicas=held))
 
     async def handle_list_streams(self, request: Request) -> Response:
         subject = request.query_params.get("subject", ">")
@@ -284,6 +291,14 @@ class AdminApi(OffsetsApi):
         except ClientDisconnect:
             raise HTTPException(400, "the connection was closed within the body") from None
         return bytes(body)
+
+
+def _node_number(request: Request) -> int:
+    """Raises: MalformedRequest."""
+    number: str = request.path_params["number"]
+    if not (number.isascii() and number.isdigit()):
+        raise MalformedRequest(f"{number!r} is not the number of a node")
+    return int(number)
 
 
 def _health_response(parts: tuple[PartHealth, ...]) -> Response:

@@ -73,6 +73,19 @@ OPERATIONS: Final[Mapping[str, ApiOperation]] = {
         ),
         example="curl -X DELETE $SERVER/v1/nodes/4",
     ),
+    "cancel_removal": ApiOperation(
+        "POST",
+        "/v1/nodes/{number}/cancel-removal",
+        "Take the removal of a node back while it is in progress; idempotent",
+        {200: ("The node stays. Replicas that move already go on to do so.", NodeRemoval)},
+        errors=(
+            (400, "malformed_request"),
+            (404, "unknown_node"),
+            (501, "not_supported"),
+            (503, "indeterminate"),
+        ),
+        example="curl -X POST $SERVER/v1/nodes/4/cancel-removal",
+    ),
     "list_streams": ApiOperation(
         "GET",
         "/v1/streams",

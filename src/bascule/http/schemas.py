@@ -192,10 +192,12 @@ class ClusterNodeBody(Struct, kw_only=True):
 
 
 class NodeRemoval(Struct, kw_only=True):
-    """A node that is to be removed."""
+    """A node that is to be removed, or no longer."""
 
     node_id: int
-    replicas: Annotated[int, Meta(description="Replicas that it holds, which move first.")]
+    replicas: Annotated[
+        int, Meta(description="Replicas that it holds; they move before it is removed.")
+    ]
 
 
 class PartitionRefBody(Struct, kw_only=True):

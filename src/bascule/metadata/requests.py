@@ -31,7 +31,7 @@ from bascule.metadata.elections import (
     resign,
 )
 from bascule.metadata.image import Image
-from bascule.metadata.nodes import admit, check_registration, finish_leaving, leave
+from bascule.metadata.nodes import admit, check_registration, finish_leaving, leave, stay
 from bascule.metadata.replicas.placement import choose_target, count_load, place_partitions
 from bascule.metadata.replicas.reassignment import MOVED, moves_to_preferred, next_moves, reassign
 from bascule.model import NodeRegistration, PartitionState, StreamConfig, StreamDefinition
@@ -161,6 +161,12 @@ class Leave(msgspec.Struct, tag=True, frozen=True):
     force: bool
 
 
+class Stay(msgspec.Struct, tag=True, frozen=True):
+    """Take the removal of a node back; see `nodes.stay`."""
+
+    node_id: int
+
+
 class FinishLeaving(msgspec.Struct, tag=True, frozen=True):
     """Remove a node that leaves and holds nothing any more."""
 
@@ -179,7 +185,7 @@ class BalanceLeaders(msgspec.Struct, tag=True, frozen=True):
     count_max: int
 
 
-NodeRequest: TypeAlias = RegisterProcess | LoseNode | Admit | LookUp | Leave | FinishLeaving
+NodeRequest: TypeAlias = RegisterProcess | LoseNode | Admit | LookUp | Leave | Stay | FinishLeaving
 PartitionRequest: TypeAlias = (
     ChangeIsrs | ReplaceLeader | StepDown | Resign | Reassign | MoveReplicas | BalanceLeaders
 )
@@ -204,7 +210,9 @@ def decide(image: Image, request: ControllerRequest) -> tuple[Command, ...]:
             return () if isinstance(decision, Existing) else (decision,)
         case Delete():
             return _delete(image, request)
-        case RegisterProcess() | LoseNode() | Admit() | LookUp() | Leave() | FinishLeaving():
+        case RegisterProcess() | LoseNode() | Admit() | LookUp():
+            return _decide_on_node(image, request)
+        case Leave() | Stay() | FinishLeaving():
             return _decide_on_node(image, request)
         case Forget():
             ids = tuple(each for each in request.ids if each in image.deletions)
@@ -226,6 +234,8 @@ def _decide_on_node(image: Image, request: NodeRequest) -> tuple[Command, ...]:
             return ()
         case Leave():
             return leave(image, request.node_id, force=request.force)
+        case Stay():
+            return stay(image, request.node_id)
         case FinishLeaving():
             return finish_leaving(image, request.node_id)
 

@@ -82,6 +82,9 @@ def remove_node(
         bool,
         typer.Option("--force", help="Give its replicas up: for a node that is dead for good."),
     ] = False,
+    cancel: Annotated[
+        bool, typer.Option("--cancel", help="Take the removal back: the node stays.")
+    ] = False,
     wait: Annotated[bool, typer.Option("--wait", help="Return when it has left.")] = False,
     yes: YesOption = False,
     server: ServerOption = None,
@@ -91,9 +94,21 @@ def remove_node(
 
     With --force the replicas of a node that is lost are given up, and other nodes copy them from
     those that are left. The number may be used again by a node with an empty data directory.
+
+    With --cancel a removal that is in progress ends: no more replicas move away.
     """
     import bascule
 
+    if cancel:
+        if force or wait:
+            raise ConfigError("--cancel takes a removal back: leave --force and --wait out")
+        with bascule.connect_sync(server) as client:
+            held = client.cancel_removal(number)
+        if json:
+            print_json({"node_id": number, "replicas": held})
+        else:
+            out.print(f"[green]✓[/green] node {number} stays, with {held:,} replicas")
+        return
     confirm(f"remove node {number} from the cluster?", yes=yes)
     with bascule.connect_sync(server) as client:
         held = client.remove_node(number, force=force)

@@ -170,6 +170,11 @@ class Admin:
         _, response = await self._ask("DELETE", f"/v1/nodes/{number}{query}", node=number)
         return int(response["replicas"])
 
+    async def cancel_removal(self, number: int) -> int:
+        """Take the removal of a node back; see `AdminMixin`."""
+        _, response = await self._ask("POST", f"/v1/nodes/{number}/cancel-removal", node=number)
+        return int(response["replicas"])
+
     async def pause_stream(self, name: str) -> StreamInfo:
         """Stop accepting messages. Raises: UnknownStream, InternalStream."""
         _, response = await self._ask("POST", f"{_path(name)}/pause", body={}, name=name)

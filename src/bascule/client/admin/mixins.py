@@ -82,6 +82,17 @@ class AdminMixin:
         """
         return await self._opened().remove_node(number, force=force)
 
+    async def cancel_removal(self, number: int) -> int:
+        """Take the removal of a node back while it is in progress; return how many replicas it
+        holds.
+
+        Those that move already go on to do so, and the others stay. Nothing happens where the node
+        is not to be removed.
+
+        Raises: UnknownNode, also where the node has left already.
+        """
+        return await self._opened().cancel_removal(number)
+
     async def pause_stream(self, name: str) -> StreamInfo:
         """Make a stream refuse messages until it is resumed. Reading continues. Idempotent.
 
@@ -216,6 +227,10 @@ class SyncAdminMixin:
     def remove_node(self, number: int, *, force: bool = False) -> int:
         """See `AdminMixin.remove_node`."""
         return self._run(self._async_admin.remove_node(number, force=force))
+
+    def cancel_removal(self, number: int) -> int:
+        """See `AdminMixin.cancel_removal`."""
+        return self._run(self._async_admin.cancel_removal(number))
 
     def pause_stream(self, name: str) -> StreamInfo:
         """See `AdminMixin.pause_stream`."""

@@ -42,7 +42,16 @@ from bascule.groups import CommittedOffsetStore
 from bascule.host.api import Clock, Random
 from bascule.metadata.controller import STREAM_ID_BYTES, check_purge
 from bascule.metadata.image import Image
-from bascule.metadata.requests import Alter, Create, Delete, Leave, Reassign, SetPaused, StepDown
+from bascule.metadata.requests import (
+    Alter,
+    Create,
+    Delete,
+    Leave,
+    Reassign,
+    SetPaused,
+    Stay,
+    StepDown,
+)
 from bascule.model import (
     NO_LEADER,
     DuplicateStream,
@@ -373,6 +382,16 @@ class ClusterController:
         held = self.image.index.replicas_on(number)
         extra = {"node": number, "force": force, "replicas": held}
         log.info("node is to be removed", extra=extra)
+        return held
+
+    async def cancel_removal(self, number: int) -> int:
+        """Take the removal of a node back; how many replicas it holds. Some may move still.
+
+        Raises: UnknownNode, also where it has left already; Indeterminate.
+        """
+        await self._metadata.submit(Stay(number))
+        held = self.image.index.replicas_on(number)
+        log.info("removal of a node taken back", extra={"node": number, "replicas": held})
         return held
 
     async def purge_stream(
