@@ -115,6 +115,11 @@ def test_an_unclean_election_is_asked_for_visible_and_counted(tmp_path: Path) ->
         assert counted == 1
         assert publish(cluster, range(1_000, 1_010)) == list(range(SIZE, SIZE + 10))
 
+        assert "acknowledge-loss" in bascule_command(survivor, "cluster", "status")
+        bascule_command(survivor, "stream", "acknowledge-loss", "flights")
+        assert status(survivor)["unclean"] == []
+        assert cluster.partition("flights")["unclean_epoch"] == 0
+
         # The node that was in sync removes what the new leader does not have.
         cluster.nodes[last].start()
         cluster.wait_in_sync("flights")

@@ -10,7 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bascule.errors import BasculeError, FencedEpoch, NotEnoughNodes, UnknownPartition
+from bascule.errors import (
+    BasculeError,
+    FencedEpoch,
+    NotEnoughNodes,
+    UnknownPartition,
+    UnknownStream,
+)
 from bascule.metadata.apply import apply
 from bascule.metadata.command_codec import CHUNK_STREAMS, decode_snapshot, encode_snapshot
 from bascule.metadata.commands import ChangePartitions, PartitionChange
@@ -19,6 +25,7 @@ from bascule.metadata.image import Image
 from bascule.metadata.image_index import index_of
 from bascule.metadata.replicas.placement import place_partitions
 from bascule.metadata.requests import (
+    AcknowledgeLoss,
     Admit,
     Alter,
     BalanceLeaders,
@@ -276,6 +283,34 @@ def test_an_unclean_election_takes_a_replica_out_of_sync(controller: DecidingCon
     ]
     controller.submit(RegisterProcess(registration(leader, incarnation=2)))
     assert controller.state("a") == state, "who comes back has to catch up"
+
+
+def test_an_unclean_election_is_shown_until_it_is_acknowledged(
+    controller: DecidingController,
+) -> None:
+    controller.create("a", replicas=2, unclean=True)
+    leader, _ = outside(controller, "a")
+    before = controller.state("a")
+    assert before.shown_unclean_epoch == before.leader_epoch
+    controller.submit(AcknowledgeLoss("a", 0))
+    after = controller.state("a")
+    assert after == replace(
+        before, acknowledged_epoch=before.unclean_epoch, version=before.version + 1
+    )
+    assert find_troubles(controller.image).unclean == ()
+    assert decide(controller.image, AcknowledgeLoss("a", None)) == (), "nothing is left"
+    controller.submit(RegisterProcess(registration(leader, incarnation=2)))
+    controller.submit(isr_change(controller, "a", grow=True, node=leader))
+    assert controller.image.streams["a"].id not in controller.image.index.troubled
+    outside(controller, "a")
+    (ref,) = find_troubles(controller.image).unclean
+    assert ref.unclean_epoch > after.unclean_epoch, "the next one is shown"
+    for error, request in (
+        (UnknownStream, AcknowledgeLoss("b", None)),
+        (UnknownPartition, AcknowledgeLoss("a", 2)),
+    ):
+        with pytest.raises(error):
+            controller.submit(request)
 
 
 def test_the_setting_can_be_altered_when_the_partition_waits(

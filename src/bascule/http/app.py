@@ -21,6 +21,7 @@ from bascule.http.metrics.http_statistics import HttpStatistics, StatisticsMiddl
 from bascule.http.offsets import OffsetsAdmin, OffsetsApi
 from bascule.http.openapi import docs_page, openapi_document
 from bascule.http.requests import (
+    AcknowledgeLossRequest,
     AlterStreamRequest,
     CreateStreamRequest,
     EmptyRequest,
@@ -82,6 +83,10 @@ class StreamAdmin(Protocol):
         self, name: str, replicas: Sequence[int], *, partition: int | None
     ) -> StreamDefinition:
         """Raises: UnknownStream, UnknownPartition, ConfigError, NotSupported."""
+        ...
+
+    async def acknowledge_loss(self, name: str, *, partition: int | None) -> StreamDefinition:
+        """Raises: UnknownStream, UnknownPartition."""
         ...
 
     async def remove_node(self, number: int, *, force: bool) -> int:
@@ -211,6 +216,13 @@ class AdminApi(OffsetsApi):
         asked = decode_body(await self._body(request), ReassignRequest)
         definition = await self._streams.reassign_stream(
             request.path_params["name"], asked.replicas, partition=asked.partition
+        )
+        return json_response(stream_body(await self._streams.describe(definition.name)))
+
+    async def handle_acknowledge_loss(self, request: Request) -> Response:
+        asked = decode_body(await self._body(request) or b"{}", AcknowledgeLossRequest)
+        definition = await self._streams.acknowledge_loss(
+            request.path_params["name"], partition=asked.partition
         )
         return json_response(stream_body(await self._streams.describe(definition.name)))
 

@@ -8,6 +8,7 @@ from typing import Final
 from bascule.http.offsets import OffsetList, OffsetsRemoved, ResetOffsetsRequest
 from bascule.http.openapi import ApiOperation
 from bascule.http.requests import (
+    AcknowledgeLossRequest,
     AlterStreamRequest,
     CreateStreamRequest,
     EmptyRequest,
@@ -153,6 +154,21 @@ OPERATIONS: Final[Mapping[str, ApiOperation]] = {
             (503, "indeterminate"),
         ),
         example="curl --json '{\"replicas\": [1, 2, 4]}' $SERVER/v1/streams/flights/reassign",
+    ),
+    "acknowledge_loss": ApiOperation(
+        "POST",
+        "/v1/streams/{name}/acknowledge-loss",
+        "Show the unclean elections of a stream no longer; idempotent",
+        {200: ("The stream; `unclean_epoch` of its partitions is 0.", StreamBody)},
+        request=AcknowledgeLossRequest,
+        errors=(
+            *_BODY,
+            (404, "unknown_stream"),
+            (404, "unknown_partition"),
+            (501, "not_supported"),
+            (503, "indeterminate"),
+        ),
+        example="curl --json '{\"partition\": 0}' $SERVER/v1/streams/flights/acknowledge-loss",
     ),
     "pause_stream": ApiOperation(
         "POST",

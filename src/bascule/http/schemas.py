@@ -89,7 +89,7 @@ class PartitionBody(Struct, kw_only=True):
         int,
         Meta(
             description="Latest leader epoch whose leader was not in sync when it was elected, so "
-            "that committed records may be lost; 0: none."
+            "that committed records may be lost; 0: none, or an operator has acknowledged it."
         ),
     ]
     waits: Annotated[str, Meta(description="Why nobody leads it; empty: it has a leader.")]

@@ -210,6 +210,26 @@ def unclean_elections(before: Image, change: ChangePartitions) -> Iterator[Parti
                 yield each
 
 
+def acknowledge_loss(
+    image: Image, stream_id: bytes, partition: int | None
+) -> ChangePartitions | None:
+    """An operator has taken notice of the unclean elections of a stream, or of one partition: views
+    show them no longer. None: there is none. Raises: UnknownPartition."""
+    states = image.partitions[stream_id]
+    if partition is not None and not 0 <= partition < len(states):
+        raise UnknownPartition(image.index.names[stream_id], partition, len(states))
+    changes = tuple(
+        PartitionChange(
+            stream_id,
+            index,
+            replace(state, acknowledged_epoch=state.unclean_epoch, version=state.version + 1),
+        )
+        for index, state in enumerate(states)
+        if partition in (None, index) and state.shown_unclean_epoch
+    )
+    return ChangePartitions(changes) if changes else None
+
+
 def why_leaderless(image: Image, definition: StreamDefinition, state: PartitionState) -> str:
     """Why nobody leads a partition, and what would help; empty: it has a leader."""
     if state.leader != NO_LEADER:

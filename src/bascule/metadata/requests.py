@@ -23,6 +23,7 @@ from bascule.metadata.commands import (
 )
 from bascule.metadata.controller import Existing
 from bascule.metadata.elections import (
+    acknowledge_loss,
     change_isr,
     changes_after_loss,
     changes_after_return,
@@ -142,6 +143,13 @@ class Reassign(msgspec.Struct, tag=True, frozen=True):
     replicas: tuple[int, ...]
 
 
+class AcknowledgeLoss(msgspec.Struct, tag=True, frozen=True):
+    """An operator knows of unclean elections; see `elections.acknowledge_loss`."""
+
+    name: str
+    partition: int | None
+
+
 class Admit(msgspec.Struct, tag=True, frozen=True):
     """A node with an empty data directory wants to join; see `nodes.admit`."""
 
@@ -187,7 +195,14 @@ class BalanceLeaders(msgspec.Struct, tag=True, frozen=True):
 
 NodeRequest: TypeAlias = RegisterProcess | LoseNode | Admit | LookUp | Leave | Stay | FinishLeaving
 PartitionRequest: TypeAlias = (
-    ChangeIsrs | ReplaceLeader | StepDown | Resign | Reassign | MoveReplicas | BalanceLeaders
+    ChangeIsrs
+    | ReplaceLeader
+    | StepDown
+    | Resign
+    | Reassign
+    | AcknowledgeLoss
+    | MoveReplicas
+    | BalanceLeaders
 )
 ControllerRequest: TypeAlias = (
     Create | Alter | SetPaused | Delete | Forget | NodeRequest | PartitionRequest
@@ -259,6 +274,9 @@ def _decide_on_partitions(image: Image, request: PartitionRequest) -> tuple[Comm
             change = changes_before_stop(image, request.node_id, request.epoch)
         case Reassign():
             change = _reassign(image, request)
+        case AcknowledgeLoss():
+            definition = _stream(image, request.name)
+            change = acknowledge_loss(image, definition.id, request.partition)
         case MoveReplicas():
             change = next_moves(image, moving_max=request.moving_max)
         case BalanceLeaders():
@@ -343,10 +361,15 @@ def _moved(
     return PartitionChange(stream_id, index, after, reason)
 
 
-def _reassign(image: Image, request: Reassign) -> ChangePartitions | None:
-    definition = image.streams.get(request.name)
+def _stream(image: Image, name: str) -> StreamDefinition:
+    definition = image.streams.get(name)
     if definition is None:
-        raise UnknownStream(request.name)
+        raise UnknownStream(name)
+    return definition
+
+
+def _reassign(image: Image, request: Reassign) -> ChangePartitions | None:
+    definition = _stream(image, request.name)
     states = image.partitions[definition.id]
     chosen = range(len(states)) if request.partition is None else (request.partition,)
     if request.partition is not None and not 0 <= request.partition < len(states):

@@ -41,6 +41,10 @@ def status(server: ServerOption = None, json: JsonOption = False) -> None:
     _show_trouble(
         "that may have lost committed records: their leader was elected out of sync", info.unclean
     )
+    if info.unclean:
+        out.print(
+            "  bascule stream acknowledge-loss STREAM removes them from this list", style="dim"
+        )
     if not (info.leaderless or info.under_min_isr or info.under_replicated):
         out.print("[green]all partitions have a leader, and all replicas are in sync")
 

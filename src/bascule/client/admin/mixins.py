@@ -72,6 +72,14 @@ class AdminMixin:
         """
         return await self._opened().reassign_stream(name, replicas, partition=partition)
 
+    async def acknowledge_loss(self, name: str, *, partition: int | None = None) -> StreamInfo:
+        """Show the unclean elections of a stream, or of one partition, no longer: an operator knows
+        of the records that may be lost. Idempotent.
+
+        Raises: UnknownStream, UnknownPartition.
+        """
+        return await self._opened().acknowledge_loss(name, partition=partition)
+
     async def remove_node(self, number: int, *, force: bool = False) -> int:
         """Begin to remove a node from the cluster; return how many replicas it still holds.
 
@@ -223,6 +231,10 @@ class SyncAdminMixin:
     ) -> StreamInfo:
         """See `AdminMixin.reassign_stream`."""
         return self._run(self._async_admin.reassign_stream(name, replicas, partition=partition))
+
+    def acknowledge_loss(self, name: str, *, partition: int | None = None) -> StreamInfo:
+        """See `AdminMixin.acknowledge_loss`."""
+        return self._run(self._async_admin.acknowledge_loss(name, partition=partition))
 
     def remove_node(self, number: int, *, force: bool = False) -> int:
         """See `AdminMixin.remove_node`."""

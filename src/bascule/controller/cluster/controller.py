@@ -43,6 +43,7 @@ from bascule.host.api import Clock, Random
 from bascule.metadata.controller import STREAM_ID_BYTES, check_purge
 from bascule.metadata.image import Image
 from bascule.metadata.requests import (
+    AcknowledgeLoss,
     Alter,
     Create,
     Delete,
@@ -370,6 +371,16 @@ class ClusterController:
         await self._wait_in_force(definition, index)
         extra = {"stream": name, "partition": partition, "replicas": list(replicas)}
         log.info("replicas move", extra=extra)
+        return definition
+
+    async def acknowledge_loss(self, name: str, *, partition: int | None) -> StreamDefinition:
+        """Show the unclean elections of a stream, or of one partition, no longer.
+
+        Raises: UnknownStream, UnknownPartition, Indeterminate.
+        """
+        await self._metadata.submit(AcknowledgeLoss(name, partition))
+        definition = self.views.definition(name)
+        log.info("loss acknowledged", extra={"stream": name, "partition": partition})
         return definition
 
     async def remove_node(self, number: int, *, force: bool) -> int:
